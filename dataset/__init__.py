@@ -1,0 +1,1 @@
+"""Builders of puzzle data sets and their parts: rules, generators, symmetries, format on disk."""

@@ -1,0 +1,691 @@
+"""The on-disk contract: what a built data set looks like, how it is written, checked and read.
+
+    DIR/manifest.json     how it was built, sha256 of every file (published sets have none)
+    DIR/identifiers.json  the name of each puzzle identifier (0 is "<blank>")
+    DIR/{train,test}/
+        dataset.json                  PuzzleDatasetMetadata
+        SET__inputs.npy               uint8 [examples, seq_len]  token ids
+        SET__labels.npy               uint8 [examples, seq_len]  token ids or ignore_label_id
+        SET__puzzle_identifiers.npy   int32 [puzzles]
+        SET__puzzle_indices.npy       int32 [puzzles + 1]        offsets into the examples
+        SET__group_indices.npy        int32 [groups + 1]         offsets into the puzzles
+
+A group is one original puzzle with its augmentations, a puzzle is one augmentation of it, and a
+puzzle holds one or several examples. This is the published format of HRM (arXiv:2506.21734); on
+reading, any integer dtype is accepted, because published Sudoku sets hold int64.
+
+Nothing here unpickles or evaluates a file: the `.npy` header is parsed as a literal, only integer
+arrays are accepted, and a file's size is compared with its header before it is mapped.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import ctypes
+import errno
+import fcntl
+import hashlib
+import json
+import math
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+IGNORE_LABEL_ID = -100
+"""What a label equal to `ignore_label_id` becomes when it is read (torch's own `ignore_index`)."""
+
+SET_FIELDS = ("inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices")
+MANIFEST_NAME = "manifest.json"
+METADATA_NAME = "dataset.json"
+
+_STORED_DTYPES = {
+    "inputs": np.uint8,
+    "labels": np.uint8,
+    "puzzle_identifiers": np.int32,
+    "puzzle_indices": np.int32,
+    "group_indices": np.int32,
+}
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_INTEGER_DTYPE = re.compile(r"[<>|=]?[iu][1248]")
+_MAX_HEADER_BYTES = 10_000
+_MAX_JSON_BYTES = 64 * 2**20
+_VALUES_PER_CHECK = 2**22
+
+
+class DatasetError(ValueError):
+    """A data set that is missing, damaged or contradicts itself; the message names the file.
+
+    Entry points turn it into one line and exit code 3.
+    """
+
+
+@dataclass(frozen=True)
+class PuzzleDatasetMetadata:
+    """What `dataset.json` says about one split.
+
+    pad_id, ignore_label_id (None: no label is ignored) and vocab_size are about tokens, seq_len is
+    in cells, blank_identifier_id and num_puzzle_identifiers are about puzzle identifiers.
+    total_groups, total_puzzles (None in sets of the older format) and mean_puzzle_examples
+    (examples per puzzle) are over all sets of the split.
+
+    Raises: DatasetError: a field has the wrong type or is out of range.
+    """
+
+    pad_id: int
+    ignore_label_id: int | None
+    blank_identifier_id: int
+    vocab_size: int
+    seq_len: int
+    num_puzzle_identifiers: int
+    total_groups: int
+    mean_puzzle_examples: float
+    sets: tuple[str, ...]
+    total_puzzles: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "seq_len", "num_puzzle_identifiers"):
+            _require_integer(name, getattr(self, name), 1, 2**31 - 1)
+        _require_integer("total_groups", self.total_groups, 0, 2**31 - 1)
+        _require_integer("pad_id", self.pad_id, 0, self.vocab_size - 1)
+        _require_integer(
+            "blank_identifier_id", self.blank_identifier_id, 0, self.num_puzzle_identifiers - 1
+        )
+        if self.ignore_label_id is not None:
+            _require_integer("ignore_label_id", self.ignore_label_id, -(2**31), 2**31 - 1)
+        if self.total_puzzles is not None:
+            _require_integer("total_puzzles", self.total_puzzles, 0, 2**31 - 1)
+        mean = self.mean_puzzle_examples
+        is_number = isinstance(mean, int | float | np.number) and not isinstance(mean, bool)
+        if not is_number or not 0 <= mean < math.inf:
+            raise DatasetError(f"mean_puzzle_examples is {mean!r}, expected a number of at least 0")
+        names = self.sets
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+            raise DatasetError(f"sets is {names!r}, expected a list of names")
+        for name in names:
+            _require_plain_name(name)
+        if len(set(names)) != len(names):
+            raise DatasetError(f"sets is {list(names)!r}, expected every name once")
+        object.__setattr__(self, "sets", tuple(names))
+
+    def to_json(self) -> str:
+        """The text of `dataset.json`; `total_puzzles` is left out when it is None."""
+        values: dict[str, Any] = asdict(self)
+        for name, value in values.items():
+            if isinstance(value, np.integer):
+                values[name] = int(value)
+        values["mean_puzzle_examples"] = float(self.mean_puzzle_examples)
+        values["sets"] = list(self.sets)
+        if self.total_puzzles is None:
+            del values["total_puzzles"]
+        return json.dumps(values, indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes, source: str | Path) -> PuzzleDatasetMetadata:
+        """Read the text of `dataset.json`; unknown keys are ignored.
+
+        Raises: DatasetError: no JSON object, or a key is missing or mistyped; names `source`.
+        """
+        values = _parse_json_object(text, source)
+        known = {field.name for field in fields(cls)}
+        missing = sorted(known - {"total_puzzles"} - values.keys())
+        if missing:
+            raise DatasetError(f"{source}: missing {', '.join(missing)}")
+        try:
+            return cls(**{name: value for name, value in values.items() if name in known})
+        except DatasetError as error:
+            raise DatasetError(f"{source}: {error}") from None
+
+
+@dataclass(frozen=True)
+class PuzzleSet:
+    """The arrays of one set.
+
+    inputs, labels: integer [examples, seq_len], memory-mapped when read from disk.
+    puzzle_identifiers: integer [puzzles].
+    puzzle_indices: integer [puzzles + 1]; puzzle p holds examples puzzle_indices[p] to [p + 1].
+    group_indices: integer [groups + 1]; group g holds puzzles group_indices[g] to [g + 1].
+    """
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    puzzle_identifiers: np.ndarray
+    puzzle_indices: np.ndarray
+    group_indices: np.ndarray
+
+    @property
+    def num_examples(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def num_puzzles(self) -> int:
+        return len(self.puzzle_identifiers)
+
+    @property
+    def num_groups(self) -> int:
+        return len(self.group_indices) - 1
+
+
+# Reading
+
+
+def load_metadata(split_dir: Path) -> PuzzleDatasetMetadata:
+    """Read and check `dataset.json` of one split, such as DIR/train.
+
+    Raises: DatasetError: the folder or file is missing or wrong; names it.
+    """
+    split_dir = Path(split_dir)
+    if not split_dir.is_dir():
+        raise DatasetError(f"{split_dir}: no such data set folder")
+    path = split_dir / METADATA_NAME
+    return PuzzleDatasetMetadata.from_json(_read_small_file(path), path)
+
+
+def load_set(
+    split_dir: Path, set_name: str, metadata: PuzzleDatasetMetadata, *, check_values: bool = True
+) -> PuzzleSet:
+    """Open one set: inputs and labels mapped read-only, the three small arrays in memory.
+
+    File sizes, headers, dtypes, shapes, offsets and identifiers are always checked; `check_values`
+    also reads every token and label once.
+
+    Raises: DatasetError: the first thing that is wrong, with the file, row and value.
+    """
+    split_dir = Path(split_dir)
+    _require_plain_name(set_name)
+    paths = {field: _array_path(split_dir, set_name, field) for field in SET_FIELDS}
+    arrays = {field: _map_array(path) for field, path in paths.items()}
+    for field in ("puzzle_identifiers", "puzzle_indices", "group_indices"):
+        arrays[field] = np.array(arrays[field])
+    loaded = PuzzleSet(**arrays)
+    _check_set(loaded, metadata, paths, check_values=check_values)
+    return loaded
+
+
+def load_split(
+    split_dir: Path, *, check_values: bool = True
+) -> tuple[PuzzleDatasetMetadata, dict[str, PuzzleSet]]:
+    """Open all sets of a split, and check that they agree with `dataset.json` and the manifest.
+
+    With `check_values` every token and label is read once, and, where DIR/manifest.json exists, the
+    sha256 of every file of the split is compared with it: then no flipped bit goes unseen.
+
+    Raises: DatasetError: names the file at fault.
+    """
+    split_dir = Path(split_dir)
+    metadata = load_metadata(split_dir)
+    sets = {
+        name: load_set(split_dir, name, metadata, check_values=check_values)
+        for name in metadata.sets
+    }
+    _check_totals(metadata, sets, split_dir / METADATA_NAME)
+    if check_values:
+        _check_manifest(split_dir, metadata.sets)
+    return metadata, sets
+
+
+def fingerprint(split_dir: Path) -> str:
+    """sha256 (hex) over `dataset.json` and the files of its sets, in the order that it gives.
+
+    It depends on the content only, not on the folder's place or name.
+
+    Raises: DatasetError: a file is missing or unreadable; names it.
+    """
+    split_dir = Path(split_dir)
+    total = hashlib.sha256()
+    for path in _split_files(split_dir, load_metadata(split_dir).sets):
+        total.update(f"{path.name} {file_sha256(path)}\n".encode())
+    return total.hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """sha256 (hex) of a file's content. Raises: DatasetError: the file cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DatasetError(f"{path}: {_reason(error)}") from None
+
+
+# Writing
+
+
+def write_split(
+    split_dir: Path, metadata: PuzzleDatasetMetadata, sets: Mapping[str, PuzzleSet]
+) -> None:
+    """Write one split in the published format: inputs and labels as uint8, the rest as int32.
+
+    Everything is checked first, as on reading; each file is fsynced. The folder is created.
+
+    Raises: DatasetError: the arrays contradict `metadata` or do not fit their dtypes.
+    """
+    split_dir = Path(split_dir)
+    if tuple(sets) != metadata.sets:
+        raise DatasetError(f"{split_dir}: sets {list(sets)} given, {list(metadata.sets)} announced")
+    for name, arrays in sets.items():
+        paths = {field: _array_path(split_dir, name, field) for field in SET_FIELDS}
+        _check_set(arrays, metadata, paths, check_values=True)
+    _check_totals(metadata, sets, split_dir / METADATA_NAME)
+
+    split_dir.mkdir(parents=True, exist_ok=True)
+    for name, arrays in sets.items():
+        for field in SET_FIELDS:
+            _write_array(
+                _array_path(split_dir, name, field), getattr(arrays, field), _STORED_DTYPES[field]
+            )
+    _write_bytes(split_dir / METADATA_NAME, metadata.to_json().encode())
+    _fsync_directory(split_dir)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file whose bytes depend on `value` alone (keys sorted), and fsync it."""
+    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    _write_bytes(Path(path), (text + "\n").encode())
+
+
+def write_manifest(
+    directory: Path,
+    *,
+    command: Sequence[str] | str,
+    seed: int,
+    sources: Mapping[str, str],
+    counts: Mapping[str, Any],
+    files: Mapping[str, str] | None = None,
+) -> None:
+    """Write DIR/manifest.json, last of all files: how the set was built, and what it consists of.
+
+    No time, host or path enters it on its own: the same command gives the same bytes.
+
+    Args:
+        directory: the folder being built (with train/ and test/).
+        command: what was asked for, without the output folder if the bytes shall not depend on it.
+        sources: sha256 by name of each input file.
+        counts: what was read, dropped and written.
+        files: sha256 by path relative to `directory`; computed for every file there if not given.
+    """
+    directory = Path(directory)
+    if files is None:
+        written = sorted(path for path in directory.rglob("*") if path.is_file())
+        files = {path.relative_to(directory).as_posix(): file_sha256(path) for path in written}
+    manifest = {
+        "command": command if isinstance(command, str) else list(command),
+        "seed": int(seed),
+        "sources": dict(sources),
+        "counts": dict(counts),
+        "files": {name: digest for name, digest in files.items() if name != MANIFEST_NAME},
+    }
+    write_json(directory / MANIFEST_NAME, manifest)
+
+
+@contextlib.contextmanager
+def atomic_build(output_dir: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `output_dir` that takes its place when the block succeeds.
+
+    A build that is killed leaves the old data set or the new one, never a mix: the two are
+    exchanged by one system call where the file system can (Linux); elsewhere the old one is renamed
+    away first, and put back by the next build should a kill hit between the two renames. Whoever
+    has the old set open keeps reading the old files. Temporary folders of killed builds are removed
+    by the next build of the same folder; a lock tells them from those of a running one.
+
+    Raises: DatasetError: `output_dir` is a file, or a folder that holds something else than a data
+        set; nothing is touched then.
+    """
+    output = Path(output_dir).resolve()
+    _require_replaceable(output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    _clear_leftovers(output)
+    with _locked_sibling(output) as temporary:
+        try:
+            yield temporary
+            _fsync_tree(temporary)
+            _require_replaceable(output)
+            _swap_into_place(temporary, output)
+            _fsync_directory(output.parent)
+        finally:
+            # Holds the half-built set after an error, the old set after an exchange, else nothing.
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+# Checks
+
+
+def _check_set(
+    arrays: PuzzleSet,
+    metadata: PuzzleDatasetMetadata,
+    paths: Mapping[str, Path],
+    *,
+    check_values: bool,
+) -> None:
+    for field in SET_FIELDS:
+        array, num_dims = getattr(arrays, field), 2 if field in ("inputs", "labels") else 1
+        if array.dtype.kind not in "iu":
+            raise DatasetError(f"{paths[field]}: dtype {array.dtype}, expected an integer type")
+        if array.ndim != num_dims:
+            raise DatasetError(
+                f"{paths[field]}: shape {list(array.shape)}, expected {num_dims} dimension(s)"
+            )
+    if arrays.inputs.shape[1] != metadata.seq_len:
+        raise DatasetError(
+            f"{paths['inputs']}: {arrays.inputs.shape[1]} cells a row,"
+            f" but seq_len is {metadata.seq_len}"
+        )
+    if arrays.labels.shape != arrays.inputs.shape:
+        raise DatasetError(
+            f"{paths['labels']}: shape {list(arrays.labels.shape)}, but inputs have"
+            f" {list(arrays.inputs.shape)}"
+        )
+    _check_offsets(arrays.puzzle_indices, arrays.num_examples, paths["puzzle_indices"], "examples")
+    _check_offsets(arrays.group_indices, arrays.num_puzzles, paths["group_indices"], "puzzles")
+    if len(arrays.puzzle_indices) != arrays.num_puzzles + 1:
+        raise DatasetError(
+            f"{paths['puzzle_indices']}: {len(arrays.puzzle_indices)} offsets for"
+            f" {arrays.num_puzzles} puzzles, expected {arrays.num_puzzles + 1}"
+        )
+    identifiers, path = arrays.puzzle_identifiers[:, None], paths["puzzle_identifiers"]
+    _check_range(identifiers, metadata.num_puzzle_identifiers, None, path, "identifier")
+    if check_values:
+        _check_range(arrays.inputs, metadata.vocab_size, None, paths["inputs"], "token")
+        _check_range(
+            arrays.labels, metadata.vocab_size, metadata.ignore_label_id, paths["labels"], "label"
+        )
+
+
+def _check_offsets(offsets: np.ndarray, count: int, path: Path, what: str) -> None:
+    if len(offsets) == 0 or offsets[0] != 0:
+        raise DatasetError(f"{path}: offsets must start at 0, found {offsets[:1].tolist()}")
+    # A puzzle without examples or a group without puzzles could not be drawn.
+    falls = np.flatnonzero(offsets[1:] <= offsets[:-1])
+    if falls.size:
+        row = int(falls[0])
+        raise DatasetError(
+            f"{path}: offsets must ascend, found {int(offsets[row])} and then"
+            f" {int(offsets[row + 1])} at row {row + 1}"
+        )
+    if offsets[-1] != count:
+        raise DatasetError(
+            f"{path}: offsets end at {int(offsets[-1])}, but there are {count} {what}"
+        )
+
+
+def _check_range(
+    rows: np.ndarray, limit: int, also_allowed: int | None, path: Path, what: str
+) -> None:
+    """Require 0 <= value < limit (or == also_allowed) in `rows` [n, width], a piece at a time."""
+    step = max(1, _VALUES_PER_CHECK // max(1, rows.shape[1]))
+    for start in range(0, len(rows), step):
+        piece = rows[start : start + step]
+        if piece.size == 0 or (piece.min() >= 0 and piece.max() < limit):
+            continue
+        wrong = (piece < 0) | (piece >= limit)
+        if also_allowed is not None:
+            wrong &= piece != also_allowed
+        bad_rows, bad_columns = np.nonzero(wrong)
+        if bad_rows.size:
+            row, value = int(bad_rows[0]), int(piece[bad_rows[0], bad_columns[0]])
+            inside = also_allowed is None or 0 <= also_allowed < limit
+            extra = "" if inside else f" or {also_allowed}"
+            raise DatasetError(
+                f"{path}: {what} {value} in row {start + row}, expected 0 to {limit - 1}{extra}"
+            )
+
+
+def _check_totals(
+    metadata: PuzzleDatasetMetadata, sets: Mapping[str, PuzzleSet], path: Path
+) -> None:
+    groups = sum(arrays.num_groups for arrays in sets.values())
+    puzzles = sum(arrays.num_puzzles for arrays in sets.values())
+    examples = sum(arrays.num_examples for arrays in sets.values())
+    if metadata.total_groups != groups:
+        raise DatasetError(
+            f"{path}: total_groups is {metadata.total_groups}, the sets hold {groups}"
+        )
+    if metadata.total_puzzles is not None and metadata.total_puzzles != puzzles:
+        raise DatasetError(
+            f"{path}: total_puzzles is {metadata.total_puzzles}, the sets hold {puzzles}"
+        )
+    # The schedule's length comes from this number; 1 % leaves room for one rounded by hand.
+    mean = metadata.mean_puzzle_examples
+    if puzzles and not math.isclose(mean, examples / puzzles, rel_tol=0.01):
+        raise DatasetError(
+            f"{path}: mean_puzzle_examples is {mean}, the sets hold {examples / puzzles:.6g}"
+        )
+
+
+def _check_manifest(split_dir: Path, set_names: Sequence[str]) -> None:
+    path = split_dir.parent / MANIFEST_NAME
+    if not path.exists():
+        return
+    listed = _parse_json_object(_read_small_file(path), path).get("files")
+    if not isinstance(listed, dict):
+        raise DatasetError(f"{path}: files is {type(listed).__name__}, expected an object")
+    for file in _split_files(split_dir, set_names):
+        expected = listed.get(f"{split_dir.name}/{file.name}")
+        if expected is None:
+            raise DatasetError(f"{path}: does not list {file}")
+        if file_sha256(file) != expected:
+            raise DatasetError(f"{file}: its sha256 is not the one in {path}; build the set again")
+
+
+def _require_integer(name: str, value: Any, low: int, high: int) -> None:
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not is_integer or not low <= value <= high:
+        raise DatasetError(f"{name} is {value!r}, expected an integer from {low} to {high}")
+
+
+def _require_plain_name(name: str) -> None:
+    if not _PLAIN_NAME.fullmatch(name):
+        raise DatasetError(
+            f"set name {name!r}, expected letters, digits, '_', '-' and '.', the first one"
+            " neither '-' nor '.'"
+        )
+
+
+def _require_replaceable(output: Path) -> None:
+    if not output.exists():
+        return
+    if not output.is_dir():
+        raise DatasetError(f"{output}: exists and is not a folder")
+    marks = (f"train/{METADATA_NAME}", f"test/{METADATA_NAME}", MANIFEST_NAME)
+    if any(output.iterdir()) and not any((output / mark).is_file() for mark in marks):
+        raise DatasetError(f"{output}: exists and is not a data set; refusing to replace it")
+
+
+# Files
+
+
+def _array_path(split_dir: Path, set_name: str, field: str) -> Path:
+    return split_dir / f"{set_name}__{field}.npy"
+
+
+def _split_files(split_dir: Path, set_names: Sequence[str]) -> list[Path]:
+    arrays = [_array_path(split_dir, name, field) for name in set_names for field in SET_FIELDS]
+    return [split_dir / METADATA_NAME, *arrays]
+
+
+def _map_array(path: Path) -> np.ndarray:
+    """Map an integer `.npy` file read-only; the size check keeps a cut file from being a SIGBUS."""
+    try:
+        with open(path, "rb") as file:
+            dtype, shape, fortran_order = _read_npy_header(file, path)
+            offset, size = file.tell(), os.fstat(file.fileno()).st_size
+            expected = offset + dtype.itemsize * math.prod(shape)
+            if size != expected:
+                raise DatasetError(
+                    f"{path}: {size} bytes, but its header promises {expected}; the file is damaged"
+                )
+            if math.prod(shape) == 0:
+                return np.zeros(shape, dtype)
+            mapped = np.memmap(file, dtype, "r", offset, shape, order="F" if fortran_order else "C")
+    except OSError as error:
+        raise DatasetError(f"{path}: {_reason(error)}") from None
+    return mapped.view(np.ndarray)
+
+
+def _read_npy_header(file: Any, path: Path) -> tuple[np.dtype, tuple[int, ...], bool]:
+    prefix = file.read(8)
+    length_bytes = {(1, 0): 2, (2, 0): 4, (3, 0): 4}.get(tuple(prefix[6:8]))
+    if prefix[:6] != b"\x93NUMPY" or length_bytes is None:
+        raise DatasetError(f"{path}: not a .npy file")
+    length = int.from_bytes(file.read(length_bytes), "little")
+    if length > _MAX_HEADER_BYTES:
+        raise DatasetError(f"{path}: .npy header of {length} bytes, at most {_MAX_HEADER_BYTES}")
+    try:
+        header = ast.literal_eval(file.read(length).decode("latin1").strip())
+        descr, shape = header["descr"], header["shape"]
+        fortran_order = header["fortran_order"]
+    except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
+        raise DatasetError(f"{path}: its .npy header cannot be read; the file is damaged") from None
+    if not isinstance(descr, str) or not _INTEGER_DTYPE.fullmatch(descr):
+        raise DatasetError(f"{path}: dtype {descr!r}, expected an integer type")
+    if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
+        raise DatasetError(f"{path}: shape {shape!r} in its .npy header")
+    return np.dtype(descr), shape, bool(fortran_order)
+
+
+def _read_small_file(path: Path) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            content = file.read(_MAX_JSON_BYTES + 1)
+    except OSError as error:
+        raise DatasetError(f"{path}: {_reason(error)}") from None
+    if len(content) > _MAX_JSON_BYTES:
+        raise DatasetError(f"{path}: more than {_MAX_JSON_BYTES} bytes")
+    return content
+
+
+def _parse_json_object(text: str | bytes, source: str | Path) -> dict[str, Any]:
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"{source}: not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise DatasetError(f"{source}: {type(values).__name__}, expected a JSON object")
+    return values
+
+
+def _write_array(path: Path, array: np.ndarray, dtype: type[np.integer]) -> None:
+    limits = np.iinfo(dtype)
+    if array.dtype != dtype:
+        if array.size and (array.min() < limits.min or array.max() > limits.max):
+            raise DatasetError(
+                f"{path}: values from {array.min()} to {array.max()} do not fit {np.dtype(dtype)}"
+            )
+        array = array.astype(dtype)
+    with open(path, "wb") as file:
+        np.lib.format.write_array(file, np.ascontiguousarray(array), (1, 0), allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _fsync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _fsync_tree(root: Path) -> None:
+    for folder, _, names in os.walk(root, topdown=False):
+        for name in names:
+            with open(os.path.join(folder, name), "rb") as file:
+                os.fsync(file.fileno())
+        _fsync_directory(Path(folder))
+
+
+# Replacing a folder
+
+
+def _sibling(output: Path, kind: str) -> Path:
+    return output.with_name(f".{output.name}.{kind}-{secrets.token_hex(4)}")
+
+
+def _leftovers(output: Path, kind: str) -> list[Path]:
+    pattern = re.compile(re.escape(f".{output.name}.{kind}-") + "[0-9a-f]{8}")
+    return sorted(path for path in output.parent.iterdir() if pattern.fullmatch(path.name))
+
+
+def _clear_leftovers(output: Path) -> None:
+    """Remove what killed builds of this folder left; put back a set that one had moved away."""
+    replaced = _leftovers(output, "replaced")
+    if replaced and not output.exists():
+        os.rename(replaced.pop(), output)
+    for path in replaced:
+        shutil.rmtree(path, ignore_errors=True)
+    for path in _leftovers(output, "building"):
+        with contextlib.suppress(OSError), _locked(path):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked_sibling(output: Path) -> Iterator[Path]:
+    """Create a temporary folder beside `output` that stays locked as long as this process lives."""
+    while True:
+        path = _sibling(output, "building")
+        path.mkdir()
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(_locked(path))
+            except (BlockingIOError, FileNotFoundError):
+                continue  # Another build took the fresh folder for a leftover before it was locked.
+            except OSError:
+                pass  # Some network file systems lock no folders: then nobody clears leftovers.
+            yield path
+            return
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not path.exists():
+            raise FileNotFoundError(errno.ENOENT, "removed before it was locked", str(path))
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _swap_into_place(built: Path, output: Path) -> None:
+    """Move `built` to `output`; an old folder there is afterwards at `built`, or gone."""
+    if not output.exists():
+        os.rename(built, output)
+    elif not exchange(built, output):
+        replaced = _sibling(output, "replaced")
+        os.rename(output, replaced)
+        os.rename(built, output)
+        _fsync_directory(output.parent)
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Swap two names in one atomic step (Linux renameat2); False where that is not available."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if renameat2 is None:
+        return False
+    at_fdcwd, rename_exchange = -100, 2
+    flags = ctypes.c_uint(rename_exchange)
+    if renameat2(at_fdcwd, os.fsencode(first), at_fdcwd, os.fsencode(second), flags) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), str(second))
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)

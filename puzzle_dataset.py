@@ -1,0 +1,493 @@
+"""Batches from built data sets: random ones for training, all rows in order for evaluation.
+
+The training batch at (iteration, position) is a pure function of (seed, iteration, position):
+nothing is carried from batch to batch, so a run resumes anywhere, and every rank draws the same
+global batch and reads only its own slice of it. In the order in which data flows:
+
+    PuzzleDataset   one or several built folders, opened and checked
+    TrainBatches    one iteration = `epochs_per_iter` epochs; each epoch is a fresh permutation of
+                    the groups; each group drawn gives one random puzzle, and of it up to as many
+                    random examples as the batch still has room for, without replacement
+    EvalBatches     the rows of each set in order, the last batch padded
+
+Several sets (or folders) are taken one after the other inside an iteration, each with its own
+batches and its own incomplete last batch dropped, as the published loaders of HRM and TRM do.
+
+Random numbers are raw 64-bit words of Philox4x64 (Salmon et al. 2011), read at a counter made of
+(set, iteration, epoch). Numpy promises the same words from `random_raw` in all its versions, but
+not the same results from `Generator.permutation` and its like.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from dataset.common import (
+    IGNORE_LABEL_ID,
+    METADATA_NAME,
+    DatasetError,
+    PuzzleDatasetMetadata,
+    PuzzleSet,
+    fingerprint,
+    load_split,
+)
+
+_PHILOX_KEY_TAG = 0x9A22_1E5D_A7A5_E7B0  # Sets these draws apart from any other use of the seed.
+_GROUP_STREAM, _EXAMPLE_STREAM = 0, 1
+_DRAWS_PER_CHUNK = 2**15
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The rows of one rank, always b = global_batch_size / world_size of them.
+
+    inputs: int32 [b, S] token ids. labels: int32 [b, S] token ids, -100 where ignored.
+    puzzle_identifiers: int32 [b].
+    """
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    puzzle_identifiers: np.ndarray
+
+
+@dataclass(frozen=True)
+class BatchRows:
+    """Where a global batch comes from.
+
+    rows: int64 [B], rows of the set. puzzle_identifiers: int32 [B], of these rows.
+    """
+
+    set_name: str
+    rows: np.ndarray
+    puzzle_identifiers: np.ndarray
+
+
+class PuzzleDataset:
+    """One split of one or several built data sets, opened and checked.
+
+    Several folders must agree in vocabulary, sequence length, pad, ignore and blank ids. The
+    identifiers of each folder are shifted by the number of identifiers of those before it. (The
+    published TRM loader adds up the counts without shifting, so that different puzzles share an
+    embedding.) Set NAME of folder i > 0 is called NAMEi, as there.
+
+    Args:
+        paths: folders that hold `split`/dataset.json.
+        split: "train" or "test".
+        check_values: also read every token once and compare the manifest's hashes; processes
+            beside one that does this may do without.
+
+    Raises: DatasetError: names the file at fault.
+    """
+
+    metadata: PuzzleDatasetMetadata  # Of all folders together; its `sets` are the keys of `sets`.
+    sets: dict[str, PuzzleSet]
+
+    def __init__(
+        self, paths: Sequence[Path | str], split: str, *, check_values: bool = True
+    ) -> None:
+        if not paths:
+            raise DatasetError("no data path given")
+        self.split_dirs = [Path(path) / split for path in paths]
+        opened = [load_split(path, check_values=check_values) for path in self.split_dirs]
+        parts = [metadata for metadata, _ in opened]
+        for metadata, split_dir in zip(parts, self.split_dirs, strict=True):
+            _require_agreement(parts[0], metadata, split_dir / METADATA_NAME)
+
+        self.sets = {}
+        offsets = np.cumsum([0, *(metadata.num_puzzle_identifiers for metadata in parts)])
+        for name in dict.fromkeys(name for metadata in parts for name in metadata.sets):
+            for i, (_, sets) in enumerate(opened):
+                if name in sets:
+                    key = f"{name}{i}" if i else name
+                    if key in self.sets:
+                        raise DatasetError(f"{self.split_dirs[i]}: there are two sets {key!r}")
+                    self.sets[key] = _with_identifiers_shifted(sets[name], int(offsets[i]))
+        self.metadata = _merge(parts, opened, tuple(self.sets), int(offsets[-1]))
+
+    def fingerprint(self) -> str:
+        """sha256 (hex) over the content of all files, in the order of the paths."""
+        parts = "\n".join(fingerprint(split_dir) for split_dir in self.split_dirs)
+        return hashlib.sha256(parts.encode()).hexdigest()
+
+    def read(self, set_name: str, rows: np.ndarray | slice, identifiers: np.ndarray) -> Batch:
+        """Read rows of a set as a batch; ignored labels become -100."""
+        arrays = self.sets[set_name]
+        labels = arrays.labels[rows].astype(np.int32)
+        if self.metadata.ignore_label_id is not None:
+            labels[labels == self.metadata.ignore_label_id] = IGNORE_LABEL_ID
+        return Batch(arrays.inputs[rows].astype(np.int32), labels, identifiers)
+
+
+class TrainBatches:
+    """The endless stream of training batches, addressed by (iteration, position).
+
+    Args:
+        seed: 0 to 2**64 - 1.
+        global_batch_size: rows of all ranks together, a multiple of world_size.
+        epochs_per_iter: epochs in one iteration; batches run across the epochs inside it.
+        rank, world_size: this process reads rows [rank * b, (rank + 1) * b) of each global batch.
+
+    Raises: ValueError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        dataset: PuzzleDataset,
+        *,
+        seed: int,
+        global_batch_size: int,
+        epochs_per_iter: int,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        if not 0 <= seed < 2**64:
+            raise ValueError(f"seed is {seed}, expected 0 to 2**64 - 1")
+        if epochs_per_iter < 1:
+            raise ValueError(f"epochs_per_iter is {epochs_per_iter}, expected at least 1")
+        self.dataset = dataset
+        self.global_batch_size = global_batch_size
+        self.local_batch_size = _local_batch_size(global_batch_size, rank, world_size)
+        self.epochs_per_iter = epochs_per_iter
+        self._local = slice(rank * self.local_batch_size, (rank + 1) * self.local_batch_size)
+        self._samplers = {
+            name: _GroupSampler(arrays, seed, set_number)
+            for set_number, (name, arrays) in enumerate(dataset.sets.items())
+            if arrays.num_groups
+        }
+
+    def steps_per_iteration(self, iteration: int) -> int:
+        """Number of full batches in an iteration, counted from the same draws; reads no rows.
+
+        Where all puzzles of a set have equally many examples this is arithmetic, and the same for
+        all iterations; otherwise it depends on the puzzles drawn.
+        """
+        return sum(walk.num_batches() for _, walk in self._walks(iteration))
+
+    def batch_rows(self, iteration: int, position: int) -> BatchRows:
+        """The global batch at a position.
+
+        Raises: ValueError: the iteration has no such position.
+        """
+        for _, rows in self.iterate_rows(iteration, position):
+            return rows
+        steps = self.steps_per_iteration(iteration)
+        raise ValueError(f"position {position} in an iteration of {steps} batches")
+
+    def iterate(self, iteration: int, start: int = 0) -> Iterator[tuple[int, Batch]]:
+        """Yield (position, this rank's batch) from `start` to the end of the iteration.
+
+        Nothing is drawn ahead: a batch is read when it is asked for. A start at or behind the end
+        yields nothing.
+        """
+        for position, batch in self.iterate_rows(iteration, start):
+            rows, identifiers = batch.rows[self._local], batch.puzzle_identifiers[self._local]
+            yield position, self.dataset.read(batch.set_name, rows, identifiers)
+
+    def iterate_rows(self, iteration: int, start: int = 0) -> Iterator[tuple[int, BatchRows]]:
+        """Yield (position, global batch) like `iterate`, for data that is kept elsewhere."""
+        if start < 0:
+            raise ValueError(f"position {start}, expected at least 0")
+        set_begin = 0
+        for name, walk in self._walks(iteration):
+            identifiers = self.dataset.sets[name].puzzle_identifiers
+            skipped = 0
+            if start > set_begin:
+                skipped = min(start - set_begin, walk.num_batches())
+            position = set_begin + skipped
+            for span in walk.spans(skipped):
+                rows, puzzles = walk.rows(*span)
+                yield position, BatchRows(name, rows, identifiers[puzzles])
+                position += 1
+            set_begin = position
+
+    def _walks(self, iteration: int) -> Iterator[tuple[str, _IterationWalk]]:
+        if not 0 <= iteration < 2**64:
+            raise ValueError(f"iteration {iteration}, expected 0 to 2**64 - 1")
+        for name, sampler in self._samplers.items():
+            walk = _IterationWalk(sampler, iteration, self.epochs_per_iter, self.global_batch_size)
+            yield name, walk
+
+
+class EvalBatches:
+    """All rows of each set in order, in batches of fixed shape; the same number on every rank.
+
+    Yields (set_name, batch, count, start): this rank's slice of the global batch that holds rows
+    [start, start + count) of the set. Where a set does not fill its last batch, it is padded with
+    rows of pad_id, labels -100 and blank_identifier_id: tell them by their labels or by `count`,
+    never by the identifier, which real puzzles may have.
+
+    Args:
+        max_examples: take the first rows of each set only (None: all).
+
+    Raises: ValueError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        dataset: PuzzleDataset,
+        *,
+        global_batch_size: int,
+        rank: int = 0,
+        world_size: int = 1,
+        max_examples: int | None = None,
+    ) -> None:
+        if max_examples is not None and max_examples < 0:
+            raise ValueError(f"max_examples is {max_examples}, expected at least 0")
+        self.dataset = dataset
+        self.global_batch_size = global_batch_size
+        self.local_batch_size = _local_batch_size(global_batch_size, rank, world_size)
+        self.num_examples = {
+            name: arrays.num_examples
+            if max_examples is None
+            else min(max_examples, arrays.num_examples)
+            for name, arrays in dataset.sets.items()
+        }
+        self._rank = rank
+
+    def __len__(self) -> int:
+        return sum(-(-count // self.global_batch_size) for count in self.num_examples.values())
+
+    def __iter__(self) -> Iterator[tuple[str, Batch, int, int]]:
+        for name, num_examples in self.num_examples.items():
+            for start in range(0, num_examples, self.global_batch_size):
+                stop = min(start + self.global_batch_size, num_examples)
+                first = min(start + self._rank * self.local_batch_size, stop)
+                last = min(first + self.local_batch_size, stop)
+                yield name, self._read_padded(name, first, last), stop - start, start
+
+    def _read_padded(self, name: str, first: int, last: int) -> Batch:
+        arrays, metadata = self.dataset.sets[name], self.dataset.metadata
+        puzzles = np.searchsorted(arrays.puzzle_indices, np.arange(first, last), side="right") - 1
+        batch = self.dataset.read(name, slice(first, last), arrays.puzzle_identifiers[puzzles])
+        missing = self.local_batch_size - (last - first)
+        if missing == 0:
+            return batch
+        return Batch(
+            _pad_rows(batch.inputs, missing, metadata.pad_id),
+            _pad_rows(batch.labels, missing, IGNORE_LABEL_ID),
+            _pad_rows(batch.puzzle_identifiers, missing, metadata.blank_identifier_id),
+        )
+
+
+# Drawing
+
+
+class _GroupSampler:
+    """The draws of a set that is not empty: which groups in order, which puzzle, which examples.
+
+    Each epoch owns a fixed stretch of its iteration's counter, so that any run of epochs is drawn
+    in one call, and any epoch on its own. Word g of its first half orders group g, word g of its
+    second half chooses the puzzle.
+    """
+
+    def __init__(self, arrays: PuzzleSet, seed: int, set_number: int) -> None:
+        self.num_groups = arrays.num_groups
+        self.puzzle_starts = arrays.puzzle_indices[:-1].astype(np.int64)
+        self.puzzle_sizes = np.diff(arrays.puzzle_indices.astype(np.int64))
+        group_indices = arrays.group_indices.astype(np.int64)
+        self._group_starts = group_indices[:-1]
+        self._group_puzzles = np.diff(group_indices).astype(np.uint64)
+        self._seed, self._set_number = seed, set_number
+
+        # Examples per puzzle where all have equally many, otherwise None.
+        sizes = np.unique(self.puzzle_sizes)
+        self.uniform_size = int(sizes[0]) if len(sizes) == 1 else None
+        # Group g owns example slots slot_starts[g] to [g + 1], enough for its largest puzzle.
+        largest = np.maximum.reduceat(self.puzzle_sizes, self._group_starts)
+        self.slot_starts = np.concatenate([[0], np.cumsum(largest)])
+
+    def draw_groups(
+        self, iteration: int, first_epoch: int, num_epochs: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Groups in the order drawn and the puzzle of each: int64 [num_epochs * num_groups]."""
+        words = self._words(_GROUP_STREAM, iteration, first_epoch, num_epochs, 2 * self.num_groups)
+        order_words, puzzle_words = words[:, : self.num_groups], words[:, self.num_groups :]
+
+        # The group's number replaces the lowest bits of its word, so that one sort gives the order.
+        number_mask = np.uint64((1 << self.num_groups.bit_length()) - 1)
+        numbers = np.arange(self.num_groups, dtype=np.uint64)
+        ordered = np.sort((order_words & ~number_mask) | numbers, axis=1)
+        groups = (ordered & number_mask).astype(np.int64)
+
+        # The high half of the word, times the count, over 2**32.
+        half = np.uint64(32)
+        picks = ((puzzle_words >> half) * self._group_puzzles) >> half
+        puzzles = self._group_starts + picks.astype(np.int64)
+        return groups.ravel(), np.take_along_axis(puzzles, groups, axis=1).ravel()
+
+    def draw_slots(self, iteration: int, first_epoch: int, num_epochs: int) -> np.ndarray:
+        """Words that order the examples of each puzzle drawn: uint64 [num_epochs, slots]."""
+        num_slots = int(self.slot_starts[-1])
+        return self._words(_EXAMPLE_STREAM, iteration, first_epoch, num_epochs, num_slots)
+
+    def _words(
+        self, stream: int, iteration: int, first_epoch: int, num_epochs: int, per_epoch: int
+    ) -> np.ndarray:
+        blocks = -(-per_epoch // 4)  # Philox4x64 gives four words for each value of its counter.
+        counter = [first_epoch * blocks, iteration, self._set_number, stream]
+        philox = np.random.Philox(
+            key=np.array([self._seed, _PHILOX_KEY_TAG], np.uint64),
+            counter=np.array(counter, np.uint64),
+        )
+        words = philox.random_raw(num_epochs * blocks * 4).reshape(num_epochs, blocks * 4)
+        return words[:, :per_epoch]
+
+
+class _IterationWalk:
+    """The batches of one set in one iteration, as spans of the groups drawn in all its epochs.
+
+    Epochs are drawn a chunk at a time, and the last two chunks are kept: a batch may need the end
+    of one and the beginning of the next.
+    """
+
+    def __init__(
+        self, sampler: _GroupSampler, iteration: int, num_epochs: int, batch_size: int
+    ) -> None:
+        self._sampler, self._iteration = sampler, iteration
+        self._num_epochs, self._batch_size = num_epochs, batch_size
+        self._epochs_per_chunk = max(1, _DRAWS_PER_CHUNK // sampler.num_groups)
+        self._chunks: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._slots: tuple[tuple[int, int], np.ndarray] | None = None
+
+    def num_batches(self) -> int:
+        uniform_size = self._sampler.uniform_size
+        if uniform_size is None:
+            return sum(1 for _ in self._spans_of_mixed_sizes())
+        return self._num_epochs * self._sampler.num_groups // self._groups_per_batch(uniform_size)
+
+    def spans(self, first: int) -> Iterator[tuple[int, int]]:
+        """Yield the half-open spans of groups drawn that fill batch `first` and those after it."""
+        uniform_size = self._sampler.uniform_size
+        if uniform_size is None:
+            for index, span in enumerate(self._spans_of_mixed_sizes()):
+                if index >= first:
+                    yield span
+            return
+        width = self._groups_per_batch(uniform_size)
+        for index in range(first, self.num_batches()):
+            yield index * width, (index + 1) * width
+
+    def rows(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """Rows and puzzles of the batch filled by a span: two int64 [batch_size]."""
+        sampler = self._sampler
+        groups, puzzles = self._drawn(begin, end)
+        if sampler.uniform_size == 1:
+            return sampler.puzzle_starts[puzzles], puzzles
+
+        sizes = sampler.puzzle_sizes[puzzles]
+        owner = np.repeat(np.arange(len(puzzles)), sizes)  # Which drawn puzzle offers each example.
+        example = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        first_epoch, last_epoch = begin // sampler.num_groups, (end - 1) // sampler.num_groups
+        epoch = np.arange(begin, end) // sampler.num_groups - first_epoch
+        slots = self._slots_of(first_epoch, last_epoch + 1 - first_epoch)
+        words = slots[epoch[owner], sampler.slot_starts[groups[owner]] + example]
+
+        # Shuffle the examples of each puzzle; only the last one may have more than there is room.
+        shuffled = np.lexsort((words, owner))[: self._batch_size]
+        puzzles = puzzles[owner[shuffled]]
+        return sampler.puzzle_starts[puzzles] + example[shuffled], puzzles
+
+    def _groups_per_batch(self, uniform_size: int) -> int:
+        return -(-self._batch_size // uniform_size)
+
+    def _spans_of_mixed_sizes(self) -> Iterator[tuple[int, int]]:
+        span_begin, filled = 0, 0  # The open batch, and what it holds from chunks before this one.
+        for chunk in range(-(-self._num_epochs // self._epochs_per_chunk)):
+            chunk_begin = chunk * self._epochs_per_chunk * self._sampler.num_groups
+            ends = np.cumsum(self._sampler.puzzle_sizes[self._chunk(chunk)[1]])
+            used = 0
+            while True:
+                last = int(ends.searchsorted(used + self._batch_size - filled))
+                if last == len(ends):
+                    break
+                yield span_begin, chunk_begin + last + 1
+                span_begin, filled, used = chunk_begin + last + 1, 0, int(ends[last])
+            filled += int(ends[-1]) - used
+
+    def _drawn(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """Groups and puzzles [begin, end) of those drawn in this iteration."""
+        per_chunk = self._epochs_per_chunk * self._sampler.num_groups
+        parts = []
+        for chunk in range(begin // per_chunk, (end - 1) // per_chunk + 1):
+            here = slice(max(0, begin - chunk * per_chunk), end - chunk * per_chunk)
+            groups, puzzles = self._chunk(chunk)
+            parts.append((groups[here], puzzles[here]))
+        if len(parts) == 1:
+            return parts[0]
+        groups, puzzles = zip(*parts, strict=True)
+        return np.concatenate(groups), np.concatenate(puzzles)
+
+    def _chunk(self, chunk: int) -> tuple[np.ndarray, np.ndarray]:
+        if chunk not in self._chunks:
+            if len(self._chunks) == 2:
+                del self._chunks[min(self._chunks)]
+            first_epoch = chunk * self._epochs_per_chunk
+            num_epochs = min(self._epochs_per_chunk, self._num_epochs - first_epoch)
+            self._chunks[chunk] = self._sampler.draw_groups(
+                self._iteration, first_epoch, num_epochs
+            )
+        return self._chunks[chunk]
+
+    def _slots_of(self, first_epoch: int, num_epochs: int) -> np.ndarray:
+        if self._slots is None or self._slots[0] != (first_epoch, num_epochs):
+            words = self._sampler.draw_slots(self._iteration, first_epoch, num_epochs)
+            self._slots = (first_epoch, num_epochs), words
+        return self._slots[1]
+
+
+# Helpers of the three classes
+
+
+def _local_batch_size(global_batch_size: int, rank: int, world_size: int) -> int:
+    if world_size < 1 or not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} of {world_size}")
+    if global_batch_size < 1 or global_batch_size % world_size:
+        raise ValueError(
+            f"global_batch_size is {global_batch_size}, expected a positive multiple of the"
+            f" {world_size} ranks"
+        )
+    return global_batch_size // world_size
+
+
+def _pad_rows(array: np.ndarray, missing: int, value: int) -> np.ndarray:
+    return np.concatenate([array, np.full((missing, *array.shape[1:]), value, array.dtype)])
+
+
+def _require_agreement(
+    first: PuzzleDatasetMetadata, other: PuzzleDatasetMetadata, path: Path
+) -> None:
+    for name in ("vocab_size", "seq_len", "pad_id", "ignore_label_id", "blank_identifier_id"):
+        expected, found = getattr(first, name), getattr(other, name)
+        if found != expected:
+            raise DatasetError(f"{path}: {name} is {found}, but {expected} in the first data path")
+
+
+def _with_identifiers_shifted(arrays: PuzzleSet, offset: int) -> PuzzleSet:
+    shifted = (arrays.puzzle_identifiers.astype(np.int64) + offset).astype(np.int32)
+    return dataclasses.replace(arrays, puzzle_identifiers=shifted)
+
+
+def _merge(
+    parts: Sequence[PuzzleDatasetMetadata],
+    opened: Sequence[tuple[PuzzleDatasetMetadata, dict[str, PuzzleSet]]],
+    set_names: tuple[str, ...],
+    num_identifiers: int,
+) -> PuzzleDatasetMetadata:
+    puzzles = [sum(arrays.num_puzzles for arrays in sets.values()) for _, sets in opened]
+    means = [metadata.mean_puzzle_examples for metadata in parts]
+    examples = sum(mean * count for mean, count in zip(means, puzzles, strict=True))
+    return dataclasses.replace(
+        parts[0],
+        sets=set_names,
+        num_puzzle_identifiers=num_identifiers,
+        total_groups=sum(metadata.total_groups for metadata in parts),
+        total_puzzles=sum(puzzles),
+        # Of one folder, exactly what its file says: the length of the schedule depends on it.
+        mean_puzzle_examples=means[0] if len(means) == 1 else examples / max(1, sum(puzzles)),
+    )

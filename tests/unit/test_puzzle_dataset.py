@@ -1,0 +1,493 @@
+"""Opening data sets, batches by position, slices by rank, padding."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataset.common import DatasetError, PuzzleDatasetMetadata, PuzzleSet, write_split
+from puzzle_dataset import Batch, EvalBatches, PuzzleDataset, TrainBatches
+
+ROOT = Path(__file__).parents[2]
+PUBLISHED = ROOT / "tests/parity/published_format/data"
+SEQ_LEN = 3
+
+
+def make_set(groups: Sequence[Sequence[int]], num_identifiers: int = 50) -> PuzzleSet:
+    """A set from the number of examples of each puzzle of each group.
+
+    The inputs spell the row number in base 10 and the identifiers are the puzzle numbers, so that a
+    batch tells where it is from; the last label of each row is 0.
+    """
+    sizes = [size for group in groups for size in group]
+    rows = np.arange(sum(sizes))
+    inputs = np.stack([rows // 100 % 10, rows // 10 % 10, rows % 10], axis=1).reshape(-1, SEQ_LEN)
+    labels = (inputs + 1) * np.array([1, 1, 0])
+    return PuzzleSet(
+        inputs=inputs,
+        labels=labels,
+        puzzle_identifiers=np.arange(len(sizes)) % num_identifiers,
+        puzzle_indices=np.concatenate([[0], np.cumsum(sizes, dtype=int)]),
+        group_indices=np.concatenate([[0], np.cumsum([len(g) for g in groups], dtype=int)]),
+    )
+
+
+def write(
+    directory: Path, *, split: str = "train", metadata: dict | None = None, **sets: PuzzleSet
+) -> Path:
+    puzzles = sum(arrays.num_puzzles for arrays in sets.values())
+    examples = sum(arrays.num_examples for arrays in sets.values())
+    values = PuzzleDatasetMetadata(
+        pad_id=0,
+        ignore_label_id=0,
+        blank_identifier_id=0,
+        vocab_size=11,
+        seq_len=SEQ_LEN,
+        num_puzzle_identifiers=50,
+        total_groups=sum(arrays.num_groups for arrays in sets.values()),
+        mean_puzzle_examples=examples / max(1, puzzles),
+        sets=tuple(sets),
+        total_puzzles=puzzles,
+    )
+    write_split(directory / split, dataclasses.replace(values, **(metadata or {})), sets)
+    return directory
+
+
+def row_numbers(batch: Batch) -> np.ndarray:
+    return batch.inputs @ np.array([100, 10, 1])
+
+
+def joined(batches: Sequence[Batch]) -> Batch:
+    """One batch from the slices of all ranks."""
+    return Batch(
+        *(
+            np.concatenate([getattr(batch, field.name) for batch in batches])
+            for field in dataclasses.fields(Batch)
+        )
+    )
+
+
+def assert_same(first: Batch, second: Batch) -> None:
+    for field in dataclasses.fields(Batch):
+        one, other = getattr(first, field.name), getattr(second, field.name)
+        assert one.dtype == other.dtype == np.int32
+        np.testing.assert_array_equal(one, other)
+
+
+SINGLE = [[1] * 4 for _ in range(10)]  # Sudoku: ten groups of four puzzles with one example.
+TWIN = [[2] * 3 for _ in range(7)]
+MIXED = [[3, 1], [5], [2, 2, 4], [1], [7, 6]]  # ARC: puzzles with several examples.
+
+
+@pytest.fixture(params=[SINGLE, TWIN, MIXED], ids=["single", "twin", "mixed"])
+def dataset(request: pytest.FixtureRequest, tmp_path: Path) -> PuzzleDataset:
+    return PuzzleDataset([write(tmp_path, all=make_set(request.param))], "train")
+
+
+def batches_of(dataset: PuzzleDataset, **options) -> TrainBatches:
+    return TrainBatches(
+        dataset, **({"seed": 3, "global_batch_size": 8, "epochs_per_iter": 6} | options)
+    )
+
+
+# Training batches
+
+
+def test_batches_hold_what_the_rows_hold(dataset: PuzzleDataset) -> None:
+    arrays = dataset.sets["all"]
+    steps = 0
+    for position, batch in batches_of(dataset).iterate(0):
+        assert position == steps
+        steps += 1
+        assert batch.inputs.shape == batch.labels.shape == (8, SEQ_LEN)
+        rows = row_numbers(batch)
+        puzzles = np.searchsorted(arrays.puzzle_indices, rows, side="right") - 1
+        labels = arrays.labels[rows].astype(np.int32)
+        expected = Batch(
+            inputs=arrays.inputs[rows].astype(np.int32),
+            labels=np.where(labels == 0, np.int32(-100), labels),
+            puzzle_identifiers=arrays.puzzle_identifiers[puzzles],
+        )
+        assert_same(batch, expected)
+        assert (batch.labels[:, -1] == -100).all()
+    assert steps == batches_of(dataset).steps_per_iteration(0) > 2
+
+
+def test_every_position_can_be_resumed(dataset: PuzzleDataset) -> None:
+    whole = list(batches_of(dataset).iterate(2))
+    for start in range(len(whole) + 2):
+        rest = list(batches_of(dataset).iterate(2, start))
+        assert [position for position, _ in rest] == list(range(start, len(whole)))
+        for (_, one), (_, other) in zip(rest, whole[start:], strict=True):
+            assert_same(one, other)
+    batches = batches_of(dataset)
+    for position in reversed(range(len(whole))):
+        rows = batches.batch_rows(2, position)
+        np.testing.assert_array_equal(rows.rows, row_numbers(whole[position][1]))
+        np.testing.assert_array_equal(
+            rows.puzzle_identifiers, whole[position][1].puzzle_identifiers
+        )
+
+
+def test_iterations_do_not_depend_on_each_other(dataset: PuzzleDataset) -> None:
+    batches = batches_of(dataset)
+    third = [batch for _, batch in batches.iterate(3)]
+    streams = [batches.iterate(3), batches.iterate(4), batches.iterate(3)]
+    for expected, (_, one), _, (_, other) in zip(third, *streams, strict=False):
+        assert_same(one, expected)
+        assert_same(other, expected)
+
+
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+def test_slices_of_the_ranks_make_the_global_batch(dataset: PuzzleDataset, world_size: int) -> None:
+    ranks = [batches_of(dataset, rank=r, world_size=world_size) for r in range(world_size)]
+    streams = zip(*(rank.iterate(1) for rank in ranks), strict=True)
+    for (position, whole), slices in zip(batches_of(dataset).iterate(1), streams, strict=True):
+        assert {p for p, _ in slices} == {position}
+        assert {len(batch.inputs) for _, batch in slices} == {8 // world_size}
+        assert_same(joined([batch for _, batch in slices]), whole)
+
+
+def test_an_epoch_takes_every_group_once(tmp_path: Path) -> None:
+    dataset = PuzzleDataset([write(tmp_path, all=make_set(SINGLE))], "train")
+    batches = batches_of(dataset, global_batch_size=5, epochs_per_iter=12)
+    assert batches.steps_per_iteration(0) == 24
+    drawn = np.concatenate([row_numbers(batch) for _, batch in batches.iterate(0)])
+    groups = (drawn // 4).reshape(12, 10)
+    np.testing.assert_array_equal(np.sort(groups, axis=1), np.tile(np.arange(10), (12, 1)))
+    assert len({tuple(epoch) for epoch in groups}) == 12
+    assert len(np.unique(drawn)) > 30  # The same group gives different puzzles.
+
+
+def test_batches_run_across_epochs_and_the_incomplete_last_is_dropped(tmp_path: Path) -> None:
+    dataset = PuzzleDataset([write(tmp_path, all=make_set(SINGLE))], "train")
+    batches = batches_of(dataset, global_batch_size=24, epochs_per_iter=5)
+    assert batches.steps_per_iteration(0) == 2  # 50 draws
+    for _, batch in batches.iterate(0):
+        counts = np.bincount(row_numbers(batch) // 4)
+        assert counts.sum() == 24
+        assert counts.min() >= 1  # It spans at least one whole epoch.
+
+
+def test_one_group_fills_batches_from_many_epochs(tmp_path: Path) -> None:
+    dataset = PuzzleDataset([write(tmp_path, all=make_set([[1, 1]]))], "train")
+    batches = batches_of(dataset, global_batch_size=100, epochs_per_iter=399)
+    rows = [row_numbers(batch) for _, batch in batches.iterate(0)]
+    assert len(rows) == 3
+    assert all(30 < row.sum() < 70 for row in rows)
+
+
+def test_examples_of_a_puzzle_are_drawn_without_replacement(tmp_path: Path) -> None:
+    dataset = PuzzleDataset([write(tmp_path, all=make_set([[9], [9]]))], "train")
+    subsets = set()
+    for _, batch in batches_of(dataset, global_batch_size=13, epochs_per_iter=50).iterate(0):
+        rows = row_numbers(batch)
+        # A whole puzzle, shuffled, then four of the next one: its other five are dropped.
+        np.testing.assert_array_equal(np.sort(rows[:9]) % 9, np.arange(9))
+        assert len(set(rows[9:])) == 4
+        assert len(set(rows[9:] // 9)) == 1
+        subsets.add(tuple(rows[9:] % 9))
+        assert rows[:9].tolist() != sorted(rows[:9])
+    assert len(subsets) > 30
+
+
+def test_batch_smaller_than_a_puzzle_takes_what_fits(tmp_path: Path) -> None:
+    dataset = PuzzleDataset([write(tmp_path, all=make_set([[9], [5, 7]]))], "train")
+    batches = batches_of(dataset, global_batch_size=4, epochs_per_iter=10)
+    rows = [row_numbers(batch) for _, batch in batches.iterate(0)]
+    assert len(rows) == 20  # One batch for each group drawn.
+    assert all(len(set(row)) == 4 for row in rows)
+    puzzles = [{int(p) for p in np.searchsorted([9, 14], row, side="right")} for row in rows]
+    assert all(len(one) == 1 for one in puzzles)
+
+
+def test_seed_iteration_and_set_give_different_draws(tmp_path: Path) -> None:
+    dataset = PuzzleDataset([write(tmp_path, one=make_set(SINGLE), two=make_set(SINGLE))], "train")
+    options = {"global_batch_size": 40, "epochs_per_iter": 4}
+    drawn = [
+        tuple(batches_of(dataset, seed=seed, **options).batch_rows(iteration, position).rows)
+        for seed in (0, 1, 2**64 - 1)
+        for iteration in (0, 1, 2**40)
+        for position in (0, 1)
+    ]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_sets_follow_each_other_with_batches_of_their_own(tmp_path: Path) -> None:
+    dataset = PuzzleDataset(
+        [write(tmp_path, one=make_set(SINGLE), empty=make_set([]), two=make_set(MIXED))], "train"
+    )
+    batches = batches_of(dataset, global_batch_size=7, epochs_per_iter=3)
+    whole = list(batches.iterate_rows(5))
+    names = [rows.set_name for _, rows in whole]
+    assert names == ["one"] * 4 + ["two"] * (len(names) - 4)  # 30 draws, two of them dropped
+    assert len(names) == batches.steps_per_iteration(5) > 6
+    for start in range(len(whole)):
+        rest = list(batches.iterate_rows(5, start))
+        assert [position for position, _ in rest] == list(range(start, len(whole)))
+        for (_, one), (_, other) in zip(rest, whole[start:], strict=True):
+            assert one.set_name == other.set_name
+            np.testing.assert_array_equal(one.rows, other.rows)
+
+
+def test_set_without_groups_has_no_batches(tmp_path: Path) -> None:
+    dataset = PuzzleDataset([write(tmp_path, all=make_set([]))], "train")
+    assert batches_of(dataset).steps_per_iteration(0) == 0
+    assert list(batches_of(dataset).iterate(0)) == []
+
+
+def test_missing_position_is_an_error(dataset: PuzzleDataset) -> None:
+    batches = batches_of(dataset)
+    steps = batches.steps_per_iteration(0)
+    with pytest.raises(ValueError, match=f"position {steps} in an iteration of {steps} batches"):
+        batches.batch_rows(0, steps)
+    with pytest.raises(ValueError, match="position -1"):
+        batches.batch_rows(0, -1)
+    with pytest.raises(ValueError, match="iteration -1"):
+        batches.batch_rows(-1, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"global_batch_size": 7, "world_size": 2}, "global_batch_size is 7, .* 2 ranks"),
+        ({"global_batch_size": 0}, "global_batch_size is 0"),
+        ({"rank": 2, "world_size": 2}, "rank 2 of 2"),
+        ({"rank": -1}, "rank -1 of 1"),
+        ({"seed": -1}, "seed is -1"),
+        ({"seed": 2**64}, "seed is 18446744073709551616"),
+        ({"epochs_per_iter": 0}, "epochs_per_iter is 0"),
+    ],
+)
+def test_wrong_argument_is_named(
+    dataset: PuzzleDataset, options: dict[str, int], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        batches_of(dataset, **options)
+
+
+def test_stream_is_the_one_of_earlier_versions(tmp_path: Path) -> None:
+    """A run resumed under a newer version continues its stream: these numbers are a promise."""
+    dataset = PuzzleDataset([write(tmp_path, one=make_set(SINGLE), two=make_set(MIXED))], "train")
+    batches = batches_of(dataset, seed=2**63 + 5, global_batch_size=10)
+    assert batches.batch_rows(3, 1).rows.tolist() == PINNED_SINGLE
+    assert batches.batch_rows(3, 7).rows.tolist() == PINNED_MIXED
+
+
+PINNED_SINGLE = [10, 33, 38, 22, 29, 25, 6, 16, 2, 15]
+PINNED_MIXED = [4, 6, 7, 8, 5, 17, 8, 4, 5, 6]
+
+DIGEST = """
+import hashlib, sys
+from puzzle_dataset import PuzzleDataset, TrainBatches
+batches = TrainBatches(
+    PuzzleDataset([sys.argv[1]], "train"), seed=3, global_batch_size=8, epochs_per_iter=6
+)
+digest = hashlib.sha256()
+for iteration in range(3):
+    for _, batch in batches.iterate(iteration):
+        for array in (batch.inputs, batch.labels, batch.puzzle_identifiers):
+            digest.update(array.tobytes())
+sys.stdout.write(digest.hexdigest())
+"""
+
+
+def test_processes_with_different_hash_seeds_draw_the_same(tmp_path: Path) -> None:
+    path = write(tmp_path, one=make_set(SINGLE), two=make_set(MIXED), three=make_set(TWIN))
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", DIGEST, path],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "4242")
+    }
+    assert len(digests) == 1
+    assert len(digests.pop()) == 64
+
+
+# Evaluation batches
+
+
+def test_published_test_set_is_read_in_order() -> None:
+    dataset = PuzzleDataset([PUBLISHED], "test")
+    batches = EvalBatches(dataset, global_batch_size=4)
+    seen = list(batches)
+    assert len(seen) == len(batches) == 3
+    assert [(name, count, start) for name, _, count, start in seen] == [
+        ("all", 4, 0),
+        ("all", 4, 4),
+        ("all", 2, 8),
+    ]
+    whole = joined([batch for _, batch, _, _ in seen])
+    labels = np.load(PUBLISHED / "test/all__labels.npy").astype(np.int32)
+    labels[labels == 0] = -100
+    np.testing.assert_array_equal(whole.inputs[:10], np.load(PUBLISHED / "test/all__inputs.npy"))
+    np.testing.assert_array_equal(whole.labels[:10], labels)
+    np.testing.assert_array_equal(
+        whole.puzzle_identifiers[:10], np.load(PUBLISHED / "test/all__puzzle_identifiers.npy")
+    )
+    assert (whole.inputs[10:] == 0).all()
+    assert (whole.labels[10:] == -100).all()
+    assert (whole.puzzle_identifiers[10:] == 0).all()
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 6])
+@pytest.mark.parametrize("max_examples", [None, 0, 5, 12, 1000])
+def test_evaluation_slices_make_the_padded_rows(
+    tmp_path: Path, world_size: int, max_examples: int | None
+) -> None:
+    metadata = {"pad_id": 10, "blank_identifier_id": 7}
+    sets = {"first": make_set(MIXED), "empty": make_set([]), "last": make_set(SINGLE)}
+    path = write(tmp_path, metadata=metadata, split="train", **sets)
+    dataset = PuzzleDataset([path], "train")
+    ranks = [
+        EvalBatches(
+            dataset,
+            global_batch_size=6,
+            rank=rank,
+            world_size=world_size,
+            max_examples=max_examples,
+        )
+        for rank in range(world_size)
+    ]
+    found: dict[str, list[Batch]] = {name: [] for name in sets}
+    counts = dict.fromkeys(sets, 0)
+    for slices in zip(*ranks, strict=True):
+        assert len({(name, count, start) for name, _, count, start in slices}) == 1
+        name, _, count, start = slices[0]
+        assert start == 6 * len(found[name])
+        found[name].append(joined([batch for _, batch, _, _ in slices]))
+        counts[name] += count
+    assert sum(map(len, found.values())) == len(ranks[0])
+
+    for name, arrays in sets.items():
+        expected = min(arrays.num_examples, 1000 if max_examples is None else max_examples)
+        assert counts[name] == expected
+        assert len(found[name]) == -(-expected // 6)
+        if expected == 0:
+            continue
+        whole = joined(found[name])
+        rows = np.arange(expected)
+        np.testing.assert_array_equal(row_numbers(whole)[:expected], rows)
+        puzzles = np.searchsorted(arrays.puzzle_indices, rows, side="right") - 1
+        np.testing.assert_array_equal(
+            whole.puzzle_identifiers[:expected], arrays.puzzle_identifiers[puzzles]
+        )
+        assert (whole.labels[:expected, :-1] > 0).all()
+        assert (whole.labels[expected:] == -100).all()
+        assert (whole.inputs[expected:] == 10).all()
+        assert (whole.puzzle_identifiers[expected:] == 7).all()
+        assert len(whole.inputs) % 6 == 0
+
+
+def test_evaluation_arguments_are_checked(dataset: PuzzleDataset) -> None:
+    with pytest.raises(ValueError, match="global_batch_size is 9"):
+        EvalBatches(dataset, global_batch_size=9, world_size=2)
+    with pytest.raises(ValueError, match="max_examples is -1"):
+        EvalBatches(dataset, global_batch_size=8, max_examples=-1)
+
+
+def test_labels_stay_where_nothing_is_ignored(tmp_path: Path) -> None:
+    path = write(tmp_path, metadata={"ignore_label_id": None}, all=make_set(SINGLE))
+    _, batch, _, _ = next(iter(EvalBatches(PuzzleDataset([path], "train"), global_batch_size=4)))
+    assert (batch.labels[:, -1] == 0).all()
+
+
+# Several data sets
+
+
+def test_several_folders_become_one(tmp_path: Path) -> None:
+    one = write(tmp_path / "one", all=make_set(SINGLE), extra=make_set(TWIN))
+    two = write(tmp_path / "two", metadata={"num_puzzle_identifiers": 30}, all=make_set(MIXED, 30))
+    dataset = PuzzleDataset([one, two], "train")
+    assert list(dataset.sets) == ["all", "all1", "extra"]
+    assert dataset.metadata.mean_puzzle_examples == pytest.approx((40 + 42 + 31) / (40 + 21 + 9))
+    assert dataset.metadata == PuzzleDatasetMetadata(
+        pad_id=0,
+        ignore_label_id=0,
+        blank_identifier_id=0,
+        vocab_size=11,
+        seq_len=SEQ_LEN,
+        num_puzzle_identifiers=80,
+        total_groups=10 + 7 + 5,
+        mean_puzzle_examples=dataset.metadata.mean_puzzle_examples,
+        sets=("all", "all1", "extra"),
+        total_puzzles=40 + 21 + 9,
+    )
+    np.testing.assert_array_equal(dataset.sets["all1"].puzzle_identifiers, np.arange(50, 59))
+    identifiers = {
+        name: {
+            int(identifier)
+            for _, rows in batches_of(dataset, epochs_per_iter=40).iterate_rows(0)
+            if rows.set_name == name
+            for identifier in rows.puzzle_identifiers
+        }
+        for name in dataset.sets
+    }
+    assert identifiers == {
+        "all": set(range(40)),
+        "all1": set(range(50, 59)),
+        "extra": set(range(21)),
+    }
+
+
+def test_metadata_of_one_folder_stays_as_it_is() -> None:
+    dataset = PuzzleDataset([PUBLISHED], "train")
+    stored = json.loads((PUBLISHED / "train/dataset.json").read_text())
+    merged = json.loads(dataset.metadata.to_json())
+    assert merged == stored | {"total_puzzles": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("vocab_size", 12),
+        ("pad_id", 1),
+        ("ignore_label_id", None),
+        ("blank_identifier_id", 1),
+    ],
+)
+def test_folders_that_disagree_are_refused(tmp_path: Path, name: str, value: int | None) -> None:
+    one = write(tmp_path / "one", all=make_set(SINGLE))
+    two = write(tmp_path / "two", metadata={name: value}, all=make_set(SINGLE))
+    with pytest.raises(DatasetError, match=rf"two/train/dataset\.json: {name} is {value}, but"):
+        PuzzleDataset([one, two], "train")
+
+
+def test_set_names_that_would_collide_are_refused(tmp_path: Path) -> None:
+    one = write(tmp_path / "one", all=make_set(SINGLE), all1=make_set(SINGLE))
+    two = write(tmp_path / "two", all=make_set(SINGLE))
+    with pytest.raises(DatasetError, match="there are two sets 'all1'"):
+        PuzzleDataset([one, two], "train")
+
+
+def test_missing_data_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="nowhere/train: no such data set folder"):
+        PuzzleDataset(["nowhere"], "train")
+    with pytest.raises(DatasetError, match="no data path given"):
+        PuzzleDataset([], "train")
+    labels = write(tmp_path, all=make_set(SINGLE)) / "train/all__labels.npy"
+    labels.write_bytes(labels.read_bytes()[:-1])
+    with pytest.raises(DatasetError, match=r"all__labels\.npy: \d+ bytes, but its header"):
+        PuzzleDataset([tmp_path], "train")
+
+
+def test_fingerprint_covers_every_folder_in_order(tmp_path: Path) -> None:
+    one = write(tmp_path / "one", all=make_set(SINGLE))
+    two = write(tmp_path / "two", all=make_set(MIXED))
+    paths = [[one], [two], [one, two], [two, one], [one, one]]
+    found = [PuzzleDataset(some, "train").fingerprint() for some in paths]
+    assert len(set(found)) == len(paths)
+    assert found[0] == PuzzleDataset([str(one)], "train").fingerprint()
+    assert all(len(one) == len(hashlib.sha256().hexdigest()) for one in found)
