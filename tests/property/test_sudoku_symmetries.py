@@ -1,0 +1,84 @@
+"""What symmetries must leave alone: validity, clues, the number of solutions, the keys."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataset.augmentation import (
+    NEW_TRAIN_STREAM,
+    augment_sudoku,
+    random_words,
+    sudoku_symmetries,
+)
+from dataset.sudoku import are_valid_solutions, count_solutions
+from dataset.sudoku_generator import generate_puzzles
+from dataset.sudoku_kernels import puzzle_key, solution_key
+
+CLUES = {4: (4, 10), 6: (9, 20), 9: (25, 40)}
+seeds = st.integers(0, 2**64 - 1)
+
+
+def generate_one(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    low, high = CLUES[size]
+    made = generate_puzzles(
+        1,
+        seed=seed,
+        stream=NEW_TRAIN_STREAM,
+        size=size,
+        min_clues=low,
+        max_clues=high,
+        min_rating=0,
+        taken=set(),
+    )
+    return made.questions, made.answers
+
+
+@settings(deadline=None)
+@given(st.sampled_from([4, 6, 9]), seeds, seeds)
+def test_images_of_puzzles_are_puzzles(size: int, seed: int, other_seed: int):
+    question, answer = generate_one(size, seed)
+    inputs, labels = augment_sudoku(question + 1, answer + 1, 5, other_seed)
+    assert are_valid_solutions(labels - 1, size).all()
+    assert ((inputs == 1) | (inputs == labels)).all()
+    assert ((inputs != 1).sum(axis=1) == (question != 0).sum()).all()
+    for image in inputs:
+        assert count_solutions((image - 1).reshape(size, size)) == 1
+
+
+@settings(deadline=None)
+@given(seeds, seeds)
+def test_images_of_a_solution_share_its_key(seed: int, other_seed: int):
+    _, answer = generate_one(9, seed)
+    _, labels = augment_sudoku(answer + 1, answer + 1, 5, other_seed)
+    assert len({solution_key(image.astype(np.int64) - 1) for image in labels}) == 1
+
+
+@settings(deadline=None)
+@given(st.sampled_from([4, 6]), seeds, seeds)
+def test_images_of_a_puzzle_share_its_key_and_no_other_puzzle_has_it(
+    size: int, seed: int, other_seed: int
+):
+    symmetries = sudoku_symmetries(size)
+    sources = symmetries.sources(np.arange(symmetries.num_moves))
+    question, answer = generate_one(size, seed)
+    inputs, _ = augment_sudoku(question + 1, answer + 1, 5, other_seed)
+    keys = {puzzle_key(image.astype(np.int64) - 1, sources) for image in inputs}
+    assert len(keys) == 1
+    fewer = question[0].astype(np.int64)
+    fewer[np.flatnonzero(fewer)[0]] = 0
+    assert puzzle_key(fewer, sources) not in keys
+
+
+@settings(deadline=None)
+@given(st.sampled_from([4, 6, 9]), st.data())
+def test_a_symmetry_can_be_undone(size: int, data: st.DataObject):
+    """Both parts are permutations: no cell and no digit is lost."""
+    symmetries = sudoku_symmetries(size)
+    number = data.draw(st.integers(0, symmetries.num_symmetries - 1))
+    moves = np.array([number // len(symmetries.tokens)])
+    assert sorted(symmetries.sources(moves)[0]) == list(range(size * size))
+    board = (random_words(number, 0, 0, size * size) % np.uint64(size + 2)).astype(np.uint8)
+    (image,) = symmetries.apply(np.array([number]), board[None])
+    counts, image_counts = (np.bincount(b, minlength=size + 2) for b in (board, image[0]))
+    assert counts[:2].tolist() == image_counts[:2].tolist()
+    assert sorted(counts[2:]) == sorted(image_counts[2:])

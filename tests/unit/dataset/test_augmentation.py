@@ -1,0 +1,174 @@
+"""Random streams and Sudoku symmetries, against known counts and one-at-a-time twins."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from dataset import augmentation
+from dataset.augmentation import (
+    AUGMENTATION_STREAM,
+    augment_sudoku,
+    choose,
+    random_words,
+    sudoku_symmetries,
+)
+from dataset.sudoku import are_valid_solutions, layout_of
+
+QUESTION = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
+ANSWER = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
+
+
+def tokens(text: str) -> np.ndarray:
+    return np.array([[int(digit) + 1 for digit in text.replace(".", "0")]], dtype=np.uint8)
+
+
+def same_unit(size: int) -> np.ndarray:
+    """Whether two cells share a row, a column or a box: bool [cells, cells]."""
+    units = layout_of(size).cell_units
+    return (units[:, None, :] == units[None, :, :]).any(axis=2)
+
+
+def test_a_stream_is_a_function_of_its_key():
+    words = random_words(7, 2, 5, 9)
+    assert words.dtype == np.uint64
+    assert random_words(7, 2, 5, 4).tolist() == words[:4].tolist()
+    others = [random_words(*key, 9) for key in [(8, 2, 5), (7, 3, 5), (7, 2, 6), (5, 2, 7)]]
+    assert len({word for stream in [words, *others] for word in stream.tolist()}) == 45
+    assert random_words(2**64 - 1, 0, 2**64 - 1, 1).shape == (1,)
+
+
+def test_streams_stay_what_they_were():
+    """A data set is rebuilt for a checkpoint: its bytes must not move with a new version."""
+    assert random_words(0, 0, 0, 2).tolist() == [213000021201967259, 4455796210202625458]
+    inputs, labels = augment_sudoku(tokens(QUESTION), tokens(ANSWER), 100, 3)
+    digest = hashlib.sha256(inputs.tobytes() + labels.tobytes()).hexdigest()
+    assert digest == "bfd27ddf555ce5e2f97a976a346a7013b04e3038387d8d0fcf7f3b75f9a671ae"
+
+
+def test_choose_takes_each_at_most_once_and_in_order():
+    chosen = choose(1, 0, 1000, 300)
+    assert len(chosen) == 300
+    assert (np.diff(chosen) > 0).all()
+    assert chosen[0] >= 0
+    assert chosen[-1] < 1000
+    assert choose(1, 0, 20, 20).tolist() == list(range(20))
+    assert choose(2, 0, 1000, 300).tolist() != chosen.tolist()
+    assert choose(1, 1, 1000, 300).tolist() != chosen.tolist()
+
+
+@pytest.mark.parametrize(
+    ("size", "moves", "relabellings"),
+    [(4, 128, 24), (6, 3456, 720), (9, 3_359_232, 362_880)],
+)
+def test_number_of_symmetries(size: int, moves: int, relabellings: int):
+    symmetries = sudoku_symmetries(size)
+    assert symmetries.num_moves == moves
+    assert symmetries.num_symmetries == moves * relabellings
+
+
+@pytest.mark.parametrize("size", [4, 6])
+def test_moves_are_all_different_and_keep_units_together(size: int):
+    """At sizes 4 and 6 all of them, and there are no more: see the known orders of the groups."""
+    symmetries = sudoku_symmetries(size)
+    sources = symmetries.sources(np.arange(symmetries.num_moves))
+    assert len(np.unique(sources, axis=0)) == symmetries.num_moves
+    assert (np.sort(sources, axis=1) == np.arange(size * size)).all()
+    related = same_unit(size)
+    for source in sources[:: max(1, len(sources) // 200)]:
+        assert (related[np.ix_(source, source)] == related).all()
+
+
+def test_moves_of_nine_keep_units_together():
+    symmetries = sudoku_symmetries(9)
+    numbers = random_words(0, 9, 0, 200) % np.uint64(symmetries.num_moves)
+    sources = symmetries.sources(numbers.astype(np.int64))
+    related = same_unit(9)
+    for source in sources:
+        assert (related[np.ix_(source, source)] == related).all()
+    transposed = sources[:, 1] // 9 != sources[:, 0] // 9  # a row came from a column
+    assert 60 < transposed.sum() < 140
+
+
+def test_transposition_of_six_by_six_does_not_keep_boxes():
+    """Why size 6 goes without it."""
+    related = same_unit(6)
+    transposed = np.arange(36).reshape(6, 6).T.reshape(-1)
+    assert (related[np.ix_(transposed, transposed)] != related).any()
+
+
+@pytest.mark.parametrize("size", [4, 6, 9])
+def test_digit_permutations_are_all_there_and_spare_pad_and_empty(size: int):
+    table = sudoku_symmetries(size).tokens
+    assert (table[:, 0] == 0).all()
+    assert (table[:, 1] == 1).all()
+    assert (np.sort(table[:, 2:], axis=1) == np.arange(2, size + 2)).all()
+    assert len(np.unique(table, axis=0)) == len(table)
+
+
+def test_apply_equals_its_definition():
+    symmetries = sudoku_symmetries(9)
+    numbers = (random_words(4, 0, 0, 50) % np.uint64(symmetries.num_symmetries)).astype(np.int64)
+    board = tokens(QUESTION)
+    (images,) = symmetries.apply(numbers, np.repeat(board, 50, axis=0))
+    for number, image in zip(numbers.tolist(), images, strict=True):
+        move, digits = divmod(number, 362_880)
+        rest, column = divmod(move, 1296)
+        half, row = divmod(rest, 1296)
+        for i in range(9):
+            for j in range(9):
+                cell = (
+                    symmetries.row_part[half * 1296 + row, i]
+                    + symmetries.column_part[half * 1296 + column, j]
+                )
+                assert image[9 * i + j] == symmetries.tokens[digits, board[0, cell]]
+
+
+def test_augmented_puzzles_are_puzzles():
+    inputs, labels = augment_sudoku(tokens(QUESTION), tokens(ANSWER), 500, 0)
+    assert inputs.shape == labels.shape == (501, 81)
+    assert inputs.dtype == labels.dtype == np.uint8
+    assert inputs[0].tolist() == tokens(QUESTION)[0].tolist()
+    assert labels[0].tolist() == tokens(ANSWER)[0].tolist()
+    assert are_valid_solutions(labels - 1, 9).all()
+    assert ((inputs == 1) | (inputs == labels)).all()
+    assert ((inputs != 1).sum(axis=1) == 30).all()
+    assert len(np.unique(inputs, axis=0)) == 501
+
+
+def test_an_image_depends_on_seed_puzzle_and_number_alone(monkeypatch: pytest.MonkeyPatch):
+    questions = np.concatenate([tokens(QUESTION), tokens(ANSWER), tokens(QUESTION)])
+    answers = np.repeat(tokens(ANSWER), 3, axis=0)
+    images = augment_sudoku(questions, answers, 6, 5)[0].reshape(3, 7, 81)
+    fewer = augment_sudoku(questions[:2], answers[:2], 4, 5)[0].reshape(2, 5, 81)
+    assert (fewer == images[:2, :5]).all()
+    assert (images[0, 1:] != images[2, 1:]).any(axis=1).all()  # equal puzzles, other images
+    assert (augment_sudoku(questions, answers, 6, 6)[0].reshape(3, 7, 81) != images).any()
+    for rows in (1, 13):
+        monkeypatch.setattr(augmentation, "_ROWS_PER_CHUNK", rows)
+        again = augment_sudoku(questions, answers, 6, 5)[0].reshape(3, 7, 81)
+        assert (again == images).all()
+
+
+def test_augmentation_reports_every_row(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(augmentation, "_ROWS_PER_CHUNK", 10)
+    advances: list[int] = []
+    questions = np.repeat(tokens(QUESTION), 7, axis=0)
+    augment_sudoku(questions, questions, 4, 0, advances.append)
+    assert sum(advances) == 7 * 5
+    assert len(advances) == 4
+
+
+def test_no_augmentation_gives_the_originals():
+    inputs, labels = augment_sudoku(tokens(QUESTION), tokens(ANSWER), 0, 0)
+    assert inputs.tolist() == tokens(QUESTION).tolist()
+    assert labels.tolist() == tokens(ANSWER).tolist()
+
+
+def test_drawn_symmetries_are_spread_evenly():
+    """Over 4x4 puzzles: every one of 3,072 symmetries within five sigma of its share."""
+    count = sudoku_symmetries(4).num_symmetries
+    words = random_words(0, AUGMENTATION_STREAM, 0, 100 * count)
+    seen = np.bincount((words % np.uint64(count)).astype(np.int64), minlength=count)
+    assert seen.min() > 100 - 50
+    assert seen.max() < 100 + 50
