@@ -1,0 +1,1 @@
+"""Recursive reasoning models: schemas (`config`), layers, the recurrences, ACT and the losses."""

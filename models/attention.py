@@ -1,0 +1,127 @@
+"""Attention behind one function: `attend(q, k, v, backend)`; everyone else is unaware of kernels.
+
+`auto` is torch's scaled_dot_product_attention, which picks its own kernel (on a CPU plain products
+where gradients are needed). Other kernels are used only when asked for by name, and
+`require_backend` says what to install when one is missing.
+
+Shape letters: B batch, T positions, D hidden width, N heads, K head width.
+"""
+
+import importlib.util
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from models.layers import CastedLinear, apply_rotary
+
+_SDPA_KERNELS = {"sdpa_flash": SDPBackend.FLASH_ATTENTION, "sdpa_cudnn": SDPBackend.CUDNN_ATTENTION}
+
+# Backend -> (module, function's name, how to install it). All are CUDA kernels that take and return
+# [B, T, N, K].
+_FLASH_ATTENTION = {
+    "fa2": ("flash_attn", "flash_attn_func", "pip install flash-attn --no-build-isolation"),
+    "fa3": (
+        "flash_attn_interface",
+        "flash_attn_func",
+        "build the hopper/ folder of the flash-attention repository",
+    ),
+    "fa4": ("flash_attn.cute", "flash_attn_func", "pip install flash-attn-4"),
+}
+
+
+# Kernels by backend, put here by `require_backend`: a graph that is compiled cannot import.
+_LOADED: dict[str, Callable[..., Tensor]] = {}
+
+
+def require_backend(backend: str, device: torch.device) -> None:
+    """Raise when `backend` was asked for by name and cannot run on `device`; load it otherwise.
+
+    To be called before `attend` with a backend that is not torch's own.
+
+    Raises:
+        ValueError: names the backend, what is missing and how to install it.
+    """
+    if backend in ("auto", "math"):
+        return
+    if backend == "sdpa_flash" and device.type == "cpu":
+        return
+    if backend in _FLASH_ATTENTION:
+        module, function, install = _FLASH_ATTENTION[backend]
+        kernel = _load_kernel(module, function)
+        if kernel is None:
+            raise ValueError(
+                f"arch.attention={backend} needs a CUDA device and the package {module}, which is "
+                f"missing or does not import: {install}; or use attention=auto"
+            )
+        _LOADED[backend] = kernel
+    if device.type != "cuda":
+        raise ValueError(
+            f"arch.attention={backend} needs a CUDA device, this run is on {device.type}; use "
+            f"attention=auto"
+        )
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, backend: str = "auto") -> Tensor:
+    """Bidirectional softmax attention, softmax(q k^T / sqrt(K)) v.
+
+    Args:
+        q, k, v: [B, T, N, K], one dtype.
+        backend: a value of `models.config.AttentionBackend`.
+    Returns:
+        [B, T, N, K] in the dtype of `q`.
+    """
+    if backend in _FLASH_ATTENTION:
+        assert backend in _LOADED, "require_backend was not called"
+        out = _LOADED[backend](q, k, v, causal=False)
+        return out[0] if isinstance(out, tuple) else out
+    # Backward through torch's CPU kernel takes four times as long as through the plain products.
+    if backend == "auto" and q.device.type == "cpu" and q.requires_grad:
+        backend = "math"
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    if backend == "auto":
+        out = F.scaled_dot_product_attention(q, k, v)
+    elif backend == "math":
+        scores = (q * (1 / math.sqrt(q.shape[-1]))) @ k.transpose(-2, -1)
+        out = (
+            scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(v.dtype)
+            @ v
+        )
+    else:
+        with sdpa_kernel(_SDPA_KERNELS[backend]):
+            out = F.scaled_dot_product_attention(q, k, v)
+    return out.transpose(1, 2)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention over all T positions, with optional rotary tables."""
+
+    def __init__(self, hidden_size: int, num_heads: int, backend: str) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.backend = backend
+        self.qkv_proj = CastedLinear(hidden_size, 3 * hidden_size)
+        self.o_proj = CastedLinear(hidden_size, hidden_size)
+
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Map [B, T, D] to [B, T, D]; `rotary` is (cos, sin), each [T, K], or None."""
+        B, T, D = x.shape
+        qkv = self.qkv_proj(x).view(B, T, 3 * self.num_heads, D // self.num_heads)
+        if rotary is None:
+            q, k, v = qkv.split(self.num_heads, dim=2)
+        else:
+            qk, v = qkv.split((2 * self.num_heads, self.num_heads), dim=2)
+            q, k = apply_rotary(qk, *rotary).chunk(2, dim=2)
+        return self.o_proj(attend(q, k, v, self.backend).reshape(B, T, D))
+
+
+def _load_kernel(module: str, function: str) -> Callable[..., Tensor] | None:
+    try:
+        if importlib.util.find_spec(module) is None:
+            return None
+        return getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, OSError):
+        return None

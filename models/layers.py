@@ -1,0 +1,245 @@
+"""The layers all models share. Parameters are float32 and cast to the input's dtype in forward.
+
+Shape letters: B batch, T positions, D hidden width, N heads, K head width.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def trunc_normal_(
+    tensor: Tensor, std: float = 1.0, lower: float = -2.0, upper: float = 2.0
+) -> Tensor:
+    """Fill `tensor` from a truncated normal whose *result* has standard deviation `std`, as JAX
+    does.
+
+    A normal of unit width, cut at `lower` and `upper`, has a smaller deviation than 1. It is scaled
+    so that what comes out has exactly `std`; torch's own `trunc_normal_` leaves out that
+    correction.
+
+    Args:
+        tensor: any shape, filled in place (in float32 or wider).
+        std: standard deviation of the result; 0 fills with zeros.
+        lower, upper: cuts, in units of the uncut normal's deviation; either may be infinite.
+    Raises:
+        ValueError: when not `lower < upper`.
+    """
+    if not lower < upper:
+        raise ValueError(f"trunc_normal_ needs lower < upper, got {lower} and {upper}")
+    if std == 0:
+        return tensor.zero_()
+    if lower + upper > 0:
+        # The distribution function is precise where it is small: draw the mirror image.
+        return trunc_normal_(tensor, std, -upper, -lower).neg_()
+    below = 0.5 * math.erfc(-lower / math.sqrt(2))
+    mass = 0.5 * math.erfc(-upper / math.sqrt(2)) - below
+    density_lower, density_upper = _normal_density(lower), _normal_density(upper)
+    mean = (density_lower - density_upper) / mass
+    edges = sum(
+        sign * bound * density
+        for sign, bound, density in ((1, lower, density_lower), (-1, upper, density_upper))
+        if density
+    )
+    scale = std / math.sqrt(1 + edges / mass - mean**2)
+    with torch.no_grad():
+        # Centred in its cell of width 2^-24, so that an infinite bound is never drawn.
+        draws = tensor.uniform_().double().add_(2.0**-25).mul_(mass).add_(below)
+        torch.special.ndtri(draws, out=draws)
+        return tensor.copy_(draws.clamp_(lower, upper).mul_(scale))
+
+
+def _normal_density(x: float) -> float:
+    return math.exp(-0.5 * x**2) / math.sqrt(2 * math.pi)
+
+
+class CastedLinear(nn.Module):
+    """Linear layer with a float32 weight [out, in], std 1/sqrt(in), and a zero bias, cast to the
+    input's dtype.
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(
+            trunc_normal_(torch.empty(out_features, in_features), std=in_features**-0.5)
+        )
+        self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
+        self._cast_weight: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., in] to [..., out] in the dtype of `x`."""
+        weight = self.weight.to(x.dtype) if self._cast_weight is None else self._cast_weight
+        return F.linear(x, weight, None if self.bias is None else self.bias.to(x.dtype))
+
+
+@contextmanager
+def weights_cast_once(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Cast every `CastedLinear` weight below `module` once for a block of code that needs no
+    gradients.
+
+    The recursion applies the same weights many times without gradients; casting them anew at each
+    pass costs as much memory traffic as a small layer's product.
+    """
+    layers = [layer for layer in module.modules() if isinstance(layer, CastedLinear)]
+    for layer in layers:
+        layer._cast_weight = layer.weight.detach().to(dtype)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._cast_weight = None
+
+
+class CastedEmbedding(nn.Module):
+    """Embedding with a float32 table [num, D], cast to `dtype` after the look-up."""
+
+    def __init__(
+        self, num_embeddings: int, embedding_dim: int, init_std: float, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self.embedding_weight = nn.Parameter(
+            trunc_normal_(torch.empty(num_embeddings, embedding_dim), std=init_std)
+        )
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Map integer ids [...] to [..., D] in the forward dtype."""
+        return F.embedding(ids, self.embedding_weight.to(self.dtype))
+
+
+def add_rms_norm(x: Tensor, update: Tensor, eps: float) -> Tensor:
+    """Return the post-norm rms_norm(x + update) over the last dimension, computed in float32
+    (float64 stays); no weight.
+
+    The post-norm has no learned scale: what follows is always a sum with another normalised state.
+
+    Args:
+        x, update: one shape and dtype.
+        eps: added to the mean square.
+    Returns:
+        the shape and dtype of `x`.
+    """
+    return cast(Tensor, _AddRMSNorm.apply(x, update, eps))
+
+
+class _AddRMSNorm(torch.autograd.Function):
+    """y = s * r with s = x + update and r = 1 / rms(s); ds = r * (dy - y * mean(dy * y)), by hand.
+
+    Written out because autograd's own chain of float32 intermediates takes three times as long
+    without a compiler.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, update: Tensor, eps: float) -> Tensor:
+        wide = _wide(x + update)
+        inverse_rms = (
+            torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square() / x.shape[-1] + eps
+        ).rsqrt()
+        y = (wide * inverse_rms).to(x.dtype)
+        ctx.save_for_backward(y, inverse_rms)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        y, inverse_rms = ctx.saved_tensors
+        wide, grad_y = _wide(y), _wide(grads[0])
+        mean = (wide * grad_y).mean(-1, keepdim=True)
+        grad = ((grad_y - wide * mean) * inverse_rms).to(y.dtype)
+        return grad, grad, None
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def swiglu_width(width: int, expansion: float) -> int:
+    """Return the inner width of SwiGLU: `expansion * width * 2/3`, rounded, then up to a multiple
+    of 256.
+    """
+    return -(-round(expansion * width * 2 / 3) // 256) * 256
+
+
+class SwiGLU(nn.Module):
+    """Gated feed-forward layer, silu(gate) * up, with gate and up in one matrix (gate first)."""
+
+    def __init__(self, width: int, expansion: float) -> None:
+        super().__init__()
+        inner = swiglu_width(width, expansion)
+        self.gate_up_proj = CastedLinear(width, 2 * inner)
+        self.down_proj = CastedLinear(inner, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., width] to the same shape."""
+        return self.down_proj(cast(Tensor, _SiluGate.apply(self.gate_up_proj(x))))
+
+
+class _SiluGate(torch.autograd.Function):
+    """silu(gate) * up for [gate, up] side by side; keeps only its input and fills one gradient for
+    both halves.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, gate_up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate_up)
+        gate, up = gate_up.chunk(2, dim=-1)
+        return F.silu(gate) * up
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (gate_up,) = ctx.saved_tensors
+        gate, up = gate_up.chunk(2, dim=-1)
+        grad_gate = torch.ops.aten.silu_backward(grads[0] * up, gate)
+        return torch.cat((grad_gate, grads[0] * F.silu(gate)), dim=-1)
+
+
+class RotaryEmbedding(nn.Module):
+    """Rotary position tables cos and sin, float32 [T, K], for heads of width K whose halves are
+    rotated.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, head_dim: int, num_positions: int, theta: float) -> None:
+        super().__init__()
+        frequencies = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+        angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), frequencies)
+        angles = torch.cat((angles, angles), dim=-1)
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def forward(self) -> tuple[Tensor, Tensor]:
+        """Return (cos, sin)."""
+        return self.cos, self.sin
+
+
+def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate queries or keys [B, T, N, K] by their positions, in float32; tables are [T, K]."""
+    return cast(Tensor, _Rotate.apply(x, cos[:, None], sin[:, None]))
+
+
+class _Rotate(torch.autograd.Function):
+    """x * cos + rotate_half(x) * sin; its transpose is the rotation back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return _rotate(x, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        cos, sin = ctx.saved_tensors
+        return _rotate(grads[0], cos, -sin), None, None
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    wide, half = _wide(x), x.shape[-1] // 2
+    out = wide * cos
+    out[..., :half].addcmul_(wide[..., half:], sin[..., :half], value=-1)
+    out[..., half:].addcmul_(wide[..., :half], sin[..., half:])
+    return out.to(x.dtype)

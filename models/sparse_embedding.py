@@ -1,0 +1,56 @@
+"""The puzzle embedding: a large table of which each step touches a few rows.
+
+The table is a float32 buffer outside the parameters. The rows of the batch are copied to a leaf
+that receives the gradient; `training.sparse_sign_sgd` sends it back to the table.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from models.layers import trunc_normal_
+
+
+class CastedSparseEmbedding(nn.Module):
+    """Table float32 [num, width] with a gradient leaf for the rows in use.
+
+    Attributes:
+        weights: the table, a persistent buffer.
+        local_weights: float32 [B, width], the rows of the last training batch; its `.grad` is what
+            the optimizer reads.
+        local_ids: int64 [B], their identifiers.
+    """
+
+    weights: Tensor
+    local_weights: Tensor
+    local_ids: Tensor
+
+    def __init__(
+        self, num_embeddings: int, width: int, init_std: float, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self.register_buffer(
+            "weights", trunc_normal_(torch.empty(num_embeddings, width), std=init_std)
+        )
+        self.prepare(0)
+
+    def prepare(self, batch_size: int) -> None:
+        """Allocate the leaf for `batch_size` rows. The shapes stay fixed from then on."""
+        device, width = self.weights.device, self.weights.shape[1]
+        leaf = torch.zeros(batch_size, width, device=device).requires_grad_()
+        self.register_buffer("local_weights", leaf, persistent=False)
+        self.register_buffer(
+            "local_ids", torch.zeros(batch_size, dtype=torch.int64, device=device), persistent=False
+        )
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Look up integer ids [B]; returns [B, width] in the forward dtype.
+
+        In training mode the rows pass through `local_weights`.
+        """
+        if not self.training:
+            return self.weights[ids].to(self.dtype)
+        with torch.no_grad():
+            self.local_weights.copy_(self.weights[ids])
+            self.local_ids.copy_(ids)
+        return self.local_weights.to(self.dtype)

@@ -1,0 +1,212 @@
+"""The model, the loss and both optimizers against traces of the published implementations.
+
+Every trace of the folder is replayed: `PARITY_DIR` if it is set, otherwise this one. README.md says
+what a trace holds.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from models.act import ACTCarry, Examples, Exploration
+from models.config import DataFacts, HRMConfig, Schema
+from models.losses import ACTLossHead, LossOutput
+from models.registry import build_model
+from training.config import OptimizerConfig, ParamGroupConfig
+from training.distributed import Ranks
+from training.exploration import min_halt_steps
+from training.optim import GradientBucket, assign_groups, build_optimizer, hold_optimizer
+from training.sparse_sign_sgd import SparseSignSGD
+
+FOLDER = Path(os.environ.get("PARITY_DIR") or Path(__file__).parent)
+
+# `arch` of a trace -> schema of the project. A new architecture is one line here.
+SCHEMAS: dict[str, type[Schema]] = {"hrm": HRMConfig}
+
+FIRST_STEP, LATER_STEPS = 1e-5, 2e-4
+LOSSES, GRADIENTS, FINAL_WEIGHTS = 5e-5, 1e-5, 1e-4
+
+EXACT_METRICS = ("count", "exact_accuracy", "q_halt_accuracy", "steps")
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A recorded run: its configuration and its arrays by key."""
+
+    name: str
+    spec: Mapping[str, Any]
+    arrays: Mapping[str, np.ndarray]
+
+    def under(self, prefix: str) -> dict[str, torch.Tensor]:
+        """The arrays below `prefix`, by the rest of their keys."""
+        return {
+            key.removeprefix(prefix): torch.from_numpy(self.arrays[key])
+            for key in self.arrays
+            if key.startswith(prefix)
+        }
+
+    def num_steps(self, part: str) -> int:
+        """The number of steps recorded under `part` (eval or train)."""
+        steps = {key.split("/")[1] for key in self.arrays if key.startswith(f"{part}/step")}
+        return len(steps)
+
+    def build(self) -> ACTLossHead:
+        """The project's model with the weights that the run started from."""
+        settings = dict(self.spec["config"])
+        settings.pop("batch_size")
+        facts = DataFacts(
+            **{
+                name: settings.pop(name)
+                for name in ("vocab_size", "seq_len", "num_puzzle_identifiers")
+            }
+        )
+        settings["loss"] = {"loss_type": self.spec["loss_type"]}
+        config: Any = SCHEMAS[self.spec["arch"]].model_validate(settings)
+        model = build_model(config, facts)
+        model.load_state_dict(self.under("init/"))
+        return model
+
+
+def trace_names() -> list[str]:
+    """The traces of the folder; other files that lie there have no `arch`."""
+    specs = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
+    return [name for name, spec in specs.items() if isinstance(spec, dict) and "arch" in spec]
+
+
+@pytest.fixture(params=trace_names() or [None], scope="module")
+def trace(request: pytest.FixtureRequest) -> Trace:
+    name = request.param
+    assert name is not None, f"{FOLDER} holds no trace"
+    spec = json.loads((FOLDER / f"{name}.json").read_text())
+    if spec["arch"] not in SCHEMAS:
+        pytest.skip(f"arch {spec['arch']} is not there yet")
+    with np.load(FOLDER / f"{name}.npz", allow_pickle=False) as arrays:
+        return Trace(name, spec, dict(arrays))
+
+
+def assert_near(actual: torch.Tensor, expected: torch.Tensor, bound: float, what: str) -> None:
+    assert actual.shape == expected.shape, what
+    difference = (actual.detach().double() - expected.double()).abs().max().item()
+    assert difference <= bound, f"{what}: off by {difference:.2e}, allowed {bound:.0e}"
+
+
+def assert_measured(output: LossOutput, expected: Mapping[str, torch.Tensor], where: str) -> None:
+    """The loss and every metric of a step: counts exactly, and no metric more or less."""
+    assert_near(output.loss, expected["loss"], LOSSES, f"{where} loss")
+    recorded = {
+        key.removeprefix("metrics/"): value
+        for key, value in expected.items()
+        if key.startswith("metrics/")
+    }
+    assert set(output.metrics) == set(recorded), where
+    for name, value in recorded.items():
+        if name in EXACT_METRICS:
+            assert output.metrics[name].item() == value.item(), f"{where} {name}"
+        else:
+            assert_near(output.metrics[name], value, LOSSES, f"{where} {name}")
+
+
+def test_evaluation(trace: Trace) -> None:
+    model = trace.build().eval()
+    examples: Examples = trace.under("eval/batch/")
+    carry = model.initial_carry(examples)
+    last = trace.num_steps("eval") - 1
+    for step in range(last + 1):
+        expected = trace.under(f"eval/step{step}/")
+        with torch.no_grad():
+            output = model(carry, examples)
+        carry = output.carry
+        bound = LATER_STEPS if step else FIRST_STEP
+        for name in ("logits", "q_halt_logits", "q_continue_logits"):
+            actual = getattr(output.output, name)
+            assert_near(actual, expected[name], bound, f"step {step} {name}")
+        assert_measured(output, expected, f"step {step}")
+        assert carry.halted.all().item() == (step == last)
+    state = trace.under(f"eval/step{last}/z_")
+    assert_near(carry.inner.z_H, state["H"], LATER_STEPS, "z_H")
+    assert_near(carry.inner.z_L, state["L"], LATER_STEPS, "z_L")
+
+
+def test_training(trace: Trace) -> None:
+    settings = trace.spec["train"]
+    batch_size = settings["global_batch_size"]
+    model = trace.build().train()
+    model.prepare(batch_size)
+    ranks = Ranks("cpu")
+    optimizer_config = OptimizerConfig(
+        name=settings["optimizer"], groups={"all": ParamGroupConfig(params=["*"])}
+    )
+    groups = assign_groups(
+        model.named_parameters(),
+        optimizer_config.groups,
+        lr=settings["lr"],
+        weight_decay=settings["weight_decay"],
+    )
+    optimizer = build_optimizer(optimizer_config, groups, (settings["beta1"], settings["beta2"]))
+    bucket = GradientBucket(groups, ranks.device)
+    sparse = model.puzzle_embedding and SparseSignSGD(
+        model.puzzle_embedding,
+        ranks,
+        lr=settings["puzzle_emb_lr"],
+        weight_decay=settings["puzzle_emb_weight_decay"],
+    )
+
+    carry: ACTCarry = model.initial_carry(trace.under("train/step0/batch/"))
+    for step in range(trace.num_steps("train")):
+        expected = trace.under(f"train/step{step}/")
+        bucket.zero_()
+        output = model(carry, trace.under(f"train/step{step}/batch/"), no_exploration(trace, step))
+        (output.loss / batch_size).backward()
+        carry = output.carry
+
+        assert torch.equal(carry.halted, expected["halted"]), f"step {step} halted"
+        assert torch.equal(carry.steps, expected["steps"]), f"step {step} steps"
+        assert_measured(output, expected, f"step {step}")
+        if step == 0:
+            assert_gradients(model, trace.under("train/step0/grad/"))
+
+        norms, hold, stop = bucket.reduce(ranks, finite=output.loss.isfinite(), stop=False)
+        assert not hold
+        assert not stop
+        bucket.clip_(norms, hold)
+        hold_optimizer(optimizer, hold)
+        optimizer.step()
+        if sparse:
+            sparse.step(hold)
+            sparse.zero_grad()
+
+    final = trace.under("final/")
+    state = model.state_dict()
+    assert set(state) == set(final)
+    for key, value in final.items():
+        assert_near(state[key], value, FINAL_WEIGHTS, f"final {key}")
+
+
+def no_exploration(trace: Trace, step: int) -> Exploration:
+    config = trace.spec["config"]
+    steps = min_halt_steps(
+        trace.spec["seed"],
+        step,
+        trace.spec["train"]["global_batch_size"],
+        probability=config["halt_exploration_prob"],
+        halt_max_steps=config["halt_max_steps"],
+    )
+    return Exploration(torch.from_numpy(steps))
+
+
+def assert_gradients(model: ACTLossHead, expected: Mapping[str, torch.Tensor]) -> None:
+    leaves: dict[str, torch.Tensor] = dict(model.named_parameters())
+    if model.puzzle_embedding is not None:
+        leaves["model.inner.puzzle_emb.local_weights"] = model.puzzle_embedding.local_weights
+    assert set(leaves) == set(expected)
+    for key, value in expected.items():
+        grad = leaves[key].grad
+        assert grad is not None, key
+        assert_near(grad, value, GRADIENTS, f"gradient of {key}")

@@ -1,0 +1,79 @@
+"""Small models and batches in which every path carries signal."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from models.act import Examples
+from models.config import DataFacts, HRMConfig
+from models.hrm import build_hrm
+from models.losses import IGNORE_LABEL_ID, ACTLossHead
+
+FACTS = DataFacts(vocab_size=7, seq_len=5, num_puzzle_identifiers=6)
+
+
+@pytest.fixture
+def facts() -> DataFacts:
+    return FACTS
+
+
+@pytest.fixture
+def make_config() -> Callable[..., HRMConfig]:
+    """A tiny configuration; keywords override it."""
+
+    def make(**overrides: Any) -> HRMConfig:
+        settings = {
+            "H_layers": 1,
+            "L_layers": 1,
+            "hidden_size": 16,
+            "num_heads": 2,
+            "expansion": 1.0,
+            "puzzle_emb_ndim": 16,
+            "halt_max_steps": 4,
+            "halt_exploration_prob": 0.0,
+            "forward_dtype": "float32",
+        }
+        return HRMConfig.model_validate(settings | overrides)
+
+    return make
+
+
+@pytest.fixture
+def make_model(make_config: Callable[..., HRMConfig]) -> Callable[..., ACTLossHead]:
+    """A tiny model whose Q head and puzzle embedding, 0 at the start, are random."""
+
+    def make(batch_size: int = 3, **overrides: Any) -> ACTLossHead:
+        torch.manual_seed(0)
+        model = build_hrm(make_config(**overrides), FACTS)
+        inner: Any = model.model.inner
+        with torch.no_grad():
+            inner.q_head.weight.normal_(std=0.3)
+            inner.q_head.bias.normal_(std=0.3)
+            if model.puzzle_embedding is not None:
+                model.puzzle_embedding.weights.normal_(std=0.3)
+        model.prepare(batch_size)
+        return model
+
+    return make
+
+
+@pytest.fixture
+def make_examples() -> Callable[..., Examples]:
+    """Random examples; the last row has no labels, the first is labelled in full."""
+
+    def make(batch_size: int = 3, seed: int = 0) -> Examples:
+        generator = torch.Generator().manual_seed(seed)
+        shape = (batch_size, FACTS.seq_len)
+        inputs = torch.randint(FACTS.vocab_size, shape, generator=generator, dtype=torch.int32)
+        labels = torch.randint(FACTS.vocab_size, shape, generator=generator, dtype=torch.int32)
+        labels[1:, ::2] = IGNORE_LABEL_ID
+        if batch_size > 1:
+            labels[-1] = IGNORE_LABEL_ID
+        identifiers = torch.randint(
+            FACTS.num_puzzle_identifiers, (batch_size,), generator=generator, dtype=torch.int32
+        )
+        return {"inputs": inputs, "labels": labels, "puzzle_identifiers": identifiers}
+
+    return make

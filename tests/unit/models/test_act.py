@@ -1,0 +1,266 @@
+"""Adaptive computation time on a scripted recurrence, whose Q values the test chooses."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models.act import ACT, ACTCarry, Examples, Exploration, InnerCarry
+from models.losses import ACTLossHead
+
+START_H, START_L = 100.0, 200.0
+
+
+class Scripted(nn.Module):
+    """A recurrence that counts: each call adds 1 to z_H and 2 to z_L, and answers with the inputs.
+
+    `q` holds, for each call in turn, the lists (q_halt, q_continue); the last one stays.
+    """
+
+    def __init__(self, *q: tuple[list[float], list[float]]) -> None:
+        super().__init__()
+        self.q = list(q)
+        self.weight = nn.Parameter(torch.ones(()))
+        self.calls: list[tuple[Tensor, Examples, bool]] = []
+
+    def empty_carry(self, batch_size: int) -> InnerCarry:
+        return InnerCarry(torch.zeros(batch_size, 2, 1), torch.zeros(batch_size, 2, 1))
+
+    def reset_carry(self, reset: Tensor, carry: InnerCarry) -> InnerCarry:
+        where = reset.view(-1, 1, 1)
+        return InnerCarry(
+            torch.where(where, START_H, carry.z_H), torch.where(where, START_L, carry.z_L)
+        )
+
+    def forward(
+        self, carry: InnerCarry, examples: Examples
+    ) -> tuple[InnerCarry, Tensor, tuple[Tensor, Tensor]]:
+        self.calls.append((carry.z_H[:, 0, 0].clone(), examples, torch.is_grad_enabled()))
+        halt, proceed = self.q.pop(0) if len(self.q) > 1 else self.q[0]
+        q = torch.tensor(halt) * self.weight, torch.tensor(proceed) * self.weight
+        logits = examples["inputs"].float().unsqueeze(-1) * self.weight
+        return InnerCarry(carry.z_H + 1, carry.z_L + 2), logits, q
+
+
+def offer(number: int, batch_size: int = 3) -> Examples:
+    """Batch `number`; its row r holds 10 * number + r everywhere."""
+    rows = 10 * number + torch.arange(batch_size, dtype=torch.int32)
+    cells = rows[:, None].expand(-1, 2).contiguous()
+    return {"inputs": cells, "labels": cells + 1000, "puzzle_identifiers": rows.clone()}
+
+
+def min_steps(*steps: int) -> Exploration:
+    return Exploration(torch.tensor(steps, dtype=torch.int32))
+
+
+def working_on(carry: ACTCarry) -> list[int]:
+    rows = carry.examples["puzzle_identifiers"]
+    assert torch.equal(carry.examples["inputs"], rows[:, None].expand(-1, 2))
+    assert torch.equal(carry.examples["labels"], rows[:, None].expand(-1, 2) + 1000)
+    return rows.tolist()
+
+
+def build(
+    *q: tuple[list[float], list[float]], halt_max_steps: int = 4, learns_continue: bool = True
+) -> ACT:
+    return ACT(Scripted(*q), halt_max_steps=halt_max_steps, learns_continue=learns_continue).train()
+
+
+def test_the_first_step_takes_every_row_and_resets_every_state() -> None:
+    act = build(([-1.0] * 3, [1.0] * 3))
+    carry = act.initial_carry(offer(0))
+    assert carry.halted.all()
+    assert carry.steps.dtype == torch.int32
+    assert not any(value.any() for value in carry.examples.values())
+    carry, output = act(carry, offer(1))
+    assert working_on(carry) == [10, 11, 12]
+    assert carry.inner.z_H.flatten().tolist() == [START_H + 1] * 6
+    assert carry.inner.z_L.flatten().tolist() == [START_L + 2] * 6
+    assert carry.steps.tolist() == [1, 1, 1]
+    assert output.logits[:, 0, 0].tolist() == [10.0, 11.0, 12.0]
+
+
+def test_halted_slots_take_the_row_offered_the_others_discard_it() -> None:
+    # Only slot 1 wants to halt, and only at the first step.
+    wants, waits = ([-1.0, 1.0, -1.0], [0.0] * 3), ([-1.0] * 3, [0.0] * 3)
+    act = build(wants, waits)
+    carry, _ = act(act.initial_carry(offer(0)), offer(1))
+    assert carry.halted.tolist() == [False, True, False]
+    # The halted slot keeps what it worked on until the next step: the loss is measured on it.
+    assert working_on(carry) == [10, 11, 12]
+
+    carry, _ = act(carry, offer(2))
+    assert working_on(carry) == [10, 21, 12]
+    assert carry.steps.tolist() == [2, 1, 2]
+    assert carry.inner.z_H[:, 0, 0].tolist() == [START_H + 2, START_H + 1, START_H + 2]
+    assert carry.inner.z_L[:, 0, 0].tolist() == [START_L + 4, START_L + 2, START_L + 4]
+    assert not carry.halted.any()
+
+    # Rows 20 and 22 were discarded: they never come back.
+    carry, _ = act(carry, offer(3))
+    assert working_on(carry) == [10, 21, 12]
+    carry, _ = act(carry, offer(4))
+    assert carry.halted.tolist() == [True, False, True]
+    carry, _ = act(carry, offer(5))
+    assert working_on(carry) == [50, 21, 52]
+    assert carry.steps.tolist() == [1, 4, 1]
+    assert carry.halted.tolist() == [False, True, False]
+
+
+def test_hrm_halts_when_q_halt_is_above_q_continue_or_at_the_last_step() -> None:
+    act = build(([0.5, 0.5, -0.2], [0.5, 0.4, -0.3]))
+    carry, _ = act(act.initial_carry(offer(0)), offer(1))
+    assert carry.halted.tolist() == [False, True, True]
+
+    act = build(([-9.0] * 3, [9.0] * 3), halt_max_steps=2)
+    carry, _ = act(act.initial_carry(offer(0)), offer(1))
+    assert carry.halted.tolist() == [False] * 3
+    carry, _ = act(carry, offer(2))
+    assert carry.halted.tolist() == [True] * 3
+    assert carry.steps.tolist() == [2] * 3
+
+
+def test_trm_halts_when_q_halt_is_positive_whatever_q_continue_says() -> None:
+    act = build(([0.0, 0.1, -0.1], [-5.0, 5.0, -5.0]), learns_continue=False)
+    carry, output = act(act.initial_carry(offer(0)), offer(1))
+    assert carry.halted.tolist() == [False, True, False]
+    assert output.target_q_continue is None
+    inner = act.inner
+    assert isinstance(inner, Scripted)
+    assert len(inner.calls) == 1
+
+
+def test_exploration_delays_halting_but_not_beyond_the_last_step() -> None:
+    act = build(([1.0] * 3, [0.0] * 3), halt_max_steps=3)
+    carry, _ = act(act.initial_carry(offer(0)), offer(1), min_steps(0, 2, 3))
+    assert carry.halted.tolist() == [True, False, False]
+    carry, _ = act(carry, offer(2), min_steps(0, 2, 3))
+    assert carry.halted.tolist() == [True, True, False]
+    assert carry.steps.tolist() == [1, 2, 2]
+    carry, _ = act(carry, offer(3), min_steps(2, 2, 3))
+    assert carry.halted.tolist() == [False, False, True]
+    assert carry.steps.tolist() == [1, 1, 3]
+
+
+def test_exploration_never_makes_a_slot_halt() -> None:
+    act = build(([-1.0] * 3, [0.0] * 3))
+    carry, _ = act(act.initial_carry(offer(0)), offer(1), min_steps(0, 1, 2))
+    assert not carry.halted.any()
+
+
+@pytest.mark.parametrize("learns_continue", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_with_one_step_every_step_halts_and_nothing_is_bootstrapped(
+    learns_continue: bool, training: bool
+) -> None:
+    act = build(([-9.0] * 3, [9.0] * 3), halt_max_steps=1, learns_continue=learns_continue)
+    act.train(training)
+    carry = act.initial_carry(offer(0))
+    for number in (1, 2, 3):
+        carry, output = act(carry, offer(number), min_steps(0, 0, 0))
+        assert carry.halted.all()
+        assert carry.steps.tolist() == [1, 1, 1]
+        assert working_on(carry) == [10 * number + row for row in range(3)]
+        assert output.target_q_continue is None
+
+
+def test_target_of_q_continue_looks_one_step_ahead() -> None:
+    now, ahead = ([-1.0] * 3, [0.0] * 3), ([2.0, -2.0, 0.5], [1.0, -1.0, 3.0])
+    act = build(now, ahead)
+    carry, output = act(act.initial_carry(offer(0)), offer(1))
+    assert output.target_q_continue is not None
+    better = torch.tensor([2.0, -1.0, 3.0])
+    torch.testing.assert_close(output.target_q_continue, better.sigmoid())
+    assert not output.target_q_continue.requires_grad
+    assert output.q_continue_logits.requires_grad
+
+    inner = act.inner
+    assert isinstance(inner, Scripted)
+    (z_first, _, grad_first), (z_ahead, examples, grad_ahead) = inner.calls
+    # One more pass from the new state on the same examples, without gradients; the state is
+    # not kept.
+    assert grad_first
+    assert not grad_ahead
+    assert torch.equal(z_ahead, z_first + 1)
+    assert examples["puzzle_identifiers"].tolist() == [10, 11, 12]
+    assert torch.equal(carry.inner.z_H[:, 0, 0], z_first + 1)
+
+
+def test_target_of_q_continue_at_the_last_step_is_halting() -> None:
+    now, ahead = ([-1.0] * 3, [0.0] * 3), ([2.0, -2.0, 0.5], [1.0, -1.0, 3.0])
+    act = build(now, now, now, ahead, halt_max_steps=2)
+    carry, _ = act(act.initial_carry(offer(0)), offer(1))
+    carry.steps[1] = 0  # slot 1 is one step behind
+    carry, output = act(carry, offer(2))
+    assert carry.halted.tolist() == [True, False, True]
+    assert output.target_q_continue is not None
+    expected = torch.tensor([2.0, -1.0, 0.5]).sigmoid()
+    torch.testing.assert_close(output.target_q_continue, expected)
+
+
+def test_a_slot_that_halts_early_still_learns_from_going_on() -> None:
+    now, ahead = ([1.0] * 3, [0.0] * 3), ([2.0, -2.0, 0.5], [1.0, -1.0, 3.0])
+    act = build(now, ahead)
+    carry, output = act(act.initial_carry(offer(0)), offer(1))
+    assert carry.halted.all()
+    assert output.target_q_continue is not None
+    torch.testing.assert_close(output.target_q_continue, torch.tensor([2.0, -1.0, 3.0]).sigmoid())
+
+
+@pytest.mark.parametrize("learns_continue", [True, False])
+def test_evaluation_runs_all_steps_and_looks_at_no_target(learns_continue: bool) -> None:
+    act = build(([9.0] * 3, [-9.0] * 3), halt_max_steps=3, learns_continue=learns_continue).eval()
+    carry = act.initial_carry(offer(0))
+    for step in (1, 2, 3):
+        carry, output = act(carry, offer(step))
+        assert carry.steps.tolist() == [step] * 3
+        assert carry.halted.tolist() == [step == 3] * 3
+        assert working_on(carry) == [10, 11, 12]
+        assert output.target_q_continue is None
+    inner = act.inner
+    assert isinstance(inner, Scripted)
+    assert len(inner.calls) == 3
+
+
+def test_a_step_leaves_the_carry_it_was_given_as_it_was() -> None:
+    act = build(([1.0, -1.0, 1.0], [0.0] * 3))
+    carry, _ = act(act.initial_carry(offer(0)), offer(1))
+    before = {name: value.clone() for name, value in carry.tensors().items()}
+    act(carry, offer(2))
+    for name, value in carry.tensors().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_a_carry_goes_through_its_tensors(
+    make_model: Callable[..., ACTLossHead], make_examples: Callable[..., Examples]
+) -> None:
+    model = make_model().train()
+    carry = model.initial_carry(make_examples())
+    for step in range(2):
+        carry = model(carry, make_examples(seed=step)).carry
+    tensors = carry.tensors()
+    assert set(tensors) == {
+        *("z_H", "z_L", "steps", "halted"),
+        *(f"examples.{name}" for name in ("inputs", "labels", "puzzle_identifiers")),
+    }
+    assert {len(value) for value in tensors.values()} == {3}
+    copy = ACTCarry.from_tensors({name: value.clone() for name, value in tensors.items()})
+    again, twin = model(copy, make_examples(seed=9)), model(carry, make_examples(seed=9))
+    assert torch.equal(again.loss, twin.loss)
+    for name, value in twin.carry.tensors().items():
+        assert torch.equal(again.carry.tensors()[name], value), name
+
+
+def test_the_rows_of_a_batch_do_not_see_each_other(
+    make_model: Callable[..., ACTLossHead], make_examples: Callable[..., Examples]
+) -> None:
+    model, examples = make_model(), make_examples()
+    model.eval()
+    whole = model(model.initial_carry(examples), examples)
+    for row in range(3):
+        alone = {name: value[row : row + 1] for name, value in examples.items()}
+        output = model(model.initial_carry(alone), alone)
+        torch.testing.assert_close(output.output.logits[0], whole.output.logits[row])
+        for name in output.rows:
+            torch.testing.assert_close(output.rows[name][0], whole.rows[name][row])

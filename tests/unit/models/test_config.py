@@ -1,0 +1,257 @@
+"""Configurations that cannot start: unknown keys, wrong types, ranges, widths that do not fit."""
+
+import copy
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from models.config import DataFacts, HRMConfig
+from training.composition import load_config
+from training.config import TrainConfig, validate
+from training.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[3]
+
+BASE: dict[str, Any] = load_config(
+    TrainConfig, "cfg_pretrain", ["optimizer=grouped", "run_name=mine"]
+).model_dump()
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789"
+
+
+def keys_of(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Dotted paths of all settings; the names of parameter groups are free."""
+    for key, value in tree.items():
+        if prefix != "optimizer.groups.":
+            yield prefix + key
+        if isinstance(value, Mapping):
+            yield from keys_of(value, f"{prefix}{key}.")
+
+
+KEYS = list(keys_of(BASE))
+
+
+def with_value(path: str, value: object) -> dict[str, Any]:
+    tree = copy.deepcopy(BASE)
+    *sections, leaf = path.split(".")
+    node = tree
+    for section in sections:
+        node = node[section]
+    node[leaf] = value
+    return tree
+
+
+def refusal(path: str, value: object) -> str:
+    """The message with which `path=value` is refused."""
+    with pytest.raises(ConfigError) as error:
+        validate(TrainConfig, with_value(path, value))
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+# Typos
+
+
+def edit(word: str, operation: int, position: int, letter: str) -> str:
+    """One edit: leave a letter out, put one in, replace one, or swap two neighbours."""
+    before, rest = word[:position], word[position:]
+    if operation == 0:
+        return before + rest[1:]
+    if operation == 1:
+        return before + letter + rest
+    if operation == 2:
+        return before + letter + rest[1:]
+    return before + rest[1::-1] + rest[2:]
+
+
+def siblings(path: str) -> set[str]:
+    section = path.rpartition(".")[0]
+    return {key for key in KEYS if key.rpartition(".")[0] == section}
+
+
+@st.composite
+def typos(draw: st.DrawFn) -> tuple[str, str]:
+    """A known key and the same with one edit in its last name."""
+    path = draw(st.sampled_from(KEYS))
+    section, dot, leaf = path.rpartition(".")
+    position = draw(st.integers(0, len(leaf) - 1))
+    wrong = edit(leaf, draw(st.integers(0, 3)), position, draw(st.sampled_from(LETTERS)))
+    return path, section + dot + wrong
+
+
+@settings(deadline=None)
+@given(typos())
+def test_a_typo_is_refused_by_its_path(case: tuple[str, str]) -> None:
+    _, wrong = case
+    if wrong in siblings(wrong) or wrong.endswith(".") or not wrong:
+        return  # The edit gave another key, or no name at all.
+    assert f"unknown setting {wrong}=1" in refusal(wrong, 1)
+
+
+def test_the_nearest_name_is_offered_for_19_of_20_typos() -> None:
+    rng = np.random.default_rng(0)
+    offered = total = 0
+    for path in KEYS * 8:
+        section, dot, leaf = path.rpartition(".")
+        position, letter = rng.integers(len(leaf)), LETTERS[rng.integers(len(LETTERS))]
+        wrong = section + dot + edit(leaf, int(rng.integers(4)), int(position), letter)
+        if wrong in siblings(wrong) or wrong.endswith(".") or not wrong:
+            continue
+        total += 1
+        offered += f"did you mean {path}?" in refusal(wrong, 1)
+    assert total > 500
+    assert offered / total >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("arch.L_cylces", "arch.L_cycles"),
+        ("arch.hiden", "arch.hidden_size"),
+        ("hidden_size", "arch.hidden_size"),
+        ("arch.weight_decay", "weight_decay"),
+        ("global_batchsize", "global_batch_size"),
+        ("optimizer.groups.q_head.weight_decy", "optimizer.groups.q_head.weight_decay"),
+    ],
+)
+def test_known_mistakes_are_answered_with_what_was_meant(wrong: str, meant: str) -> None:
+    assert f"unknown setting {wrong}=4; did you mean {meant}?" in refusal(wrong, 4)
+
+
+# Types and ranges
+
+INTEGERS = ["epochs", "global_batch_size", "arch.hidden_size", "arch.halt_max_steps", "seed"]
+FLOATS = ["lr", "weight_decay", "arch.expansion", "arch.halt_exploration_prob", "lr_min_ratio"]
+BOOLEANS = ["arch.mlp_t", "arch.no_ACT_continue", "checkpoint_every_eval", "resume_changed"]
+
+
+@pytest.mark.parametrize("path", INTEGERS)
+@pytest.mark.parametrize("value", ["3", True, 3.0, None, [3], -1, float("nan")])
+def test_what_is_no_count_is_refused(path: str, value: object) -> None:
+    assert refusal(path, value).startswith(f"{path}={value}: ")
+
+
+@pytest.mark.parametrize("path", FLOATS)
+@pytest.mark.parametrize("value", ["0.5", True, False, None, -1e-9, float("nan"), float("inf")])
+def test_what_is_no_number_is_refused(path: str, value: object) -> None:
+    assert refusal(path, value).startswith(f"{path}={value}: ")
+
+
+@pytest.mark.parametrize("path", BOOLEANS)
+@pytest.mark.parametrize("value", ["true", "yes", 1, 0, 1.0, None])
+def test_what_is_no_boolean_is_refused(path: str, value: object) -> None:
+    assert refusal(path, value).startswith(f"{path}={value}: ")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "accepted"),
+    [
+        ("arch.pos_encodings", "ropes", "'rope', 'learned' or 'none'"),
+        ("arch.gradient", "last", "'last_step' or 'last_cycle'"),
+        ("arch.forward_dtype", "bf16", "'bfloat16'"),
+        ("arch.attention", "flash", "'fa2'"),
+        ("arch.loss.loss_type", "cross_entropy", "'softmax_cross_entropy'"),
+        ("arch.name", "hrm_v2", "'hrm'"),
+        ("optimizer.name", "sgd", "'adamw'"),
+        ("device", "gpu", "'cuda'"),
+        ("lr_min_ratio", 1.5, "less than or equal to 1"),
+        ("beta1", 1.0, "less than 1"),
+        ("beta2", -0.1, "greater than or equal to 0"),
+        ("keep_last", 1, "greater than or equal to 2"),
+        ("seed", 2**64, "less than"),
+        ("epochs", 0, "greater than or equal to 1"),
+        ("data_paths", "data/a", "list"),
+        ("arch", None, "dictionary"),
+    ],
+)
+def test_the_message_says_what_is_accepted(path: str, value: object, accepted: str) -> None:
+    message = refusal(path, value)
+    assert message.startswith(f"{path}={value}: ")
+    assert accepted in message
+
+
+def test_a_whole_number_is_a_number() -> None:
+    config = validate(TrainConfig, with_value("lr", 1))
+    assert config.lr == 1.0
+    assert isinstance(config.lr, float)
+
+
+def test_all_faults_are_told_at_once() -> None:
+    tree = with_value("lr", -1.0)
+    tree["epochs"] = "3"
+    tree["arch"]["L_cylces"] = 4
+    with pytest.raises(ConfigError) as error:
+        validate(TrainConfig, tree)
+    for part in ("lr=-1.0", "epochs=3", "arch.L_cylces=4"):
+        assert part in str(error.value)
+
+
+def test_a_validated_configuration_cannot_be_changed() -> None:
+    config = validate(TrainConfig, BASE)
+    with pytest.raises(ValidationError, match="frozen"):
+        config.arch.hidden_size = 3  # type: ignore[misc]
+
+
+# HRM
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"hidden_size": 64, "num_heads": 3}, "num_heads=3 must divide hidden_size=64.*2 or 4"),
+        ({"hidden_size": 8, "num_heads": 16}, "num_heads=16 must divide hidden_size=8"),
+        ({"hidden_size": 6, "num_heads": 2}, "even head width.*= 3"),
+        ({"puzzle_emb_ndim": 0, "puzzle_emb_len": 2}, "puzzle_emb_len=2 needs puzzle_emb_ndim"),
+        ({"puzzle_emb_ndim": 1025, "puzzle_emb_len": 2}, "puzzle_emb_ndim=1025 does not fit"),
+    ],
+)
+def test_widths_that_do_not_fit_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        HRMConfig.model_validate(settings)
+
+
+def test_an_odd_head_width_is_fine_without_rotation() -> None:
+    settings = {"hidden_size": 6, "num_heads": 2, "puzzle_emb_ndim": 6}
+    for positions in ("learned", "none"):
+        HRMConfig.model_validate(settings | {"pos_encodings": positions})
+
+
+@pytest.mark.parametrize(
+    ("ndim", "length", "prefix"),
+    [(0, 0, 0), (1, 0, 1), (512, 0, 1), (513, 0, 2), (1024, 0, 2), (512, 16, 16), (1024, 2, 2)],
+)
+def test_positions_of_the_puzzle_embedding(ndim: int, length: int, prefix: int) -> None:
+    config = HRMConfig.model_validate({"puzzle_emb_ndim": ndim, "puzzle_emb_len": length})
+    assert config.num_prefix == prefix
+
+
+def test_the_default_is_the_published_model() -> None:
+    composed = load_config(TrainConfig, "cfg_pretrain", []).arch
+    assert composed == HRMConfig()
+    published = {"H_cycles": 2, "L_cycles": 2, "H_layers": 4, "L_layers": 4, "hidden_size": 512}
+    published |= {"num_heads": 8, "expansion": 4, "puzzle_emb_ndim": 512, "halt_max_steps": 16}
+    published |= {"pos_encodings": "rope", "halt_exploration_prob": 0.1, "rms_norm_eps": 1e-5}
+    published |= {"rope_theta": 10000, "forward_dtype": "bfloat16", "no_ACT_continue": False}
+    assert published.items() <= composed.model_dump().items()
+    assert composed.loss.loss_type == "stablemax_cross_entropy"
+
+
+def test_facts_are_json() -> None:
+    facts = DataFacts(vocab_size=11, seq_len=81, num_puzzle_identifiers=1)
+    assert DataFacts(**facts.to_dict()) == facts
+
+
+def test_schemas_load_no_torch() -> None:
+    code = "import sys, models.config, training.config; print('torch' in sys.modules)"
+    out = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert out.stdout.strip() == "False"

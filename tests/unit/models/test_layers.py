@@ -1,0 +1,274 @@
+"""Layers: initialization against scipy, hand-written backwards against autograd."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+from models.layers import (
+    CastedEmbedding,
+    CastedLinear,
+    RotaryEmbedding,
+    SwiGLU,
+    add_rms_norm,
+    apply_rotary,
+    swiglu_width,
+    trunc_normal_,
+    weights_cast_once,
+)
+
+INFINITY = math.inf
+
+SYMMETRIC = [(-2.0, 2.0), (-0.5, 0.5), (-4.0, 4.0), (-INFINITY, INFINITY)]
+ASYMMETRIC = [
+    (-1.0, 3.0),
+    (-3.0, 1.0),
+    (0.0, 2.0),
+    (0.5, 1.5),
+    (-3.0, -1.0),
+    (-INFINITY, 0.5),
+    (1.0, INFINITY),
+    (4.0, 6.0),
+    (-8.0, -6.0),
+]
+
+
+@pytest.mark.parametrize(("lower", "upper"), SYMMETRIC + ASYMMETRIC)
+@pytest.mark.parametrize("std", [1.0, 0.02])
+def test_trunc_normal_has_the_moments_of_scipy(lower: float, upper: float, std: float) -> None:
+    torch.manual_seed(3)
+    drawn = trunc_normal_(torch.empty(50_000), std, lower, upper).double().numpy()
+    cut = stats.truncnorm(lower, upper)
+    twin = stats.truncnorm(lower, upper, scale=std / cut.std())
+    mean, variance, _, kurtosis = (float(m) for m in twin.stats("mvsk"))
+    assert math.sqrt(variance) == pytest.approx(std)
+    five_errors = 5 / math.sqrt(len(drawn))
+    assert drawn.mean() == pytest.approx(mean, abs=five_errors * std)
+    spread_of_variance = math.sqrt(kurtosis + 2) * variance
+    assert drawn.var() == pytest.approx(variance, abs=five_errors * spread_of_variance)
+    lowest, highest = twin.support()
+    assert drawn.min() >= lowest - 1e-6 * abs(lowest)
+    assert drawn.max() <= highest + 1e-6 * abs(highest)
+    assert stats.kstest(drawn, twin.cdf).pvalue > 1e-4
+
+
+def test_trunc_normal_at_two_sigma_widens_the_uncut_normal_as_jax_does() -> None:
+    torch.manual_seed(0)
+    drawn = trunc_normal_(torch.empty(200_000))
+    # jax.nn.initializers divides by this constant.
+    assert drawn.abs().max().item() == pytest.approx(2 / 0.87962566103423978, rel=1e-3)
+
+
+def test_trunc_normal_of_no_width_is_zero_and_empty_bounds_are_refused() -> None:
+    assert torch.equal(trunc_normal_(torch.ones(5), std=0.0), torch.zeros(5))
+    for lower, upper in ((2.0, -2.0), (1.0, 1.0), (math.nan, 1.0)):
+        with pytest.raises(ValueError, match=f"lower < upper, got {lower} and {upper}"):
+            trunc_normal_(torch.empty(5), lower=lower, upper=upper)
+
+
+def test_trunc_normal_follows_the_seed_and_fills_in_place() -> None:
+    tensor = torch.empty(4, 5)
+    torch.manual_seed(1)
+    assert trunc_normal_(tensor) is tensor
+    torch.manual_seed(1)
+    assert torch.equal(trunc_normal_(torch.empty(4, 5)), tensor)
+
+
+@pytest.mark.parametrize(
+    ("width", "expansion", "inner"),
+    [(512, 4, 1536), (128, 2, 256), (82, 4, 256), (96, 4, 256), (97, 4, 512), (384, 1, 256)],
+)
+def test_swiglu_width(width: int, expansion: float, inner: int) -> None:
+    assert swiglu_width(width, expansion) == inner
+    layer = SwiGLU(width, expansion)
+    assert layer.gate_up_proj.weight.shape == (2 * inner, width)
+    assert layer.down_proj.weight.shape == (width, inner)
+
+
+# Hand-written backwards
+
+
+def naive_add_rms_norm(x: Tensor, update: Tensor, eps: float) -> Tensor:
+    total = x + update
+    return total / (total.square().mean(-1, keepdim=True) + eps).sqrt()
+
+
+def naive_swiglu(layer: SwiGLU, x: Tensor) -> Tensor:
+    both = x @ layer.gate_up_proj.weight.to(x.dtype).T
+    inner = both.shape[-1] // 2
+    gate, up = both[..., :inner], both[..., inner:]
+    return (gate * torch.sigmoid(gate) * up) @ layer.down_proj.weight.to(x.dtype).T
+
+
+def complex_rotary(x: Tensor, theta: float) -> Tensor:
+    """The halves of each head [B, T, N, K] are the parts of a complex number that turns with T."""
+    half = x.shape[-1] // 2
+    numbers = torch.complex(x[..., :half].double(), x[..., half:].double())
+    positions = torch.arange(x.shape[1], dtype=torch.float64)[:, None]
+    frequencies = theta ** (-torch.arange(half, dtype=torch.float64) / half)
+    turned = numbers * torch.exp(1j * positions * frequencies)[:, None, :]
+    return torch.cat((turned.real, turned.imag), dim=-1)
+
+
+def double_input(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+def test_add_rms_norm_equals_the_naive_twin() -> None:
+    torch.manual_seed(0)
+    inputs = double_input(2, 3, 8), double_input(2, 3, 8)
+    out, twin = add_rms_norm(*inputs, 1e-5), naive_add_rms_norm(*inputs, 1e-5)
+    torch.testing.assert_close(out, twin, rtol=1e-12, atol=1e-12)
+    weight = torch.randn_like(out)
+    grads = torch.autograd.grad((out * weight).sum(), inputs)
+    twins = torch.autograd.grad((twin * weight).sum(), inputs)
+    torch.testing.assert_close(grads, twins, rtol=1e-10, atol=1e-10)
+    # The norm counts where the mean square is of eps's size.
+    small = torch.full((1, 4), 1e-3, dtype=torch.float64)
+    torch.testing.assert_close(add_rms_norm(small, small, 1e-5), small * 2 / math.sqrt(4e-6 + 1e-5))
+
+
+def test_add_rms_norm_gradcheck() -> None:
+    torch.manual_seed(0)
+    inputs = double_input(2, 3, 6), double_input(2, 3, 6)
+    assert torch.autograd.gradcheck(lambda x, y: add_rms_norm(x, y, 1e-5), inputs)
+
+
+def test_swiglu_equals_the_naive_twin() -> None:
+    torch.manual_seed(0)
+    layer, x = SwiGLU(12, 1.0), double_input(2, 3, 12)
+    out, twin = layer(x), naive_swiglu(layer, x)
+    torch.testing.assert_close(out, twin, rtol=1e-12, atol=1e-12)
+    leaves = [x, *layer.parameters()]
+    weight = torch.randn_like(out)
+    grads = torch.autograd.grad((out * weight).sum(), leaves)
+    twins = torch.autograd.grad((twin * weight).sum(), leaves)
+    torch.testing.assert_close(grads, twins, rtol=1e-6, atol=1e-6)
+
+
+def test_swiglu_gradcheck() -> None:
+    torch.manual_seed(0)
+    layer = SwiGLU(4, 1.0)
+    assert torch.autograd.gradcheck(layer, double_input(2, 4))
+
+
+def test_rotary_equals_a_complex_product() -> None:
+    torch.manual_seed(0)
+    x = double_input(2, 9, 3, 8)
+    tables = RotaryEmbedding(8, 9, theta=100.0)()
+    out, twin = apply_rotary(x, *tables), complex_rotary(x, 100.0)
+    # The tables are float32.
+    torch.testing.assert_close(out, twin, rtol=0, atol=3e-6)
+    weight = torch.randn_like(out)
+    grads = torch.autograd.grad((out * weight).sum(), x)
+    twins = torch.autograd.grad((twin * weight).sum(), x)
+    torch.testing.assert_close(grads, twins, rtol=0, atol=3e-6)
+    torch.testing.assert_close(out[:, 0], x[:, 0], rtol=0, atol=0)
+
+
+def test_rotary_tables_are_float32_and_no_state() -> None:
+    embedding = RotaryEmbedding(8, 9, theta=10000.0)
+    cos, sin = embedding()
+    assert cos.shape == sin.shape == (9, 8)
+    assert cos.dtype == sin.dtype == torch.float32
+    assert not embedding.state_dict()
+
+
+def test_rotary_gradcheck() -> None:
+    torch.manual_seed(0)
+    tables = RotaryEmbedding(6, 4, theta=10000.0)()
+    assert torch.autograd.gradcheck(lambda x: apply_rotary(x, *tables), double_input(2, 4, 2, 6))
+
+
+def test_scores_depend_on_the_distance_alone() -> None:
+    torch.manual_seed(0)
+    q, k = torch.randn(2, 8, dtype=torch.float64)
+    tables = RotaryEmbedding(8, 12, theta=10000.0)()
+
+    def score(i: int, j: int) -> float:
+        x = torch.zeros(1, 12, 1, 8, dtype=torch.float64)
+        x[0, i, 0], x[0, j, 0] = q, k
+        turned = apply_rotary(x, *tables)[0, :, 0]
+        return (turned[i] @ turned[j]).item()
+
+    assert score(2, 5) == pytest.approx(score(8, 11), abs=1e-5)
+    assert score(2, 5) != pytest.approx(score(5, 2), abs=1e-2)
+
+
+@pytest.mark.parametrize("operation", ["norm", "swiglu", "rotary"])
+def test_bfloat16_is_close_to_float32_forward_and_backward(operation: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(4, 6, 2, 32)
+    layer = SwiGLU(32, 1.0)
+    tables = RotaryEmbedding(32, 6, theta=10000.0)()
+    run = {
+        "norm": lambda x: add_rms_norm(x, 0.5 * x.flip(0), 1e-5),
+        "swiglu": layer,
+        "rotary": lambda x: apply_rotary(x, *tables),
+    }[operation]
+    weight = torch.randn_like(x)
+    results = []
+    for dtype in (torch.float32, torch.bfloat16):
+        leaf = x.to(dtype).requires_grad_()
+        out = run(leaf)
+        assert out.dtype == dtype
+        (grad,) = torch.autograd.grad((out * weight.to(dtype)).sum(), leaf)
+        results.append((out.float(), grad.float()))
+    for exact, rounded in zip(*results, strict=True):
+        assert (exact - rounded).norm() / exact.norm() < 0.01
+
+
+# Casting
+
+
+def test_linear_casts_its_weight_to_the_input() -> None:
+    torch.manual_seed(0)
+    layer = CastedLinear(8, 3, bias=True)
+    x = torch.randn(2, 8)
+    assert layer.bias is not None
+    assert not layer.bias.any()
+    torch.testing.assert_close(layer(x), x @ layer.weight.T)
+    out = layer(x.bfloat16())
+    assert out.dtype == torch.bfloat16
+    out.sum().backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.dtype == layer.weight.grad.dtype == torch.float32
+
+
+def test_embedding_casts_its_rows() -> None:
+    torch.manual_seed(0)
+    table = CastedEmbedding(5, 4, init_std=1.0, dtype=torch.bfloat16)
+    ids = torch.tensor([[0, 4], [4, 2]], dtype=torch.int32)
+    out = table(ids)
+    assert out.dtype == torch.bfloat16
+    assert torch.equal(out[0, 1], table.embedding_weight[4].bfloat16())
+    out.sum().backward()
+    grad = table.embedding_weight.grad
+    assert grad is not None
+    np.testing.assert_array_equal(grad[:, 0], [1, 0, 1, 0, 2])
+
+
+def test_weights_are_cast_once_inside_and_anew_outside() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(CastedLinear(8, 8), CastedLinear(8, 2, bias=True))
+    x = torch.randn(3, 8, dtype=torch.bfloat16)
+    plain = model(x)
+    with torch.no_grad(), weights_cast_once(model, torch.bfloat16):
+        assert torch.equal(model(x), plain)
+        first = model[0]
+        assert isinstance(first, CastedLinear)
+        first.weight.zero_()
+        assert torch.equal(model(x), plain)
+    # Of the first layer nothing is left, and the second adds its bias, 0.
+    assert not model(x).any()
+
+
+def test_cast_weights_are_dropped_when_the_block_raises() -> None:
+    layer = CastedLinear(4, 4)
+    with pytest.raises(KeyError), weights_cast_once(layer, torch.bfloat16):
+        raise KeyError
+    layer(torch.randn(2, 4)).sum().backward()
+    assert layer.weight.grad is not None

@@ -1,0 +1,273 @@
+"""Losses against their definitions in float64; metrics against a slow loop over rows and cells."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models.act import ACTCarry, ACTOutput, Examples, Exploration, InnerCarry
+from models.losses import (
+    COUNTED_METRICS,
+    IGNORE_LABEL_ID,
+    LOG_PROBS,
+    LOSS_METRICS,
+    ACTLossHead,
+    LossOutput,
+    cross_entropy,
+    softmax_log_probs,
+    stablemax_log_probs,
+)
+
+
+def defined_stablemax(logits: Tensor) -> Tensor:
+    """log(s(x) / sum s(x)) with s(x) = x + 1 for x >= 0 and 1 / (1 - x) below, in float64."""
+    x = logits.double()
+    s = torch.where(x >= 0, x.clamp_min(0) + 1, 1 / (1 - x.clamp_max(0)))
+    return (s / s.sum(-1, keepdim=True)).log()
+
+
+def test_stablemax_equals_its_definition() -> None:
+    torch.manual_seed(0)
+    for scale in (1e-3, 1.0, 30.0, 1e4):
+        logits = scale * torch.randn(50, 11)
+        actual = stablemax_log_probs(logits)
+        assert actual.dtype == torch.float32
+        torch.testing.assert_close(actual.double(), defined_stablemax(logits), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("huge", [1e4, 1e15, 1e30, 3e38])
+def test_stablemax_of_huge_logits(huge: float) -> None:
+    logits = torch.tensor([[huge, 0.0, -huge], [huge, huge, 1.0], [-huge, -huge, -1.0]])
+    logits.requires_grad_()
+    actual = stablemax_log_probs(logits)
+    torch.testing.assert_close(
+        actual.double(), defined_stablemax(logits.detach()), rtol=1e-5, atol=2e-6
+    )
+    actual.sum().backward()
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()
+
+
+def test_stablemax_gradient_equals_that_of_its_definition_zero_included() -> None:
+    torch.manual_seed(0)
+    values = torch.randn(20, 7, dtype=torch.float64)
+    values[:, ::3] = 0.0
+    values[0] = -0.0
+    weight = torch.randn_like(values)
+    grads = []
+    for function in (stablemax_log_probs, defined_stablemax):
+        leaf = values.clone().requires_grad_()
+        (grad,) = torch.autograd.grad((function(leaf) * weight).sum(), leaf)
+        grads.append(grad)
+    torch.testing.assert_close(grads[0], grads[1], rtol=1e-9, atol=1e-9)
+    # log s has slope 1 at 0: a head that starts at 0 learns.
+    at_zero = torch.zeros(1, 4, requires_grad=True)
+    (grad,) = torch.autograd.grad(stablemax_log_probs(at_zero)[0, 0], at_zero)
+    torch.testing.assert_close(grad, torch.tensor([[0.75, -0.25, -0.25, -0.25]]))
+
+
+@pytest.mark.parametrize("loss_type", LOG_PROBS)
+def test_log_probs_sum_to_one_in_float32_or_wider(loss_type: str) -> None:
+    torch.manual_seed(0)
+    for dtype, wide in (
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+    ):
+        log_probs = LOG_PROBS[loss_type](10 * torch.randn(4, 9, dtype=dtype))
+        assert log_probs.dtype == wide
+        torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(4, dtype=wide))
+
+
+def test_softmax_equals_its_definition() -> None:
+    torch.manual_seed(0)
+    logits = 5 * torch.randn(6, 4)
+    exponentials = logits.double().exp()
+    twin = (exponentials / exponentials.sum(-1, keepdim=True)).log()
+    torch.testing.assert_close(softmax_log_probs(logits).double(), twin, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss_type", LOG_PROBS)
+def test_cross_entropy_of_each_cell(loss_type: str) -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(3, 5, 4, requires_grad=True)
+    labels = torch.randint(4, (3, 5), dtype=torch.int32)
+    labels[0, 1:3] = labels[2] = IGNORE_LABEL_ID
+    losses = cross_entropy(logits, labels, LOG_PROBS[loss_type])
+    log_probs = LOG_PROBS[loss_type](logits)
+    for b in range(3):
+        for s in range(5):
+            label = labels[b, s].item()
+            expected = 0.0 if label == IGNORE_LABEL_ID else -log_probs[b, s, int(label)].item()
+            assert losses[b, s].item() == pytest.approx(expected, rel=1e-6)
+    (grad,) = torch.autograd.grad(losses.sum(), logits)
+    assert grad[labels == IGNORE_LABEL_ID].abs().sum() == 0
+    assert (grad[labels != IGNORE_LABEL_ID].abs().sum(-1) > 0).all()
+
+
+# The loss head on chosen outputs
+
+
+class Fixed(nn.Module):
+    """Stands in for ACT: gives what it was told."""
+
+    def __init__(self, carry: ACTCarry, output: ACTOutput) -> None:
+        super().__init__()
+        self.carry, self.output = carry, output
+
+    def forward(
+        self, carry: ACTCarry, offered: Examples, exploration: Exploration | None
+    ) -> tuple[ACTCarry, ACTOutput]:
+        return self.carry, self.output
+
+
+def measure(
+    labels: Tensor,
+    logits: Tensor,
+    *,
+    halted: list[bool],
+    steps: list[int],
+    q_halt: list[float],
+    q_continue: list[float] | None = None,
+    target: list[float] | None = None,
+    loss_type: str = "stablemax_cross_entropy",
+) -> LossOutput:
+    rows = len(labels)
+    carry = ACTCarry(
+        InnerCarry(torch.zeros(rows, 1, 1), torch.zeros(rows, 1, 1)),
+        torch.tensor(steps, dtype=torch.int32),
+        torch.tensor(halted),
+        {"labels": labels},
+    )
+    output = ACTOutput(
+        logits,
+        torch.tensor(q_halt),
+        torch.tensor(q_continue or [0.0] * rows),
+        None if target is None else torch.tensor(target),
+    )
+    head: Any = ACTLossHead(Fixed(carry, output), loss_type)  # type: ignore[arg-type]
+    return head(carry, {}, None)
+
+
+def answering(predictions: Tensor, vocab_size: int = 5) -> Tensor:
+    """Logits whose largest entry is the prediction."""
+    torch.manual_seed(0)
+    logits = torch.randn(*predictions.shape, vocab_size)
+    return logits.scatter(-1, predictions.long().unsqueeze(-1), 5.0)
+
+
+def binary_cross_entropy(logit: float, target: float) -> float:
+    share = 1 / (1 + math.exp(-logit))
+    return -target * math.log(share) - (1 - target) * math.log(1 - share)
+
+
+NONE = IGNORE_LABEL_ID
+LABELS = torch.tensor(
+    [
+        [1, 2, 3, 4],  # all right, halted
+        [1, 2, 3, NONE],  # two of three right, halted
+        [NONE, NONE, 0, NONE],  # its one cell right, halted
+        [1, 2, 3, 4],  # all right, not halted
+        [NONE, NONE, NONE, NONE],  # no labels, halted
+        [4, 3, NONE, NONE],  # none right, not halted
+    ],
+    dtype=torch.int32,
+)
+PREDICTIONS = torch.tensor(
+    [[1, 2, 3, 4], [1, 0, 3, 0], [3, 3, 0, 3], [1, 2, 3, 4], [0, 1, 2, 3], [0, 0, 4, 3]]
+)
+HALTED = [True, True, True, False, True, False]
+STEPS = [3, 1, 4, 2, 4, 1]
+Q_HALT = [0.0, 1.5, -0.5, 2.0, 3.0, -1.0]
+Q_CONTINUE = [0.3, -1.0, 0.0, 2.0, -0.7, 0.1]
+TARGET = [0.9, 0.2, 0.5, 0.0, 1.0, 0.4]
+WHOLE_RIGHT = [True, False, True, True, True, False]
+
+
+def test_counted_metrics_are_those_of_halted_rows_with_labels() -> None:
+    output = measure(LABELS, answering(PREDICTIONS), halted=HALTED, steps=STEPS, q_halt=Q_HALT)
+    metrics = {name: value.item() for name, value in output.metrics.items()}
+    assert metrics["count"] == 3
+    assert metrics["accuracy"] == pytest.approx(1 + 2 / 3 + 1)
+    assert metrics["exact_accuracy"] == 2
+    # q_halt >= 0 says "right": rows 0 (at exactly 0), not 1, not 2.
+    assert metrics["q_halt_accuracy"] == 1
+    assert metrics["steps"] == 3 + 1 + 4
+    assert set(metrics) == {"count", *COUNTED_METRICS, "lm_loss", "q_halt_loss"}
+    assert output.rows["count"].tolist() == [1, 1, 1, 0, 0, 0]
+    assert output.rows["exact_accuracy"].tolist() == [1, 0, 1, 0, 0, 0]
+    assert output.rows["steps"].tolist() == [3, 1, 4, 0, 0, 0]
+
+
+@pytest.mark.parametrize("loss_type", LOG_PROBS)
+def test_losses_are_sums_over_all_rows(loss_type: str) -> None:
+    logits = answering(PREDICTIONS)
+    output = measure(
+        LABELS,
+        logits,
+        halted=HALTED,
+        steps=STEPS,
+        q_halt=Q_HALT,
+        q_continue=Q_CONTINUE,
+        target=TARGET,
+        loss_type=loss_type,
+    )
+    lm, q_halt, q_continue = [], [], []
+    log_probs = LOG_PROBS[loss_type](logits)
+    for row, labels in enumerate(LABELS.tolist()):
+        cells = [-log_probs[row, s, y].item() for s, y in enumerate(labels) if y != NONE]
+        lm.append(sum(cells) / max(1, len(cells)))
+        q_halt.append(binary_cross_entropy(Q_HALT[row], float(WHOLE_RIGHT[row])))
+        q_continue.append(binary_cross_entropy(Q_CONTINUE[row], TARGET[row]))
+    for name, values in (("lm_loss", lm), ("q_halt_loss", q_halt), ("q_continue_loss", q_continue)):
+        assert output.rows[name].tolist() == pytest.approx(values, rel=1e-5), name
+        assert output.metrics[name].item() == pytest.approx(sum(values), rel=1e-5), name
+    whole = sum(lm) + 0.5 * (sum(q_halt) + sum(q_continue))
+    assert output.loss.item() == pytest.approx(whole, rel=1e-5)
+    assert set(LOSS_METRICS) < set(output.metrics)
+
+
+def test_without_a_target_there_is_no_q_continue_loss() -> None:
+    arguments: Any = {"halted": HALTED, "steps": STEPS, "q_halt": Q_HALT}
+    logits = answering(PREDICTIONS)
+    without = measure(LABELS, logits, **arguments)
+    other_q = measure(LABELS, logits, **arguments, q_continue=Q_CONTINUE)
+    assert "q_continue_loss" not in without.metrics
+    assert "q_continue_loss" not in without.rows
+    assert torch.equal(without.loss, other_q.loss)
+
+
+def test_rows_without_labels_count_as_right_for_q_and_nowhere_else() -> None:
+    labels = torch.full((2, 4), NONE, dtype=torch.int32)
+    output = measure(
+        labels,
+        answering(torch.zeros(2, 4)),
+        halted=[True, True],
+        steps=[2, 3],
+        q_halt=[1.0, -2.0],
+    )
+    metrics = {name: value.item() for name, value in output.metrics.items()}
+    right = binary_cross_entropy(1.0, 1.0) + binary_cross_entropy(-2.0, 1.0)
+    assert metrics.pop("q_halt_loss") == pytest.approx(right, rel=1e-6)
+    assert set(metrics.values()) == {0.0}
+    assert output.loss.item() == pytest.approx(0.5 * right, rel=1e-6)
+
+
+def test_gradients_of_logits_are_means_over_labelled_cells() -> None:
+    labels = torch.tensor([[1, 1, NONE, NONE], [1, 1, 1, 1]], dtype=torch.int32)
+    logits = torch.randn(1, 1, 5).repeat(2, 4, 1).requires_grad_()
+    output = measure(labels, logits, halted=[True] * 2, steps=[1] * 2, q_halt=[0.0] * 2)
+    (grad,) = torch.autograd.grad(output.loss, logits)
+    assert not grad[0, 2:].any()
+    torch.testing.assert_close(grad[0, 0], 2 * grad[1, 0])
+
+
+def test_metrics_carry_no_graph() -> None:
+    logits = answering(PREDICTIONS).requires_grad_()
+    output = measure(LABELS, logits, halted=HALTED, steps=STEPS, q_halt=Q_HALT, target=TARGET)
+    assert output.loss.requires_grad
+    assert not any(value.requires_grad for value in output.metrics.values())
+    assert not any(value.requires_grad for value in output.rows.values())
+    assert all(value.shape == (6,) for value in output.rows.values())
