@@ -1,0 +1,285 @@
+"""Tiny data sets, tiny runs of the trainer in this process, and entry points in a process of their
+own.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dataset.augmentation import augment_sudoku
+from dataset.common import PuzzleDatasetMetadata, PuzzleSet, write_split
+from dataset.sudoku import EMPTY_TOKEN
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+# Data
+
+
+@pytest.fixture(scope="session")
+def sudoku_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A 4x4 Sudoku data set: 8 training groups of 1 + 3 puzzles, 10 test puzzles."""
+    folder = tmp_path_factory.mktemp("sudoku-4x4")
+    solution = np.array([[1, 2, 3, 4, 3, 4, 1, 2, 2, 1, 4, 3, 4, 3, 2, 1]], np.uint8) + 1
+    _, answers = augment_sudoku(solution, solution, 17, seed=0)
+    is_clue = np.random.default_rng(0).random(answers.shape) < 0.6
+    questions = np.where(is_clue, answers, EMPTY_TOKEN).astype(np.uint8)
+    for split, rows, num_aug in (("train", slice(0, 8), 3), ("test", slice(8, 18), 0)):
+        inputs, labels = augment_sudoku(questions[rows], answers[rows], num_aug, seed=1)
+        num_puzzles = len(inputs)
+        metadata = PuzzleDatasetMetadata(
+            pad_id=0,
+            ignore_label_id=0,
+            blank_identifier_id=0,
+            vocab_size=6,
+            seq_len=16,
+            num_puzzle_identifiers=1,
+            total_groups=num_puzzles // (1 + num_aug),
+            mean_puzzle_examples=1.0,
+            sets=("all",),
+            total_puzzles=num_puzzles,
+        )
+        arrays = PuzzleSet(
+            inputs,
+            labels,
+            np.zeros(num_puzzles, np.int32),
+            np.arange(num_puzzles + 1),
+            np.arange(0, num_puzzles + 1, 1 + num_aug),
+        )
+        write_split(folder / split, metadata, {"all": arrays})
+    (folder / "identifiers.json").write_text('["<blank>"]\n')
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tasks_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tasks as in ARC: 6 groups of 2 puzzles of 1 to 3 examples each, some labels ignored.
+
+    The label of a cell is its input plus the puzzle's identifier modulo 3, so that the puzzle
+    embedding has something to say.
+    """
+    folder = tmp_path_factory.mktemp("tasks")
+    rng = np.random.default_rng(0)
+    sizes = np.array([1, 3, 2, 3, 1, 2, 3, 3, 1, 2, 2, 1])
+    for split in ("train", "test"):
+        num_examples, ids = int(sizes.sum()), np.repeat(np.arange(1, 13), sizes)
+        inputs = rng.integers(2, 8, (num_examples, 9))
+        labels = 2 + (inputs - 2 + ids[:, None]) % 3
+        labels[rng.random(labels.shape) < 0.2] = 0
+        metadata = PuzzleDatasetMetadata(
+            pad_id=0,
+            ignore_label_id=0,
+            blank_identifier_id=0,
+            vocab_size=8,
+            seq_len=9,
+            num_puzzle_identifiers=13,
+            total_groups=6,
+            mean_puzzle_examples=num_examples / 12,
+            sets=("all",),
+            total_puzzles=12,
+        )
+        arrays = PuzzleSet(
+            inputs,
+            labels,
+            np.arange(1, 13),
+            np.concatenate([[0], np.cumsum(sizes)]),
+            np.arange(0, 13, 2),
+        )
+        write_split(folder / split, metadata, {"all": arrays})
+    return folder
+
+
+# Runs
+
+
+TINY_ARCH = (
+    "arch.H_layers=1",
+    "arch.L_layers=1",
+    "arch.hidden_size=32",
+    "arch.num_heads=2",
+    "arch.expansion=1",
+    "arch.halt_max_steps=3",
+    "arch.forward_dtype=float32",
+)
+
+
+@pytest.fixture
+def tiny_settings(sudoku_data: Path, tmp_path: Path) -> list[str]:
+    """Overrides of a run of 16 steps on `sudoku_data` in `tmp_path / "run"`, with an evaluation
+    after every 4; a test appends its own. Of values given twice the last one counts.
+    """
+    return [
+        f"data_path={sudoku_data}",
+        f"checkpoint_path={tmp_path / 'run'}",
+        *TINY_ARCH,
+        "global_batch_size=8",
+        "epochs=16",
+        "eval_interval=4",
+        "lr=1e-2",
+        "lr_min_ratio=0.1",
+        "lr_warmup_steps=3",
+        "log_interval=3",
+        "num_threads=1",
+        "device=cpu",
+        "logger.name=jsonl",
+    ]
+
+
+@pytest.fixture
+def train() -> Iterator[Callable[[Sequence[str]], None]]:
+    """`pretrain.main` in this process; what a run sets for its whole process is put back."""
+    import torch
+
+    import pretrain
+
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    yield lambda settings: pretrain.main(list(settings))
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(precision)
+    torch.set_flush_denormal(False)
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """What a run left behind."""
+
+    folder: Path
+
+    @property
+    def steps(self) -> list[int]:
+        """Steps of its checkpoints, ascending."""
+        return sorted(
+            int(path.name.removeprefix("step_")) for path in self.folder.glob("step_[0-9]*")
+        )
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl."""
+        lines = (self.folder / "metrics.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    @property
+    def train_records(self) -> list[dict[str, Any]]:
+        """The records of optimizer steps."""
+        return [record for record in self.records if "train/lr" in record]
+
+    @property
+    def eval_records(self) -> list[dict[str, Any]]:
+        """The records of evaluations."""
+        return [record for record in self.records if "train/lr" not in record]
+
+    def state(self, step: int) -> dict[str, Any]:
+        """Content of a checkpoint's state.json."""
+        return json.loads((self.folder / f"step_{step}" / "state.json").read_bytes())
+
+    def digest(self, step: int | None = None) -> dict[str, Any]:
+        """Everything of a checkpoint (the last one) that must not depend on where the run was
+        interrupted: sha256 of its tensors and of metrics.jsonl, and its place in the run.
+        """
+        step = self.steps[-1] if step is None else step
+        names = [f"{name}.safetensors" for name in ("model", "optimizer", "carry", "rng")]
+        paths = [self.folder / f"step_{step}" / name for name in names]
+        paths.append(self.folder / "metrics.jsonl")
+        state = self.state(step)
+        place = {name: state[name] for name in ("step", "iteration", "position", "best_score")}
+        return place | {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+    def leftovers(self) -> list[str]:
+        """Names of temporary and doomed files."""
+        return sorted(path.name for path in self.folder.rglob(".*"))
+
+
+@pytest.fixture
+def files_of() -> Callable[[Path], RunFiles]:
+    """Look into a run's folder."""
+    return RunFiles
+
+
+# Processes
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A process that has ended; `seconds` is the wall time from start to end."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def err_lines(self) -> list[str]:
+        """Lines on standard error."""
+        return self.err.splitlines()
+
+
+@pytest.fixture(scope="session")
+def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """An environment with one thread and an empty home: no W&B key, proxy or launcher shows."""
+    kept = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "SYSTEMROOT")
+    return {name: os.environ[name] for name in kept if name in os.environ} | {
+        "HOME": str(tmp_path_factory.mktemp("home")),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONHASHSEED": "random",
+    }
+
+
+@pytest.fixture
+def start(
+    clean_environment: Mapping[str, str], tmp_path: Path
+) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start python with arguments, in `tmp_path`; whatever still runs at the end is killed.
+
+    An entry point is given by its path below the project's root.
+    """
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*arguments: str | Path, env: Mapping[str, str] | None = None) -> Any:
+        process = subprocess.Popen(
+            [sys.executable, *(_located(argument) for argument in arguments)],
+            cwd=tmp_path,
+            env={**clean_environment, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, 9)
+            process.communicate()
+
+
+@pytest.fixture
+def run_python(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., Finished]:
+    """Run python with arguments to its end, within `timeout` seconds."""
+
+    def run(
+        *arguments: str | Path, env: Mapping[str, str] | None = None, timeout: float = 60.0
+    ) -> Finished:
+        began = time.monotonic()
+        process = start(*arguments, env=env)
+        out, err = process.communicate(timeout=timeout)
+        return Finished(process.returncode, out, err, time.monotonic() - began)
+
+    return run
+
+
+def _located(argument: str | Path) -> str:
+    path = ROOT / argument
+    return str(path) if str(argument).endswith(".py") and path.is_file() else str(argument)

@@ -1,0 +1,110 @@
+"""Metrics in blocks: what is divided by what, and what is left out."""
+
+import pytest
+import torch
+
+from training.distributed import Ranks
+from training.metrics import MetricBlock, shares_of
+
+SUMS = {
+    "count": 4.0,
+    "accuracy": 3.0,
+    "exact_accuracy": 1.0,
+    "q_halt_accuracy": 2.0,
+    "steps": 10.0,
+    "lm_loss": 16.0,
+    "q_halt_loss": 4.0,
+    "q_continue_loss": 2.0,
+}
+
+
+def build(capacity: int = 3) -> MetricBlock:
+    return MetricBlock(
+        capacity,
+        names=tuple(SUMS),
+        replicated=("train/grad_norm/all",),
+        global_batch_size=8,
+        ranks=Ranks("cpu"),
+    )
+
+
+def record(block: MetricBlock, step: int, norm: float = 0.5, **overrides: float) -> None:
+    sums = {name: torch.tensor(value) for name, value in (SUMS | overrides).items()}
+    block.record(sums, torch.tensor([norm]), {"step": step, "train/lr": 1e-4 * step})
+
+
+def test_counted_metrics_are_shares_of_count_losses_of_the_batch() -> None:
+    assert shares_of(SUMS, 8) == {
+        "count": 4.0,
+        "accuracy": 0.75,
+        "exact_accuracy": 0.25,
+        "q_halt_accuracy": 0.5,
+        "steps": 2.5,
+        "lm_loss": 2.0,
+        "q_halt_loss": 0.5,
+        "q_continue_loss": 0.25,
+    }
+
+
+def test_nothing_counted_leaves_the_counted_metrics_out() -> None:
+    none = SUMS | dict.fromkeys(("count", "accuracy", "exact_accuracy", "steps"), 0.0)
+    assert shares_of(none, 8) == {
+        "count": 0.0,
+        "lm_loss": 2.0,
+        "q_halt_loss": 0.5,
+        "q_continue_loss": 0.25,
+    }
+
+
+def test_a_record_for_every_step_in_order() -> None:
+    block = build()
+    record(block, 5, norm=0.25)
+    record(block, 6, norm=0.75, count=0.0, lm_loss=24.0)
+    first, second = block.drain()
+    assert first == {
+        "step": 5,
+        "train/lr": 5e-4,
+        **{f"train/{name}": value for name, value in shares_of(SUMS, 8).items()},
+        "train/grad_norm/all": 0.25,
+    }
+    assert second["step"] == 6
+    assert second["train/lm_loss"] == 3.0
+    assert second["train/count"] == 0.0
+    assert second["train/grad_norm/all"] == 0.75
+    assert "train/accuracy" not in second
+    assert "train/steps" not in second
+
+
+def test_a_block_is_full_at_its_capacity_and_empty_when_drained() -> None:
+    block = build(capacity=2)
+    assert block.drain() == []
+    for turn in range(3):
+        assert not block.full
+        record(block, 2 * turn + 1)
+        assert not block.full
+        record(block, 2 * turn + 2, lm_loss=8.0 * turn)
+        assert block.full
+        drained = block.drain()
+        assert [r["step"] for r in drained] == [2 * turn + 1, 2 * turn + 2]
+        assert [r["train/lm_loss"] for r in drained] == [2.0, float(turn)]
+        assert block.drain() == []
+
+
+def test_recording_keeps_a_copy_without_a_graph() -> None:
+    block = build()
+    value = torch.tensor(16.0, requires_grad=True)
+    norm = torch.tensor([1.0])
+    sums = {name: torch.tensor(v) for name, v in SUMS.items()} | {"lm_loss": value * 1}
+    block.record(sums, norm, {"step": 1})
+    norm.fill_(9.0)
+    (drained,) = block.drain()
+    assert drained["train/grad_norm/all"] == 1.0
+    assert drained["train/lm_loss"] == 2.0
+
+
+def test_a_metric_that_was_promised_and_is_missing_is_an_error() -> None:
+    block = build()
+    sums = {name: torch.tensor(value) for name, value in SUMS.items()}
+    del sums["q_continue_loss"]
+    with pytest.raises(KeyError, match="q_continue_loss"):
+        block.record(sums, torch.tensor([1.0]), {"step": 1})

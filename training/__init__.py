@@ -1,0 +1,1 @@
+"""The trainer: configuration, optimizers, schedule, state, checkpoints and tracking."""

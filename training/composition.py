@@ -1,0 +1,131 @@
+"""Compose a configuration with Hydra, and turn everything that can go wrong in a run into one clear
+line.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from models.config import Schema
+from training.config import SchemaT, is_setting, suggest, unknown_key, validate
+from training.errors import ConfigError, exit_code
+
+CONFIG_DIR = Path(__file__).resolve().parent.parent / "config"
+
+
+def run_entry_point(
+    schema: type[Schema], config_name: str, main: Callable[[list[str]], None], usage: str
+) -> None:
+    """Run `main` on the command line's overrides and exit: an error that is meant for people is one
+    line on standard error.
+
+    `--help` explains, `--cfg` prints the composed configuration. Exit codes are those of
+    `training.errors`.
+    """
+    arguments = sys.argv[1:]
+    options = [argument for argument in arguments if argument.startswith("-")]
+    overrides = [argument for argument in arguments if not argument.startswith("-")]
+    try:
+        if options and options[0] in ("-h", "--help"):
+            sys.stdout.write(
+                f"{usage}\n\nSettings and their defaults:\n\n"
+                f"{OmegaConf.to_yaml(_compose(schema, config_name, overrides))}"
+            )
+        elif options == ["--cfg"]:
+            sys.stdout.write(OmegaConf.to_yaml(_compose(schema, config_name, overrides)))
+        elif options:
+            raise ConfigError(
+                f"unknown option {options[0]}: settings are given as key=value; see --help"
+            )
+        else:
+            main(overrides)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
+    except Exception as error:
+        code = exit_code(error)
+        if code is None:
+            raise
+        message = " ".join(str(error).split("\n"))
+        sys.stderr.write(f"{Path(sys.argv[0]).name}: {message}\n")
+        sys.exit(code)
+
+
+def load_config(schema: type[SchemaT], config_name: str, overrides: Sequence[str]) -> SchemaT:
+    """Compose `config/CONFIG_NAME.yaml` with `overrides` (Hydra's grammar) and validate it.
+
+    Raises:
+        ConfigError: one line; names the override or the path, the value, what is accepted, the
+            nearest name.
+    """
+    return validate(schema, compose_config(schema, config_name, overrides))
+
+
+def compose_config(
+    schema: type[Schema], config_name: str, overrides: Sequence[str]
+) -> dict[str, Any]:
+    """Return the composed, resolved configuration as plain containers."""
+    composed = _compose(schema, config_name, overrides)
+    try:
+        plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(_explain(schema, _parse(overrides), error)) from None
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
+def _compose(schema: type[Schema], config_name: str, overrides: Sequence[str]) -> DictConfig:
+    parsed = _parse(overrides)
+    try:
+        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+            return compose(config_name, list(overrides))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_explain(schema, parsed, error)) from None
+
+
+def _parse(overrides: Sequence[str]) -> list[Any]:
+    parser = OverridesParser.create()
+    parsed = []
+    for override in overrides:
+        try:
+            parsed += parser.parse_overrides([override])
+        except HydraException as error:
+            detail = str(error).splitlines()[0]
+            raise ConfigError(
+                f"cannot read the override {override!r} (expected key=value): {detail}"
+            ) from None
+    return parsed
+
+
+def _explain(schema: type[Schema], overrides: list[Any], error: Exception) -> str:
+    groups = {
+        path.parent.relative_to(CONFIG_DIR).as_posix() for path in CONFIG_DIR.glob("*/**/*.yaml")
+    }
+    for override in overrides:
+        key, value = override.key_or_group, override.get_value_string()
+        if key in groups:
+            choices = sorted(path.stem for path in (CONFIG_DIR / key).glob("*.yaml"))
+            if value not in choices and not override.is_delete():
+                near = suggest(value, choices)
+                hint = f"; did you mean {key}={near}?" if near else ""
+                return (
+                    f"{key}={value}: there is no such choice; accepted: {', '.join(choices)}{hint}"
+                )
+        elif not key.startswith("hydra.") and not is_setting(key, schema):
+            return unknown_key(schema, key, value)
+        elif key.startswith("optimizer.groups.") and f"'{key}'" in str(error):
+            group = ".".join(key.split(".")[:3])
+            return (
+                f"{key}={value}: {group} is not in this configuration; optimizer=grouped has a "
+                f"group for each head, and +{group}.params=[PATTERN] adds one"
+            )
+    # Hydra's own message, without its advice on where to put a plus sign.
+    return re.sub(r"\s+", " ", str(error)).strip()

@@ -1,0 +1,340 @@
+"""Schema of a training run, and the sentences that explain what is wrong with one.
+
+Imports no torch: a configuration is checked, and refused, before torch is loaded.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+
+from models.config import (
+    ArchConfig,
+    Count,
+    CountOrZero,
+    NonNegativeFloat,
+    OutputField,
+    PositiveFloat,
+    Probability,
+    Schema,
+    StrictBool,
+)
+from training.errors import ConfigError
+
+SchemaT = TypeVar("SchemaT", bound=Schema)
+Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
+Device = Literal["auto", "cpu", "cuda"]
+
+
+class ParamGroupConfig(Schema):
+    """Parameters that share their hyperparameters.
+
+    Attributes:
+        params: shell-style patterns on parameter names (`*.lm_head.*`); a parameter belongs to
+            exactly one group.
+        lr: peak learning rate; None takes the run's `lr`.
+        weight_decay: decoupled weight decay; None takes the run's `weight_decay`.
+        max_grad_norm: L2 norm to which the group's gradient is clipped; None does not clip.
+    """
+
+    params: list[str] = Field(min_length=1)
+    lr: NonNegativeFloat | None = None
+    weight_decay: NonNegativeFloat | None = None
+    max_grad_norm: PositiveFloat | None = None
+
+
+class OptimizerConfig(Schema):
+    """Optimizer of everything but the puzzle embedding."""
+
+    name: Literal["adam_atan2", "adamw"] = "adam_atan2"
+    groups: dict[str, ParamGroupConfig] = Field(min_length=1)
+
+
+class LoggerConfig(Schema):
+    """Where metrics go beside `metrics.jsonl`.
+
+    `mode` (W&B): `auto` is online when logged in and the server answers within 10 s, otherwise
+    offline.
+    """
+
+    name: Literal["wandb", "jsonl"] = "wandb"
+    mode: Literal["auto", "online", "offline"] = "auto"
+
+
+class DataConfig(Schema):
+    """A data set by name: where it is expected and the command that builds it."""
+
+    name: str
+    path: str
+    build_command: str
+
+
+class TrainConfig(Schema):
+    """Everything a training run is told. Names and defaults are the published ones where those
+    exist.
+
+    Attributes:
+        data_path, data_paths: training folders (one or several); data_paths_test: test folders when
+            they differ.
+        global_batch_size: sequences per optimizer step, over all ranks.
+        epochs: epochs over the groups; eval_interval: epochs between evaluations (None: only at the
+            end).
+        lr_warmup_steps: optimizer steps; lr_min_ratio: share of `lr` at the end of the cosine.
+        min_eval_interval: evaluations to leave out at the start (the last one is always made).
+        eval_save_outputs: what evaluations write to eval_step_N/ in the run's folder.
+        checkpoint_path: the run's folder; None gives checkpoints/PROJECT/RUN.
+        load_checkpoint: start weights; `resume` looks in the run's folder and comes first.
+        checkpoint_interval: optimizer steps between saves; keep_last and keep_best say how many
+            stay.
+        log_interval: steps whose metrics are gathered on the device before they are written.
+        max_steps: stop and save after this step; the schedule does not change.
+    """
+
+    arch: ArchConfig
+    optimizer: OptimizerConfig
+    logger: LoggerConfig = LoggerConfig()
+    data: DataConfig | None = None
+
+    data_path: str | None = None
+    data_paths: list[str] | None = None
+    data_paths_test: list[str] | None = None
+
+    global_batch_size: Count = 768
+    epochs: Count = 100000
+    eval_interval: Count | None = None
+    min_eval_interval: CountOrZero = 0
+    eval_batch_size: Count | None = None
+    eval_max_examples: Count | None = None
+    eval_save_outputs: list[OutputField] = []
+
+    lr: NonNegativeFloat = 1e-4
+    lr_min_ratio: Probability = 1.0
+    lr_warmup_steps: CountOrZero = 2000
+    beta1: Beta = 0.9
+    beta2: Beta = 0.95
+    weight_decay: NonNegativeFloat = 0.1
+    puzzle_emb_lr: NonNegativeFloat = 1e-2
+    puzzle_emb_weight_decay: NonNegativeFloat = 0.1
+
+    project_name: str | None = None
+    run_name: str | None = None
+    checkpoint_path: str | None = None
+    load_checkpoint: str | None = None
+    resume: Literal["auto", "never"] | CountOrZero = "auto"
+    resume_changed: StrictBool = False
+    checkpoint_interval: Count | None = None
+    checkpoint_every_eval: StrictBool = False
+    keep_last: Annotated[int, Field(strict=True, ge=2)] = 2
+    keep_best: CountOrZero = 0
+
+    seed: Annotated[int, Field(strict=True, ge=0, lt=2**64)] = 0
+    device: Device = "auto"
+    compile: Literal["auto"] | StrictBool = "auto"
+    num_threads: Count | None = None
+    log_interval: Count = 10
+    max_steps: Count | None = None
+
+    @field_validator("project_name", "run_name")
+    @classmethod
+    def _plain_name(cls, name: str | None) -> str | None:
+        if name is not None and (
+            not name.strip() or "/" in name or "\\" in name or "\0" in name or name in (".", "..")
+        ):
+            raise ValueError(
+                f"{name!r} is used as a folder's name: it must not be empty, '.', '..' or "
+                f"contain a slash"
+            )
+        return name
+
+    @field_validator("run_name", "project_name", mode="before")
+    @classmethod
+    def _number_as_name(cls, name: object) -> object:
+        # `run_name=42` reaches us as an integer.
+        return str(name) if isinstance(name, int | float) and not isinstance(name, bool) else name
+
+    @model_validator(mode="after")
+    def _data_is_named(self) -> "TrainConfig":
+        if not self.train_paths:
+            raise ValueError("no training data: set data_path=FOLDER (or data_paths=[FOLDER,...])")
+        return self
+
+    @model_validator(mode="after")
+    def _evaluations_divide_the_epochs(self) -> "TrainConfig":
+        if self.eval_interval is not None and self.epochs % self.eval_interval:
+            nearest = max(1, round(self.epochs / self.eval_interval))
+            raise ValueError(
+                f"eval_interval={self.eval_interval} must divide epochs={self.epochs}: "
+                f"try epochs={nearest * self.eval_interval}, or eval_interval=null for one "
+                "evaluation at the end"
+            )
+        return self
+
+    @property
+    def train_paths(self) -> list[str]:
+        """Folders to train on. `data_paths` comes before `data_path`, as in TRM."""
+        return self.data_paths or ([self.data_path] if self.data_path else [])
+
+    @property
+    def test_paths(self) -> list[str]:
+        """Folders to evaluate on."""
+        return self.data_paths_test or self.train_paths
+
+    @property
+    def epochs_per_iteration(self) -> int:
+        """Epochs between two evaluations."""
+        return self.eval_interval or self.epochs
+
+    @property
+    def num_iterations(self) -> int:
+        """Number of evaluations."""
+        return self.epochs // self.epochs_per_iteration
+
+    def check_world_size(self, world_size: int) -> None:
+        """Raise ConfigError when a batch cannot be cut into equal slices for the ranks."""
+        for name in ("global_batch_size", "eval_batch_size"):
+            size = getattr(self, name)
+            if size is not None and size % world_size:
+                near = max(world_size, round(size / world_size) * world_size)
+                raise ConfigError(
+                    f"{name}={size} must be a multiple of the number of ranks, {world_size}: "
+                    f"try {near}"
+                )
+
+
+# Settings that change nothing of what a run computes; all others must match when it is resumed.
+NEUTRAL_KEYS = frozenset(
+    {
+        "logger",
+        "data",
+        "project_name",
+        "run_name",
+        "checkpoint_path",
+        "load_checkpoint",
+        "resume",
+        "resume_changed",
+        "checkpoint_interval",
+        "checkpoint_every_eval",
+        "keep_last",
+        "keep_best",
+        "min_eval_interval",
+        "eval_batch_size",
+        "eval_max_examples",
+        "eval_save_outputs",
+        "data_paths_test",
+        "device",
+        "compile",
+        "num_threads",
+        "log_interval",
+        "max_steps",
+    }
+)
+
+
+def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
+    """Return 'key: saved -> present' for each setting that differs and changes the result."""
+    flat_saved, flat_present = dict(_flatten(saved)), dict(_flatten(present))
+    changes = []
+    for key in sorted(flat_saved.keys() | flat_present.keys()):
+        if key.split(".")[0] in NEUTRAL_KEYS:
+            continue
+        before, after = flat_saved.get(key, "(not set)"), flat_present.get(key, "(not set)")
+        if before != after:
+            changes.append(f"{key}: {before} -> {after}")
+    return changes
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def validate(schema: type[SchemaT], composed: Mapping[str, Any]) -> SchemaT:
+    """Turn a composed configuration into `schema`.
+
+    Raises:
+        ConfigError: one clause for each fault: the path, the value, what is accepted, the nearest
+            valid name.
+    """
+    try:
+        return schema.model_validate(composed)
+    except ValidationError as error:
+        faults = [_describe(schema, fault) for fault in error.errors()]
+        raise ConfigError("; ".join(dict.fromkeys(faults))) from None
+
+
+def unknown_key(schema: type[BaseModel], path: str, value: object = None) -> str:
+    """Say that `path` is no setting, and which name comes nearest."""
+    shown = path if value is None else f"{path}={value}"
+    hint = suggest(path, setting_paths(schema))
+    return f"unknown setting {shown}" + (f"; did you mean {hint}?" if hint else "")
+
+
+def suggest(path: str, candidates: list[str]) -> str | None:
+    """Return the candidate nearest to `path`: the same section first, then anywhere.
+
+    A `*` in a candidate stands for a free name, such as a parameter group's.
+    """
+    candidates = [_with_free_names(candidate, path) for candidate in candidates]
+    section, _, leaf = path.rpartition(".")
+    siblings = {c.rpartition(".")[2]: c for c in candidates if c.rpartition(".")[0] == section}
+    leaves = {c.rpartition(".")[2]: c for c in reversed(candidates)}
+    for wanted, pool in ((leaf, siblings), (path, {c: c for c in candidates}), (leaf, leaves)):
+        near = difflib.get_close_matches(wanted, pool, n=1, cutoff=0.6)
+        if near:
+            return pool[near[0]]
+    # `hiden` is far from `hidden_size` by ratio but nearly its first word.
+    first_words = {name.split("_")[0]: full for name, full in reversed(siblings.items())}
+    near = difflib.get_close_matches(leaf, first_words, n=1, cutoff=0.7)
+    return first_words[near[0]] if near else None
+
+
+def is_setting(path: str, schema: type[BaseModel]) -> bool:
+    """Return whether `path` names a setting or a section of `schema`."""
+    return any(_with_free_names(known, path) == path for known in setting_paths(schema))
+
+
+def setting_paths(schema: type[BaseModel], prefix: str = "") -> list[str]:
+    """List the dotted paths of all settings of `schema`, sections included; `*` is a free name."""
+    paths = []
+    for name, field in schema.model_fields.items():
+        paths.append(f"{prefix}{name}")
+        for nested, inside in _schemas_in(field.annotation):
+            if inside:
+                paths.append(f"{prefix}{name}{inside}")
+            paths += setting_paths(nested, f"{prefix}{name}{inside}.")
+    return paths
+
+
+def _schemas_in(annotation: Any, inside: str = "") -> Iterator[tuple[type[BaseModel], str]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation, inside
+    for argument in get_args(annotation):
+        yield from _schemas_in(argument, ".*" if get_origin(annotation) is dict else inside)
+
+
+def _with_free_names(candidate: str, path: str) -> str:
+    parts = path.split(".")
+    return ".".join(
+        parts[i] if part == "*" and i < len(parts) else part
+        for i, part in enumerate(candidate.split("."))
+    )
+
+
+def _describe(schema: type[BaseModel], fault: Any) -> str:
+    # Tags of a union appear in pydantic's location but are not part of the path.
+    path = ".".join(
+        str(part) for part in fault["loc"] if not str(part).startswith(("literal[", "constrained-"))
+    )
+    kind, value = fault["type"], fault.get("input")
+    if kind == "extra_forbidden":
+        return unknown_key(schema, path, value)
+    if kind == "value_error":
+        message = str(fault["ctx"]["error"])
+        return f"{path}: {message}" if path else message
+    if kind == "missing":
+        return f"{path} is not set"
+    return f"{path}={value}: {fault['msg'][0].lower()}{fault['msg'][1:]}"

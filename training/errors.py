@@ -1,0 +1,41 @@
+"""Errors that end a run, each with its exit code, so that launchers and schedulers can tell them
+apart.
+"""
+
+from dataset.common import DatasetError
+
+EXIT_CONFIG = 2
+EXIT_DATA = 3
+EXIT_CHECKPOINT = 4
+EXIT_NON_FINITE = 5
+EXIT_PREEMPTED = 75
+
+
+class ConfigError(ValueError):
+    """A setting cannot be used; the message names it, its value and what is accepted."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint is missing, damaged or does not fit; the message names the file."""
+
+
+class NonFiniteError(ArithmeticError):
+    """A loss or gradient was not finite. No update was made from it and nothing is saved."""
+
+
+class Preempted(Exception):
+    """A signal asked the run to stop; its state has been saved."""
+
+
+_EXIT_CODES = {
+    ConfigError: EXIT_CONFIG,
+    DatasetError: EXIT_DATA,
+    CheckpointError: EXIT_CHECKPOINT,
+    NonFiniteError: EXIT_NON_FINITE,
+    Preempted: EXIT_PREEMPTED,
+}
+
+
+def exit_code(error: Exception) -> int | None:
+    """Return the exit code of an error that is meant for people, None for a fault of ours."""
+    return next((code for kind, code in _EXIT_CODES.items() if isinstance(error, kind)), None)

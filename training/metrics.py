@@ -1,0 +1,86 @@
+"""Metrics of the steps, gathered on the device and brought to the host in blocks."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.losses import COUNTED_METRICS, LOSS_METRICS
+from training.distributed import Ranks
+
+
+class MetricBlock:
+    """Holds the sums of up to `capacity` steps on the device; one collective and one copy bring
+    them out.
+
+    Args:
+        names: what each step records: sums over this rank's rows.
+        replicated: what each step records that is the same on all ranks.
+        global_batch_size: divisor of the losses.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        names: tuple[str, ...],
+        replicated: tuple[str, ...],
+        *,
+        global_batch_size: int,
+        ranks: Ranks,
+    ) -> None:
+        self.names = names
+        self.replicated = replicated
+        self.global_batch_size = global_batch_size
+        self.ranks = ranks
+        self._sums = torch.zeros(capacity, len(names), device=ranks.device)
+        self._same = torch.zeros(capacity, len(replicated), device=ranks.device)
+        self._host: list[dict[str, Any]] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether `drain` must come before the next `record`."""
+        return len(self._host) == len(self._sums)
+
+    def record(self, sums: Mapping[str, Tensor], same: Tensor, host: dict[str, Any]) -> None:
+        """Add a step: `sums` 0-dim by name, `same` [replicated], `host` what the host knows, `step`
+        at least.
+        """
+        row = len(self._host)
+        self._sums[row] = torch.stack([sums[name].detach() for name in self.names])
+        self._same[row] = same
+        self._host.append(host)
+
+    def drain(self) -> list[dict[str, Any]]:
+        """Return a record for each step and start anew. Counted metrics are left out where nothing
+        was counted.
+        """
+        rows = len(self._host)
+        if not rows:
+            return []
+        sums = self.ranks.sum_(self._sums[:rows].clone()).tolist()
+        same = self._same[:rows].tolist()
+        records = []
+        for host, step_sums, step_same in zip(self._host, sums, same, strict=True):
+            values = dict(zip(self.names, step_sums, strict=True))
+            shares = shares_of(values, self.global_batch_size)
+            record = host | {f"train/{name}": value for name, value in shares.items()}
+            records.append(record | dict(zip(self.replicated, step_same, strict=True)))
+        self._host = []
+        return records
+
+
+def shares_of(sums: Mapping[str, float], global_batch_size: int) -> dict[str, float]:
+    """Turn sums into what is reported: counted metrics by `count`, losses by the global batch size.
+
+    With a count of 0 the counted metrics are left out: nothing halted, so there is nothing to
+        report.
+    """
+    count = sums["count"]
+    shares = {"count": count}
+    for name, value in sums.items():
+        if name in COUNTED_METRICS and count > 0:
+            shares[name] = value / count
+        elif name in LOSS_METRICS:
+            shares[name] = value / global_batch_size
+    return shares

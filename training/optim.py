@@ -1,0 +1,160 @@
+"""Which parameter has which optimizer, rate, decay and clipping; and the one buffer all gradients
+live in.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from training.adam_atan2 import AdamATan2
+from training.config import OptimizerConfig, ParamGroupConfig, TrainConfig
+from training.distributed import Ranks
+from training.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ParamGroup:
+    """Parameters that share hyperparameters, by name, in the model's order."""
+
+    name: str
+    params: dict[str, nn.Parameter]
+    lr: float
+    weight_decay: float
+    max_grad_norm: float | None
+
+
+def assign_groups(
+    named_parameters: Iterable[tuple[str, nn.Parameter]],
+    configs: Mapping[str, ParamGroupConfig],
+    *,
+    lr: float,
+    weight_decay: float,
+) -> list[ParamGroup]:
+    """Give every trainable parameter to exactly one group.
+
+    Args:
+        named_parameters: of the model; those that need no gradient are left out.
+        configs: groups by name; `lr` and `weight_decay` stand in where a group sets none.
+    Raises:
+        ConfigError: a group matches nothing, or a parameter is in no group or in several.
+    """
+    parameters = {
+        name: parameter for name, parameter in named_parameters if parameter.requires_grad
+    }
+    owners = {
+        name: [
+            g for g, config in configs.items() if any(fnmatchcase(name, p) for p in config.params)
+        ]
+        for name in parameters
+    }
+    orphans = [name for name, groups in owners.items() if not groups]
+    if orphans:
+        raise ConfigError(f"optimizer.groups: no group matches {', '.join(orphans)}")
+    for name, groups in owners.items():
+        if len(groups) > 1:
+            raise ConfigError(
+                f"optimizer.groups: {name} is matched by several groups: {', '.join(groups)}"
+            )
+    for group, config in configs.items():
+        if [group] not in owners.values():
+            raise ConfigError(
+                f"optimizer.groups.{group}: params={config.params} match no parameter; there are "
+                f"{', '.join(parameters)}"
+            )
+    return [
+        ParamGroup(
+            name=group,
+            params={name: p for name, p in parameters.items() if owners[name] == [group]},
+            lr=lr if config.lr is None else config.lr,
+            weight_decay=weight_decay if config.weight_decay is None else config.weight_decay,
+            max_grad_norm=config.max_grad_norm,
+        )
+        for group, config in configs.items()
+    ]
+
+
+def groups_of(model: nn.Module, config: TrainConfig) -> list[ParamGroup]:
+    """Apply the run's configuration to a model's parameters."""
+    return assign_groups(
+        model.named_parameters(),
+        config.optimizer.groups,
+        lr=config.lr,
+        weight_decay=config.weight_decay,
+    )
+
+
+def build_optimizer(
+    config: OptimizerConfig, groups: list[ParamGroup], betas: tuple[float, float]
+) -> Optimizer:
+    """Build the optimizer with one torch parameter group for each of ours, in order, each with its
+    peak rate.
+    """
+    torch_groups = [
+        {"params": list(group.params.values()), "lr": group.lr, "weight_decay": group.weight_decay}
+        for group in groups
+    ]
+    if config.name == "adam_atan2":
+        return AdamATan2(torch_groups, betas=betas)
+    return torch.optim.AdamW(torch_groups, betas=betas, fused=True)
+
+
+def hold_optimizer(optimizer: Optimizer, hold: Tensor) -> None:
+    """Make the next steps change nothing where `hold` (bool []) is true, without asking the
+    host.
+    """
+    if isinstance(optimizer, AdamATan2):
+        optimizer.hold = hold
+    else:
+        # The name under which torch's fused optimizers expect a gradient scaler's verdict.
+        optimizer.found_inf = hold.float()  # type: ignore[attr-defined]
+
+
+class GradientBucket:
+    """All gradients in one float32 buffer, group by group: one collective, one norm for each group.
+
+    Two further numbers ride along in the sum over the ranks: how many ranks saw something that is
+    not finite, and how many were asked to stop.
+    """
+
+    def __init__(self, groups: list[ParamGroup], device: torch.device) -> None:
+        self.groups = groups
+        sizes = [sum(p.numel() for p in group.params.values()) for group in groups]
+        self.flat = torch.zeros(sum(sizes) + 2, device=device)
+        *self.group_slices, self.signals = self.flat.split([*sizes, 2])
+        for group, part in zip(groups, self.group_slices, strict=True):
+            pieces = part.split([p.numel() for p in group.params.values()])
+            for parameter, piece in zip(group.params.values(), pieces, strict=True):
+                parameter.grad = piece.view_as(parameter)
+
+    def zero_(self) -> None:
+        """Forget all gradients and signals."""
+        self.flat.zero_()
+
+    def reduce(self, ranks: Ranks, *, finite: Tensor, stop: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Add up the gradients of all ranks.
+
+        Args:
+            finite: bool [], whether this rank's loss and sparse gradients are.
+            stop: whether this rank was asked to stop.
+        Returns:
+            norms: float32 [groups], L2 norm of each group's gradient before clipping.
+            hold: bool [], true when anything was not finite on any rank.
+            stop: bool [], true when any rank was asked to stop; like `hold` the same on all ranks.
+        """
+        self.signals[0] = (~finite).float()
+        self.signals[1] = float(stop)
+        ranks.sum_(self.flat)
+        norms = torch.stack([part.norm() for part in self.group_slices])
+        hold = (self.signals[0] > 0) | ~norms.isfinite().all()
+        return norms, hold, self.signals[1] > 0
+
+    def clip_(self, norms: Tensor, hold: Tensor) -> None:
+        """Clip the groups that ask for it, and zero everything where `hold` is true."""
+        for group, part, norm in zip(self.groups, self.group_slices, norms, strict=True):
+            if group.max_grad_norm is not None:
+                part.mul_((group.max_grad_norm / (norm + 1e-6)).clamp_max(1.0))
+        self.flat.masked_fill_(hold, 0.0)
