@@ -1,0 +1,182 @@
+"""Measure a trained model on puzzles: python evaluate.py checkpoint=PATH [KEY=VALUE ...].
+
+PATH is a run's folder (its newest good checkpoint), a checkpoint in it, or a published `step_N`
+file. With several processes: torchrun --nproc-per-node N evaluate.py checkpoint=PATH.
+
+Needs neither the training data nor an optimizer. What can be checked is checked before torch is
+loaded, so that a mistake answers at once.
+"""
+
+import contextlib
+import faulthandler
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dataset.common import DatasetError
+from evaluation.config import EvalConfig
+from evaluation.metrics import SetResult
+from evaluation.report import as_json, pooled, table
+from puzzle_dataset import PuzzleDataset
+from training.checkpoint import write_atomically
+from training.composition import load_config, run_entry_point
+from training.data import facts_of, require_folder
+from training.errors import ConfigError
+from training.tracking import warn
+from training.trained_model import TrainedModel, find_trained_model
+
+
+def main(overrides: list[str]) -> None:
+    """Compose, validate, check everything that needs no torch, then evaluate."""
+    config = load_config(EvalConfig, "cfg_evaluate", overrides)
+    trained = find_trained_model(Path(config.checkpoint), warn)
+    batch_size = global_batch_size(config, trained, int(os.environ.get("WORLD_SIZE", "1")))
+    dataset = open_dataset(config, trained)
+    trained.require_fit(facts_of(dataset), str(dataset.split_dirs[0]))
+    output = output_path(config, trained)
+    require_writable(output)
+    run(config, trained, dataset, batch_size, output)
+
+
+def run(
+    config: EvalConfig,
+    trained: TrainedModel,
+    dataset: PuzzleDataset,
+    batch_size: int,
+    output: Path,
+) -> None:
+    """Load torch, wire the parts together, measure and report."""
+    import torch
+
+    from evaluation.outputs import OutputError, OutputFiles
+    from evaluation.runner import evaluate
+    from puzzle_dataset import EvalBatches
+    from training.device import prepare_host, resolve_device, resolve_dtype
+    from training.distributed import Ranks
+    from training.state import environment
+
+    device_type = resolve_device(config.device)
+    overrides = config.arch_overrides.model_dump(exclude_none=True)
+    arch = resolve_dtype(trained.run.arch.model_copy(update=overrides), device_type)
+    prepare_host(config.num_threads)
+    with Ranks(device_type) as ranks:
+        source = str(dataset.split_dirs[0])
+        model = trained.load(arch, facts_of(dataset), source, ranks.device)
+        compiles = device_type == "cuda" if config.compile == "auto" else config.compile
+        batches = EvalBatches(
+            dataset,
+            global_batch_size=batch_size,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+            max_examples=config.max_examples,
+        )
+        forward = torch.compile(model, dynamic=False) if compiles else model
+        folder = output.with_name(f"{output.stem}_outputs")
+        try:
+            with (
+                OutputFiles(folder, config.save_outputs, batches, ranks)
+                if config.save_outputs
+                else contextlib.nullcontext()
+            ) as save:
+                results = evaluate(
+                    forward, model, batches, ranks, save=save, show_progress=ranks.is_main
+                )
+        except OutputError as error:
+            raise ConfigError(f"save_outputs: {error}") from None
+        if ranks.is_main:
+            facts = {
+                "checkpoint": str(trained.weights),
+                "step": trained.step,
+                "arch": arch.model_dump(mode="json"),
+                "data": [str(folder) for folder in dataset.split_dirs],
+                "data_fingerprint": dataset.fingerprint(),
+                "max_examples": config.max_examples,
+                "global_batch_size": batch_size,
+                "environment": environment(ranks, arch.forward_dtype),
+            }
+            report(results, facts, output)
+
+
+def global_batch_size(config: EvalConfig, trained: TrainedModel, world_size: int) -> int:
+    """Return the batch size asked for, or the run's, rounded up to a multiple of the ranks.
+
+    Raises:
+        ConfigError: the one asked for is no multiple of the ranks.
+    """
+    if config.global_batch_size is None:
+        return -(-trained.run.global_batch_size // world_size) * world_size
+    if config.global_batch_size % world_size:
+        near = max(world_size, round(config.global_batch_size / world_size) * world_size)
+        raise ConfigError(
+            f"global_batch_size={config.global_batch_size} must be a multiple of the number of "
+            f"ranks, {world_size}: try {near}"
+        )
+    return config.global_batch_size
+
+
+def open_dataset(config: EvalConfig, trained: TrainedModel) -> PuzzleDataset:
+    """Open the data asked for, or the run's.
+
+    Raises:
+        ConfigError: neither names a folder.
+        DatasetError: names the folder or file at fault.
+    """
+    folders = config.data_folders or trained.run.data_folders(config.split)
+    if not folders:
+        raise ConfigError(
+            f"{trained.weights} does not say what it was trained on: set data_path=FOLDER"
+        )
+    for folder in folders:
+        try:
+            require_folder(folder, trained.run.data)
+        except DatasetError as error:
+            hint = "" if config.data_folders else " (the run's own; data_path=FOLDER names another)"
+            raise DatasetError(f"{error}{hint}") from None
+    return PuzzleDataset(folders, config.split)
+
+
+def output_path(config: EvalConfig, trained: TrainedModel) -> Path:
+    """Return where the result goes: by default eval_step_N.json in the run's folder."""
+    if config.output is not None:
+        return Path(config.output)
+    return trained.weights.parent / f"eval_{trained.weights.name}.json"
+
+
+def require_writable(output: Path) -> None:
+    """Raise ConfigError when a file cannot be written at `output`; creates its folder."""
+    try:
+        if output.is_dir():
+            raise ConfigError(f"output={output}: is a folder, expected a file's name")
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=output.parent):
+            pass
+    except OSError as error:
+        raise ConfigError(f"output={output}: cannot be written: {error.strerror}") from None
+
+
+def report(results: Mapping[str, SetResult], facts: dict[str, Any], output: Path) -> None:
+    """Write the result as JSON and print it as a table."""
+    content = json.dumps(facts | as_json(results), indent=1, allow_nan=False)
+    try:
+        write_atomically(output, content + "\n")
+    except OSError as error:
+        raise ConfigError(f"output={output}: cannot be written: {error.strerror}") from None
+    exact = pooled(results).get("exact_accuracy")
+    shown = "no puzzle has labels" if exact is None else f"{exact:.4f}"
+    sys.stdout.write(
+        f"checkpoint: {facts['checkpoint']}\n"
+        f"data: {', '.join(facts['data'])}\n\n"
+        f"{table(results)}\n"
+        "in brackets: 95 % confidence intervals\n\n"
+        f"written: {output}\n"
+        f"exact_accuracy: {shown}\n"
+    )
+
+
+if __name__ == "__main__":
+    faulthandler.enable()
+    run_entry_point(EvalConfig, "cfg_evaluate", main, str(__doc__))

@@ -1,0 +1,114 @@
+"""Schemas of `evaluate.py` and `scripts/solve.py`. Imports no torch."""
+
+from typing import Literal
+
+from pydantic import field_validator, model_validator
+
+from models.config import (
+    AttentionBackend,
+    Count,
+    ForwardDtype,
+    OutputField,
+    Schema,
+    StrictBool,
+)
+
+Device = Literal["auto", "cpu", "cuda"]
+
+
+class KernelOverrides(Schema):
+    """How a trained model computes, which has no weights; None: as recorded."""
+
+    attention: AttentionBackend | None = None
+    forward_dtype: ForwardDtype | None = None
+
+
+class ArchOverrides(KernelOverrides):
+    """What may differ from the trained architecture because it has no weights; None: as recorded.
+
+    Attributes:
+        halt_max_steps: ACT steps that every puzzle takes.
+    """
+
+    halt_max_steps: Count | None = None
+
+
+class EvalConfig(Schema):
+    """Everything an evaluation is told; None stands for what the checkpoint recorded.
+
+    Attributes:
+        checkpoint: a run's folder, a checkpoint in it, or a published `step_N` file.
+        data_path, data_paths: folders to evaluate on (one or several).
+        global_batch_size: puzzles at a time, over all ranks.
+        max_examples: measure the first rows of each set only.
+        save_outputs: fields to write beside the result, see `evaluation.outputs`.
+        num_threads: CPU threads of a rank.
+        output: the JSON file; None gives eval_step_N.json in the run's folder.
+    """
+
+    checkpoint: str
+    data_path: str | None = None
+    data_paths: list[str] | None = None
+    split: Literal["test", "train"] = "test"
+    global_batch_size: Count | None = None
+    max_examples: Count | None = None
+    save_outputs: list[OutputField] = []
+    arch_overrides: ArchOverrides = ArchOverrides()
+    device: Device = "auto"
+    compile: Literal["auto"] | StrictBool = "auto"
+    num_threads: Count | None = None
+    output: str | None = None
+
+    @field_validator("checkpoint", mode="before")
+    @classmethod
+    def _checkpoint_is_given(cls, path: object) -> object:
+        return _require_checkpoint(path)
+
+    @property
+    def data_folders(self) -> list[str]:
+        """Folders asked for; empty: those of the run. `data_paths` comes before `data_path`."""
+        return self.data_paths or ([self.data_path] if self.data_path else [])
+
+
+class SolveConfig(Schema):
+    """What `scripts/solve.py` is told: a model, and one source of puzzles (else standard input).
+
+    Attributes:
+        checkpoint: as for an evaluation.
+        puzzle: the cells row by row, '.' or '0' where empty.
+        file: a text file with a puzzle on each line; '-' is standard input.
+        count: the first puzzles of a data set, `data_path` or the run's.
+        steps: ACT steps; None: as many as in training.
+        num_threads: CPU threads.
+    """
+
+    checkpoint: str
+    puzzle: str | None = None
+    file: str | None = None
+    count: Count | None = None
+    data_path: str | None = None
+    split: Literal["test", "train"] = "test"
+    steps: Count | None = None
+    arch_overrides: KernelOverrides = KernelOverrides()
+    device: Device = "auto"
+    num_threads: Count | None = None
+
+    @field_validator("checkpoint", mode="before")
+    @classmethod
+    def _checkpoint_is_given(cls, path: object) -> object:
+        return _require_checkpoint(path)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "SolveConfig":
+        given = [name for name in ("puzzle", "file", "count") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} are both set; choose one source of puzzles")
+        if self.data_path is not None and self.count is None:
+            raise ValueError("data_path needs count=N, the number of its puzzles to solve")
+        return self
+
+
+def _require_checkpoint(path: object) -> object:
+    if path is None or path == "":
+        raise ValueError("set it to a run's folder, a checkpoint in it, or a published step_N file")
+    return path

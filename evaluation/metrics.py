@@ -1,0 +1,93 @@
+"""What is reported of a test set: means over its rows, each with a 95 % confidence interval.
+
+All is computed in float64 on the host from the rows' own values, in test order, so that the same
+rows give the same figures however many ranks measured them. Imports no torch.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+# Rows with a yes or no; over the labelled rows.
+SHARES = ("exact_accuracy", "q_halt_accuracy")
+# Over the labelled rows; the rows of a set whose labels are all ignored enter none of these.
+COUNTED = ("accuracy", *SHARES, "steps")
+# Over all rows of the set. A row without labels has lm_loss 0 and counts as right for q_halt_loss,
+# as in training.
+LOSSES = ("lm_loss", "q_halt_loss")
+
+_Z95 = 1.959963984540054  # A normal distribution holds 95 % within so many standard deviations.
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its 95 % confidence interval; None where a single row says nothing of spread.
+
+    The rows are taken as a sample of all puzzles of their kind: the interval is for those.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class SetResult:
+    """The figures of one test set.
+
+    Attributes:
+        num_examples: rows of the set that were measured, padding never included.
+        count: those that have labels.
+        metrics: estimates by name, of COUNTED and LOSSES; names without a single row are left out.
+    """
+
+    num_examples: int
+    count: int
+    metrics: dict[str, Estimate]
+
+
+def summarize(rows: Mapping[str, np.ndarray]) -> SetResult:
+    """Reduce the rows of a set, [num_examples] each, to what is reported.
+
+    Args:
+        rows: `count` (1 where the row has labels, else 0), COUNTED (0 where `count` is) and LOSSES.
+    """
+    labelled = rows["count"] > 0
+    num_examples, count = len(labelled), int(labelled.sum())
+    metrics = {}
+    if count:
+        for name in COUNTED:
+            values = rows[name][labelled]
+            metrics[name] = wilson(int(values.sum()), count) if name in SHARES else normal(values)
+    if num_examples:
+        metrics |= {name: normal(rows[name]) for name in LOSSES}
+    if "accuracy" in metrics:
+        metrics["accuracy"] = _within_0_and_1(metrics["accuracy"])
+    return SetResult(num_examples, count, metrics)
+
+
+def wilson(successes: int, trials: int) -> Estimate:
+    """Return a share with its Wilson score interval, which has a width even at 0 and 1."""
+    share, z2 = successes / trials, _Z95**2
+    center = (share + z2 / (2 * trials)) / (1 + z2 / trials)
+    half = _Z95 / (1 + z2 / trials) * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2))
+    # At 0 and 1 the bound is the share itself; rounding would put it just beyond.
+    return Estimate(share, min(max(center - half, 0.0), share), max(min(center + half, 1.0), share))
+
+
+def normal(values: np.ndarray) -> Estimate:
+    """Return the mean of one value or more with mean +- 1.96 standard errors."""
+    wide = np.ascontiguousarray(values, dtype=np.float64)
+    mean = float(wide.mean())
+    if len(wide) < 2:
+        return Estimate(mean, None, None)
+    half = _Z95 * float(wide.std(ddof=1)) / math.sqrt(len(wide))
+    return Estimate(mean, mean - half, mean + half)
+
+
+def _within_0_and_1(estimate: Estimate) -> Estimate:
+    if estimate.low is None or estimate.high is None:
+        return estimate
+    return Estimate(estimate.value, max(estimate.low, 0.0), min(estimate.high, 1.0))

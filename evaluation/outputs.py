@@ -1,0 +1,171 @@
+"""Saved outputs of an evaluation: one `.npy` file for each field and set, written row by row.
+
+Rank 0 writes, in test order, to hidden temporary files; when the evaluation is complete they are
+fsynced and take their names. An evaluation that fails leaves none. Nothing is held in memory
+beyond a batch, and the files are not mapped: a full disk is an error, never a SIGBUS.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+from torch import Tensor
+
+from models.losses import LossOutput
+from puzzle_dataset import EvalBatches
+from training.distributed import Ranks
+
+_OUTPUTS: dict[str, Callable[[LossOutput], Tensor]] = {
+    "inputs": lambda step: step.carry.examples["inputs"],
+    "labels": lambda step: step.carry.examples["labels"],
+    "puzzle_identifiers": lambda step: step.carry.examples["puzzle_identifiers"],
+    "preds": lambda step: step.output.logits.argmax(-1),
+    "logits": lambda step: step.output.logits,
+    "q_halt_logits": lambda step: step.output.q_halt_logits,
+    "q_continue_logits": lambda step: step.output.q_continue_logits,
+}
+
+
+class OutputError(OSError):
+    """An output cannot be written; the message names the file and the reason."""
+
+
+class OutputFiles:
+    """The files FOLDER/SET__FIELD.npy of one evaluation; a context that completes or removes them.
+
+    Fields, of N rows in test order: inputs, labels (-100 where ignored) int32 [N, S] and
+    puzzle_identifiers int32 [N], as the model saw them; preds uint8 [N, S] (int32 when the
+    vocabulary needs it), the most likely token of each cell; logits float32 [N, S, V];
+    q_halt_logits and q_continue_logits float32 [N]. Outputs are those of the last ACT step.
+
+    Args:
+        folder: created when it is missing.
+        fields: names as above.
+        batches: what will be evaluated.
+        ranks: all of them take part in every call.
+    Raises:
+        ValueError: a field is unknown; names it and the accepted ones.
+        OutputError: rank 0 cannot write; raised on every rank, names the file.
+    """
+
+    def __init__(
+        self, folder: Path, fields: Sequence[str], batches: EvalBatches, ranks: Ranks
+    ) -> None:
+        for field in fields:
+            if field not in _OUTPUTS:
+                raise ValueError(
+                    f"there is no output {field!r} to save; accepted: {', '.join(_OUTPUTS)}"
+                )
+        self._folder, self._fields, self._ranks = folder, tuple(dict.fromkeys(fields)), ranks
+        self._files: dict[tuple[str, str], _GrowingArray] = {}
+        self._on_main(lambda: self._open(batches))
+
+    def _open(self, batches: EvalBatches) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        metadata = batches.dataset.metadata
+        formats = _row_formats(metadata.seq_len, metadata.vocab_size)
+        for name, num_examples in batches.num_examples.items():
+            for field in self._fields:
+                dtype, shape = formats[field]
+                path = self._folder / f"{name}__{field}.npy"
+                self._files[name, field] = _GrowingArray(path, dtype, (num_examples, *shape))
+
+    def write(self, set_name: str, step: LossOutput, count: int) -> None:
+        """Append a batch of a set; each rank gives its slice, the first `count` rows are real."""
+        gathered = {}
+        for field in self._fields:
+            values = _OUTPUTS[field](step)
+            # NumPy has no bfloat16.
+            values = values.float() if values.is_floating_point() else values.int()
+            gathered[field] = self._ranks.gather_rows(values)
+
+        def append() -> None:
+            for field, rows in gathered.items():
+                assert rows is not None
+                self._files[set_name, field].append(rows[:count].numpy())
+
+        self._on_main(append)
+
+    def __enter__(self) -> "OutputFiles":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self._discard()
+            return
+        self._on_main(self._complete)
+
+    def _complete(self) -> None:
+        for file in self._files.values():
+            file.complete()
+
+    def _discard(self) -> None:
+        for file in self._files.values():
+            file.discard()
+
+    def _on_main(self, action: Callable[[], None]) -> None:
+        """Act on rank 0, and fail on all ranks when that fails: the others would wait for ever."""
+        failure = None
+        if self._ranks.is_main:
+            try:
+                action()
+            except OSError as error:
+                self._discard()
+                failure = f"{error.filename or self._folder}: {error.strerror or error}"
+        failure = self._ranks.broadcast_object(failure)
+        if failure is not None:
+            raise OutputError(failure)
+
+
+class _GrowingArray:
+    """A `.npy` file whose header promises `shape` and whose rows are appended."""
+
+    def __init__(self, path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+        self._path, self._dtype, self._shape = path, dtype, shape
+        self._temporary = path.with_name(f".{path.name}.tmp")
+        self._num_rows = 0
+        self._file = self._temporary.open("wb")
+        header = {
+            "descr": np.lib.format.dtype_to_descr(self._dtype),
+            "fortran_order": False,
+            "shape": shape,
+        }
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+    def append(self, rows: np.ndarray) -> None:
+        assert rows.shape[1:] == self._shape[1:]
+        self._file.write(np.ascontiguousarray(rows, self._dtype).data)
+        self._num_rows += len(rows)
+
+    def complete(self) -> None:
+        assert self._num_rows == self._shape[0], "not every row was written"
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._temporary.replace(self._path)
+
+    def discard(self) -> None:
+        with contextlib.suppress(OSError):  # What is still buffered may not fit on the disk.
+            self._file.close()
+        self._temporary.unlink(missing_ok=True)
+
+
+def _row_formats(seq_len: int, vocab_size: int) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
+    cells, number, token = np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.uint8)
+    return {
+        "inputs": (cells, (seq_len,)),
+        "labels": (cells, (seq_len,)),
+        "puzzle_identifiers": (cells, ()),
+        "preds": (token if vocab_size <= 256 else cells, (seq_len,)),
+        "logits": (number, (seq_len, vocab_size)),
+        "q_halt_logits": (number, ()),
+        "q_continue_logits": (number, ()),
+    }

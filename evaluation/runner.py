@@ -1,0 +1,108 @@
+"""Run a model over test sets: every puzzle takes all ACT steps, the last answer is measured."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from evaluation.metrics import COUNTED, LOSSES, SetResult, summarize
+from evaluation.outputs import OutputFiles
+from evaluation.report import flatten
+from models.act import ACTCarry, Examples
+from models.losses import ACTLossHead, LossOutput
+from puzzle_dataset import Batch, EvalBatches
+from training.distributed import Ranks
+
+__all__ = ["Forward", "evaluate", "flatten", "think"]
+
+_ROW_VALUES = ("count", *COUNTED, *LOSSES)
+
+
+class Forward(Protocol):
+    """A model with its loss, plain or compiled: one ACT step."""
+
+    def __call__(self, carry: ACTCarry, offered: Examples) -> LossOutput: ...
+
+
+def evaluate(
+    forward: Forward,
+    model: ACTLossHead,
+    batches: EvalBatches,
+    ranks: Ranks,
+    *,
+    save: OutputFiles | None = None,
+    show_progress: bool = False,
+) -> dict[str, SetResult]:
+    """Measure a model on all sets of `batches`; every rank returns the same.
+
+    As the published models are, it is measured after `halt_max_steps` ACT steps, whatever Q says.
+    The rows' values are brought together in test order and reduced on the host, padded rows left
+    out: counts and reductions do not depend on the number of ranks or the batch size. (A value
+    itself may differ in its last bits where a kernel adds up another batch shape in another order.)
+
+    Args:
+        forward: `model` or its compiled form.
+        model: on the device of `ranks`; put into evaluation mode while this runs.
+        batches: of this rank.
+        save: receives the outputs of the last step; completed by its own context.
+        show_progress: whether to draw a bar of the batches on standard error.
+    Returns:
+        the result of each set, by name, in the order of the data set; empty sets included.
+    """
+    rows: dict[str, list[Tensor]] = {name: [] for name in batches.num_examples}
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            for name, batch, count, _ in tqdm(
+                batches,
+                disable=not show_progress,
+                unit="batch",
+                desc="evaluating",
+                dynamic_ncols=True,
+            ):
+                step = think(forward, model, _on_device(batch, ranks.device))
+                rows[name].append(torch.stack([step.rows[key] for key in _ROW_VALUES], dim=-1))
+                if save is not None:
+                    save.write(name, step, count)
+    finally:
+        model.train(was_training)
+    return {
+        name: summarize(_gather(rows[name], num_examples, ranks))
+        for name, num_examples in batches.num_examples.items()
+    }
+
+
+def think(forward: Forward, model: ACTLossHead, examples: Examples) -> LossOutput:
+    """Run all ACT steps on fresh examples, in evaluation mode; returns the last step."""
+    carry = model.initial_carry(examples)
+    for _ in range(model.model.halt_max_steps - 1):
+        carry = forward(carry, examples).carry
+    return forward(carry, examples)
+
+
+def _on_device(batch: Batch, device: torch.device) -> Examples:
+    arrays = {
+        "inputs": batch.inputs,
+        "labels": batch.labels,
+        "puzzle_identifiers": batch.puzzle_identifiers,
+    }
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    if device.type == "cuda":
+        return {
+            name: tensor.pin_memory().to(device, non_blocking=True)
+            for name, tensor in tensors.items()
+        }
+    return tensors
+
+
+def _gather(local: list[Tensor], num_examples: int, ranks: Ranks) -> Mapping[str, np.ndarray]:
+    """Bring the row values [b, M] of all batches and ranks together: [num_examples] by name."""
+    if not local:
+        return {name: np.zeros(0, np.float32) for name in _ROW_VALUES}
+    by_rank = ranks.concat(torch.stack(local).unsqueeze(0))  # [rank, batch, b, M]
+    values = by_rank.transpose(0, 1).reshape(-1, len(_ROW_VALUES))[:num_examples].float().cpu()
+    return dict(zip(_ROW_VALUES, values.numpy().T, strict=True))

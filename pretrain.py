@@ -1,0 +1,159 @@
+"""Train a model: python pretrain.py [KEY=VALUE ...], or torchrun --nproc-per-node N pretrain.py
+[KEY=VALUE ...].
+
+The configuration, the data and the run's folder are checked before torch is loaded, so that a
+mistake answers at once.
+"""
+
+import faulthandler
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tqdm import tqdm
+
+from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
+from training.checkpoint import Checkpoint
+from training.composition import load_config, run_entry_point
+from training.config import TrainConfig
+from training.data import facts_of, open_data, require_batches
+from training.errors import ConfigError
+from training.run_dir import (
+    find_checkpoint,
+    prepare_run_dir,
+    require_start_weights,
+    save_config,
+    set_aside_newer,
+    with_names,
+)
+from training.tracking import open_tracker, warn
+
+
+def main(overrides: list[str]) -> None:
+    """Compose, validate, check everything that needs no torch, then train."""
+    config = load_config(TrainConfig, "cfg_pretrain", overrides)
+    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    config.check_world_size(world_size)
+    train_set, test_set = open_data(config, check_values=rank == 0, warn=warn)
+    require_batches(config, train_set)
+    fingerprint = train_set.fingerprint()
+    checkpoint = None
+    if config.checkpoint_path or config.run_name:
+        # Otherwise the run gets a new random name, and with it an empty folder.
+        config = with_names(config)
+        run_dir = Path(str(config.checkpoint_path))
+        prepare_run_dir(run_dir)
+        checkpoint = find_checkpoint(config, run_dir, facts_of(train_set), fingerprint, warn)
+    if checkpoint is None and config.load_checkpoint is not None:
+        require_start_weights(config.load_checkpoint)
+    train(config, train_set, test_set, fingerprint, checkpoint)
+
+
+def train(
+    config: TrainConfig,
+    train_set: PuzzleDataset,
+    test_set: PuzzleDataset | None,
+    fingerprint: str,
+    checkpoint: Checkpoint | None,
+) -> None:
+    """Load torch, wire the parts together and fit."""
+    import torch
+
+    from evaluation.outputs import OutputFiles
+    from evaluation.runner import evaluate, flatten
+    from models.attention import require_backend
+    from models.losses import ACTLossHead
+    from models.registry import build_model
+    from training.device import prepare_host, resolve_device, resolve_dtype
+    from training.distributed import Ranks
+    from training.trainer import Trainer
+    from training.weights import load_start_weights
+
+    device_type = resolve_device(config.device)
+    arch = resolve_dtype(config.arch, device_type)
+    prepare_host(config.num_threads)
+    with Ranks(device_type) as ranks:
+        try:
+            require_backend(arch.attention, ranks.device)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        say = print_line if ranks.is_main else lambda line: None
+        config = ranks.broadcast_object(with_names(config))
+        run_dir = Path(str(config.checkpoint_path))
+        if ranks.is_main:
+            prepare_run_dir(run_dir)
+            save_config(run_dir, config)
+
+        facts = facts_of(train_set)
+        batches = TrainBatches(
+            train_set,
+            seed=config.seed,
+            global_batch_size=config.global_batch_size,
+            epochs_per_iter=config.epochs_per_iteration,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+        )
+        torch.manual_seed(config.seed)
+        model = build_model(arch, facts).to(ranks.device)
+        model.prepare(batches.local_batch_size)
+        if checkpoint is None and config.load_checkpoint is not None:
+            load_start_weights(model, Path(config.load_checkpoint), warn)
+        ranks.broadcast_(list(model.state_dict().values()))
+        compiles = device_type == "cuda" if config.compile == "auto" else config.compile
+        forward = torch.compile(model, dynamic=False) if compiles else model
+
+        def evaluate_now(model: ACTLossHead, step: int) -> Mapping[str, float]:
+            if test_set is None:
+                return {}
+            eval_batches = EvalBatches(
+                test_set,
+                global_batch_size=config.eval_batch_size or config.global_batch_size,
+                rank=ranks.rank,
+                world_size=ranks.world_size,
+                max_examples=config.eval_max_examples,
+            )
+            if not config.eval_save_outputs:
+                return flatten(evaluate(forward, model, eval_batches, ranks))
+            folder = run_dir / f"eval_step_{step}"
+            with OutputFiles(folder, config.eval_save_outputs, eval_batches, ranks) as save:
+                return flatten(evaluate(forward, model, eval_batches, ranks, save=save))
+
+        say(
+            f"{arch.name}: {sum(p.numel() for p in model.parameters()):,} parameters, "
+            f"{arch.forward_dtype}, {ranks}"
+        )
+        say(f"run folder: {run_dir}")
+        if checkpoint is not None and ranks.is_main:
+            for path in set_aside_newer(run_dir, checkpoint.step):
+                say(f"set aside: {path}")
+        with open_tracker(config, run_dir, checkpoint, is_main=ranks.is_main) as tracker:
+            trainer = Trainer(
+                config,
+                facts=facts,
+                fingerprint=fingerprint,
+                model=model,
+                forward=forward,
+                forward_dtype=arch.forward_dtype,
+                batches=batches,
+                evaluate=evaluate_now,
+                ranks=ranks,
+                run_dir=run_dir,
+                tracker=tracker,
+                show_progress=ranks.is_main,
+                say=say,
+            )
+            if checkpoint is not None:
+                trainer.resume(checkpoint)
+            trainer.fit()
+
+
+def print_line(line: str) -> None:
+    """Say something to people, above the progress bar if there is one."""
+    tqdm.write(line)
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    faulthandler.enable()
+    run_entry_point(TrainConfig, "cfg_pretrain", main, str(__doc__))

@@ -1,0 +1,76 @@
+from typing import Any
+
+import pytest
+
+from evaluation.config import EvalConfig, SolveConfig
+from training.composition import load_config
+from training.errors import ConfigError
+
+
+def test_the_yaml_defaults_are_those_of_the_schemas() -> None:
+    evaluation = load_config(EvalConfig, "cfg_evaluate", ["checkpoint=x"])
+    solving = load_config(SolveConfig, "cfg_solve", ["checkpoint=x"])
+    assert evaluation == EvalConfig(checkpoint="x")
+    assert solving == SolveConfig(checkpoint="x")
+
+
+def test_every_setting_is_in_the_yaml() -> None:
+    # Otherwise `key=value` would need a plus sign.
+    config = load_config(
+        EvalConfig,
+        "cfg_evaluate",
+        [
+            "checkpoint=x",
+            "data_path=d",
+            "data_paths=[a,b]",
+            "split=train",
+            "global_batch_size=4",
+            "max_examples=3",
+            "save_outputs=[preds]",
+            "arch_overrides.attention=math",
+            "arch_overrides.forward_dtype=float32",
+            "arch_overrides.halt_max_steps=2",
+            "device=cpu",
+            "compile=false",
+            "num_threads=1",
+            "output=o.json",
+        ],
+    )
+    unset = [name for name in EvalConfig.model_fields if getattr(config, name) in (None, [])]
+    assert unset == []
+    assert config.data_folders == ["a", "b"]
+    assert EvalConfig(checkpoint="x", data_path="d").data_folders == ["d"]
+    assert EvalConfig(checkpoint="x").data_folders == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        ([], ["checkpoint", "run's folder"]),
+        (["checkpoint=x", "save_outputs=[pred]"], ["save_outputs", "pred", "'preds'"]),
+        (["checkpoint=x", "chekpoint=y"], ["chekpoint=y", "did you mean checkpoint"]),
+        (["checkpoint=x", "arch_overrides.hidden_size=4"], ["arch_overrides.hidden_size"]),
+        (["checkpoint=x", "split=dev"], ["split=dev", "'test' or 'train'"]),
+        (["checkpoint=x", "global_batch_size=0"], ["global_batch_size=0"]),
+        (["checkpoint=x", "max_examples=1.5"], ["max_examples=1.5"]),
+    ],
+)
+def test_mistakes_are_named(overrides: list[str], told: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(EvalConfig, "cfg_evaluate", overrides)
+    assert "\n" not in str(caught.value)
+    for part in told:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"puzzle": "1", "file": "f"}, "puzzle and file"),
+        ({"file": "f", "count": 2}, "file and count"),
+        ({"data_path": "d"}, "count=N"),
+    ],
+)
+def test_puzzles_have_one_source(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        SolveConfig(checkpoint="x", **settings)

@@ -1,0 +1,129 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from evaluation import outputs
+from evaluation.outputs import OutputError, OutputFiles
+from evaluation.runner import evaluate
+from models.losses import ACTLossHead
+from puzzle_dataset import EvalBatches, PuzzleDataset
+from training.data import facts_of
+from training.distributed import Ranks
+
+ALONE = Ranks("cpu")
+FIELDS = [
+    "inputs",
+    "labels",
+    "puzzle_identifiers",
+    "preds",
+    "logits",
+    "q_halt_logits",
+    "q_continue_logits",
+]
+
+
+@pytest.fixture
+def batches(tasks_data: Path) -> EvalBatches:
+    return EvalBatches(PuzzleDataset([tasks_data], "test"), global_batch_size=5)
+
+
+def save_all(model: ACTLossHead, batches: EvalBatches, folder: Path) -> dict[str, np.ndarray]:
+    with OutputFiles(folder, FIELDS, batches, ALONE) as save:
+        evaluate(model, model, batches, ALONE, save=save)
+    return {field: np.load(folder / f"all__{field}.npy") for field in FIELDS}
+
+
+def test_files_hold_every_row_in_test_order(
+    make_model: Callable[..., ACTLossHead], batches: EvalBatches, tmp_path: Path
+) -> None:
+    model = make_model(facts_of(batches.dataset))
+    saved = save_all(model, batches, tmp_path / "outputs")
+    assert sorted(path.name for path in (tmp_path / "outputs").iterdir()) == sorted(
+        f"all__{field}.npy" for field in FIELDS
+    )
+    arrays = batches.dataset.sets["all"]
+    assert np.array_equal(saved["inputs"], arrays.inputs)
+    labels = arrays.labels.astype(np.int32)
+    assert np.array_equal(saved["labels"], np.where(labels == 0, -100, labels))
+    ids = np.repeat(arrays.puzzle_identifiers, np.diff(arrays.puzzle_indices))
+    assert np.array_equal(saved["puzzle_identifiers"], ids)
+    formats = {field: (array.dtype.name, array.shape) for field, array in saved.items()}
+    assert formats == {
+        "inputs": ("int32", (24, 9)),
+        "labels": ("int32", (24, 9)),
+        "puzzle_identifiers": ("int32", (24,)),
+        "preds": ("uint8", (24, 9)),
+        "logits": ("float32", (24, 9, 8)),
+        "q_halt_logits": ("float32", (24,)),
+        "q_continue_logits": ("float32", (24,)),
+    }
+    assert np.array_equal(saved["preds"], saved["logits"].argmax(-1))
+
+
+def test_outputs_are_those_of_the_last_step(
+    make_model: Callable[..., ACTLossHead], batches: EvalBatches, tmp_path: Path
+) -> None:
+    model = make_model(facts_of(batches.dataset), forward_dtype="bfloat16").eval()
+    saved = save_all(model, batches, tmp_path)
+    examples = {
+        "inputs": torch.from_numpy(saved["inputs"]),
+        "puzzle_identifiers": torch.from_numpy(saved["puzzle_identifiers"]),
+    }
+    with torch.no_grad():
+        carry = model.model.initial_carry(examples)
+        for _ in range(3):
+            carry, output = model.model(carry, examples)
+    # bfloat16 rounds other batch shapes otherwise, in the last of its 8 bits.
+    assert saved["logits"] == pytest.approx(output.logits.float().numpy(), abs=0.1)
+    assert saved["q_halt_logits"] == pytest.approx(output.q_halt_logits.numpy(), abs=0.1)
+    assert np.abs(saved["logits"]).max() > 0.5
+
+
+def test_an_unknown_field_is_refused(batches: EvalBatches, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'pred' .*accepted: inputs, .*preds"):
+        OutputFiles(tmp_path / "outputs", ["pred"], batches, ALONE)
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_an_evaluation_that_fails_leaves_older_files_alone(
+    make_model: Callable[..., ACTLossHead], batches: EvalBatches, tmp_path: Path
+) -> None:
+    model = make_model(facts_of(batches.dataset))
+    before = save_all(model, batches, tmp_path)
+    with pytest.raises(ZeroDivisionError), OutputFiles(tmp_path, FIELDS, batches, ALONE) as save:
+        evaluate(lambda *_: 1 / 0, model, batches, ALONE, save=save)  # type: ignore[arg-type]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        f"all__{field}.npy" for field in FIELDS
+    )
+    for field, array in before.items():
+        assert np.array_equal(np.load(tmp_path / f"all__{field}.npy"), array)
+
+
+def test_a_full_disk_is_an_error_that_leaves_nothing(
+    make_model: Callable[..., ACTLossHead],
+    batches: EvalBatches,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = make_model(facts_of(batches.dataset))
+    append = outputs._GrowingArray.append
+
+    def failing(self: Any, rows: np.ndarray) -> None:
+        if self._num_rows >= 10:
+            raise OSError(28, "No space left on device")
+        append(self, rows)
+
+    monkeypatch.setattr(outputs._GrowingArray, "append", failing)
+    with pytest.raises(OutputError, match="No space left"):
+        save_all(model, batches, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_place_that_cannot_be_written_is_named(batches: EvalBatches, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="file"):
+        OutputFiles(tmp_path / "file", ["preds"], batches, ALONE)

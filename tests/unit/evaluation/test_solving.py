@@ -1,0 +1,107 @@
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from dataset.sudoku import BOX_SHAPES, grid_to_tokens
+from evaluation.solving import Reasoning, reason, repeated_digits
+from models.config import DataFacts
+from models.losses import ACTLossHead
+
+SOLUTION = np.array([[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]], np.int8)
+QUESTION = np.where(np.eye(4, dtype=bool), SOLUTION, 0).astype(np.int8)
+FACTS = DataFacts(vocab_size=6, seq_len=16, num_puzzle_identifiers=1)
+
+
+def repeated_by_hand(grid: np.ndarray) -> np.ndarray:
+    size = len(grid)
+    box_rows, box_columns = BOX_SHAPES[size]
+    marked = np.zeros((size, size), bool)
+    for r in range(size):
+        for c in range(size):
+            for i in range(size):
+                for j in range(size):
+                    in_box = r // box_rows == i // box_rows and c // box_columns == j // box_columns
+                    shares_unit = i == r or j == c or in_box
+                    if shares_unit and (i, j) != (r, c) and grid[r, c] and grid[i, j] == grid[r, c]:
+                        marked[r, c] = True
+    return marked
+
+
+@pytest.mark.parametrize("size", [4, 6, 9])
+def test_repeated_digits_equal_those_found_by_hand(size: int) -> None:
+    rng = np.random.default_rng(size)
+    for density in (0.1, 0.3, 1.0):
+        grid = rng.integers(1, size + 1, (size, size)) * (rng.random((size, size)) < density)
+        assert np.array_equal(repeated_digits(grid.astype(np.int8)), repeated_by_hand(grid))
+    assert not repeated_digits(SOLUTION).any()
+
+
+def make_reasoning(*answers: np.ndarray) -> Reasoning:
+    steps = len(answers)
+    q = np.linspace(0.1, 0.9, steps, dtype=np.float32)
+    return Reasoning(QUESTION, np.stack(answers), q, 1 - q, q > 0.5)
+
+
+def test_reasoning_counts_what_changed_and_what_is_wrong() -> None:
+    first = SOLUTION.copy()
+    first[0, 1] = 4  # the row, the column and the box have a 4 already: four cells contradict
+    second = SOLUTION.copy()
+    second[0, 0] = 0  # a clue taken away
+    reasoning = make_reasoning(first, second, SOLUTION)
+    assert reasoning.cells_changed().tolist() == [12, 2, 1]
+    wrong = [int(reasoning.cells_wrong(step).sum()) for step in range(3)]
+    assert wrong == [3, 1, 0]
+    assert [reasoning.is_solved(step) for step in range(3)] == [False, False, True]
+    assert reasoning.is_solved()
+    assert np.array_equal(reasoning.answer, SOLUTION)
+
+
+def test_a_valid_grid_that_changes_a_clue_is_no_solution() -> None:
+    swapped = SOLUTION % 4 + 1
+    reasoning = make_reasoning(swapped)
+    assert not reasoning.is_solved()
+    assert reasoning.cells_wrong().sum() == 4  # the four clues
+
+
+def test_reason_gives_the_answers_of_each_step(make_model: Callable[..., ACTLossHead]) -> None:
+    model = make_model(FACTS, halt_max_steps=3)
+    puzzles = [QUESTION, SOLUTION, np.zeros((4, 4), np.int8)]
+    found = list(reason(model, puzzles, torch.device("cpu")))
+    for puzzle, reasoning in zip(puzzles, found, strict=True):
+        assert np.array_equal(reasoning.question, puzzle)
+        examples = {
+            "inputs": torch.from_numpy(grid_to_tokens(puzzle).astype(np.int32))[None],
+            "puzzle_identifiers": torch.zeros(1, dtype=torch.int32),
+        }
+        carry = model.model.initial_carry(examples)
+        for step in range(3):
+            with torch.no_grad():
+                carry, output = model.model(carry, examples)
+            digits = (output.logits.argmax(-1) - 1).clamp(min=0).reshape(4, 4)
+            assert np.array_equal(reasoning.answers[step], digits.numpy())
+            halt, go_on = output.q_halt_logits[0], output.q_continue_logits[0]
+            assert reasoning.q_halt[step] == pytest.approx(float(halt.sigmoid()), abs=1e-5)
+            assert reasoning.q_continue[step] == pytest.approx(float(go_on.sigmoid()), abs=1e-5)
+            assert reasoning.halts[step] == bool(halt > go_on)
+
+
+def test_the_halting_rule_without_a_learned_continue(
+    make_model: Callable[..., ACTLossHead],
+) -> None:
+    model = make_model(FACTS, no_ACT_continue=True, halt_max_steps=5)
+    (reasoning,) = reason(model, [QUESTION], torch.device("cpu"))
+    assert reasoning.halts.tolist() == (reasoning.q_halt > 0.5).tolist()
+
+
+def test_many_puzzles_keep_their_order(make_model: Callable[..., ACTLossHead]) -> None:
+    model = make_model(FACTS)
+    rng = np.random.default_rng(0)
+    puzzles = [rng.permutation(4)[SOLUTION - 1].astype(np.int8) + 1 for _ in range(70)]
+    found = list(reason(model, puzzles, torch.device("cpu")))
+    assert len(found) == 70
+    for puzzle, reasoning in zip(puzzles, found, strict=True):
+        assert np.array_equal(reasoning.question, puzzle)
+    (alone,) = reason(model, [puzzles[66]], torch.device("cpu"))
+    assert np.array_equal(alone.answers, found[66].answers)

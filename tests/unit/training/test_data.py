@@ -1,0 +1,117 @@
+"""Opening the data of a run."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataset.common import DatasetError
+from training.composition import load_config
+from training.config import DataConfig, TrainConfig
+from training.data import facts_of, open_data, require_batches, require_folder
+from training.errors import ConfigError
+
+
+def configure(*settings: str) -> TrainConfig:
+    return load_config(TrainConfig, "cfg_pretrain", settings)
+
+
+def test_both_splits_are_opened(sudoku_data: Path) -> None:
+    config = configure(f"data_path={sudoku_data}")
+    train, test = open_data(config, check_values=True, warn=pytest.fail)
+    assert test is not None
+    assert (train.metadata.total_groups, test.metadata.total_groups) == (8, 10)
+    assert facts_of(train).to_dict() == {
+        "vocab_size": 6,
+        "seq_len": 16,
+        "num_puzzle_identifiers": 1,
+    }
+
+
+def test_test_folders_may_be_others(sudoku_data: Path, tasks_data: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(sudoku_data, tmp_path / "other")
+    config = configure(f"data_path={sudoku_data}", f"data_paths_test=[{other}]")
+    _, test = open_data(config, check_values=True, warn=pytest.fail)
+    assert test is not None
+    assert test.split_dirs == [other / "test"]
+    config = configure(f"data_path={sudoku_data}", f"data_paths_test=[{tasks_data}]")
+    with pytest.raises(DatasetError, match="vocab_size is 8, the training split has 6"):
+        open_data(config, check_values=True, warn=pytest.fail)
+
+
+def test_without_a_test_split_nothing_is_evaluated(sudoku_data: Path, tmp_path: Path) -> None:
+    shutil.copytree(sudoku_data / "train", tmp_path / "train")
+    warnings: list[str] = []
+    _, test = open_data(configure(f"data_path={tmp_path}"), check_values=True, warn=warnings.append)
+    assert test is None
+    assert warnings == [f"{tmp_path}: there is no test split, so nothing is evaluated"]
+
+
+def test_damage_is_found_before_training(sudoku_data: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(sudoku_data, tmp_path / "data")
+    labels = folder / "train" / "all__labels.npy"
+    labels.write_bytes(labels.read_bytes()[:-7])
+    with pytest.raises(DatasetError, match=str(labels)):
+        open_data(configure(f"data_path={folder}"), check_values=False, warn=pytest.fail)
+
+
+def test_one_rank_reads_every_token_for_all(sudoku_data: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(sudoku_data, tmp_path / "data")
+    path = folder / "train" / "all__inputs.npy"
+    inputs = np.load(path)
+    inputs[3, 4] = 200
+    np.save(path, inputs)
+    config = configure(f"data_path={folder}")
+    open_data(config, check_values=False, warn=pytest.fail)
+    with pytest.raises(DatasetError, match=f"{path}: token 200 in row 3"):
+        open_data(config, check_values=True, warn=pytest.fail)
+
+
+def test_a_missing_folder_says_how_to_build_it(tmp_path: Path) -> None:
+    known = DataConfig(name="n", path=str(tmp_path / "x"), build_command="python build.py")
+    with pytest.raises(DatasetError, match=r"x: no such data folder; build it with: python build"):
+        require_folder(str(tmp_path / "x"), known)
+    for path, data in ((tmp_path / "y", known), (tmp_path / "x", None)):
+        with pytest.raises(DatasetError, match=r"no such data folder$"):
+            require_folder(str(path), data)
+    require_folder(str(tmp_path), known)
+
+
+@pytest.mark.parametrize("choice", ["arc", "sudoku", "sudoku_demo", "sudoku_generated"])
+def test_every_named_data_set_says_how_it_is_built(
+    choice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = configure(f"data={choice}")
+    with pytest.raises(
+        DatasetError, match=f"{config.data_path}: .*; build it with: python dataset"
+    ):
+        open_data(config, check_values=True, warn=pytest.fail)
+
+
+@pytest.mark.parametrize(
+    ("settings", "shown"),
+    [
+        (["eval_interval=4"], "eval_interval=4 over 8 groups does not fill one batch"),
+        (["epochs=4", "eval_interval=null"], "epochs=4 over 8 groups does not fill one batch"),
+    ],
+)
+def test_a_batch_that_never_fills_is_a_mistake(
+    sudoku_data: Path, settings: list[str], shown: str
+) -> None:
+    common = [f"data_path={sudoku_data}", "epochs=8"]
+    fits = configure(*common, *settings, "global_batch_size=32")
+    train, _ = open_data(fits, check_values=False, warn=pytest.fail)
+    require_batches(fits, train)
+    with pytest.raises(ConfigError, match=f"global_batch_size=33: {shown}"):
+        require_batches(configure(*common, *settings, "global_batch_size=33"), train)
+
+
+def test_metadata_is_read_as_json(sudoku_data: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(sudoku_data, tmp_path / "data")
+    path = folder / "train" / "dataset.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"seq_len": 15}))
+    with pytest.raises(DatasetError, match=r"16 cells a row, but seq_len is 15"):
+        open_data(configure(f"data_path={folder}"), check_values=False, warn=pytest.fail)

@@ -1,0 +1,119 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from models.config import HRMConfig
+from training.errors import CheckpointError
+from training.published import read_published_config
+
+ARCH: dict[str, Any] = {
+    "name": "hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1",
+    "loss": {"name": "losses@ACTLossHead", "loss_type": "softmax_cross_entropy"},
+    "H_cycles": 2,
+    "L_cycles": 3,
+    "H_layers": 4,
+    "L_layers": 5,
+    "hidden_size": 64,
+    "num_heads": 4,
+    "expansion": 4,
+    "pos_encodings": "learned",
+    "halt_max_steps": 8,
+}
+
+
+def write(folder: Path, arch: Any, **settings: Any) -> Path:
+    (folder / "all_config.yaml").write_text(yaml.safe_dump({"arch": arch, **settings}))
+    return folder / "step_5"
+
+
+def test_the_architecture_and_the_data_are_translated(tmp_path: Path) -> None:
+    arch = ARCH | {"puzzle_emb_ndim": 64, "forward_dtype": "float32", "rope_theta": 500.0}
+    weights = write(tmp_path, arch, data_path="data/arc", global_batch_size=96, lr=1e-4)
+    run = read_published_config(weights)
+    config = HRMConfig.model_validate(run.pop("arch"))
+    assert config == HRMConfig(
+        L_cycles=3,
+        L_layers=5,
+        hidden_size=64,
+        num_heads=4,
+        pos_encodings="learned",
+        halt_max_steps=8,
+        puzzle_emb_ndim=64,
+        forward_dtype="float32",
+        rope_theta=500.0,
+        loss={"loss_type": "softmax_cross_entropy"},  # type: ignore[arg-type]
+    )
+    assert run == {"data_path": "data/arc", "global_batch_size": 96}
+
+
+def test_absent_keys_have_the_defaults_of_the_published_class(tmp_path: Path) -> None:
+    config = HRMConfig.model_validate(read_published_config(write(tmp_path, ARCH))["arch"])
+    assert config.puzzle_emb_ndim == 0
+    assert config.forward_dtype == "bfloat16"
+    assert (config.rms_norm_eps, config.rope_theta) == (1e-5, 10000.0)
+    assert not config.no_ACT_continue
+
+
+def without(key: str) -> dict[str, Any]:
+    return {name: value for name, value in ARCH.items() if name != key}
+
+
+@pytest.mark.parametrize(
+    ("arch", "told"),
+    [
+        (ARCH | {"name": "mine@Model"}, "arch.name is 'mine@Model'.*known: hrm.hrm_act_v1@"),
+        (ARCH | {"name": ["x"]}, "arch.name is not a name"),
+        (without("name"), "arch.name is None"),
+        (ARCH | {"loss": {"name": "other@Loss"}}, "arch.loss.name is 'other@Loss'"),
+        (without("loss"), "arch.loss is not a mapping"),
+        (without("num_heads"), "arch.num_heads is missing"),
+        (ARCH | {"mlp_t": True}, "unknown key arch.mlp_t; accepted: H_cycles"),
+        (ARCH | {"hidden_size": [64]}, "arch.hidden_size is not a plain value"),
+        ([1, 2], "arch is not a mapping"),
+    ],
+)
+def test_what_we_do_not_know_is_named(tmp_path: Path, arch: Any, told: str) -> None:
+    with pytest.raises(CheckpointError, match=told) as caught:
+        read_published_config(write(tmp_path, arch))
+    assert str(tmp_path / "all_config.yaml") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_configuration_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"all_config\.yaml: No such file"):
+        read_published_config(tmp_path / "step_1")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"!!python/object/apply:os.system ['touch CANARY']",
+        b"arch: !!python/object/apply:pathlib.Path.touch [!!python/name:pathlib.Path CANARY]",
+        b"arch: [unclosed",
+        b"- a\n- list\n",
+        b"\xff\xfe\x00",
+        b"[" * 1200,
+        b"x" * (2**20 + 1),
+    ],
+)
+def test_other_content_is_refused_and_not_run(
+    tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "all_config.yaml").write_bytes(content)
+    with pytest.raises(CheckpointError) as caught:
+        read_published_config(tmp_path / "step_1")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+    assert [path.name for path in tmp_path.iterdir()] == ["all_config.yaml"]
+
+
+def test_a_tree_of_aliases_is_never_printed(tmp_path: Path) -> None:
+    levels = [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 12)]
+    bomb = "\n".join(["l0: &l0 [x, x]", *levels, "arch: {name: *l11}"])
+    (tmp_path / "all_config.yaml").write_text(bomb)
+    with pytest.raises(CheckpointError) as caught:
+        read_published_config(tmp_path / "step_1")
+    assert len(str(caught.value)) < 500

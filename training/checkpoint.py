@@ -1,0 +1,287 @@
+"""Checkpoint folders: written so that a kill, a full disk or a power loss leaves the old one or the
+new one.
+
+A checkpoint is a folder `step_N` of safetensors and JSON files with a `MANIFEST.json` (size and
+sha256 of each). It is
+written to a hidden folder beside its place: each file is fsynced, the manifest comes last, then the
+folder is fsynced and renamed. A folder that is to go is renamed away before it is deleted. Loading
+verifies every hash and names the file that is bad. Imports no torch: whether a checkpoint exists
+and fits is known before torch is loaded.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dataset.common import exchange
+from training.errors import CheckpointError
+
+MANIFEST = "MANIFEST.json"
+STATE = "state.json"
+MODEL = "model.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+CARRY = "carry.safetensors"
+RNG = "rng.safetensors"
+
+_STEP_FOLDER = re.compile(r"step_(\d+)")
+_MAX_JSON_BYTES = 16 * 2**20
+
+FileWriter = Callable[[Path], None]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint.
+
+    Attributes:
+        path: the folder `step_N`.
+        state: content of `state.json`.
+    """
+
+    path: Path
+    state: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps done."""
+        return int(self.state["step"])
+
+
+def checkpoint_path(run_dir: Path, step: int) -> Path:
+    """Return the folder of the checkpoint at `step`."""
+    return run_dir / f"step_{step}"
+
+
+def save_checkpoint(
+    run_dir: Path, step: int, state: Mapping[str, Any], files: Mapping[str, FileWriter]
+) -> Path:
+    """Write checkpoint `step_N` in one indivisible move.
+
+    Args:
+        run_dir: the run's folder; exists.
+        step: optimizer steps done.
+        state: JSON-ready content of `state.json`.
+        files: for each further file its name and a function that writes it to a path.
+    Returns:
+        the new folder.
+    Raises:
+        CheckpointError: the disk refused; nothing is left behind and older checkpoints are
+            untouched.
+    """
+    final = checkpoint_path(run_dir, step)
+    temporary = run_dir / f".{final.name}.tmp"
+    try:
+        _remove(temporary)
+        temporary.mkdir()
+        entries = {}
+        for name, write in {**files, STATE: lambda path: _write_json(path, state)}.items():
+            write(temporary / name)
+            fsync(temporary / name)
+            entries[name] = {
+                "size": (temporary / name).stat().st_size,
+                "sha256": sha256(temporary / name),
+            }
+        _write_json(temporary / MANIFEST, {"files": entries})
+        fsync(temporary / MANIFEST)
+        fsync(temporary)
+        if final.exists():
+            _replace(final, temporary)
+        else:
+            temporary.rename(final)
+            fsync(run_dir)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise CheckpointError(
+            f"{final}: could not be saved: {error}; older checkpoints are untouched"
+        ) from error
+    return final
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Rename a checkpoint away, then delete it: a kill in between leaves no half checkpoint under a
+    good name.
+    """
+    shutil.rmtree(_rename_away(path))
+
+
+def remove_leftovers(run_dir: Path) -> None:
+    """Delete what killed saves and removals left in a run's folder."""
+    for pattern in (".step_*.tmp", ".step_*.old"):
+        for path in run_dir.glob(pattern):
+            _remove(path)
+
+
+def list_steps(run_dir: Path) -> list[int]:
+    """Return the steps of the checkpoints in a run's folder, ascending; whether they are good is
+    not asked.
+    """
+    if not run_dir.is_dir():
+        return []
+    matches = (_STEP_FOLDER.fullmatch(path.name) for path in run_dir.iterdir() if path.is_dir())
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Verify every file of a checkpoint and read its state.
+
+    Raises:
+        CheckpointError: names the file that is missing, cut, changed, unreadable or unlisted.
+    """
+    if not path.is_dir():
+        raise CheckpointError(f"{path}: no such checkpoint")
+    manifest = read_json(path / MANIFEST)
+    entries = manifest.get("files")
+    if not isinstance(entries, dict) or STATE not in entries:
+        raise CheckpointError(f"{path / MANIFEST}: does not list the checkpoint's files")
+    for name, entry in entries.items():
+        _verify(path, name, entry)
+    for file in sorted(path.iterdir()):
+        # Hidden files (.DS_Store, .nfs...) come from elsewhere and are never read.
+        if file.name not in (*entries, MANIFEST) and not file.name.startswith("."):
+            raise CheckpointError(f"{file}: is not in {MANIFEST}")
+    state = read_json(path / STATE)
+    if not isinstance(state.get("step"), int):
+        raise CheckpointError(f"{path / STATE}: has no step")
+    return Checkpoint(path, state)
+
+
+def newest_good(run_dir: Path, warn: Callable[[str], None]) -> Checkpoint | None:
+    """Return the newest checkpoint that verifies, warning of each newer one that does not; None
+    without any.
+
+    Raises:
+        CheckpointError: there are checkpoints but none is good.
+    """
+    failures = []
+    for step in reversed(list_steps(run_dir)):
+        try:
+            return load_checkpoint(checkpoint_path(run_dir, step))
+        except CheckpointError as error:
+            failures.append(str(error))
+            warn(f"skipping a damaged checkpoint: {error}")
+    if failures:
+        raise CheckpointError(f"{run_dir}: no good checkpoint is left: {failures[0]}")
+    return None
+
+
+def prune(run_dir: Path, *, keep_last: int, keep_best: int) -> None:
+    """Delete the checkpoints that neither are permanent nor among the last or the best.
+
+    `state.json` says whether a checkpoint is permanent and, in `score`, how good its evaluation was
+    (higher is better). A checkpoint whose state cannot be read is left for people to look at.
+    """
+    states = {}
+    for step in list_steps(run_dir):
+        try:
+            states[step] = read_json(checkpoint_path(run_dir, step) / STATE)
+        except CheckpointError:
+            continue
+    steps = sorted(states)
+    scored = [step for step in steps if states[step].get("score") is not None]
+    best = sorted(scored, key=lambda step: (states[step]["score"], step), reverse=True)[:keep_best]
+    kept = (
+        set(steps[-keep_last:])
+        | set(best)
+        | {step for step in steps if states[step].get("permanent")}
+    )
+    for step in steps:
+        if step not in kept:
+            remove_checkpoint(checkpoint_path(run_dir, step))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object of bounded size.
+
+    Raises:
+        CheckpointError: missing, too large, not JSON, or not an object.
+    """
+    try:
+        if path.stat().st_size > _MAX_JSON_BYTES:
+            raise CheckpointError(
+                f"{path}: larger than {_MAX_JSON_BYTES} bytes, which no checkpoint needs"
+            )
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: not a JSON object")
+    return content
+
+
+def sha256(path: Path) -> str:
+    """Return the sha256 of a file in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fsync(path: Path) -> None:
+    """Flush a file or folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, content: str) -> None:
+    """Replace a text file in one indivisible move."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.write_text(content)
+        fsync(temporary)
+        temporary.replace(path)
+        fsync(path.parent)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _replace(old: Path, new: Path) -> None:
+    """Put a finished folder in the place of a checkpoint: in one move where the file system can."""
+    if exchange(new, old):
+        doomed = new
+    else:
+        doomed = _rename_away(old)
+        new.rename(old)
+    fsync(old.parent)
+    # The new one is safe: what cannot be deleted of the old one is a leftover, not a failed save.
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _rename_away(path: Path) -> Path:
+    doomed = path.with_name(f".{path.name}.old")
+    _remove(doomed)
+    path.rename(doomed)
+    fsync(path.parent)
+    return doomed
+
+
+def _verify(folder: Path, name: str, entry: object) -> None:
+    path = folder / name
+    if Path(name).name != name or not isinstance(entry, dict):
+        raise CheckpointError(f"{folder / MANIFEST}: has a bad entry {name!r}")
+    if not path.is_file():
+        raise CheckpointError(f"{path}: missing")
+    if path.stat().st_size != entry.get("size"):
+        raise CheckpointError(f"{path}: {path.stat().st_size} bytes instead of {entry.get('size')}")
+    if sha256(path) != entry.get("sha256"):
+        raise CheckpointError(f"{path}: content changed since it was saved (sha256 differs)")
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,80 @@
+"""Open the data sets of a run, before torch is loaded."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from dataset.common import DatasetError
+from models.config import DataFacts
+from puzzle_dataset import PuzzleDataset, TrainBatches
+from training.config import DataConfig, TrainConfig
+from training.errors import ConfigError
+
+
+def open_data(
+    config: TrainConfig, *, check_values: bool, warn: Callable[[str], None]
+) -> tuple[PuzzleDataset, PuzzleDataset | None]:
+    """Open the training and the test split; the latter is None, with a warning, where no folder has
+    one.
+
+    Args:
+        check_values: also read every token; ranks beside one that does so need not.
+    Raises:
+        DatasetError: names the folder or file at fault, and how to build a set that is known by
+            name.
+    """
+    for path in [*config.train_paths, *config.test_paths]:
+        require_folder(path, config.data)
+    train_set = PuzzleDataset(config.train_paths, "train", check_values=check_values)
+    if not any((Path(path) / "test").exists() for path in config.test_paths):
+        warn(f"{', '.join(config.test_paths)}: there is no test split, so nothing is evaluated")
+        return train_set, None
+    test_set = PuzzleDataset(config.test_paths, "test", check_values=check_values)
+    for fact in ("vocab_size", "seq_len"):
+        of_train, of_test = getattr(train_set.metadata, fact), getattr(test_set.metadata, fact)
+        if of_train != of_test:
+            raise DatasetError(
+                f"{test_set.split_dirs[0]}: {fact} is {of_test}, the training split has {of_train}"
+            )
+    return train_set, test_set
+
+
+def require_batches(config: TrainConfig, train_set: PuzzleDataset) -> None:
+    """Raise ConfigError when not even one batch fills between two evaluations: the incomplete last
+    one is dropped, so such a run would end without a step.
+    """
+    batches = TrainBatches(
+        train_set,
+        seed=config.seed,
+        global_batch_size=config.global_batch_size,
+        epochs_per_iter=config.epochs_per_iteration,
+    )
+    if next(batches.iterate_rows(0), None) is None:
+        key = "epochs" if config.eval_interval is None else "eval_interval"
+        raise ConfigError(
+            f"global_batch_size={config.global_batch_size}: {key}={config.epochs_per_iteration} "
+            f"over {train_set.metadata.total_groups} groups does not fill one batch; use a smaller "
+            f"batch or a larger {key}"
+        )
+
+
+def require_folder(path: str, known: DataConfig | None) -> None:
+    """Raise DatasetError when a data folder is missing, with the builder's command where the set is
+    known.
+    """
+    if not Path(path).is_dir():
+        hint = (
+            f"; build it with: {known.build_command}"
+            if known is not None and path == known.path
+            else ""
+        )
+        raise DatasetError(f"{path}: no such data folder{hint}")
+
+
+def facts_of(dataset: PuzzleDataset) -> DataFacts:
+    """Return what a model must know of a data set."""
+    metadata = dataset.metadata
+    return DataFacts(
+        vocab_size=metadata.vocab_size,
+        seq_len=metadata.seq_len,
+        num_puzzle_identifiers=metadata.num_puzzle_identifiers,
+    )

@@ -1,0 +1,197 @@
+"""What a run is made of, as tensors and JSON: nothing that changes the result is left out of a
+checkpoint.
+"""
+
+import platform
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from models.act import ACTCarry
+from training.distributed import Ranks
+from training.errors import CheckpointError
+from training.optim import ParamGroup
+
+COMPILED_PREFIX = "_orig_mod."
+
+
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return weights and persistent buffers by published key, on the CPU."""
+    return {
+        name.removeprefix(COMPILED_PREFIX): value.detach().cpu().contiguous()
+        for name, value in model.state_dict().items()
+    }
+
+
+def optimizer_tensors(optimizer: Optimizer, groups: list[ParamGroup]) -> dict[str, Tensor]:
+    """Return the optimizer's state as `PARAMETER.QUANTITY`, on the CPU; empty before the first
+    step.
+    """
+    return {
+        f"{name}.{key}": value.detach().cpu().contiguous()
+        for group in groups
+        for name, parameter in group.params.items()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def restore_optimizer(
+    optimizer: Optimizer, groups: list[ParamGroup], tensors: Mapping[str, Tensor]
+) -> None:
+    """Put back what `optimizer_tensors` returned.
+
+    Raises:
+        CheckpointError: a parameter's state is missing or has another shape.
+    """
+    by_parameter: dict[str, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        name, _, quantity = key.rpartition(".")
+        by_parameter.setdefault(name, {})[quantity] = value
+    for group in groups:
+        for name, parameter in group.params.items():
+            state = by_parameter.pop(name, None)
+            if state is None and tensors:
+                raise CheckpointError(f"optimizer state of {name} is missing")
+            for quantity, value in (state or {}).items():
+                if value.ndim and value.shape != parameter.shape:
+                    raise CheckpointError(
+                        f"optimizer state {name}.{quantity} has shape {tuple(value.shape)}, not "
+                        f"{tuple(parameter.shape)}"
+                    )
+                # A copy, because what safetensors reads is mapped from the file.
+                optimizer.state[parameter][quantity] = value.to(parameter.device, copy=True)
+    if by_parameter:
+        raise CheckpointError(f"optimizer state of unknown parameters: {', '.join(by_parameter)}")
+
+
+def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
+    """Load weights by key; every key and shape must fit.
+
+    Raises:
+        CheckpointError: lists what is missing, unknown or of another shape.
+    """
+    own = model.state_dict()
+    faults = [f"{key} is missing" for key in own.keys() - tensors.keys()]
+    faults += [f"{key} is unknown to this model" for key in tensors.keys() - own.keys()]
+    faults += [
+        f"{key} has shape {tuple(value.shape)}, the model has {tuple(own[key].shape)}"
+        for key, value in tensors.items()
+        if key in own and value.shape != own[key].shape
+    ]
+    if faults:
+        raise CheckpointError(f"{source} does not fit the model: {'; '.join(sorted(faults))}")
+    model.load_state_dict(dict(tensors))
+
+
+def gather_carry(carry: ACTCarry, ranks: Ranks) -> dict[str, Tensor]:
+    """Return the carry of all ranks in global row order; empty on ranks other than the first."""
+    rows = {name: ranks.gather_rows(value) for name, value in carry.tensors().items()}
+    return {name: value for name, value in rows.items() if value is not None}
+
+
+def load_carry(path: Path, ranks: Ranks, template: ACTCarry) -> ACTCarry | None:
+    """Read this rank's rows of a saved carry, for any number of ranks.
+
+    Returns:
+        None when the saved carry belongs to another global batch size or another architecture.
+    """
+    wanted = template.tensors()
+    own = {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            if set(file.keys()) != set(wanted):
+                return None
+            for name, like in wanted.items():
+                rows = file.get_slice(name)
+                local = like.shape[0]
+                if rows.get_shape() != [local * ranks.world_size, *like.shape[1:]]:
+                    return None
+                part = rows[ranks.rank * local : (ranks.rank + 1) * local]
+                if part.dtype != like.dtype:
+                    return None
+                own[name] = part.to(like.device, copy=True)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    return ACTCarry.from_tensors(own)
+
+
+def gather_rng(ranks: Ranks) -> dict[str, Tensor]:
+    """Return torch's random states of all ranks (nothing here draws from them once a model is
+    built, but a user's module may).
+    """
+    states = {"cpu": torch.get_rng_state()}
+    if ranks.device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(ranks.device)
+    return {
+        f"rank{rank}.{kind}": torch.from_numpy(state)
+        for rank, own in enumerate(
+            ranks.gather_objects({kind: value.numpy() for kind, value in states.items()})
+        )
+        for kind, state in own.items()
+    }
+
+
+def restore_rng(tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
+    """Put back this rank's random states, where the checkpoint has them."""
+    if (state := tensors.get(f"rank{ranks.rank}.cpu")) is not None:
+        torch.set_rng_state(state)
+    if ranks.device.type == "cuda" and (state := tensors.get(f"rank{ranks.rank}.cuda")) is not None:
+        torch.cuda.set_rng_state(state, ranks.device)
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file onto the CPU.
+
+    Raises:
+        CheckpointError: the file is missing or not safetensors.
+    """
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: {error}") from None
+
+
+def tensor_writer(tensors: dict[str, Tensor]) -> Callable[[Path], None]:
+    """Return a function that writes tensors as safetensors to a path, or raises OSError."""
+
+    def write(path: Path) -> None:
+        try:
+            save_file(tensors, path)
+        except SafetensorError as error:  # Its way of saying that the disk is full.
+            raise OSError(str(error)) from error
+
+    return write
+
+
+def environment(ranks: Ranks, forward_dtype: str) -> dict[str, Any]:
+    """Describe what must be equal for a resumed run to end in the same bits."""
+    return {
+        "device": ranks.device.type,
+        "device_name": torch.cuda.get_device_name(ranks.device)
+        if ranks.device.type == "cuda"
+        else platform.machine(),
+        "forward_dtype": forward_dtype,
+        "num_threads": torch.get_num_threads(),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "world_size": ranks.world_size,
+    }
+
+
+def environment_changes(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
+    """Return 'name: saved -> present' for what differs from the environment of a checkpoint, python
+    and numpy aside.
+    """
+    return [
+        f"{name}: {saved.get(name)} -> {value}"
+        for name, value in present.items()
+        if name not in ("python", "numpy") and saved.get(name) != value
+    ]

@@ -1,0 +1,245 @@
+"""Metrics: a line of JSON for every step, and Weights & Biases beside it, which may never stop a
+run.
+"""
+
+import http.client
+import json
+import math
+import os
+import secrets
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from tqdm import tqdm
+
+from training.checkpoint import Checkpoint, fsync, write_atomically
+from training.config import LoggerConfig, TrainConfig
+
+METRICS_FILE = "metrics.jsonl"
+_REACH_SECONDS = 10.0
+
+Record = Mapping[str, Any]
+
+
+class JsonlLog:
+    """Appends records to `metrics.jsonl`, each a JSON object with its `step`.
+
+    Args:
+        path: the file.
+        checkpoint: records of what came after it belong to a future that did not happen and are
+            dropped; None starts the file anew.
+    """
+
+    def __init__(self, path: Path, checkpoint: Checkpoint | None) -> None:
+        kept = [] if checkpoint is None else _records_until(path, checkpoint)
+        write_atomically(path, "".join(kept))
+        self.path = path
+        self._file: TextIO = path.open("a")
+
+    def log(self, records: Iterable[Record]) -> None:
+        """Write records and hand them to the operating system."""
+        for record in records:
+            finite = {key: _json_number(value) for key, value in record.items()}
+            self._file.write(json.dumps(finite, allow_nan=False) + "\n")
+        self._file.flush()
+
+    def sync(self) -> None:
+        """Flush the file to the disk, before a checkpoint claims its steps."""
+        self._file.flush()
+        fsync(self.path)
+
+    def close(self) -> None:
+        """Flush and close the file."""
+        self.sync()
+        self._file.close()
+
+
+class WandbLog:
+    """Weights & Biases. Whatever it raises is said once and then left alone.
+
+    Args:
+        config: `mode` auto is online when there is a key and the server is reached within 10 s,
+            otherwise offline (`wandb sync` sends an offline run later).
+        run_id: identifier of the run to go on with, or None for a new one.
+    Attributes:
+        run_id: identifier of this run, None when W&B is not there.
+    """
+
+    def __init__(
+        self,
+        config: LoggerConfig,
+        run_dir: Path,
+        *,
+        project: str,
+        name: str,
+        run_id: str | None,
+        settings: Mapping[str, Any],
+        warn: Callable[[str], None],
+    ) -> None:
+        self.run_id = run_id
+        self._warn = warn
+        self._run: Any = None
+        try:
+            import wandb
+        except ImportError:
+            warn(
+                "wandb is not installed (pip install '.[wandb]'): metrics go to metrics.jsonl only"
+            )
+            return
+
+        def start() -> Any:
+            online = config.mode == "online" or (config.mode == "auto" and _can_reach_server())
+            self.run_id = run_id or secrets.token_hex(4)
+            return wandb.init(
+                project=project,
+                name=name,
+                id=self.run_id,
+                resume="allow",
+                dir=str(run_dir),
+                config=dict(settings),
+                mode="online" if online else "offline",
+                settings=wandb.Settings(init_timeout=_REACH_SECONDS, silent=True),
+            )
+
+        self._run = self._guard(start)
+
+    def log(self, records: Iterable[Record]) -> None:
+        """Send records under their steps."""
+        if self._run is not None:
+            for record in records:
+                values = {key: value for key, value in record.items() if key != "step"}
+                self._guard(
+                    lambda values=values, step=record["step"]: self._run.log(values, step=step)
+                )
+                if self._run is None:
+                    return
+
+    def close(self) -> None:
+        """End the run."""
+        if self._run is not None:
+            self._guard(self._run.finish)
+
+    def _guard(self, call: Callable[[], Any]) -> Any:
+        # W&B raises many kinds of errors of its own, of its transport and of the operating system.
+        try:
+            return call()
+        except Exception as error:
+            self._warn(
+                f"W&B failed ({type(error).__name__}: {error}); metrics go on in metrics.jsonl"
+            )
+            self._run = None
+            return None
+
+
+class Tracker:
+    """Sends records to the JSONL file and to W&B; on ranks other than the first it does nothing."""
+
+    def __init__(self, jsonl: JsonlLog | None, wandb: WandbLog | None) -> None:
+        self._jsonl = jsonl
+        self._wandb = wandb
+
+    @property
+    def run_id(self) -> str | None:
+        """Identifier of the W&B run, to be kept in checkpoints."""
+        return self._wandb.run_id if self._wandb else None
+
+    def log(self, records: Iterable[Record]) -> None:
+        """Write records, each with its `step`."""
+        records = list(records)
+        if self._jsonl:
+            self._jsonl.log(records)
+        if self._wandb:
+            self._wandb.log(records)
+
+    def sync(self) -> None:
+        """Flush the local file to the disk."""
+        if self._jsonl:
+            self._jsonl.sync()
+
+    def __enter__(self) -> "Tracker":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._jsonl:
+            self._jsonl.close()
+        if self._wandb:
+            self._wandb.close()
+
+
+def open_tracker(
+    config: TrainConfig, run_dir: Path, checkpoint: Checkpoint | None, *, is_main: bool
+) -> Tracker:
+    """Open what `config.logger` asks for; a resumed run goes on in the same file and the same W&B
+    run.
+    """
+    if not is_main:
+        return Tracker(None, None)
+    jsonl = JsonlLog(run_dir / METRICS_FILE, checkpoint)
+    wandb = None
+    if config.logger.name == "wandb":
+        wandb = WandbLog(
+            config.logger,
+            run_dir,
+            project=str(config.project_name),
+            name=str(config.run_name),
+            run_id=None if checkpoint is None else checkpoint.state.get("wandb_id"),
+            settings=config.model_dump(mode="json"),
+            warn=warn,
+        )
+    return Tracker(jsonl, wandb)
+
+
+def warn(message: str) -> None:
+    """Print a warning on standard error, above the progress bar if there is one."""
+    tqdm.write(f"warning: {message}", file=sys.stderr)
+
+
+def _records_until(path: Path, checkpoint: Checkpoint) -> list[str]:
+    if not path.exists():
+        return []
+    # A checkpoint inside an iteration, even behind its last batch, comes before the evaluation.
+    evaluated = checkpoint.state.get("position") == 0
+    kept = []
+    for line in path.read_text().splitlines(keepends=True):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            break  # The line a kill cut short; nothing good follows it.
+        due = checkpoint.step if evaluated or "train/lr" in record else checkpoint.step - 1
+        if record["step"] <= due and line.endswith("\n"):
+            kept.append(line)
+    return kept
+
+
+def _json_number(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _can_reach_server() -> bool:
+    """Return whether there is a key and the server answers within 10 s, name look-up included."""
+    import wandb
+
+    if not (os.environ.get("WANDB_API_KEY") or wandb.api.api_key):
+        return False
+    url = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
+    reached = threading.Event()
+
+    def ask() -> None:
+        try:
+            urllib.request.urlopen(url, timeout=_REACH_SECONDS).close()
+        except urllib.error.HTTPError as answer:
+            answer.close()  # Any answer is one.
+        except (OSError, ValueError, http.client.HTTPException):
+            return
+        reached.set()
+
+    # In a thread, because a name look-up knows no timeout.
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(_REACH_SECONDS)
+    return reached.is_set()

@@ -1,0 +1,197 @@
+"""A trained model on disk, ours or a published one: found and checked without torch, then built.
+
+`evaluate.py` and `scripts/solve.py` start here; neither needs the training set or an optimizer.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ConfigDict
+
+from models.config import ArchConfig, Count, DataFacts, Schema
+from training.checkpoint import MANIFEST, STATE, Checkpoint, load_checkpoint, newest_good
+from training.config import DataConfig, validate
+from training.errors import CheckpointError, ConfigError
+from training.published import CONFIG_FILE, read_published_config
+
+if TYPE_CHECKING:
+    import torch
+
+    from models.losses import ACTLossHead
+
+_STEP_NAME = re.compile(r"step_(\d+)")
+
+
+class RecordedRun(Schema):
+    """What evaluation needs of a recorded configuration; the other settings may be of any version.
+
+    Attributes:
+        arch: the architecture, which must be known in full.
+        data: the data set by name, if it had one.
+        data_path, data_paths, data_paths_test: as in `training.config.TrainConfig`.
+        global_batch_size: sequences per step, over all ranks.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    arch: ArchConfig
+    data: DataConfig | None = None
+    data_path: str | None = None
+    data_paths: list[str] | None = None
+    data_paths_test: list[str] | None = None
+    global_batch_size: Count = 768
+
+    def data_folders(self, split: str) -> list[str]:
+        """Return the folders that hold a split, as the run named them; empty when it named none."""
+        train = self.data_paths or ([self.data_path] if self.data_path else [])
+        return train if split == "train" else self.data_paths_test or train
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """Weights on disk with the run that made them.
+
+    Attributes:
+        weights: a checkpoint's folder, or a published file.
+        run: the recorded configuration.
+        facts: of the data that it was trained on; None for a published file, which does not say.
+        step: optimizer steps done; None where the file's name does not say.
+    """
+
+    weights: Path
+    run: RecordedRun
+    facts: DataFacts | None
+    step: int | None
+
+    def require_fit(self, data: DataFacts, source: str) -> None:
+        """Raise CheckpointError when the model cannot read the data; `source` names those."""
+        if self.facts is not None:
+            self._require_same(self.facts, data, source)
+
+    def load(
+        self, arch: ArchConfig, data: DataFacts, source: str, device: "torch.device"
+    ) -> "ACTLossHead":
+        """Build the model and load its weights; loads torch.
+
+        Args:
+            arch: that of the run, or one that differs in nothing that has weights.
+            data: of the data to be read; `source` names those.
+        Returns:
+            the model in evaluation mode on `device`.
+        Raises:
+            CheckpointError: the weights are damaged, or do not fit the architecture or the data.
+            ConfigError: `arch.attention` cannot run on `device`.
+        """
+        from models.attention import require_backend
+        from models.registry import build_model
+        from training.state import restore_model
+        from training.weights import load_weights
+
+        try:
+            require_backend(arch.attention, device)
+        except ValueError as error:
+            raise ConfigError(f"{error} (arch_overrides.attention=auto)") from None
+        tensors = load_weights(self.weights, _no_warning)
+        facts = self.facts or _facts_in(self.weights, tensors, data.seq_len)
+        self._require_same(facts, data, source)
+        model = build_model(arch, facts)
+        restore_model(model, tensors, self.weights)
+        return model.to(device).eval()
+
+    def _require_same(self, facts: DataFacts, data: DataFacts, source: str) -> None:
+        names = ["vocab_size", "seq_len"]
+        # With fewer puzzle identifiers in the data, the other rows of the table are not needed.
+        if self.run.arch.puzzle_emb_ndim and (
+            facts.num_puzzle_identifiers < data.num_puzzle_identifiers
+        ):
+            names.append("num_puzzle_identifiers")
+        known, found = facts.to_dict(), data.to_dict()
+        faults = [
+            f"{name} {known[name]}, not {found[name]}"
+            for name in names
+            if known[name] != found[name]
+        ]
+        if faults:
+            raise CheckpointError(
+                f"{self.weights} does not fit {source}: it was trained with {', '.join(faults)}"
+            )
+
+
+def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
+    """Find the model at `path` and verify what can be verified without torch.
+
+    Args:
+        path: a run's folder (its newest good checkpoint; of a published run its newest `step_N`
+            file), a checkpoint's folder `step_N`, or a published `step_N` file.
+        warn: told of damaged checkpoints that were passed over.
+    Raises:
+        CheckpointError: names the file that is missing, damaged, or of an unknown kind.
+    """
+    try:
+        if path.is_file():
+            return _published(path)
+        if not path.is_dir():
+            raise CheckpointError(f"{path}: no such checkpoint or run folder")
+        if (path / MANIFEST).exists() or _STEP_NAME.fullmatch(path.name):
+            return _own(load_checkpoint(path))
+        checkpoint = newest_good(path, warn)
+        if checkpoint is not None:
+            return _own(checkpoint)
+        if (path / CONFIG_FILE).exists() and (newest := _newest_published(path)) is not None:
+            return _published(newest)
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from None
+    raise CheckpointError(f"{path}: there is no checkpoint in this folder")
+
+
+def _own(checkpoint: Checkpoint) -> TrainedModel:
+    state, source = checkpoint.state, checkpoint.path / STATE
+    facts = state.get("facts")
+    names = DataFacts.__dataclass_fields__.keys()
+    if not isinstance(facts, dict) or any(type(facts.get(name)) is not int for name in names):
+        raise CheckpointError(f"{source}: does not say what data the model was trained on")
+    return TrainedModel(
+        weights=checkpoint.path,
+        run=_recorded(state.get("config"), source),
+        facts=DataFacts(**{name: facts[name] for name in names}),
+        step=checkpoint.step,
+    )
+
+
+def _published(path: Path) -> TrainedModel:
+    run = _recorded(read_published_config(path), path.parent / CONFIG_FILE)
+    named = _STEP_NAME.fullmatch(path.name)
+    step = int(named[1]) if named else None
+    return TrainedModel(path, run, facts=None, step=step)
+
+
+def _newest_published(folder: Path) -> Path | None:
+    named = ((_STEP_NAME.fullmatch(path.name), path) for path in folder.iterdir() if path.is_file())
+    steps = {int(match[1]): path for match, path in named if match}
+    return steps[max(steps)] if steps else None
+
+
+def _recorded(config: object, source: Path) -> RecordedRun:
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{source}: has no configuration")
+    try:
+        return validate(RecordedRun, config)
+    except ConfigError as error:
+        raise CheckpointError(f"{source}: {error}") from None
+
+
+def _facts_in(weights: Path, tensors: dict[str, Any], seq_len: int) -> DataFacts:
+    """Read off the weights what the published trainers did not write down."""
+    head = tensors.get("model.inner.lm_head.weight")
+    if head is None or head.ndim != 2:
+        raise CheckpointError(f"{weights}: model.inner.lm_head.weight is missing or no matrix")
+    table = tensors.get("model.inner.puzzle_emb.weights")
+    identifiers = 1 if table is None or table.ndim != 2 else table.shape[0]
+    return DataFacts(head.shape[0], seq_len, identifiers)
+
+
+def _no_warning(message: str) -> None:
+    raise AssertionError(f"a single checkpoint gives no choice: {message}")

@@ -1,0 +1,513 @@
+"""The training loop: stream batches through ACT, update, evaluate, save; stop and resume at any
+step.
+"""
+
+import math
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from models.act import ACTCarry, Examples, Exploration
+from models.config import DataFacts
+from models.losses import COUNTED_METRICS, LOSS_METRICS, ACTLossHead, LossOutput
+from puzzle_dataset import Batch, TrainBatches
+from training.checkpoint import (
+    CARRY,
+    MODEL,
+    OPTIMIZER,
+    RNG,
+    Checkpoint,
+    prune,
+    remove_leftovers,
+    save_checkpoint,
+)
+from training.config import TrainConfig
+from training.distributed import Ranks
+from training.errors import CheckpointError, NonFiniteError, Preempted
+from training.exploration import min_halt_steps
+from training.metrics import MetricBlock
+from training.optim import GradientBucket, build_optimizer, groups_of, hold_optimizer
+from training.schedule import lr_factor, published_total_steps
+from training.sparse_sign_sgd import SparseSignSGD
+from training.state import (
+    environment,
+    environment_changes,
+    gather_carry,
+    gather_rng,
+    load_carry,
+    load_tensors,
+    model_tensors,
+    optimizer_tensors,
+    restore_model,
+    restore_optimizer,
+    restore_rng,
+    tensor_writer,
+)
+from training.tracking import Tracker
+
+Evaluate = Callable[[ACTLossHead, int], Mapping[str, float]]
+Forward = Callable[[ACTCarry, Examples, Exploration], LossOutput]
+
+SCORE = "eval/exact_accuracy"
+_SAME_SIGNAL_SECONDS = 2.0
+
+
+@dataclass
+class Progress:
+    """How far a run has come: optimizer steps done, iteration (epochs between two evaluations),
+    batches done in it.
+    """
+
+    step: int = 0
+    iteration: int = 0
+    position: int = 0
+    best_score: float | None = None
+
+
+class Trainer:
+    """One run.
+
+    Args:
+        config: validated settings. facts: what the data set says. fingerprint: sha256 of the
+            training data.
+        model: with its loss, on the device of `ranks`, its puzzle embedding prepared for this
+            rank's batch.
+        forward: `model` or its compiled form, called at each step. forward_dtype: what it really
+            computes in.
+        batches: training batches of this rank.
+        evaluate: measures the model after each iteration; its `eval/exact_accuracy` ranks the
+            checkpoints.
+        run_dir: the run's folder. tracker: receives a record for every step and every evaluation.
+        show_progress: whether to draw a bar on standard error.
+        say: prints a line for people.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        *,
+        facts: DataFacts,
+        fingerprint: str,
+        model: ACTLossHead,
+        forward: Forward,
+        forward_dtype: str,
+        batches: TrainBatches,
+        evaluate: Evaluate,
+        ranks: Ranks,
+        run_dir: Path,
+        tracker: Tracker,
+        show_progress: bool,
+        say: Callable[[str], None],
+    ) -> None:
+        self.config, self.facts, self.fingerprint = config, facts, fingerprint
+        self.model, self.forward, self.batches, self.evaluate = model, forward, batches, evaluate
+        self.ranks, self.run_dir, self.tracker = ranks, run_dir, tracker
+        self.show_progress, self.say = show_progress, say
+
+        self.groups = groups_of(model, config)
+        self.optimizer = build_optimizer(
+            config.optimizer, self.groups, (config.beta1, config.beta2)
+        )
+        self.bucket = GradientBucket(self.groups, ranks.device)
+        self.sparse = None
+        if model.puzzle_embedding is not None:
+            self.sparse = SparseSignSGD(
+                model.puzzle_embedding,
+                ranks,
+                lr=config.puzzle_emb_lr,
+                weight_decay=config.puzzle_emb_weight_decay,
+            )
+        metadata = batches.dataset.metadata
+        self.total_steps = published_total_steps(
+            config.epochs,
+            metadata.total_groups,
+            metadata.mean_puzzle_examples,
+            config.global_batch_size,
+        )
+        self.progress = Progress()
+        self.carry = model.initial_carry(self._empty_examples())
+        self.block = MetricBlock(
+            config.log_interval,
+            names=("count", *COUNTED_METRICS, *(n for n in LOSS_METRICS if self._has_loss(n))),
+            replicated=tuple(f"train/grad_norm/{group.name}" for group in self.groups),
+            global_batch_size=config.global_batch_size,
+            ranks=ranks,
+        )
+        self.verdicts = _Verdicts(ranks.device)
+        self.environment = environment(ranks, forward_dtype)
+        self.stop_requested = False
+
+    # The run
+
+    def fit(self) -> None:
+        """Train to the end, from wherever the run stands.
+
+        Raises:
+            Preempted: a signal asked to stop; everything is saved.
+            NonFiniteError: a loss or gradient was not finite; nothing was updated from it.
+        """
+        if self._reached_max_steps():
+            return self.say(f"nothing to do: step {self.progress.step} has reached max_steps")
+        self.model.train()
+        with self._signals_set_a_flag(), self._bar() as bar:
+            while self.progress.iteration < self.config.num_iterations:
+                try:
+                    stopped = self._train_iteration(bar)
+                except NonFiniteError:
+                    self._log_block(bar)  # All ranks are here: what led to it can be read.
+                    raise
+                self._log_block(bar)
+                if stopped:
+                    return self._stop()
+                self._evaluate_and_save()
+        self.say(
+            f"training ended at step {self.progress.step} (the schedule counts {self.total_steps})"
+        )
+
+    def _train_iteration(self, bar: "tqdm[Any]") -> bool:
+        """Train until the next evaluation; returns True when the run has to stop before it."""
+        for position, batch in self.batches.iterate(
+            self.progress.iteration, self.progress.position
+        ):
+            self._train_step(batch)
+            self.progress.position = position + 1
+            if self._must_stop():
+                return True
+            if self.block.full:
+                self._log_block(bar)
+            interval = self.config.checkpoint_interval
+            if interval and self.progress.step % interval == 0:
+                self._log_block(bar)
+                self.save()
+        return self._heed(self.verdicts.rest())
+
+    def _train_step(self, batch: Batch) -> None:
+        step = self.progress.step + 1
+        factor = lr_factor(
+            step,
+            warmup_steps=self.config.lr_warmup_steps,
+            total_steps=self.total_steps,
+            min_ratio=self.config.lr_min_ratio,
+        )
+        for torch_group, group in zip(self.optimizer.param_groups, self.groups, strict=True):
+            torch_group["lr"] = group.lr * factor
+        self.bucket.zero_()
+        output = self.forward(self.carry, self._on_device(batch), self._exploration())
+        (output.loss / self.config.global_batch_size).backward()
+        norms = self._update(output.loss.detach(), factor)
+        self.carry = output.carry
+        self.progress.step = step
+        rates = {f"train/lr/{group.name}": group.lr * factor for group in self.groups}
+        self.block.record(
+            output.metrics, norms, {"step": step, "train/lr": self.config.lr * factor, **rates}
+        )
+
+    def _update(self, loss: Tensor, factor: float) -> Tensor:
+        """Apply the gradients of all ranks, unless something is not finite; returns the groups'
+        gradient norms.
+        """
+        finite = loss.isfinite()
+        if self.sparse:
+            # Asked before the sign, which turns NaN into 0.
+            finite = finite & self.sparse.finite()
+        norms, hold, stop = self.bucket.reduce(self.ranks, finite=finite, stop=self.stop_requested)
+        hold = self.verdicts.add(self.progress.step + 1, loss, hold, stop)
+        self.bucket.clip_(norms, hold)
+        hold_optimizer(self.optimizer, hold)
+        self.optimizer.step()
+        if self.sparse:
+            self.sparse.lr = self.config.puzzle_emb_lr * factor
+            self.sparse.step(hold)
+            self.sparse.zero_grad()
+        return norms
+
+    def _must_stop(self) -> bool:
+        asked = self._heed(self.verdicts.due())
+        return asked or self._reached_max_steps()
+
+    def _reached_max_steps(self) -> bool:
+        return self.config.max_steps is not None and self.progress.step >= self.config.max_steps
+
+    def _heed(self, verdicts: "Iterator[_Verdict]") -> bool:
+        asked = False
+        for verdict in verdicts:
+            if verdict.hold:
+                raise NonFiniteError(
+                    f"step {verdict.step}: the loss ({verdict.loss}) or a gradient is not finite; "
+                    "no update was made from it and nothing is saved. A lower lr or "
+                    "max_grad_norm usually helps"
+                )
+            asked |= verdict.stop
+        return asked
+
+    def _stop(self) -> None:
+        self.save()
+        if self._reached_max_steps():
+            self.say(f"stopped at max_steps={self.config.max_steps}")
+        else:
+            raise Preempted(
+                f"asked to stop: saved at step {self.progress.step}; the same command resumes "
+                f"the run"
+            )
+
+    def _evaluate_and_save(self) -> None:
+        """Evaluate at the end of an iteration, and keep a checkpoint where one is due."""
+        config, progress = self.config, self.progress
+        progress.iteration += 1
+        progress.position = 0
+        last = progress.iteration == config.num_iterations
+        score = None
+        if progress.iteration > config.min_eval_interval or last:
+            self.model.eval()
+            metrics = dict(self.evaluate(self.model, progress.step))
+            self.model.train()
+            score = metrics.get(SCORE)
+            if metrics:
+                self.tracker.log([{"step": progress.step, **metrics}])
+                shown = ", ".join(
+                    f"{name.removeprefix('eval/')} {value:.4f}" for name, value in metrics.items()
+                )
+                self.say(f"step {progress.step}: {shown}")
+        best = score is not None and (progress.best_score is None or score > progress.best_score)
+        if best:
+            progress.best_score = score
+        if last or config.checkpoint_every_eval or (best and config.keep_best):
+            self.save(score=score, permanent=last or config.checkpoint_every_eval)
+
+    # Saving and resuming
+
+    def save(self, *, score: float | None = None, permanent: bool = False) -> None:
+        """Write a checkpoint of everything, on rank 0, and drop the ones that need not stay."""
+        self._heed(self.verdicts.rest())
+        carry, rng = gather_carry(self.carry, self.ranks), gather_rng(self.ranks)
+        failure = self._write(carry, rng, score, permanent) if self.ranks.is_main else None
+        # Also the barrier behind which every rank may rely on the checkpoint.
+        failure = self.ranks.broadcast_object(failure)
+        if failure is not None:
+            raise CheckpointError(failure)
+
+    def _write(
+        self, carry: dict[str, Tensor], rng: dict[str, Tensor], score: float | None, permanent: bool
+    ) -> str | None:
+        progress = self.progress
+        state = {
+            "step": progress.step,
+            "iteration": progress.iteration,
+            "position": progress.position,
+            "best_score": progress.best_score,
+            "score": score,
+            "permanent": permanent,
+            "config": self.config.model_dump(mode="json"),
+            "facts": self.facts.to_dict(),
+            "data_fingerprint": self.fingerprint,
+            "environment": self.environment,
+            "wandb_id": self.tracker.run_id,
+        }
+        files = {
+            MODEL: model_tensors(self.model),
+            OPTIMIZER: optimizer_tensors(self.optimizer, self.groups),
+            CARRY: carry,
+            RNG: rng,
+        }
+        try:
+            self.tracker.sync()
+            writers = {name: tensor_writer(tensors) for name, tensors in files.items()}
+            save_checkpoint(self.run_dir, progress.step, state, writers)
+            prune(self.run_dir, keep_last=self.config.keep_last, keep_best=self.config.keep_best)
+        except (CheckpointError, OSError) as error:
+            return str(error)
+        return None
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Continue from a verified checkpoint, bit for bit where the environment is the same.
+
+        Raises:
+            CheckpointError: something in it does not fit this run.
+        """
+        path, state = checkpoint.path, checkpoint.state
+        restore_model(self.model, load_tensors(path / MODEL), path / MODEL)
+        restore_optimizer(self.optimizer, self.groups, load_tensors(path / OPTIMIZER))
+        carry = load_carry(path / CARRY, self.ranks, self.carry)
+        if carry is None:
+            self.say(
+                "the saved carry belongs to another batch size or architecture: all slots start "
+                "new puzzles"
+            )
+        else:
+            self.carry = carry
+        restore_rng(load_tensors(path / RNG), self.ranks)
+        self.progress = Progress(
+            checkpoint.step,
+            int(state["iteration"]),
+            int(state["position"]),
+            state.get("best_score"),
+        )
+        changes = environment_changes(state.get("environment", {}), self.environment)
+        exactly = f"not bit for bit ({'; '.join(changes)})" if changes else "exactly"
+        self.say(f"resumed {exactly} from {path} at step {self.progress.step}")
+        if self.ranks.is_main:
+            remove_leftovers(self.run_dir)
+
+    # Details
+
+    def _has_loss(self, name: str) -> bool:
+        return name != "q_continue_loss" or self.model.model.learns_continue
+
+    def _empty_examples(self) -> Examples:
+        rows, device = self.batches.local_batch_size, self.ranks.device
+        cells = torch.zeros(rows, self.facts.seq_len, dtype=torch.int32, device=device)
+        ids = torch.zeros(rows, dtype=torch.int32, device=device)
+        return {"inputs": cells, "labels": cells.clone(), "puzzle_identifiers": ids}
+
+    def _on_device(self, batch: Batch) -> Examples:
+        arrays = {
+            "inputs": batch.inputs,
+            "labels": batch.labels,
+            "puzzle_identifiers": batch.puzzle_identifiers,
+        }
+        return {name: self._to_device(array) for name, array in arrays.items()}
+
+    def _exploration(self) -> Exploration:
+        arch = self.config.arch
+        steps = min_halt_steps(
+            self.config.seed,
+            self.progress.step,
+            self.config.global_batch_size,
+            probability=arch.halt_exploration_prob,
+            halt_max_steps=arch.halt_max_steps,
+        )
+        local = self.batches.local_batch_size
+        return Exploration(
+            self._to_device(steps[self.ranks.rank * local : (self.ranks.rank + 1) * local])
+        )
+
+    def _to_device(self, array: np.ndarray) -> Tensor:
+        tensor = torch.from_numpy(array)
+        if self.ranks.device.type == "cuda":
+            return tensor.pin_memory().to(self.ranks.device, non_blocking=True)
+        return tensor
+
+    def _log_block(self, bar: "tqdm[Any]") -> None:
+        records = self.block.drain()
+        if not records:
+            return
+        self.tracker.log(records)
+        counted = [record for record in records if record["train/count"] > 0]
+        # Where nothing halted in this block, what the last one showed stays.
+        self._shown["loss"] = records[-1]["train/lm_loss"]
+        if counted:
+            self._shown["exact"] = counted[-1]["train/exact_accuracy"]
+            self._shown["act"] = counted[-1]["train/steps"]
+        elapsed = max(time.monotonic() - self._started, 1e-9)
+        rows = (self.progress.step - self._started_at) * self.config.global_batch_size
+        self._shown["ex/s"] = rows / elapsed
+        shown = {name: f"{value:.3g}" for name, value in self._shown.items()}
+        bar.set_postfix(shown, refresh=False)
+        bar.update(len(records))
+
+    @contextmanager
+    def _bar(self) -> "Iterator[tqdm[Any]]":
+        self._started, self._started_at = time.monotonic(), self.progress.step
+        self._shown: dict[str, float] = {}
+        total = min(self.total_steps, self.config.max_steps or self.total_steps)
+        with tqdm(
+            total=total,
+            initial=self.progress.step,
+            disable=not self.show_progress,
+            unit="step",
+            desc="training",
+            dynamic_ncols=True,
+            mininterval=0.5,
+        ) as bar:
+            yield bar
+
+    @contextmanager
+    def _signals_set_a_flag(self) -> Iterator[None]:
+        first_asked = math.inf
+
+        def request_stop(number: int, frame: FrameType | None) -> None:
+            nonlocal first_asked
+            now = time.monotonic()
+            # The second time the user means it, unless it is the same Ctrl-C: the terminal sends
+            # it to all processes, and torchrun passes it on once more.
+            if number == signal.SIGINT and now - first_asked > _SAME_SIGNAL_SECONDS:
+                raise KeyboardInterrupt
+            first_asked = min(first_asked, now)
+            self.stop_requested = True
+
+        before = {
+            number: signal.signal(number, request_stop)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """What all ranks know of a step: whether its update was held back, whether one of them was
+    asked to stop.
+    """
+
+    step: int
+    loss: float
+    hold: bool
+    stop: bool
+
+
+class _Verdicts:
+    """Brings verdicts to the host without stalling the device.
+
+    A GPU is two steps ahead of the host, so a verdict is read two steps late, when it has long been
+    computed; every rank reads the same one at the same step. On a CPU it is read at once.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._lag = 2 if device.type == "cuda" else 0
+        self._held = torch.zeros((), dtype=torch.bool, device=device)
+        self._pending: deque[tuple[int, Tensor, Any]] = deque()
+
+    def add(self, step: int, loss: Tensor, hold: Tensor, stop: Tensor) -> Tensor:
+        """Note a step's verdict; returns whether to hold its update: once held, all later ones are
+        too.
+        """
+        self._held = self._held | hold
+        values = torch.stack([loss.float(), hold.float(), stop.float()])
+        event = None
+        if self._lag:
+            values = torch.empty(3, pin_memory=True).copy_(values, non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+        self._pending.append((step, values, event))
+        return self._held
+
+    def due(self) -> Iterator[_Verdict]:
+        """Yield the verdicts that may be read by now."""
+        while len(self._pending) > self._lag:
+            yield self._pop()
+
+    def rest(self) -> Iterator[_Verdict]:
+        """Yield all verdicts there are, waiting for the device."""
+        while self._pending:
+            yield self._pop()
+
+    def _pop(self) -> _Verdict:
+        step, values, event = self._pending.popleft()
+        if event is not None:
+            event.synchronize()
+        loss, hold, stop = values.tolist()
+        return _Verdict(step, loss, bool(hold), bool(stop))

@@ -1,0 +1,69 @@
+"""Weights from a checkpoint of ours or from a published one."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from models.losses import ACTLossHead
+from training.checkpoint import MODEL, list_steps, load_checkpoint, newest_good
+from training.errors import CheckpointError
+from training.state import COMPILED_PREFIX, load_tensors, restore_model
+
+_PUZZLE_TABLE = "model.inner.puzzle_emb.weights"
+
+
+def load_weights(path: Path, warn: Callable[[str], None]) -> dict[str, Tensor]:
+    """Read model weights from a run's folder (its newest good checkpoint), a checkpoint of ours, or
+    a published `step_N` file.
+
+    Published files are pickles: they are read with `weights_only=True`, which runs no code.
+
+    Returns:
+        tensors by key, without the prefix that torch.compile adds.
+    Raises:
+        CheckpointError: missing, damaged, or not a state dict.
+    """
+    if path.is_dir():
+        checkpoint = newest_good(path, warn) if list_steps(path) else load_checkpoint(path)
+        assert checkpoint is not None
+        return load_tensors(checkpoint.path / MODEL)
+    if not path.exists():
+        raise CheckpointError(f"{path}: no such checkpoint")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch.load raises whatever its unpickler meets
+        raise CheckpointError(f"{path}: not a published checkpoint: {_first_line(error)}") from None
+    if not isinstance(content, dict) or not all(
+        isinstance(value, Tensor) for value in content.values()
+    ):
+        raise CheckpointError(f"{path}: not a state dict")
+    return {str(key).removeprefix(COMPILED_PREFIX): value for key, value in content.items()}
+
+
+def load_start_weights(model: ACTLossHead, path: Path, warn: Callable[[str], None]) -> None:
+    """Start a model from trained weights; nothing else of the checkpoint is used.
+
+    A puzzle embedding of another size knows other puzzles: every row starts as the mean of the old
+        ones, with a warning.
+
+    Raises:
+        CheckpointError: lists the keys that are missing, unknown or of another shape.
+    """
+    tensors = load_weights(path, warn)
+    embedding, old = model.puzzle_embedding, tensors.get(_PUZZLE_TABLE)
+    if embedding is not None and old is not None and old.ndim == 2:
+        rows, width = embedding.weights.shape
+        if old.shape[0] != rows and old.shape[1] == width:
+            warn(
+                f"{path}: its puzzle embedding has {old.shape[0]} rows, this data set {rows}: "
+                f"all start at their mean"
+            )
+            tensors[_PUZZLE_TABLE] = old.float().mean(0, keepdim=True).expand(rows, width).clone()
+    restore_model(model, tensors, path)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__
