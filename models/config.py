@@ -78,7 +78,8 @@ class HRMConfig(Schema):
     """Hierarchical Reasoning Model, arXiv:2506.21734.
 
     Widths are in units of features, cycles and layers are counts, `expansion` is the SwiGLU ratio
-    before the 2/3 correction and the rounding up to a multiple of 256.
+    before the 2/3 correction and the rounding up to a multiple of 256. With `shared_levels` one
+    stack, of L_layers blocks, does the work of both levels (as in TRM, arXiv:2510.04871).
     """
 
     name: Literal["hrm"] = "hrm"
@@ -104,6 +105,7 @@ class HRMConfig(Schema):
     halt_exploration_prob: Probability = 0.1
     no_ACT_continue: StrictBool = False
     gradient: Literal["last_step", "last_cycle"] = "last_step"
+    shared_levels: StrictBool = False
 
     forward_dtype: ForwardDtype = "bfloat16"
     attention: AttentionBackend = "auto"

@@ -97,7 +97,8 @@ class HRMInner(nn.Module):
         elif config.pos_encodings == "rope":
             self.rotary_emb = RotaryEmbedding(D // config.num_heads, T, config.rope_theta)
 
-        self.H_level = ReasoningLevel(config, config.H_layers, T)
+        if not config.shared_levels:
+            self.H_level = ReasoningLevel(config, config.H_layers, T)
         self.L_level = ReasoningLevel(config, config.L_layers, T)
         self.register_buffer("H_init", trunc_normal_(torch.empty(D)).to(self.dtype))
         self.register_buffer("L_init", trunc_normal_(torch.empty(D)).to(self.dtype))
@@ -135,6 +136,8 @@ class HRMInner(nn.Module):
         """
         injected = self._embed(examples["inputs"], examples["puzzle_identifiers"])
         rotary = self.rotary_emb() if self.config.pos_encodings == "rope" else None
+        L_level = self.L_level
+        H_level = L_level if self.config.shared_levels else self.H_level
         z_H, z_L = carry.z_H, carry.z_L
         H_cycles, L_cycles = self.config.H_cycles, self.config.L_cycles
 
@@ -143,15 +146,15 @@ class HRMInner(nn.Module):
         with torch.no_grad(), weights_cast_once(self, self.dtype):
             for _ in range(H_cycles - 1):
                 for _ in range(L_cycles):
-                    z_L = self.L_level(z_L, z_H + injected, rotary)
-                z_H = self.H_level(z_H, z_L, rotary)
+                    z_L = L_level(z_L, z_H + injected, rotary)
+                z_H = H_level(z_H, z_L, rotary)
             if self.config.gradient == "last_step":
                 for _ in range(L_cycles - 1):
-                    z_L = self.L_level(z_L, z_H + injected, rotary)
+                    z_L = L_level(z_L, z_H + injected, rotary)
 
         for _ in range(1 if self.config.gradient == "last_step" else L_cycles):
-            z_L = self.L_level(z_L, z_H + injected, rotary)
-        z_H = self.H_level(z_H, z_L, rotary)
+            z_L = L_level(z_L, z_H + injected, rotary)
+        z_H = H_level(z_H, z_L, rotary)
 
         logits = self.lm_head(z_H)[:, self.config.num_prefix :]
         q_logits = self.q_head(z_H[:, 0]).float()

@@ -23,7 +23,7 @@ from models.config import (
 from training.errors import ConfigError
 
 SchemaT = TypeVar("SchemaT", bound=Schema)
-Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
+Beta = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]
 Device = Literal["auto", "cpu", "cuda"]
 
 

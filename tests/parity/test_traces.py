@@ -27,8 +27,13 @@ from training.sparse_sign_sgd import SparseSignSGD
 
 FOLDER = Path(os.environ.get("PARITY_DIR") or Path(__file__).parent)
 
-# `arch` of a trace -> schema of the project. A new architecture is one line here.
-SCHEMAS: dict[str, type[Schema]] = {"hrm": HRMConfig}
+# `arch` of a trace -> schema of the project, and the settings that make it that architecture. A
+# new architecture is one line here. TRM is HRM with one stack for both levels and gradients through
+# the last cycle (its configuration also sets no_ACT_continue; its H_layers is ignored).
+SCHEMAS: dict[str, tuple[type[Schema], dict[str, Any]]] = {
+    "hrm": (HRMConfig, {}),
+    "trm": (HRMConfig, {"shared_levels": True, "gradient": "last_cycle", "H_layers": 1}),
+}
 
 FIRST_STEP, LATER_STEPS = 1e-5, 2e-4
 LOSSES, GRADIENTS, FINAL_WEIGHTS = 5e-5, 1e-5, 1e-4
@@ -68,7 +73,8 @@ class Trace:
             }
         )
         settings["loss"] = {"loss_type": self.spec["loss_type"]}
-        config: Any = SCHEMAS[self.spec["arch"]].model_validate(settings)
+        schema, fixed = SCHEMAS[self.spec["arch"]]
+        config: Any = schema.model_validate(settings | fixed)
         model = build_model(config, facts)
         model.load_state_dict(self.under("init/"))
         return model

@@ -129,7 +129,15 @@ def test_known_mistakes_are_answered_with_what_was_meant(wrong: str, meant: str)
 # Types and ranges
 
 INTEGERS = ["epochs", "global_batch_size", "arch.hidden_size", "arch.halt_max_steps", "seed"]
-FLOATS = ["lr", "weight_decay", "arch.expansion", "arch.halt_exploration_prob", "lr_min_ratio"]
+FLOATS = [
+    "lr",
+    "beta1",
+    "beta2",
+    "weight_decay",
+    "arch.expansion",
+    "arch.halt_exploration_prob",
+    "lr_min_ratio",
+]
 BOOLEANS = ["arch.mlp_t", "arch.no_ACT_continue", "checkpoint_every_eval", "resume_changed"]
 
 

@@ -1,0 +1,49 @@
+# `make help` explains the targets. All of them set up what they need.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+# Tests run side by side, one thread each: two torch threads that wait for each other are slower than one.
+WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo demo-hard test test-slow check format bench clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Create .venv with everything the project needs
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: $(READY) ## Train HRM on generated 9 x 9 Sudoku, evaluate and solve: about 6 minutes on 2 cores
+	@sh scripts/demo.sh $(PY) sudoku_demo
+
+demo-hard: $(READY) ## The same with 27 to 34 clues: about 18 minutes on 2 cores
+	@sh scripts/demo.sh $(PY) sudoku_demo_hard
+
+test: $(READY) ## Run the quick tests: a few minutes on 2 cores
+	$(PYTEST)
+
+test-slow: $(READY) ## Run the slow tests
+	$(PYTEST) -m slow
+
+check: $(READY) ## Check format, lint and types
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m pyright
+
+format: $(READY) ## Format the code and fix what ruff can fix
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: $(READY) ## Measure training, evaluation, data loading and optimizers on this machine
+	$(PY) scripts/benchmark.py
+
+clean: ## Remove caches and build products (not data, runs or .venv)
+	rm -rf build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,647 @@
+"""Measure training, evaluation, data loading and the optimizers on the device at hand.
+
+    python scripts/benchmark.py [--case NAME ...] [--isa ISA] [KEY=VALUE ...]
+
+Settings (KEY=VALUE, as for pretrain.py) change every case. Prints one table and writes one JSON.
+
+The floating point operations are counted from the model: 2 for each multiply-add of its linear
+layers, forward and backward; attention's own products and everything elementwise count nothing.
+They are reported as a rate and as a share of the best rate that plain square matrix products reach
+in the same run, in the same number format. `docs/benchmarks.md` explains each line.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dataset.common import PuzzleDatasetMetadata, PuzzleSet, write_split
+from models.attention import require_backend
+from models.config import ArchConfig, DataFacts
+from models.layers import CastedLinear
+from models.registry import build_model
+from puzzle_dataset import Batch, PuzzleDataset, TrainBatches
+from training.checkpoint import write_atomically
+from training.composition import load_config
+from training.config import OptimizerConfig, TrainConfig
+from training.data import facts_of
+from training.device import prepare_host, resolve_device, resolve_dtype
+from training.distributed import Ranks
+from training.errors import ConfigError, exit_code
+from training.optim import build_optimizer, hold_optimizer
+from training.tracking import Tracker
+from training.trainer import Trainer
+
+CASES = {
+    # The published HRM on 9 x 9 Sudoku: 81 cells and one position of puzzle embedding.
+    "published": ("arch=hrm_v1", "global_batch_size=32"),
+    "small": (
+        "arch=hrm_v1",
+        "arch.hidden_size=128",
+        "arch.num_heads=4",
+        "arch.H_layers=2",
+        "arch.L_layers=2",
+        "global_batch_size=64",
+    ),
+    # What `make demo` trains.
+    "demo": ("experiment=sudoku_demo",),
+}
+
+# oneDNN, which does torch's products on a CPU, reads this once, before its first product.
+ISA_VARIABLE = "ONEDNN_MAX_CPU_ISA"
+ISAS = ("AVX2", "AVX512_CORE", "AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX512_CORE_AMX")
+_CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "bf16")
+
+_WARM_UP_CALLS = 2
+_MIN_SAMPLES = 3
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long and how large to measure.
+
+    Attributes:
+        seconds: of each measurement that runs the model; data and optimizers take a quarter.
+        product_sizes: widths of the square matrix products whose best rate is the peak.
+        num_groups, views: puzzles of the synthetic data, and augmentations of each.
+    """
+
+    seconds: float = 10.0
+    product_sizes: tuple[int, ...] = (1024, 2048, 4096)
+    num_groups: int = 1000
+    views: int = 10
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Wall-clock seconds of one call: the median and the best of `samples` samples."""
+
+    median: float
+    best: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class Flop:
+    """Floating point operations of the linear layers for one example.
+
+    Attributes:
+        train_step: one ACT step with its gradients and, where the model learns q_continue, the
+            further forward pass for its target.
+        act_step: one ACT step of an evaluation.
+    """
+
+    train_step: int
+    act_step: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """One measured activity.
+
+    Attributes:
+        milliseconds: median of one call; best_milliseconds: the fastest of `samples` samples.
+        examples_per_second: at the median; in an evaluation an example takes all ACT steps. None
+            for the optimizers.
+        gflop_per_second: at the median; None where no linear layer runs.
+        share_of_peak: of the rate of plain matrix products; filled in at the end of the run.
+    """
+
+    activity: str
+    milliseconds: float
+    best_milliseconds: float
+    samples: int
+    examples_per_second: float | None = None
+    gflop_per_second: float | None = None
+    share_of_peak: float | None = None
+
+
+@dataclass
+class CaseResult:
+    """What was measured of one case.
+
+    Attributes:
+        settings: what it sets beyond the defaults; forward_dtype: what it computed in.
+        batch_size: examples of a step. halt_max_steps: ACT steps of an evaluation.
+        parameters: numbers that the dense optimizer trains. flop_per_example: see `Flop`.
+        peak_memory_mib: of the device while training; None on a CPU.
+    """
+
+    name: str
+    settings: list[str]
+    forward_dtype: str
+    compiled: bool
+    batch_size: int
+    halt_max_steps: int
+    parameters: int
+    flop_per_example: Flop
+    peak_memory_mib: float | None = None
+    lines: list[Line] = field(default_factory=list)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read the command line, measure, print the table and write the JSON."""
+    options = _parser().parse_intermixed_args(arguments)
+    if options.isa is not None and os.environ.get(ISA_VARIABLE) != options.isa:
+        environment = os.environ | {ISA_VARIABLE: options.isa}
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+    try:
+        output = Path(options.output)
+        if output.is_dir() or not os.access(output.parent, os.W_OK):
+            raise ConfigError(f"--output {output}: not a file that can be written here")
+        settings = _as_settings(options)
+        cases = {name: (*CASES[name], *settings) for name in options.case or CASES}
+        report = run(cases, Effort(seconds=options.seconds), _say)
+        write_atomically(output, json.dumps(report, indent=1) + "\n")
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
+    except Exception as error:
+        code = exit_code(error)
+        if code is None:
+            raise
+        sys.stderr.write(f"benchmark.py: {error}\n")
+        sys.exit(code)
+    sys.stdout.write(f"{as_table(report)}\n\nwritten: {output}\n")
+
+
+def run(
+    cases: dict[str, tuple[str, ...]], effort: Effort, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Measure cases, each given by its settings; returns the JSON-ready report.
+
+    All configurations are checked before anything is measured. The rate of plain matrix products
+    is taken before and after each case, and the best of the whole run is the peak.
+
+    Raises:
+        ConfigError: a setting is wrong or cannot run on this device.
+    """
+    configs = {name: _runnable(settings) for name, settings in cases.items()}
+    results: list[CaseResult] = []
+    rates: dict[str, dict[int, float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        write_synthetic_data(Path(folder), effort.num_groups, effort.views)
+        dataset = PuzzleDataset([folder], "train")
+        for name, config in configs.items():
+            prepare_host(config.num_threads)
+            dtype = config.arch.forward_dtype
+            with Ranks(config.device) as ranks:
+                say(f"{name}: matrix products in {dtype}")
+                best = rates.setdefault(dtype, dict.fromkeys(effort.product_sizes, 0.0))
+                _raise_to(best, product_rates(dtype, ranks.device, effort))
+                results.append(
+                    _measure_case(name, cases[name], config, dataset, ranks, effort, say)
+                )
+                _raise_to(best, product_rates(dtype, ranks.device, effort))
+    return {
+        "environment": describe_environment(next(iter(configs.values())).device),
+        "product_gflop_per_second": {
+            dtype: {str(size): rate / 1e9 for size, rate in best.items()}
+            for dtype, best in rates.items()
+        },
+        "cases": [
+            _with_shares(result, max(rates[result.forward_dtype].values())) for result in results
+        ],
+    }
+
+
+def _runnable(settings: Sequence[str]) -> TrainConfig:
+    """Return a configuration whose device, number format and attention are those of this device."""
+    config = load_config(TrainConfig, "cfg_pretrain", settings)
+    device = resolve_device(config.device)
+    try:
+        require_backend(config.arch.attention, torch.device(device))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    arch = resolve_dtype(config.arch, device)
+    return config.model_copy(update={"arch": arch, "device": device})
+
+
+# What is measured
+
+
+def _measure_case(
+    name: str,
+    settings: Sequence[str],
+    config: TrainConfig,
+    dataset: PuzzleDataset,
+    ranks: Ranks,
+    effort: Effort,
+    say: Callable[[str], None],
+) -> CaseResult:
+    device, batch_size = ranks.device, config.global_batch_size
+    flop = count_flop(config.arch, facts_of(dataset))
+    trainer = build_trainer(config, dataset, ranks)
+    case = CaseResult(
+        name=name,
+        settings=list(settings),
+        forward_dtype=config.arch.forward_dtype,
+        compiled=trainer.forward is not trainer.model,
+        batch_size=batch_size,
+        halt_max_steps=config.arch.halt_max_steps,
+        parameters=sum(p.numel() for p in trainer.model.parameters()),
+        flop_per_example=flop,
+    )
+    batches = endless(trainer.batches)
+
+    say(f"{name}: train step")
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    trainer.model.train()
+    timing = measure(lambda: trainer.step(next(batches)), effort.seconds, device)
+    if device.type == "cuda":
+        case.peak_memory_mib = torch.cuda.max_memory_allocated(device) / 2**20
+    rate = batch_size / timing.median
+    case.lines.append(_line("train step", timing, rate, rate * flop.train_step))
+
+    say(f"{name}: evaluation")
+    timing = measure(evaluation_step(trainer, next(batches)), effort.seconds, device)
+    rate = batch_size / timing.median
+    per_example = rate / config.arch.halt_max_steps
+    case.lines.append(_line("evaluation, ACT step", timing, per_example, rate * flop.act_step))
+
+    say(f"{name}: data and optimizers")
+    timing = measure(lambda: next(batches), effort.seconds / 4, torch.device("cpu"))
+    case.lines.append(_line("data loading", timing, batch_size / timing.median))
+    for activity, step in optimizer_steps(trainer):
+        case.lines.append(_line(activity, measure(step, effort.seconds / 4, device)))
+    return case
+
+
+class StepTrainer(Trainer):
+    """The trainer, one step at a time; it saves nothing and logs to nobody."""
+
+    def step(self, batch: Batch) -> None:
+        """Do what the training loop does for a batch."""
+        self._train_step(batch)
+        self._must_stop()
+        if self.block.full:
+            self.block.drain()
+
+
+def build_trainer(config: TrainConfig, dataset: PuzzleDataset, ranks: Ranks) -> StepTrainer:
+    """Wire a trainer as `pretrain.py` does, without a run's folder."""
+    torch.manual_seed(config.seed)
+    facts = facts_of(dataset)
+    model = build_model(config.arch, facts).to(ranks.device)
+    model.prepare(config.global_batch_size)
+    compiles = ranks.device.type == "cuda" if config.compile == "auto" else config.compile
+    return StepTrainer(
+        config,
+        facts=facts,
+        fingerprint="",
+        model=model,
+        forward=torch.compile(model, dynamic=False) if compiles else model,
+        forward_dtype=config.arch.forward_dtype,
+        batches=TrainBatches(
+            dataset,
+            seed=config.seed,
+            global_batch_size=config.global_batch_size,
+            epochs_per_iter=config.epochs_per_iteration,
+        ),
+        evaluate=lambda model, step: {},
+        ranks=ranks,
+        run_dir=Path(os.devnull),
+        tracker=Tracker(None, None),
+        show_progress=False,
+        say=_say,
+    )
+
+
+def evaluation_step(trainer: StepTrainer, batch: Batch) -> Callable[[], None]:
+    """Return a call that runs one ACT step on `batch` without gradients, in evaluation mode."""
+    arrays = {
+        "inputs": batch.inputs,
+        "labels": batch.labels,
+        "puzzle_identifiers": batch.puzzle_identifiers,
+    }
+    device = trainer.ranks.device
+    examples = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+    trainer.model.eval()
+    carry = trainer.model.initial_carry(examples)
+
+    def step() -> None:
+        nonlocal carry
+        with torch.no_grad():
+            carry = trainer.forward(carry, examples).carry  # type: ignore[call-arg]
+
+    return step
+
+
+def optimizer_steps(trainer: StepTrainer) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield the optimizers by name, each with a call that makes one step on random gradients."""
+    trainer.bucket.flat.normal_()
+    no_hold = torch.zeros((), dtype=torch.bool, device=trainer.ranks.device)
+    betas = trainer.config.beta1, trainer.config.beta2
+    groups = trainer.config.optimizer.groups
+    for label, config in (
+        ("AdamATan2 step", OptimizerConfig(name="adam_atan2", groups=groups)),
+        ("AdamW step", OptimizerConfig(name="adamw", groups=groups)),
+    ):
+        optimizer = build_optimizer(config, trainer.groups, betas)
+        hold_optimizer(optimizer, no_hold)
+        yield label, optimizer.step
+    if trainer.sparse is not None:
+        leaf = trainer.sparse.embedding.local_weights
+        leaf.grad = torch.randn_like(leaf)
+        yield "SparseSignSGD step", partial(trainer.sparse.step, no_hold)
+
+
+def product_rates(dtype: str, device: torch.device, effort: Effort) -> dict[int, float]:
+    """Return the best FLOP/s of square matrix products by width; takes half of `effort.seconds`."""
+    rates = {}
+    for size in effort.product_sizes:
+        a, b = (torch.randn(size, size, device=device).to(getattr(torch, dtype)) for _ in range(2))
+        out = torch.empty_like(a)
+        seconds = effort.seconds / 2 / len(effort.product_sizes)
+        timing = measure(lambda a=a, b=b, out=out: torch.mm(a, b, out=out), seconds, device)
+        rates[size] = 2 * size**3 / timing.best
+    return rates
+
+
+def measure(call: Callable[[], object], seconds: float, device: torch.device) -> Timing:
+    """Time `call` for about `seconds`, after a few calls that warm caches and compile.
+
+    On CUDA ten calls make a sample, with the device waited for at both ends, so that the host can
+    run ahead as it does in training.
+    """
+    calls = 10 if device.type == "cuda" else 1
+    for _ in range(_WARM_UP_CALLS):
+        call()
+    _wait_for(device)
+    samples: list[float] = []
+    start = time.perf_counter()
+    while len(samples) < _MIN_SAMPLES or time.perf_counter() - start < seconds:
+        begin = time.perf_counter()
+        for _ in range(calls):
+            call()
+        _wait_for(device)
+        samples.append((time.perf_counter() - begin) / calls)
+    return Timing(statistics.median(samples), min(samples), len(samples))
+
+
+def count_flop(arch: ArchConfig, facts: DataFacts) -> Flop:
+    """Count the operations of the linear layers for one example, without computing anything.
+
+    A multiply-add is 2 operations. Backward multiplies as often as forward for the gradient of the
+    weight, and as often again where the input needs a gradient.
+    """
+    # The kernel of the attention's own products, which are not counted, may not know this device.
+    arch = arch.model_copy(update={"attention": "auto"})
+    total = 0
+
+    def add(layer: CastedLinear, inputs: tuple[Tensor], output: Tensor) -> None:
+        nonlocal total
+        passes = 1 + (1 + inputs[0].requires_grad if output.requires_grad else 0)
+        total += 2 * passes * inputs[0].numel() * layer.weight.shape[0]
+
+    with torch.device("meta"):
+        model = build_model(arch, facts)
+        model.prepare(1)
+        cells = torch.zeros(1, facts.seq_len, dtype=torch.int32)
+        ids = torch.zeros(1, dtype=torch.int32)
+        examples = {"inputs": cells, "labels": cells, "puzzle_identifiers": ids}
+        for layer in model.modules():
+            if isinstance(layer, CastedLinear):
+                layer.register_forward_hook(add)  # type: ignore[arg-type]
+        model.train()
+        model(model.initial_carry(examples), examples)
+        train_step, total = total, 0
+        model.eval()
+        with torch.no_grad():
+            model(model.initial_carry(examples), examples)
+    return Flop(train_step, total)
+
+
+# What it is measured on
+
+
+def write_synthetic_data(folder: Path, num_groups: int, views: int) -> None:
+    """Write a training split of random 9 x 9 grids: `num_groups` puzzles with `views` views each.
+
+    The grids obey no rule: time depends on their shapes alone.
+    """
+    rng = np.random.Generator(np.random.Philox(0))
+    rows = num_groups * views
+    labels = rng.integers(2, 11, (rows, 81), dtype=np.uint8)
+    metadata = PuzzleDatasetMetadata(
+        pad_id=0,
+        ignore_label_id=0,
+        blank_identifier_id=0,
+        vocab_size=11,
+        seq_len=81,
+        num_puzzle_identifiers=1,
+        total_groups=num_groups,
+        mean_puzzle_examples=1.0,
+        sets=("all",),
+        total_puzzles=rows,
+    )
+    arrays = PuzzleSet(
+        inputs=np.where(rng.random((rows, 81)) < 0.6, 1, labels).astype(np.uint8),
+        labels=labels,
+        puzzle_identifiers=np.zeros(rows, np.int32),
+        puzzle_indices=np.arange(rows + 1, dtype=np.int32),
+        group_indices=np.arange(0, rows + 1, views, dtype=np.int32),
+    )
+    write_split(folder / "train", metadata, {"all": arrays})
+
+
+def endless(batches: TrainBatches) -> Iterator[Batch]:
+    """Yield training batches, iteration after iteration."""
+    for iteration in itertools.count():
+        for _, batch in batches.iterate(iteration):
+            yield batch
+
+
+def describe_environment(device: str) -> dict[str, Any]:
+    """Describe what the figures depend on beside the settings."""
+    cpu = _cpu_info()
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cpu": cpu.get("model name", platform.processor() or platform.machine()),
+        "cpu_flags": [
+            name
+            for name in _CPU_FLAGS
+            if name in (cpu.get("flags") or cpu.get("Features") or "").split()
+        ],
+        "max_cpu_isa": os.environ.get(ISA_VARIABLE),
+        "num_threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "commit": _commit(),
+    }
+
+
+def _cpu_info() -> dict[str, str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in lines)
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _commit() -> str | None:
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    folder = Path(__file__).resolve().parent
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None  # No git, or not a clone.
+    return done.stdout.strip()
+
+
+# How it is told
+
+
+def as_table(report: dict[str, Any]) -> str:
+    """Lay out a report for people."""
+    machine = report["environment"]
+    rows = [("case", "activity", "ms", "examples/s", "GFLOP/s", "of peak")]
+    for case in report["cases"]:
+        for line in case["lines"]:
+            share = line["share_of_peak"]
+            rows.append(
+                (
+                    case["name"],
+                    line["activity"],
+                    f"{line['milliseconds']:.3f}",
+                    _number(line["examples_per_second"]),
+                    _number(line["gflop_per_second"]),
+                    "" if share is None else f"{share:.1%}",
+                )
+            )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    aligned = [
+        "  ".join(
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    limit = f", at most {machine['max_cpu_isa']}" if machine["max_cpu_isa"] else ""
+    head = [
+        f"torch {machine['torch']}, {machine['num_threads']} threads, {machine['cpu']}"
+        f" ({' '.join(machine['cpu_flags'])}{limit}), device {machine['device']}"
+    ]
+    for dtype, rates in report["product_gflop_per_second"].items():
+        sizes = ", ".join(f"{size}: {rate:.0f}" for size, rate in rates.items())
+        head.append(f"matrix products in {dtype}, GFLOP/s by width: {sizes}")
+    for case in report["cases"]:
+        flop = case["flop_per_example"]["train_step"] / 1e9
+        memory = case["peak_memory_mib"]
+        head.append(
+            f"{case['name']}: {case['parameters']:,} parameters, batch {case['batch_size']},"
+            f" {case['forward_dtype']}{', compiled' if case['compiled'] else ''},"
+            f" {flop:.3g} GFLOP an example and train step,"
+            f" {case['halt_max_steps']} ACT steps in evaluation"
+            + ("" if memory is None else f", {memory:.0f} MiB")
+        )
+    return "\n".join([*head, "", aligned[0], "-" * len(aligned[0]), *aligned[1:]])
+
+
+def _line(
+    activity: str,
+    timing: Timing,
+    examples_per_second: float | None = None,
+    flop_per_second: float | None = None,
+) -> Line:
+    return Line(
+        activity,
+        milliseconds=timing.median * 1e3,
+        best_milliseconds=timing.best * 1e3,
+        samples=timing.samples,
+        examples_per_second=examples_per_second,
+        gflop_per_second=None if flop_per_second is None else flop_per_second / 1e9,
+    )
+
+
+def _with_shares(case: CaseResult, peak: float) -> dict[str, Any]:
+    report = asdict(case)
+    for line in report["lines"]:
+        if line["gflop_per_second"] is not None:
+            line["share_of_peak"] = line["gflop_per_second"] / (peak / 1e9)
+    return report
+
+
+def _raise_to(best: dict[int, float], rates: dict[int, float]) -> None:
+    for size, rate in rates.items():
+        best[size] = max(best[size], rate)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+# The command line
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=str(__doc__).split("\n")[0],
+        epilog=f"cases: {', '.join(CASES)}; settings are those of pretrain.py",
+    )
+    parser.add_argument("--case", action="append", choices=tuple(CASES), help="default: all")
+    parser.add_argument(
+        "--seconds", type=_positive, default=Effort.seconds, help="of each measurement (default 10)"
+    )
+    parser.add_argument("--threads", type=int, help="CPU threads (num_threads=)")
+    parser.add_argument("--device", help="auto, cpu or cuda (device=)")
+    parser.add_argument("--compile", help="auto, true or false (compile=)")
+    parser.add_argument(
+        "--isa",
+        type=str.upper,
+        choices=ISAS,
+        help=f"CPU instructions that products may use at most; restarts with {ISA_VARIABLE} set",
+    )
+    parser.add_argument("--output", default="benchmark.json", help="default: benchmark.json")
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="for every case")
+    return parser
+
+
+def _as_settings(options: argparse.Namespace) -> list[str]:
+    named = {
+        "num_threads": options.threads,
+        "device": options.device,
+        "compile": options.compile,
+    }
+    given = [f"{key}={value}" for key, value in named.items() if value is not None]
+    return given + options.settings
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
+    return value
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+#!/bin/sh
+# Build a Sudoku set, train on it, evaluate on puzzles never seen, and show some of them solved.
+# Usage: sh scripts/demo.sh PYTHON EXPERIMENT
+set -eu
+python="$1"
+experiment="$2"
+setting() { "$python" pretrain.py --cfg "experiment=$experiment" | "$python" -c "
+import sys, yaml
+value = yaml.safe_load(sys.stdin)
+for part in '$1'.split('.'):
+    value = value[part]
+print(value)"; }
+data="$(setting data.path)"
+run="$(setting checkpoint_path)"
+build="$(setting data.build_command)"
+
+echo "1. Building $data"
+$python ${build#python }
+echo
+echo "2. Training (a run that was stopped goes on where it stood)"
+"$python" pretrain.py "experiment=$experiment"
+echo
+echo "3. Solving two puzzles never seen, with 16 ACT steps (training takes at most 4)"
+"$python" scripts/solve.py "checkpoint=$run" "data_path=$data" count=2 steps=16
+echo
+echo "The data lie in $data; the run, its metrics.jsonl and checkpoints in $run"
+echo
+echo "4. Evaluating on all of them, with 16 ACT steps"
+"$python" evaluate.py "checkpoint=$run" "data_path=$data" arch_overrides.halt_max_steps=16

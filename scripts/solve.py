@@ -1,0 +1,230 @@
+"""Let a trained model solve Sudokus: python scripts/solve.py checkpoint=PATH puzzle=53..7....6..
+
+PATH is a run's folder (its newest good checkpoint), a checkpoint in it, or a published `step_N`
+file. Instead of puzzle=: file=FILE with a puzzle on each line, count=N for the first puzzles of the
+run's test set (data_path=FOLDER: of another one), or puzzles on standard input, one on each line.
+
+Shows the answer, whether it is a valid Sudoku that keeps the clues, how sure the model is, and how
+the answer changed from ACT step to ACT step.
+"""
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from dataset.common import DatasetError
+from dataset.sudoku import BOX_SHAPES, grid_size, parse_puzzle, tokens_to_grid
+from evaluation.config import SolveConfig
+from models.config import DataFacts
+from puzzle_dataset import PuzzleDataset
+from training.composition import load_config, run_entry_point
+from training.data import require_folder
+from training.errors import CheckpointError, ConfigError
+from training.tracking import warn
+from training.trained_model import TrainedModel, find_trained_model
+
+if TYPE_CHECKING:
+    from evaluation.solving import Reasoning
+
+
+def main(overrides: list[str]) -> None:
+    """Compose, validate, read the puzzles, then load torch and solve them."""
+    config = load_config(SolveConfig, "cfg_solve", [quoted(override) for override in overrides])
+    trained = find_trained_model(Path(config.checkpoint), warn)
+    size = sudoku_size(trained)
+    puzzles = []
+    for source, puzzle in read_puzzles(config, trained):
+        size = size or len(puzzle)
+        if len(puzzle) != size:
+            raise DatasetError(f"{source}: {puzzle.size} cells; accepted here: {size * size}")
+        puzzles.append(puzzle)
+    if size is None or not puzzles:
+        raise DatasetError("there is no puzzle to solve")
+    solve(config, trained, puzzles, size)
+
+
+def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[np.ndarray], size: int) -> None:
+    """Load torch, build the model, and print its reasoning about each puzzle."""
+    import torch
+
+    from evaluation.solving import reason
+    from training.device import prepare_host, resolve_device, resolve_dtype
+
+    device_type = resolve_device(config.device)
+    changes = config.arch_overrides.model_dump(exclude_none=True)
+    if config.steps is not None:
+        changes["halt_max_steps"] = config.steps
+    arch = resolve_dtype(trained.run.arch.model_copy(update=changes), device_type)
+    prepare_host(config.num_threads)
+    device = torch.device(device_type)
+    model = trained.load(arch, sudoku_facts(size), f"Sudoku {size}x{size}", device)
+    num_solved = 0
+    for number, reasoning in enumerate(reason(model, puzzles, device), start=1):
+        num_solved += reasoning.is_solved()
+        text = describe(reasoning, learns_continue=not arch.no_ACT_continue)
+        sys.stdout.write(f"puzzle {number} of {len(puzzles)}\n{text}\n\n")
+    sys.stdout.write(f"solved: {num_solved} of {len(puzzles)}\n")
+
+
+def quoted(override: str) -> str:
+    """Quote what Hydra's grammar would take apart: 0053 as a number would lose its zeros."""
+    key, equals, value = override.partition("=")
+    if key.lstrip("+") not in ("puzzle", "file") or not equals or value[:1] in ("'", '"'):
+        return override
+    # Hydra reads backslashes as themselves except in front of a quote, the closing one included.
+    escaped = re.sub(r"(\\+)(?='|\Z)", r"\1\1", value).replace("'", "\\'")
+    return f"{key}='{escaped}'"
+
+
+# Puzzles
+
+
+def read_puzzles(config: SolveConfig, trained: TrainedModel) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield where each puzzle stands and its grid, integer [size, size].
+
+    Raises:
+        ConfigError: no source of puzzles.
+        DatasetError: names the file and line of what is no puzzle.
+    """
+    if config.puzzle is not None:
+        yield "puzzle", parse(config.puzzle, "puzzle")
+    elif config.count is not None:
+        yield from data_set_puzzles(config, trained, config.count)
+    elif config.file is not None and config.file != "-":
+        try:
+            lines = Path(config.file).read_text().splitlines()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "not a text file"
+            raise DatasetError(f"{config.file}: {reason}") from None
+        yield from parse_lines(lines, config.file)
+    elif sys.stdin.isatty():
+        raise ConfigError("no puzzle: set puzzle=53..7..., file=FILE or count=N")
+    else:
+        yield from parse_lines(sys.stdin, "standard input")
+
+
+def parse_lines(lines: Iterable[str], source: str) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the place and the grid of each line that is not blank."""
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            place = f"{source}: line {number}"
+            yield place, parse(line, place)
+
+
+def parse(text: str, place: str) -> np.ndarray:
+    """Read one puzzle; DatasetError names the place."""
+    try:
+        return parse_puzzle(text)
+    except ValueError as error:
+        raise DatasetError(f"{place}: {error}") from None
+
+
+def data_set_puzzles(
+    config: SolveConfig, trained: TrainedModel, count: int
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the first `count` puzzles of a data set."""
+    folders = [config.data_path] if config.data_path else trained.run.data_folders(config.split)
+    if not folders:
+        raise ConfigError(f"{trained.weights} names no data set: set data_path=FOLDER")
+    for folder in folders:
+        require_folder(folder, trained.run.data)
+    dataset = PuzzleDataset(folders, config.split)
+    place = str(dataset.split_dirs[0])
+    for arrays in dataset.sets.values():
+        for row in arrays.inputs[:count]:
+            try:
+                yield place, tokens_to_grid(row)
+            except ValueError as error:
+                raise DatasetError(f"{place}: not Sudokus: {error}") from None
+        count -= min(count, arrays.num_examples)
+
+
+def sudoku_size(trained: TrainedModel) -> int | None:
+    """Return the size of the grids that a model reads, None where only its weights know.
+
+    Raises:
+        CheckpointError: it does not read Sudokus.
+    """
+    if trained.facts is None:
+        return None
+    try:
+        size = grid_size(trained.facts.seq_len)
+    except ValueError as error:
+        raise CheckpointError(f"{trained.weights} reads no Sudokus: {error}") from None
+    trained.require_fit(sudoku_facts(size), f"Sudoku {size}x{size}")
+    return size
+
+
+def sudoku_facts(size: int) -> DataFacts:
+    """Return what Sudokus of a size look like to a model: padding, empty, and the digits."""
+    return DataFacts(vocab_size=size + 2, seq_len=size * size, num_puzzle_identifiers=1)
+
+
+# Text
+
+
+def describe(reasoning: "Reasoning", *, learns_continue: bool) -> str:
+    """Return question, answer, verdict and the ACT steps as text."""
+    size = len(reasoning.question)
+    question = grid_lines(reasoning.question, np.zeros((size, size), bool))
+    answer = grid_lines(reasoning.answer, reasoning.cells_wrong())
+    gap = " " * 4
+    grids = [f"{left}{gap}{right}" for left, right in zip(question, answer, strict=True)]
+    return "\n".join(
+        [*grids, verdict(reasoning), *step_lines(reasoning, learns_continue=learns_continue)]
+    )
+
+
+def grid_lines(grid: np.ndarray, marked: np.ndarray) -> list[str]:
+    """Draw a grid with its boxes, '.' where empty and '!' before the cells that are marked."""
+    size = len(grid)
+    box_rows, box_columns = BOX_SHAPES[size]
+    rule = "+" + ("-" * (2 * box_columns + 1) + "+") * (size // box_columns)
+    lines = []
+    for row in range(size):
+        if row % box_rows == 0:
+            lines.append(rule)
+        line = "|"
+        for column in range(size):
+            sign = "!" if marked[row, column] else " "
+            line += f"{sign}{grid[row, column] or '.'}"
+            if column % box_columns == box_columns - 1:
+                line += " |"
+        lines.append(line)
+    return [*lines, rule]
+
+
+def verdict(reasoning: "Reasoning") -> str:
+    """Say whether the answer is a solution, and how sure the model is of it."""
+    wrong = int(reasoning.cells_wrong().sum())
+    if reasoning.is_solved():
+        said = "a valid Sudoku that keeps the clues"
+    else:
+        said = f"not a solution: {wrong} cells cannot stay (marked !)"
+    return f"answer: {said}; Q confidence: {reasoning.q_halt[-1]:.1%}"
+
+
+def step_lines(reasoning: "Reasoning", *, learns_continue: bool) -> Iterator[str]:
+    """Yield a table of the ACT steps and a sentence on how it went."""
+    q_continue = "  Q continue" if learns_continue else ""
+    yield f"ACT step  cells changed  cells wrong  Q halt{q_continue}"
+    changed, num_steps = reasoning.cells_changed(), len(reasoning.answers)
+    for step in range(num_steps):
+        wrong = int(reasoning.cells_wrong(step).sum())
+        line = f"{step + 1:8}  {changed[step]:13}  {wrong:11}  {reasoning.q_halt[step]:6.1%}"
+        if learns_continue:
+            line += f"  {reasoning.q_continue[step]:10.1%}"
+        yield line
+    settled = int(np.flatnonzero(changed).max(initial=0)) + 1
+    ending = f"settled at step {settled} of {num_steps}"
+    if reasoning.halts.any():
+        ending += f"; would halt by itself after step {int(reasoning.halts.argmax()) + 1}"
+    yield ending
+
+
+if __name__ == "__main__":
+    run_entry_point(SolveConfig, "cfg_solve", main, str(__doc__))

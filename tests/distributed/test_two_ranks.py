@@ -1,0 +1,167 @@
+"""Two ranks with gloo train and measure as one does."""
+
+import shutil
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from training.state import load_tensors
+
+Train = Callable[[Sequence[str]], None]
+
+# What is promised of losses.
+CLOSE = 1e-5
+
+
+@pytest.fixture
+def settings(tiny_settings: list[str], tasks_data: Path) -> list[str]:
+    """A run of 24 steps and more, with puzzle embedding, halting, exploration and evaluations."""
+    return [
+        *tiny_settings,
+        f"data_path={tasks_data}",
+        "epochs=24",
+        "eval_interval=12",
+        "eval_batch_size=10",
+        "lr=1e-3",
+        "puzzle_emb_lr=1e-2",
+        "arch.halt_max_steps=4",
+        "arch.halt_exploration_prob=0.5",
+        "checkpoint_interval=10",
+        "keep_last=99",
+    ]
+
+
+@pytest.fixture
+def train_on_two(start: Any) -> Callable[..., list[str]]:
+    """Run `pretrain.py` on two ranks, without a launcher; returns what they said."""
+
+    def run(*settings: str) -> list[str]:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = str(server.getsockname()[1])
+        place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        processes = [
+            start("pretrain.py", *settings, env={**place, "RANK": rank, "LOCAL_RANK": rank})
+            for rank in ("0", "1")
+        ]
+        said = []
+        for process in processes:
+            out, err = process.communicate(timeout=120)
+            assert process.returncode == 0, err
+            assert "Warning" not in err
+            said.append(out)
+        return said
+
+    return run
+
+
+def assert_close(first: Any, second: Any, since: int = 0) -> None:
+    """Require the records of two runs to agree: counts exactly, everything else closely."""
+    assert len(first.records) == len(second.records)
+    for own, other in zip(first.records, second.records, strict=True):
+        assert own.keys() == other.keys()
+        for name, value in own.items():
+            if name in ("step", "train/count", "eval/count", "train/lr") or own["step"] < since:
+                assert other[name] == value, (own["step"], name)
+            elif "grad_norm" in name:
+                assert other[name] == pytest.approx(value, rel=1e-3)
+            else:
+                assert other[name] == pytest.approx(value, abs=CLOSE), (own["step"], name)
+
+
+def assert_same_carry(first: Path, second: Path) -> None:
+    """Require two saved carries to hold the same examples in the same rows."""
+    own, other = (load_tensors(path / "carry.safetensors") for path in (first, second))
+    assert own.keys() == other.keys()
+    for name, value in own.items():
+        if value.is_floating_point():
+            torch.testing.assert_close(other[name], value, atol=1e-3, rtol=1e-3)
+        else:
+            assert torch.equal(other[name], value), name
+
+
+def test_two_ranks_train_and_measure_as_one(
+    settings: list[str],
+    train: Train,
+    train_on_two: Callable[..., list[str]],
+    files_of: Any,
+    tmp_path: Path,
+) -> None:
+    train([*settings, f"checkpoint_path={tmp_path / 'one'}"])
+    said = train_on_two(*settings, f"checkpoint_path={tmp_path / 'two'}")
+    assert "2 x cpu" in said[0]
+    assert said[1] == ""
+    one, two = files_of(tmp_path / "one"), files_of(tmp_path / "two")
+    assert len(one.train_records) >= 20
+    assert len(one.eval_records) == 2
+    assert {record["train/count"] for record in one.train_records} > {0}
+    assert_close(one, two)
+    assert one.steps == two.steps
+    assert two.leftovers() == []
+    for step in one.steps:
+        assert_same_carry(one.folder / f"step_{step}", two.folder / f"step_{step}")
+    tables = [
+        load_tensors(run.folder / f"step_{run.steps[-1]}" / "model.safetensors")[
+            "model.inner.puzzle_emb.weights"
+        ]
+        for run in (one, two)
+    ]
+    assert tables[0].abs().max() > 0.01
+    torch.testing.assert_close(tables[0], tables[1], atol=CLOSE, rtol=0)
+
+    # One rank goes on where two have saved.
+    shutil.copytree(two.folder / "step_10", tmp_path / "from_two" / "step_10")
+    shutil.copy(two.folder / "metrics.jsonl", tmp_path / "from_two")
+    train([*settings, f"checkpoint_path={tmp_path / 'from_two'}"])
+    resumed = files_of(tmp_path / "from_two")
+    assert_close(two, resumed, since=11)
+    assert resumed.state(20)["environment"]["world_size"] == 1
+
+
+def test_two_ranks_go_on_where_one_has_saved(
+    settings: list[str],
+    train: Train,
+    train_on_two: Callable[..., list[str]],
+    files_of: Any,
+    tmp_path: Path,
+) -> None:
+    train([*settings, f"checkpoint_path={tmp_path / 'one'}"])
+    train([*settings, f"checkpoint_path={tmp_path / 'moved'}", "max_steps=7"])
+    said = train_on_two(*settings, f"checkpoint_path={tmp_path / 'moved'}")
+    assert "resumed not bit for bit (world_size: 1 -> 2)" in said[0]
+    assert_close(files_of(tmp_path / "one"), files_of(tmp_path / "moved"), since=8)
+
+
+@pytest.mark.slow
+def test_two_ranks_go_on_in_the_same_bits(
+    settings: list[str], train_on_two: Callable[..., list[str]], files_of: Any, tmp_path: Path
+) -> None:
+    train_on_two(*settings, f"checkpoint_path={tmp_path / 'whole'}")
+    for stop in (1, 10, 13):
+        train_on_two(*settings, f"checkpoint_path={tmp_path / 'parts'}", f"max_steps={stop}")
+    train_on_two(*settings, f"checkpoint_path={tmp_path / 'parts'}")
+    parts = files_of(tmp_path / "parts")
+    assert parts.digest() == files_of(tmp_path / "whole").digest()
+
+
+@pytest.mark.slow
+def test_a_number_that_is_not_finite_stops_both_ranks(
+    settings: list[str], start: Any, files_of: Any, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    processes = [
+        start("pretrain.py", *settings, "lr=1e38", env={**place, "RANK": rank})
+        for rank in ("0", "1")
+    ]
+    lines = []
+    for process in processes:
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 5, err
+        lines.append(err.splitlines()[-1])
+    assert lines[0].partition(":")[2].split()[:2] == lines[1].partition(":")[2].split()[:2]
+    assert files_of(tmp_path / "run").steps == []

@@ -1,0 +1,354 @@
+"""evaluate.py and scripts/solve.py as they are called, on published and on own checkpoints."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import evaluate
+from models.registry import build_model
+from puzzle_dataset import PuzzleDataset
+from training.checkpoint import MODEL, save_checkpoint
+from training.config import TrainConfig
+from training.data import facts_of
+from training.state import model_tensors, tensor_writer
+
+PUBLISHED = Path(__file__).resolve().parents[1] / "parity" / "published_format"
+
+
+@pytest.fixture
+def run_evaluation() -> Iterator[Callable[..., dict[str, Any]]]:
+    """`evaluate.main` in this process; returns the JSON that it wrote to `output`."""
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+
+    def run(output: Path, *settings: str) -> dict[str, Any]:
+        evaluate.main([*settings, f"output={output}", "device=cpu", "num_threads=1"])
+        return json.loads(output.read_bytes())
+
+    yield run
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(precision)
+    torch.set_flush_denormal(False)
+
+
+@pytest.fixture(scope="module")
+def own_run(sudoku_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run's folder with one checkpoint: random weights that answer a little."""
+    run_dir = tmp_path_factory.mktemp("run")
+    config = TrainConfig.model_validate(
+        {
+            "arch": {
+                "H_layers": 1,
+                "L_layers": 1,
+                "hidden_size": 32,
+                "num_heads": 2,
+                "expansion": 1.0,
+                "puzzle_emb_ndim": 0,
+                "halt_max_steps": 3,
+                "forward_dtype": "float32",
+            },
+            "optimizer": {"groups": {"all": {"params": ["*"]}}},
+            "data_path": str(sudoku_data),
+            "global_batch_size": 4,
+        }
+    )
+    facts = facts_of(PuzzleDataset([sudoku_data], "test"))
+    torch.manual_seed(0)
+    model = build_model(config.arch, facts)
+    with torch.no_grad():
+        model.model.inner.q_head.weight.normal_()
+    state = {"step": 12, "config": config.model_dump(mode="json"), "facts": facts.to_dict()}
+    save_checkpoint(run_dir, 12, state, {MODEL: tensor_writer(model_tensors(model))})
+    return run_dir
+
+
+# What is measured
+
+
+def test_a_published_checkpoint_gives_the_published_figures(
+    run_evaluation: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    result = run_evaluation(
+        tmp_path / "result.json",
+        f"checkpoint={PUBLISHED / 'checkpoint' / 'step_7'}",
+        f"data_path={PUBLISHED / 'data'}",
+        "save_outputs=[logits,q_halt_logits,q_continue_logits]",
+    )
+    expected = json.loads((PUBLISHED / "expected_eval.json").read_bytes())
+    assert result["metrics"]["count"] == expected["count"]
+    for name, value in expected["metrics"].items():
+        assert result["metrics"][name] == pytest.approx(value, abs=1e-6)
+    with np.load(PUBLISHED / "expected_eval.npz") as arrays:
+        for name, array in arrays.items():
+            saved = np.load(tmp_path / "result_outputs" / f"all__{name}.npy")
+            assert saved == pytest.approx(array, abs=2e-4)
+
+
+def test_a_trained_run_is_measured_as_during_training(
+    train: Callable[..., None],
+    tiny_settings: list[str],
+    files_of: Callable[[Path], Any],
+    run_evaluation: Callable[..., dict[str, Any]],
+    tmp_path: Path,
+) -> None:
+    train(tiny_settings)
+    files = files_of(tmp_path / "run")
+    logged = {
+        name.removeprefix("eval/"): value
+        for name, value in files.eval_records[-1].items()
+        if name.startswith("eval/")
+    }
+    result = run_evaluation(tmp_path / "result.json", f"checkpoint={tmp_path / 'run'}")
+    assert result["step"] == files.steps[-1]
+    assert result["checkpoint"] == str(tmp_path / "run" / f"step_{files.steps[-1]}")
+    assert result["metrics"] == logged
+
+
+def test_the_result_lies_in_the_run_and_ends_the_output(
+    own_run: Path, sudoku_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluate.main([f"checkpoint={own_run}", "device=cpu", "global_batch_size=3"])
+    result = json.loads((own_run / "eval_step_12.json").read_bytes())
+    exact = result["metrics"]["exact_accuracy"]
+    out = capsys.readouterr().out
+    assert out.splitlines()[-1] == f"exact_accuracy: {exact:.4f}"
+    assert result["data"] == [str(sudoku_data / "test")]
+    assert result["data_fingerprint"] == PuzzleDataset([sudoku_data], "test").fingerprint()
+    assert result["sets"]["all"]["num_examples"] == 10
+    low, high = (result["sets"]["all"]["metrics"]["exact_accuracy"][key] for key in ("low", "high"))
+    assert 0 <= low <= exact <= high <= 1
+    assert f"{exact:.4f} [{low:.4f}, {high:.4f}]" in out
+
+
+def test_other_rows_steps_and_batches(
+    own_run: Path, run_evaluation: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    whole = run_evaluation(tmp_path / "a.json", f"checkpoint={own_run}", "split=train")
+    assert whole["metrics"]["count"] == 32
+    assert whole["metrics"]["steps"] == 3
+    part = run_evaluation(
+        tmp_path / "b.json",
+        f"checkpoint={own_run / 'step_12'}",
+        "split=train",
+        "max_examples=5",
+        "global_batch_size=2",
+        "arch_overrides.halt_max_steps=7",
+        "arch_overrides.attention=math",
+    )
+    assert (part["metrics"]["count"], part["metrics"]["steps"]) == (5, 7)
+    assert part["arch"]["attention"] == "math"
+    assert part["global_batch_size"] == 2
+
+
+def test_two_data_sets_are_reported_one_by_one_and_together(
+    own_run: Path,
+    sudoku_data: Path,
+    run_evaluation: Callable[..., dict[str, Any]],
+    tmp_path: Path,
+) -> None:
+    # The second folder's test split is the first one's training split: other rows, other figures.
+    other = tmp_path / "other"
+    shutil.copytree(sudoku_data / "train", other / "test")
+    run = f"checkpoint={own_run}"
+    first = run_evaluation(tmp_path / "a.json", run)["metrics"]
+    second = run_evaluation(tmp_path / "b.json", run, f"data_path={other}")["metrics"]
+    both = run_evaluation(tmp_path / "c.json", run, f"data_paths=[{sudoku_data},{other}]")
+    assert list(both["sets"]) == ["all", "all1"]
+    for result, name in ((first, "all"), (second, "all1")):
+        metrics = both["sets"][name]["metrics"]
+        assert metrics["accuracy"]["value"] == pytest.approx(result["accuracy"], abs=1e-12)
+    assert first["accuracy"] != second["accuracy"]
+    assert both["metrics"]["count"] == 42
+    expected = (10 * first["accuracy"] + 32 * second["accuracy"]) / 42
+    assert both["metrics"]["accuracy"] == pytest.approx(expected, abs=1e-12)
+
+
+# Ranks
+
+
+def evaluate_on_ranks(
+    start: Callable[..., "subprocess.Popen[str]"], world_size: int, *settings: str
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    processes = [
+        start(
+            "evaluate.py",
+            *settings,
+            "device=cpu",
+            env={
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(world_size),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+            },
+        )
+        for rank in range(world_size)
+    ]
+    for process in processes:
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+
+
+@pytest.mark.parametrize(
+    ("world_size", "batch_size"),
+    [
+        (2, 4),
+        pytest.param(4, 8, marks=pytest.mark.slow),
+        pytest.param(4, 32, marks=pytest.mark.slow),
+    ],
+)
+def test_ranks_together_give_what_one_gives(
+    own_run: Path,
+    run_evaluation: Callable[..., dict[str, Any]],
+    start: Callable[..., "subprocess.Popen[str]"],
+    tmp_path: Path,
+    world_size: int,
+    batch_size: int,
+) -> None:
+    settings = [
+        f"checkpoint={own_run}",
+        f"global_batch_size={batch_size}",
+        "save_outputs=[inputs,preds,logits]",
+    ]
+    alone = run_evaluation(tmp_path / "alone.json", *settings)
+    evaluate_on_ranks(start, world_size, *settings, f"output={tmp_path / 'together.json'}")
+    together = json.loads((tmp_path / "together.json").read_bytes())
+    assert together["environment"]["world_size"] == world_size
+    counted = ("count", "accuracy", "exact_accuracy", "q_halt_accuracy", "steps")
+    for name in counted:
+        assert together["metrics"][name] == alone["metrics"][name]
+    for name in ("lm_loss", "q_halt_loss"):
+        assert together["metrics"][name] == pytest.approx(alone["metrics"][name], abs=1e-6)
+    for name in ("inputs", "preds", "logits"):
+        expected = np.load(tmp_path / "alone_outputs" / f"all__{name}.npy")
+        found = np.load(tmp_path / "together_outputs" / f"all__{name}.npy")
+        assert found.shape == expected.shape
+        assert np.abs(found.astype(np.float64) - expected).max() <= (
+            1e-5 if name == "logits" else 0
+        )
+
+
+# Mistakes
+
+
+def test_mistakes_are_told_before_torch_is_loaded(
+    own_run: Path,
+    sudoku_data: Path,
+    tasks_data: Path,
+    run_python: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    cut = tmp_path / "cut"
+    shutil.copytree(sudoku_data, cut)
+    labels = cut / "test" / "all__labels.npy"
+    os.truncate(labels, labels.stat().st_size - 5)
+    run = f"checkpoint={own_run}"
+    cases = [
+        (["checkpoint=nowhere"], "CheckpointError", "nowhere: no such checkpoint"),
+        ([], "ConfigError", "checkpoint"),
+        ([run, "lr=3"], "ConfigError", "unknown setting lr=3"),
+        ([run, "save_outputs=[pred]"], "ConfigError", "pred"),
+        ([run, "data_path=nowhere"], "DatasetError", "nowhere: no such data folder"),
+        ([run, f"data_path={cut}"], "DatasetError", str(labels)),
+        ([run, f"data_path={tasks_data}"], "CheckpointError", "vocab_size 6, not 8"),
+        ([run, "output=/proc/nowhere/x.json"], "ConfigError", "output=/proc/nowhere/x.json"),
+        ([run, f"output={tmp_path}"], "ConfigError", "is a folder"),
+    ]
+    script = tmp_path / "mistakes.py"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            import sys
+            sys.path.insert(0, {str(Path(evaluate.__file__).parent)!r})
+            import evaluate
+            for settings, kind, told in {cases!r}:
+                try:
+                    evaluate.main(settings)
+                except Exception as error:
+                    assert type(error).__name__ == kind, (settings, repr(error))
+                    assert told in str(error), (settings, str(error))
+                    assert "\\n" not in str(error), str(error)
+                else:
+                    raise AssertionError(settings)
+            assert "torch" not in sys.modules
+            """
+        )
+    )
+    finished = run_python(script)
+    assert finished.code == 0, finished.err
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "told"),
+    [
+        (["checkpoint=nowhere"], 4, "nowhere: no such checkpoint"),
+        (["checkpoint=RUN", "global_batch_size=7"], 2, "global_batch_size=7 .* ranks, 2: try"),
+        (["checkpoint=RUN", "data_path=nowhere"], 3, "nowhere: no such data folder"),
+    ],
+)
+def test_a_mistake_is_one_line_and_an_exit_code(
+    own_run: Path,
+    run_python: Callable[..., Any],
+    settings: list[str],
+    code: int,
+    told: str,
+) -> None:
+    arguments = [setting.replace("RUN", str(own_run)) for setting in settings]
+    finished = run_python("evaluate.py", *arguments, env={"WORLD_SIZE": "2", "RANK": "1"})
+    assert finished.code == code
+    assert len(finished.err_lines) == 1
+    assert finished.out == ""
+    assert re.search(told, finished.err_lines[0])
+
+
+def test_a_disk_that_refuses_the_outputs_is_a_mistake_in_the_settings(
+    own_run: Path, run_evaluation: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    (tmp_path / "result_outputs").write_text("a file where the folder should be")
+    with pytest.raises(evaluate.ConfigError, match=r"save_outputs: .*result_outputs"):
+        run_evaluation(tmp_path / "result.json", f"checkpoint={own_run}", "save_outputs=[preds]")
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_without_a_batch_size_the_runs_own_is_rounded_up_to_the_ranks(own_run: Path) -> None:
+    trained = evaluate.find_trained_model(own_run, print)
+    config = evaluate.EvalConfig(checkpoint=str(own_run))
+    assert [evaluate.global_batch_size(config, trained, n) for n in (1, 2, 3, 8)] == [4, 4, 6, 8]
+
+
+# Solving
+
+
+def test_solving_puzzles_of_the_run(own_run: Path, run_python: Callable[..., Any]) -> None:
+    finished = run_python(
+        "scripts/solve.py", f"checkpoint={own_run}", "count=2", "steps=4", "device=cpu"
+    )
+    assert finished.code == 0, finished.err
+    assert finished.out.count("ACT step") == 2
+    assert "settled at step" in finished.out
+    assert "of 4" in finished.out
+    assert finished.out.splitlines()[-1].startswith("solved: ")
+    assert finished.out.splitlines()[-1].endswith(" of 2")
+
+
+def test_puzzles_that_are_none_are_data_mistakes(
+    own_run: Path, run_python: Callable[..., Any]
+) -> None:
+    for puzzle, told in (("1..x", "'x'"), ("5...............", "1 to 4"), ("." * 36, "36 cells")):
+        finished = run_python("scripts/solve.py", f"checkpoint={own_run}", f"puzzle={puzzle}")
+        assert finished.code == 3
+        assert len(finished.err_lines) == 1
+        assert told in finished.err_lines[0]

@@ -1,0 +1,545 @@
+"""Runs of the trainer: what they write, what they keep, and what stops them."""
+
+import math
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import pretrain
+from models.losses import ACTLossHead
+from training import checkpoint as checkpoint_module
+from training import trainer as trainer_module
+from training.composition import run_entry_point
+from training.config import TrainConfig
+from training.errors import CheckpointError, ConfigError, NonFiniteError
+from training.exploration import min_halt_steps
+from training.schedule import lr_factor
+from training.state import load_tensors, model_tensors, optimizer_tensors
+from training.tracking import WandbLog
+from training.trainer import Trainer
+
+
+@pytest.fixture
+def run(
+    tiny_settings: list[str], train: Callable[[Sequence[str]], None], files_of: Any, tmp_path: Path
+) -> Callable[..., Any]:
+    """Train with `tiny_settings` and some more; returns what lies in the run's folder then."""
+
+    def run_with(*more: str) -> Any:
+        train([*tiny_settings, *more])
+        return files_of(tmp_path / "run")
+
+    return run_with
+
+
+# What a run writes
+
+
+def test_every_step_has_a_record(run: Callable[..., Any]) -> None:
+    # 16 steps in blocks of 5: the last one is not full.
+    records = run("log_interval=5", "arch.halt_exploration_prob=0.5").train_records
+    assert [record["step"] for record in records] == list(range(1, 17))
+    always = {
+        "step",
+        "train/lr",
+        "train/lr/all",
+        "train/grad_norm/all",
+        "train/count",
+        "train/lm_loss",
+        "train/q_halt_loss",
+        "train/q_continue_loss",
+    }
+    counted = {f"train/{n}" for n in ("accuracy", "exact_accuracy", "q_halt_accuracy", "steps")}
+    for record in records:
+        assert record.keys() == (always | counted if record["train/count"] else always)
+        assert all(math.isfinite(value) for value in record.values())
+    counts = [record["train/count"] for record in records]
+    assert 0 in counts
+    assert max(counts) > 0
+
+
+def test_without_a_q_continue_its_loss_is_not_there(run: Callable[..., Any]) -> None:
+    (record,) = run("max_steps=1", "arch.no_ACT_continue=true").train_records
+    assert "train/q_continue_loss" not in record
+
+
+def test_rates_follow_the_schedule(run: Callable[..., Any]) -> None:
+    own = ["optimizer=grouped", "optimizer.groups.q_head.lr=0.5"]
+    for record in run(*own).train_records:
+        factor = lr_factor(record["step"], warmup_steps=3, total_steps=16, min_ratio=0.1)
+        assert record["train/lr"] == 1e-2 * factor
+        assert record["train/lr/q_head"] == 0.5 * factor
+        assert record["train/lr/trunk"] == 1e-2 * factor
+        assert record["train/grad_norm/biases"] >= 0
+
+
+def test_the_loss_falls(run: Callable[..., Any]) -> None:
+    records = run("epochs=40", "eval_interval=40").train_records
+    first, last = ([r["train/lm_loss"] for r in part] for part in (records[:5], records[-5:]))
+    assert sum(last) < 0.8 * sum(first)
+
+
+def test_every_iteration_is_evaluated(run: Callable[..., Any]) -> None:
+    records = run().eval_records
+    assert [record["step"] for record in records] == [4, 8, 12, 16]
+    for record in records:
+        assert record["eval/count"] == 10
+        assert record["eval/steps"] == 3
+        assert 0 <= record["eval/exact_accuracy"] <= record["eval/accuracy"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        (["eval_interval=null"], [16]),
+        (["min_eval_interval=2"], [12, 16]),
+        (["min_eval_interval=99"], [16]),
+        (["eval_max_examples=3", "eval_batch_size=2", "eval_interval=8"], [8, 16]),
+    ],
+)
+def test_evaluations_come_when_they_are_asked_for(
+    run: Callable[..., Any], settings: list[str], steps: list[int]
+) -> None:
+    records = run(*settings).eval_records
+    assert [record["step"] for record in records] == steps
+    assert {record["eval/count"] for record in records} <= {3, 10}
+
+
+def test_the_size_of_evaluation_batches_changes_no_figure(
+    tiny_settings: list[str],
+    train: Callable[[Sequence[str]], None],
+    files_of: Any,
+    tmp_path: Path,
+) -> None:
+    results = []
+    for size in (1, 3, 10, 64):
+        folder = tmp_path / str(size)
+        train([*tiny_settings, f"checkpoint_path={folder}", f"eval_batch_size={size}", "epochs=4"])
+        results += files_of(folder).eval_records
+    assert len(results) == 4
+    for result in results[1:]:
+        assert result == pytest.approx(results[0], rel=1e-5)
+
+
+def test_without_a_test_split_there_are_no_evaluations(
+    run: Callable[..., Any], sudoku_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(sudoku_data / "train", tmp_path / "data" / "train")
+    files = run(f"data_path={tmp_path / 'data'}")
+    assert files.eval_records == []
+    assert files.steps == [16]
+    assert "there is no test split" in capsys.readouterr().err
+
+
+def test_the_resolved_settings_are_saved(run: Callable[..., Any], tmp_path: Path) -> None:
+    run("max_steps=1")
+    saved = TrainConfig.model_validate(yaml.safe_load((tmp_path / "run/config.yaml").read_text()))
+    assert (saved.lr, saved.run_name, saved.arch.puzzle_emb_ndim) == (1e-2, "run", 32)
+
+
+def test_outputs_of_evaluations_are_saved(run: Callable[..., Any], tmp_path: Path) -> None:
+    run("eval_save_outputs=[preds,q_halt_logits]", "eval_interval=8")
+    for step in (8, 16):
+        folder = tmp_path / "run" / f"eval_step_{step}"
+        assert sorted(path.name for path in folder.iterdir()) == [
+            "all__preds.npy",
+            "all__q_halt_logits.npy",
+        ]
+        assert np.load(folder / "all__preds.npy").shape == (10, 16)
+
+
+def test_a_run_says_where_its_folder_lies(
+    tiny_settings: list[str],
+    train: Callable[[Sequence[str]], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    train([*tiny_settings, "checkpoint_path=null", "project_name=p", "max_steps=1"])
+    (folder,) = (tmp_path / "checkpoints" / "p").iterdir()
+    assert f"run folder: checkpoints/p/{folder.name}\n" in capsys.readouterr().out
+    assert (folder / "step_1").is_dir()
+    train([*tiny_settings, "checkpoint_path=null", "project_name=p", "max_steps=1"])
+    assert len(list((tmp_path / "checkpoints" / "p").iterdir())) == 2
+
+
+def test_a_bar_shows_where_the_run_is(
+    run: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run()
+    err = capsys.readouterr().err
+    for part in ("16/16", "step/s", "loss=", "exact=", "act=", "ex/s="):
+        assert part in err
+
+
+def test_exploration_draws_anew_at_every_step(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, used = [], []
+
+    def noting(seed: int, step: int, rows: int, **options: Any) -> np.ndarray:
+        drawn.append((seed, step, rows, options["probability"], options["halt_max_steps"]))
+        return min_halt_steps(seed, step, rows, **options)
+
+    forward = ACTLossHead.forward
+
+    def using(model: ACTLossHead, carry: Any, offered: Any, exploration: Any = None) -> Any:
+        if exploration is not None:
+            used.append(exploration.min_steps.tolist())
+        return forward(model, carry, offered, exploration)
+
+    monkeypatch.setattr(trainer_module, "min_halt_steps", noting)
+    monkeypatch.setattr(ACTLossHead, "forward", using)
+    run("arch.halt_exploration_prob=0.5", "seed=3")
+    assert drawn == [(3, step, 8, 0.5, 3) for step in range(16)]
+    assert used == [
+        min_halt_steps(3, step, 8, probability=0.5, halt_max_steps=3).tolist() for step in range(16)
+    ]
+    assert len(set(map(tuple, used))) > 8
+
+
+# What a run keeps
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ([], [16]),
+        (["checkpoint_interval=3"], [15, 16]),
+        (["checkpoint_interval=3", "keep_last=3"], [12, 15, 16]),
+        (["checkpoint_every_eval=true"], [4, 8, 12, 16]),
+        (["checkpoint_every_eval=true", "checkpoint_interval=5"], [4, 8, 12, 15, 16]),
+        (["max_steps=6"], [6]),
+    ],
+)
+def test_checkpoints_are_kept_as_asked(
+    run: Callable[..., Any], settings: list[str], kept: list[int]
+) -> None:
+    files = run(*settings)
+    assert files.steps == kept
+    for step in kept:
+        assert checkpoint_module.load_checkpoint(files.folder / f"step_{step}").step == step
+
+
+def test_the_best_evaluations_are_kept(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = iter([0.1, 0.7, 0.3, 0.9, 0.2, 0.5, 0.6, 0.4])
+    monkeypatch.setattr(
+        "evaluation.runner.flatten", lambda results: {"eval/exact_accuracy": next(scores)}
+    )
+    files = run("keep_best=2", "eval_interval=2", "checkpoint_interval=1")
+    assert files.steps == [4, 8, 15, 16]
+    assert [files.state(step)["score"] for step in files.steps] == [0.7, 0.9, None, 0.4]
+    assert files.state(16)["best_score"] == 0.9
+
+
+def test_a_save_that_fails_stops_the_run_and_leaves_the_one_before(
+    run: Callable[..., Any],
+    tiny_settings: list[str],
+    files_of: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fsync = checkpoint_module.fsync
+
+    def disk_full(path: Path) -> None:
+        if path.name == "optimizer.safetensors" and path.parent.name == ".step_8.tmp":
+            raise OSError(28, "No space left on device", str(path))
+        fsync(path)
+
+    monkeypatch.setattr(checkpoint_module, "fsync", disk_full)
+    with pytest.raises(CheckpointError, match=r"step_8: could not be saved: .*No space left"):
+        run("checkpoint_interval=4")
+    files = files_of(tmp_path / "run")
+    assert files.steps == [4]
+    assert files.leftovers() == []
+    monkeypatch.undo()
+    assert run("checkpoint_interval=4").steps == [12, 16]
+
+
+# Where a run starts
+
+
+def test_start_weights_are_trained_on(run: Callable[..., Any], tmp_path: Path) -> None:
+    files = run("max_steps=2")
+    start = load_tensors(files.folder / "step_2" / "model.safetensors")
+    shutil.move(files.folder, tmp_path / "old")
+    frozen = ["lr=0", "puzzle_emb_lr=0", "max_steps=1"]
+    for source in (tmp_path / "old", tmp_path / "old" / "step_2"):
+        files = run(*frozen, f"load_checkpoint={source}")
+        found = load_tensors(files.folder / "step_1" / "model.safetensors")
+        assert start.keys() == found.keys()
+        assert all(torch.equal(start[name], found[name]) for name in start)
+        assert files.state(1)["step"] == 1
+        shutil.rmtree(files.folder)
+
+
+def test_a_run_that_goes_on_needs_its_start_weights_no_more(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    files = run("max_steps=2")
+    shutil.move(files.folder, tmp_path / "old")
+    run("max_steps=1", f"load_checkpoint={tmp_path / 'old'}")
+    shutil.rmtree(tmp_path / "old")
+    assert run(f"load_checkpoint={tmp_path / 'old'}").steps[-1] == 16
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["arch=mixer", "arch.forward_dtype=float32"],
+        ["arch.puzzle_emb_ndim=40"],
+        ["arch.puzzle_emb_ndim=0", "arch.pos_encodings=none"],
+        ["arch.halt_max_steps=1"],
+        ["optimizer=grouped", "optimizer.name=adam_atan2"],
+    ],
+)
+def test_architectures_and_optimizers_train(run: Callable[..., Any], settings: list[str]) -> None:
+    records = run("max_steps=4", *settings).train_records
+    assert len(records) == 4
+    assert records[-1]["train/lm_loss"] < records[0]["train/lm_loss"]
+
+
+def test_a_kernel_that_is_missing_is_a_mistake_of_the_settings(run: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError, match=r"arch\.attention=fa2 needs .*pip install flash-attn"):
+        run("arch.attention=fa2")
+
+
+def test_float16_on_a_cpu_is_a_mistake_of_the_settings(run: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError, match=r"arch\.forward_dtype=float16"):
+        run("arch.forward_dtype=float16")
+
+
+# Numbers that are not finite
+
+
+@pytest.fixture
+def trainers(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
+    """The trainers of this test, for a look inside."""
+    seen: list[Trainer] = []
+    fit = Trainer.fit
+
+    def noting(trainer: Trainer) -> None:
+        seen.append(trainer)
+        fit(trainer)
+
+    monkeypatch.setattr(Trainer, "fit", noting)
+    return seen
+
+
+def everything(trainer: Trainer) -> dict[str, bytes]:
+    """Every byte that an update may change."""
+    tensors = model_tensors(trainer.model) | optimizer_tensors(trainer.optimizer, trainer.groups)
+    return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
+
+
+def poison_loss(trainer: Trainer) -> Iterator[None]:
+    forward = trainer.forward
+
+    def poisoned(*arguments: Any) -> Any:
+        output = forward(*arguments)
+        return output._replace(loss=output.loss * math.nan)
+
+    trainer.forward = poisoned
+    yield
+    trainer.forward = forward
+
+
+def poison_gradient(trainer: Trainer) -> Iterator[None]:
+    parameter = next(iter(trainer.groups[-1].params.values()))
+    handle = parameter.register_hook(lambda grad: grad / 0.0)
+    yield
+    handle.remove()
+
+
+def poison_puzzle_gradient(trainer: Trainer) -> Iterator[None]:
+    embedding = trainer.model.puzzle_embedding
+    assert embedding is not None
+
+    def one_nan(grad: torch.Tensor) -> torch.Tensor:
+        grad = grad.clone()
+        grad[-1, -1] = math.nan
+        return grad
+
+    handle = embedding.local_weights.register_hook(one_nan)
+    yield
+    handle.remove()
+
+
+def poison_carry(trainer: Trainer) -> Iterator[None]:
+    trainer.carry.halted.zero_()
+    trainer.carry.inner.z_H[3, 2, 1] = math.inf
+    yield
+
+
+POISONS = [poison_loss, poison_gradient, poison_puzzle_gradient, poison_carry]
+
+
+@pytest.mark.parametrize("poison", POISONS)
+@pytest.mark.parametrize("optimizer", ["adam_atan2", "grouped"])
+def test_nothing_is_updated_from_what_is_not_finite(
+    run: Callable[..., Any],
+    files_of: Any,
+    tasks_data: Path,
+    tmp_path: Path,
+    trainers: list[Trainer],
+    monkeypatch: pytest.MonkeyPatch,
+    poison: Callable[[Trainer], Iterator[None]],
+    optimizer: str,
+) -> None:
+    train_step, before = Trainer._train_step, {}
+
+    def poisoned(trainer: Trainer, batch: Any) -> None:
+        if trainer.progress.step + 1 == 7:
+            before.update(everything(trainer))
+            poisoning = poison(trainer)
+            next(poisoning)
+            train_step(trainer, batch)
+            next(poisoning, None)
+        else:
+            train_step(trainer, batch)
+
+    monkeypatch.setattr(Trainer, "_train_step", poisoned)
+    own = [f"data_path={tasks_data}", f"optimizer={optimizer}", "checkpoint_interval=3"]
+    with pytest.raises(NonFiniteError, match="step 7: the loss .* or a gradient is not finite"):
+        run(*own)
+    files = files_of(tmp_path / "run")
+    assert before
+    assert everything(trainers[0]) == before
+    assert files.steps == [3, 6]
+    assert files.leftovers() == []
+    # What led to it is written down.
+    assert [record["step"] for record in files.train_records] == list(range(1, 8))
+    # Not even a save that is asked for takes such a state.
+    trainers[0].verdicts.add(8, torch.tensor(1.0), torch.tensor(True), torch.tensor(False))
+    with pytest.raises(NonFiniteError):
+        trainers[0].save()
+
+    monkeypatch.setattr(Trainer, "_train_step", train_step)
+    assert run(*own).steps[-1] > 7
+
+
+def test_a_rate_that_is_too_high_ends_the_run(
+    tiny_settings: list[str],
+    files_of: Any,
+    train: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["pretrain.py", *tiny_settings, "lr=1e38"])
+    with pytest.raises(SystemExit) as ended:
+        run_entry_point(TrainConfig, "cfg_pretrain", pretrain.main, "")
+    assert ended.value.code == 5
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("pretrain.py: step ")
+    assert "not finite" in line
+    assert files_of(tmp_path / "run").steps == []
+
+
+# W&B beside it
+
+
+class Unusable:
+    """A module that fails whatever is asked of it."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"wandb.{name} is broken")
+
+
+@pytest.mark.parametrize("module", [None, Unusable()], ids=["missing", "broken"])
+def test_a_run_goes_on_without_wandb(
+    run: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    module: Any,
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    files = run("logger.name=wandb")
+    assert len(files.train_records) == 16
+    assert files.steps == [16]
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "warning: " in line]
+    assert len(warnings) == 1
+
+
+def test_a_resumed_run_goes_on_in_the_same_wandb_run(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+
+    class Recorded(WandbLog):
+        def __init__(self, *arguments: Any, run_id: str | None, **options: Any) -> None:
+            given.append(run_id)
+            self.run_id = run_id or "made-up"
+            self._run = None
+
+    monkeypatch.setattr("training.tracking.WandbLog", Recorded)
+    assert run("logger.name=wandb", "max_steps=3").state(3)["wandb_id"] == "made-up"
+    run("logger.name=wandb")
+    assert given == [None, "made-up"]
+
+
+@pytest.mark.slow
+def test_an_offline_run_of_wandb_lies_in_the_folder(
+    run_python: Callable[..., Any], tiny_settings: list[str], files_of: Any, tmp_path: Path
+) -> None:
+    pytest.importorskip("wandb")
+    own = ["logger.name=wandb", "logger.mode=offline", "project_name=p"]
+    finished = run_python("pretrain.py", *tiny_settings, *own)
+    assert finished.code == 0, finished.err
+    assert "warning" not in finished.err
+    files = files_of(tmp_path / "run")
+    assert len(files.train_records) == 16
+    (synced_later,) = (tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb")
+    assert synced_later.stem == f"run-{files.state(16)['wandb_id']}"
+    content = synced_later.read_bytes()
+    assert b"train/lm_loss" in content
+    assert b"eval/exact_accuracy" in content
+
+
+@pytest.mark.slow
+def test_a_server_of_wandb_that_never_answers_delays_the_start_by_its_limit_only(
+    run_python: Callable[..., Any], tiny_settings: list[str], files_of: Any, tmp_path: Path
+) -> None:
+    pytest.importorskip("wandb")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        environment = {"WANDB_API_KEY": "k" * 40, "WANDB_BASE_URL": url}
+        plain = run_python("pretrain.py", *tiny_settings, "checkpoint_path=plain")
+        finished = run_python(
+            "pretrain.py", *tiny_settings, "logger.name=wandb", env=environment, timeout=120
+        )
+    assert (plain.code, finished.code) == (0, 0), finished.err
+    # 10 s are promised; what W&B itself needs to start and end comes on top.
+    assert finished.seconds < plain.seconds + 3 * 10
+    assert len(files_of(tmp_path / "run").train_records) == 16
+    assert list((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
+
+
+# Use of the model
+
+
+def test_the_model_trains_in_training_mode_and_is_measured_in_the_other(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    forward = ACTLossHead.forward
+
+    def noting(model: ACTLossHead, *arguments: Any) -> Any:
+        seen.append((model.training, torch.is_grad_enabled()))
+        return forward(model, *arguments)
+
+    monkeypatch.setattr(ACTLossHead, "forward", noting)
+    run("epochs=4")
+    # 4 training steps, then 10 puzzles in 2 batches of 3 ACT steps.
+    assert seen == [(True, True)] * 4 + [(False, False)] * 6

@@ -1,0 +1,333 @@
+"""A run that was stopped, killed or moved back ends in the bits of one that was not."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from training import device
+from training.errors import CheckpointError, ConfigError
+from training.trainer import Trainer
+
+Train = Callable[[Sequence[str]], None]
+
+# Exploration is on, so that halting draws noise at every step.
+EXPLORES = "arch.halt_exploration_prob=0.5"
+VARIANTS = {
+    "float32": [EXPLORES],
+    "puzzle embedding": ["data_path=tasks", EXPLORES, "puzzle_emb_lr=0.1", "checkpoint_interval=5"],
+    "bfloat16": ["data_path=tasks", EXPLORES, "arch.forward_dtype=bfloat16"],
+    "adamw in groups": ["optimizer=grouped", "arch.pos_encodings=learned", "loss=act_softmax"],
+    "mixer": ["arch.mlp_t=true", "arch.gradient=last_cycle", "arch.puzzle_emb_ndim=0"],
+}
+
+
+@pytest.fixture(params=VARIANTS)
+def settings(
+    request: pytest.FixtureRequest,
+    tiny_settings: list[str],
+    tasks_data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> list[str]:
+    """Overrides of a short run of each variant."""
+    # Slow without the hardware for it, but the same.
+    monkeypatch.setattr(device, "cpu_has_bfloat16", lambda: True)
+    own = VARIANTS[request.param]
+    return [*tiny_settings, *(s.replace("=tasks", f"={tasks_data}") for s in own)]
+
+
+@pytest.fixture
+def runs(tiny_settings: list[str], train: Train, files_of: Any, tmp_path: Path) -> Any:
+    """Train in a folder of its own; returns what is there afterwards."""
+
+    def run(name: str, settings: Sequence[str] = (), *more: str) -> Any:
+        train([*(settings or tiny_settings), f"checkpoint_path={tmp_path / name}", *more])
+        return files_of(tmp_path / name)
+
+    return run
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing is saved on the way out."""
+
+
+@pytest.fixture
+def kill_before(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let the trainer die before it takes a step."""
+    train_step = Trainer._train_step
+
+    def arm(step: int | None) -> None:
+        def or_die(trainer: Trainer, batch: Any) -> None:
+            if trainer.progress.step + 1 == step:
+                raise Killed
+            train_step(trainer, batch)
+
+        monkeypatch.setattr(Trainer, "_train_step", or_die)
+
+    return arm
+
+
+# Stopping
+
+
+def test_stops_anywhere_change_no_bit(runs: Any, settings: list[str]) -> None:
+    whole = runs("whole", settings)
+    last = whole.steps[-1]
+    border = whole.eval_records[0]["step"]
+    # The first step, before and behind an evaluation, in the middle, before the last evaluation.
+    for stop in (1, 2, border, border + 1, last - 2, last):
+        part = runs("parts", settings, f"max_steps={stop}")
+        assert part.steps[-1] == stop
+        assert [record["step"] for record in part.train_records] == [*range(1, stop + 1)]
+    part = runs("parts", settings)
+    assert part.digest() == whole.digest()
+    assert part.leftovers() == []
+
+
+@pytest.mark.slow
+def test_a_stop_at_every_step_changes_no_bit(runs: Any, settings: list[str]) -> None:
+    whole = runs("whole", settings)
+    for stop in range(1, whole.steps[-1] + 1):
+        runs("parts", settings, f"max_steps={stop}")
+    assert runs("parts", settings).digest() == whole.digest()
+
+
+def test_random_numbers_of_a_module_go_on_where_they_were(
+    runs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train_step = Trainer._train_step
+
+    def with_noise(trainer: Trainer, batch: Any) -> None:
+        with torch.no_grad():
+            trainer.carry.inner.z_H.add_(torch.randn(trainer.carry.inner.z_H.shape))
+        train_step(trainer, batch)
+
+    monkeypatch.setattr(Trainer, "_train_step", with_noise)
+    whole = runs("whole").digest()
+    runs("parts", (), "max_steps=5")
+    assert runs("parts").digest() == whole
+
+
+def test_the_best_evaluation_so_far_is_remembered(
+    runs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = iter([0.2, 0.9, 0.5, 0.7, 0.2, 0.9, 0.5, 0.7])
+    monkeypatch.setattr(
+        "evaluation.runner.flatten", lambda results: {"eval/exact_accuracy": next(scores)}
+    )
+    whole = runs("whole", (), "keep_best=1")
+    runs("parts", (), "keep_best=1", "max_steps=10")
+    parts = runs("parts", (), "keep_best=1")
+    assert parts.digest() == whole.digest()
+    assert whole.state(16)["best_score"] == 0.9
+    assert 8 in whole.steps
+    assert 8 in parts.steps
+
+
+def test_other_seeds_end_elsewhere(runs: Any) -> None:
+    first, second = runs("a", (), "seed=1").digest(), runs("b", (), "seed=2").digest()
+    assert {name for name in first if first[name] == second[name]} <= {
+        "step",
+        "iteration",
+        "position",
+        "best_score",
+    }
+
+
+def test_a_stop_that_was_reached_is_not_passed_by_a_second_start(
+    runs: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = runs("run", (), "max_steps=6").digest()
+    capsys.readouterr()
+    for stop in (6, 5):
+        assert runs("run", (), f"max_steps={stop}").digest() == first
+        assert "nothing to do: step 6 has reached max_steps" in capsys.readouterr().out
+
+
+def test_a_finished_run_stays_as_it_is(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    first = runs("run")
+    before = first.digest()
+    capsys.readouterr()
+    again = runs("run")
+    assert again.digest() == before
+    assert again.steps == [16]
+    assert "training ended at step 16" in capsys.readouterr().out
+
+
+def test_saves_between_change_no_bit(runs: Any) -> None:
+    whole = runs("whole").digest()
+    often = runs(
+        "often", (), "checkpoint_interval=1", "log_interval=7", "checkpoint_every_eval=true"
+    )
+    assert often.digest() == whole
+
+
+# Kills
+
+
+@pytest.mark.parametrize("killed_before", [2, 6, 8, 9, 10, 13])
+def test_a_kill_between_saves_changes_no_bit(
+    runs: Any, kill_before: Any, killed_before: int, tmp_path: Path
+) -> None:
+    whole = runs("whole", (), "checkpoint_interval=4", EXPLORES)
+    kill_before(killed_before)
+    with pytest.raises(Killed):
+        runs("killed", (), "checkpoint_interval=4", EXPLORES)
+    metrics = tmp_path / "killed" / "metrics.jsonl"
+    with metrics.open("a") as file:
+        file.write('{"step": 7, "train/lr"')  # A line that the kill cut.
+    kill_before(None)
+    resumed = runs("killed", (), "checkpoint_interval=4", EXPLORES)
+    assert resumed.digest() == whole.digest()
+    assert resumed.steps == whole.steps
+    assert resumed.leftovers() == []
+
+
+def test_a_kill_after_an_evaluation_does_not_repeat_its_record(runs: Any, kill_before: Any) -> None:
+    # The save of step 4 comes before the evaluation at step 4, which is not saved by itself.
+    kill_before(6)
+    with pytest.raises(Killed):
+        runs("killed", (), "checkpoint_interval=4")
+    kill_before(None)
+    records = runs("killed", (), "checkpoint_interval=4").eval_records
+    assert [record["step"] for record in records] == [4, 8, 12, 16]
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
+    runs: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = runs("whole", (), "checkpoint_interval=3").digest()
+    part = runs("part", (), "checkpoint_interval=3", "max_steps=7")
+    assert part.steps == [6, 7]
+    carry = part.folder / "step_7" / "carry.safetensors"
+    content = bytearray(carry.read_bytes())
+    content[-1] ^= 1
+    carry.write_bytes(content)
+    capsys.readouterr()
+    resumed = runs("part", (), "checkpoint_interval=3")
+    out, err = capsys.readouterr()
+    assert f"warning: skipping a damaged checkpoint: {carry}" in err
+    assert "at step 6" in out
+    assert (part.folder / "abandoned_step_7").is_dir()
+    assert resumed.digest() == whole
+
+
+# Going back, and refusals
+
+
+def test_a_run_goes_back_to_a_step_asked_for(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    keep = ["checkpoint_interval=4", "keep_last=10"]
+    whole = runs("run", (), *keep)
+    before = whole.digest()
+    again = runs("run", (), *keep, "resume=8")
+    assert again.digest() == before
+    assert again.steps == [4, 8, 12, 16]
+    assert sorted(path.name for path in again.folder.glob("abandoned_*")) == [
+        "abandoned_step_12",
+        "abandoned_step_16",
+    ]
+    assert "resumed exactly from" in capsys.readouterr().out
+
+
+def test_a_step_that_is_damaged_is_not_replaced_by_another(runs: Any) -> None:
+    part = runs("run", (), "checkpoint_interval=2", "max_steps=6", "keep_last=5")
+    (part.folder / "step_4" / "model.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"step_4/model\.safetensors: 0 bytes instead of"):
+        runs("run", (), "resume=4")
+    with pytest.raises(CheckpointError, match="step_5: no such checkpoint"):
+        runs("run", (), "resume=5")
+    assert runs("run", (), "resume=2").steps[-1] == 16
+
+
+def test_a_new_run_in_the_folder_of_another_is_refused(runs: Any) -> None:
+    before = runs("run", (), "max_steps=2").digest()
+    with pytest.raises(ConfigError, match="resume=never: .*/run already holds checkpoints"):
+        runs("run", (), "resume=never")
+    assert runs("run", (), "max_steps=2").digest() == before
+    assert runs("new", (), "resume=never", "max_steps=2").digest() == before
+
+
+def test_a_changed_setting_is_refused_before_anything_is_written(runs: Any, tmp_path: Path) -> None:
+    part = runs("run", (), "max_steps=3")
+    before = part.digest()
+    config = (tmp_path / "run" / "config.yaml").read_bytes()
+    with pytest.raises(CheckpointError, match=r"beta2: 0\.95 -> 0\.9; lr: 0\.01 -> 0\.02"):
+        runs("run", (), "lr=0.02", "beta2=0.9")
+    assert part.digest() == before
+    assert (tmp_path / "run" / "config.yaml").read_bytes() == config
+
+
+def test_a_change_that_is_wanted_is_trained_on(
+    runs: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs("run", (), "max_steps=3")
+    changed = runs("run", (), "lr=0.02", "resume_changed=true")
+    assert (
+        "warning: resuming a run with other settings: lr: 0.01 -> 0.02" in capsys.readouterr().err
+    )
+    rates = {record["step"]: record["train/lr"] for record in changed.train_records}
+    assert (rates[3], rates[4]) == (pytest.approx(0.01), pytest.approx(0.02, rel=0.05))
+
+
+def test_another_batch_size_starts_new_puzzles(
+    runs: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs("run", (), "max_steps=3")
+    changed = runs("run", (), "global_batch_size=4", "resume_changed=true")
+    assert "the saved carry belongs to another batch size" in capsys.readouterr().out
+    assert changed.steps[-1] > 16
+
+
+def test_settings_that_change_no_result_may_change(runs: Any) -> None:
+    whole = runs("whole").digest()
+    runs("run", (), "max_steps=5")
+    neutral = ["log_interval=1", "checkpoint_interval=2", "keep_last=4", "keep_best=1"]
+    resumed = runs("run", (), *neutral)
+    assert resumed.digest() == whole
+
+
+def test_changed_data_are_refused(runs: Any, sudoku_data: Path, tmp_path: Path) -> None:
+    data = shutil.copytree(sudoku_data, tmp_path / "data")
+    here = f"data_path={data}"
+    runs("run", (), here, "max_steps=3")
+    path = data / "train" / "all__inputs.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] = 2 if content[-1] == 1 else 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="the content of the training data"):
+        runs("run", (), here)
+    assert runs("run", (), here, "resume_changed=true").steps[-1] == 16
+
+
+def test_another_number_of_threads_is_said(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    runs("run", (), "max_steps=3")
+    capsys.readouterr()
+    runs("run", (), "max_steps=4", "num_threads=2")
+    assert "resumed not bit for bit (num_threads: 1 -> 2)" in capsys.readouterr().out
+
+
+# A real kill
+
+
+def test_a_real_kill_changes_no_bit(
+    start: Any, runs: Any, tiny_settings: list[str], tmp_path: Path
+) -> None:
+    settings = [*tiny_settings, "epochs=64", "eval_interval=8", "checkpoint_interval=6"]
+    whole = runs("whole", settings)
+    process = start("pretrain.py", *settings, f"checkpoint_path={tmp_path / 'killed'}")
+    metrics = tmp_path / "killed" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not (metrics.exists() and metrics.read_bytes().count(b"\n") > 20):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.kill(process.pid, 9)
+    process.communicate()
+    resumed = runs("killed", settings)
+    assert resumed.digest() == whole.digest()
+    assert resumed.steps == whole.steps

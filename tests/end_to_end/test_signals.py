@@ -1,0 +1,197 @@
+"""SIGINT and SIGTERM save and stop with exit code 75; the same command goes on to the same bits."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pretrain
+from training import trainer as trainer_module
+from training.composition import run_entry_point
+from training.config import TrainConfig
+from training.errors import Preempted
+from training.trainer import Trainer
+
+Train = Callable[[Sequence[str]], None]
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+PRETRAIN = str(Path(__file__).resolve().parents[2] / "pretrain.py")
+
+
+@pytest.fixture
+def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Send signals to this process in the middle of a training step."""
+    train_step = Trainer._train_step
+
+    def arm(step: int, *numbers: signal.Signals) -> None:
+        def interrupted(trainer: Trainer, batch: Any) -> None:
+            if trainer.progress.step + 1 == step:
+                for number in numbers:
+                    os.kill(os.getpid(), number)
+            train_step(trainer, batch)
+
+        monkeypatch.setattr(Trainer, "_train_step", interrupted)
+
+    return arm
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("step", [1, 6, 8, 16])
+def test_a_signal_saves_at_the_end_of_the_step_and_stops(
+    train: Train,
+    tiny_settings: list[str],
+    files_of: Any,
+    tmp_path: Path,
+    signal_at: Callable[..., None],
+    number: signal.Signals,
+    step: int,
+) -> None:
+    train([*tiny_settings, f"checkpoint_path={tmp_path / 'whole'}"])
+    before = signal.getsignal(number)
+    signal_at(step, number)
+    with pytest.raises(Preempted, match=f"saved at step {step}; the same command resumes"):
+        train(tiny_settings)
+    assert signal.getsignal(number) is before
+    files = files_of(tmp_path / "run")
+    assert files.steps == [step]
+    assert [record["step"] for record in files.train_records] == list(range(1, step + 1))
+    signal_at(0)
+    train(tiny_settings)
+    assert files.digest() == files_of(tmp_path / "whole").digest()
+
+
+def test_the_exit_code_of_a_run_that_was_asked_to_stop(
+    tiny_settings: list[str],
+    train: Train,
+    signal_at: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["pretrain.py", *tiny_settings])
+    signal_at(3, signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        run_entry_point(TrainConfig, "cfg_pretrain", pretrain.main, "")
+    assert ended.value.code == 75
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "pretrain.py: asked to stop: saved at step 3; the same command resumes the run"
+    )
+
+
+def test_one_ctrl_c_that_arrives_twice_is_one(
+    train: Train, tiny_settings: list[str], signal_at: Callable[..., None]
+) -> None:
+    # The terminal sends it to torchrun and its workers, and torchrun passes it on.
+    signal_at(3, signal.SIGINT, signal.SIGINT, signal.SIGTERM)
+    with pytest.raises(Preempted, match="saved at step 3"):
+        train(tiny_settings)
+
+
+def test_a_later_ctrl_c_ends_the_run_at_once(
+    train: Train,
+    tiny_settings: list[str],
+    files_of: Any,
+    tmp_path: Path,
+    signal_at: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trainer_module, "_SAME_SIGNAL_SECONDS", -1.0)
+    signal_at(3, signal.SIGTERM, signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_settings)
+    assert files_of(tmp_path / "run").steps == []
+
+
+# Processes
+
+
+def wait_for_records(run_dir: Path, number: int, process: subprocess.Popen[str]) -> None:
+    """Wait until a run has written so many records."""
+    metrics = run_dir / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not metrics.exists() or metrics.read_bytes().count(b"\n") < number:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+LONG = ["epochs=1000", "eval_interval=100", "log_interval=1"]
+
+
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
+)
+def test_a_process_that_is_signalled_saves_and_goes_on_in_the_same_bits(
+    start: Any,
+    train: Train,
+    tiny_settings: list[str],
+    files_of: Any,
+    tmp_path: Path,
+    number: signal.Signals,
+) -> None:
+    process = start("pretrain.py", *tiny_settings, *LONG)
+    wait_for_records(tmp_path / "run", 5, process)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    files = files_of(tmp_path / "run")
+    (step,) = files.steps
+    assert err.splitlines()[-1].startswith(f"pretrain.py: asked to stop: saved at step {step}")
+
+    stop = f"max_steps={step + 4}"
+    train([*tiny_settings, *LONG, stop])
+    train([*tiny_settings, *LONG, stop, f"checkpoint_path={tmp_path / 'whole'}"])
+    assert files.digest() == files_of(tmp_path / "whole").digest()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("to", "number"),
+    [
+        ("launcher", signal.SIGTERM),
+        ("group", signal.SIGINT),  # What the terminal does.
+        ("one rank", signal.SIGTERM),
+    ],
+)
+def test_all_ranks_save_the_same_step_when_any_is_signalled(
+    start: Any, tiny_settings: list[str], files_of: Any, tmp_path: Path, to: str, number: int
+) -> None:
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", PRETRAIN]
+    process = start(*torchrun, *tiny_settings, *LONG)
+    wait_for_records(tmp_path / "run", 5, process)
+    if to == "launcher":
+        process.send_signal(number)
+    elif to == "group":
+        os.killpg(process.pid, number)
+    else:
+        workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(workers[-1]), number)
+    _, err = process.communicate(timeout=60)
+    files = files_of(tmp_path / "run")
+    assert len(files.steps) == 1, err
+    (step,) = files.steps
+    assert f"asked to stop: saved at step {step}" in err
+    assert files.leftovers() == []
+    assert [record["step"] for record in files.train_records] == list(range(1, step + 1))
+    if to == "one rank":
+        assert "exitcode  : 75" in err
+
+    # The same command goes on from there.
+    process = start(*torchrun, *tiny_settings, *LONG, f"max_steps={step + 4}")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert f"resumed exactly from {tmp_path / 'run' / f'step_{step}'}" in out
+    process = start(
+        *torchrun,
+        *tiny_settings,
+        *LONG,
+        f"max_steps={step + 4}",
+        f"checkpoint_path={tmp_path / 'whole'}",
+    )
+    process.communicate(timeout=60)
+    assert files.digest() == files_of(tmp_path / "whole").digest()

@@ -1,0 +1,292 @@
+"""scripts/benchmark.py: the operations it counts, the calls it times, what it reports."""
+
+import importlib.util
+import itertools
+import json
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from models.config import DataFacts, HRMConfig
+from puzzle_dataset import PuzzleDataset
+from training.composition import load_config
+from training.config import TrainConfig
+from training.distributed import Ranks
+
+SUDOKU = DataFacts(vocab_size=11, seq_len=81, num_puzzle_identifiers=1)
+TINY = (
+    "arch.hidden_size=32",
+    "arch.num_heads=2",
+    "arch.H_layers=1",
+    "arch.L_layers=1",
+    "arch.halt_max_steps=3",
+    "arch.forward_dtype=float32",
+    "global_batch_size=4",
+    "log_interval=2",
+)
+
+
+def load_script() -> ModuleType:
+    path = Path(__file__).resolve().parents[3] / "scripts" / "benchmark.py"
+    spec = importlib.util.spec_from_file_location("benchmark", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["benchmark"] = module  # Where dataclasses look for their module.
+    spec.loader.exec_module(module)
+    return module
+
+
+benchmark = load_script()
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    effort = benchmark.Effort(seconds=0.01, product_sizes=(16, 32), num_groups=10, views=2)
+    with pytest.MonkeyPatch.context() as patch:
+        # It sets threads and number formats for the whole process.
+        patch.setattr(benchmark, "prepare_host", lambda num_threads: None)
+        return benchmark.run({"tiny": TINY}, effort, lambda line: None)
+
+
+@pytest.fixture
+def trainer(tmp_path):
+    benchmark.write_synthetic_data(tmp_path, 10, 2)
+    config = load_config(TrainConfig, "cfg_pretrain", TINY)
+    with Ranks("cpu") as ranks:
+        yield benchmark.build_trainer(config, PuzzleDataset([tmp_path], "train"), ranks)
+
+
+# Counting
+
+
+def published_pass() -> int:
+    """2 FLOP for each multiply-add of one pass of 4 layers over 82 positions."""
+    qkv, out, gate_up, down = 512 * 1536, 512 * 512, 512 * 3072, 1536 * 512
+    return 4 * (qkv + out + gate_up + down) * 2 * 82
+
+
+def test_published_train_step_is_16_passes_and_35_8_gflop():
+    flop = benchmark.count_flop(HRMConfig(), SUDOKU)
+    # 4 passes without gradients, 2 with (three times each), 6 for the target of q_continue; the
+    # heads once with gradients and once without.
+    heads = 4 * 2 * (82 * 512 * 11 + 512 * 2)
+    assert flop.train_step == 16 * published_pass() + heads
+    assert round(flop.train_step / 1e9, 1) == 35.8
+
+
+def test_published_evaluation_step_is_6_passes():
+    flop = benchmark.count_flop(HRMConfig(), SUDOKU)
+    assert flop.act_step == 6 * published_pass() + 2 * (82 * 512 * 11 + 512 * 2)
+
+
+def test_without_q_continue_its_target_is_not_computed():
+    flop = benchmark.count_flop(HRMConfig(no_ACT_continue=True), SUDOKU)
+    assert flop.train_step == 10 * published_pass() + 3 * 2 * (82 * 512 * 11 + 512 * 2)
+
+
+def test_a_kernel_that_is_not_installed_does_not_hinder_counting():
+    named = benchmark.count_flop(HRMConfig(attention="fa3"), SUDOKU)
+    assert named == benchmark.count_flop(HRMConfig(), SUDOKU)
+
+
+def test_mixer_is_counted_as_by_hand():
+    arch = load_config(TrainConfig, "cfg_pretrain", ["arch=mixer"]).arch
+    flop = benchmark.count_flop(arch, SUDOKU)
+    # Over the cells and over the features alike: gate and up, 2 x 256 wide, then down.
+    layer = 2 * (128 * (81 * 512 + 256 * 81) + 81 * (128 * 512 + 256 * 128))
+    heads = 2 * (81 * 128 * 11 + 128 * 2)
+    # One cycle of 3 passes without gradients, one with.
+    assert flop.train_step == (3 + 3 * 3) * layer + 3 * heads
+    assert flop.act_step == 6 * layer + heads
+
+
+# Timing
+
+
+def test_measure_warms_up_and_takes_enough_samples():
+    calls = []
+    timing = benchmark.measure(lambda: calls.append(1), 1e-9, torch.device("cpu"))
+    assert timing.samples == 3
+    assert len(calls) == 2 + 3
+    assert 0 < timing.best <= timing.median
+
+
+def test_step_is_the_trainers_and_runs_past_a_block_of_metrics(trainer):
+    before = trainer.model.model.inner.lm_head.weight.clone()
+    for batch in itertools.islice(benchmark.endless(trainer.batches), 5):
+        trainer.step(batch)
+    assert trainer.progress.step == 5
+    assert not torch.equal(trainer.model.model.inner.lm_head.weight, before)
+
+
+def test_evaluation_step_moves_the_carry_without_gradients(trainer, monkeypatch):
+    carries = []
+    forward = trainer.forward
+
+    def watched(carry, examples):
+        output = forward(carry, examples)
+        carries.append((carry.steps.tolist(), output.loss.requires_grad))
+        return output
+
+    monkeypatch.setattr(trainer, "forward", watched)
+    step = benchmark.evaluation_step(trainer, next(benchmark.endless(trainer.batches)))
+    for _ in range(3):
+        step()
+    assert carries == [([steps] * 4, False) for steps in range(3)]
+    assert not trainer.model.training
+
+
+def test_each_optimizer_moves_the_weights(trainer):
+    weight = trainer.model.model.inner.lm_head.weight
+    table = trainer.model.puzzle_embedding.weights
+    moved = {}
+    for name, step in benchmark.optimizer_steps(trainer):
+        before = weight.clone(), table.clone()
+        step()
+        moved[name] = (not torch.equal(weight, before[0]), not torch.equal(table, before[1]))
+    assert moved == {
+        "AdamATan2 step": (True, False),
+        "AdamW step": (True, False),
+        "SparseSignSGD step": (False, True),
+    }
+
+
+def test_batches_never_end(trainer):
+    # 10 groups give 2 batches of 4 an epoch; whatever an iteration holds, there are more.
+    trainer.batches.epochs_per_iter = 1
+    batches = list(itertools.islice(benchmark.endless(trainer.batches), 7))
+    assert [batch.inputs.shape for batch in batches] == [(4, 81)] * 7
+
+
+# Reporting
+
+
+def test_report_has_every_activity(report):
+    (case,) = report["cases"]
+    assert [line["activity"] for line in case["lines"]] == [
+        "train step",
+        "evaluation, ACT step",
+        "data loading",
+        "AdamATan2 step",
+        "AdamW step",
+        "SparseSignSGD step",
+    ]
+    assert case["settings"] == list(TINY)
+    assert report["environment"]["torch"] == torch.__version__
+    assert json.loads(json.dumps(report, allow_nan=False)) == report
+
+
+def test_rates_follow_from_time_and_count(report):
+    (case,) = report["cases"]
+    peak = max(report["product_gflop_per_second"]["float32"].values())
+    train, evaluation, data, *optimizers = case["lines"]
+    per_second = 4 / (train["milliseconds"] / 1e3)
+    assert train["examples_per_second"] == pytest.approx(per_second)
+    gflop = case["flop_per_example"]["train_step"] / 1e9
+    assert train["gflop_per_second"] == pytest.approx(per_second * gflop)
+    assert train["share_of_peak"] == pytest.approx(per_second * gflop / peak)
+
+    per_second = 4 / (evaluation["milliseconds"] / 1e3)
+    gflop = case["flop_per_example"]["act_step"] / 1e9
+    assert evaluation["examples_per_second"] == pytest.approx(per_second / 3)  # 3 ACT steps each
+    assert evaluation["gflop_per_second"] == pytest.approx(per_second * gflop)
+
+    assert data["gflop_per_second"] is None
+    assert all(line["examples_per_second"] is None for line in optimizers)
+
+
+def test_peak_is_the_best_of_all_passes(monkeypatch):
+    rates = iter([{16: 1e9, 32: 5e9}, {16: 2e9, 32: 4e9}])
+    monkeypatch.setattr(benchmark, "product_rates", lambda *arguments: next(rates))
+    monkeypatch.setattr(benchmark, "prepare_host", lambda num_threads: None)
+    effort = benchmark.Effort(seconds=0.01, product_sizes=(16, 32), num_groups=10, views=2)
+    report = benchmark.run({"tiny": TINY}, effort, lambda line: None)
+    assert report["product_gflop_per_second"] == {"float32": {"16": 2.0, "32": 5.0}}
+    train = report["cases"][0]["lines"][0]
+    assert train["share_of_peak"] == pytest.approx(train["gflop_per_second"] / 5.0)
+
+
+def test_table_shows_every_line_in_columns(report):
+    table = benchmark.as_table(report)
+    for line in report["cases"][0]["lines"]:
+        assert f"tiny  {line['activity']}" in table
+    _, rows = table.split("---\n")
+    shares = [row for row in rows.splitlines() if row.endswith("%")]
+    assert [row.split("  ")[1] for row in shares] == ["train step", "evaluation, ACT step"]
+    assert len({len(row) for row in shares}) == 1
+
+
+# The command line
+
+
+def test_main_writes_the_json_and_prints_the_table(report, tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def run(cases, effort, say):
+        asked.append((cases, effort.seconds))
+        return report
+
+    monkeypatch.setattr(benchmark, "run", run)
+    output = tmp_path / "figures.json"
+    command = "--case demo lr=1e-5 --threads 1 --compile false --seconds 0.5 seed=3"
+    benchmark.main([*command.split(), "--output", str(output)])
+    settings = ("num_threads=1", "compile=false", "lr=1e-5", "seed=3")
+    assert asked == [({"demo": (*benchmark.CASES["demo"], *settings)}, 0.5)]
+    assert json.loads(output.read_text()) == report
+    assert benchmark.as_table(report) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["arch.hiden_size=3"], "did you mean arch.hidden_size"),
+        (["--threads", "0"], "num_threads=0"),
+        (["arch.attention=fa3", "device=cpu"], "arch.attention=fa3 needs a CUDA device"),
+        (["--output", "no/such/folder/x.json"], "--output no/such/folder/x.json"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(benchmark, "measure", lambda *arguments: pytest.fail("it measured"))
+    with pytest.raises(SystemExit) as stop:
+        benchmark.main(["--case", "small", *arguments])
+    assert stop.value.code == 2
+    *_, last = capsys.readouterr().err.splitlines()
+    assert message in last
+    assert last.startswith("benchmark.py: ")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "inf", "nan", "soon"])
+def test_seconds_must_be_positive(seconds, capsys):
+    with pytest.raises(SystemExit) as stop:
+        benchmark.main([f"--seconds={seconds}"])
+    assert stop.value.code == 2
+    assert "--seconds" in capsys.readouterr().err
+
+
+def test_isa_restarts_the_process_once(monkeypatch, report, tmp_path):
+    class Restarted(Exception):
+        pass
+
+    def execve(path, arguments, environment):
+        raise Restarted(path, arguments, environment["ONEDNN_MAX_CPU_ISA"])
+
+    monkeypatch.setattr(os, "execve", execve)
+    monkeypatch.setattr(sys, "orig_argv", ["python", "scripts/benchmark.py", "--isa", "avx2"])
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    with pytest.raises(Restarted) as restart:
+        benchmark.main(["--isa", "avx2"])
+    command = [sys.executable, "scripts/benchmark.py", "--isa", "avx2"]
+    assert restart.value.args == (sys.executable, command, "AVX2")
+
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    monkeypatch.setattr(benchmark, "run", lambda cases, effort, say: report)
+    benchmark.main(["--isa", "avx2", "--output", str(tmp_path / "x.json")])
+    assert (tmp_path / "x.json").exists()

@@ -1,0 +1,126 @@
+"""Who may import whom; and that a configuration is checked before torch is loaded."""
+
+import ast
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("dataset", "models", "training", "evaluation")
+ENTRY_POINTS = ("pretrain", "evaluate")
+OURS = (*PACKAGES, *ENTRY_POINTS, "puzzle_dataset", "scripts", "tests")
+
+# What a module may import of ours, by its own name or its package's; the first that fits counts.
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "dataset.common": (),
+    "dataset": ("dataset",),
+    "puzzle_dataset": ("dataset.common",),
+    "models": ("models",),
+    "training": ("training", "models", "puzzle_dataset", "dataset.common"),
+    "evaluation": ("evaluation", "models", "dataset", "puzzle_dataset", "training.distributed"),
+    "pretrain": (*PACKAGES, "puzzle_dataset"),
+    "evaluate": (*PACKAGES, "puzzle_dataset"),
+}
+
+# Imported without torch, so that mistakes answer at once.
+WITHOUT_TORCH = (
+    "dataset.build_sudoku_dataset",
+    "dataset.common",
+    "evaluate",
+    "evaluation.config",
+    "evaluation.metrics",
+    "models.config",
+    "pretrain",
+    "puzzle_dataset",
+    "training.checkpoint",
+    "training.composition",
+    "training.config",
+    "training.data",
+    "training.errors",
+    "training.published",
+    "training.run_dir",
+    "training.tracking",
+    "training.trained_model",
+)
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Yield (dotted name, path) of every module of ours, tests and scripts aside."""
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            yield ".".join(parts), path
+    for name in (*ENTRY_POINTS, "puzzle_dataset"):
+        yield name, ROOT / f"{name}.py"
+
+
+MODULES = dict(modules())
+
+
+def imports(path: Path) -> set[str]:
+    """Return the dotted names that a file imports anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            # `from models import act` imports models.act.
+            module = str(node.module)
+            names = {f"{module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else module for name in names}
+    return found
+
+
+def is_within(name: str, packages: tuple[str, ...]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_import_only_what_they_may(name: str) -> None:
+    allowed = next(of for package, of in MAY_IMPORT.items() if is_within(name, (package,)))
+    of_ours = {other for other in imports(MODULES[name]) if is_within(other, OURS)}
+    assert {other for other in of_ours if not is_within(other, allowed)} == set()
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if is_within(name, ("models",))])
+def test_models_need_torch_and_pydantic_alone(name: str) -> None:
+    roots = {other.partition(".")[0] for other in imports(MODULES[name])}
+    assert roots - sys.stdlib_module_names <= {"models", "torch", "pydantic"}
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in MODULES if is_within(name, ("dataset", "puzzle_dataset"))]
+)
+def test_data_need_no_torch(name: str) -> None:
+    assert not any(is_within(other, ("torch",)) for other in imports(MODULES[name]))
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "training.distributed"])
+def test_only_one_module_knows_of_collectives(name: str) -> None:
+    assert not any(is_within(other, ("torch.distributed",)) for other in imports(MODULES[name]))
+    attributes = {
+        node.attr
+        for node in ast.walk(ast.parse(MODULES[name].read_bytes()))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in ("torch", "dist")
+    }
+    assert "distributed" not in attributes
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_import_nothing(package: str) -> None:
+    assert imports(ROOT / package / "__init__.py") == set()
+
+
+def test_settings_data_and_checkpoints_are_checked_without_torch(
+    run_python: Callable[..., Any],
+) -> None:
+    lines = [f"import {name}" for name in WITHOUT_TORCH]
+    lines += ["import sys", "print(sorted({'torch', 'wandb', 'numba'} & sys.modules.keys()))"]
+    finished = run_python("-c", "\n".join(lines))
+    assert (finished.code, finished.out, finished.err) == (0, "[]\n", "")
