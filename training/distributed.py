@@ -105,10 +105,15 @@ class Ranks:
     def __enter__(self) -> "Ranks":
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        if self.active:
-            with contextlib.suppress(RuntimeError):
-                dist.destroy_process_group()
+    def __exit__(self, kind: type[BaseException] | None, *details: object) -> None:
+        if not self.active:
+            return
+        if kind is None:
+            # A rank that leaves while another is still inside its last collective can take that
+            # one down with it.
+            dist.barrier()
+        with contextlib.suppress(RuntimeError):
+            dist.destroy_process_group()
 
     def __str__(self) -> str:
         return f"{self.world_size} x {self.device.type}"

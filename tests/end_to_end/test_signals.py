@@ -19,7 +19,6 @@ from training.errors import Preempted
 from training.trainer import Trainer
 
 Train = Callable[[Sequence[str]], None]
-SIGNALS = [signal.SIGINT, signal.SIGTERM]
 PRETRAIN = str(Path(__file__).resolve().parents[2] / "pretrain.py")
 
 
@@ -40,8 +39,10 @@ def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return arm
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("step", [1, 6, 8, 16])
+@pytest.mark.parametrize(
+    ("step", "number"),
+    [(1, signal.SIGTERM), (6, signal.SIGINT), (8, signal.SIGTERM), (16, signal.SIGINT)],
+)
 def test_a_signal_saves_at_the_end_of_the_step_and_stops(
     train: Train,
     tiny_settings: list[str],

@@ -101,9 +101,9 @@ def test_mixer_is_counted_as_by_hand():
     # Over the cells and over the features alike: gate and up, 2 x 256 wide, then down.
     layer = 2 * (128 * (81 * 512 + 256 * 81) + 81 * (128 * 512 + 256 * 128))
     heads = 2 * (81 * 128 * 11 + 128 * 2)
-    # One cycle of 3 passes without gradients, one with.
-    assert flop.train_step == (3 + 3 * 3) * layer + 3 * heads
-    assert flop.act_step == 6 * layer + heads
+    # One cycle of 5 passes, all with gradients.
+    assert flop.train_step == 3 * 5 * layer + 3 * heads
+    assert flop.act_step == 5 * layer + heads
 
 
 # Timing
