@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 
+from models import registry
+from models.registry import build_model
 from training import device
 from training.errors import CheckpointError, ConfigError
 from training.trainer import Trainer
 
 Train = Callable[[Sequence[str]], None]
 
-# Exploration is on, so that halting draws noise at every step.
 EXPLORES = "arch.halt_exploration_prob=0.5"
 VARIANTS = {
     "float32": [EXPLORES],
@@ -25,6 +26,14 @@ VARIANTS = {
     "adamw in groups": ["optimizer=grouped", "arch.pos_encodings=learned", "loss=act_softmax"],
     "mixer": ["arch.mlp_t=true", "arch.gradient=last_cycle", "arch.puzzle_emb_ndim=0"],
 }
+
+
+def build_eager_model(config: Any, facts: Any) -> Any:
+    """Build a model that wants to halt from the first step on, so that exploration decides."""
+    model = build_model(config, facts)
+    with torch.no_grad():
+        model.model.inner.q_head.bias.copy_(torch.tensor([2.0, -2.0]))
+    return model
 
 
 @pytest.fixture(params=VARIANTS)
@@ -37,6 +46,7 @@ def settings(
     """Overrides of a short run of each variant."""
     # Slow without the hardware for it, but the same.
     monkeypatch.setattr(device, "cpu_has_bfloat16", lambda: True)
+    monkeypatch.setattr(registry, "build_model", build_eager_model)
     own = VARIANTS[request.param]
     return [*tiny_settings, *(s.replace("=tasks", f"={tasks_data}") for s in own)]
 
@@ -78,6 +88,8 @@ def kill_before(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_stops_anywhere_change_no_bit(runs: Any, settings: list[str]) -> None:
     whole = runs("whole", settings)
     last = whole.steps[-1]
+    if EXPLORES in settings:
+        assert len({record["train/count"] for record in whole.train_records}) > 3
     border = whole.eval_records[0]["step"]
     # The first step, before and behind an evaluation, in the middle, before the last evaluation.
     for stop in (1, 2, border, border + 1, last - 2, last):
