@@ -142,10 +142,9 @@ def train() -> Iterator[Callable[[Sequence[str]], None]]:
 
     import pretrain
 
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    threads = torch.get_num_threads()
     yield lambda settings: pretrain.main(list(settings))
     torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision(precision)
     torch.set_flush_denormal(False)
 
 

@@ -69,7 +69,6 @@ def prepare_host(num_threads: int | None) -> None:
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     torch.set_flush_denormal(True)
-    torch.set_float32_matmul_precision("high")
     if sys.platform == "linux":
         try:
             mallopt = ctypes.CDLL("libc.so.6").mallopt

@@ -29,7 +29,7 @@ PUBLISHED = Path(__file__).resolve().parents[1] / "parity" / "published_format"
 @pytest.fixture
 def run_evaluation() -> Iterator[Callable[..., dict[str, Any]]]:
     """`evaluate.main` in this process; returns the JSON that it wrote to `output`."""
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    threads = torch.get_num_threads()
 
     def run(output: Path, *settings: str) -> dict[str, Any]:
         evaluate.main([*settings, f"output={output}", "device=cpu", "num_threads=1"])
@@ -37,7 +37,6 @@ def run_evaluation() -> Iterator[Callable[..., dict[str, Any]]]:
 
     yield run
     torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision(precision)
     torch.set_flush_denormal(False)
 
 

@@ -81,10 +81,9 @@ def test_any_of_the_instruction_sets_is_enough(monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def host() -> Iterator[None]:
     """Put back what `prepare_host` sets for the process."""
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision(precision)
     torch.set_flush_denormal(False)
 
 
