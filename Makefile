@@ -20,10 +20,10 @@ $(READY): pyproject.toml constraints.txt
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
-demo: $(READY) ## Train HRM on generated 9 x 9 Sudoku, evaluate and solve: about 6 minutes on 2 cores
+demo: $(READY) ## Train HRM on generated 9 x 9 Sudoku, evaluate and solve: about 5 minutes on 2 cores
 	@sh scripts/demo.sh $(PY) sudoku_demo
 
-demo-hard: $(READY) ## The same with 27 to 34 clues: about 18 minutes on 2 cores
+demo-hard: $(READY) ## The same with 27 to 34 clues: about 12 minutes on 2 cores
 	@sh scripts/demo.sh $(PY) sudoku_demo_hard
 
 test: $(READY) ## Run the quick tests: a few minutes on 2 cores
