@@ -52,7 +52,7 @@ def run(
     """Load torch, wire the parts together, measure and report."""
     import torch
 
-    from evaluation.outputs import OutputError, OutputFiles
+    from evaluation.outputs import OutputError, OutputFiles, PublishedOutputFiles
     from evaluation.runner import evaluate
     from puzzle_dataset import EvalBatches
     from training.device import prepare_host, resolve_device, resolve_dtype
@@ -65,7 +65,8 @@ def run(
     prepare_host(config.num_threads)
     with Ranks(device_type) as ranks:
         source = str(dataset.split_dirs[0])
-        model = trained.load(arch, facts_of(dataset), source, ranks.device)
+        averaged = config.weights == "averaged"
+        model = trained.load(arch, facts_of(dataset), source, ranks.device, averaged=averaged)
         compiles = device_type == "cuda" if config.compile == "auto" else config.compile
         batches = EvalBatches(
             dataset,
@@ -75,13 +76,16 @@ def run(
             max_examples=config.max_examples,
         )
         forward = torch.compile(model, dynamic=False) if compiles else model
-        folder = output.with_name(f"{output.stem}_outputs")
         try:
-            with (
-                OutputFiles(folder, config.save_outputs, batches, ranks)
-                if config.save_outputs
-                else contextlib.nullcontext()
-            ) as save:
+            if not config.save_outputs:
+                saving = contextlib.nullcontext()
+            elif trained.is_published:
+                prefix = output.with_name(f"{trained.weights.name}_all_preds")
+                saving = PublishedOutputFiles(prefix, config.save_outputs, batches, ranks)
+            else:
+                folder = output.with_name(f"{output.stem}_outputs")
+                saving = OutputFiles(folder, config.save_outputs, batches, ranks)
+            with saving as save:
                 results = evaluate(
                     forward, model, batches, ranks, save=save, show_progress=ranks.is_main
                 )
@@ -90,6 +94,7 @@ def run(
         if ranks.is_main:
             facts = {
                 "checkpoint": str(trained.weights),
+                "weights": config.weights if trained.has_average else None,
                 "step": trained.step,
                 "arch": arch.model_dump(mode="json"),
                 "data": [str(folder) for folder in dataset.split_dirs],
@@ -167,8 +172,9 @@ def report(results: Mapping[str, SetResult], facts: dict[str, Any], output: Path
         raise ConfigError(f"output={output}: cannot be written: {error.strerror}") from None
     exact = pooled(results).get("exact_accuracy")
     shown = "no puzzle has labels" if exact is None else f"{exact:.4f}"
+    which = f" ({facts['weights']} weights)" if facts["weights"] else ""
     sys.stdout.write(
-        f"checkpoint: {facts['checkpoint']}\n"
+        f"checkpoint: {facts['checkpoint']}{which}\n"
         f"data: {', '.join(facts['data'])}\n\n"
         f"{table(results)}\n"
         "in brackets: 95 % confidence intervals\n\n"

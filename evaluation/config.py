@@ -41,6 +41,7 @@ class EvalConfig(Schema):
         data_path, data_paths: folders to evaluate on (one or several).
         global_batch_size: puzzles at a time, over all ranks.
         max_examples: measure the first rows of each set only.
+        weights: `averaged` where the checkpoint has a moving average, or those of the last step.
         save_outputs: fields to write beside the result, see `evaluation.outputs`.
         num_threads: CPU threads of a rank.
         output: the JSON file; None gives eval_step_N.json in the run's folder.
@@ -52,6 +53,7 @@ class EvalConfig(Schema):
     split: Literal["test", "train"] = "test"
     global_batch_size: Count | None = None
     max_examples: Count | None = None
+    weights: Literal["averaged", "last"] = "averaged"
     save_outputs: list[OutputField] = []
     arch_overrides: ArchOverrides = ArchOverrides()
     device: Device = "auto"

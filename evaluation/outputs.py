@@ -1,8 +1,10 @@
-"""Saved outputs of an evaluation: one `.npy` file for each field and set, written row by row.
+"""Saved outputs of an evaluation: one `.npy` file for each field and set, written row by row; or,
+for published checkpoints, the files that the published evaluation leaves.
 
-Rank 0 writes, in test order, to hidden temporary files; when the evaluation is complete they are
-fsynced and take their names. An evaluation that fails leaves none. Nothing is held in memory
-beyond a batch, and the files are not mapped: a full disk is an error, never a SIGBUS.
+Of the first kind: rank 0 writes, in test order, to hidden temporary files; when the evaluation is
+complete they are fsynced and take their names. An evaluation that fails leaves none. Nothing is
+held in memory beyond a batch, and the files are not mapped: a full disk is an error, never a
+SIGBUS.
 """
 
 import contextlib
@@ -12,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from models.losses import LossOutput
@@ -123,6 +126,52 @@ class OutputFiles:
         failure = self._ranks.broadcast_object(failure)
         if failure is not None:
             raise OutputError(failure)
+
+
+class PublishedOutputFiles:
+    """The outputs as the published evaluation writes them: for each rank a file PREFIX.RANK, a
+    pickled dict of tensors by field, the rows of all sets one after the other.
+
+    A rank writes the rows that it computed, in their dtypes; padded rows are left out. As there,
+    they are held in host memory until the evaluation is complete.
+
+    Args: as for `OutputFiles`; prefix: `FOLDER/step_N_all_preds`.
+    Raises:
+        OutputError: a rank cannot write; names the file.
+    """
+
+    def __init__(
+        self, prefix: Path, fields: Sequence[str], batches: EvalBatches, ranks: Ranks
+    ) -> None:
+        self._path = prefix.with_name(f"{prefix.name}.{ranks.rank}")
+        self._first_row = ranks.rank * batches.local_batch_size
+        self._rows: dict[str, list[Tensor]] = {field: [] for field in fields}
+
+    def write(self, set_name: str, step: LossOutput, count: int) -> None:
+        """Keep this rank's rows of a batch of which the first `count`, over all ranks, are real."""
+        for field, rows in self._rows.items():
+            rows.append(_OUTPUTS[field](step)[: max(0, count - self._first_row)].cpu())
+
+    def __enter__(self) -> "PublishedOutputFiles":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            return
+        temporary = self._path.with_name(f".{self._path.name}.tmp")
+        try:
+            with temporary.open("wb") as file:
+                torch.save({name: torch.cat(rows) for name, rows in self._rows.items()}, file)
+                os.fsync(file.fileno())
+            temporary.replace(self._path)
+        except OSError as failure:
+            temporary.unlink(missing_ok=True)
+            raise OutputError(f"{self._path}: {failure.strerror or failure}") from None
 
 
 class _GrowingArray:

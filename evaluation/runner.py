@@ -9,7 +9,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from evaluation.metrics import COUNTED, LOSSES, SetResult, summarize
-from evaluation.outputs import OutputFiles
+from evaluation.outputs import OutputFiles, PublishedOutputFiles
 from evaluation.report import flatten
 from models.act import ACTCarry, Examples
 from models.losses import ACTLossHead, LossOutput
@@ -33,7 +33,7 @@ def evaluate(
     batches: EvalBatches,
     ranks: Ranks,
     *,
-    save: OutputFiles | None = None,
+    save: OutputFiles | PublishedOutputFiles | None = None,
     show_progress: bool = False,
 ) -> dict[str, SetResult]:
     """Measure a model on all sets of `batches`; every rank returns the same.

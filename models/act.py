@@ -7,20 +7,14 @@ tensor values in Python.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 Examples = dict[str, Tensor]
-
-
-@dataclass
-class InnerCarry:
-    """Latent state of the recurrence, z_H and z_L, each forward dtype [B, T, D]."""
-
-    z_H: Tensor
-    z_L: Tensor
+# State of a recurrence by name (`z_H`, `z_L`), each forward dtype [B, T, D].
+Latents = dict[str, Tensor]
 
 
 @dataclass
@@ -28,26 +22,21 @@ class ACTCarry:
     """State between two ACT steps.
 
     Attributes:
-        inner: latent state.
+        inner: latent state of the recurrence.
         steps: int32 [B], ACT steps spent on the present example.
         halted: bool [B], the slot takes a new example at the next step.
         examples: the examples being worked on: inputs int32 [B, S], labels int32 [B, S],
             puzzle_identifiers int32 [B].
     """
 
-    inner: InnerCarry
+    inner: Latents
     steps: Tensor
     halted: Tensor
     examples: Examples
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by name, row by row the slots; what a checkpoint keeps."""
-        named = {
-            "z_H": self.inner.z_H,
-            "z_L": self.inner.z_L,
-            "steps": self.steps,
-            "halted": self.halted,
-        }
+        named = self.inner | {"steps": self.steps, "halted": self.halted}
         return named | {f"examples.{name}": value for name, value in self.examples.items()}
 
     @staticmethod
@@ -59,7 +48,7 @@ class ACTCarry:
             if name.startswith("examples.")
         }
         return ACTCarry(
-            InnerCarry(tensors["z_H"], tensors["z_L"]),
+            {name: value for name, value in tensors.items() if name.startswith("z_")},
             tensors["steps"],
             tensors["halted"],
             examples,
@@ -88,29 +77,11 @@ class ACTOutput(NamedTuple):
     target_q_continue: Tensor | None
 
 
-class InnerModel(Protocol):
-    """What ACT asks of a recurrence."""
-
-    def empty_carry(self, batch_size: int) -> InnerCarry:
-        """Return a carry of the right shapes, zero-filled."""
-        ...
-
-    def reset_carry(self, reset: Tensor, carry: InnerCarry) -> InnerCarry:
-        """Return `carry` with the rows where `reset` (bool [B]) is set back to the start states."""
-        ...
-
-    def __call__(
-        self, carry: InnerCarry, examples: Examples
-    ) -> tuple[InnerCarry, Tensor, tuple[Tensor, Tensor]]:
-        """Run one ACT step; returns the detached new carry, logits, (q_halt, q_continue)."""
-        ...
-
-
 class ACT(nn.Module):
     """Wrap a recurrence with halting.
 
     Args:
-        inner: the recurrence.
+        inner: the recurrence, a `models.recurrence.Recurrence`.
         halt_max_steps: ACT steps after which a slot halts in any case.
         learns_continue: HRM's rule, q_halt > q_continue, with a bootstrapped target for q_continue;
             otherwise TRM's, q_halt > 0. With one step there is nothing to choose and nothing is

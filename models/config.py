@@ -6,9 +6,9 @@ says (vocabulary, sequence length, number of puzzles) is a fact, not a setting, 
 """
 
 from dataclasses import asdict, dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 
 class Schema(BaseModel):
@@ -74,21 +74,22 @@ class ACTLossConfig(Schema):
     )
 
 
-class HRMConfig(Schema):
-    """Hierarchical Reasoning Model, arXiv:2506.21734.
+class RecurrenceConfig(Schema):
+    """What all architectures share.
 
-    Widths are in units of features, cycles and layers are counts, `expansion` is the SwiGLU ratio
-    before the 2/3 correction and the rounding up to a multiple of 256. With `shared_levels` one
-    stack, of L_layers blocks, does the work of both levels (as in TRM, arXiv:2510.04871).
+    Widths are in units of features, `expansion` is the SwiGLU ratio before the 2/3 correction and
+    the rounding up to a multiple of 256.
+
+    Attributes:
+        mlp_t: mix the cells with a SwiGLU over the positions instead of attention.
+        puzzle_emb_ndim: width of the puzzle embedding (0: none); puzzle_emb_len: positions that it
+            takes in front of the cells (0: as many as its width needs).
+        halt_max_steps: ACT steps after which a puzzle halts in any case; halt_exploration_prob:
+            share of the slots that must not halt before a random number of them.
+        no_ACT_continue: learn no q_continue, and halt when q_halt > 0.
     """
 
-    name: Literal["hrm"] = "hrm"
     loss: ACTLossConfig = ACTLossConfig()
-
-    H_cycles: Count = 2
-    L_cycles: Count = 2
-    H_layers: Count = 4
-    L_layers: Count = 4
 
     hidden_size: Count = 512
     num_heads: Count = 8
@@ -104,14 +105,12 @@ class HRMConfig(Schema):
     halt_max_steps: Count = 16
     halt_exploration_prob: Probability = 0.1
     no_ACT_continue: StrictBool = False
-    gradient: Literal["last_step", "last_cycle"] = "last_step"
-    shared_levels: StrictBool = False
 
     forward_dtype: ForwardDtype = "bfloat16"
     attention: AttentionBackend = "auto"
 
     @model_validator(mode="after")
-    def _widths_fit(self) -> "HRMConfig":
+    def _widths_fit(self) -> Self:
         if self.hidden_size % self.num_heads:
             raise ValueError(
                 f"num_heads={self.num_heads} must divide hidden_size={self.hidden_size} "
@@ -123,12 +122,7 @@ class HRMConfig(Schema):
                 f"hidden_size={self.hidden_size} / "
                 f"num_heads={self.num_heads} = {self.hidden_size // self.num_heads}"
             )
-        if self.puzzle_emb_len and not self.puzzle_emb_ndim:
-            raise ValueError(
-                f"puzzle_emb_len={self.puzzle_emb_len} needs puzzle_emb_ndim > 0 (it is 0: no "
-                f"puzzle embedding)"
-            )
-        if self.puzzle_emb_len and self.puzzle_emb_ndim > self.puzzle_emb_len * self.hidden_size:
+        if self.puzzle_emb_ndim > (self.puzzle_emb_len or self.puzzle_emb_ndim) * self.hidden_size:
             raise ValueError(
                 f"puzzle_emb_ndim={self.puzzle_emb_ndim} does not fit in "
                 f"puzzle_emb_len={self.puzzle_emb_len} "
@@ -144,7 +138,94 @@ class HRMConfig(Schema):
         return self.puzzle_emb_len or -(-self.puzzle_emb_ndim // self.hidden_size)
 
 
-ArchConfig = HRMConfig
+class HRMConfig(RecurrenceConfig):
+    """Hierarchical Reasoning Model, arXiv:2506.21734.
+
+    Attributes:
+        gradient: what is backpropagated through: the last update of each level (the paper's), or
+            the whole last cycle (TRM's).
+        shared_levels: one stack, of L_layers blocks, does the work of both levels (as in TRM).
+    """
+
+    name: Literal["hrm"] = "hrm"
+
+    H_cycles: Count = 2
+    L_cycles: Count = 2
+    H_layers: Count = 4
+    L_layers: Count = 4
+    gradient: Literal["last_step", "last_cycle"] = "last_step"
+    shared_levels: StrictBool = False
+
+    @model_validator(mode="after")
+    def _prefix_has_an_embedding(self) -> Self:
+        if self.puzzle_emb_len and not self.puzzle_emb_ndim:
+            raise ValueError(
+                f"puzzle_emb_len={self.puzzle_emb_len} needs puzzle_emb_ndim > 0 (it is 0: no "
+                f"puzzle embedding)"
+            )
+        return self
+
+
+class TRMConfig(RecurrenceConfig):
+    """Tiny Recursive Model, arXiv:2510.04871; `trm_singlez` is its variant with a single latent.
+
+    `H_layers` is accepted, as published, and ignored: one network of L_layers blocks does all. So
+    is `puzzle_emb_len` where there is no puzzle embedding.
+    """
+
+    name: Literal["trm", "trm_singlez"] = "trm"
+
+    H_cycles: Count = 3
+    L_cycles: Count = 6
+    H_layers: CountOrZero = 0
+    L_layers: Count = 2
+    puzzle_emb_len: CountOrZero = 16
+    no_ACT_continue: StrictBool = True
+
+
+class TransformerConfig(RecurrenceConfig):
+    """A plain transformer of `H_layers` blocks under the ACT loop, without an inner recursion.
+
+    `H_cycles` is accepted, as published, and ignored.
+    """
+
+    name: Literal["transformer"] = "transformer"
+
+    H_cycles: Count = 1
+    H_layers: Count = 8
+
+
+# How the published configurations call them.
+PUBLISHED_ARCHITECTURES = {
+    "hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1": "hrm",
+    "recursive_reasoning.hrm@HierarchicalReasoningModel_ACTV1": "hrm",
+    "recursive_reasoning.trm@TinyRecursiveReasoningModel_ACTV1": "trm",
+    "recursive_reasoning.trm_singlez@TinyRecursiveReasoningModel_ACTV1": "trm_singlez",
+    "recursive_reasoning.transformers_baseline@Model_ACTV2": "transformer",
+}
+PUBLISHED_LOSSES = {"losses@ACTLossHead": "act"}
+
+
+def _with_own_names(arch: object) -> object:
+    """Translate the published class names of an architecture and its loss; without a name it is
+    HRM.
+    """
+    if not isinstance(arch, dict):
+        return arch
+    translated = {"name": "hrm"} | arch
+    if isinstance(name := arch.get("name"), str):
+        translated["name"] = PUBLISHED_ARCHITECTURES.get(name, name)
+    loss = arch.get("loss")
+    if isinstance(loss, dict) and isinstance(name := loss.get("name"), str):
+        translated["loss"] = loss | {"name": PUBLISHED_LOSSES.get(name, name)}
+    return translated
+
+
+ArchConfig = Annotated[
+    HRMConfig | TRMConfig | TransformerConfig,
+    Field(discriminator="name"),
+    BeforeValidator(_with_own_names),
+]
 
 
 def _divisors_near(total: int, wanted: int) -> str:

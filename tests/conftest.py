@@ -188,6 +188,7 @@ class RunFiles:
         step = self.steps[-1] if step is None else step
         names = [f"{name}.safetensors" for name in ("model", "optimizer", "carry", "rng")]
         paths = [self.folder / f"step_{step}" / name for name in names]
+        paths += (self.folder / f"step_{step}").glob("ema.safetensors")
         paths.append(self.folder / "metrics.jsonl")
         state = self.state(step)
         place = {name: state[name] for name in ("step", "iteration", "position", "best_score")}

@@ -25,9 +25,12 @@ from training.errors import CheckpointError
 MANIFEST = "MANIFEST.json"
 STATE = "state.json"
 MODEL = "model.safetensors"
+EMA = "ema.safetensors"  # The averaged parameters, where the run keeps an average.
 OPTIMIZER = "optimizer.safetensors"
 CARRY = "carry.safetensors"
 RNG = "rng.safetensors"
+
+WEIGHTS_ONLY = "weights_only"  # In the state: converted from a published file, not a run to resume.
 
 _STEP_FOLDER = re.compile(r"step_(\d+)")
 _MAX_JSON_BYTES = 16 * 2**20

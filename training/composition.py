@@ -127,5 +127,8 @@ def _explain(schema: type[Schema], overrides: list[Any], error: Exception) -> st
                 f"{key}={value}: {group} is not in this configuration; optimizer=grouped has a "
                 f"group for each head, and +{group}.params=[PATTERN] adds one"
             )
+        elif f"Could not override '{key}'" in str(error):
+            section = key.split(".")[0]
+            return f"{key}={value}: the chosen {section} has no such setting"
     # Hydra's own message, without its advice on where to put a plus sign.
     return re.sub(r"\s+", " ", str(error)).strip()

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from models.config import (
+    PUBLISHED_ARCHITECTURES,
     ArchConfig,
     Count,
     CountOrZero,
@@ -23,7 +24,8 @@ from models.config import (
 from training.errors import ConfigError
 
 SchemaT = TypeVar("SchemaT", bound=Schema)
-Beta = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]
+_ARCH_NAMES = tuple(dict.fromkeys(PUBLISHED_ARCHITECTURES.values()))
+Rate = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]
 Device = Literal["auto", "cpu", "cuda"]
 
 
@@ -83,6 +85,9 @@ class TrainConfig(Schema):
         lr_warmup_steps: optimizer steps; lr_min_ratio: share of `lr` at the end of the cosine.
         min_eval_interval: evaluations to leave out at the start (the last one is always made).
         eval_save_outputs: what evaluations write to eval_step_N/ in the run's folder.
+        ema: keep an exponential moving average of the weights, and evaluate that; `ema_rate` is the
+            share of it that a step leaves.
+        freeze_weights: train the puzzle embedding only.
         checkpoint_path: the run's folder; None gives checkpoints/PROJECT/RUN.
         load_checkpoint: start weights; `resume` looks in the run's folder and comes first.
         checkpoint_interval: optimizer steps between saves; keep_last and keep_best say how many
@@ -111,11 +116,14 @@ class TrainConfig(Schema):
     lr: NonNegativeFloat = 1e-4
     lr_min_ratio: Probability = 1.0
     lr_warmup_steps: CountOrZero = 2000
-    beta1: Beta = 0.9
-    beta2: Beta = 0.95
+    beta1: Rate = 0.9
+    beta2: Rate = 0.95
     weight_decay: NonNegativeFloat = 0.1
     puzzle_emb_lr: NonNegativeFloat = 1e-2
     puzzle_emb_weight_decay: NonNegativeFloat = 0.1
+    ema: StrictBool = False
+    ema_rate: Rate = 0.999
+    freeze_weights: StrictBool = False
 
     project_name: str | None = None
     run_name: str | None = None
@@ -157,6 +165,15 @@ class TrainConfig(Schema):
     def _data_is_named(self) -> "TrainConfig":
         if not self.train_paths:
             raise ValueError("no training data: set data_path=FOLDER (or data_paths=[FOLDER,...])")
+        return self
+
+    @model_validator(mode="after")
+    def _something_is_trained(self) -> "TrainConfig":
+        if self.freeze_weights and not self.arch.puzzle_emb_ndim:
+            raise ValueError(
+                "freeze_weights=true trains the puzzle embedding only, and there is none "
+                "(arch.puzzle_emb_ndim=0)"
+            )
         return self
 
     @model_validator(mode="after")
@@ -298,15 +315,18 @@ def is_setting(path: str, schema: type[BaseModel]) -> bool:
 
 
 def setting_paths(schema: type[BaseModel], prefix: str = "") -> list[str]:
-    """List the dotted paths of all settings of `schema`, sections included; `*` is a free name."""
-    paths = []
+    """List the dotted paths of all settings of `schema`, sections included; `*` is a free name.
+
+    Where a section can be of several kinds, those of all kinds.
+    """
+    paths: list[str] = []
     for name, field in schema.model_fields.items():
         paths.append(f"{prefix}{name}")
         for nested, inside in _schemas_in(field.annotation):
             if inside:
                 paths.append(f"{prefix}{name}{inside}")
             paths += setting_paths(nested, f"{prefix}{name}{inside}.")
-    return paths
+    return list(dict.fromkeys(paths))
 
 
 def _schemas_in(annotation: Any, inside: str = "") -> Iterator[tuple[type[BaseModel], str]]:
@@ -326,12 +346,21 @@ def _with_free_names(candidate: str, path: str) -> str:
 
 def _describe(schema: type[BaseModel], fault: Any) -> str:
     # Tags of a union appear in pydantic's location but are not part of the path.
-    path = ".".join(
+    parts = [
         str(part) for part in fault["loc"] if not str(part).startswith(("literal[", "constrained-"))
-    )
+    ]
+    tag = parts.pop(1) if parts[:1] == ["arch"] and parts[1:2] and parts[1] in _ARCH_NAMES else None
+    path = ".".join(parts)
     kind, value = fault["type"], fault.get("input")
     if kind == "extra_forbidden":
+        if tag is not None and is_setting(path, schema):
+            return f"{path}={value}: arch.name={tag} has no such setting"
         return unknown_key(schema, path, value)
+    if kind == "union_tag_invalid":
+        return (
+            f"{path}.name={fault['ctx']['tag']}: there is no such architecture; accepted: "
+            f"{', '.join(_ARCH_NAMES)}, or a published class name"
+        )
     if kind == "value_error":
         message = str(fault["ctx"]["error"])
         return f"{path}: {message}" if path else message

@@ -78,7 +78,13 @@ def assign_groups(
 
 
 def groups_of(model: nn.Module, config: TrainConfig) -> list[ParamGroup]:
-    """Apply the run's configuration to a model's parameters."""
+    """Apply the run's configuration to a model's parameters; with `freeze_weights` they are taken
+    out of training, and there is no group.
+    """
+    if config.freeze_weights:
+        for parameter in model.parameters():
+            parameter.requires_grad_(False)
+        return []
     return assign_groups(
         model.named_parameters(),
         config.optimizer.groups,
@@ -148,7 +154,11 @@ class GradientBucket:
         self.signals[0] = (~finite).float()
         self.signals[1] = float(stop)
         ranks.sum_(self.flat)
-        norms = torch.stack([part.norm() for part in self.group_slices])
+        norms = (
+            torch.stack([part.norm() for part in self.group_slices])
+            if self.groups
+            else self.flat.new_zeros(0)
+        )
         hold = (self.signals[0] > 0) | ~norms.isfinite().all()
         return norms, hold, self.signals[1] > 0
 

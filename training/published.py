@@ -1,40 +1,67 @@
 """Published checkpoints: a `step_N` file of weights with the run's `all_config.yaml` beside it.
 
-What the published trainers of HRM wrote is put into our terms. The class to build is looked up in
-our table by the published name; nothing is imported from the checkpoint's folder. Imports no torch.
+What the published trainers of HRM and TRM wrote is put into our terms, and ours into theirs. The
+class to build is looked up in our table by the published name; nothing is imported from the
+checkpoint's folder. Imports no torch.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from training.errors import CheckpointError
+from models.config import PUBLISHED_ARCHITECTURES, PUBLISHED_LOSSES, ArchConfig, HRMConfig
+from training.errors import CheckpointError, ConfigError
 
 CONFIG_FILE = "all_config.yaml"
+FACTS_KEY = "data_facts"  # Ours: what the model must know of its data, which theirs do not record.
 _MAX_CONFIG_BYTES = 2**20
 
-# The keys of `arch` that decide what the model computes. The published class has defaults for some.
-_HRM_REQUIRED = (
-    "H_cycles",
-    "L_cycles",
-    "H_layers",
-    "L_layers",
-    "hidden_size",
-    "expansion",
-    "num_heads",
-    "pos_encodings",
-    "halt_max_steps",
-)
-_HRM_DEFAULTS = {
+_REQUIRED = ("hidden_size", "expansion", "num_heads", "pos_encodings", "halt_max_steps")
+_DEFAULTS = {
     "puzzle_emb_ndim": 0,
     "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0,
     "halt_exploration_prob": 0.1,
     "forward_dtype": "bfloat16",
 }
-_LOSSES = {"losses@ACTLossHead": "act"}
+# Keys that change nothing at the one value we accept.
+_INERT = {"act_enabled": True, "act_inference": False, "causal": False}
+
+
+@dataclass(frozen=True)
+class _PublishedClass:
+    """The keys of `arch` that decide what a published class computes.
+
+    Attributes:
+        required: those without a default there. defaults: the others.
+    """
+
+    required: tuple[str, ...]
+    defaults: dict[str, Any]
+
+
+_HRM = _PublishedClass(("H_cycles", "L_cycles", "H_layers", "L_layers", *_REQUIRED), _DEFAULTS)
+_SWITCHES = {"mlp_t": False, "puzzle_emb_len": 0, "no_ACT_continue": False}
+_TRM_SWITCHES = {"mlp_t": False, "puzzle_emb_len": 16, "no_ACT_continue": True, "H_layers": 0}
+_TRM = _PublishedClass(("H_cycles", "L_cycles", "L_layers", *_REQUIRED), _DEFAULTS | _TRM_SWITCHES)
+
+_CLASSES = {
+    "hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1": _HRM,
+    "recursive_reasoning.hrm@HierarchicalReasoningModel_ACTV1": _PublishedClass(
+        _HRM.required, _DEFAULTS | _SWITCHES
+    ),
+    "recursive_reasoning.trm@TinyRecursiveReasoningModel_ACTV1": _TRM,
+    "recursive_reasoning.trm_singlez@TinyRecursiveReasoningModel_ACTV1": _TRM,
+    "recursive_reasoning.transformers_baseline@Model_ACTV2": _PublishedClass(
+        ("H_layers", *_REQUIRED), _DEFAULTS | {"H_cycles": 1} | _SWITCHES
+    ),
+}
+
+
+_LOSSES = {own: published for published, own in PUBLISHED_LOSSES.items()}
 
 
 def read_published_config(weights: Path) -> dict[str, Any]:
@@ -42,7 +69,7 @@ def read_published_config(weights: Path) -> dict[str, Any]:
 
     Returns:
         `arch` for `models.config.ArchConfig` (not yet validated), and those of `data_path`,
-        `data_paths`, `data_paths_test` and `global_batch_size` that the run recorded.
+        `data_paths`, `data_paths_test`, `global_batch_size` and FACTS_KEY that the run recorded.
     Raises:
         CheckpointError: all_config.yaml is missing, too large, not YAML of plain values, or names
             a class or key that we do not know.
@@ -53,36 +80,70 @@ def read_published_config(weights: Path) -> dict[str, Any]:
     loss = _mapping(arch.pop("loss", None), path, "arch.loss")
     run: dict[str, Any] = {"arch": _translate_arch(arch, path)}
     run["arch"]["loss"] = {
-        "name": _known(_LOSSES, loss.pop("name", None), path, "arch.loss.name"),
+        "name": _known(PUBLISHED_LOSSES, loss.pop("name", None), path, "arch.loss.name"),
         **_plain(loss, path, "arch.loss"),
     }
-    for key in ("data_path", "data_paths", "data_paths_test", "global_batch_size"):
+    for key in ("data_path", "data_paths", "data_paths_test", "global_batch_size", FACTS_KEY):
         if recorded.get(key) is not None:
             run[key] = recorded[key]
     return run
 
 
 def _translate_arch(arch: dict[str, Any], path: Path) -> dict[str, Any]:
-    translate = _known(_ARCHITECTURES, arch.pop("name", None), path, "arch.name")
-    return translate(_plain(arch, path, "arch"), path)
-
-
-def _translate_hrm(arch: dict[str, Any], path: Path) -> dict[str, Any]:
-    accepted = (*_HRM_REQUIRED, *_HRM_DEFAULTS)
+    name = arch.pop("name", None)
+    published = _known(_CLASSES, name, path, "arch.name")
+    arch = _plain(arch, path, "arch")
+    for key, value in _INERT.items():
+        if key in arch and arch.pop(key) is not value:
+            raise CheckpointError(f"{path}: arch.{key} can only be {value} here")
+    accepted = (*published.required, *published.defaults)
     for key in arch:
         if key not in accepted:
             raise CheckpointError(
                 f"{path}: unknown key arch.{key}; accepted: {', '.join(sorted(accepted))}"
             )
-    for key in _HRM_REQUIRED:
+    for key in published.required:
         if key not in arch:
             raise CheckpointError(f"{path}: arch.{key} is missing")
-    return {"name": "hrm", **_HRM_DEFAULTS, **arch}
+    return {"name": PUBLISHED_ARCHITECTURES[str(name)], **published.defaults, **arch}
 
 
-_ARCHITECTURES: dict[str, Callable[[dict[str, Any], Path], dict[str, Any]]] = {
-    "hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1": _translate_hrm,
-}
+def published_arch(arch: ArchConfig) -> dict[str, Any]:
+    """Say an architecture of ours in the published terms, for `all_config.yaml`.
+
+    HRM with `shared_levels` and `gradient=last_cycle` is TRM, and called so.
+
+    Raises:
+        ConfigError: no published class computes this; names the setting.
+    """
+    settings = arch.model_dump(mode="json", exclude={"name", "loss", "attention"})
+    own = arch.name
+    if isinstance(arch, HRMConfig):
+        gradient, shared = settings.pop("gradient"), settings.pop("shared_levels")
+        if shared and gradient == "last_cycle":
+            own = "trm"
+        elif shared or gradient == "last_cycle":
+            raise ConfigError(
+                f"arch.shared_levels={shared} with arch.gradient={gradient}: no published "
+                f"architecture has this combination"
+            )
+    if not settings["puzzle_emb_ndim"]:
+        settings["puzzle_emb_len"] = 0
+    unlike: dict[str, Any] = {}
+    for name, published in _CLASSES.items():
+        if PUBLISHED_ARCHITECTURES[name] != own:
+            continue
+        known = {*published.required, *published.defaults}
+        unlike = {
+            key: value
+            for key, value in settings.items()
+            if key not in known and value != _SWITCHES.get(key)
+        }
+        if not unlike:
+            kept = {key: value for key, value in settings.items() if key in known}
+            loss = {"name": _LOSSES[arch.loss.name], "loss_type": arch.loss.loss_type}
+            return {"name": name, "loss": loss, **kept}
+    raise ConfigError(f"no published architecture has {unlike}")
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

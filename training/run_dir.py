@@ -12,6 +12,7 @@ from coolname import generate_slug
 
 from models.config import DataFacts
 from training.checkpoint import (
+    WEIGHTS_ONLY,
     Checkpoint,
     checkpoint_path,
     list_steps,
@@ -118,6 +119,11 @@ def _require_same_run(
     config: TrainConfig, checkpoint: Checkpoint, facts: DataFacts, fingerprint: str, warn: Warn
 ) -> None:
     state = checkpoint.state
+    if state.get(WEIGHTS_ONLY):
+        raise CheckpointError(
+            f"{checkpoint.path} holds weights only, a run cannot go on from them: start a new one "
+            f"from them with load_checkpoint={checkpoint.path} and another checkpoint_path"
+        )
     if state.get("facts") != facts.to_dict():
         raise CheckpointError(
             f"{checkpoint.path} does not fit the data: it was trained with {state.get('facts')}, "

@@ -30,10 +30,12 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def optimizer_tensors(optimizer: Optimizer, groups: list[ParamGroup]) -> dict[str, Tensor]:
+def optimizer_tensors(optimizer: Optimizer | None, groups: list[ParamGroup]) -> dict[str, Tensor]:
     """Return the optimizer's state as `PARAMETER.QUANTITY`, on the CPU; empty before the first
     step.
     """
+    if optimizer is None:
+        return {}
     return {
         f"{name}.{key}": value.detach().cpu().contiguous()
         for group in groups
@@ -43,7 +45,7 @@ def optimizer_tensors(optimizer: Optimizer, groups: list[ParamGroup]) -> dict[st
 
 
 def restore_optimizer(
-    optimizer: Optimizer, groups: list[ParamGroup], tensors: Mapping[str, Tensor]
+    optimizer: Optimizer | None, groups: list[ParamGroup], tensors: Mapping[str, Tensor]
 ) -> None:
     """Put back what `optimizer_tensors` returned.
 
@@ -65,6 +67,7 @@ def restore_optimizer(
                         f"optimizer state {name}.{quantity} has shape {tuple(value.shape)}, not "
                         f"{tuple(parameter.shape)}"
                     )
+                assert optimizer is not None, "there are groups"
                 # A copy, because what safetensors reads is mapped from the file.
                 optimizer.state[parameter][quantity] = value.to(parameter.device, copy=True)
     if by_parameter:
@@ -77,6 +80,14 @@ def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], source: Path)
     Raises:
         CheckpointError: lists what is missing, unknown or of another shape.
     """
+    require_fit(model, tensors, source)
+    model.load_state_dict(dict(tensors))
+
+
+def require_fit(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
+    """Raise CheckpointError, which lists what is missing, unknown or of another shape, unless the
+    weights fit the model.
+    """
     own = model.state_dict()
     faults = [f"{key} is missing" for key in own.keys() - tensors.keys()]
     faults += [f"{key} is unknown to this model" for key in tensors.keys() - own.keys()]
@@ -87,7 +98,6 @@ def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], source: Path)
     ]
     if faults:
         raise CheckpointError(f"{source} does not fit the model: {'; '.join(sorted(faults))}")
-    model.load_state_dict(dict(tensors))
 
 
 def gather_carry(carry: ACTCarry, ranks: Ranks) -> dict[str, Tensor]:

@@ -4,18 +4,18 @@
 """
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict
 
 from models.config import ArchConfig, Count, DataFacts, Schema
-from training.checkpoint import MANIFEST, STATE, Checkpoint, load_checkpoint, newest_good
+from training.checkpoint import EMA, MANIFEST, STATE, Checkpoint, load_checkpoint, newest_good
 from training.config import DataConfig, validate
 from training.errors import CheckpointError, ConfigError
-from training.published import CONFIG_FILE, read_published_config
+from training.published import CONFIG_FILE, FACTS_KEY, read_published_config
 
 if TYPE_CHECKING:
     import torch
@@ -59,12 +59,26 @@ class TrainedModel:
         run: the recorded configuration.
         facts: of the data that it was trained on; None for a published file, which does not say.
         step: optimizer steps done; None where the file's name does not say.
+        settings: the recorded configuration as it was written, by whatever version.
+        recorded_facts: `facts`, also of a published file that we wrote.
     """
 
     weights: Path
     run: RecordedRun
     facts: DataFacts | None
     step: int | None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    recorded_facts: DataFacts | None = None
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the weights are a published file."""
+        return self.facts is None
+
+    @property
+    def has_average(self) -> bool:
+        """Whether there is a moving average beside the weights."""
+        return (self.weights / EMA).exists()
 
     def require_fit(self, data: DataFacts, source: str) -> None:
         """Raise CheckpointError when the model cannot read the data; `source` names those."""
@@ -72,13 +86,20 @@ class TrainedModel:
             self._require_same(self.facts, data, source)
 
     def load(
-        self, arch: ArchConfig, data: DataFacts, source: str, device: "torch.device"
+        self,
+        arch: ArchConfig,
+        data: DataFacts,
+        source: str,
+        device: "torch.device",
+        *,
+        averaged: bool = True,
     ) -> "ACTLossHead":
         """Build the model and load its weights; loads torch.
 
         Args:
             arch: that of the run, or one that differs in nothing that has weights.
             data: of the data to be read; `source` names those.
+            averaged: take the moving average where there is one.
         Returns:
             the model in evaluation mode on `device`.
         Raises:
@@ -94,7 +115,7 @@ class TrainedModel:
             require_backend(arch.attention, device)
         except ValueError as error:
             raise ConfigError(f"{error} (arch_overrides.attention=auto)") from None
-        tensors = load_weights(self.weights, _no_warning)
+        tensors = load_weights(self.weights, _no_warning, averaged=averaged)
         facts = self.facts or _facts_in(self.weights, tensors, data.seq_len)
         self._require_same(facts, data, source)
         model = build_model(arch, facts)
@@ -125,7 +146,8 @@ def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
 
     Args:
         path: a run's folder (its newest good checkpoint; of a published run its newest `step_N`
-            file), a checkpoint's folder `step_N`, or a published `step_N` file.
+            file, or the file `checkpoint`), a checkpoint's folder `step_N`, or a published `step_N`
+            file.
         warn: told of damaged checkpoints that were passed over.
     Raises:
         CheckpointError: names the file that is missing, damaged, or of an unknown kind.
@@ -149,29 +171,36 @@ def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
 
 def _own(checkpoint: Checkpoint) -> TrainedModel:
     state, source = checkpoint.state, checkpoint.path / STATE
-    facts = state.get("facts")
-    names = DataFacts.__dataclass_fields__.keys()
-    if not isinstance(facts, dict) or any(type(facts.get(name)) is not int for name in names):
+    facts, settings = _facts(state.get("facts")), state.get("config")
+    if facts is None:
         raise CheckpointError(f"{source}: does not say what data the model was trained on")
-    return TrainedModel(
-        weights=checkpoint.path,
-        run=_recorded(state.get("config"), source),
-        facts=DataFacts(**{name: facts[name] for name in names}),
-        step=checkpoint.step,
-    )
+    run = _recorded(settings, source)
+    assert isinstance(settings, dict)
+    return TrainedModel(checkpoint.path, run, facts, checkpoint.step, settings, facts)
 
 
 def _published(path: Path) -> TrainedModel:
-    run = _recorded(read_published_config(path), path.parent / CONFIG_FILE)
+    settings = read_published_config(path)
+    facts = _facts(settings.pop(FACTS_KEY, None))
+    run = _recorded(settings, path.parent / CONFIG_FILE)
     named = _STEP_NAME.fullmatch(path.name)
     step = int(named[1]) if named else None
-    return TrainedModel(path, run, facts=None, step=step)
+    return TrainedModel(path, run, None, step, settings, facts)
+
+
+def _facts(recorded: object) -> DataFacts | None:
+    names = DataFacts.__dataclass_fields__.keys()
+    if not isinstance(recorded, dict) or any(type(recorded.get(name)) is not int for name in names):
+        return None
+    return DataFacts(**{name: recorded[name] for name in names})
 
 
 def _newest_published(folder: Path) -> Path | None:
     named = ((_STEP_NAME.fullmatch(path.name), path) for path in folder.iterdir() if path.is_file())
     steps = {int(match[1]): path for match, path in named if match}
-    return steps[max(steps)] if steps else None
+    # The checkpoints that HRM's authors shared have this name.
+    shared = folder / "checkpoint"
+    return steps[max(steps)] if steps else shared if shared.is_file() else None
 
 
 def _recorded(config: object, source: Path) -> RecordedRun:

@@ -7,7 +7,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -24,6 +24,7 @@ from models.losses import COUNTED_METRICS, LOSS_METRICS, ACTLossHead, LossOutput
 from puzzle_dataset import Batch, TrainBatches
 from training.checkpoint import (
     CARRY,
+    EMA,
     MODEL,
     OPTIMIZER,
     RNG,
@@ -34,6 +35,7 @@ from training.checkpoint import (
 )
 from training.config import TrainConfig
 from training.distributed import Ranks
+from training.ema import WeightAverage
 from training.errors import CheckpointError, NonFiniteError, Preempted
 from training.exploration import min_halt_steps
 from training.metrics import MetricBlock
@@ -116,9 +118,12 @@ class Trainer:
         self.show_progress, self.say = show_progress, say
 
         self.groups = groups_of(model, config)
-        self.optimizer = build_optimizer(
-            config.optimizer, self.groups, (config.beta1, config.beta2)
+        self.optimizer = (
+            build_optimizer(config.optimizer, self.groups, (config.beta1, config.beta2))
+            if self.groups
+            else None
         )
+        self.average = WeightAverage(model, config.ema_rate) if config.ema else None
         self.bucket = GradientBucket(self.groups, ranks.device)
         self.sparse = None
         if model.puzzle_embedding is not None:
@@ -200,8 +205,7 @@ class Trainer:
             total_steps=self.total_steps,
             min_ratio=self.config.lr_min_ratio,
         )
-        for torch_group, group in zip(self.optimizer.param_groups, self.groups, strict=True):
-            torch_group["lr"] = group.lr * factor
+        self._set_rates(factor)
         self.bucket.zero_()
         output = self.forward(self.carry, self._on_device(batch), self._exploration())
         (output.loss / self.config.global_batch_size).backward()
@@ -224,13 +228,21 @@ class Trainer:
         norms, hold, stop = self.bucket.reduce(self.ranks, finite=finite, stop=self.stop_requested)
         hold = self.verdicts.add(self.progress.step + 1, loss, hold, stop)
         self.bucket.clip_(norms, hold)
-        hold_optimizer(self.optimizer, hold)
-        self.optimizer.step()
+        if self.optimizer:
+            hold_optimizer(self.optimizer, hold)
+            self.optimizer.step()
+        if self.average:
+            self.average.update(hold)
         if self.sparse:
             self.sparse.lr = self.config.puzzle_emb_lr * factor
             self.sparse.step(hold)
             self.sparse.zero_grad()
         return norms
+
+    def _set_rates(self, factor: float) -> None:
+        torch_groups = self.optimizer.param_groups if self.optimizer else []
+        for torch_group, group in zip(torch_groups, self.groups, strict=True):
+            torch_group["lr"] = group.lr * factor
 
     def _must_stop(self) -> bool:
         asked = self._heed(self.verdicts.due())
@@ -270,7 +282,8 @@ class Trainer:
         score = None
         if progress.iteration > config.min_eval_interval or last:
             self.model.eval()
-            metrics = dict(self.evaluate(self.model, progress.step))
+            with self._averaged():
+                metrics = dict(self.evaluate(self.model, progress.step))
             self.model.train()
             score = metrics.get(SCORE)
             if metrics:
@@ -278,7 +291,8 @@ class Trainer:
                 shown = ", ".join(
                     f"{name.removeprefix('eval/')} {value:.4f}" for name, value in metrics.items()
                 )
-                self.say(f"step {progress.step}: {shown}")
+                which = " (averaged weights)" if self.average else ""
+                self.say(f"step {progress.step}{which}: {shown}")
         best = score is not None and (progress.best_score is None or score > progress.best_score)
         if best:
             progress.best_score = score
@@ -320,6 +334,8 @@ class Trainer:
             CARRY: carry,
             RNG: rng,
         }
+        if self.average:
+            files[EMA] = self.average.tensors()
         try:
             self.tracker.sync()
             writers = {name: tensor_writer(tensors) for name, tensors in files.items()}
@@ -338,6 +354,8 @@ class Trainer:
         path, state = checkpoint.path, checkpoint.state
         restore_model(self.model, load_tensors(path / MODEL), path / MODEL)
         restore_optimizer(self.optimizer, self.groups, load_tensors(path / OPTIMIZER))
+        if self.average:
+            self._restore_average(path / EMA)
         carry = load_carry(path / CARRY, self.ranks, self.carry)
         if carry is None:
             self.say(
@@ -359,7 +377,18 @@ class Trainer:
         if self.ranks.is_main:
             remove_leftovers(self.run_dir)
 
+    def _restore_average(self, path: Path) -> None:
+        assert self.average
+        if path.exists():
+            self.average.restore(load_tensors(path), path)
+        else:
+            # Only with resume_changed=true: the run kept none so far.
+            self.average = WeightAverage(self.model, self.config.ema_rate)
+
     # Details
+
+    def _averaged(self) -> AbstractContextManager[None]:
+        return self.average.in_place_of_weights() if self.average else nullcontext()
 
     def _has_loss(self, name: str) -> bool:
         return name != "q_continue_loss" or self.model.model.learns_continue

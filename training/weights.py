@@ -7,19 +7,24 @@ import torch
 from torch import Tensor
 
 from models.losses import ACTLossHead
-from training.checkpoint import MODEL, list_steps, load_checkpoint, newest_good
+from training.checkpoint import EMA, MODEL, list_steps, load_checkpoint, newest_good
 from training.errors import CheckpointError
 from training.state import COMPILED_PREFIX, load_tensors, restore_model
 
 _PUZZLE_TABLE = "model.inner.puzzle_emb.weights"
 
 
-def load_weights(path: Path, warn: Callable[[str], None]) -> dict[str, Tensor]:
+def load_weights(
+    path: Path, warn: Callable[[str], None], *, averaged: bool = True
+) -> dict[str, Tensor]:
     """Read model weights from a run's folder (its newest good checkpoint), a checkpoint of ours, or
     a published `step_N` file.
 
     Published files are pickles: they are read with `weights_only=True`, which runs no code.
 
+    Args:
+        averaged: take the moving average where the checkpoint has one, which is what it was
+            evaluated with and what a published file holds; otherwise the weights of the last step.
     Returns:
         tensors by key, without the prefix that torch.compile adds.
     Raises:
@@ -28,7 +33,10 @@ def load_weights(path: Path, warn: Callable[[str], None]) -> dict[str, Tensor]:
     if path.is_dir():
         checkpoint = newest_good(path, warn) if list_steps(path) else load_checkpoint(path)
         assert checkpoint is not None
-        return load_tensors(checkpoint.path / MODEL)
+        tensors = load_tensors(checkpoint.path / MODEL)
+        if averaged and (checkpoint.path / EMA).exists():
+            tensors |= load_tensors(checkpoint.path / EMA)
+        return tensors
     if not path.exists():
         raise CheckpointError(f"{path}: no such checkpoint")
     try:

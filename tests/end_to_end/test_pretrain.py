@@ -378,7 +378,7 @@ def poison_puzzle_gradient(trainer: Trainer) -> Iterator[None]:
 
 def poison_carry(trainer: Trainer) -> Iterator[None]:
     trainer.carry.halted.zero_()
-    trainer.carry.inner.z_H[3, 2, 1] = math.inf
+    trainer.carry.inner["z_H"][3, 2, 1] = math.inf
     yield
 
 

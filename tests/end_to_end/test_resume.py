@@ -24,6 +24,10 @@ VARIANTS = {
     "puzzle embedding": ["data_path=tasks", EXPLORES, "puzzle_emb_lr=0.1", "checkpoint_interval=5"],
     "bfloat16": ["data_path=tasks", EXPLORES, "arch.forward_dtype=bfloat16"],
     "adamw in groups": ["optimizer=grouped", "arch.pos_encodings=learned", "loss=act_softmax"],
+    "trm with an average": ["arch=trm", "data_path=tasks", "ema=true", "ema_rate=0.8", EXPLORES],
+    "one latent": ["arch=trm_singlez", "arch.mlp_t=true", "arch.puzzle_emb_len=2"],
+    "transformer": ["arch=transformer", "data_path=tasks", EXPLORES],
+    "frozen weights": ["data_path=tasks", "freeze_weights=true", "puzzle_emb_lr=0.1"],
     "mixer": ["arch.mlp_t=true", "arch.gradient=last_cycle", "arch.puzzle_emb_ndim=0"],
 }
 
@@ -48,6 +52,8 @@ def settings(
     monkeypatch.setattr(device, "cpu_has_bfloat16", lambda: True)
     monkeypatch.setattr(registry, "build_model", build_eager_model)
     own = VARIANTS[request.param]
+    if "arch=transformer" in own:
+        tiny_settings.remove("arch.L_layers=1")
     return [*tiny_settings, *(s.replace("=tasks", f"={tasks_data}") for s in own)]
 
 
@@ -116,7 +122,7 @@ def test_random_numbers_of_a_module_go_on_where_they_were(
 
     def with_noise(trainer: Trainer, batch: Any) -> None:
         with torch.no_grad():
-            trainer.carry.inner.z_H.add_(torch.randn(trainer.carry.inner.z_H.shape))
+            trainer.carry.inner["z_H"].add_(torch.randn(trainer.carry.inner["z_H"].shape))
         train_step(trainer, batch)
 
     monkeypatch.setattr(Trainer, "_train_step", with_noise)

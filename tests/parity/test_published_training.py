@@ -14,8 +14,8 @@ import torch
 
 from models.act import ACTCarry, Examples, Exploration
 from models.config import DataFacts, HRMConfig
-from models.hrm import build_hrm
 from models.losses import IGNORE_LABEL_ID, ACTLossHead
+from models.registry import build_model
 from training.adam_atan2 import AdamATan2
 from training.distributed import Ranks
 from training.schedule import lr_factor, published_total_steps
@@ -56,7 +56,7 @@ def build(expected: dict[str, Any], metadata: dict[str, Any]) -> ACTLossHead:
         seq_len=metadata["seq_len"],
         num_puzzle_identifiers=metadata["num_puzzle_identifiers"],
     )
-    model = build_hrm(HRMConfig.model_validate(expected["arch"] | {"loss": loss}), facts)
+    model = build_model(HRMConfig.model_validate(expected["arch"] | {"loss": loss}), facts)
     model.load_state_dict(torch.load(FOLDER / "init_step_0", weights_only=True))
     return model
 

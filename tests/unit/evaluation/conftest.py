@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from models.config import DataFacts, HRMConfig
-from models.hrm import build_hrm
 from models.losses import ACTLossHead
+from models.registry import build_model
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def make_model() -> Callable[..., ACTLossHead]:
         )
         generator_state = torch.get_rng_state()
         torch.manual_seed(seed)
-        model = build_hrm(config, facts)
+        model = build_model(config, facts)
         with torch.no_grad():
             for name, value in model.state_dict().items():
                 if "q_head" in name or "puzzle_emb" in name:

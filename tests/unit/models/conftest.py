@@ -8,8 +8,8 @@ import torch
 
 from models.act import Examples
 from models.config import DataFacts, HRMConfig
-from models.hrm import build_hrm
 from models.losses import IGNORE_LABEL_ID, ACTLossHead
+from models.registry import build_model
 
 FACTS = DataFacts(vocab_size=7, seq_len=5, num_puzzle_identifiers=6)
 
@@ -46,7 +46,7 @@ def make_model(make_config: Callable[..., HRMConfig]) -> Callable[..., ACTLossHe
 
     def make(batch_size: int = 3, **overrides: Any) -> ACTLossHead:
         torch.manual_seed(0)
-        model = build_hrm(make_config(**overrides), FACTS)
+        model = build_model(make_config(**overrides), FACTS)
         inner: Any = model.model.inner
         with torch.no_grad():
             inner.q_head.weight.normal_(std=0.3)

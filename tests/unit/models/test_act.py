@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.act import ACT, ACTCarry, Examples, Exploration, InnerCarry
+from models.act import ACT, ACTCarry, Examples, Exploration, Latents
 from models.losses import ACTLossHead
 
 START_H, START_L = 100.0, 200.0
@@ -24,23 +24,24 @@ class Scripted(nn.Module):
         self.weight = nn.Parameter(torch.ones(()))
         self.calls: list[tuple[Tensor, Examples, bool]] = []
 
-    def empty_carry(self, batch_size: int) -> InnerCarry:
-        return InnerCarry(torch.zeros(batch_size, 2, 1), torch.zeros(batch_size, 2, 1))
+    def empty_carry(self, batch_size: int) -> Latents:
+        return {"z_H": torch.zeros(batch_size, 2, 1), "z_L": torch.zeros(batch_size, 2, 1)}
 
-    def reset_carry(self, reset: Tensor, carry: InnerCarry) -> InnerCarry:
+    def reset_carry(self, reset: Tensor, carry: Latents) -> Latents:
         where = reset.view(-1, 1, 1)
-        return InnerCarry(
-            torch.where(where, START_H, carry.z_H), torch.where(where, START_L, carry.z_L)
-        )
+        return {
+            "z_H": torch.where(where, START_H, carry["z_H"]),
+            "z_L": torch.where(where, START_L, carry["z_L"]),
+        }
 
     def forward(
-        self, carry: InnerCarry, examples: Examples
-    ) -> tuple[InnerCarry, Tensor, tuple[Tensor, Tensor]]:
-        self.calls.append((carry.z_H[:, 0, 0].clone(), examples, torch.is_grad_enabled()))
+        self, carry: Latents, examples: Examples
+    ) -> tuple[Latents, Tensor, tuple[Tensor, Tensor]]:
+        self.calls.append((carry["z_H"][:, 0, 0].clone(), examples, torch.is_grad_enabled()))
         halt, proceed = self.q.pop(0) if len(self.q) > 1 else self.q[0]
         q = torch.tensor(halt) * self.weight, torch.tensor(proceed) * self.weight
         logits = examples["inputs"].float().unsqueeze(-1) * self.weight
-        return InnerCarry(carry.z_H + 1, carry.z_L + 2), logits, q
+        return {"z_H": carry["z_H"] + 1, "z_L": carry["z_L"] + 2}, logits, q
 
 
 def offer(number: int, batch_size: int = 3) -> Examples:
@@ -75,8 +76,8 @@ def test_the_first_step_takes_every_row_and_resets_every_state() -> None:
     assert not any(value.any() for value in carry.examples.values())
     carry, output = act(carry, offer(1))
     assert working_on(carry) == [10, 11, 12]
-    assert carry.inner.z_H.flatten().tolist() == [START_H + 1] * 6
-    assert carry.inner.z_L.flatten().tolist() == [START_L + 2] * 6
+    assert carry.inner["z_H"].flatten().tolist() == [START_H + 1] * 6
+    assert carry.inner["z_L"].flatten().tolist() == [START_L + 2] * 6
     assert carry.steps.tolist() == [1, 1, 1]
     assert output.logits[:, 0, 0].tolist() == [10.0, 11.0, 12.0]
 
@@ -93,8 +94,8 @@ def test_halted_slots_take_the_row_offered_the_others_discard_it() -> None:
     carry, _ = act(carry, offer(2))
     assert working_on(carry) == [10, 21, 12]
     assert carry.steps.tolist() == [2, 1, 2]
-    assert carry.inner.z_H[:, 0, 0].tolist() == [START_H + 2, START_H + 1, START_H + 2]
-    assert carry.inner.z_L[:, 0, 0].tolist() == [START_L + 4, START_L + 2, START_L + 4]
+    assert carry.inner["z_H"][:, 0, 0].tolist() == [START_H + 2, START_H + 1, START_H + 2]
+    assert carry.inner["z_L"][:, 0, 0].tolist() == [START_L + 4, START_L + 2, START_L + 4]
     assert not carry.halted.any()
 
     # Rows 20 and 22 were discarded: they never come back.
@@ -184,7 +185,7 @@ def test_target_of_q_continue_looks_one_step_ahead() -> None:
     assert not grad_ahead
     assert torch.equal(z_ahead, z_first + 1)
     assert examples["puzzle_identifiers"].tolist() == [10, 11, 12]
-    assert torch.equal(carry.inner.z_H[:, 0, 0], z_first + 1)
+    assert torch.equal(carry.inner["z_H"][:, 0, 0], z_first + 1)
 
 
 def test_target_of_q_continue_at_the_last_step_is_halting() -> None:

@@ -167,7 +167,7 @@ def test_what_is_no_boolean_is_refused(path: str, value: object) -> None:
         ("arch.forward_dtype", "bf16", "'bfloat16'"),
         ("arch.attention", "flash", "'fa2'"),
         ("arch.loss.loss_type", "cross_entropy", "'softmax_cross_entropy'"),
-        ("arch.name", "hrm_v2", "'hrm'"),
+        ("arch.name", "hrm_v2", "hrm, trm,"),
         ("optimizer.name", "sgd", "'adamw'"),
         ("device", "gpu", "'cuda'"),
         ("lr_min_ratio", 1.5, "less than or equal to 1"),

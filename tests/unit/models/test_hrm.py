@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 import models.hrm
-from models.act import Examples, Exploration, InnerCarry
+from models.act import Examples, Exploration, Latents
 from models.config import DataFacts, HRMConfig
-from models.hrm import HRMInner, build_hrm
+from models.hrm import HRMInner
 from models.layers import add_rms_norm
 from models.losses import ACTLossHead
+from models.registry import build_model
 
 MakeConfig = Callable[..., HRMConfig]
 MakeModel = Callable[..., ACTLossHead]
@@ -123,7 +124,7 @@ def embed(
 def twin_step(
     state: dict[str, Tensor],
     rows: Tensor | None,
-    carry: InnerCarry,
+    carry: Latents,
     inputs: Tensor,
     config: HRMConfig,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -135,7 +136,7 @@ def twin_step(
     injected = embed(state, rows, inputs, config)
     schedule = (["L"] * config.L_cycles + ["H"]) * config.H_cycles
     kept = 2 if config.gradient == "last_step" else config.L_cycles + 1
-    z_H, z_L = carry.z_H.double(), carry.z_L.double()
+    z_H, z_L = carry["z_H"].double(), carry["z_L"].double()
     for number, update in enumerate(schedule):
         if number == len(schedule) - kept:
             z_H, z_L = z_H.detach(), z_L.detach()
@@ -155,10 +156,10 @@ def inner_of(model: ACTLossHead) -> Any:
     return inner
 
 
-def random_carry(inner: HRMInner, batch_size: int) -> InnerCarry:
+def random_carry(inner: HRMInner, batch_size: int) -> Latents:
     carry = inner.empty_carry(batch_size)
     generator = torch.Generator().manual_seed(1)
-    for z in (carry.z_H, carry.z_L):
+    for z in (carry["z_H"], carry["z_L"]):
         z.copy_(torch.randn(z.shape, generator=generator))
     return carry
 
@@ -200,8 +201,8 @@ def test_outputs_and_gradients_equal_the_slow_twin(
     close: Any = {"rtol": 1e-5, "atol": 1e-5}
     torch.testing.assert_close(logits, twin_logits, **close)
     torch.testing.assert_close(torch.stack(q, dim=-1), twin_q.float(), **close)
-    torch.testing.assert_close(new_carry.z_H, z_H.detach(), **close)
-    torch.testing.assert_close(new_carry.z_L, z_L.detach(), **close)
+    torch.testing.assert_close(new_carry["z_H"], z_H.detach(), **close)
+    torch.testing.assert_close(new_carry["z_L"], z_L.detach(), **close)
     for name, parameter in inner.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.any(), name
@@ -259,12 +260,12 @@ def test_no_gradient_reaches_the_start_of_the_recursion(
     model = make_model().train()
     inner = inner_of(model)
     carry = random_carry(inner, 3)
-    carry.z_H.requires_grad_()
-    carry.z_L.requires_grad_()
+    carry["z_H"].requires_grad_()
+    carry["z_L"].requires_grad_()
     _, logits, _ = inner(carry, make_examples())
     logits.sum().backward()
-    assert carry.z_H.grad is None
-    assert carry.z_L.grad is None
+    assert carry["z_H"].grad is None
+    assert carry["z_L"].grad is None
 
 
 @pytest.mark.parametrize("gradient", GRADIENTS)
@@ -301,7 +302,7 @@ def test_casting_weights_once_changes_no_bit(
         output = model(model.initial_carry(examples), examples)
         output.loss.backward()
         grads = [parameter.grad for parameter in model.parameters()]
-        results.append([output.loss, output.output.logits, output.carry.inner.z_L, *grads])
+        results.append([output.loss, output.output.logits, output.carry.inner["z_L"], *grads])
     for once, each_time in zip(*results, strict=True):
         assert torch.equal(once, each_time)
 
@@ -328,7 +329,7 @@ def test_bfloat16_is_close_to_float32(
         carry, logits, (q_halt, q_continue) = inner_of(model)(
             random_carry(inner_of(model), 3), make_examples()
         )
-        assert logits.dtype == carry.z_H.dtype == carry.z_L.dtype == getattr(torch, dtype)
+        assert logits.dtype == carry["z_H"].dtype == carry["z_L"].dtype == getattr(torch, dtype)
         assert q_halt.dtype == q_continue.dtype == torch.float32
         outputs.append(logits.float())
     exact, rounded = outputs
@@ -348,7 +349,11 @@ def test_shapes(variant: str, make_model: MakeModel, make_examples: MakeExamples
         output = model.train(training)(model.initial_carry(examples), examples)
         assert output.output.logits.shape == (3, 5, 7)
         assert output.output.q_halt_logits.shape == output.output.q_continue_logits.shape == (3,)
-        assert output.carry.inner.z_H.shape == output.carry.inner.z_L.shape == (3, prefix + 5, 16)
+        assert (
+            output.carry.inner["z_H"].shape
+            == output.carry.inner["z_L"].shape
+            == (3, prefix + 5, 16)
+        )
         assert output.loss.shape == ()
 
 
@@ -360,7 +365,9 @@ def test_without_puzzle_embedding_q_reads_the_first_cell(
     assert not any("puzzle_emb" in key for key in model.state_dict())
     inner = inner_of(model)
     carry, _, (q_halt, q_continue) = inner(random_carry(inner, 3), examples)
-    torch.testing.assert_close(torch.stack((q_halt, q_continue), -1), inner.q_head(carry.z_H[:, 0]))
+    torch.testing.assert_close(
+        torch.stack((q_halt, q_continue), -1), inner.q_head(carry["z_H"][:, 0])
+    )
     # Nothing depends on who the puzzle is.
     other = examples | {"puzzle_identifiers": 5 - examples["puzzle_identifiers"]}
     again = inner(random_carry(inner, 3), other)[1]
@@ -391,10 +398,10 @@ def test_state_dict_has_the_published_keys(facts: DataFacts, make_config: MakeCo
             "mlp.down_proj",
         ):
             keys.add(f"{stack}.layers.0.{layer}.weight")
-    model = build_hrm(make_config(pos_encodings="learned"), facts)
+    model = build_model(make_config(pos_encodings="learned"), facts)
     assert set(model.state_dict()) == {f"model.inner.{key}" for key in keys}
 
-    mixer = set(build_hrm(make_config(mlp_t=True), facts).state_dict())
+    mixer = set(build_model(make_config(mlp_t=True), facts).state_dict())
     assert "model.inner.L_level.layers.0.mlp_t.gate_up_proj.weight" in mixer
     assert not any("self_attn" in key for key in mixer)
 
@@ -406,7 +413,7 @@ def test_every_parameter_starts_with_its_std() -> None:
         {"hidden_size": D, "H_layers": 1, "L_layers": 2, "puzzle_emb_ndim": D}
         | {"pos_encodings": "learned"}
     )
-    model = build_hrm(config, DataFacts(vocab_size=V, seq_len=S, num_puzzle_identifiers=9))
+    model = build_model(config, DataFacts(vocab_size=V, seq_len=S, num_puzzle_identifiers=9))
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
     fan_in = {"down_proj": 768}
     checked = 0
@@ -439,7 +446,7 @@ def test_mixer_blocks_start_with_the_std_of_their_fan_in() -> None:
         {"hidden_size": 64, "num_heads": 4, "H_layers": 1, "L_layers": 1, "mlp_t": True}
         | {"puzzle_emb_ndim": 64, "puzzle_emb_len": 2}
     )
-    model = build_hrm(config, DataFacts(vocab_size=11, seq_len=81, num_puzzle_identifiers=1))
+    model = build_model(config, DataFacts(vocab_size=11, seq_len=81, num_puzzle_identifiers=1))
     mixer = inner_of(model).H_level.layers[0].mlp_t
     assert mixer.gate_up_proj.weight.shape == (512, 83)
     assert mixer.down_proj.weight.shape == (83, 256)

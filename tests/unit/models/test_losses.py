@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.act import ACTCarry, ACTOutput, Examples, Exploration, InnerCarry
+from models.act import ACTCarry, ACTOutput, Examples, Exploration
 from models.losses import (
     COUNTED_METRICS,
     IGNORE_LABEL_ID,
@@ -136,7 +136,7 @@ def measure(
 ) -> LossOutput:
     rows = len(labels)
     carry = ACTCarry(
-        InnerCarry(torch.zeros(rows, 1, 1), torch.zeros(rows, 1, 1)),
+        {"z_H": torch.zeros(rows, 1, 1), "z_L": torch.zeros(rows, 1, 1)},
         torch.tensor(steps, dtype=torch.int32),
         torch.tensor(halted),
         {"labels": labels},

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from models.config import DataFacts, HRMConfig
-from models.hrm import build_hrm
 from models.losses import ACTLossHead
+from models.registry import build_model
 from training.adam_atan2 import AdamATan2
 from training.composition import load_config
 from training.config import OptimizerConfig, ParamGroupConfig, TrainConfig
@@ -29,11 +29,11 @@ from training.sparse_sign_sgd import SparseSignSGD
 FACTS = DataFacts(vocab_size=5, seq_len=4, num_puzzle_identifiers=6)
 
 
-def build_model(**overrides: Any) -> ACTLossHead:
+def small_model(**overrides: Any) -> ACTLossHead:
     settings = {"hidden_size": 8, "num_heads": 2, "H_layers": 1, "L_layers": 1, "expansion": 1.0}
     settings |= {"puzzle_emb_ndim": 8, "halt_max_steps": 3, "forward_dtype": "float32"}
     torch.manual_seed(0)
-    model = build_hrm(HRMConfig.model_validate(settings | overrides), FACTS)
+    model = build_model(HRMConfig.model_validate(settings | overrides), FACTS)
     model.prepare(3)
     return model
 
@@ -137,7 +137,7 @@ def test_grouped_owns_every_parameter_once(model: str) -> None:
     config = load_config(
         TrainConfig, "cfg_pretrain", ["optimizer=grouped", "optimizer.groups.q_head.lr=5e-4"]
     )
-    module = build_model(**MODELS[model])
+    module = small_model(**MODELS[model])
     groups = {group.name: group for group in groups_of(module, config)}
     assert list(groups) == ["lm_head", "q_head", "embeddings", "trunk", "biases"]
     owners = {name: group.name for group in groups.values() for name in group.params}
@@ -152,7 +152,7 @@ def test_grouped_owns_every_parameter_once(model: str) -> None:
 
 def test_the_default_is_one_group_with_decay_on_everything() -> None:
     config = load_config(TrainConfig, "cfg_pretrain", [])
-    module = build_model()
+    module = small_model()
     (group,) = groups_of(module, config)
     assert list(group.params) == [name for name, _ in module.named_parameters()]
     assert (group.lr, group.weight_decay, group.max_grad_norm) == (1e-4, 0.1, None)
@@ -320,7 +320,7 @@ class Updates:
     """The trainer's update of a real model, on gradients that the test chooses."""
 
     def __init__(self, optimizer_name: str) -> None:
-        self.model = build_model()
+        self.model = small_model()
         self.ranks = Ranks("cpu")
         self.groups = assign_groups(
             self.model.named_parameters(),

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from models.act import ACTCarry, InnerCarry
+from models.act import ACTCarry
 from training.config import OptimizerConfig, ParamGroupConfig
 from training.distributed import Ranks
 from training.errors import CheckpointError
@@ -181,7 +181,7 @@ def make_carry(rows: int = ROWS, dtype: torch.dtype = torch.bfloat16, seed: int 
     generator = torch.Generator().manual_seed(seed)
     latent = torch.randn(2, rows, 4, WIDTH, generator=generator).to(dtype)
     return ACTCarry(
-        InnerCarry(latent[0], latent[1]),
+        {"z_H": latent[0], "z_L": latent[1]},
         torch.arange(rows, dtype=torch.int32),
         torch.arange(rows) % 3 == 0,
         {"inputs": torch.arange(rows * 5, dtype=torch.int32).view(rows, 5)},

@@ -1,0 +1,171 @@
+"""What all recurrences share: blocks, embeddings in front, heads behind, latent states that a carry
+keeps.
+
+A model of the family (`models.hrm`, `models.trm`, `models.transformer`) adds its stacks and says in
+`recur` how the latents are updated; nothing else differs. Built in the order data flow: block,
+stack, then one ACT step.
+
+Shape letters: B batch, S cells, P puzzle prefix, T = P + S, D hidden width, V vocabulary.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from models.act import Examples, Latents
+from models.attention import Attention
+from models.config import DataFacts, RecurrenceConfig
+from models.layers import (
+    CastedEmbedding,
+    CastedLinear,
+    RotaryEmbedding,
+    SwiGLU,
+    add_rms_norm,
+    trunc_normal_,
+)
+from models.sparse_embedding import CastedSparseEmbedding
+
+Rotary = tuple[Tensor, Tensor] | None
+
+
+class Block(nn.Module):
+    """Post-norm block: mix the positions, then transform each one.
+
+    With `mlp_t` the attention half becomes a SwiGLU over the T positions, normed over T too.
+    """
+
+    def __init__(self, config: RecurrenceConfig, num_positions: int) -> None:
+        super().__init__()
+        self.eps = config.rms_norm_eps
+        if config.mlp_t:
+            self.mlp_t = SwiGLU(num_positions, config.expansion)
+        else:
+            self.self_attn = Attention(config.hidden_size, config.num_heads, config.attention)
+        self.mixes_by_mlp = config.mlp_t
+        self.mlp = SwiGLU(config.hidden_size, config.expansion)
+
+    def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
+        """Map [B, T, D] to [B, T, D]."""
+        if self.mixes_by_mlp:
+            y = x.transpose(1, 2).contiguous()
+            x = add_rms_norm(y, self.mlp_t(y), self.eps).transpose(1, 2).contiguous()
+        else:
+            x = add_rms_norm(x, self.self_attn(x, rotary), self.eps)
+        return add_rms_norm(x, self.mlp(x), self.eps)
+
+
+class ReasoningLevel(nn.Module):
+    """A stack of blocks; a recurrence applies it to the sum of a state and what is injected."""
+
+    def __init__(self, config: RecurrenceConfig, num_layers: int, num_positions: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Block(config, num_positions) for _ in range(num_layers))
+
+    def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
+        """Map [B, T, D] to [B, T, D]."""
+        for layer in self.layers:
+            x = layer(x, rotary)
+        return x
+
+
+class Recurrence(nn.Module):
+    """One ACT step: embed the puzzle, update the latents, read the answer off one of them.
+
+    A subclass adds its stacks, calls `add_initial_states`, and defines `recur`. Its attribute names
+    are the keys of the published checkpoints.
+    """
+
+    def __init__(self, config: RecurrenceConfig, facts: DataFacts) -> None:
+        super().__init__()
+        self.dtype: torch.dtype = getattr(torch, config.forward_dtype)
+        self.hidden_size, self.num_prefix = config.hidden_size, config.num_prefix
+        self.num_positions = config.num_prefix + facts.seq_len
+        self.pos_encodings = config.pos_encodings
+        D, T = config.hidden_size, self.num_positions
+
+        self.embed_tokens = CastedEmbedding(facts.vocab_size, D, init_std=D**-0.5, dtype=self.dtype)
+        self.lm_head = CastedLinear(D, facts.vocab_size)
+        self.q_head = CastedLinear(D, 2, bias=True)
+        if config.num_prefix:
+            self.puzzle_emb = CastedSparseEmbedding(
+                facts.num_puzzle_identifiers, config.puzzle_emb_ndim, init_std=0.0, dtype=self.dtype
+            )
+        if config.pos_encodings == "learned":
+            self.embed_pos = CastedEmbedding(T, D, init_std=D**-0.5, dtype=self.dtype)
+        elif config.pos_encodings == "rope":
+            self.rotary_emb = RotaryEmbedding(D // config.num_heads, T, config.rope_theta)
+
+        # Q starts near "never right, never stop": its first bootstrapped targets are then close to
+        # 0 and stable.
+        with torch.no_grad():
+            self.q_head.weight.zero_()
+            assert self.q_head.bias is not None
+            self.q_head.bias.fill_(-5.0)
+
+    def add_initial_states(self, names: Sequence[str]) -> None:
+        """Give each latent z_NAME its fixed random start, the buffer NAME_init [D].
+
+        The heads read the first latent named.
+        """
+        self.latents = tuple(f"z_{name}" for name in names)
+        for name in names:
+            start = trunc_normal_(torch.empty(self.hidden_size)).to(self.dtype)
+            self.register_buffer(f"{name}_init", start)
+
+    def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
+        """Return the latents after one ACT step, each [B, T, D]; which updates carry gradients is
+        what tells the models apart.
+
+        Args:
+            latents: by name (`z_H`, `z_L`), without gradients.
+            injected: the embedded puzzle, [B, T, D].
+        """
+        raise NotImplementedError
+
+    def empty_carry(self, batch_size: int) -> Latents:
+        """Return zeros, never uninitialised memory: a stray NaN there would spread."""
+        shape = (batch_size, self.num_positions, self.hidden_size)
+        device = self.embed_tokens.embedding_weight.device
+        return {name: torch.zeros(shape, dtype=self.dtype, device=device) for name in self.latents}
+
+    def reset_carry(self, reset: Tensor, carry: Latents) -> Latents:
+        """Return `carry` with the rows where `reset` (bool [B]) is set back to the start states."""
+        where = reset.view(-1, 1, 1)
+        return {
+            name: torch.where(where, self.get_buffer(f"{name.removeprefix('z_')}_init"), z)
+            for name, z in carry.items()
+        }
+
+    def forward(
+        self, carry: Latents, examples: Examples
+    ) -> tuple[Latents, Tensor, tuple[Tensor, Tensor]]:
+        """Run one ACT step.
+
+        Returns:
+            the detached carry; logits forward dtype [B, S, V]; (q_halt, q_continue) logits, float32
+            [B] each.
+        """
+        injected = self._embed(examples["inputs"], examples["puzzle_identifiers"])
+        rotary = self.rotary_emb() if self.pos_encodings == "rope" else None
+        latents = self.recur(carry, injected, rotary)
+
+        answer = latents[self.latents[0]]
+        logits = self.lm_head(answer)[:, self.num_prefix :]
+        q_logits = self.q_head(answer[:, 0]).float()
+        carry = {name: z.detach() for name, z in latents.items()}
+        return carry, logits, (q_logits[:, 0], q_logits[:, 1])
+
+    def _embed(self, inputs: Tensor, puzzle_identifiers: Tensor) -> Tensor:
+        embedding, P, D = self.embed_tokens(inputs), self.num_prefix, self.hidden_size
+        if P:
+            rows = self.puzzle_emb(puzzle_identifiers)
+            padded = nn.functional.pad(rows, (0, P * D - rows.shape[-1]))
+            embedding = torch.cat((padded.view(-1, P, D), embedding), dim=1)
+        if self.pos_encodings == "learned":
+            # Two embeddings of equal variance are added: 1/sqrt(2) keeps the sum at the variance of
+            # one.
+            positions = self.embed_pos.embedding_weight.to(self.dtype)
+            embedding = (embedding + positions) * math.sqrt(0.5)
+        return embedding * math.sqrt(D)

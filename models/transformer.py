@@ -1,0 +1,24 @@
+"""The baseline without the inner recursion: a plain transformer under the same ACT loop.
+
+One pass of one stack is an ACT step, with gradients throughout; what depth the others get from
+recursion it has to get from layers. It is the ablation of the ARC Prize's analysis of HRM.
+"""
+
+from torch import Tensor
+
+from models.act import Latents
+from models.config import DataFacts, TransformerConfig
+from models.recurrence import ReasoningLevel, Recurrence, Rotary
+
+
+class TransformerInner(Recurrence):
+    """z_H = H(z_H + input)."""
+
+    def __init__(self, config: TransformerConfig, facts: DataFacts) -> None:
+        super().__init__(config, facts)
+        self.H_level = ReasoningLevel(config, config.H_layers, self.num_positions)
+        self.add_initial_states(("H",))
+
+    def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
+        """Run the stack once."""
+        return {"z_H": self.H_level(latents["z_H"] + injected, rotary)}

@@ -1,0 +1,66 @@
+"""The Tiny Recursive Model (arXiv:2510.04871).
+
+One small network does everything: it refines the latent z_L given puzzle and answer, L_cycles
+times, and then the answer z_H. All H cycles but the last run without gradients; the last one is
+backpropagated through as a whole, without HRM's one-step approximation.
+"""
+
+import torch
+from torch import Tensor
+
+from models.act import Latents
+from models.config import DataFacts, TRMConfig
+from models.layers import weights_cast_once
+from models.recurrence import ReasoningLevel, Recurrence, Rotary
+
+
+class _TinyRecurrence(Recurrence):
+    """`H_cycles - 1` cycles without gradients, then one with them; a subclass says what a cycle
+    is.
+    """
+
+    def __init__(self, config: TRMConfig, facts: DataFacts, latents: tuple[str, ...]) -> None:
+        super().__init__(config, facts)
+        self.H_cycles, self.L_cycles = config.H_cycles, config.L_cycles
+        self.L_level = ReasoningLevel(config, config.L_layers, self.num_positions)
+        self.add_initial_states(latents)
+
+    def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
+        """Run H_cycles cycles, the last one with gradients."""
+        with torch.no_grad(), weights_cast_once(self, self.dtype):
+            for _ in range(self.H_cycles - 1):
+                latents = self.cycle(latents, injected, rotary)
+        return self.cycle(latents, injected, rotary)
+
+    def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
+        """Return the latents after L_cycles updates and the update of the answer."""
+        raise NotImplementedError
+
+
+class TRMInner(_TinyRecurrence):
+    """Two latents: the answer z_H and the reasoning z_L."""
+
+    def __init__(self, config: TRMConfig, facts: DataFacts) -> None:
+        super().__init__(config, facts, ("H", "L"))
+
+    def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
+        """z_L = net(z_L + z_H + input), L_cycles times, then z_H = net(z_H + z_L)."""
+        z_H, z_L = latents["z_H"], latents["z_L"]
+        for _ in range(self.L_cycles):
+            z_L = self.L_level(z_L + (z_H + injected), rotary)
+        z_H = self.L_level(z_H + z_L, rotary)
+        return {"z_H": z_H, "z_L": z_L}
+
+
+class TRMSingleInner(_TinyRecurrence):
+    """One latent is both: the paper's ablation (section 4.2)."""
+
+    def __init__(self, config: TRMConfig, facts: DataFacts) -> None:
+        super().__init__(config, facts, ("L",))
+
+    def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
+        """z = net(z + input), L_cycles times, then z = net(z)."""
+        z_L = latents["z_L"]
+        for _ in range(self.L_cycles):
+            z_L = self.L_level(z_L + injected, rotary)
+        return {"z_L": self.L_level(z_L, rotary)}

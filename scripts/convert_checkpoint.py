@@ -1,0 +1,64 @@
+"""Convert a checkpoint into the published format or back: python scripts/convert_checkpoint.py
+checkpoint=PATH output=FOLDER.
+
+PATH is a run's folder (its newest good checkpoint), a checkpoint in it, or a published `step_N`
+file. A checkpoint of ours becomes FOLDER/step_N and all_config.yaml, with a moving average also
+step_N_ema; a published one becomes the checkpoint FOLDER/step_N of ours, for evaluation, solving
+and load_checkpoint. Every tensor keeps its bytes.
+"""
+
+import sys
+from pathlib import Path
+
+from dataset.common import load_metadata
+from models.config import DataFacts, Schema
+from training.composition import load_config, run_entry_point
+from training.errors import ConfigError
+from training.tracking import warn
+from training.trained_model import find_trained_model
+
+
+class ConvertConfig(Schema):
+    """What `convert_checkpoint.py` is told.
+
+    Attributes:
+        checkpoint: what to convert. output: the folder to write into.
+        data_path: training data of a published checkpoint; None: the recorded path.
+    """
+
+    checkpoint: str | None = None
+    output: str | None = None
+    data_path: str | None = None
+
+
+def main(overrides: list[str]) -> None:
+    """Compose, validate, then load torch and convert."""
+    config = load_config(ConvertConfig, "cfg_convert", overrides)
+    if config.checkpoint is None or config.output is None:
+        raise ConfigError("set checkpoint=PATH (what to convert) and output=FOLDER")
+    trained = find_trained_model(Path(config.checkpoint), warn)
+    output = Path(config.output)
+
+    from training.conversion import from_published, to_published
+
+    if not trained.is_published:
+        written = to_published(trained, output)
+    else:
+        recorded = trained.run.data_folders("train")
+        facts = None
+        if config.data_path is not None:
+            facts = facts_in(Path(config.data_path))
+        elif trained.recorded_facts is None and recorded and Path(recorded[0]).is_dir():
+            facts = facts_in(Path(recorded[0]))
+        written = [from_published(trained, facts, output)]
+    sys.stdout.write("".join(f"written: {path}\n" for path in written))
+
+
+def facts_in(folder: Path) -> DataFacts:
+    """Read what a model must know of the data set in `folder`."""
+    metadata = load_metadata(folder / "train")
+    return DataFacts(metadata.vocab_size, metadata.seq_len, metadata.num_puzzle_identifiers)
+
+
+if __name__ == "__main__":
+    run_entry_point(ConvertConfig, "cfg_convert", main, str(__doc__))

@@ -1,0 +1,150 @@
+"""Checkpoints from our format into the published one and back, tensor by tensor, bit by bit.
+
+A published folder holds `all_config.yaml` and for each checkpoint a pickled state dict `step_N`.
+Where a run keeps a moving average, it goes into a file of its own, `step_N_ema`: rename it to
+`step_N` to have what TRM's trainer, which keeps the average alone, would have written.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+import yaml
+from torch import Tensor
+
+from models.config import DataFacts
+from models.registry import build_model
+from training.checkpoint import (
+    EMA,
+    MODEL,
+    WEIGHTS_ONLY,
+    checkpoint_path,
+    fsync,
+    save_checkpoint,
+    write_atomically,
+)
+from training.errors import CheckpointError, ConfigError
+from training.published import CONFIG_FILE, FACTS_KEY, published_arch
+from training.state import COMPILED_PREFIX, require_fit, tensor_writer
+from training.trained_model import TrainedModel
+from training.weights import load_weights
+
+# Settings that the published trainers know, as they call them.
+_PUBLISHED_KEYS = (
+    *("global_batch_size", "epochs", "eval_interval", "checkpoint_every_eval", "seed"),
+    *("lr", "lr_min_ratio", "lr_warmup_steps", "beta1", "beta2", "weight_decay"),
+    *("puzzle_emb_lr", "puzzle_emb_weight_decay", "project_name", "run_name", "checkpoint_path"),
+    *("eval_save_outputs", "min_eval_interval", "ema", "ema_rate", "freeze_weights"),
+)
+
+
+def to_published(trained: TrainedModel, folder: Path) -> list[Path]:
+    """Write a checkpoint of ours as `step_N`, `all_config.yaml` and, with an average, `step_N_ema`.
+
+    The keys have the prefix of a compiled model, as the published trainers write them and both of
+    them read.
+
+    Returns:
+        the files written.
+    Raises:
+        ConfigError: no published architecture computes this, or a file is there already.
+        CheckpointError: the disk refused.
+    """
+    settings = _published_settings(trained)
+    weights = folder / f"step_{trained.step}"
+    average = weights.with_name(f"{weights.name}_ema")
+    own = {weights: False} | ({average: True} if trained.has_average else {})
+    for path in own:
+        if path.exists():
+            raise ConfigError(f"{path} is there already; choose another output folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, averaged in own.items():
+            tensors = load_weights(trained.weights, _no_choice, averaged=averaged)
+            prefixed = {f"{COMPILED_PREFIX}{name}": value for name, value in tensors.items()}
+            _write_new(path, lambda file, prefixed=prefixed: torch.save(prefixed, file))
+        content = yaml.safe_dump(settings, sort_keys=False)
+        write_atomically(folder / CONFIG_FILE, content)
+    except OSError as error:
+        raise CheckpointError(f"{folder}: {error.strerror or error}") from None
+    return [*own, folder / CONFIG_FILE]
+
+
+def from_published(trained: TrainedModel, facts: DataFacts | None, run_dir: Path) -> Path:
+    """Write a published `step_N`, and `step_N_ema` beside it, as a checkpoint of ours.
+
+    It holds weights only: evaluate it, solve with it, or start a run from it with
+    `load_checkpoint`.
+
+    Args:
+        facts: of the data that the model was trained on; None where `all_config.yaml` says them,
+            as those that we wrote do.
+    Returns:
+        the checkpoint's folder.
+    Raises:
+        ConfigError: `facts` is needed, or the checkpoint is there already.
+        CheckpointError: a file is damaged or does not fit, or the disk refused.
+    """
+    facts = facts or trained.recorded_facts
+    if facts is None:
+        raise ConfigError(
+            f"{trained.weights} does not say what data it was trained on: set data_path=FOLDER"
+        )
+    step = trained.step or 0
+    if checkpoint_path(run_dir, step).exists():
+        raise ConfigError(f"{checkpoint_path(run_dir, step)} is there already")
+    with torch.device("meta"):
+        model = build_model(trained.run.arch, facts)
+    files = {MODEL: _fitting(trained.weights, model)}
+    average = trained.weights.with_name(f"{trained.weights.name}_ema")
+    if average.exists():
+        tensors = _fitting(average, model)
+        files[EMA] = {name: tensors[name] for name, _ in model.named_parameters()}
+    run_dir.mkdir(parents=True, exist_ok=True)
+    state = {
+        "step": step,
+        WEIGHTS_ONLY: True,
+        "config": trained.run.model_dump(mode="json"),
+        "facts": facts.to_dict(),
+    }
+    writers = {
+        name: tensor_writer({key: value.contiguous() for key, value in tensors.items()})
+        for name, tensors in files.items()
+    }
+    return save_checkpoint(run_dir, step, state, writers)
+
+
+def _published_settings(trained: TrainedModel) -> dict[str, Any]:
+    recorded, run = trained.settings, trained.run
+    train = run.data_folders("train")
+    settings: dict[str, Any] = {"arch": published_arch(run.arch)}
+    if train:
+        # HRM's trainer reads the first key, TRM's the others.
+        settings |= {"data_path": train[0], "data_paths": train}
+    settings["data_paths_test"] = run.data_paths_test or []
+    settings |= {key: recorded[key] for key in _PUBLISHED_KEYS if recorded.get(key) is not None}
+    assert trained.facts is not None, "a checkpoint of ours has them"
+    return settings | {FACTS_KEY: trained.facts.to_dict()}
+
+
+def _fitting(path: Path, model: torch.nn.Module) -> Mapping[str, Tensor]:
+    tensors = load_weights(path, _no_choice)
+    require_fit(model, tensors, path)
+    return tensors
+
+
+def _write_new(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+        fsync(temporary)
+        temporary.rename(path)
+        fsync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _no_choice(message: str) -> None:
+    raise AssertionError(f"a single checkpoint gives no choice: {message}")
