@@ -3,10 +3,11 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import TypeAdapter
 
-from models.config import HRMConfig
-from training.errors import CheckpointError
-from training.published import read_published_config
+from models.config import ArchConfig, HRMConfig, TransformerConfig, TRMConfig
+from training.errors import CheckpointError, ConfigError
+from training.published import published_arch, read_published_config
 
 ARCH: dict[str, Any] = {
     "name": "hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1",
@@ -54,6 +55,83 @@ def test_absent_keys_have_the_defaults_of_the_published_class(tmp_path: Path) ->
     assert config.forward_dtype == "bfloat16"
     assert (config.rms_norm_eps, config.rope_theta) == (1e-5, 10000.0)
     assert not config.no_ACT_continue
+
+
+def recursive_reasoning(module: str, class_name: str, **settings: Any) -> dict[str, Any]:
+    return ARCH | {"name": f"recursive_reasoning.{module}@{class_name}"} | settings
+
+
+TRM_CLASS = "TinyRecursiveReasoningModel_ACTV1"
+WIDTHS: Any = {
+    "hidden_size": 64,
+    "num_heads": 4,
+    "pos_encodings": "learned",
+    "halt_max_steps": 8,
+    "puzzle_emb_ndim": 0,
+    "loss": {"loss_type": "softmax_cross_entropy"},
+}
+
+
+@pytest.mark.parametrize(
+    ("arch", "own"),
+    [
+        (
+            recursive_reasoning("hrm", "HierarchicalReasoningModel_ACTV1", mlp_t=True),
+            HRMConfig(**WIDTHS, L_cycles=3, L_layers=5, mlp_t=True),
+        ),
+        (
+            recursive_reasoning("trm", TRM_CLASS, H_layers=0),
+            TRMConfig(**WIDTHS, H_cycles=2, L_cycles=3, L_layers=5, puzzle_emb_len=16),
+        ),
+        (
+            recursive_reasoning("trm", TRM_CLASS, no_ACT_continue=False, puzzle_emb_len=2),
+            TRMConfig(
+                **WIDTHS,
+                H_cycles=2,
+                L_cycles=3,
+                H_layers=4,
+                L_layers=5,
+                puzzle_emb_len=2,
+                no_ACT_continue=False,
+            ),
+        ),
+        (
+            recursive_reasoning("trm_singlez", TRM_CLASS, mlp_t=True, H_layers=0),
+            TRMConfig(**WIDTHS, name="trm_singlez", H_cycles=2, L_cycles=3, L_layers=5, mlp_t=True),
+        ),
+        (
+            {
+                key: value
+                for key, value in recursive_reasoning(
+                    "transformers_baseline", "Model_ACTV2", act_enabled=True, act_inference=False
+                ).items()
+                if key not in ("L_cycles", "L_layers")
+            },
+            TransformerConfig(**WIDTHS, H_cycles=2, H_layers=4),
+        ),
+    ],
+)
+def test_every_published_class_is_known(
+    tmp_path: Path, arch: dict[str, Any], own: ArchConfig
+) -> None:
+    translated = read_published_config(write(tmp_path, arch))["arch"]
+    assert TypeAdapter(ArchConfig).validate_python(translated) == own
+    # And back: what is written is read as the same.
+    again = read_published_config(write(tmp_path, published_arch(own)))["arch"]
+    back = TypeAdapter(ArchConfig).validate_python(again)
+    assert back.model_copy(update={"puzzle_emb_len": own.puzzle_emb_len}) == own
+
+
+@pytest.mark.parametrize("key", ["act_enabled", "act_inference", "causal"])
+def test_a_switch_that_we_lack_is_refused_where_it_is_used(tmp_path: Path, key: str) -> None:
+    used = {"act_enabled": False, "act_inference": True, "causal": True}[key]
+    with pytest.raises(CheckpointError, match=f"arch.{key} can only be {not used} here"):
+        read_published_config(write(tmp_path, ARCH | {key: used}))
+
+
+def test_what_has_no_published_name_is_said() -> None:
+    with pytest.raises(ConfigError, match="gradient=last_cycle: no published architecture"):
+        published_arch(HRMConfig(gradient="last_cycle"))
 
 
 def without(key: str) -> dict[str, Any]:
