@@ -446,9 +446,11 @@ def _check_totals(
         raise DatasetError(
             f"{path}: total_groups is {metadata.total_groups}, the sets hold {groups}"
         )
-    if metadata.total_puzzles is not None and metadata.total_puzzles != puzzles:
+    # TRM's builders write the number of groups there, or that of puzzles.
+    if metadata.total_puzzles is not None and metadata.total_puzzles not in (puzzles, groups):
         raise DatasetError(
-            f"{path}: total_puzzles is {metadata.total_puzzles}, the sets hold {puzzles}"
+            f"{path}: total_puzzles is {metadata.total_puzzles}, the sets hold {puzzles} in "
+            f"{groups} groups"
         )
     # The schedule's length comes from this number; 1 % leaves room for one rounded by hand.
     mean = metadata.mean_puzzle_examples

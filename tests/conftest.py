@@ -129,6 +129,7 @@ def tiny_settings(sudoku_data: Path, tmp_path: Path) -> list[str]:
         "lr_min_ratio=0.1",
         "lr_warmup_steps=3",
         "log_interval=3",
+        "checkpoint_interval=null",
         "num_threads=1",
         "device=cpu",
         "logger.name=jsonl",

@@ -90,8 +90,8 @@ class TrainConfig(Schema):
         freeze_weights: train the puzzle embedding only.
         checkpoint_path: the run's folder; None gives checkpoints/PROJECT/RUN.
         load_checkpoint: start weights; `resume` looks in the run's folder and comes first.
-        checkpoint_interval: optimizer steps between saves; keep_last and keep_best say how many
-            stay.
+        checkpoint_interval: optimizer steps between saves, with one more before each evaluation;
+            keep_last and keep_best say how many stay.
         log_interval: steps whose metrics are gathered on the device before they are written.
         max_steps: stop and save after this step; the schedule does not change.
     """
@@ -131,7 +131,7 @@ class TrainConfig(Schema):
     load_checkpoint: str | None = None
     resume: Literal["auto", "never"] | CountOrZero = "auto"
     resume_changed: StrictBool = False
-    checkpoint_interval: Count | None = None
+    checkpoint_interval: Count | None = 1000
     checkpoint_every_eval: StrictBool = False
     keep_last: Annotated[int, Field(strict=True, ge=2)] = 2
     keep_best: CountOrZero = 0
@@ -223,7 +223,10 @@ class TrainConfig(Schema):
 NEUTRAL_KEYS = frozenset(
     {
         "logger",
+        # The content of the data decides, which has its own fingerprint.
         "data",
+        "data_path",
+        "data_paths",
         "project_name",
         "run_name",
         "checkpoint_path",
@@ -279,8 +282,26 @@ def validate(schema: type[SchemaT], composed: Mapping[str, Any]) -> SchemaT:
     try:
         return schema.model_validate(composed)
     except ValidationError as error:
-        faults = [_describe(schema, fault) for fault in error.errors()]
+        faults = [_describe(schema, fault) for fault in _of_one_arch(schema, error.errors())]
         raise ConfigError("; ".join(dict.fromkeys(faults))) from None
+
+
+def _of_one_arch(schema: type[BaseModel], faults: list[Any]) -> list[Any]:
+    """Put the settings that belong to another architecture than `arch.name` into one fault."""
+    foreign = [
+        fault
+        for fault in faults
+        if fault["type"] == "extra_forbidden"
+        and fault["loc"][0] == "arch"
+        and is_setting(".".join(("arch", *map(str, fault["loc"][2:]))), schema)
+    ]
+    if len(foreign) < 2:
+        return faults
+    name = foreign[0]["loc"][1]
+    keys = ", ".join(str(fault["loc"][-1]) for fault in foreign)
+    message = f"{name} has no {keys}: choose an architecture with its settings, arch={name}"
+    merged = {"loc": ("arch", "name"), "type": "value_error", "ctx": {"error": message}}
+    return [merged, *(fault for fault in faults if fault not in foreign)]
 
 
 def unknown_key(schema: type[BaseModel], path: str, value: object = None) -> str:

@@ -15,7 +15,7 @@ from models.config import ArchConfig, Count, DataFacts, Schema
 from training.checkpoint import EMA, MANIFEST, STATE, Checkpoint, load_checkpoint, newest_good
 from training.config import DataConfig, validate
 from training.errors import CheckpointError, ConfigError
-from training.published import CONFIG_FILE, FACTS_KEY, read_published_config
+from training.published import CONFIG_FILE, FACTS_KEY, average_of, read_published_config
 
 if TYPE_CHECKING:
     import torch
@@ -78,7 +78,8 @@ class TrainedModel:
     @property
     def has_average(self) -> bool:
         """Whether there is a moving average beside the weights."""
-        return (self.weights / EMA).exists()
+        average = average_of(self.weights) if self.is_published else self.weights / EMA
+        return average.exists()
 
     def require_fit(self, data: DataFacts, source: str) -> None:
         """Raise CheckpointError when the model cannot read the data; `source` names those."""
@@ -141,6 +142,16 @@ class TrainedModel:
             )
 
 
+def find_start_weights(path: Path, warn: Callable[[str], None]) -> Path:
+    """Return where the weights lie that `load_checkpoint` names: as for `find_trained_model`, or
+    any file of weights, whose architecture is that of the run.
+
+    Raises:
+        CheckpointError: names the file that is missing, damaged, or of an unknown kind.
+    """
+    return path if path.is_file() else find_trained_model(path, warn).weights
+
+
 def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
     """Find the model at `path` and verify what can be verified without torch.
 
@@ -183,7 +194,7 @@ def _published(path: Path) -> TrainedModel:
     settings = read_published_config(path)
     facts = _facts(settings.pop(FACTS_KEY, None))
     run = _recorded(settings, path.parent / CONFIG_FILE)
-    named = _STEP_NAME.fullmatch(path.name)
+    named = _STEP_NAME.fullmatch(path.name.removesuffix("_ema"))
     step = int(named[1]) if named else None
     return TrainedModel(path, run, None, step, settings, facts)
 

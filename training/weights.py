@@ -9,6 +9,7 @@ from torch import Tensor
 from models.losses import ACTLossHead
 from training.checkpoint import EMA, MODEL, list_steps, load_checkpoint, newest_good
 from training.errors import CheckpointError
+from training.published import average_of
 from training.state import COMPILED_PREFIX, load_tensors, restore_model
 
 _PUZZLE_TABLE = "model.inner.puzzle_emb.weights"
@@ -24,7 +25,8 @@ def load_weights(
 
     Args:
         averaged: take the moving average where the checkpoint has one, which is what it was
-            evaluated with and what a published file holds; otherwise the weights of the last step.
+            evaluated with and what a published file of TRM's holds; otherwise the weights of the
+            last step.
     Returns:
         tensors by key, without the prefix that torch.compile adds.
     Raises:
@@ -39,6 +41,8 @@ def load_weights(
         return tensors
     if not path.exists():
         raise CheckpointError(f"{path}: no such checkpoint")
+    if averaged and average_of(path).exists():
+        path = average_of(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load raises whatever its unpickler meets

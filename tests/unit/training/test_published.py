@@ -46,7 +46,7 @@ def test_the_architecture_and_the_data_are_translated(tmp_path: Path) -> None:
         rope_theta=500.0,
         loss={"loss_type": "softmax_cross_entropy"},  # type: ignore[arg-type]
     )
-    assert run == {"data_path": "data/arc", "global_batch_size": 96}
+    assert run == {"data_path": "data/arc", "global_batch_size": 96, "lr": 1e-4}
 
 
 def test_absent_keys_have_the_defaults_of_the_published_class(tmp_path: Path) -> None:

@@ -190,6 +190,8 @@ def test_every_changed_setting_is_named(tmp_path: Path) -> None:
 NEUTRAL = {
     "logger": "logger=jsonl",
     "data": "data=sudoku",
+    "data_path": "data_path=./elsewhere",
+    "data_paths": "data_paths=[elsewhere]",
     "project_name": "project_name=other",
     "run_name": "run_name=other",
     "checkpoint_path": "checkpoint_path=other",
