@@ -69,7 +69,8 @@ def read_published_config(weights: Path) -> dict[str, Any]:
 
     Returns:
         `arch` for `models.config.ArchConfig` (not yet validated), and those of `data_path`,
-        `data_paths`, `data_paths_test`, `global_batch_size` and FACTS_KEY that the run recorded.
+        `data_paths`, `data_paths_test`, `evaluators`, `global_batch_size` and FACTS_KEY that the
+        run recorded.
     Raises:
         CheckpointError: all_config.yaml is missing, too large, not YAML of plain values, or names
             a class or key that we do not know.
@@ -83,7 +84,8 @@ def read_published_config(weights: Path) -> dict[str, Any]:
         "name": _known(PUBLISHED_LOSSES, loss.pop("name", None), path, "arch.loss.name"),
         **_plain(loss, path, "arch.loss"),
     }
-    for key in ("data_path", "data_paths", "data_paths_test", "global_batch_size", FACTS_KEY):
+    data_keys = ("data_path", "data_paths", "data_paths_test", "evaluators")
+    for key in (*data_keys, "global_batch_size", FACTS_KEY):
         if recorded.get(key) is not None:
             run[key] = recorded[key]
     return run
