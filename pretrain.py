@@ -15,7 +15,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from evaluation.evaluators import Evaluator, build_evaluators, finish
-from evaluation.report import flatten, flatten_findings
+from evaluation.report import flatten_findings
 from models.config import EvaluatorName
 from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
 from training.checkpoint import Checkpoint
@@ -73,7 +73,7 @@ def train(
     import torch
 
     from evaluation.outputs import OutputFiles, write_json_files
-    from evaluation.runner import evaluate
+    from evaluation.runner import evaluate, flatten
     from models.attention import require_backend
     from models.losses import ACTLossHead
     from models.registry import build_model

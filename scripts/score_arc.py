@@ -10,8 +10,10 @@ Prints pass@K by both rules and the two-attempt submission as JSON.
 
 import argparse
 import json
+import math
 import sys
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -93,16 +95,17 @@ def read_predictions(path: Path) -> dict[str, np.ndarray]:
     Raises: DatasetError: unreadable, or an array is missing or has the wrong shape or type.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise DatasetError(f"{path}: is no .npz archive")
-            missing = [field for field in FIELDS if field not in file]
+            missing = [field for field in FIELDS if field not in archive]
             if missing:
                 raise DatasetError(f"{path}: has no {', '.join(missing)}")
-            arrays = {field: file[field] for field in FIELDS}
+            arrays = {field: archive[field] for field in FIELDS}
     except OSError as error:
         raise DatasetError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         if isinstance(error, DatasetError):
             raise
         raise DatasetError(f"{path}: cannot be read: {error}") from None
@@ -116,7 +119,7 @@ def read_predictions(path: Path) -> dict[str, np.ndarray]:
                 f"{path}: {field} is {array.dtype} {list(array.shape)}, expected "
                 f"{'floats' if kinds == 'f' else 'integers'} {list(shape)}"
             )
-    if not cells or int(cells**0.5) ** 2 != cells:
+    if not cells or math.isqrt(cells) ** 2 != cells:
         raise DatasetError(f"{path}: {cells} cells in a row are no square canvas")
     return arrays
 
