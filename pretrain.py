@@ -5,6 +5,7 @@ The configuration, the data and the run's folder are checked before torch is loa
 mistake answers at once.
 """
 
+import contextlib
 import faulthandler
 import os
 import sys
@@ -13,6 +14,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from evaluation.evaluators import Evaluator, build_evaluators, finish
+from evaluation.report import flatten_findings
+from models.config import EvaluatorName
 from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
 from training.checkpoint import Checkpoint
 from training.composition import load_config, run_entry_point
@@ -37,6 +41,13 @@ def main(overrides: list[str]) -> None:
     config.check_world_size(world_size)
     train_set, test_set = open_data(config, check_values=rank == 0, warn=warn)
     require_batches(config, train_set)
+    evaluators = {}
+    if test_set is not None:
+        evaluators = build_evaluators(
+            config.active_evaluators,
+            test_set,
+            arc_vote_across_evaluations=config.arc_vote_across_evaluations,
+        )
     fingerprint = train_set.fingerprint()
     checkpoint = None
     if config.checkpoint_path or config.run_name:
@@ -47,20 +58,21 @@ def main(overrides: list[str]) -> None:
         checkpoint = find_checkpoint(config, run_dir, facts_of(train_set), fingerprint, warn)
     if checkpoint is None and config.load_checkpoint is not None:
         require_start_weights(config.load_checkpoint)
-    train(config, train_set, test_set, fingerprint, checkpoint)
+    train(config, train_set, test_set, evaluators, fingerprint, checkpoint)
 
 
 def train(
     config: TrainConfig,
     train_set: PuzzleDataset,
     test_set: PuzzleDataset | None,
+    evaluators: Mapping[EvaluatorName, Evaluator],
     fingerprint: str,
     checkpoint: Checkpoint | None,
 ) -> None:
     """Load torch, wire the parts together and fit."""
     import torch
 
-    from evaluation.outputs import OutputFiles
+    from evaluation.outputs import OutputFiles, write_json_files
     from evaluation.runner import evaluate, flatten
     from models.attention import require_backend
     from models.losses import ACTLossHead
@@ -113,11 +125,18 @@ def train(
                 world_size=ranks.world_size,
                 max_examples=config.eval_max_examples,
             )
-            if not config.eval_save_outputs:
-                return flatten(evaluate(forward, model, eval_batches, ranks))
             folder = run_dir / f"eval_step_{step}"
-            with OutputFiles(folder, config.eval_save_outputs, eval_batches, ranks) as save:
-                return flatten(evaluate(forward, model, eval_batches, ranks, save=save))
+            saving = contextlib.nullcontext()
+            if config.eval_save_outputs:
+                saving = OutputFiles(folder, config.eval_save_outputs, eval_batches, ranks)
+            with saving as save:
+                results = evaluate(
+                    forward, model, eval_batches, ranks, save=save, evaluators=evaluators.values()
+                )
+            findings = finish(evaluators, ranks.gather_objects)
+            for found in findings.values():
+                write_json_files(folder, found.files, ranks)
+            return flatten(results) | flatten_findings(findings)
 
         say(
             f"{arch.name}: {sum(p.numel() for p in model.parameters()):,} parameters, "

@@ -7,6 +7,7 @@ from pydantic import field_validator, model_validator
 from models.config import (
     AttentionBackend,
     Count,
+    EvaluatorName,
     ForwardDtype,
     OutputField,
     Schema,
@@ -42,6 +43,7 @@ class EvalConfig(Schema):
         global_batch_size: puzzles at a time, over all ranks.
         max_examples: measure the first rows of each set only.
         weights: `averaged` where the checkpoint has a moving average, or those of the last step.
+        evaluators: what is measured besides the usual figures.
         save_outputs: fields to write beside the result, see `evaluation.outputs`.
         num_threads: CPU threads of a rank.
         output: the JSON file; None gives eval_step_N.json in the run's folder.
@@ -54,6 +56,7 @@ class EvalConfig(Schema):
     global_batch_size: Count | None = None
     max_examples: Count | None = None
     weights: Literal["averaged", "last"] = "averaged"
+    evaluators: list[EvaluatorName] | None = None
     save_outputs: list[OutputField] = []
     arch_overrides: ArchOverrides = ArchOverrides()
     device: Device = "auto"

@@ -14,6 +14,7 @@ from models.config import (
     ArchConfig,
     Count,
     CountOrZero,
+    EvaluatorName,
     NonNegativeFloat,
     OutputField,
     PositiveFloat,
@@ -65,11 +66,14 @@ class LoggerConfig(Schema):
 
 
 class DataConfig(Schema):
-    """A data set by name: where it is expected and the command that builds it."""
+    """A data set by name: where it is expected, the command that builds it, and what it is
+    evaluated with.
+    """
 
     name: str
     path: str
     build_command: str
+    evaluators: list[EvaluatorName] = []
 
 
 class TrainConfig(Schema):
@@ -85,6 +89,10 @@ class TrainConfig(Schema):
         lr_warmup_steps: optimizer steps; lr_min_ratio: share of `lr` at the end of the cosine.
         min_eval_interval: evaluations to leave out at the start (the last one is always made).
         eval_save_outputs: what evaluations write to eval_step_N/ in the run's folder.
+        evaluators: what is measured besides; None: what the named data set is evaluated with, where
+            that is what the run evaluates on.
+        arc_vote_across_evaluations: votes on ARC tasks add up from evaluation to evaluation (of
+            one process: a resumed run starts to count anew); otherwise each counts its own.
         ema: keep an exponential moving average of the weights, and evaluate that; `ema_rate` is the
             share of it that a step leaves.
         freeze_weights: train the puzzle embedding only.
@@ -112,6 +120,8 @@ class TrainConfig(Schema):
     eval_batch_size: Count | None = None
     eval_max_examples: Count | None = None
     eval_save_outputs: list[OutputField] = []
+    evaluators: list[EvaluatorName] | None = None
+    arc_vote_across_evaluations: StrictBool = False
 
     lr: NonNegativeFloat = 1e-4
     lr_min_ratio: Probability = 1.0
@@ -198,6 +208,11 @@ class TrainConfig(Schema):
         return self.data_paths_test or self.train_paths
 
     @property
+    def active_evaluators(self) -> list[EvaluatorName]:
+        """Evaluators of this run."""
+        return chosen_evaluators(self.evaluators, self.data, self.test_paths)
+
+    @property
     def epochs_per_iteration(self) -> int:
         """Epochs between two evaluations."""
         return self.eval_interval or self.epochs
@@ -217,6 +232,17 @@ class TrainConfig(Schema):
                     f"{name}={size} must be a multiple of the number of ranks, {world_size}: "
                     f"try {near}"
                 )
+
+
+def chosen_evaluators(
+    asked: list[EvaluatorName] | None, data: DataConfig | None, test_paths: list[str]
+) -> list[EvaluatorName]:
+    """Return the evaluators asked for, or, where none are named, those of the data set `data` if
+    that alone is evaluated.
+    """
+    if asked is not None:
+        return asked
+    return data.evaluators if data is not None and test_paths == [data.path] else []
 
 
 # Settings that change nothing of what a run computes; all others must match when it is resumed.
@@ -241,6 +267,8 @@ NEUTRAL_KEYS = frozenset(
         "eval_batch_size",
         "eval_max_examples",
         "eval_save_outputs",
+        "evaluators",
+        "arc_vote_across_evaluations",
         "data_paths_test",
         "device",
         "compile",

@@ -25,7 +25,7 @@ PUBLISHED_KEYS = (
     *("eval_interval", "min_eval_interval", "checkpoint_every_eval", "eval_save_outputs"),
     *("lr", "lr_min_ratio", "lr_warmup_steps", "beta1", "beta2", "weight_decay"),
     *("puzzle_emb_lr", "puzzle_emb_weight_decay", "ema", "ema_rate", "freeze_weights"),
-    *("project_name", "run_name", "checkpoint_path"),
+    *("project_name", "run_name", "checkpoint_path", "evaluators"),
 )
 _REQUIRED = ("hidden_size", "expansion", "num_heads", "pos_encodings", "halt_max_steps")
 _DEFAULTS = {

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict
 
-from models.config import ArchConfig, Count, DataFacts, Schema
+from models.config import ArchConfig, Count, DataFacts, EvaluatorName, Schema
 from training.checkpoint import EMA, MANIFEST, STATE, Checkpoint, load_checkpoint, newest_good
-from training.config import DataConfig, validate
+from training.config import DataConfig, chosen_evaluators, validate
 from training.errors import CheckpointError, ConfigError
 from training.published import CONFIG_FILE, FACTS_KEY, average_of, read_published_config
 
@@ -31,7 +31,7 @@ class RecordedRun(Schema):
     Attributes:
         arch: the architecture, which must be known in full.
         data: the data set by name, if it had one.
-        data_path, data_paths, data_paths_test: as in `training.config.TrainConfig`.
+        data_path, data_paths, data_paths_test, evaluators: as in `training.config.TrainConfig`.
         global_batch_size: sequences per step, over all ranks.
     """
 
@@ -42,7 +42,13 @@ class RecordedRun(Schema):
     data_path: str | None = None
     data_paths: list[str] | None = None
     data_paths_test: list[str] | None = None
+    evaluators: list[EvaluatorName] | None = None
     global_batch_size: Count = 768
+
+    @property
+    def active_evaluators(self) -> list[EvaluatorName]:
+        """Evaluators of the run."""
+        return chosen_evaluators(self.evaluators, self.data, self.data_folders("test"))
 
     def data_folders(self, split: str) -> list[str]:
         """Return the folders that hold a split, as the run named them; empty when it named none."""

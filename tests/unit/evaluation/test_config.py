@@ -26,6 +26,7 @@ def test_every_setting_is_in_the_yaml() -> None:
             "split=train",
             "global_batch_size=4",
             "max_examples=3",
+            "evaluators=[arc]",
             "save_outputs=[preds]",
             "arch_overrides.attention=math",
             "arch_overrides.forward_dtype=float32",
@@ -48,6 +49,7 @@ def test_every_setting_is_in_the_yaml() -> None:
     [
         ([], ["checkpoint", "run's folder"]),
         (["checkpoint=x", "save_outputs=[pred]"], ["save_outputs", "pred", "'preds'"]),
+        (["checkpoint=x", "evaluators=[mazes]"], ["evaluators.0=mazes", "'sudoku' or 'maze'"]),
         (["checkpoint=x", "chekpoint=y"], ["chekpoint=y", "did you mean checkpoint"]),
         (["checkpoint=x", "arch_overrides.hidden_size=4"], ["arch_overrides.hidden_size"]),
         (["checkpoint=x", "split=dev"], ["split=dev", "'test' or 'train'"]),
