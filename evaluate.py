@@ -156,20 +156,28 @@ def open_dataset(config: EvalConfig, trained: TrainedModel) -> PuzzleDataset:
         raise ConfigError(
             f"{trained.weights} does not say what it was trained on: set data_path=FOLDER"
         )
-    for folder in folders:
-        try:
+    try:
+        for folder in folders:
             require_folder(folder, trained.run.data)
-        except DatasetError as error:
-            hint = "" if config.data_folders else " (the run's own; data_path=FOLDER names another)"
-            raise DatasetError(f"{error}{hint}") from None
-    return PuzzleDataset(folders, config.split)
+        return PuzzleDataset(folders, config.split)
+    except DatasetError as error:
+        hint = "" if config.data_folders else " (the run's own; data_path=FOLDER names another)"
+        raise DatasetError(f"{error}{hint}") from None
 
 
 def output_path(config: EvalConfig, trained: TrainedModel) -> Path:
-    """Return where the result goes: by default eval_step_N.json in the run's folder."""
+    """Return where the result goes: by default eval_step_N.json in the run's folder, for another
+    split or other data than the run's own with their names added.
+    """
     if config.output is not None:
         return Path(config.output)
-    return trained.weights.parent / f"eval_{trained.weights.name}.json"
+    parts = ["eval", trained.weights.name]
+    own = {Path(folder).resolve() for folder in trained.run.data_folders(config.split)}
+    if own and not {Path(folder).resolve() for folder in config.data_folders} <= own:
+        parts += [Path(folder).resolve().name for folder in config.data_folders]
+    if config.split != "test":
+        parts.append(config.split)
+    return trained.weights.parent / f"{'_'.join(parts)}.json"
 
 
 def require_writable(output: Path) -> None:

@@ -145,6 +145,8 @@ class PublishedOutputFiles:
         self, prefix: Path, fields: Sequence[str], batches: EvalBatches, ranks: Ranks
     ) -> None:
         self._path = prefix.with_name(f"{prefix.name}.{ranks.rank}")
+        if ranks.is_main:
+            _remove_files_of_more_ranks(prefix, ranks.world_size)
         self._first_row = ranks.rank * batches.local_batch_size
         self._rows: dict[str, list[Tensor]] = {field: [] for field in fields}
 
@@ -209,6 +211,14 @@ def write_json_files(
     if failure is not None:
         raise OutputError(failure)
     return paths
+
+
+def _remove_files_of_more_ranks(prefix: Path, world_size: int) -> None:
+    """Remove what an evaluation on more ranks has left: readers take all files together."""
+    for path in prefix.parent.glob(f"{prefix.name}.*"):
+        rank = path.name.removeprefix(f"{prefix.name}.")
+        if rank.isdigit() and int(rank) >= world_size:
+            path.unlink()
 
 
 class _GrowingArray:

@@ -61,7 +61,7 @@ def to_published(trained: TrainedModel, folder: Path) -> list[Path]:
             raise ConfigError(f"{described} is of another run; choose another output folder")
         folder.mkdir(parents=True, exist_ok=True)
         for path, averaged in own.items():
-            tensors = load_weights(trained.weights, _no_choice, averaged=averaged)
+            tensors = load_weights(trained.weights, averaged=averaged)
             prefixed = {f"{COMPILED_PREFIX}{name}": value for name, value in tensors.items()}
             _write_new(path, lambda file, prefixed=prefixed: torch.save(prefixed, file))
         write_atomically(described, content)
@@ -135,7 +135,7 @@ def _published_settings(trained: TrainedModel) -> dict[str, Any]:
 
 
 def _fitting(path: Path, model: torch.nn.Module) -> Mapping[str, Tensor]:
-    tensors = load_weights(path, _no_choice, averaged=False)
+    tensors = load_weights(path, averaged=False)
     require_fit(model, tensors, path)
     return tensors
 
@@ -150,7 +150,3 @@ def _write_new(path: Path, write: Callable[[BinaryIO], None]) -> None:
         fsync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _no_choice(message: str) -> None:
-    raise AssertionError(f"a single checkpoint gives no choice: {message}")

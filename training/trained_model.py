@@ -122,7 +122,7 @@ class TrainedModel:
             require_backend(arch.attention, device)
         except ValueError as error:
             raise ConfigError(f"{error} (arch_overrides.attention=auto)") from None
-        tensors = load_weights(self.weights, _no_warning, averaged=averaged)
+        tensors = load_weights(self.weights, averaged=averaged)
         facts = self.facts or _facts_in(self.weights, tensors, data.seq_len)
         self._require_same(facts, data, source)
         model = build_model(arch, facts)
@@ -148,16 +148,6 @@ class TrainedModel:
             )
 
 
-def find_start_weights(path: Path, warn: Callable[[str], None]) -> Path:
-    """Return where the weights lie that `load_checkpoint` names: as for `find_trained_model`, or
-    any file of weights, whose architecture is that of the run.
-
-    Raises:
-        CheckpointError: names the file that is missing, damaged, or of an unknown kind.
-    """
-    return path if path.is_file() else find_trained_model(path, warn).weights
-
-
 def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
     """Find the model at `path` and verify what can be verified without torch.
 
@@ -169,18 +159,38 @@ def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
     Raises:
         CheckpointError: names the file that is missing, damaged, or of an unknown kind.
     """
+    found = _find(path, warn)
+    return _own(found) if isinstance(found, Checkpoint) else _published(found)
+
+
+def find_start_weights(path: Path, warn: Callable[[str], None]) -> Path:
+    """Return the checkpoint's folder or the published file that `load_checkpoint` names; takes what
+    `find_trained_model` takes, and needs no configuration beside the weights.
+
+    Raises:
+        CheckpointError: as there.
+    """
+    try:
+        found = _find(path, warn)
+    except CheckpointError as error:
+        raise CheckpointError(f"load_checkpoint={path}: {error}") from None
+    return found.path if isinstance(found, Checkpoint) else found
+
+
+def _find(path: Path, warn: Callable[[str], None]) -> Checkpoint | Path:
+    """Return a verified checkpoint of ours, or a published file."""
     try:
         if path.is_file():
-            return _published(path)
+            return path
         if not path.is_dir():
             raise CheckpointError(f"{path}: no such checkpoint or run folder")
         if (path / MANIFEST).exists() or _STEP_NAME.fullmatch(path.name):
-            return _own(load_checkpoint(path))
+            return load_checkpoint(path)
         checkpoint = newest_good(path, warn)
         if checkpoint is not None:
-            return _own(checkpoint)
+            return checkpoint
         if (path / CONFIG_FILE).exists() and (newest := _newest_published(path)) is not None:
-            return _published(newest)
+            return newest
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror or error}") from None
     raise CheckpointError(f"{path}: there is no checkpoint in this folder")
@@ -237,7 +247,3 @@ def _facts_in(weights: Path, tensors: dict[str, Any], seq_len: int) -> DataFacts
     table = tensors.get("model.inner.puzzle_emb.weights")
     identifiers = 1 if table is None or table.ndim != 2 else table.shape[0]
     return DataFacts(head.shape[0], seq_len, identifiers)
-
-
-def _no_warning(message: str) -> None:
-    raise AssertionError(f"a single checkpoint gives no choice: {message}")

@@ -17,7 +17,6 @@ from training.errors import CheckpointError, ConfigError
 from training.run_dir import (
     find_checkpoint,
     prepare_run_dir,
-    require_start_weights,
     save_config,
     set_aside_newer,
     with_names,
@@ -257,9 +256,3 @@ def test_newer_checkpoints_are_set_aside_not_lost(tmp_path: Path) -> None:
     assert names(set_aside_newer(tmp_path, 1)) == ["abandoned_step_2_1"]
     assert len(names(list(tmp_path.iterdir()))) == 4
     assert find(tmp_path, config) == (1, [])
-
-
-def test_start_weights_must_exist(tmp_path: Path) -> None:
-    require_start_weights(str(tmp_path))
-    with pytest.raises(CheckpointError, match="load_checkpoint=nowhere: no such checkpoint"):
-        require_start_weights("nowhere")
