@@ -123,6 +123,8 @@ def _published_settings(trained: TrainedModel) -> dict[str, Any]:
         # HRM's trainer reads the first key, TRM's the others.
         settings |= {"data_path": train[0], "data_paths": train}
     settings["data_paths_test"] = run.data_paths_test or []
+    # The one evaluator that they have.
+    settings["evaluators"] = [{"name": "arc@ARC"}] if "arc" in run.active_evaluators else []
     settings |= {key: recorded[key] for key in _PUBLISHED_KEYS if recorded.get(key) is not None}
     assert trained.facts is not None, "a checkpoint of ours has them"
     return settings | {FACTS_KEY: trained.facts.to_dict()}

@@ -56,6 +56,13 @@ def test_absent_keys_have_the_defaults_of_the_published_class(tmp_path: Path) ->
     assert not config.no_ACT_continue
 
 
+@pytest.mark.parametrize("evaluators", [[], [{"name": "arc@ARC"}]])
+def test_evaluators_are_handed_on(tmp_path: Path, evaluators: list[Any]) -> None:
+    assert read_published_config(write(tmp_path, ARCH, evaluators=evaluators))["evaluators"] == (
+        evaluators
+    )
+
+
 def without(key: str) -> dict[str, Any]:
     return {name: value for name, value in ARCH.items() if name != key}
 
