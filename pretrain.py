@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from evaluation.evaluators import Evaluator, build_evaluators
 from models.config import EvaluatorName
-from puzzle_dataset import PuzzleDataset, TrainBatches
+from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
 from training.checkpoint import MODEL, Checkpoint
 from training.composition import load_config, run_entry_point
 from training.config import TrainConfig
@@ -73,6 +73,7 @@ def train(
     import torch
 
     from evaluation.in_training import InTrainingEvaluation
+    from evaluation.outputs import OutputError
     from models.attention import require_backend
     from models.registry import build_model
     from training.device import prepare_host, resolve_device, resolve_dtype
@@ -115,7 +116,16 @@ def train(
         ranks.broadcast_(list(model.state_dict().values()))
         compiles = device_type == "cuda" if config.compile == "auto" else config.compile
         forward = torch.compile(model, dynamic=False) if compiles else model
-        evaluation = InTrainingEvaluation(config, test_set, evaluators, forward, ranks, run_dir)
+        eval_batches = test_set and EvalBatches(
+            test_set,
+            global_batch_size=config.eval_batch_size or config.global_batch_size,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+            max_examples=config.eval_max_examples,
+        )
+        evaluation = InTrainingEvaluation(
+            eval_batches, evaluators, config.eval_save_outputs, forward, ranks, run_dir
+        )
 
         say(
             f"{arch.name}: {sum(p.numel() for p in model.parameters()):,} parameters, "
@@ -144,7 +154,10 @@ def train(
             )
             if checkpoint is not None:
                 trainer.resume(checkpoint)
-            trainer.fit()
+            try:
+                trainer.fit()
+            except OutputError as error:
+                raise ConfigError(f"an evaluation's files cannot be written: {error}") from None
 
 
 def print_line(line: str) -> None:

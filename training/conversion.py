@@ -124,6 +124,7 @@ def _published_settings(trained: TrainedModel) -> dict[str, Any]:
         # HRM's trainer reads the first key, TRM's the others.
         settings |= {"data_path": train[0], "data_paths": train}
     settings["data_paths_test"] = run.data_paths_test or []
+    # The one evaluator that they have.
     settings["evaluators"] = [{"name": "arc@ARC"}] if "arc" in run.active_evaluators else []
     settings |= {
         key: recorded[key]

@@ -343,23 +343,29 @@ def real_tasks() -> Callable[[str], dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("archive", "count"), [("ARC-AGI.tar.gz", 400), ("ARC-AGI-2.tar.gz", 120)])
-def test_perfect_answers_and_copies_of_the_input_score_what_they_should(
+def test_answers_to_real_tasks_score_what_a_plain_count_says(
     real_tasks: Callable[[str], dict[str, Any]], archive: str, count: int
 ) -> None:
     puzzles = real_tasks(archive)
     assert len(puzzles) == count
     tasks = parse_tasks(puzzles, archive)
     rng = np.random.default_rng(0)
-    perfect, copying = Ballot(), Ballot()
+    perfect, copying, able = Ballot(), Ballot(), Ballot()
+    copied, solved = [], []
     for number, (name, task) in enumerate(puzzles.items()):
+        knows = rng.random(len(task["test"])) < 0.5
+        solved.append(knows.mean())
+        copied.append(np.mean([pair["input"] == pair["output"] for pair in task["test"]]))
         for i in range(3):
             view = (number + 3 * i) % 8
             colours = np.concatenate([[0], 1 + rng.permutation(9)]).astype(np.uint8)
-            q = float(rng.normal())
-            for pair in task["test"]:
+            how: dict[str, Any] = {"view": view, "colours": colours, "q": float(rng.normal())}
+            for pair, known in zip(task["test"], knows, strict=True):
                 given, output = pair["input"], pair["output"]
-                perfect.vote(name, given, output, view=view, colours=colours, q=q)
-                copying.vote(name, given, given, view=view, colours=colours, q=q)
+                perfect.vote(name, given, output, **how)
+                copying.vote(name, given, given, **how)
+                # The wrong answers agree with each other, and the right one comes second.
+                able.vote(name, given, output if known and i == 0 else [[0]], **how)
     tally = perfect.count(tasks)
     scores = score(tasks, tally)
     assert tally.num_unmatched == 0
@@ -371,10 +377,9 @@ def test_perfect_answers_and_copies_of_the_input_score_what_they_should(
     }
     assert submission(tasks, tally) == expected
 
-    shares = [
-        sum(pair["input"] == pair["output"] for pair in task["test"]) / len(task["test"])
-        for task in puzzles.values()
-    ]
-    scores = score(tasks, copying.count(tasks), ks=[2])
-    assert scores.per_test_output == {2: pytest.approx(sum(shares) / count, abs=1e-15)}
-    assert scores.per_task == {2: shares.count(1.0) / count}
+    for ballot, shares in ((copying, copied), (able, solved)):
+        scores = score(tasks, ballot.count(tasks), ks=[2])
+        assert scores.per_test_output == {2: pytest.approx(np.mean(shares), abs=1e-15)}
+        assert scores.per_task == {2: shares.count(1.0) / count}
+    assert 0.4 < np.mean(solved) < 0.6
+    assert score(tasks, able.count(tasks), ks=[1]).per_task == {1: 0.0}

@@ -134,6 +134,13 @@ def test_what_has_no_published_name_is_said() -> None:
         published_arch(HRMConfig(gradient="last_cycle"))
 
 
+@pytest.mark.parametrize("evaluators", [[], [{"name": "arc@ARC"}]])
+def test_evaluators_are_handed_on(tmp_path: Path, evaluators: list[Any]) -> None:
+    assert read_published_config(write(tmp_path, ARCH, evaluators=evaluators))["evaluators"] == (
+        evaluators
+    )
+
+
 def without(key: str) -> dict[str, Any]:
     return {name: value for name, value in ARCH.items() if name != key}
 
