@@ -235,7 +235,7 @@ def test_the_best_evaluations_are_kept(
 ) -> None:
     scores = iter([0.1, 0.7, 0.3, 0.9, 0.2, 0.5, 0.6, 0.4])
     monkeypatch.setattr(
-        "evaluation.runner.flatten", lambda results: {"eval/exact_accuracy": next(scores)}
+        "evaluation.in_training.flatten", lambda results: {"eval/exact_accuracy": next(scores)}
     )
     files = run("keep_best=2", "eval_interval=2", "checkpoint_interval=1")
     assert files.steps == [4, 8, 15, 16]

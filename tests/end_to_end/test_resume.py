@@ -137,7 +137,7 @@ def test_the_best_evaluation_so_far_is_remembered(
 ) -> None:
     scores = iter([0.2, 0.9, 0.5, 0.7, 0.2, 0.9, 0.5, 0.7])
     monkeypatch.setattr(
-        "evaluation.runner.flatten", lambda results: {"eval/exact_accuracy": next(scores)}
+        "evaluation.in_training.flatten", lambda results: {"eval/exact_accuracy": next(scores)}
     )
     whole = runs("whole", (), "keep_best=1")
     runs("parts", (), "keep_best=1", "max_steps=10")
