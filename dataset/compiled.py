@@ -13,11 +13,14 @@ import numpy as np
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile, keeping the result on disk unless there is no folder for it that can be written."""
+    """Compile, keeping the result on disk unless there is no folder for it that can be written.
+
+    What is compiled runs without Python's lock, so that threads run side by side.
+    """
     try:
-        return numba.njit(cache=True)(function)
+        return numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:  # what numba raises when the installation and the home are read-only
-        return numba.njit(function)
+        return numba.njit(nogil=True)(function)
 
 
 @compiled
