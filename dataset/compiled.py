@@ -1,8 +1,8 @@
 """What the compiled kernels share: the decorator, and the mixing step of their random numbers.
 
-numba's cache notices changes of a function's own file only: a kernel that calls `mix` from another
-file would go on running an outdated copy. So nothing else belongs here; `mix` cannot change,
-because the built data sets depend on it.
+numba's cache notices changes of a function's own file only: a kernel goes on running with the
+outdated copy of what it takes from another file. So nothing belongs here but what will not change:
+the built data sets depend on `mix`. Who changes the decorator removes the cached `*.nbi` files.
 """
 
 from collections.abc import Callable

@@ -29,7 +29,7 @@ LOWEST_WALL_PROBABILITY, HIGHEST_WALL_PROBABILITY = 0.3, 0.5
 _MAX_ATTEMPTS = 100_000_000
 """Attempts without a new maze before it is held that there is none."""
 
-_ATTEMPTS_PER_BLOCK = 8192
+_ATTEMPTS_PER_BLOCK = 8192  # of the numbering of attempts: another number gives other mazes
 
 
 class GeneratedMazes(NamedTuple):
