@@ -42,9 +42,11 @@ from dataset.common import (
 from dataset.maze import (
     CHARACTERS,
     PATH,
+    START,
     VOCAB_SIZE,
     WALL,
     are_mazes,
+    grid_size,
     path_lengths,
     solve,
     text_to_tokens,
@@ -326,8 +328,8 @@ def _content_problem(row: CsvRow, moves: int, least: int) -> str:
 
 def _drawing_problem(answer: str) -> str:
     tokens = text_to_tokens([answer])[0]
-    size = int(len(tokens) ** 0.5)
-    drawn = np.pad((tokens > WALL + 1).reshape(size, size), 1).astype(int)
+    size = grid_size(len(tokens))
+    drawn = np.pad((tokens >= START).reshape(size, size), 1).astype(int)
     neighbours = drawn[:-2, 1:-1] + drawn[2:, 1:-1] + drawn[1:-1, :-2] + drawn[1:-1, 2:]
     for number, (character, found) in enumerate(zip(answer, neighbours.flat, strict=True), start=1):
         expected = {"o": 2, "S": 1, "G": 1}.get(character, found)
