@@ -27,8 +27,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 
 # Imported without torch, so that mistakes answer at once.
 WITHOUT_TORCH = (
+    "dataset.build_maze_dataset",
     "dataset.build_sudoku_dataset",
     "dataset.common",
+    "dataset.maze",
     "evaluate",
     "evaluation.arc",
     "evaluation.config",
