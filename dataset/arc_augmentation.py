@@ -15,13 +15,13 @@ from math import factorial
 import numpy as np
 
 from dataset.augmentation import random_words
+from dataset.common import ARC_SIDE
 
 NUM_VIEWS = 8
 INVERSE_VIEWS = (0, 3, 2, 1, 4, 5, 6, 7)
 """`view_grid(view_grid(grid, v), INVERSE_VIEWS[v])` is the grid again."""
 
 NUM_COLOURS = 10
-MAX_SIDE = 30
 IDENTITY = np.arange(NUM_COLOURS, dtype=np.uint8)
 IDENTITY.flags.writeable = False
 
@@ -127,11 +127,11 @@ def draw_augmentations(task: str, pairs: Sequence[Pair], num_aug: int, seed: int
 
     Returns: uint8 [1 + found, 10]: the view, then the new colours of 1 to 9.
     """
-    original = np.concatenate([np.zeros(1, np.uint8), IDENTITY[1:]])
-    kept, found = [original[None]], 1
+    original = IDENTITY[None]  # View 0, and 1 to 9 as they are.
+    kept, found = [original], 1
     if num_aug:
         sums = _colour_sums(pairs)
-        seen = np.array([_hashes(sums, original[None])[0]])
+        seen = np.array([_hashes(sums, original)[0]])
         number = int.from_bytes(hashlib.sha256(task.encode()).digest()[:8], "little")
         tries = _TRIES_PER_AUGMENTATION * num_aug
         words = random_words(seed, _AUGMENTATION_STREAM, number, tries)
@@ -185,10 +185,10 @@ def _hashes(sums: np.ndarray, augmentations: np.ndarray) -> np.ndarray:
     return (pairs ^ (pairs >> np.uint64(31))).sum(axis=0)
 
 
-@functools.lru_cache(maxsize=MAX_SIDE**2)
+@functools.lru_cache(maxsize=ARC_SIDE**2)
 def _cell_weights(height: int, width: int) -> np.ndarray:
     """uint64 [8, cells]: what each cell of a grid weighs where it lies after the view."""
-    weights = random_words(0, _HASH_STREAM, 0, MAX_SIDE**2).reshape(MAX_SIDE, MAX_SIDE)
+    weights = random_words(0, _HASH_STREAM, 0, ARC_SIDE**2).reshape(ARC_SIDE, ARC_SIDE)
     shapes = [view_grid(np.empty((height, width)), view).shape for view in range(NUM_VIEWS)]
     return np.stack(
         [
