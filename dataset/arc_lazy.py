@@ -32,11 +32,10 @@ def read_rows(
 
     Returns: (inputs, labels), int32 [b, 900]; labels are -100 outside the grid and its border.
     """
-    if isinstance(rows, slice):
-        rows = np.arange(rows.start, rows.stop)
-    inputs = np.zeros((len(rows), ARC_SIDE * ARC_SIDE), dtype=np.int32)
-    labels = np.full((len(rows), ARC_SIDE * ARC_SIDE), IGNORE_LABEL_ID, dtype=np.int32)
-    draw_rows(arrays, rows, shifts, inputs, labels)
+    chosen = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+    inputs = np.zeros((len(chosen), ARC_SIDE * ARC_SIDE), dtype=np.int32)
+    labels = np.full((len(chosen), ARC_SIDE * ARC_SIDE), IGNORE_LABEL_ID, dtype=np.int32)
+    draw_rows(arrays, chosen, shifts, inputs, labels)
     return inputs, labels
 
 
@@ -48,6 +47,8 @@ def draw_rows(
     labels: np.ndarray,
 ) -> None:
     """Draw grids and borders, as `read_rows` says, onto canvases [b, 900] of any integer type."""
+    # Of another type, the rows would have all the offsets converted for them, at every call.
+    rows = rows.astype(arrays.puzzle_indices.dtype, copy=False)
     puzzles = np.searchsorted(arrays.puzzle_indices, rows, side="right") - 1
     groups = np.searchsorted(arrays.group_indices, puzzles, side="right") - 1
     stored = arrays.source_indices[groups] + (rows - arrays.puzzle_indices[puzzles])

@@ -329,7 +329,7 @@ def write_split(
         raise DatasetError(f"{split_dir}: sets {list(sets)} given, {list(metadata.sets)} announced")
     for name, arrays in sets.items():
         if isinstance(arrays, LazyArcSet) != (metadata.format == LAZY_ARC):
-            raise DatasetError(f"{split_dir}: set {name} is not of the format {metadata.format}")
+            raise DatasetError(f"{split_dir}: set {name} has another format than its metadata")
         _check_set(arrays, metadata, _array_paths(split_dir, name, metadata), check_values=True)
     _check_totals(metadata, sets, split_dir / METADATA_NAME)
 
