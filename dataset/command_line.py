@@ -28,7 +28,7 @@ class Parser(argparse.ArgumentParser):
         """Parse; an unknown argument is a mistake, answered with the nearest flag."""
         namespace, unknown = self.parse_known_args(arguments)
         if unknown:
-            flags = re.findall(r"--[a-z-]+", self.format_usage())
+            flags = re.findall(r"--[a-z0-9-]+", self.format_usage())
             nearest = difflib.get_close_matches(unknown[0].split("=")[0], flags, n=1)
             hint = f"; nearest: {nearest[0]}" if nearest else ""
             self.error(f"unknown argument {unknown[0]!r}{hint}")

@@ -17,7 +17,7 @@ OURS = (*PACKAGES, *ENTRY_POINTS, "puzzle_dataset", "scripts", "tests")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "dataset.common": (),
     "dataset": ("dataset",),
-    "puzzle_dataset": ("dataset.common",),
+    "puzzle_dataset": ("dataset.common", "dataset.arc_lazy"),
     "models": ("models",),
     "training": ("training", "models", "puzzle_dataset", "dataset.common"),
     "evaluation": ("evaluation", "models", "dataset", "puzzle_dataset", "training.distributed"),
@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 # Imported without torch, so that mistakes answer at once.
 WITHOUT_TORCH = (
     "dataset.build_maze_dataset",
+    "dataset.build_arc_dataset",
     "dataset.build_sudoku_dataset",
     "dataset.common",
     "dataset.maze",
