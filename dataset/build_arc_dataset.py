@@ -12,7 +12,6 @@ identifier of its own. Evaluation tasks give their demonstration pairs to train 
 to test, all other tasks all their pairs to train. The same command gives the same bytes.
 """
 
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ from dataset.arc import (
 )
 from dataset.arc_augmentation import IDENTITY, Pair, draw_augmentations, format_identifier
 from dataset.augmentation import random_words
-from dataset.command_line import Parser, integer, run_build
+from dataset.command_line import Parser, integer, require_room, run
 from dataset.common import (
     ARC_SIDE,
     LAZY_ARC,
@@ -59,6 +58,7 @@ _PUBLISHED_OUTPUT_DIR = Path("data/arc-aug-1000")
 _SHIFT_STREAM = 19
 _ROWS_PER_CHUNK = 65_536
 _OVERLAPS_SHOWN = 10
+_REMEDY = "lower --num-aug, or leave --materialize out"
 
 
 # Options
@@ -180,7 +180,7 @@ def _parser() -> Parser:
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
     """Parse and check the command line; a mistake prints one line and exits with code 2."""
     parser = _parser()
-    found = parser.parse(arguments)
+    found = parser.parse_all(arguments)
     test_set_names = tuple(
         name for name in (found.test_set_name, found.test_set_name2) if name is not None
     )
@@ -356,7 +356,7 @@ def _write_set(split_dir: Path, arrays: LazyArcSet, num_identifiers: int, option
     )
     written = arrays
     if options.materialize:
-        _require_room(split_dir.parent, 2 * arrays.num_examples * ARC_SIDE**2)
+        require_room(split_dir.parent, 2 * arrays.num_examples * ARC_SIDE**2, _REMEDY)
         written = _materialized(arrays, options.seed, shifted=split_dir.name == "train")
     write_split(split_dir, metadata, {"all": written})
 
@@ -383,15 +383,6 @@ def _materialized(arrays: LazyArcSet, seed: int, *, shifted: bool) -> PuzzleSet:
         arrays.puzzle_indices,
         arrays.group_indices,
     )
-
-
-def _require_room(directory: Path, num_bytes: int) -> None:
-    free = shutil.disk_usage(directory).free
-    if num_bytes > free:
-        raise DatasetError(
-            f"{directory.parent}: {num_bytes / 1e9:,.1f} GB are to be written, and"
-            f" {free / 1e9:,.1f} GB are free; lower --num-aug, or leave --materialize out"
-        )
 
 
 def _summary(options: Options, counts: dict[str, Any], overlaps: Sequence[Overlap]) -> str:
@@ -429,11 +420,7 @@ def _summary(options: Options, counts: dict[str, Any], overlaps: Sequence[Overla
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build what the command line asks for; return the exit code, the reason being on stderr."""
     options = parse_options(arguments)
-    return run_build(
-        lambda: build(options),
-        options.output_dir,
-        "lower --num-aug, or leave --materialize out",
-    )
+    return run(lambda: build(options), options.output_dir, _REMEDY)
 
 
 if __name__ == "__main__":

@@ -11,16 +11,18 @@ identifier 0. The same command gives the same bytes, wherever they are written t
 
 import argparse
 import csv
+import difflib
+import errno
 import gzip
 import logging
 import re
 import shutil
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 import numpy as np
 from tqdm import tqdm
@@ -33,7 +35,6 @@ from dataset.augmentation import (
     augment_sudoku,
     choose,
 )
-from dataset.command_line import Parser, integer, run_build
 from dataset.common import (
     DatasetError,
     PuzzleDatasetMetadata,
@@ -44,7 +45,9 @@ from dataset.common import (
     write_manifest,
     write_split,
 )
-from dataset.sudoku import EMPTY_TOKEN, are_valid_solutions, find_conflict
+from dataset.sudoku import EMPTY_TOKEN, NoPuzzleError, are_valid_solutions, find_conflict
+
+EXIT_CONFIGURATION, EXIT_DATA, EXIT_INTERRUPTED = 2, 3, 130
 
 CSV_COLUMNS = ["source", "question", "answer", "rating"]
 
@@ -114,8 +117,29 @@ class Options:
         return ["build_sudoku_dataset.py", *(f"--{name}={value}" for name, value in given)]
 
 
-def _parser() -> Parser:
-    parser = Parser(
+class _Parser(argparse.ArgumentParser):
+    """A parser that answers a mistake with one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_CONFIGURATION, f"error: {message} (--help lists the flags)\n")
+
+
+def _integer(low: int, high: int | None = None) -> Callable[[str], int]:
+    accepted = f"{low} or more" if high is None else f"{low} to {high}"
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"-?[0-9]{1,20}", text, re.ASCII):
+            raise argparse.ArgumentTypeError(f"{text!r} is no integer; accepted: {accepted}")
+        value = int(text)
+        if value < low or (high is not None and value > high):
+            raise argparse.ArgumentTypeError(f"{value}; accepted: {accepted}")
+        return value
+
+    return parse
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
         prog="build_sudoku_dataset.py",
         description="Build a Sudoku data set. Test puzzles are never augmented.",
         allow_abbrev=False,
@@ -143,20 +167,20 @@ def _parser() -> Parser:
     )
     add(
         "--subsample-size",
-        type=integer(1),
+        type=_integer(1),
         metavar="N",
         help="training puzzles, chosen at random without replacement"
         f" (default: all; with --source generate {_DEFAULT_COUNT})",
     )
     add(
         "--test-size",
-        type=integer(1),
+        type=_integer(1),
         metavar="N",
         help=f"test puzzles (default: all; with --source generate {_DEFAULT_COUNT})",
     )
     add(
         "--num-aug",
-        type=integer(0),
+        type=_integer(0),
         default=0,
         metavar="K",
         help="augmentations of each training puzzle, beside the original: digits, bands, rows,"
@@ -164,7 +188,7 @@ def _parser() -> Parser:
     )
     add(
         "--min-difficulty",
-        type=integer(0),
+        type=_integer(0),
         metavar="R",
         help="leave out puzzles of a lower rating. In a file that is its rating column; of"
         " generated puzzles it is the backtracks of the built-in solver, another scale"
@@ -174,20 +198,25 @@ def _parser() -> Parser:
     ranges = "; ".join(f"{size}: {low} to {high}" for size, (low, high) in _DEFAULT_CLUES.items())
     add(
         "--min-clues",
-        type=integer(1),
+        type=_integer(1),
         metavar="LOW",
         help="fewest clues of generated puzzles; their number is drawn uniformly, save that few"
         f" 9x9 puzzles get below 24 (default by size: {ranges}; any with --min-difficulty)",
     )
-    add("--max-clues", type=integer(1), metavar="HIGH", help="most clues of generated puzzles")
-    add("--seed", type=integer(0, 2**64 - 1), default=0, help="of all random choices (default: 0)")
+    add("--max-clues", type=_integer(1), metavar="HIGH", help="most clues of generated puzzles")
+    add("--seed", type=_integer(0, 2**64 - 1), default=0, help="of all random choices (default: 0)")
     return parser
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
     """Parse and check the command line; a mistake prints one line and exits with code 2."""
     parser = _parser()
-    namespace = parser.parse(arguments)
+    namespace, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        flags = re.findall(r"--[a-z-]+", parser.format_usage())
+        nearest = difflib.get_close_matches(unknown[0].split("=")[0], flags, n=1)
+        hint = f"; nearest: {nearest[0]}" if nearest else ""
+        parser.error(f"unknown argument {unknown[0]!r}{hint}")
     if namespace.output_dir is None:
         if namespace.source != "hf":
             parser.error(f"--output-dir is needed with --source {namespace.source}")
@@ -205,7 +234,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     return Options(**vars(namespace))
 
 
-def _complete_generator_options(parser: Parser, namespace: argparse.Namespace) -> None:
+def _complete_generator_options(parser: _Parser, namespace: argparse.Namespace) -> None:
     size, rated = namespace.size, bool(namespace.min_difficulty)
     fewest, most = _FEWEST_CLUES[size], size * size - 1
     low, high = (fewest, most) if rated else _DEFAULT_CLUES[size]
@@ -543,9 +572,26 @@ def _summary(options: Options, counts: dict[str, dict[str, Any]]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build what the command line asks for; return the exit code, the reason being on stderr."""
     options = parse_options(arguments)
-    return run_build(
-        lambda: build(options), options.output_dir, "lower --subsample-size or --num-aug"
-    )
+    try:
+        summary = build(options)
+    except DatasetError as error:
+        return _fail(EXIT_DATA, error)
+    except NoPuzzleError as error:
+        return _fail(EXIT_CONFIGURATION, error)
+    except MemoryError as error:
+        return _fail(EXIT_DATA, f"{error}; lower --subsample-size or --num-aug")
+    except OSError as error:
+        refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+        return _fail(EXIT_CONFIGURATION if refused else EXIT_DATA, f"{options.output_dir}: {error}")
+    except KeyboardInterrupt:
+        return _fail(EXIT_INTERRUPTED, f"interrupted; {options.output_dir} is as it was")
+    sys.stdout.write(summary + "\n")
+    return 0
+
+
+def _fail(code: int, reason: object) -> int:
+    sys.stderr.write(f"error: {reason}\n")
+    return code
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """What the compiled kernels share: the decorator, and the mixing step of their random numbers.
 
-numba's cache notices changes of a function's own file only: a kernel that calls `mix` from another
-file would go on running an outdated copy. So nothing else belongs here; `mix` cannot change,
-because the built data sets depend on it.
+numba's cache notices changes of a function's own file only: a kernel goes on running with the
+outdated copy of what it takes from another file. So nothing belongs here but what will not change:
+the built data sets depend on `mix`. Who changes the decorator removes the cached `*.nbi` files.
 """
 
 from collections.abc import Callable
@@ -13,11 +13,14 @@ import numpy as np
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile, keeping the result on disk unless there is no folder for it that can be written."""
+    """Compile, keeping the result on disk unless there is no folder for it that can be written.
+
+    What is compiled runs without Python's lock, so that threads run side by side.
+    """
     try:
-        return numba.njit(cache=True)(function)
+        return numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:  # what numba raises when the installation and the home are read-only
-        return numba.njit(function)
+        return numba.njit(nogil=True)(function)
 
 
 @compiled
