@@ -474,11 +474,7 @@ def _summary(options: Options, counts: dict[str, Any], overlaps: Sequence[Overla
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build what the command line asks for; return the exit code, the reason being on stderr."""
     options = parse_options(arguments)
-    return run(
-        lambda: build(options),
-        options.output_dir,
-        _REMEDY,
-    )
+    return run(lambda: build(options), options.output_dir, _REMEDY)
 
 
 if __name__ == "__main__":
