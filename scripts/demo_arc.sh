@@ -4,16 +4,15 @@
 # Usage: sh scripts/demo_arc.sh PYTHON
 set -eu
 python="$1"
-data=data/arc-demo
-run=checkpoints/arc-demo
-build="$("$python" pretrain.py --cfg experiment=arc_demo | sed -n 's/^  build_command: python //p')"
+experiment=arc_demo
+. scripts/demo_common.sh
 
 echo "1. Building $data, and beside it the same tasks with their demonstration pairs as the test"
 $python $build
 $python $build --test-pairs demonstration --output-dir "$data-demonstrations"
 echo
 echo "2. Training on the demonstration pairs (a run that was stopped goes on where it stood)"
-"$python" pretrain.py experiment=arc_demo
+"$python" pretrain.py experiment=$experiment
 echo
 echo "3. Scoring the demonstration pairs"
 "$python" evaluate.py "checkpoint=$run" "data_path=$data-demonstrations" evaluators=[arc] "output=$run/demonstrations/eval.json"

@@ -50,7 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def describe(name: str, number: int, found: Any, pair: Any, best: int) -> str:
-    """Return a test input, its answer where it is known, and its most voted answers side by side."""
+    """Return a test input, its answer where it is known, and its most voted answers, side by side
+    as text.
+    """
     columns = [("input", pair["input"])]
     if "output" in pair:
         columns.append(("right answer", pair["output"]))
