@@ -27,6 +27,6 @@ import json, sys
 for name in ("demonstrations", "test"):
     with open(f"{sys.argv[1]}/{name}/eval.json") as file:
         found = json.load(file)["evaluators"]["arc"]["metrics"]
-    print(f"{name + ' pairs:':22} pass@1: {found['pass@1']:.3f}  pass@2: {found['pass@2']:.3f}")
+    print(f"{name.removesuffix('s') + ' pairs:':21} pass@1: {found['pass@1']:.3f}  pass@2: {found['pass@2']:.3f}")
 PYTHON
 echo "submission: $run/test/submission.json"
