@@ -160,7 +160,7 @@ def decode_beam(
         raise ValueError(f"beam_width is {width}; accepted: 1 or more")
     if constraint is None:
         return decode_greedy(logits)
-    search = _Search(_log_probs(logits), inputs, constraint)
+    search = _Search(_cell_logits(logits), inputs, constraint)
     state, owners = search.state, search.owners
     while True:
         rows, cells, gains = search.next_decisions(state, owners)
@@ -194,7 +194,7 @@ def answer_confidence(logits: Tensor, q_halt_logits: Tensor, q_continue_logits: 
     Returns: float32 (float64 for such logits) [B], 0 to 1.
     Raises: ValueError: shapes do not fit, or logits as for the decoders.
     """
-    probs = _log_probs(logits).exp()
+    probs = _cell_logits(logits).softmax(-1)
     batch_size, _, vocab_size = probs.shape
     if vocab_size < 2:
         raise ValueError("logits of a single token; accepted: 2 or more")
@@ -236,10 +236,11 @@ def _checked(logits: Tensor) -> Tensor:
     return logits if logits.dtype == torch.float64 else logits.float()
 
 
-def _log_probs(logits: Tensor) -> Tensor:
+def _cell_logits(logits: Tensor) -> Tensor:
+    """Return logits [B, S, V] in float32 (float64 stays); ValueError as for `decode_greedy`."""
     if logits.ndim != 3 or logits.shape[1] == 0:
         raise ValueError(f"logits of shape {list(logits.shape)}; accepted: [batch, cells, tokens]")
-    return _checked(logits).log_softmax(-1)
+    return _checked(logits)
 
 
 def _tempered(scores: Tensor, temperature: float) -> Tensor:
@@ -292,11 +293,11 @@ def _keep(scores: Tensor, is_kept: Tensor) -> Tensor:
 def _decode(
     logits: Tensor, inputs: Tensor | None, constraint: Constraint | None, pick: _Pick
 ) -> Decoded:
-    log_probs = _log_probs(logits)
+    logits = _cell_logits(logits)
     if constraint is None:
-        tokens = pick(log_probs)
-        return _decoded(log_probs, tokens, torch.ones_like(tokens[:, 0], dtype=torch.bool))
-    search = _Search(log_probs, inputs, constraint)
+        tokens = pick(logits)
+        return _decoded(logits, tokens, torch.ones_like(tokens[:, 0], dtype=torch.bool))
+    search = _Search(logits, inputs, constraint)
     state = search.state
     while True:
         rows, cells, gains = search.next_decisions(state, search.owners)
@@ -305,8 +306,8 @@ def _decode(
         state = search.place(state, rows, cells, pick(gains))
 
 
-def _decoded(log_probs: Tensor, tokens: Tensor, is_feasible: Tensor) -> Decoded:
-    of_cells = log_probs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+def _decoded(logits: Tensor, tokens: Tensor, is_feasible: Tensor) -> Decoded:
+    of_cells = logits.log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
     return Decoded(tokens, of_cells.sum(-1), of_cells, is_feasible)
 
 
@@ -317,8 +318,8 @@ class _Search:
         state, owners: the puzzles themselves, one row each.
     """
 
-    def __init__(self, log_probs: Tensor, inputs: Tensor | None, constraint: Constraint) -> None:
-        batch_size, num_cells, vocab_size = log_probs.shape
+    def __init__(self, logits: Tensor, inputs: Tensor | None, constraint: Constraint) -> None:
+        batch_size, num_cells, vocab_size = logits.shape
         if inputs is None:
             raise ValueError("a constraint needs the inputs: the puzzles to be answered")
         if inputs.shape != (batch_size, num_cells) or inputs.is_floating_point():
@@ -327,11 +328,12 @@ class _Search:
                 f" these logits: integers [{batch_size}, {num_cells}]"
             )
         self._constraint = constraint
-        self._log_probs = log_probs
-        choices = constraint.choices(num_cells, vocab_size).to(log_probs.device)
-        self.state = constraint.start(inputs.to(log_probs.device), vocab_size)
-        self.owners = torch.arange(batch_size, device=log_probs.device)
-        floored = log_probs.double().clamp_min(_FLOOR)
+        self._logits = logits
+        choices = constraint.choices(num_cells, vocab_size).to(logits.device)
+        self.state = constraint.start(inputs.to(logits.device), vocab_size)
+        self.owners = torch.arange(batch_size, device=logits.device)
+        differences = logits.double() - logits.double().amax(-1, keepdim=True)
+        floored = differences.clamp_min(_FLOOR)
         best = floored.masked_fill(~choices, -math.inf).max(-1, keepdim=True)
         self._best_choice = best.indices.squeeze(-1)
         # What a token loses against the best choice of its cell; float64 [B, S, V].
@@ -373,7 +375,7 @@ class _Search:
     def finish(self, state: State) -> Decoded:
         """Fill what is still open in a state with one row for each puzzle."""
         tokens = torch.where(state["tokens"] == UNDECIDED, self._best_choice, state["tokens"])
-        return _decoded(self._log_probs, tokens, _is_complete(state))
+        return _decoded(self._logits, tokens, _is_complete(state))
 
 
 class _Steps(NamedTuple):

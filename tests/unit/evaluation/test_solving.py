@@ -41,7 +41,7 @@ def test_repeated_digits_equal_those_found_by_hand(size: int) -> None:
 def make_reasoning(*answers: np.ndarray) -> Reasoning:
     steps = len(answers)
     q = np.linspace(0.1, 0.9, steps, dtype=np.float32)
-    return Reasoning(QUESTION, np.stack(answers), q, 1 - q, q > 0.5)
+    return Reasoning(QUESTION, np.stack(answers), -1.0, 0.5, q, 1 - q, q > 0.5)
 
 
 def test_reasoning_counts_what_changed_and_what_is_wrong() -> None:
