@@ -52,7 +52,10 @@ class Constraint(Protocol):
         ...
 
     def is_feasible(self, state: State) -> Tensor:
-        """Tell the rows that are not yet known to have no completion, bool [N]."""
+        """Tell the rows that are not known to have no completion, bool [N].
+
+        Where nothing is allowed any more, this says that the row is complete.
+        """
         ...
 
     def place(self, state: State, cells: Tensor, tokens: Tensor) -> State:
@@ -94,7 +97,7 @@ class SudokuConstraint:
         return state["allowed"]
 
     def is_feasible(self, state: State) -> Tensor:
-        return (_is_decided(state) | state["allowed"].any(-1)).all(-1)
+        return ((state["tokens"] != UNDECIDED) | state["allowed"].any(-1)).all(-1)
 
     def place(self, state: State, cells: Tensor, tokens: Tensor) -> State:
         placed = _one_hot(tokens, state["allowed"].shape[-1])
@@ -145,7 +148,7 @@ class MazeConstraint:
         return state["allowed"]
 
     def is_feasible(self, state: State) -> Tensor:
-        return _is_decided(state).all(-1) | state["allowed"][..., self.PATH].any(-1)
+        return state["has_arrived"] | state["allowed"][..., self.PATH].any(-1)
 
     def place(self, state: State, cells: Tensor, tokens: Tensor) -> State:
         decided = _place(state["tokens"], cells, tokens)
@@ -154,6 +157,7 @@ class MazeConstraint:
         placed = {
             "tokens": decided,
             "head": state["head"],
+            "has_arrived": state["has_arrived"],
             "allowed": self._allow(ways, vocab_size),
         }
         moves = (tokens == self.PATH).nonzero().squeeze(-1)
@@ -167,12 +171,14 @@ class MazeConstraint:
         """Find the ways on from a new head, int64 [N]; beside G the path is complete."""
         is_open, is_goal = tokens == UNDECIDED, tokens == self.GOAL
         beside_head = _touching(_one_hot(head, tokens.shape[1]))
-        has_arrived = (beside_head & is_goal).any(-1, keepdim=True)
+        has_arrived = (beside_head & is_goal).any(-1)
+        is_on_the_way = ~has_arrived.unsqueeze(-1)
         leads_to_goal = _flood(is_goal, is_open & ~beside_head)
-        ways = beside_head & is_open & _touching(leads_to_goal) & ~has_arrived
+        ways = beside_head & is_open & _touching(leads_to_goal) & is_on_the_way
         return {
-            "tokens": torch.where(is_open & has_arrived, self.FREE, tokens),
+            "tokens": torch.where(is_open & ~is_on_the_way, self.FREE, tokens),
             "head": head,
+            "has_arrived": has_arrived,
             "allowed": self._allow(ways, vocab_size),
         }
 
@@ -181,10 +187,6 @@ class MazeConstraint:
         allowed[..., self.PATH] = ways
         allowed[..., self.FREE] = ways & (ways.sum(-1, keepdim=True) > 1)  # The last stays open.
         return allowed
-
-
-def _is_decided(state: State) -> Tensor:
-    return state["tokens"] != UNDECIDED
 
 
 def _one_hot(values: Tensor, num_values: int) -> Tensor:

@@ -177,7 +177,7 @@ def decode_beam(
         state = search.place(
             _select(state, steps.parents), moving, steps.cells[moving], steps.tokens[moving]
         )
-    ranking = _ranking(search.totals(state, owners).neg(), ~_is_complete(state), owners)
+    ranking = _ranking(search.totals(state, owners).neg(), ~constraint.is_feasible(state), owners)
     return search.finish(_select(state, ranking[_is_among_first(owners[ranking], 1)]))
 
 
@@ -375,7 +375,7 @@ class _Search:
     def finish(self, state: State) -> Decoded:
         """Fill what is still open in a state with one row for each puzzle."""
         tokens = torch.where(state["tokens"] == UNDECIDED, self._best_choice, state["tokens"])
-        return _decoded(self._logits, tokens, _is_complete(state))
+        return _decoded(self._logits, tokens, self._constraint.is_feasible(state))
 
 
 class _Steps(NamedTuple):
@@ -406,10 +406,6 @@ def _all_steps(rows: Tensor, cells: Tensor, gains: Tensor, num_rows: int) -> _St
 
 def _select(state: State, rows: Tensor) -> State:
     return {name: value[rows] for name, value in state.items()}
-
-
-def _is_complete(state: State) -> Tensor:
-    return (state["tokens"] != UNDECIDED).all(-1)
 
 
 def _ranking(*keys: Tensor) -> Tensor:
