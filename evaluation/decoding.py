@@ -4,7 +4,10 @@ Given the logits the cells are independent: without a constraint the most probab
 most probable token of each cell, and samples are drawn cell by cell. A constraint
 (`evaluation.constraints`) ties the cells together. Then they are decided one by one, always the one
 whose best token is the most probable among those still allowed to it (a cell with a single token
-left comes first); each decision narrows the choice of the cells that follow.
+left is certain); each decision narrows the choice of the cells that follow.
+
+That is a search, and it solves puzzles by itself: what it answers under a constraint is no measure
+of the model. Compare with the same search on meaningless logits.
 
 Probabilities are those of softmax. For a model trained with stablemax, pass
 `stablemax_log_probs(logits)`: softmax leaves normalized log-probabilities as they are.
@@ -36,7 +39,7 @@ class Decoded(NamedTuple):
         cell_log_probs: [B, S], log-probability in nats of each cell's token under the softmax of
             the logits over the whole vocabulary: at temperature 1, before any cut or constraint,
             whatever the decoder. Cells that the puzzle fixes are included. -inf where a constraint
-            left only tokens that the logits exclude.
+            chose a token that the logits exclude.
         feasible: bool [B], whether the constraint is kept; always without one. Where it is not,
             the cells that had no token left hold their most probable one of those that an open
             cell can hold.
@@ -218,6 +221,7 @@ def safe_softmax(logits: Tensor, temperature: float = 1.0) -> Tensor:
         +inf, a row is -inf throughout (it has no distribution), or the temperature is not above 0
         and finite; says where.
     """
+    _require_temperature(temperature)
     return _tempered(_checked(logits), temperature).softmax(-1)
 
 
@@ -227,13 +231,14 @@ def _checked(logits: Tensor) -> Tensor:
         raise ValueError(f"logits of shape {list(logits.shape)}; accepted: one or more tokens last")
     if not logits.is_floating_point():
         raise ValueError(f"logits of dtype {logits.dtype}; accepted: floating point")
-    largest = logits.amax(-1)  # NaN where the row has one.
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    largest = wide.amax(-1)  # NaN where the row has one.
     if not largest.isfinite().all():
         where = (~largest.isfinite()).nonzero()[0].tolist()
         value = float(largest[tuple(where)])
         found = "no token that is not excluded by -inf" if value == -math.inf else f"a {value}"
         raise ValueError(f"logits at {where} have {found}; accepted: finite, or -inf for some")
-    return logits if logits.dtype == torch.float64 else logits.float()
+    return wide
 
 
 def _cell_logits(logits: Tensor) -> Tensor:
@@ -243,10 +248,13 @@ def _cell_logits(logits: Tensor) -> Tensor:
     return _checked(logits)
 
 
-def _tempered(scores: Tensor, temperature: float) -> Tensor:
-    """Divide the differences to the largest score by the temperature."""
+def _require_temperature(temperature: float) -> None:
     if not 0 < temperature < math.inf:
         raise ValueError(f"temperature is {temperature}; accepted: above 0 and finite")
+
+
+def _tempered(scores: Tensor, temperature: float) -> Tensor:
+    """Divide the differences to the largest score by the temperature."""
     # The smallest normal number: a subnormal one could be flushed to 0, and 0 / 0 is NaN.
     divisor = max(temperature, torch.finfo(scores.dtype).tiny)
     return (scores - scores.amax(-1, keepdim=True)) / divisor
@@ -269,6 +277,7 @@ def _sampler(
     The largest of score - log(exponential noise) is such a draw (the Gumbel-max trick), and takes
     the same noise whatever is cut.
     """
+    _require_temperature(temperature)
 
     def pick(scores: Tensor) -> Tensor:
         tempered = cut(_tempered(scores, temperature))
