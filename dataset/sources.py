@@ -147,7 +147,7 @@ def read_batches(path: Path, size: int, *, needs_rating: bool) -> Iterator[list[
                 problem = _field_problem(row, size, needs_rating)
                 if problem is None:
                     _, question, answer, rating = row
-                    number = int(rating) if rating.strip() else None
+                    number = int(rating.strip()) if rating.strip() else None
                     pending.append(CsvRow(line, question, answer, number))
                     found_any = True
                 if pending and (problem is not None or len(pending) == _ROWS_PER_BATCH):

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dataset.augmentation import NEW_TEST_STREAM
+from dataset.maze import FREE, GOAL, PATH, START, WALL
 from dataset.sudoku import are_valid_solutions
 from dataset.sudoku_generator import generate_puzzles
 from evaluation.constraints import UNDECIDED, Constraint, MazeConstraint, SudokuConstraint
@@ -442,9 +443,9 @@ def test_the_dtype_of_the_inputs_does_not_matter() -> None:
 def random_mazes(count: int, size: int, seed: int) -> Tensor:
     """Mazes with a third of walls, S and G anywhere, int64 [count, size * size]."""
     rng = np.random.default_rng(seed)
-    mazes = np.where(rng.random((count, size * size)) < 1 / 3, MAZE.WALL, MAZE.FREE)
+    mazes = np.where(rng.random((count, size * size)) < 1 / 3, WALL, FREE)
     for maze in mazes:
-        maze[rng.choice(size * size, 2, replace=False)] = MAZE.START, MAZE.GOAL
+        maze[rng.choice(size * size, 2, replace=False)] = START, GOAL
     return torch.from_numpy(mazes)
 
 
@@ -461,36 +462,36 @@ def paths_of(maze: list[int]) -> Iterator[list[int]]:
     def extend(path: list[int]) -> Iterator[list[int]]:
         for cell in neighbours(path[-1], size):
             touches = sum(other in path for other in neighbours(cell, size))
-            if maze[cell] != MAZE.WALL and cell not in path and touches == 1:
-                if maze[cell] == MAZE.GOAL:
+            if maze[cell] != WALL and cell not in path and touches == 1:
+                if maze[cell] == GOAL:
                     yield [*path, cell]
                 else:
                     yield from extend([*path, cell])
 
-    yield from extend([maze.index(MAZE.START)])
+    yield from extend([maze.index(START)])
 
 
 def draw(maze: list[int], path: list[int]) -> list[int]:
     marked = set(path[1:-1])
-    return [MAZE.PATH if cell in marked else token for cell, token in enumerate(maze)]
+    return [PATH if cell in marked else token for cell, token in enumerate(maze)]
 
 
 def can_reach_goal(maze: list[int]) -> bool:
-    size, seen = math.isqrt(len(maze)), [maze.index(MAZE.START)]
+    size, seen = math.isqrt(len(maze)), [maze.index(START)]
     for cell in seen:
-        seen += [c for c in neighbours(cell, size) if maze[c] != MAZE.WALL and c not in seen]
-    return maze.index(MAZE.GOAL) in seen
+        seen += [c for c in neighbours(cell, size) if maze[c] != WALL and c not in seen]
+    return maze.index(GOAL) in seen
 
 
 def is_valid_path(maze: list[int], answer: list[int]) -> bool:
     """Whether `answer` keeps the maze and marks nothing but one way from S to G."""
     size = math.isqrt(len(maze))
-    path, marked = [maze.index(MAZE.START)], answer.count(MAZE.PATH)
-    while path[-1] != maze.index(MAZE.GOAL):
+    path, marked = [maze.index(START)], answer.count(PATH)
+    while path[-1] != maze.index(GOAL):
         on = [
             cell
             for cell in neighbours(path[-1], size)
-            if answer[cell] in (MAZE.PATH, MAZE.START, MAZE.GOAL) and cell not in path[-2:-1]
+            if answer[cell] in (PATH, START, GOAL) and cell not in path[-2:-1]
         ]
         if len(on) != 1 or len(path) > len(maze):
             return False
@@ -510,7 +511,7 @@ def test_every_maze_gets_a_path_where_there_is_one(decode: Callable[..., Decoded
     for (maze, answer), is_reachable in zip(rows, reachable, strict=True):
         assert is_valid_path(maze, answer) == is_reachable
         # Also without a path, the rest of the maze stays.
-        allowed = {MAZE.FREE: (MAZE.FREE, MAZE.PATH)}
+        allowed = {FREE: (FREE, PATH)}
         assert all(a in allowed.get(m, (m,)) for m, a in zip(maze, answer, strict=True))
 
 
