@@ -159,7 +159,7 @@ def open_dataset(config: EvalConfig, trained: TrainedModel) -> PuzzleDataset:
     try:
         for folder in folders:
             require_folder(folder, trained.run.data)
-        return PuzzleDataset(folders, config.split)
+        return PuzzleDataset(folders, config.split, numbered_as=trained.run.data_folders("train"))
     except DatasetError as error:
         hint = "" if config.data_folders else " (the run's own; data_path=FOLDER names another)"
         raise DatasetError(f"{error}{hint}") from None

@@ -39,6 +39,7 @@ from dataset.common import (
     PuzzleDatasetMetadata,
     PuzzleSet,
     fingerprint,
+    load_metadata,
     load_split,
 )
 
@@ -80,20 +81,32 @@ class PuzzleDataset:
     published TRM loader adds up the counts without shifting, so that different puzzles share an
     embedding.) Set NAME of folder i > 0 is called NAMEi, as there.
 
+    Attributes:
+        metadata: of all folders together; its `sets` are the keys of `sets`.
+        identifier_offsets: of each folder, by how much its identifiers are shifted.
+
     Args:
         paths: folders that hold `split`/dataset.json.
         split: "train" or "test".
         check_values: also read every token once and compare the manifest's hashes; processes
             beside one that does this may do without.
+        numbered_as: the folders that a model was trained on, in their order. Folders of `paths`
+            that are among them have their identifiers shifted as there.
 
     Raises: DatasetError: names the file at fault.
     """
 
-    metadata: PuzzleDatasetMetadata  # Of all folders together; its `sets` are the keys of `sets`.
+    metadata: PuzzleDatasetMetadata
     sets: dict[str, PuzzleSet]
+    identifier_offsets: list[int]
 
     def __init__(
-        self, paths: Sequence[Path | str], split: str, *, check_values: bool = True
+        self,
+        paths: Sequence[Path | str],
+        split: str,
+        *,
+        check_values: bool = True,
+        numbered_as: Sequence[Path | str] = (),
     ) -> None:
         if not paths:
             raise DatasetError("no data path given")
@@ -104,15 +117,17 @@ class PuzzleDataset:
             _require_agreement(parts[0], metadata, split_dir / METADATA_NAME)
 
         self.sets = {}
-        offsets = np.cumsum([0, *(metadata.num_puzzle_identifiers for metadata in parts)])
+        counts = [metadata.num_puzzle_identifiers for metadata in parts]
+        offsets, num_identifiers = _identifier_offsets(paths, counts, numbered_as)
+        self.identifier_offsets = offsets
         for name in dict.fromkeys(name for metadata in parts for name in metadata.sets):
             for i, (_, sets) in enumerate(opened):
                 if name in sets:
                     key = f"{name}{i}" if i else name
                     if key in self.sets:
                         raise DatasetError(f"{self.split_dirs[i]}: there are two sets {key!r}")
-                    self.sets[key] = _with_identifiers_shifted(sets[name], int(offsets[i]))
-        self.metadata = _merge(parts, opened, tuple(self.sets), int(offsets[-1]))
+                    self.sets[key] = _with_identifiers_shifted(sets[name], offsets[i])
+        self.metadata = _merge(parts, opened, tuple(self.sets), num_identifiers)
 
     def fingerprint(self) -> str:
         """sha256 (hex) over the content of all files, in the order of the paths."""
@@ -518,6 +533,31 @@ def _require_agreement(
         expected, found = getattr(first, name), getattr(other, name)
         if found != expected:
             raise DatasetError(f"{path}: {name} is {found}, but {expected} in the first data path")
+
+
+def _identifier_offsets(
+    paths: Sequence[Path | str], counts: Sequence[int], numbered_as: Sequence[Path | str]
+) -> tuple[list[int], int]:
+    """Return by how much the identifiers of each path are shifted, and the number of them all."""
+    own = np.cumsum([0, *counts]).tolist()
+    wanted = [Path(path).resolve() for path in paths]
+    trained = [Path(path).resolve() for path in numbered_as]
+    if len(trained) < 2 or wanted == trained or max(counts) == 1:
+        return own[:-1], own[-1]
+    trained_counts = [
+        load_metadata(
+            next((path / s for s in ("train", "test") if (path / s).is_dir()), path)
+        ).num_puzzle_identifiers
+        for path in trained
+    ]
+    there = np.cumsum([0, *trained_counts]).tolist()
+    for path in wanted:
+        if path not in trained:
+            raise DatasetError(
+                f"{path}: the model was trained on several folders, and this is none of them: "
+                f"which of its puzzle embeddings belong to these puzzles is not known"
+            )
+    return [there[trained.index(path)] for path in wanted], there[-1]
 
 
 def _with_identifiers_shifted(arrays: PuzzleSet, offset: int) -> PuzzleSet:

@@ -38,6 +38,7 @@ Gather = Callable[[Any], list[Any]]
 """Takes this rank's value and returns those of all ranks, in rank order, on every rank."""
 
 _ARC_VOCABULARY = 12
+_BLANK = "<blank>"
 _MAZE_VOCABULARY = 6
 
 
@@ -140,8 +141,8 @@ class ArcEvaluator:
         ):
             raise _unsuitable(dataset, f"expected {_ARC_VOCABULARY} tokens on a square canvas")
         self._tasks: dict[str, list[TestPair]] = {}
-        names: list[str] = []
-        for split_dir in dataset.split_dirs:
+        names = [_BLANK] * metadata.num_puzzle_identifiers
+        for split_dir, offset in zip(dataset.split_dirs, dataset.identifier_offsets, strict=True):
             path = split_dir.parent / "test_puzzles.json"
             for task, pairs in parse_tasks(read_json(path), path).items():
                 if self._tasks.setdefault(task, pairs) != pairs:
@@ -149,8 +150,8 @@ class ArcEvaluator:
                         f"{path}: task {task!r} has other test pairs in another data path: "
                         "evaluate the folders one by one"
                     )
-            # PuzzleDataset shifts the identifiers of a folder by the number of those before it.
-            names += _read_identifiers(split_dir)
+            of_folder = _read_identifiers(split_dir)
+            names[offset : offset + len(of_folder)] = of_folder
         self._names = PuzzleNames(names, dataset.split_dirs[0].parent / "identifiers.json")
         for arrays in dataset.sets.values():
             self._names.check(np.unique(arrays.puzzle_identifiers).tolist())

@@ -28,7 +28,9 @@ def open_data(
     if not any((Path(path) / "test").exists() for path in config.test_paths):
         warn(f"{', '.join(config.test_paths)}: there is no test split, so nothing is evaluated")
         return train_set, None
-    test_set = PuzzleDataset(config.test_paths, "test", check_values=check_values)
+    test_set = PuzzleDataset(
+        config.test_paths, "test", check_values=check_values, numbered_as=config.train_paths
+    )
     for fact in ("vocab_size", "seq_len"):
         of_train, of_test = getattr(train_set.metadata, fact), getattr(test_set.metadata, fact)
         if of_train != of_test:

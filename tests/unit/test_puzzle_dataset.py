@@ -491,3 +491,34 @@ def test_fingerprint_covers_every_folder_in_order(tmp_path: Path) -> None:
     assert len(set(found)) == len(paths)
     assert found[0] == PuzzleDataset([str(one)], "train").fingerprint()
     assert all(len(one) == len(hashlib.sha256().hexdigest()) for one in found)
+
+
+# Folders of training and others
+
+
+def test_folders_keep_the_identifiers_that_they_were_trained_with(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("a", "b", "c")]
+    for folder in folders:
+        write(folder, all=make_set([[1], [2]]))
+        write(folder, split="test", all=make_set([[1], [2]]))
+    a, b, c = folders
+    trained = PuzzleDataset(folders, "train")
+    assert trained.identifier_offsets == [0, 50, 100]
+    for paths, offsets in (([b], [50]), ([c, a], [100, 0]), (folders, [0, 50, 100])):
+        tested = PuzzleDataset(paths, "test", numbered_as=folders)
+        assert tested.identifier_offsets == offsets
+        assert tested.metadata.num_puzzle_identifiers == 150
+        first = next(iter(tested.sets.values()))
+        assert first.puzzle_identifiers.tolist() == [offsets[0], offsets[0] + 1]
+    # One folder of training has no say about others.
+    assert PuzzleDataset([b], "test", numbered_as=[a]).identifier_offsets == [0]
+    with pytest.raises(DatasetError, match="trained on several folders, and this is none of them"):
+        PuzzleDataset([c], "test", numbered_as=[a, b])
+
+
+def test_another_folder_without_puzzle_identifiers_is_fine(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        arrays = make_set([[1], [1]], num_identifiers=1)
+        write(tmp_path / name, metadata={"num_puzzle_identifiers": 1}, all=arrays)
+    paths = [tmp_path / "a", tmp_path / "b"]
+    assert PuzzleDataset([tmp_path / "c"], "train", numbered_as=paths).identifier_offsets == [0]

@@ -391,3 +391,57 @@ def test_real_tasks_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert metadata.total_groups == 960
     assert sets["all"].num_puzzles > 960 * 30
     assert load_split(tmp_path / "out/test")[0].total_groups == 400
+
+
+# Some of the tasks, other tests
+
+
+def test_chosen_tasks_alone_are_taken(arc_tasks: Path, tmp_path: Path) -> None:
+    names = sorted(path.stem for path in (arc_tasks / "evaluation").glob("*.json"))[:1]
+    command = ["--dataset-dirs", str(arc_tasks), "--num-aug", "2", "--tasks", *names]
+    assert main([*command, "--output-dir", str(tmp_path / "some")]) == 0
+    assert list(read_json(tmp_path / "some" / "test_puzzles.json")) == names
+    found = {name.split("|||")[0] for name in read_json(tmp_path / "some" / "identifiers.json")}
+    assert found == {"<blank>", *names}
+
+
+def test_a_task_that_is_not_there_is_named(
+    arc_tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (name, *_) = sorted(path.stem for path in (arc_tasks / "evaluation").glob("*.json"))
+    command = ["--dataset-dirs", str(arc_tasks), "--tasks", name + "x"]
+    assert main([*command, "--output-dir", str(tmp_path / "none")]) == 3
+    assert f"there is no task '{name}x' in these sources; nearest: {name}" in error_line(capsys)
+
+
+@pytest.mark.parametrize("flags", [[], ["--materialize", "--no-shift"]])
+def test_demonstration_pairs_can_be_the_test(
+    arc_tasks: Path, tmp_path: Path, flags: list[str]
+) -> None:
+    command = ["--dataset-dirs", str(arc_tasks), "--num-aug", "2", *flags]
+    for pairs in ("test", "demonstration"):
+        assert main([*command, "--test-pairs", pairs, "--output-dir", str(tmp_path / pairs)]) == 0
+    usual, other = tmp_path / "test", tmp_path / "demonstration"
+    assert read_json(usual / "identifiers.json") == read_json(other / "identifiers.json")
+    for name, task in read_json(usual / "test_puzzles.json").items():
+        demonstrations = read_json(other / "test_puzzles.json")[name]
+        assert demonstrations == {"train": task["train"], "test": task["train"]}
+    train, test = (
+        load_split(other / split, check_values=True)[1]["all"] for split in ("train", "test")
+    )
+    evaluated = np.isin(train.puzzle_identifiers, test.puzzle_identifiers)
+    sizes = np.diff(train.puzzle_indices)[evaluated]
+    assert np.array_equal(sizes, np.diff(test.puzzle_indices))
+    if flags:
+        rows = np.repeat(evaluated, np.diff(train.puzzle_indices))
+        assert np.array_equal(train.inputs[rows], test.inputs)
+        assert np.array_equal(train.labels[rows], test.labels)
+
+
+def test_no_shift_is_for_what_is_materialized(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--no-shift", "--output-dir", str(tmp_path)])
+    assert stopped.value.code == 2
+    assert "--no-shift needs --materialize" in error_line(capsys)
