@@ -25,7 +25,7 @@ class AdamATan2(Optimizer):
     Attributes:
         hold: bool [] tensor or None. Where it is true, and the gradients are zero, a step changes
             nothing: not the parameters, the averages or the step count. It stays on the device, so
-                that nobody waits for it.
+            that nobody waits for it.
     """
 
     def __init__(

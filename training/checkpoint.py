@@ -2,11 +2,10 @@
 new one.
 
 A checkpoint is a folder `step_N` of safetensors and JSON files with a `MANIFEST.json` (size and
-sha256 of each). It is
-written to a hidden folder beside its place: each file is fsynced, the manifest comes last, then the
-folder is fsynced and renamed. A folder that is to go is renamed away before it is deleted. Loading
-verifies every hash and names the file that is bad. Imports no torch: whether a checkpoint exists
-and fits is known before torch is loaded.
+sha256 of each). It is written to a hidden folder beside its place: each file is fsynced, the
+manifest comes last, then the folder is fsynced and renamed. A folder that is to go is renamed away
+before it is deleted. Loading verifies every hash and names the file that is bad. Imports no torch:
+whether a checkpoint exists and fits is known before torch is loaded.
 """
 
 import hashlib

@@ -74,7 +74,7 @@ def shares_of(sums: Mapping[str, float], global_batch_size: int) -> dict[str, fl
     """Turn sums into what is reported: counted metrics by `count`, losses by the global batch size.
 
     With a count of 0 the counted metrics are left out: nothing halted, so there is nothing to
-        report.
+    report.
     """
     count = sums["count"]
     shares = {"count": count}

@@ -13,9 +13,8 @@ class SparseSignSGD:
     """w = w * (1 - lr * wd) - lr * sign(g), for the rows that the global batch touched.
 
     Gradients and identifiers of all ranks are gathered in row order, and gradients of equal
-    identifiers are added up one
-    after the other: sign turns a rounding difference near zero into a full step, so no order may be
-    left to chance. Shapes are fixed and nothing waits for the host.
+    identifiers are added up one after the other: sign turns a rounding difference near zero into a
+    full step, so no order may be left to chance. Shapes are fixed and nothing waits for the host.
 
     Args:
         embedding: the table; its `local_weights.grad` and `local_ids` belong to the last batch.

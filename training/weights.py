@@ -53,7 +53,7 @@ def load_start_weights(model: ACTLossHead, path: Path, warn: Callable[[str], Non
     """Start a model from trained weights; nothing else of the checkpoint is used.
 
     A puzzle embedding of another size knows other puzzles: every row starts as the mean of the old
-        ones, with a warning.
+    ones, with a warning.
 
     Raises:
         CheckpointError: lists the keys that are missing, unknown or of another shape.
