@@ -2,6 +2,7 @@
 line.
 """
 
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -47,9 +48,10 @@ def run_entry_point(
             )
         else:
             main(overrides)
+            _leave(0)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
-        sys.exit(130)
+        _leave(130)
     except Exception as error:
         code = exit_code(error)
         if code is None:
@@ -57,7 +59,18 @@ def run_entry_point(
         message = " ".join(str(error).split("\n"))
         if message:
             sys.stderr.write(f"{Path(sys.argv[0]).name}: {message}\n")
-        sys.exit(code)
+        _leave(code)
+
+
+def _leave(code: int) -> None:
+    """End the process. Among ranks at once: the threads of a process group can bring the
+    interpreter down while it clears up, and a run that succeeded would count as one that failed.
+    """
+    if "RANK" in os.environ:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def load_config(schema: type[SchemaT], config_name: str, overrides: Sequence[str]) -> SchemaT:
