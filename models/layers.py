@@ -193,6 +193,9 @@ class _SiluGate(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         (gate_up,) = ctx.saved_tensors
         gate, up = gate_up.chunk(2, dim=-1)
+        if torch.compiler.is_compiling():  # The compiler fuses this, and takes no views as outputs.
+            grad_gate = torch.ops.aten.silu_backward(grads[0] * up, gate)
+            return torch.cat((grad_gate, grads[0] * F.silu(gate)), dim=-1)
         grad = torch.empty_like(gate_up)
         grad_gate, grad_up = grad.chunk(2, dim=-1)
         torch.ops.aten.silu_backward.grad_input(grads[0] * up, gate, grad_input=grad_gate)
