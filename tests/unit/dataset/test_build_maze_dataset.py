@@ -235,7 +235,7 @@ def test_training_mazes_that_are_views_of_test_mazes_are_dropped(
     assert build(output, folder, "--size=4") == 0
     assert "; 3 training rows dropped that are test rows too" in capsys.readouterr().out
     inputs = split_arrays(output, "train")[1].inputs
-    assert [tokens_to_text(row) for row in inputs] == QUESTIONS[:3]
+    assert [tokens_to_text(tokens) for tokens in inputs] == QUESTIONS[:3]
     write_csv(folder / "train.csv", [row(tokens_to_text(view)) for view in views])
     assert build(output, folder, "--size=4") == 3
     assert "train.csv: no maze is left of 3" in error_line(capsys)
