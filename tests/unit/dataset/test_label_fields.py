@@ -88,7 +88,8 @@ def test_without_fields_the_file_is_the_published_one() -> None:
 
 
 def test_fields_of_numpy_numbers_are_written() -> None:
-    fields = {"moves": LabelField(np.int64(5), np.int32(2), np.uint8(3))}  # pyright: ignore[reportArgumentType]
+    numbers: list[Any] = [np.int64(5), np.int32(2), np.uint8(3)]
+    fields = {"moves": LabelField(*numbers)}
     written = json.loads(dataclasses.replace(METADATA, fields=fields).to_json())
     assert written["fields"]["moves"] == {"num_classes": 5, "channels": 2, "unknown_label": 3}
 
@@ -227,9 +228,9 @@ def test_only_what_is_asked_for_is_opened(split_dir: Path) -> None:
 def test_writing_refuses_what_reading_would_refuse(
     tmp_path: Path, fields: dict[str, np.ndarray], message: str
 ) -> None:
-    given = small_set().fields | fields if fields else {}  # pyright: ignore[reportOperatorIssue]
+    given = {**small_set().fields, **fields} if fields else {}
+    arrays = dataclasses.replace(small_set(), fields=given)
     with pytest.raises(DatasetError, match=message):
-        arrays = dataclasses.replace(small_set(), fields=given)
         write_split(tmp_path / "train", METADATA, {"all": arrays})
     assert not (tmp_path / "train").exists()
 
