@@ -15,6 +15,7 @@ batches and its own incomplete last batch dropped, as the published loaders of H
 
 The rows of lazy ARC sets are made when they are read, and those of training batches are shifted
 inside the canvas: by how much is drawn for (seed, iteration, position, row of the global batch).
+Further labels of the cells (`fields` of dataset.json) come with the rows where they are asked for.
 
 Random numbers are raw 64-bit words of Philox4x64 (Salmon et al. 2011), read at a counter made of
 (set, iteration, epoch). Numpy promises the same words from `random_raw` in all its versions, but
@@ -26,7 +27,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ from dataset.common import (
     IGNORE_LABEL_ID,
     METADATA_NAME,
     DatasetError,
+    LabelField,
     LazyArcSet,
     PuzzleDatasetMetadata,
     PuzzleSet,
@@ -53,12 +55,23 @@ class Batch:
     """The rows of one rank, always b = global_batch_size / world_size of them.
 
     inputs: int32 [b, S] token ids. labels: int32 [b, S] token ids, -100 where ignored.
-    puzzle_identifiers: int32 [b].
+    puzzle_identifiers: int32 [b]. fields: the further labels asked for, by name, int32 [b, S] or
+    [b, S, channels], -100 where unknown.
     """
 
     inputs: np.ndarray
     labels: np.ndarray
     puzzle_identifiers: np.ndarray
+    fields: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All arrays by name, the fields beside the others."""
+        return {
+            "inputs": self.inputs,
+            "labels": self.labels,
+            "puzzle_identifiers": self.puzzle_identifiers,
+            **self.fields,
+        }
 
 
 @dataclass(frozen=True)
@@ -79,15 +92,19 @@ class PuzzleDataset:
     Several folders must agree in vocabulary, sequence length, pad, ignore and blank ids. The
     identifiers of each folder are shifted by the number of identifiers of those before it. (The
     published TRM loader adds up the counts without shifting, so that different puzzles share an
-    embedding.) Set NAME of folder i > 0 is called NAMEi, as there.
+    embedding.) Set NAME of folder i > 0 is called NAMEi, as there. Fields that not all folders
+    declare alike count as absent.
 
     Attributes:
         metadata: of all folders together; its `sets` are the keys of `sets`.
         identifier_offsets: of each folder, by how much its identifiers are shifted.
+        fields: names of the label fields that are read.
 
     Args:
         paths: folders that hold `split`/dataset.json.
         split: "train" or "test".
+        fields: names of the further labels that batches shall hold (None: none); each folder must
+            declare them.
         check_values: also read every token once and compare the manifest's hashes; processes
             beside one that does this may do without.
         numbered_as: the folders that a model was trained on, in their order. Folders of `paths`
@@ -99,22 +116,28 @@ class PuzzleDataset:
     metadata: PuzzleDatasetMetadata
     sets: dict[str, PuzzleSet]
     identifier_offsets: list[int]
+    fields: tuple[str, ...]
 
     def __init__(
         self,
         paths: Sequence[Path | str],
         split: str,
         *,
+        fields: Sequence[str] | None = None,
         check_values: bool = True,
         numbered_as: Sequence[Path | str] = (),
     ) -> None:
         if not paths:
             raise DatasetError("no data path given")
+        self.fields = tuple(dict.fromkeys(fields or ()))
         self.split_dirs = [Path(path) / split for path in paths]
-        opened = [load_split(path, check_values=check_values) for path in self.split_dirs]
+        opened = [
+            load_split(path, fields=self.fields, check_values=check_values)
+            for path in self.split_dirs
+        ]
         parts = [metadata for metadata, _ in opened]
         for metadata, split_dir in zip(parts, self.split_dirs, strict=True):
-            _require_agreement(parts[0], metadata, split_dir / METADATA_NAME)
+            _require_agreement(parts[0], metadata, self.fields, split_dir / METADATA_NAME)
 
         self.sets = {}
         counts = [metadata.num_puzzle_identifiers for metadata in parts]
@@ -141,7 +164,7 @@ class PuzzleDataset:
         identifiers: np.ndarray,
         shifts: np.ndarray | None = None,
     ) -> Batch:
-        """Read rows of a set as a batch; ignored labels become -100.
+        """Read rows of a set as a batch; ignored labels and unknown values of fields become -100.
 
         Args: shifts: uint64, for each row of a lazy set the random word that moves its grids inside
             the canvas (0 does not, as None); the other sets take none.
@@ -149,13 +172,28 @@ class PuzzleDataset:
         arrays = self.sets[set_name]
         if isinstance(arrays, LazyArcSet):
             # Imported here because it loads the compiler: only who reads such a set waits for it.
-            from dataset.arc_lazy import read_rows
+            from dataset.arc_lazy import colour_pixels, read_rows
 
-            return Batch(*read_rows(arrays, rows, shifts), identifiers)
+            inputs, labels = read_rows(arrays, rows, shifts)
+            # Pixels are the only field that such a set can declare.
+            derived = {name: colour_pixels(labels) for name in self.fields}
+            return Batch(inputs, labels, identifiers, derived)
         labels = arrays.labels[rows].astype(np.int32)
         if self.metadata.ignore_label_id is not None:
             labels[labels == self.metadata.ignore_label_id] = IGNORE_LABEL_ID
-        return Batch(arrays.inputs[rows].astype(np.int32), labels, identifiers)
+        stored = {
+            name: self._read_field(name, arrays.fields[name][rows], labels) for name in self.fields
+        }
+        return Batch(arrays.inputs[rows].astype(np.int32), labels, identifiers, stored)
+
+    def _read_field(self, name: str, values: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        is_unknown = labels == IGNORE_LABEL_ID
+        unknown_label = self.metadata.fields[name].unknown_label
+        if unknown_label is not None:
+            is_unknown |= labels == unknown_label
+        read = values.astype(np.int32)
+        read[is_unknown] = IGNORE_LABEL_ID
+        return read
 
 
 class TrainBatches:
@@ -262,8 +300,8 @@ class EvalBatches:
 
     Yields (set_name, batch, count, start): this rank's slice of the global batch that holds rows
     [start, start + count) of the set. Where a set does not fill its last batch, it is padded with
-    rows of pad_id, labels -100 and blank_identifier_id: tell them by their labels or by `count`,
-    never by the identifier, which real puzzles may have.
+    rows of pad_id, labels and fields -100, and blank_identifier_id: tell them by their labels or by
+    `count`, never by the identifier, which real puzzles may have.
 
     Args:
         max_examples: take the first rows of each set only (None: all).
@@ -315,6 +353,10 @@ class EvalBatches:
             _pad_rows(batch.inputs, missing, metadata.pad_id),
             _pad_rows(batch.labels, missing, IGNORE_LABEL_ID),
             _pad_rows(batch.puzzle_identifiers, missing, metadata.blank_identifier_id),
+            {
+                name: _pad_rows(values, missing, IGNORE_LABEL_ID)
+                for name, values in batch.fields.items()
+            },
         )
 
 
@@ -527,12 +569,26 @@ def _pad_rows(array: np.ndarray, missing: int, value: int) -> np.ndarray:
 
 
 def _require_agreement(
-    first: PuzzleDatasetMetadata, other: PuzzleDatasetMetadata, path: Path
+    first: PuzzleDatasetMetadata,
+    other: PuzzleDatasetMetadata,
+    label_fields: Sequence[str],
+    path: Path,
 ) -> None:
     for name in ("vocab_size", "seq_len", "pad_id", "ignore_label_id", "blank_identifier_id"):
         expected, found = getattr(first, name), getattr(other, name)
         if found != expected:
             raise DatasetError(f"{path}: {name} is {found}, but {expected} in the first data path")
+    for name in label_fields:
+        expected, found = _as_read(first.fields[name]), _as_read(other.fields[name])
+        if found != expected:
+            raise DatasetError(
+                f"{path}: fields.{name} is {found.to_json()}, but {expected.to_json()} in the first"
+                " data path"
+            )
+
+
+def _as_read(declared: LabelField) -> LabelField:
+    return dataclasses.replace(declared, derived=False)
 
 
 def _identifier_offsets(
@@ -574,6 +630,10 @@ def _merge(
     puzzles = [sum(arrays.num_puzzles for arrays in sets.values()) for _, sets in opened]
     means = [metadata.mean_puzzle_examples for metadata in parts]
     examples = sum(mean * count for mean, count in zip(means, puzzles, strict=True))
+    fields = [
+        {name: _as_read(declared) for name, declared in metadata.fields.items()}
+        for metadata in parts
+    ]
     return dataclasses.replace(
         parts[0],
         sets=set_names,
@@ -583,4 +643,9 @@ def _merge(
         total_puzzles=sum(puzzles),
         # Of one folder, exactly what its file says: the length of the schedule depends on it.
         mean_puzzle_examples=means[0] if len(means) == 1 else examples / max(1, sum(puzzles)),
+        fields={
+            name: declared
+            for name, declared in fields[0].items()
+            if all(other.get(name) == declared for other in fields)
+        },
     )

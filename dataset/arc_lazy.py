@@ -18,6 +18,16 @@ from dataset.compiled import compiled
 
 _UNSHIFTED_STREAM = 18
 
+ARC_PALETTE = (
+    *("#000000", "#0074D9", "#FF4136", "#2ECC40", "#FFDC00"),
+    *("#AAAAAA", "#F012BE", "#FF851B", "#7FDBFF", "#870C25"),
+)
+"""Colours 0 to 9 as ARC's own site shows them."""
+
+# By token; those of padding and border are unknown.
+_PIXELS = np.full((ARC_FIRST_COLOUR_TOKEN + len(ARC_PALETTE), 3), IGNORE_LABEL_ID, np.int32)
+_PIXELS[ARC_FIRST_COLOUR_TOKEN:] = [list(bytes.fromhex(colour[1:])) for colour in ARC_PALETTE]
+
 
 def read_rows(
     arrays: LazyArcSet, rows: np.ndarray | slice, shifts: np.ndarray | None = None
@@ -62,6 +72,21 @@ def draw_rows(
         inputs,
         labels,
     )
+
+
+def colour_pixels(labels: np.ndarray) -> np.ndarray:
+    """Return red, green and blue of each cell's colour, the field `dataset.common.ARC_PIXELS`.
+
+    Args: labels: integer [b, cells] tokens of ARC, or -100.
+
+    Returns: int32 [b, cells, 3], 0 to 255; -100 where the token is no colour.
+    """
+    return np.take(_PIXELS, labels, axis=0, mode="clip")
+
+
+def stored_pixels(labels: np.ndarray) -> np.ndarray:
+    """Return the same for a file, uint8: 0 where the token, of uint8 labels, is no colour."""
+    return np.maximum(_PIXELS, 0).astype(np.uint8)[labels]
 
 
 def unshifted_rows(arrays: LazyArcSet, seed: int) -> np.ndarray:

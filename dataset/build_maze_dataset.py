@@ -6,8 +6,8 @@
 
 The first is the published command line. `dataset.common` describes what is written. Each training
 maze makes one group: the original and, with --aug, its seven other views. Every puzzle holds one
-example and has the identifier 0. The same command gives the same bytes, wherever they are written
-to.
+example and has the identifier 0. The field `actions` holds the move along the answer's path in each
+cell. The same command gives the same bytes, wherever they are written to.
 """
 
 import argparse
@@ -31,6 +31,7 @@ from dataset.augmentation import (
 from dataset.command_line import Parser, command_of, integer, progress, require_room, run
 from dataset.common import (
     DatasetError,
+    LabelField,
     PuzzleDatasetMetadata,
     PuzzleSet,
     atomic_build,
@@ -41,12 +42,14 @@ from dataset.common import (
 )
 from dataset.maze import (
     CHARACTERS,
+    NUM_ACTIONS,
     PATH,
     START,
     VOCAB_SIZE,
     WALL,
     are_mazes,
     grid_size,
+    path_actions,
     path_lengths,
     solve,
     text_to_tokens,
@@ -356,7 +359,7 @@ def build(options: Options) -> str:
         # Generated in here, where it is known that DIR can be written: a search takes minutes.
         source = source or generated_source(options)
         rows = len(source.train.ratings) * options.num_views + len(source.test.ratings)
-        require_room(directory, 2 * rows * options.size**2, _REMEDY)
+        require_room(directory, 3 * rows * options.size**2, _REMEDY)
         for split, puzzles, num_views in (
             ("train", source.train, options.num_views),
             ("test", source.test, 1),
@@ -395,6 +398,7 @@ def _write_mazes(split_dir: Path, puzzles: Puzzles, num_views: int, options: Opt
         mean_puzzle_examples=1.0,
         sets=("all",),
         total_puzzles=num_puzzles,
+        fields={"actions": LabelField(NUM_ACTIONS)},
     )
     arrays = PuzzleSet(
         inputs=inputs,
@@ -402,6 +406,7 @@ def _write_mazes(split_dir: Path, puzzles: Puzzles, num_views: int, options: Opt
         puzzle_identifiers=np.zeros(num_puzzles, dtype=np.int32),
         puzzle_indices=np.arange(num_puzzles + 1, dtype=np.int32),
         group_indices=np.arange(0, num_puzzles + 1, num_views, dtype=np.int32),
+        fields={"actions": path_actions(labels)},
     )
     write_split(split_dir, metadata, {"all": arrays})
 

@@ -9,6 +9,8 @@
         SET__puzzle_identifiers.npy   int32 [puzzles]
         SET__puzzle_indices.npy       int32 [puzzles + 1]        offsets into the examples
         SET__group_indices.npy        int32 [groups + 1]         offsets into the puzzles
+        SET__NAME.npy                 uint8 [examples, seq_len] or [examples, seq_len, channels]
+                                      a further label of each cell, where dataset.json has one
 
 A group is one original puzzle with its augmentations, a puzzle is one augmentation of it, and a
 puzzle holds one or several examples. This is the published format of HRM (arXiv:2506.21734); on
@@ -35,8 +37,8 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +69,14 @@ _STORED_DTYPES = {
     "group_indices": np.int32,
     "source_indices": np.int32,
 }
+_OPTIONAL_KEYS = ("total_puzzles", "format", "fields")
 _LAZY_ARC_FACTS = {"pad_id": 0, "ignore_label_id": 0, "vocab_size": 12, "seq_len": 900}
 _NUM_VIEWS = 8
 _COLOUR_BITS = sum(1 << colour for colour in range(1, 10))
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+# Without `__`, so that no set and field share a file with another set and field.
+_LABEL_FIELD_NAME = re.compile(r"(?=.{1,100}\Z)[a-z][a-z0-9]*(_[a-z0-9]+)*")
+_MAX_CLASSES, _MAX_CHANNELS = 256, 256
 _INTEGER_DTYPE = re.compile(r"[<>|=]?[iu][1248]")
 _MAX_HEADER_BYTES = 10_000
 _MAX_JSON_BYTES = 64 * 2**20
@@ -85,6 +91,41 @@ class DatasetError(ValueError):
 
 
 @dataclass(frozen=True)
+class LabelField:
+    """A further label of each cell, as `fields` of dataset.json declares it.
+
+    A cell whose label is ignored has none, nor one whose label is `unknown_label`: IGNORE_LABEL_ID
+    stands there when it is read.
+
+    num_classes: values are 0 to num_classes - 1, at most 256. channels: values of each cell, which
+    have an axis of their own; 0 is one value without that axis. unknown_label: a token, or None.
+    derived: there is no file, the values are made from the labels when they are read (ARC_PIXELS in
+    the format "lazy_arc" alone). The metadata that holds it checks it.
+    """
+
+    num_classes: int
+    channels: int = 0
+    unknown_label: int | None = None
+    derived: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The value in dataset.json; what has its default is left out."""
+        values: dict[str, Any] = {"num_classes": int(self.num_classes)}
+        if self.channels:
+            values["channels"] = int(self.channels)
+        if self.unknown_label is not None:
+            values["unknown_label"] = int(self.unknown_label)
+        if self.derived:
+            values["derived"] = True
+        return values
+
+
+ARC_PIXELS_NAME = "pixels"
+ARC_PIXELS = LabelField(num_classes=256, channels=3, unknown_label=ARC_BORDER_TOKEN)
+"""Red, green and blue of the label's colour in the palette of ARC; unknown outside the grid."""
+
+
+@dataclass(frozen=True)
 class PuzzleDatasetMetadata:
     """What `dataset.json` says about one split.
 
@@ -92,7 +133,8 @@ class PuzzleDatasetMetadata:
     in cells, blank_identifier_id and num_puzzle_identifiers are about puzzle identifiers.
     total_groups, total_puzzles (None in sets of the older format) and mean_puzzle_examples
     (examples per puzzle) are over all sets of the split. format is None for the published format,
-    or "lazy_arc".
+    or "lazy_arc". fields are the further labels of each cell, by name; in the format "lazy_arc" all
+    are derived, elsewhere none.
 
     Raises: DatasetError: a field has the wrong type or is out of range.
     """
@@ -108,6 +150,7 @@ class PuzzleDatasetMetadata:
     sets: tuple[str, ...]
     total_puzzles: int | None = None
     format: str | None = None
+    fields: Mapping[str, LabelField] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "seq_len", "num_puzzle_identifiers"):
@@ -142,17 +185,46 @@ class PuzzleDatasetMetadata:
                         f"{name} is {getattr(self, name)}, expected {expected} in the format"
                         f" {LAZY_ARC}"
                     )
+        self._check_fields()
+
+    def _check_fields(self) -> None:
+        for name, declared in self.fields.items():
+            if not _LABEL_FIELD_NAME.fullmatch(name) or name in LAZY_ARC_FIELDS:
+                raise DatasetError(
+                    f"field name {name!r}, expected words of small letters and digits joined by"
+                    f" '_', and none of {', '.join(LAZY_ARC_FIELDS)}"
+                )
+            key = f"fields.{name}"
+            _require_integer(f"{key}.num_classes", declared.num_classes, 1, _MAX_CLASSES)
+            _require_integer(f"{key}.channels", declared.channels, 0, _MAX_CHANNELS)
+            if declared.unknown_label is not None:
+                limit = self.vocab_size - 1
+                _require_integer(f"{key}.unknown_label", declared.unknown_label, 0, limit)
+            if not isinstance(declared.derived, bool):
+                raise DatasetError(f"{key}.derived is {declared.derived!r}, expected true or false")
+            if self.format == LAZY_ARC:
+                expected = replace(ARC_PIXELS, derived=True)
+                if name != ARC_PIXELS_NAME or declared != expected:
+                    raise DatasetError(
+                        f"{key} is {declared.to_json()}, but the format {LAZY_ARC} has only"
+                        f" {ARC_PIXELS_NAME} {expected.to_json()}"
+                    )
+            elif declared.derived:
+                raise DatasetError(f"{key} is derived, accepted only in the format {LAZY_ARC}")
 
     def to_json(self) -> str:
-        """The text of `dataset.json`; `total_puzzles` and `format` are left out when None."""
+        """The text of `dataset.json`; what is None or has no entries is left out, but for
+        `ignore_label_id`.
+        """
         values: dict[str, Any] = asdict(self)
         for name, value in values.items():
             if isinstance(value, np.integer):
                 values[name] = int(value)
         values["mean_puzzle_examples"] = float(self.mean_puzzle_examples)
         values["sets"] = list(self.sets)
-        for name in ("total_puzzles", "format"):
-            if values[name] is None:
+        values["fields"] = {name: declared.to_json() for name, declared in self.fields.items()}
+        for name in _OPTIONAL_KEYS:
+            if values[name] is None or values[name] == {}:
                 del values[name]
         return json.dumps(values, indent=2) + "\n"
 
@@ -164,10 +236,11 @@ class PuzzleDatasetMetadata:
         """
         values = _parse_json_object(text, source)
         known = {field.name for field in fields(cls)}
-        missing = sorted(known - {"total_puzzles", "format"} - values.keys())
+        missing = sorted(known - set(_OPTIONAL_KEYS) - values.keys())
         if missing:
             raise DatasetError(f"{source}: missing {', '.join(missing)}")
         try:
+            values["fields"] = _parse_label_fields(values.get("fields", {}))
             return cls(**{name: value for name, value in values.items() if name in known})
         except DatasetError as error:
             raise DatasetError(f"{source}: {error}") from None
@@ -181,6 +254,8 @@ class PuzzleSet:
     puzzle_identifiers: integer [puzzles].
     puzzle_indices: integer [puzzles + 1]; puzzle p holds examples puzzle_indices[p] to [p + 1].
     group_indices: integer [groups + 1]; group g holds puzzles group_indices[g] to [g + 1].
+    fields: the further labels by name, uint8 [examples, seq_len] or [examples, seq_len, channels],
+        memory-mapped when read from disk; derived ones are not among them.
     """
 
     inputs: np.ndarray
@@ -188,6 +263,7 @@ class PuzzleSet:
     puzzle_identifiers: np.ndarray
     puzzle_indices: np.ndarray
     group_indices: np.ndarray
+    fields: Mapping[str, np.ndarray] = field(default_factory=dict, kw_only=True)
 
     @property
     def num_examples(self) -> int:
@@ -237,53 +313,79 @@ def load_metadata(split_dir: Path) -> PuzzleDatasetMetadata:
 
 
 def load_set(
-    split_dir: Path, set_name: str, metadata: PuzzleDatasetMetadata, *, check_values: bool = True
+    split_dir: Path,
+    set_name: str,
+    metadata: PuzzleDatasetMetadata,
+    *,
+    fields: Collection[str] | None = None,
+    check_values: bool = True,
 ) -> PuzzleSet:
-    """Open one set: inputs and labels mapped read-only, the small arrays in memory.
+    """Open one set: inputs, labels and fields mapped read-only, the small arrays in memory.
 
     File sizes, headers, dtypes, shapes, offsets and identifiers are always checked; `check_values`
     also reads every token and label once.
+
+    Args: fields: the further labels that the set shall have and whose values are checked (None: all
+        that have a file).
 
     Raises: DatasetError: the first thing that is wrong, with the file, row and value.
     """
     split_dir = Path(split_dir)
     _require_plain_name(set_name)
     paths = _array_paths(split_dir, set_name, metadata)
-    arrays = {field: _map_array(path) for field, path in paths.items()}
-    for field in arrays.keys() - {"inputs", "labels"}:
-        arrays[field] = np.array(arrays[field])
+    arrays = {name: _map_array(path) for name, path in paths.items()}
+    for name in arrays.keys() - {"inputs", "labels"}:
+        arrays[name] = np.array(arrays[name])
     if metadata.format is None:
-        loaded = PuzzleSet(**arrays)
+        field_paths = _field_paths(split_dir, set_name, metadata)
+        further = {name: _map_array(path) for name, path in field_paths.items()}
+        loaded = PuzzleSet(**arrays, fields=further)
         _check_set(loaded, metadata, paths, check_values=check_values)
+        _check_field_shapes(loaded, metadata, field_paths)
+        if fields is not None:
+            loaded = replace(loaded, fields={name: further[name] for name in fields})
+        if check_values:
+            _check_field_values(loaded, metadata, field_paths)
         return loaded
     path = split_dir.parent / AUGMENTATIONS_NAME
     by_identifier = _map_array(path)
     _check_augmentations(by_identifier, metadata.num_puzzle_identifiers, path)
-    lazy = LazyArcSet(**arrays, augmentations=by_identifier[:0])
+    lazy = LazyArcSet(**arrays, fields={}, augmentations=by_identifier[:0])
     _check_set(lazy, metadata, paths, check_values=check_values)
     # One row for each puzzle: the identifiers of several folders are renumbered when they join.
     return replace(lazy, augmentations=by_identifier[lazy.puzzle_identifiers])
 
 
 def load_split(
-    split_dir: Path, *, check_values: bool = True
+    split_dir: Path, *, fields: Collection[str] | None = None, check_values: bool = True
 ) -> tuple[PuzzleDatasetMetadata, dict[str, PuzzleSet]]:
     """Open all sets of a split, and check that they agree with `dataset.json` and the manifest.
 
     With `check_values` every token and label is read once, and, where DIR/manifest.json exists, the
     sha256 of every file of the split is compared with it: then no flipped bit goes unseen.
 
-    Raises: DatasetError: names the file at fault.
+    Args: fields: the further labels to open, by name (None: all). Of the others only the file's
+        size, dtype and shape are checked.
+
+    Raises: DatasetError: names the file at fault, or dataset.json where it declares no such field.
     """
     split_dir = Path(split_dir)
     metadata = load_metadata(split_dir)
+    wanted = metadata.fields if fields is None else fields
+    for name in wanted:
+        if name not in metadata.fields:
+            raise DatasetError(
+                f"{split_dir / METADATA_NAME}: declares no field {name!r}, but"
+                f" {', '.join(metadata.fields) or 'none'}"
+            )
+    stored = [name for name in wanted if not metadata.fields[name].derived]
     sets = {
-        name: load_set(split_dir, name, metadata, check_values=check_values)
+        name: load_set(split_dir, name, metadata, fields=stored, check_values=check_values)
         for name in metadata.sets
     }
     _check_totals(metadata, sets, split_dir / METADATA_NAME)
     if check_values:
-        _check_manifest(split_dir, metadata)
+        _check_manifest(split_dir, metadata, stored)
     return metadata, sets
 
 
@@ -317,7 +419,7 @@ def file_sha256(path: Path) -> str:
 def write_split(
     split_dir: Path, metadata: PuzzleDatasetMetadata, sets: Mapping[str, PuzzleSet]
 ) -> None:
-    """Write one split in the published format: inputs and labels as uint8, the rest as int32.
+    """Write one split: inputs, labels and further labels as uint8, the rest as int32.
 
     Everything is checked first, as on reading; each file is fsynced. The folder is created. Of lazy
     sets all but their augmentations is written: see `write_augmentations`.
@@ -331,12 +433,22 @@ def write_split(
         if isinstance(arrays, LazyArcSet) != (metadata.format == LAZY_ARC):
             raise DatasetError(f"{split_dir}: set {name} has another format than its metadata")
         _check_set(arrays, metadata, _array_paths(split_dir, name, metadata), check_values=True)
+        field_paths = _field_paths(split_dir, name, metadata)
+        if arrays.fields.keys() != field_paths.keys():
+            raise DatasetError(
+                f"{split_dir}: set {name} has the fields {sorted(arrays.fields)}, announced are"
+                f" {sorted(field_paths)}"
+            )
+        _check_field_shapes(arrays, metadata, field_paths)
+        _check_field_values(arrays, metadata, field_paths)
     _check_totals(metadata, sets, split_dir / METADATA_NAME)
 
     split_dir.mkdir(parents=True, exist_ok=True)
     for name, arrays in sets.items():
-        for field, path in _array_paths(split_dir, name, metadata).items():
-            _write_array(path, getattr(arrays, field), _STORED_DTYPES[field])
+        for part, path in _array_paths(split_dir, name, metadata).items():
+            _write_array(path, getattr(arrays, part), _STORED_DTYPES[part])
+        for part, path in _field_paths(split_dir, name, metadata).items():
+            _write_array(path, arrays.fields[part], np.uint8)
     _write_bytes(split_dir / METADATA_NAME, metadata.to_json().encode())
     _fsync_directory(split_dir)
 
@@ -436,13 +548,13 @@ def _check_set(
     *,
     check_values: bool,
 ) -> None:
-    for field in paths:
-        array, num_dims = getattr(arrays, field), 2 if field in ("inputs", "labels") else 1
+    for name, path in paths.items():
+        array, num_dims = getattr(arrays, name), 2 if name in ("inputs", "labels") else 1
         if array.dtype.kind not in "iu":
-            raise DatasetError(f"{paths[field]}: dtype {array.dtype}, expected an integer type")
+            raise DatasetError(f"{path}: dtype {array.dtype}, expected an integer type")
         if array.ndim != num_dims:
             raise DatasetError(
-                f"{paths[field]}: shape {list(array.shape)}, expected {num_dims} dimension(s)"
+                f"{path}: shape {list(array.shape)}, expected {num_dims} dimension(s)"
             )
     if arrays.inputs.shape[1] != metadata.seq_len:
         raise DatasetError(
@@ -475,11 +587,31 @@ def _check_set(
         )
 
 
+def _check_field_shapes(
+    arrays: PuzzleSet, metadata: PuzzleDatasetMetadata, paths: Mapping[str, Path]
+) -> None:
+    for name, path in paths.items():
+        channels, array = metadata.fields[name].channels, arrays.fields[name]
+        if array.dtype != np.uint8:
+            raise DatasetError(f"{path}: dtype {array.dtype}, expected uint8")
+        expected = [arrays.num_examples, metadata.seq_len, *([channels] if channels else [])]
+        if list(array.shape) != expected:
+            raise DatasetError(f"{path}: shape {list(array.shape)}, expected {expected}")
+
+
+def _check_field_values(
+    arrays: PuzzleSet, metadata: PuzzleDatasetMetadata, paths: Mapping[str, Path]
+) -> None:
+    for name, array in arrays.fields.items():
+        rows = array.reshape(len(array), math.prod(array.shape[1:]))
+        _check_range(rows, metadata.fields[name].num_classes, None, paths[name], "value")
+
+
 def _check_sources(arrays: LazyArcSet, paths: Mapping[str, Path]) -> None:
-    for field in ("inputs", "labels"):
-        dtype = getattr(arrays, field).dtype
+    for name in ("inputs", "labels"):
+        dtype = getattr(arrays, name).dtype
         if dtype != np.uint8:
-            raise DatasetError(f"{paths[field]}: dtype {dtype}, expected uint8")
+            raise DatasetError(f"{paths[name]}: dtype {dtype}, expected uint8")
     path = paths["source_indices"]
     _check_offsets(arrays.source_indices, len(arrays.inputs), path, "stored examples")
     if len(arrays.source_indices) != arrays.num_groups + 1:
@@ -602,19 +734,40 @@ def _check_totals(
         )
 
 
-def _check_manifest(split_dir: Path, metadata: PuzzleDatasetMetadata) -> None:
+def _check_manifest(
+    split_dir: Path, metadata: PuzzleDatasetMetadata, label_fields: Collection[str]
+) -> None:
     path = split_dir.parent / MANIFEST_NAME
     if not path.exists():
         return
     listed = _parse_json_object(_read_small_file(path), path).get("files")
     if not isinstance(listed, dict):
         raise DatasetError(f"{path}: files is {type(listed).__name__}, expected an object")
-    for file in _split_files(split_dir, metadata):
+    for file in _split_files(split_dir, metadata, label_fields):
         expected = listed.get(file.relative_to(split_dir.parent).as_posix())
         if expected is None:
             raise DatasetError(f"{path}: does not list {file}")
         if file_sha256(file) != expected:
             raise DatasetError(f"{file}: its sha256 is not the one in {path}; build the set again")
+
+
+def _parse_label_fields(values: Any) -> dict[str, LabelField]:
+    if not isinstance(values, dict):
+        raise DatasetError(f"fields is {values!r}, expected an object")
+    known = sorted(field.name for field in fields(LabelField))
+    parsed = {}
+    for name, declared in values.items():
+        if not isinstance(declared, dict) or "num_classes" not in declared:
+            raise DatasetError(
+                f"fields.{name} is {declared!r}, expected an object with num_classes"
+            )
+        unknown = sorted(declared.keys() - set(known))
+        if unknown:
+            raise DatasetError(
+                f"fields.{name} has the key {unknown[0]!r}; accepted: {', '.join(known)}"
+            )
+        parsed[name] = LabelField(**declared)
+    return parsed
 
 
 def _require_integer(name: str, value: Any, low: int, high: int) -> None:
@@ -648,13 +801,29 @@ def _array_paths(
     split_dir: Path, set_name: str, metadata: PuzzleDatasetMetadata
 ) -> dict[str, Path]:
     stored = SET_FIELDS if metadata.format is None else LAZY_ARC_FIELDS
-    return {field: split_dir / f"{set_name}__{field}.npy" for field in stored}
+    return {name: split_dir / f"{set_name}__{name}.npy" for name in stored}
 
 
-def _split_files(split_dir: Path, metadata: PuzzleDatasetMetadata) -> list[Path]:
+def _field_paths(
+    split_dir: Path, set_name: str, metadata: PuzzleDatasetMetadata
+) -> dict[str, Path]:
+    return {
+        name: split_dir / f"{set_name}__{name}.npy"
+        for name, declared in metadata.fields.items()
+        if not declared.derived
+    }
+
+
+def _split_files(
+    split_dir: Path, metadata: PuzzleDatasetMetadata, label_fields: Collection[str] | None = None
+) -> list[Path]:
+    """Files of a split; of its further labels only those named (None: all)."""
     files = [split_dir / METADATA_NAME]
     for name in metadata.sets:
         files += _array_paths(split_dir, name, metadata).values()
+        for part, path in _field_paths(split_dir, name, metadata).items():
+            if label_fields is None or part in label_fields:
+                files.append(path)
     if metadata.format == LAZY_ARC:
         files.append(split_dir.parent / AUGMENTATIONS_NAME)
     return files

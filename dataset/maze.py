@@ -16,6 +16,9 @@ CHARACTERS = "# SGo"
 WALL, FREE, START, GOAL, PATH = range(1, len(CHARACTERS) + 1)
 VOCAB_SIZE = len(CHARACTERS) + 1
 
+NUM_ACTIONS = 5
+"""None, down, left, right and up."""
+
 _TOKEN_OF_BYTE = np.zeros(256, dtype=np.uint8)
 _TOKEN_OF_BYTE[list(CHARACTERS.encode())] = range(1, VOCAB_SIZE)
 _BYTE_OF_TOKEN = np.frombuffer(("?" + CHARACTERS).encode(), dtype=np.uint8)
@@ -121,6 +124,26 @@ def path_lengths(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.
     moves, least_moves = (np.empty(len(mazes), dtype=np.int64) for _ in range(2))
     check_mazes(mazes, drawn, size, moves, least_moves)
     return moves, least_moves
+
+
+def path_actions(labels: np.ndarray) -> np.ndarray:
+    """Tell for each cell of a drawn path how it goes on towards G.
+
+    Args: labels: integer [N, cells] tokens, each row with a path as `check_paths` accepts it.
+
+    Returns: uint8 [N, cells]: on S and the `o` cells the move to the next cell, 1 down, 2 left, 3
+        right, 4 up; 0 on G and beside the path.
+
+    Raises: ValueError: not square, or a row has no such path; it names the first.
+    """
+    from dataset.maze_kernels import path_moves  # loads the compiler: only who asks waits
+
+    _, size = _checked(np.where(labels == PATH, FREE, labels))
+    actions = np.zeros(labels.shape, dtype=np.uint8)
+    bad = path_moves(np.ascontiguousarray(labels, dtype=np.uint8), size, actions)
+    if bad < len(labels):
+        raise ValueError(f"label {bad} draws no path from S to G")
+    return actions
 
 
 def _checked(inputs: np.ndarray) -> tuple[np.ndarray, int]:

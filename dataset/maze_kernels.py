@@ -144,6 +144,30 @@ def check_mazes(inputs, preds, size, drawn_moves, least_moves):
                 least_moves[row] = _search(inputs[row], size, parents, queue)
 
 
+@compiled
+def path_moves(labels, size, actions):
+    """Write down how drawn paths go; `dataset.maze.path_actions` says what is written.
+
+    Args: labels: uint8 [N, cells].  actions: uint8 [N, cells], zeros, receives the moves.
+
+    Returns: the first row that is no path, or N.
+    """
+    for row in range(len(labels)):
+        tokens = labels[row]
+        if _drawn_moves(tokens, size) < 0:
+            return row
+        previous = -1
+        cell = _find(tokens, START)
+        while tokens[cell] != GOAL:
+            for direction in range(4):
+                other = _neighbour(cell, direction, size)
+                if other >= 0 and other != previous and tokens[other] >= START:
+                    actions[row, cell] = direction + 1
+                    previous, cell = cell, other
+                    break
+    return len(labels)
+
+
 # Generator
 
 

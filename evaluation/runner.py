@@ -107,12 +107,7 @@ def _answered_rows(batch: Batch, step: LossOutput, count: int) -> AnsweredRows:
 
 
 def _on_device(batch: Batch, device: torch.device) -> Examples:
-    arrays = {
-        "inputs": batch.inputs,
-        "labels": batch.labels,
-        "puzzle_identifiers": batch.puzzle_identifiers,
-    }
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    tensors = {name: torch.from_numpy(array) for name, array in batch.arrays().items()}
     if device.type == "cuda":
         return {
             name: tensor.pin_memory().to(device, non_blocking=True)

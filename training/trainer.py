@@ -403,12 +403,7 @@ class Trainer:
         return {"inputs": cells, "labels": cells.clone(), "puzzle_identifiers": ids}
 
     def _on_device(self, batch: Batch) -> Examples:
-        arrays = {
-            "inputs": batch.inputs,
-            "labels": batch.labels,
-            "puzzle_identifiers": batch.puzzle_identifiers,
-        }
-        return {name: self._to_device(array) for name, array in arrays.items()}
+        return {name: self._to_device(array) for name, array in batch.arrays().items()}
 
     def _exploration(self) -> Exploration:
         arch = self.config.arch

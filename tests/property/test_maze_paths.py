@@ -5,7 +5,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataset.augmentation import augment_mazes, maze_keys
-from dataset.maze import FREE, GOAL, PATH, START, WALL, check_paths, path_lengths, solve
+from dataset.maze import (
+    FREE,
+    GOAL,
+    PATH,
+    START,
+    WALL,
+    check_paths,
+    path_actions,
+    path_lengths,
+    solve,
+)
 
 
 @st.composite
@@ -67,6 +77,25 @@ def test_the_solvers_answer_is_a_shortest_path(maze: np.ndarray):
     valid, shortest = check_paths(maze, labels)
     assert valid[0] == shortest[0] == (moves[0] > 0)
     assert (labels == PATH).sum() == max(moves[0] - 1, 0)
+
+
+@settings(deadline=None)
+@given(mazes())
+def test_actions_walk_the_answer_in_every_view(maze: np.ndarray):
+    labels, moves = solve(maze)
+    if moves[0] < 0:
+        return
+    size = int(labels.shape[1] ** 0.5)
+    steps = {1: size, 2: -1, 3: 1, 4: -size}
+    views = augment_mazes(labels)
+    for drawing, actions in zip(views, path_actions(views), strict=True):
+        cell, walked = int(np.flatnonzero(drawing == START)[0]), []
+        while drawing[cell] != GOAL:
+            walked.append(cell)
+            cell += steps[int(actions[cell])]
+        assert len(walked) == moves[0]
+        assert set(walked) == set(np.flatnonzero((drawing == PATH) | (drawing == START)).tolist())
+        assert sorted(walked) == np.flatnonzero(actions).tolist()
 
 
 @settings(deadline=None)

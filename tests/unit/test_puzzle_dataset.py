@@ -66,17 +66,16 @@ def row_numbers(batch: Batch) -> np.ndarray:
 
 def joined(batches: Sequence[Batch]) -> Batch:
     """One batch from the slices of all ranks."""
-    return Batch(
-        *(
-            np.concatenate([getattr(batch, field.name) for batch in batches])
-            for field in dataclasses.fields(Batch)
-        )
-    )
+    slices = [batch.arrays() for batch in batches]
+    whole = {name: np.concatenate([arrays[name] for arrays in slices]) for name in slices[0]}
+    named = {name: whole.pop(name) for name in ("inputs", "labels", "puzzle_identifiers")}
+    return Batch(**named, fields=whole)
 
 
 def assert_same(first: Batch, second: Batch) -> None:
-    for field in dataclasses.fields(Batch):
-        one, other = getattr(first, field.name), getattr(second, field.name)
+    assert first.arrays().keys() == second.arrays().keys()
+    for name, one in first.arrays().items():
+        other = second.arrays()[name]
         assert one.dtype == other.dtype == np.int32
         np.testing.assert_array_equal(one, other)
 

@@ -118,6 +118,29 @@ def test_both_formats_hold_the_same_examples(lazy_arc: Path, materialized_arc: P
     assert not (materialized_arc / "augmentations.npy").exists()
 
 
+def test_pixels_are_declared_and_written_when_asked_for(
+    arc_tasks: Path, lazy_arc: Path, materialized_arc: Path, tmp_path: Path
+) -> None:
+    flags = ["--num-aug=6", "--materialize", "--pixels", f"--output-dir={tmp_path / 'out'}"]
+    assert main(["--dataset-dirs", str(arc_tasks), *flags]) == 0
+    assert "--pixels" in read_json(tmp_path / "out/manifest.json")["command"]
+    declared = {"num_classes": 256, "channels": 3, "unknown_label": 1}
+    for split, examples in (("train", 98), ("test", 21)):
+        metadata, sets = load_split(tmp_path / "out" / split)
+        assert json.loads(metadata.to_json())["fields"] == {"pixels": declared}
+        assert sets["all"].fields["pixels"].shape == (examples, 900, 3)
+        lazy = read_json(lazy_arc / split / "dataset.json")
+        assert lazy["fields"] == {"pixels": declared | {"derived": True}}
+        assert not list(lazy_arc.glob("*/*pixels*"))
+        assert "fields" not in read_json(materialized_arc / split / "dataset.json")
+    with_pixels, without = tree(tmp_path / "out"), tree(materialized_arc)
+    assert with_pixels.keys() - without.keys() == {
+        f"{split}/all__pixels.npy" for split in ("train", "test")
+    }
+    for name in without.keys() - {"manifest.json", "train/dataset.json", "test/dataset.json"}:
+        assert with_pixels[name] == without[name]
+
+
 def test_materialized_training_examples_are_shifted_but_for_one(materialized_arc: Path) -> None:
     arrays = load_split(materialized_arc / "train")[1]["all"]
     is_shifted = arrays.inputs[:, 0] < 2
@@ -323,6 +346,7 @@ def test_published_command_lines() -> None:
         ("--dataset-dirs", "expected at least one argument"),
         ("--subsets a b --output-dir x", "the test set 'evaluation' is none of the subsets a, b"),
         ("--test-set-name2 b --output-dir x", "'b' is none of the subsets training, evaluation"),
+        ("--pixels", "--pixels needs --materialize; otherwise pixels are derived"),
     ],
 )
 def test_wrong_flags_are_answered_with_a_line(

@@ -105,11 +105,14 @@ def test_a_folder_becomes_the_published_format(folder: Path, output: Path):
         "mean_puzzle_examples": 1.0,
         "sets": ["all"],
         "total_puzzles": 3,
+        "fields": {"actions": {"num_classes": 5}},
     }
     assert train.inputs.shape == train.labels.shape == (3, metadata.seq_len)
     assert train.inputs[0].tolist() == [3, 2, 2, 2, 1, 2, 1, 2, 1, 2, 1, 2, 2, 2, 2, 4]
     assert train.labels[0].tolist() == [3, 5, 2, 2, 1, 5, 1, 2, 1, 5, 1, 2, 2, 5, 5, 4]
     assert [tokens_to_text(inputs) for inputs in train.inputs] == QUESTIONS[:3]
+    assert train.fields["actions"].dtype == np.uint8
+    assert train.fields["actions"][0].tolist() == [3, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 3, 3, 0]
     assert train.puzzle_identifiers.tolist() == [0] * 3
     assert train.group_indices.tolist() == train.puzzle_indices.tolist() == [0, 1, 2, 3]
     assert json.loads((output / "identifiers.json").read_text()) == ["<blank>"]
@@ -135,6 +138,21 @@ def test_views_turn_inputs_and_labels_together_and_train_only(folder: Path, outp
             turned = dihedral_view(train.labels[8 * number].reshape(4, 4), view)
             assert train.labels[8 * number + view].tolist() == turned.reshape(-1).tolist()
     assert split_arrays(output, "test")[1].num_examples == 1
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_actions_lead_from_start_to_goal_in_every_view(folder: Path, output: Path, split: str):
+    assert build(output, folder, "--size=4", "--aug") == 0
+    dataset = PuzzleDataset([output], split, fields=["actions"])
+    for _, batch, count, _ in EvalBatches(dataset, global_batch_size=8):
+        for labels, actions in zip(batch.labels, batch.fields["actions"][:count], strict=False):
+            cell = labels.tolist().index(3)
+            walked = []
+            while labels[cell] != 4:
+                walked.append(cell)
+                cell += {1: 4, 2: -1, 3: 1, 4: -4}[int(actions[cell])]
+            assert sorted(walked) == np.flatnonzero((labels == 3) | (labels == 5)).tolist()
+            assert np.flatnonzero(actions).tolist() == sorted(walked)
 
 
 def test_the_loader_reads_it(folder: Path, output: Path):

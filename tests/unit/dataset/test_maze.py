@@ -13,6 +13,7 @@ from dataset.maze import (
     are_mazes,
     check_paths,
     grid_size,
+    path_actions,
     path_lengths,
     solve,
     text_to_tokens,
@@ -217,6 +218,37 @@ def test_predictions_out_of_range_are_not_valid(token: int):
     preds = tokens("S   /o   /o## /oooG").astype(np.int64)
     preds[0, 4] = token
     assert check_paths(tokens(MAZE), preds)[0].tolist() == [False]
+
+
+def test_actions_are_the_moves_along_the_path():
+    drawings = ["So#/#o /Go ", "ooG/o# /S# ", "GoS/   /   "]
+    assert path_actions(tokens(*drawings)).tolist() == [
+        [3, 1, 0, 0, 1, 0, 0, 2, 0],
+        [3, 3, 0, 4, 0, 0, 4, 0, 0],
+        [0, 2, 2, 0, 0, 0, 0, 0, 0],
+    ]
+
+
+def test_actions_take_any_integers_and_no_rows():
+    labels = tokens("SG/  ").astype(np.int64)
+    actions = path_actions(labels)
+    assert actions.dtype == np.uint8
+    assert actions.tolist() == [[3, 0, 0, 0]]
+    assert path_actions(labels[:0]).shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("drawing", "reason"),
+    [
+        ("S G/   /   ", "label 1 draws no path"),
+        ("SoG/o  /   ", "label 1 draws no path"),
+        ("SoG/   /o  ", "label 1 draws no path"),
+        ("SoG/   /  S", "input 1 is no maze"),
+    ],
+)
+def test_actions_need_a_path(drawing: str, reason: str):
+    with pytest.raises(ValueError, match=reason):
+        path_actions(tokens("SoG/   /   ", drawing))
 
 
 def test_no_rows():

@@ -1,0 +1,273 @@
+"""Further label fields on disk: declared, written, read back, and nothing damaged is read."""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dataset.common import (
+    ARC_PIXELS,
+    DatasetError,
+    LabelField,
+    PuzzleDatasetMetadata,
+    PuzzleSet,
+    fingerprint,
+    load_set,
+    load_split,
+    write_manifest,
+    write_split,
+)
+
+METADATA = PuzzleDatasetMetadata(
+    pad_id=0,
+    ignore_label_id=0,
+    blank_identifier_id=0,
+    vocab_size=7,
+    seq_len=4,
+    num_puzzle_identifiers=1,
+    total_groups=3,
+    mean_puzzle_examples=1.0,
+    sets=("all",),
+    total_puzzles=3,
+    fields={"moves": LabelField(5), "rgb": LabelField(256, channels=3, unknown_label=1)},
+)
+DECLARED = {"moves": {"num_classes": 5}, "rgb": {"num_classes": 256, "channels": 3}}
+DECLARED["rgb"]["unknown_label"] = 1
+LAZY_PIXELS = {"num_classes": 256, "channels": 3, "unknown_label": 1, "derived": True}
+
+
+def small_set() -> PuzzleSet:
+    cells = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    return PuzzleSet(
+        inputs=cells % 7,
+        labels=(cells + 3) % 7,
+        puzzle_identifiers=np.zeros(3, int),
+        puzzle_indices=np.arange(4),
+        group_indices=np.arange(4),
+        fields={"moves": cells % 5, "rgb": (cells[..., None] * 20 + np.arange(3)).astype(np.uint8)},
+    )
+
+
+@pytest.fixture
+def split_dir(tmp_path: Path) -> Path:
+    write_split(tmp_path / "train", METADATA, {"all": small_set()})
+    return tmp_path / "train"
+
+
+def with_manifest(split_dir: Path) -> Path:
+    write_manifest(split_dir.parent, command="build", seed=1, sources={}, counts={})
+    return split_dir
+
+
+def declare(split_dir: Path, fields: Any) -> Path:
+    path = split_dir / "dataset.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"fields": fields}))
+    return path
+
+
+# Metadata
+
+
+def test_declared_fields_survive_json() -> None:
+    written = json.loads(METADATA.to_json())
+    assert written["fields"] == DECLARED
+    assert PuzzleDatasetMetadata.from_json(METADATA.to_json(), "x") == METADATA
+    sizes = {name: (one.num_classes, one.channels) for name, one in METADATA.fields.items()}
+    assert sizes == {"moves": (5, 0), "rgb": (256, 3)}
+
+
+def test_without_fields_the_file_is_the_published_one() -> None:
+    plain = dataclasses.replace(METADATA, fields={})
+    assert "fields" not in json.loads(plain.to_json())
+    assert PuzzleDatasetMetadata.from_json(plain.to_json(), "x").fields == {}
+
+
+def test_fields_of_numpy_numbers_are_written() -> None:
+    numbers: list[Any] = [np.int64(5), np.int32(2), np.uint8(3)]
+    fields = {"moves": LabelField(*numbers)}
+    written = json.loads(dataclasses.replace(METADATA, fields=fields).to_json())
+    assert written["fields"]["moves"] == {"num_classes": 5, "channels": 2, "unknown_label": 3}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (["moves"], "fields is ['moves'], expected an object"),
+        (None, "fields is None"),
+        ({"moves": 5}, "fields.moves is 5, expected an object with num_classes"),
+        ({"moves": {"channels": 1}}, "expected an object with num_classes"),
+        ({"moves": {"num_classes": 5, "chanels": 3}}, "fields.moves has the key 'chanels'"),
+        ({"moves": {"num_classes": 0}}, "fields.moves.num_classes is 0, expected"),
+        ({"moves": {"num_classes": 257}}, "fields.moves.num_classes is 257"),
+        ({"moves": {"num_classes": True}}, "fields.moves.num_classes is True"),
+        ({"moves": {"num_classes": 5, "channels": -1}}, "fields.moves.channels is -1"),
+        ({"moves": {"num_classes": 5, "channels": None}}, "fields.moves.channels is None"),
+        ({"moves": {"num_classes": 5, "unknown_label": 7}}, "fields.moves.unknown_label is 7"),
+        ({"moves": {"num_classes": 5, "derived": 1}}, "fields.moves.derived is 1, expected true"),
+        ({"moves": {"num_classes": 5, "derived": True}}, "fields.moves is derived, accepted only"),
+        ({"inputs": {"num_classes": 5}}, "field name 'inputs'"),
+        ({"source_indices": {"num_classes": 5}}, "field name 'source_indices'"),
+        ({"../moves": {"num_classes": 5}}, "field name '../moves'"),
+        ({"a/b": {"num_classes": 5}}, "field name 'a/b'"),
+        ({"a__b": {"num_classes": 5}}, "field name 'a__b'"),
+        ({"_a": {"num_classes": 5}}, "field name '_a'"),
+        ({"a\n": {"num_classes": 5}}, "field name 'a\\n'"),
+        ({"": {"num_classes": 5}}, "field name ''"),
+        ({"a" * 101: {"num_classes": 5}}, "field name 'aaa"),
+    ],
+)
+def test_wrong_declarations_are_named(split_dir: Path, fields: Any, message: str) -> None:
+    path = declare(split_dir, fields)
+    with pytest.raises(DatasetError) as caught:
+        load_split(split_dir)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+
+
+# Arrays
+
+
+def test_fields_are_written_and_read_back(split_dir: Path) -> None:
+    metadata, sets = load_split(split_dir)
+    assert metadata == METADATA
+    assert list(sets["all"].fields) == ["moves", "rgb"]
+    for name, values in small_set().fields.items():
+        read = sets["all"].fields[name]
+        assert read.dtype == np.uint8
+        assert not read.flags.writeable
+        np.testing.assert_array_equal(read, values)
+        np.testing.assert_array_equal(np.load(split_dir / f"all__{name}.npy"), values)
+
+
+def test_an_empty_set_may_have_fields(tmp_path: Path) -> None:
+    empty = PuzzleSet(
+        *(np.zeros((0, 4), int) for _ in range(2)),
+        *(np.zeros(length, int) for length in (0, 1, 1)),
+        fields={"moves": np.zeros((0, 4), np.uint8), "rgb": np.zeros((0, 4, 3), np.uint8)},
+    )
+    facts: dict[str, Any] = {"total_groups": 0, "total_puzzles": 0, "mean_puzzle_examples": 0.0}
+    write_split(tmp_path / "test", dataclasses.replace(METADATA, **facts), {"all": empty})
+    assert load_split(tmp_path / "test")[1]["all"].fields["rgb"].shape == (0, 4, 3)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def resave(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path], None]:
+    return lambda path: np.save(path, change(np.load(path)))
+
+
+@pytest.mark.parametrize("name", ["moves", "rgb"])
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (Path.unlink, "No such file"),
+        (cut, "the file is damaged"),
+        (resave(lambda values: values.astype(np.int32)), "dtype int32, expected uint8"),
+        (resave(lambda values: values.astype(np.float32)), "dtype '<f4'"),
+        (resave(lambda values: values[:-1]), "shape [2, 4"),
+        (resave(lambda values: values[:, 1:]), "shape [3, 3"),
+        (resave(lambda values: values[..., None]), "1], expected [3, 4"),
+    ],
+)
+@pytest.mark.parametrize("fields", [None, ()])
+def test_damaged_files_are_named_whether_they_are_asked_for_or_not(
+    split_dir: Path, name: str, damage: Callable, message: str, fields: tuple[str, ...] | None
+) -> None:
+    damage(split_dir / f"all__{name}.npy")
+    with pytest.raises(DatasetError) as caught:
+        load_split(split_dir, fields=fields, check_values=False)
+    assert str(caught.value).startswith(f"{split_dir / f'all__{name}.npy'}: ")
+    assert message in str(caught.value)
+
+
+def test_values_out_of_range_are_named_where_they_are_asked_for(split_dir: Path) -> None:
+    values = small_set().fields["moves"].copy()
+    values[2, 1] = 5
+    np.save(split_dir / "all__moves.npy", values)
+    with pytest.raises(DatasetError, match=r"all__moves\.npy: value 5 in row 2, expected 0 to 4"):
+        load_split(split_dir)
+    assert list(load_split(split_dir, fields=["rgb"])[1]["all"].fields) == ["rgb"]
+    assert load_split(split_dir, check_values=False)[1]["all"].fields["moves"][2, 1] == 5
+
+
+def test_values_of_channels_are_checked_too(split_dir: Path) -> None:
+    declare(split_dir, DECLARED | {"rgb": {"num_classes": 200, "channels": 3}})
+    with pytest.raises(DatasetError, match=r"all__rgb\.npy: value 20\d in row 2, expected 0 to 19"):
+        load_split(split_dir)
+
+
+def test_a_field_that_is_not_declared_is_no_field(split_dir: Path) -> None:
+    for fields in (["pixels"], ["moves", "inputs"]):
+        with pytest.raises(DatasetError, match=r"dataset\.json: declares no field '.*moves, rgb"):
+            load_split(split_dir, fields=fields)
+
+
+def test_only_what_is_asked_for_is_opened(split_dir: Path) -> None:
+    opened = load_set(split_dir, "all", METADATA, fields=["rgb"])
+    assert list(opened.fields) == ["rgb"]
+    assert load_set(split_dir, "all", METADATA, fields=[]).fields == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, r"set all has the fields \[\], announced are \['moves', 'rgb'\]"),
+        ({"other": np.zeros((3, 4), np.uint8)}, r"has the fields \['moves', 'other', 'rgb'\]"),
+        ({"moves": np.full((3, 4), 5, np.uint8)}, r"all__moves\.npy: value 5 in row 0"),
+        ({"moves": np.zeros((3, 4), int)}, r"all__moves\.npy: dtype int64, expected uint8"),
+        ({"rgb": np.zeros((3, 4), np.uint8)}, r"all__rgb\.npy: shape \[3, 4\], expected \[3, 4, 3"),
+    ],
+)
+def test_writing_refuses_what_reading_would_refuse(
+    tmp_path: Path, fields: dict[str, np.ndarray], message: str
+) -> None:
+    given = {**small_set().fields, **fields} if fields else {}
+    arrays = dataclasses.replace(small_set(), fields=given)
+    with pytest.raises(DatasetError, match=message):
+        write_split(tmp_path / "train", METADATA, {"all": arrays})
+    assert not (tmp_path / "train").exists()
+
+
+def test_manifest_and_fingerprint_cover_fields(split_dir: Path) -> None:
+    with_manifest(split_dir)
+    first = fingerprint(split_dir)
+    for name in ("moves", "rgb"):
+        path = split_dir / f"all__{name}.npy"
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        assert fingerprint(split_dir) != first
+        with pytest.raises(DatasetError, match=rf"all__{name}\.npy: its sha256 is not the one"):
+            load_split(split_dir)
+        load_split(split_dir, fields=[])
+        path.write_bytes(content)
+    assert fingerprint(split_dir) == first
+    assert load_split(split_dir)[1]["all"].fields.keys() == {"moves", "rgb"}
+
+
+# Derived
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"pixels": ARC_PIXELS.to_json()}, "fields.pixels is {'num_classes': 256, 'channels': 3"),
+        ({"colours": LAZY_PIXELS}, "fields.colours is"),
+        ({"pixels": LAZY_PIXELS | {"num_classes": 10}}, "fields.pixels is {'num_classes': 10"),
+    ],
+)
+def test_lazy_sets_have_derived_pixels_alone(
+    lazy_arc: Path, tmp_path: Path, fields: dict[str, Any], message: str
+) -> None:
+    folder = shutil.copytree(lazy_arc, tmp_path / "lazy")
+    path = declare(folder / "train", fields)
+    with pytest.raises(DatasetError) as caught:
+        load_split(folder / "train")
+    assert str(caught.value).startswith(f"{path}: {message}")
+    assert "but the format lazy_arc has only pixels" in str(caught.value)

@@ -1,0 +1,236 @@
+"""Further label fields in batches: of the same rows as the labels, and only where asked for."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataset.arc_lazy import ARC_PALETTE
+from dataset.build_arc_dataset import main as build_arc
+from dataset.common import (
+    DatasetError,
+    LabelField,
+    PuzzleDatasetMetadata,
+    PuzzleSet,
+    write_split,
+)
+from puzzle_dataset import Batch, EvalBatches, PuzzleDataset, TrainBatches
+
+FIELDS = {"moves": LabelField(5), "rgb": LabelField(256, channels=3, unknown_label=1)}
+SIZES = np.array([2, 1, 3, 1, 1])  # Examples of each puzzle.
+
+
+def write(folder: Path, fields: dict[str, LabelField] | None = None) -> Path:
+    """Rows whose labels and fields can be computed from the inputs; label 0 is ignored."""
+    declared = FIELDS if fields is None else fields
+    num_examples = int(SIZES.sum())
+    inputs = np.random.default_rng(0).integers(2, 9, (num_examples, 6))
+    metadata = PuzzleDatasetMetadata(
+        pad_id=0,
+        ignore_label_id=0,
+        blank_identifier_id=0,
+        vocab_size=9,
+        seq_len=6,
+        num_puzzle_identifiers=6,
+        total_groups=len(SIZES),
+        mean_puzzle_examples=num_examples / len(SIZES),
+        sets=("all",),
+        total_puzzles=len(SIZES),
+        fields=declared,
+    )
+    values = {"moves": moves_of(inputs), "rgb": rgb_of(inputs)}
+    arrays = PuzzleSet(
+        inputs,
+        labels_of(inputs),
+        np.arange(1, 6),
+        np.concatenate([[0], np.cumsum(SIZES)]),
+        np.arange(6),
+        fields={name: values[name].astype(np.uint8) for name in declared},
+    )
+    write_split(folder / "train", metadata, {"all": arrays})
+    return folder
+
+
+def labels_of(inputs: np.ndarray) -> np.ndarray:
+    return inputs % 4
+
+
+def moves_of(inputs: np.ndarray) -> np.ndarray:
+    return inputs * 3 % 5
+
+
+def rgb_of(inputs: np.ndarray) -> np.ndarray:
+    return inputs[..., None] * np.array([1, 10, 28])
+
+
+def first_rows(batch: Batch, count: int) -> Batch:
+    arrays = {name: values[:count] for name, values in batch.arrays().items()}
+    plain = [arrays.pop(name) for name in ("inputs", "labels", "puzzle_identifiers")]
+    return Batch(*plain, arrays)
+
+
+def require_fields_of_rows(batch: Batch) -> None:
+    ignored = labels_of(batch.inputs) == 0
+    border = labels_of(batch.inputs) == 1
+    np.testing.assert_array_equal(batch.labels == -100, ignored)
+    moves = np.where(ignored, -100, moves_of(batch.inputs))
+    np.testing.assert_array_equal(batch.fields["moves"], moves)
+    rgb = np.where((ignored | border)[..., None], -100, rgb_of(batch.inputs))
+    np.testing.assert_array_equal(batch.fields["rgb"], rgb)
+    assert all(values.dtype == np.int32 for values in batch.fields.values())
+
+
+def test_training_batches_hold_the_fields_of_their_rows(tmp_path: Path) -> None:
+    dataset = PuzzleDataset([write(tmp_path)], "train", fields=["moves", "rgb"])
+    ranks = [
+        TrainBatches(
+            dataset, seed=1, global_batch_size=4, epochs_per_iter=9, rank=rank, world_size=2
+        )
+        for rank in (0, 1)
+    ]
+    seen = [batch for batches in ranks for _, batch in batches.iterate(0)]
+    assert len(seen) > 10
+    for batch in seen:
+        assert batch.fields["rgb"].shape == (2, 6, 3)
+        require_fields_of_rows(batch)
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_padded_rows_have_no_values(tmp_path: Path, world_size: int) -> None:
+    dataset = PuzzleDataset([write(tmp_path)], "train", fields=["moves", "rgb"])
+    padded = 0
+    for rank in range(world_size):
+        batches = EvalBatches(dataset, global_batch_size=6, rank=rank, world_size=world_size)
+        for _, batch, count, _ in batches:
+            width = batches.local_batch_size
+            real = min(max(0, count - rank * width), width)
+            assert [len(values) for values in batch.arrays().values()] == [width] * 5
+            require_fields_of_rows(first_rows(batch, real))
+            for values in batch.fields.values():
+                assert (values[real:] == -100).all()
+                assert values.dtype == np.int32
+            padded += width - real
+    assert padded == 4
+
+
+def test_only_what_is_asked_for_is_read(tmp_path: Path) -> None:
+    folder = write(tmp_path)
+    for asked, found in (
+        (None, ()),
+        ([], ()),
+        (["rgb"], ("rgb",)),
+        (["rgb", "moves", "rgb"], ("rgb", "moves")),
+    ):
+        dataset = PuzzleDataset([folder], "train", fields=asked)
+        assert dataset.fields == found
+        assert dataset.metadata.fields == FIELDS
+        assert tuple(dataset.sets["all"].fields) == found
+        _, batch, _, _ = next(iter(EvalBatches(dataset, global_batch_size=3)))
+        assert tuple(batch.fields) == found
+        assert tuple(batch.arrays()) == ("inputs", "labels", "puzzle_identifiers", *found)
+
+
+def test_arrays_are_the_batch_by_name() -> None:
+    inputs, labels, ids, values = (np.zeros(n, np.int32) for n in range(4))
+    plain = Batch(inputs, labels, ids)
+    assert plain.fields == {}
+    assert plain.arrays().keys() == {"inputs", "labels", "puzzle_identifiers"}
+    arrays = Batch(inputs, labels, ids, {"moves": values}).arrays()
+    assert arrays["inputs"] is inputs
+    assert arrays["labels"] is labels
+    assert arrays["puzzle_identifiers"] is ids
+    assert arrays["moves"] is values
+
+
+# Several folders
+
+
+def test_folders_share_the_fields_that_all_declare_alike(tmp_path: Path) -> None:
+    one = write(tmp_path / "one")
+    two = write(tmp_path / "two", {"rgb": FIELDS["rgb"]})
+    three = write(tmp_path / "three", {"moves": LabelField(6), "rgb": FIELDS["rgb"]})
+    for others in ([two], [three], [two, three]):
+        joined = PuzzleDataset([one, *others], "train", fields=["rgb"])
+        assert joined.metadata.fields == {"rgb": FIELDS["rgb"]}
+        for _, batch in TrainBatches(
+            joined, seed=0, global_batch_size=3, epochs_per_iter=2
+        ).iterate(0):
+            assert batch.fields["rgb"].shape == (3, 6, 3)
+
+
+def test_folders_that_disagree_about_what_is_asked_for_are_refused(tmp_path: Path) -> None:
+    one = write(tmp_path / "one")
+    two = write(tmp_path / "two", {"rgb": FIELDS["rgb"]})
+    three = write(tmp_path / "three", {"moves": LabelField(6)})
+    with pytest.raises(
+        DatasetError, match=r"two/train/dataset\.json: declares no field 'moves', but rgb"
+    ):
+        PuzzleDataset([one, two], "train", fields=["moves"])
+    with pytest.raises(DatasetError, match=r"three/train/dataset\.json: fields\.moves is .*6.*5"):
+        PuzzleDataset([one, three], "train", fields=["moves"])
+    plain = write(tmp_path / "plain", {})
+    with pytest.raises(DatasetError, match="declares no field 'moves', but none"):
+        PuzzleDataset([plain], "train", fields=["moves"])
+
+
+# Pixels of ARC
+
+
+@pytest.fixture(scope="module")
+def arc_pixels(arc_tasks: Path) -> Path:
+    """`arc_tasks` as `materialized_arc`, with pixels."""
+    output = arc_tasks.with_name("pixels")
+    arguments = ["--dataset-dirs", str(arc_tasks), f"--output-dir={output}", "--num-aug=6"]
+    assert build_arc([*arguments, "--materialize", "--pixels"]) == 0
+    return output
+
+
+def colours_of(labels: np.ndarray) -> np.ndarray:
+    """Cell by cell, by the definition."""
+    pixels = np.full((*labels.shape, 3), -100)
+    for at, label in np.ndenumerate(labels):
+        if label >= 2:
+            colour = ARC_PALETTE[label - 2]
+            pixels[at] = [int(colour[first : first + 2], 16) for first in (1, 3, 5)]
+    return pixels
+
+
+def test_pixels_are_the_colours_of_the_labels(lazy_arc: Path, arc_pixels: Path) -> None:
+    for folder in (lazy_arc, arc_pixels):
+        dataset = PuzzleDataset([folder], "train", fields=["pixels"])
+        batches = TrainBatches(dataset, seed=3, global_batch_size=8, epochs_per_iter=4)
+        seen = [batch for _, batch in batches.iterate(0)]
+        assert len(seen) > 3
+        for batch in seen:
+            pixels = batch.fields["pixels"]
+            assert (pixels.dtype, pixels.shape) == (np.int32, (8, 900, 3))
+            np.testing.assert_array_equal(pixels, colours_of(batch.labels))
+            assert (batch.labels == 1).any()
+
+
+def test_both_formats_give_the_same_pixels(lazy_arc: Path, arc_pixels: Path) -> None:
+    lazy, stored = (
+        list(EvalBatches(PuzzleDataset([folder], "test", fields=["pixels"]), global_batch_size=8))
+        for folder in (lazy_arc, arc_pixels)
+    )
+    assert len(lazy) == 3
+    for (_, batch, *_), (_, other, *_) in zip(lazy, stored, strict=True):
+        np.testing.assert_array_equal(batch.fields["pixels"], other.fields["pixels"])
+    joined = PuzzleDataset([arc_pixels, lazy_arc], "test", fields=["pixels"])
+    assert not joined.metadata.fields["pixels"].derived
+    assert joined.read("all1", slice(0, 2), np.zeros(2, np.int32)).fields["pixels"].max() == 255
+
+
+def test_lazy_pixels_are_derived_only_when_asked_for(lazy_arc: Path) -> None:
+    dataset = PuzzleDataset([lazy_arc], "train")
+    assert "pixels" in dataset.metadata.fields
+    assert dataset.read("all", slice(0, 2), np.zeros(2, np.int32)).fields == {}
+
+
+def test_shifts_move_pixels_with_the_labels(lazy_arc: Path) -> None:
+    dataset = PuzzleDataset([lazy_arc], "train", fields=["pixels"])
+    rows, words = np.arange(20), np.random.Philox(1).random_raw(20)
+    moved = dataset.read("all", rows, np.zeros(20, np.int32), words)
+    at_home = dataset.read("all", rows, np.zeros(20, np.int32))
+    assert (moved.labels != at_home.labels).any()
+    np.testing.assert_array_equal(moved.fields["pixels"], colours_of(moved.labels))
