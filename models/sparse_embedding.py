@@ -54,3 +54,8 @@ class CastedSparseEmbedding(nn.Module):
             self.local_weights.copy_(self.weights[ids])
             self.local_ids.copy_(ids)
         return self.local_weights.to(self.dtype)
+
+    def rows_in_use(self, ids: Tensor) -> Tensor:
+        """Return again what `forward` returned for these ids."""
+        rows = self.local_weights if self.training else self.weights[ids]
+        return rows.to(self.dtype)

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from models.act import ACTCarry, Examples, Exploration
 from models.config import DataFacts
-from models.losses import COUNTED_METRICS, LOSS_METRICS, ACTLossHead, LossOutput
+from models.losses import ACTLossHead, LossOutput
 from puzzle_dataset import Batch, TrainBatches
 from training.checkpoint import (
     CARRY,
@@ -144,7 +144,7 @@ class Trainer:
         self.carry = model.initial_carry(self._empty_examples())
         self.block = MetricBlock(
             config.log_interval,
-            names=("count", *COUNTED_METRICS, *(n for n in LOSS_METRICS if self._has_loss(n))),
+            names=model.metric_names,
             replicated=tuple(f"train/grad_norm/{group.name}" for group in self.groups),
             global_batch_size=config.global_batch_size,
             ranks=ranks,
@@ -389,9 +389,6 @@ class Trainer:
 
     def _averaged(self) -> AbstractContextManager[None]:
         return self.average.in_place_of_weights() if self.average else nullcontext()
-
-    def _has_loss(self, name: str) -> bool:
-        return name != "q_continue_loss" or self.model.model.learns_continue
 
     def _empty_examples(self) -> Examples:
         rows, device = self.batches.local_batch_size, self.ranks.device

@@ -65,7 +65,16 @@ def working_on(carry: ACTCarry) -> list[int]:
 def build(
     *q: tuple[list[float], list[float]], halt_max_steps: int = 4, learns_continue: bool = True
 ) -> ACT:
-    return ACT(Scripted(*q), halt_max_steps=halt_max_steps, learns_continue=learns_continue).train()
+    inner = Scripted(*q)
+    rule = HaltingRule(compares=learns_continue)
+    act = ACT(
+        inner,
+        inner.read,
+        halt_max_steps=halt_max_steps,
+        learns_continue=learns_continue,
+        rule=rule,
+    )
+    return act.train()
 
 
 def test_the_first_step_takes_every_row_and_resets_every_state() -> None:

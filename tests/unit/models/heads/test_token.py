@@ -98,8 +98,7 @@ def slow(head: Projection, x: Tensor, p: Tensor) -> Tensor:
             out = (coarse.exp()[cluster] / coarse.exp().sum() * inside).log()
         else:
             softmax = projection.softmax
-            head = softmax.head.weight @ x
-            shares = head.exp() / head.exp().sum()
+            shares = (softmax.head.weight @ x).softmax(0)
             if v < 4:
                 out = shares[v].log()
             else:
