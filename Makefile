@@ -8,7 +8,7 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-hard test test-slow check format bench clean
+.PHONY: help setup demo demo-hard demo-arc test test-slow check format bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ demo: $(READY) ## Train HRM on generated 9 x 9 Sudoku, evaluate and solve: about
 
 demo-hard: $(READY) ## The same with 27 to 34 clues: about 12 minutes on 2 cores
 	@sh scripts/demo.sh $(PY) sudoku_demo_hard
+
+demo-arc: $(READY) ## Learn ten ARC tasks and score the votes over their augmentations: about 5 minutes on 2 cores
+	@sh scripts/demo_arc.sh $(PY)
 
 test: $(READY) ## Run the quick tests: a few minutes on 2 cores
 	$(PYTEST)

@@ -19,8 +19,10 @@ from typing import Any
 
 from dataset.common import DatasetError
 from evaluation.config import EvalConfig
+from evaluation.evaluators import Evaluator, Findings, build_evaluators, finish
 from evaluation.metrics import SetResult
-from evaluation.report import as_json, pooled, table
+from evaluation.report import as_json, findings_as_json, findings_table, pooled, table
+from models.config import EvaluatorName
 from puzzle_dataset import PuzzleDataset
 from training.checkpoint import write_atomically
 from training.composition import load_config, run_entry_point
@@ -37,22 +39,27 @@ def main(overrides: list[str]) -> None:
     batch_size = global_batch_size(config, trained, int(os.environ.get("WORLD_SIZE", "1")))
     dataset = open_dataset(config, trained)
     trained.require_fit(facts_of(dataset), str(dataset.split_dirs[0]))
+    asked = config.evaluators
+    evaluators = build_evaluators(
+        trained.run.active_evaluators if asked is None else asked, dataset
+    )
     output = output_path(config, trained)
     require_writable(output)
-    run(config, trained, dataset, batch_size, output)
+    run(config, trained, dataset, evaluators, batch_size, output)
 
 
 def run(
     config: EvalConfig,
     trained: TrainedModel,
     dataset: PuzzleDataset,
+    evaluators: Mapping[EvaluatorName, Evaluator],
     batch_size: int,
     output: Path,
 ) -> None:
     """Load torch, wire the parts together, measure and report."""
     import torch
 
-    from evaluation.outputs import OutputError, OutputFiles, PublishedOutputFiles
+    from evaluation.outputs import OutputError, OutputFiles, PublishedOutputFiles, write_json_files
     from evaluation.runner import evaluate
     from puzzle_dataset import EvalBatches
     from training.device import prepare_host, resolve_device, resolve_dtype
@@ -87,10 +94,24 @@ def run(
                 saving = OutputFiles(folder, config.save_outputs, batches, ranks)
             with saving as save:
                 results = evaluate(
-                    forward, model, batches, ranks, save=save, show_progress=ranks.is_main
+                    forward,
+                    model,
+                    batches,
+                    ranks,
+                    save=save,
+                    evaluators=evaluators.values(),
+                    show_progress=ranks.is_main,
                 )
         except OutputError as error:
             raise ConfigError(f"save_outputs: {error}") from None
+        findings = finish(evaluators, ranks.gather_objects)
+        try:
+            written: dict[EvaluatorName, list[Path]] = {
+                name: write_json_files(output.parent, found.files, ranks)
+                for name, found in findings.items()
+            }
+        except OutputError as error:
+            raise ConfigError(f"output={output}: cannot write beside it: {error}") from None
         if ranks.is_main:
             facts = {
                 "checkpoint": str(trained.weights),
@@ -103,7 +124,7 @@ def run(
                 "global_batch_size": batch_size,
                 "environment": environment(ranks, arch.forward_dtype),
             }
-            report(results, facts, output)
+            report(results, findings, written, facts, output)
 
 
 def global_batch_size(config: EvalConfig, trained: TrainedModel, world_size: int) -> int:
@@ -135,20 +156,28 @@ def open_dataset(config: EvalConfig, trained: TrainedModel) -> PuzzleDataset:
         raise ConfigError(
             f"{trained.weights} does not say what it was trained on: set data_path=FOLDER"
         )
-    for folder in folders:
-        try:
+    try:
+        for folder in folders:
             require_folder(folder, trained.run.data)
-        except DatasetError as error:
-            hint = "" if config.data_folders else " (the run's own; data_path=FOLDER names another)"
-            raise DatasetError(f"{error}{hint}") from None
-    return PuzzleDataset(folders, config.split)
+        return PuzzleDataset(folders, config.split)
+    except DatasetError as error:
+        hint = "" if config.data_folders else " (the run's own; data_path=FOLDER names another)"
+        raise DatasetError(f"{error}{hint}") from None
 
 
 def output_path(config: EvalConfig, trained: TrainedModel) -> Path:
-    """Return where the result goes: by default eval_step_N.json in the run's folder."""
+    """Return where the result goes: by default eval_step_N.json in the run's folder, for another
+    split or other data than the run's own with their names added.
+    """
     if config.output is not None:
         return Path(config.output)
-    return trained.weights.parent / f"eval_{trained.weights.name}.json"
+    parts = ["eval", trained.weights.name]
+    own = {Path(folder).resolve() for folder in trained.run.data_folders(config.split)}
+    if own and not {Path(folder).resolve() for folder in config.data_folders} <= own:
+        parts += [Path(folder).resolve().name for folder in config.data_folders]
+    if config.split != "test":
+        parts.append(config.split)
+    return trained.weights.parent / f"{'_'.join(parts)}.json"
 
 
 def require_writable(output: Path) -> None:
@@ -163,9 +192,16 @@ def require_writable(output: Path) -> None:
         raise ConfigError(f"output={output}: cannot be written: {error.strerror}") from None
 
 
-def report(results: Mapping[str, SetResult], facts: dict[str, Any], output: Path) -> None:
-    """Write the result as JSON and print it as a table."""
-    content = json.dumps(facts | as_json(results), indent=1, allow_nan=False)
+def report(
+    results: Mapping[str, SetResult],
+    findings: Mapping[EvaluatorName, Findings],
+    written: Mapping[EvaluatorName, list[Path]],
+    facts: dict[str, Any],
+    output: Path,
+) -> None:
+    """Write the result as JSON and print it as tables; `written` are the files of evaluators."""
+    measured = as_json(results) | {"evaluators": findings_as_json(findings, written)}
+    content = json.dumps(facts | measured, indent=1, allow_nan=False)
     try:
         write_atomically(output, content + "\n")
     except OSError as error:
@@ -173,12 +209,15 @@ def report(results: Mapping[str, SetResult], facts: dict[str, Any], output: Path
     exact = pooled(results).get("exact_accuracy")
     shown = "no puzzle has labels" if exact is None else f"{exact:.4f}"
     which = f" ({facts['weights']} weights)" if facts["weights"] else ""
+    found = f"{findings_table(findings)}\n\n" if findings else ""
+    paths = [output, *(path for files in written.values() for path in files)]
     sys.stdout.write(
         f"checkpoint: {facts['checkpoint']}{which}\n"
         f"data: {', '.join(facts['data'])}\n\n"
         f"{table(results)}\n"
         "in brackets: 95 % confidence intervals\n\n"
-        f"written: {output}\n"
+        f"{found}"
+        f"written: {', '.join(str(path) for path in paths)}\n"
         f"exact_accuracy: {shown}\n"
     )
 

@@ -13,8 +13,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from evaluation.evaluators import Evaluator, build_evaluators
+from models.config import EvaluatorName
 from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
-from training.checkpoint import Checkpoint
+from training.checkpoint import MODEL, Checkpoint
 from training.composition import load_config, run_entry_point
 from training.config import TrainConfig
 from training.data import facts_of, open_data, require_batches
@@ -22,12 +24,12 @@ from training.errors import ConfigError
 from training.run_dir import (
     find_checkpoint,
     prepare_run_dir,
-    require_start_weights,
     save_config,
     set_aside_newer,
     with_names,
 )
 from training.tracking import open_tracker, warn
+from training.trained_model import find_start_weights
 
 
 def main(overrides: list[str]) -> None:
@@ -37,6 +39,13 @@ def main(overrides: list[str]) -> None:
     config.check_world_size(world_size)
     train_set, test_set = open_data(config, check_values=rank == 0, warn=warn)
     require_batches(config, train_set)
+    evaluators = {}
+    if test_set is not None:
+        evaluators = build_evaluators(
+            config.active_evaluators,
+            test_set,
+            arc_vote_across_evaluations=config.arc_vote_across_evaluations,
+        )
     fingerprint = train_set.fingerprint()
     checkpoint = None
     if config.checkpoint_path or config.run_name:
@@ -45,28 +54,31 @@ def main(overrides: list[str]) -> None:
         run_dir = Path(str(config.checkpoint_path))
         prepare_run_dir(run_dir)
         checkpoint = find_checkpoint(config, run_dir, facts_of(train_set), fingerprint, warn)
+    start_weights = None
     if checkpoint is None and config.load_checkpoint is not None:
-        require_start_weights(config.load_checkpoint)
-    train(config, train_set, test_set, fingerprint, checkpoint)
+        start_weights = find_start_weights(Path(config.load_checkpoint), warn)
+    train(config, train_set, test_set, evaluators, fingerprint, checkpoint, start_weights)
 
 
 def train(
     config: TrainConfig,
     train_set: PuzzleDataset,
     test_set: PuzzleDataset | None,
+    evaluators: Mapping[EvaluatorName, Evaluator],
     fingerprint: str,
     checkpoint: Checkpoint | None,
+    start_weights: Path | None,
 ) -> None:
     """Load torch, wire the parts together and fit."""
     import torch
 
-    from evaluation.outputs import OutputFiles
-    from evaluation.runner import evaluate, flatten
+    from evaluation.in_training import InTrainingEvaluation
+    from evaluation.outputs import OutputError
     from models.attention import require_backend
-    from models.losses import ACTLossHead
     from models.registry import build_model
     from training.device import prepare_host, resolve_device, resolve_dtype
     from training.distributed import Ranks
+    from training.state import load_tensors, restore_model
     from training.trainer import Trainer
     from training.weights import load_start_weights
 
@@ -83,7 +95,6 @@ def train(
         run_dir = Path(str(config.checkpoint_path))
         if ranks.is_main:
             prepare_run_dir(run_dir)
-            save_config(run_dir, config)
 
         facts = facts_of(train_set)
         batches = TrainBatches(
@@ -97,35 +108,33 @@ def train(
         torch.manual_seed(config.seed)
         model = build_model(arch, facts).to(ranks.device)
         model.prepare(batches.local_batch_size)
-        if checkpoint is None and config.load_checkpoint is not None:
-            load_start_weights(model, Path(config.load_checkpoint), warn)
+        if checkpoint is not None:
+            # Before anything in the run's folder is touched.
+            restore_model(model, load_tensors(checkpoint.path / MODEL), checkpoint.path)
+        elif start_weights is not None:
+            load_start_weights(model, start_weights, warn)
         ranks.broadcast_(list(model.state_dict().values()))
         compiles = device_type == "cuda" if config.compile == "auto" else config.compile
         forward = torch.compile(model, dynamic=False) if compiles else model
-
-        def evaluate_now(model: ACTLossHead, step: int) -> Mapping[str, float]:
-            if test_set is None:
-                return {}
-            eval_batches = EvalBatches(
-                test_set,
-                global_batch_size=config.eval_batch_size or config.global_batch_size,
-                rank=ranks.rank,
-                world_size=ranks.world_size,
-                max_examples=config.eval_max_examples,
-            )
-            if not config.eval_save_outputs:
-                return flatten(evaluate(forward, model, eval_batches, ranks))
-            folder = run_dir / f"eval_step_{step}"
-            with OutputFiles(folder, config.eval_save_outputs, eval_batches, ranks) as save:
-                return flatten(evaluate(forward, model, eval_batches, ranks, save=save))
+        eval_batches = test_set and EvalBatches(
+            test_set,
+            global_batch_size=config.eval_batch_size or config.global_batch_size,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+            max_examples=config.eval_max_examples,
+        )
+        evaluation = InTrainingEvaluation(
+            eval_batches, evaluators, config.eval_save_outputs, forward, ranks, run_dir
+        )
 
         say(
             f"{arch.name}: {sum(p.numel() for p in model.parameters()):,} parameters, "
             f"{arch.forward_dtype}, {ranks}"
         )
         say(f"run folder: {run_dir}")
-        if checkpoint is not None and ranks.is_main:
-            for path in set_aside_newer(run_dir, checkpoint.step):
+        if ranks.is_main:
+            save_config(run_dir, config)
+            for path in set_aside_newer(run_dir, checkpoint.step) if checkpoint else []:
                 say(f"set aside: {path}")
         with open_tracker(config, run_dir, checkpoint, is_main=ranks.is_main) as tracker:
             trainer = Trainer(
@@ -136,7 +145,7 @@ def train(
                 forward=forward,
                 forward_dtype=arch.forward_dtype,
                 batches=batches,
-                evaluate=evaluate_now,
+                evaluate=evaluation,
                 ranks=ranks,
                 run_dir=run_dir,
                 tracker=tracker,
@@ -145,7 +154,10 @@ def train(
             )
             if checkpoint is not None:
                 trainer.resume(checkpoint)
-            trainer.fit()
+            try:
+                trainer.fit()
+            except OutputError as error:
+                raise ConfigError(f"an evaluation's files cannot be written: {error}") from None
 
 
 def print_line(line: str) -> None:

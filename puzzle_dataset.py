@@ -13,6 +13,9 @@ global batch and reads only its own slice of it. In the order in which data flow
 Several sets (or folders) are taken one after the other inside an iteration, each with its own
 batches and its own incomplete last batch dropped, as the published loaders of HRM and TRM do.
 
+The rows of lazy ARC sets are made when they are read, and those of training batches are shifted
+inside the canvas: by how much is drawn for (seed, iteration, position, row of the global batch).
+
 Random numbers are raw 64-bit words of Philox4x64 (Salmon et al. 2011), read at a counter made of
 (set, iteration, epoch). Numpy promises the same words from `random_raw` in all its versions, but
 not the same results from `Generator.permutation` and its like.
@@ -32,6 +35,7 @@ from dataset.common import (
     IGNORE_LABEL_ID,
     METADATA_NAME,
     DatasetError,
+    LazyArcSet,
     PuzzleDatasetMetadata,
     PuzzleSet,
     fingerprint,
@@ -39,7 +43,7 @@ from dataset.common import (
 )
 
 _PHILOX_KEY_TAG = 0x9A22_1E5D_A7A5_E7B0  # Sets these draws apart from any other use of the seed.
-_GROUP_STREAM, _EXAMPLE_STREAM = 0, 1
+_GROUP_STREAM, _EXAMPLE_STREAM, _SHIFT_STREAM = 0, 1, 2
 _DRAWS_PER_CHUNK = 2**15
 
 
@@ -115,9 +119,24 @@ class PuzzleDataset:
         parts = "\n".join(fingerprint(split_dir) for split_dir in self.split_dirs)
         return hashlib.sha256(parts.encode()).hexdigest()
 
-    def read(self, set_name: str, rows: np.ndarray | slice, identifiers: np.ndarray) -> Batch:
-        """Read rows of a set as a batch; ignored labels become -100."""
+    def read(
+        self,
+        set_name: str,
+        rows: np.ndarray | slice,
+        identifiers: np.ndarray,
+        shifts: np.ndarray | None = None,
+    ) -> Batch:
+        """Read rows of a set as a batch; ignored labels become -100.
+
+        Args: shifts: uint64, for each row of a lazy set the random word that moves its grids inside
+            the canvas (0 does not, as None); the other sets take none.
+        """
         arrays = self.sets[set_name]
+        if isinstance(arrays, LazyArcSet):
+            # Imported here because it loads the compiler: only who reads such a set waits for it.
+            from dataset.arc_lazy import read_rows
+
+            return Batch(*read_rows(arrays, rows, shifts), identifiers)
         labels = arrays.labels[rows].astype(np.int32)
         if self.metadata.ignore_label_id is not None:
             labels[labels == self.metadata.ignore_label_id] = IGNORE_LABEL_ID
@@ -160,6 +179,11 @@ class TrainBatches:
             for set_number, (name, arrays) in enumerate(dataset.sets.items())
             if arrays.num_groups
         }
+        self._shifts = {
+            name: _ShiftSampler(arrays, seed, set_number, global_batch_size)
+            for set_number, (name, arrays) in enumerate(dataset.sets.items())
+            if isinstance(arrays, LazyArcSet)
+        }
 
     def steps_per_iteration(self, iteration: int) -> int:
         """Number of full batches in an iteration, counted from the same draws; reads no rows.
@@ -187,7 +211,11 @@ class TrainBatches:
         """
         for position, batch in self.iterate_rows(iteration, start):
             rows, identifiers = batch.rows[self._local], batch.puzzle_identifiers[self._local]
-            yield position, self.dataset.read(batch.set_name, rows, identifiers)
+            shifts = None
+            if batch.set_name in self._shifts:
+                drawn = self._shifts[batch.set_name].draw(iteration, position, batch.rows)
+                shifts = drawn[self._local]
+            yield position, self.dataset.read(batch.set_name, rows, identifiers, shifts)
 
     def iterate_rows(self, iteration: int, start: int = 0) -> Iterator[tuple[int, BatchRows]]:
         """Yield (position, global batch) like `iterate`, for data that is kept elsewhere."""
@@ -331,12 +359,31 @@ class _GroupSampler:
     ) -> np.ndarray:
         blocks = -(-per_epoch // 4)  # Philox4x64 gives four words for each value of its counter.
         counter = [first_epoch * blocks, iteration, self._set_number, stream]
-        philox = np.random.Philox(
-            key=np.array([self._seed, _PHILOX_KEY_TAG], np.uint64),
-            counter=np.array(counter, np.uint64),
-        )
+        philox = _philox(self._seed, counter)
         words = philox.random_raw(num_epochs * blocks * 4).reshape(num_epochs, blocks * 4)
         return words[:, :per_epoch]
+
+
+class _ShiftSampler:
+    """The words that shift the rows of a lazy ARC set in training batches."""
+
+    def __init__(
+        self, arrays: LazyArcSet, seed: int, set_number: int, global_batch_size: int
+    ) -> None:
+        # Imported here because it loads the compiler: only who reads such a set waits for it.
+        from dataset.arc_lazy import unshifted_rows
+
+        self._unshifted = unshifted_rows(arrays, seed)
+        self._seed, self._set_number = seed, set_number
+        self._blocks = -(-global_batch_size // 4)
+
+    def draw(self, iteration: int, position: int, rows: np.ndarray) -> np.ndarray:
+        """Words for int64 [B] rows of a global batch: uint64 [B], 0 where a row must not move."""
+        counter = [position * self._blocks, iteration, self._set_number, _SHIFT_STREAM]
+        words = _philox(self._seed, counter).random_raw(self._blocks * 4)[: len(rows)]
+        nearest = np.minimum(np.searchsorted(self._unshifted, rows), len(self._unshifted) - 1)
+        words[self._unshifted[nearest] == rows] = 0
+        return words
 
 
 class _IterationWalk:
@@ -441,7 +488,12 @@ class _IterationWalk:
         return self._slots[1]
 
 
-# Helpers of the three classes
+# Helpers
+
+
+def _philox(seed: int, counter: Sequence[int]) -> np.random.Philox:
+    key = np.array([seed, _PHILOX_KEY_TAG], np.uint64)
+    return np.random.Philox(key=key, counter=np.array(counter, np.uint64))
 
 
 def _local_batch_size(global_batch_size: int, rank: int, world_size: int) -> int:
@@ -485,6 +537,7 @@ def _merge(
     return dataclasses.replace(
         parts[0],
         sets=set_names,
+        format=None,  # Every set knows its own.
         num_puzzle_identifiers=num_identifiers,
         total_groups=sum(metadata.total_groups for metadata in parts),
         total_puzzles=sum(puzzles),

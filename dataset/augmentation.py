@@ -7,7 +7,7 @@ nor on how many puzzles or augmentations are built with it.
 from collections.abc import Callable
 from functools import cache
 from itertools import chain, permutations, product
-from math import factorial
+from math import factorial, isqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -167,3 +167,46 @@ def augment_sudoku(
                 result[start:stop, 1:] = images.reshape(stop - start, num_aug, cells)
             advance((stop - start) * (1 + num_aug))
     return results[0].reshape(-1, cells), results[1].reshape(-1, cells)
+
+
+NUM_DIHEDRAL_VIEWS = 8
+
+
+def dihedral_view(grids: np.ndarray, view: int) -> np.ndarray:
+    """Turn or mirror grids [..., rows, columns] in one of eight ways; a view where possible.
+
+    Views 0 to 3 are so many quarter turns counter-clockwise, 4 flips left and right, 5 up and down,
+    6 transposes, and 7 is a quarter turn followed by 4 (the published numbers).
+    """
+    if view < 4:
+        return np.rot90(grids, view, axes=(-2, -1))
+    if view == 4:
+        return np.flip(grids, axis=-1)
+    if view == 5:
+        return np.flip(grids, axis=-2)
+    if view == 6:
+        return np.swapaxes(grids, -2, -1)
+    return np.flip(np.rot90(grids, axes=(-2, -1)), axis=-1)
+
+
+def augment_mazes(boards: np.ndarray) -> np.ndarray:
+    """Make the eight dihedral views of square boards, the board itself first.
+
+    Args: boards: uint8 [N, cells].
+
+    Returns: uint8 [N * 8, cells].
+    """
+    num_boards, cells = boards.shape
+    size = isqrt(cells)
+    grids = boards.reshape(num_boards, size, size)
+    views = [dihedral_view(grids, view) for view in range(NUM_DIHEDRAL_VIEWS)]
+    return np.stack(views, axis=1).reshape(-1, cells)
+
+
+def maze_keys(boards: np.ndarray) -> list[bytes]:
+    """Return a key of each board, uint8 [N, cells]: equal for two that are views of each other."""
+    views = augment_mazes(boards)
+    return [
+        min(view.tobytes() for view in views[first : first + NUM_DIHEDRAL_VIEWS])
+        for first in range(0, len(views), NUM_DIHEDRAL_VIEWS)
+    ]

@@ -10,22 +10,13 @@ identifier 0. The same command gives the same bytes, wherever they are written t
 """
 
 import argparse
-import csv
-import difflib
-import errno
-import gzip
-import logging
-import re
-import shutil
 import sys
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TextIO
+from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from dataset.augmentation import (
     NEW_TEST_STREAM,
@@ -33,8 +24,8 @@ from dataset.augmentation import (
     SUBSAMPLE_STREAM,
     TEST_STREAM,
     augment_sudoku,
-    choose,
 )
+from dataset.command_line import Parser, command_of, integer, progress, require_room, run
 from dataset.common import (
     DatasetError,
     PuzzleDatasetMetadata,
@@ -45,39 +36,24 @@ from dataset.common import (
     write_manifest,
     write_split,
 )
-from dataset.sudoku import EMPTY_TOKEN, NoPuzzleError, are_valid_solutions, find_conflict
-
-EXIT_CONFIGURATION, EXIT_DATA, EXIT_INTERRUPTED = 2, 3, 130
-
-CSV_COLUMNS = ["source", "question", "answer", "rating"]
+from dataset.sources import (
+    CSV_COLUMNS,
+    CsvRow,
+    Puzzles,
+    Source,
+    csv_paths,
+    read_batches,
+    subsample,
+    without_test_puzzles,
+)
+from dataset.sudoku import EMPTY_TOKEN, are_valid_solutions, find_conflict
 
 _PUBLISHED_OUTPUT_DIR = Path("data/sudoku-extreme-full")
 _DEFAULT_COUNT = 1000  # of generated training and test puzzles
 _DEFAULT_CLUES = {4: (5, 10), 6: (12, 20), 9: (30, 40)}
 _FEWEST_CLUES = {4: 4, 6: 8, 9: 17}  # with fewer no puzzle has one solution; 9: arXiv:1201.0749
-_ROWS_PER_CHECK = 16_384
 _NO_DIGIT = 255
-
-
-class Puzzles(NamedTuple):
-    """questions, answers: uint8 [N, cells] digits, 0 where empty.  ratings: int64 [N]."""
-
-    questions: np.ndarray
-    answers: np.ndarray
-    ratings: np.ndarray
-
-    def rows(self, chosen: np.ndarray) -> "Puzzles":
-        """Keep the rows of an index or a mask."""
-        return Puzzles(self.questions[chosen], self.answers[chosen], self.ratings[chosen])
-
-
-class Source(NamedTuple):
-    """Original puzzles, and for the manifest the sha256 of the files and the counts by split."""
-
-    train: Puzzles
-    test: Puzzles
-    files: dict[str, str]
-    counts: dict[str, dict[str, Any]]
+_REMEDY = "lower --subsample-size or --num-aug"
 
 
 # Options
@@ -113,33 +89,11 @@ class Options:
             flags["min-clues"] = self.min_clues
             flags["max-clues"] = self.max_clues
         flags["seed"] = self.seed
-        given = [(name, value) for name, value in flags.items() if value is not None]
-        return ["build_sudoku_dataset.py", *(f"--{name}={value}" for name, value in given)]
+        return command_of("build_sudoku_dataset.py", flags)
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that answers a mistake with one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_CONFIGURATION, f"error: {message} (--help lists the flags)\n")
-
-
-def _integer(low: int, high: int | None = None) -> Callable[[str], int]:
-    accepted = f"{low} or more" if high is None else f"{low} to {high}"
-
-    def parse(text: str) -> int:
-        if not re.fullmatch(r"-?[0-9]{1,20}", text, re.ASCII):
-            raise argparse.ArgumentTypeError(f"{text!r} is no integer; accepted: {accepted}")
-        value = int(text)
-        if value < low or (high is not None and value > high):
-            raise argparse.ArgumentTypeError(f"{value}; accepted: {accepted}")
-        return value
-
-    return parse
-
-
-def _parser() -> _Parser:
-    parser = _Parser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="build_sudoku_dataset.py",
         description="Build a Sudoku data set. Test puzzles are never augmented.",
         allow_abbrev=False,
@@ -167,20 +121,20 @@ def _parser() -> _Parser:
     )
     add(
         "--subsample-size",
-        type=_integer(1),
+        type=integer(1),
         metavar="N",
         help="training puzzles, chosen at random without replacement"
         f" (default: all; with --source generate {_DEFAULT_COUNT})",
     )
     add(
         "--test-size",
-        type=_integer(1),
+        type=integer(1),
         metavar="N",
         help=f"test puzzles (default: all; with --source generate {_DEFAULT_COUNT})",
     )
     add(
         "--num-aug",
-        type=_integer(0),
+        type=integer(0),
         default=0,
         metavar="K",
         help="augmentations of each training puzzle, beside the original: digits, bands, rows,"
@@ -188,7 +142,7 @@ def _parser() -> _Parser:
     )
     add(
         "--min-difficulty",
-        type=_integer(0),
+        type=integer(0),
         metavar="R",
         help="leave out puzzles of a lower rating. In a file that is its rating column; of"
         " generated puzzles it is the backtracks of the built-in solver, another scale"
@@ -198,25 +152,20 @@ def _parser() -> _Parser:
     ranges = "; ".join(f"{size}: {low} to {high}" for size, (low, high) in _DEFAULT_CLUES.items())
     add(
         "--min-clues",
-        type=_integer(1),
+        type=integer(1),
         metavar="LOW",
         help="fewest clues of generated puzzles; their number is drawn uniformly, save that few"
         f" 9x9 puzzles get below 24 (default by size: {ranges}; any with --min-difficulty)",
     )
-    add("--max-clues", type=_integer(1), metavar="HIGH", help="most clues of generated puzzles")
-    add("--seed", type=_integer(0, 2**64 - 1), default=0, help="of all random choices (default: 0)")
+    add("--max-clues", type=integer(1), metavar="HIGH", help="most clues of generated puzzles")
+    add("--seed", type=integer(0, 2**64 - 1), default=0, help="of all random choices (default: 0)")
     return parser
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
     """Parse and check the command line; a mistake prints one line and exits with code 2."""
     parser = _parser()
-    namespace, unknown = parser.parse_known_args(arguments)
-    if unknown:
-        flags = re.findall(r"--[a-z-]+", parser.format_usage())
-        nearest = difflib.get_close_matches(unknown[0].split("=")[0], flags, n=1)
-        hint = f"; nearest: {nearest[0]}" if nearest else ""
-        parser.error(f"unknown argument {unknown[0]!r}{hint}")
+    namespace = parser.parse_all(arguments)
     if namespace.output_dir is None:
         if namespace.source != "hf":
             parser.error(f"--output-dir is needed with --source {namespace.source}")
@@ -234,7 +183,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     return Options(**vars(namespace))
 
 
-def _complete_generator_options(parser: _Parser, namespace: argparse.Namespace) -> None:
+def _complete_generator_options(parser: Parser, namespace: argparse.Namespace) -> None:
     size, rated = namespace.size, bool(namespace.min_difficulty)
     fewest, most = _FEWEST_CLUES[size], size * size - 1
     low, high = (fewest, most) if rated else _DEFAULT_CLUES[size]
@@ -271,7 +220,7 @@ def generated_source(options: Options) -> Source:
         ("train", NEW_TRAIN_STREAM, options.subsample_size),
     ):
         assert number is not None
-        with _progress(number, f"generate {split}", "puzzles") as bar:
+        with progress(number, f"generate {split}", "puzzles") as bar:
             made = generate_puzzles(
                 number,
                 seed=options.seed,
@@ -290,14 +239,14 @@ def generated_source(options: Options) -> Source:
 
 def csv_source(paths: dict[str, Path], options: Options) -> Source:
     """Read train and test files, and choose: no training question occurs in the test file too."""
-    puzzles, counts = {}, {}
-    for split, path in paths.items():
-        puzzles[split] = read_puzzles(path, options.size)
-        counts[split] = {"rows": len(puzzles[split].ratings)}
-    tested = {question.tobytes() for question in puzzles["test"].questions}
-    is_new = [question.tobytes() not in tested for question in puzzles["train"].questions]
-    puzzles["train"] = puzzles["train"].rows(np.array(is_new))
-    counts["train"]["dropped_as_in_test"] = len(is_new) - sum(is_new)
+    puzzles = {split: read_puzzles(path, options.size) for split, path in paths.items()}
+    counts = {split: {"rows": len(puzzles[split].ratings)} for split in puzzles}
+    puzzles["train"] = without_test_puzzles(
+        puzzles["train"],
+        puzzles["test"],
+        lambda questions: [question.tobytes() for question in questions],
+    )
+    counts["train"]["dropped_as_in_test"] = counts["train"]["rows"] - len(puzzles["train"].ratings)
     for split, stream, number in (
         ("train", SUBSAMPLE_STREAM, options.subsample_size),
         ("test", TEST_STREAM, options.test_size),
@@ -313,52 +262,9 @@ def csv_source(paths: dict[str, Path], options: Options) -> Source:
                 f" (--min-difficulty {options.min_difficulty};"
                 f" {counts['train']['dropped_as_in_test']} training puzzles are test puzzles too)"
             )
-        if number is not None and number < left:
-            puzzles[split] = puzzles[split].rows(choose(options.seed, stream, left, number))
+        puzzles[split] = subsample(puzzles[split], number, options.seed, stream)
     files = {path.name: file_sha256(path) for path in paths.values()}
     return Source(puzzles["train"], puzzles["test"], files, counts)
-
-
-def folder_paths(folder: Path) -> dict[str, Path]:
-    """Find train.csv or train.csv.gz, and the same of test; DatasetError when one is missing."""
-    if not folder.is_dir():
-        raise DatasetError(f"{folder}: no such folder (--source is hf, generate or a folder)")
-    paths = {}
-    for split in ("train", "test"):
-        candidates = [folder / f"{split}.csv", folder / f"{split}.csv.gz"]
-        existing = [path for path in candidates if path.exists()]
-        if not existing:
-            raise DatasetError(f"{candidates[0]}: no such file, and no {candidates[1].name} either")
-        paths[split] = existing[0]
-    return paths
-
-
-def hub_paths(repository: str) -> dict[str, Path]:
-    """Download train.csv and test.csv of a data set, or find them in the cache of earlier times.
-
-    Raises: DatasetError: huggingface_hub is not installed, or the files cannot be had.
-    """
-    elsewhere = "or use --source generate, or --source FOLDER with train.csv and test.csv"
-    try:
-        from huggingface_hub import hf_hub_download  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise DatasetError(
-            "--source hf needs huggingface_hub: pip install huggingface_hub"
-            f" (the extra `data`), {elsewhere}"
-        ) from None
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it announces every new attempt
-    paths = {}
-    for split in ("train", "test"):
-        try:
-            path = hf_hub_download(repository, f"{split}.csv", repo_type="dataset")
-        except Exception as error:  # its own errors, its HTTP library's, and the system's
-            reason = (str(error).strip().splitlines() or [""])[0]
-            raise DatasetError(
-                f"{split}.csv of {repository} cannot be downloaded"
-                f" ({type(error).__name__}: {reason}); try again, {elsewhere}"
-            ) from error
-        paths[split] = Path(path)
-    return paths
 
 
 # CSV files
@@ -369,75 +275,27 @@ def read_puzzles(path: Path, size: int) -> Puzzles:
 
     Empty lines are skipped. Whether a puzzle has only one solution is not checked.
 
+    Returns: the puzzles as digits, 0 where empty.
+
     Raises: DatasetError: the file cannot be read, has no header or no puzzle, or a row is wrong:
         its fields, its length, a character, an answer against the rules or the question, a rating
         that is no integer. The message names the file and the line.
     """
-    batches: list[Puzzles] = []
-    pending: list[tuple[int, list[str]]] = []
-    line = 0
-    try:
-        with _open_text(path) as file:
-            rows = csv.reader(file)
-            header = next(rows, None)
-            if header != CSV_COLUMNS:
-                found = "it is empty" if header is None else f"found {','.join(header)[:80]!r}"
-                raise DatasetError(
-                    f"{path}: the header {','.join(CSV_COLUMNS)} is missing; {found}"
-                )
-            for row in tqdm(rows, f"read {path.name}", unit=" rows", disable=None, leave=False):
-                line = rows.line_num
-                if not row:
-                    continue
-                problem = _field_problem(row, size)
-                if problem is None:
-                    pending.append((line, row))
-                if problem is not None or len(pending) == _ROWS_PER_CHECK:
-                    batches.append(_checked_puzzles(pending, path, size))
-                    pending = []
-                if problem is not None:
-                    raise DatasetError(f"{path}: row {line}: {problem}")
-    except (OSError, EOFError, zlib.error, csv.Error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise DatasetError(f"{path}: cannot be read after line {line}: {reason}") from None
-    batches.append(_checked_puzzles(pending, path, size))
-    puzzles = Puzzles(*(np.concatenate(field) for field in zip(*batches, strict=True)))
-    if len(puzzles.ratings) == 0:
-        raise DatasetError(f"{path}: there is no puzzle below the header")
-    return puzzles
+    batches = read_batches(path, size, needs_rating=True)
+    return Puzzles.joined([_checked_puzzles(batch, path, size) for batch in batches])
 
 
-def _open_text(path: Path) -> TextIO:
-    # Bytes that are not UTF-8 become surrogates: harmless in `source`, a wrong character elsewhere.
-    encoding, errors = "utf-8-sig", "surrogateescape"
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding=encoding, errors=errors, newline="")
-    return path.open(encoding=encoding, errors=errors, newline="")
-
-
-def _field_problem(row: list[str], size: int) -> str | None:
-    if len(row) != len(CSV_COLUMNS):
-        return f"{len(row)} fields; accepted: {len(CSV_COLUMNS)} ({','.join(CSV_COLUMNS)})"
-    _, question, answer, rating = row
-    for name, text in (("question", question), ("answer", answer)):
-        if len(text) != size * size:
-            return f"{name} has {len(text)} characters; accepted: {size * size} (--size {size})"
-    if not re.fullmatch(r"[+-]?[0-9]{1,18}", rating.strip(), re.ASCII):
-        return f"rating is {rating[:40]!r}; accepted: an integer"
-    return None
-
-
-def _checked_puzzles(pending: list[tuple[int, list[str]]], path: Path, size: int) -> Puzzles:
+def _checked_puzzles(rows: list[CsvRow], path: Path, size: int) -> Puzzles:
     """Turn rows into digits; DatasetError naming the first that is no puzzle with its answer."""
-    questions = _digits([row[1] for _, row in pending], size)
-    answers = _digits([row[2] for _, row in pending], size)
+    questions = _digits([row.question for row in rows], size)
+    answers = _digits([row.answer for row in rows], size)
     good = (questions != _NO_DIGIT).all(axis=1) & are_valid_solutions(answers, size)
     good &= ((questions == 0) | (questions == answers)).all(axis=1)
     if not good.all():
-        line, (_, question, answer, _) = pending[int(good.argmin())]
-        raise DatasetError(f"{path}: row {line}: {_content_problem(question, answer, size)}")
-    ratings = np.array([int(row[3]) for _, row in pending], dtype=np.int64)
-    return Puzzles(questions, answers, ratings)
+        row = rows[int(good.argmin())]
+        problem = _content_problem(row.question, row.answer, size)
+        raise DatasetError(f"{path}: row {row.line}: {problem}")
+    return Puzzles(questions, answers, np.array([row.rating for row in rows], dtype=np.int64))
 
 
 def _digits(texts: list[str], size: int) -> np.ndarray:
@@ -476,15 +334,13 @@ def build(options: Options) -> str:
     Raises: DatasetError, NoPuzzleError, or an OSError about the output folder: it is as it was.
     """
     source = None
-    if options.source == "hf":
-        source = csv_source(hub_paths(options.source_repo), options)
-    elif options.source != "generate":
-        source = csv_source(folder_paths(Path(options.source)), options)
+    if options.source != "generate":
+        source = csv_source(csv_paths(options.source, options.source_repo), options)
     with atomic_build(options.output_dir) as directory:
         # Generated in here, where it is known that DIR can be written: a search may take long.
         source = source or generated_source(options)
         rows = len(source.train.ratings) * (1 + options.num_aug) + len(source.test.ratings)
-        _require_room(directory, 2 * rows * options.size**2)
+        require_room(directory, 2 * rows * options.size**2, _REMEDY)
         for split, puzzles, num_aug in (
             ("train", source.train, options.num_aug),
             ("test", source.test, 0),
@@ -511,7 +367,7 @@ def _write_puzzles(split_dir: Path, puzzles: Puzzles, num_aug: int, options: Opt
     questions, answers = puzzles.questions + EMPTY_TOKEN, puzzles.answers + EMPTY_TOKEN
     num_groups = len(questions)
     num_puzzles = num_groups * (1 + num_aug)
-    with _progress(num_puzzles if num_aug else 0, "augment", "examples") as bar:
+    with progress(num_puzzles if num_aug else 0, "augment", "examples") as bar:
         inputs, labels = augment_sudoku(questions, answers, num_aug, options.seed, bar.update)
     metadata = PuzzleDatasetMetadata(
         pad_id=0,
@@ -535,22 +391,6 @@ def _write_puzzles(split_dir: Path, puzzles: Puzzles, num_aug: int, options: Opt
     write_split(split_dir, metadata, {"all": arrays})
 
 
-def _require_room(directory: Path, num_bytes: int) -> None:
-    free = shutil.disk_usage(directory).free
-    if num_bytes > free:
-        raise DatasetError(
-            f"{directory.parent}: the data set takes {num_bytes / 1e9:,.1f} GB, and"
-            f" {free / 1e9:,.1f} GB are free; lower --subsample-size or --num-aug"
-        )
-
-
-def _progress(total: int, what: str, unit: str) -> tqdm:
-    """A bar on stderr, shown where that is a terminal and there is something to wait for."""
-    return tqdm(
-        total=total, desc=what, unit=f" {unit}", disable=None if total else True, leave=False
-    )
-
-
 def _summary(options: Options, counts: dict[str, dict[str, Any]]) -> str:
     train, test = counts["train"], counts["test"]
     notes = []
@@ -572,26 +412,7 @@ def _summary(options: Options, counts: dict[str, dict[str, Any]]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build what the command line asks for; return the exit code, the reason being on stderr."""
     options = parse_options(arguments)
-    try:
-        summary = build(options)
-    except DatasetError as error:
-        return _fail(EXIT_DATA, error)
-    except NoPuzzleError as error:
-        return _fail(EXIT_CONFIGURATION, error)
-    except MemoryError as error:
-        return _fail(EXIT_DATA, f"{error}; lower --subsample-size or --num-aug")
-    except OSError as error:
-        refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
-        return _fail(EXIT_CONFIGURATION if refused else EXIT_DATA, f"{options.output_dir}: {error}")
-    except KeyboardInterrupt:
-        return _fail(EXIT_INTERRUPTED, f"interrupted; {options.output_dir} is as it was")
-    sys.stdout.write(summary + "\n")
-    return 0
-
-
-def _fail(code: int, reason: object) -> int:
-    sys.stderr.write(f"error: {reason}\n")
-    return code
+    return run(lambda: build(options), options.output_dir, _REMEDY)
 
 
 if __name__ == "__main__":

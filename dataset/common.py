@@ -14,6 +14,9 @@ A group is one original puzzle with its augmentations, a puzzle is one augmentat
 puzzle holds one or several examples. This is the published format of HRM (arXiv:2506.21734); on
 reading, any integer dtype is accepted, because published Sudoku sets hold int64.
 
+A set whose dataset.json says `"format": "lazy_arc"` keeps the original grids and how each puzzle
+changes them, instead of the changed grids: see LazyArcSet, and docs/data.md for the files.
+
 Nothing here unpickles or evaluates a file: the `.npy` header is parsed as a literal, only integer
 arrays are accepted, and a file's size is compared with its header before it is mapped.
 """
@@ -33,7 +36,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +46,17 @@ IGNORE_LABEL_ID = -100
 """What a label equal to `ignore_label_id` becomes when it is read (torch's own `ignore_index`)."""
 
 SET_FIELDS = ("inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices")
+LAZY_ARC_FIELDS = (*SET_FIELDS, "source_indices")
+LAZY_ARC = "lazy_arc"
+"""Value of the key `format` in dataset.json; sets of the published format have no such key."""
+
+ARC_SIDE = 30
+"""Rows and columns of the canvas that holds an ARC grid, and the longest side of one."""
+ARC_BORDER_TOKEN, ARC_FIRST_COLOUR_TOKEN = 1, 2
+"""What ends a grid below and on the right; colour 0 (the other nine follow)."""
+
 MANIFEST_NAME = "manifest.json"
+AUGMENTATIONS_NAME = "augmentations.npy"
 METADATA_NAME = "dataset.json"
 
 _STORED_DTYPES = {
@@ -52,7 +65,11 @@ _STORED_DTYPES = {
     "puzzle_identifiers": np.int32,
     "puzzle_indices": np.int32,
     "group_indices": np.int32,
+    "source_indices": np.int32,
 }
+_LAZY_ARC_FACTS = {"pad_id": 0, "ignore_label_id": 0, "vocab_size": 12, "seq_len": 900}
+_NUM_VIEWS = 8
+_COLOUR_BITS = sum(1 << colour for colour in range(1, 10))
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _INTEGER_DTYPE = re.compile(r"[<>|=]?[iu][1248]")
 _MAX_HEADER_BYTES = 10_000
@@ -74,7 +91,8 @@ class PuzzleDatasetMetadata:
     pad_id, ignore_label_id (None: no label is ignored) and vocab_size are about tokens, seq_len is
     in cells, blank_identifier_id and num_puzzle_identifiers are about puzzle identifiers.
     total_groups, total_puzzles (None in sets of the older format) and mean_puzzle_examples
-    (examples per puzzle) are over all sets of the split.
+    (examples per puzzle) are over all sets of the split. format is None for the published format,
+    or "lazy_arc".
 
     Raises: DatasetError: a field has the wrong type or is out of range.
     """
@@ -89,6 +107,7 @@ class PuzzleDatasetMetadata:
     mean_puzzle_examples: float
     sets: tuple[str, ...]
     total_puzzles: int | None = None
+    format: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "seq_len", "num_puzzle_identifiers"):
@@ -114,17 +133,27 @@ class PuzzleDatasetMetadata:
         if len(set(names)) != len(names):
             raise DatasetError(f"sets is {list(names)!r}, expected every name once")
         object.__setattr__(self, "sets", tuple(names))
+        if self.format not in (None, LAZY_ARC):
+            raise DatasetError(f"format is {self.format!r}, expected {LAZY_ARC!r} or no such key")
+        if self.format == LAZY_ARC:
+            for name, expected in _LAZY_ARC_FACTS.items():
+                if getattr(self, name) != expected:
+                    raise DatasetError(
+                        f"{name} is {getattr(self, name)}, expected {expected} in the format"
+                        f" {LAZY_ARC}"
+                    )
 
     def to_json(self) -> str:
-        """The text of `dataset.json`; `total_puzzles` is left out when it is None."""
+        """The text of `dataset.json`; `total_puzzles` and `format` are left out when None."""
         values: dict[str, Any] = asdict(self)
         for name, value in values.items():
             if isinstance(value, np.integer):
                 values[name] = int(value)
         values["mean_puzzle_examples"] = float(self.mean_puzzle_examples)
         values["sets"] = list(self.sets)
-        if self.total_puzzles is None:
-            del values["total_puzzles"]
+        for name in ("total_puzzles", "format"):
+            if values[name] is None:
+                del values[name]
         return json.dumps(values, indent=2) + "\n"
 
     @classmethod
@@ -135,7 +164,7 @@ class PuzzleDatasetMetadata:
         """
         values = _parse_json_object(text, source)
         known = {field.name for field in fields(cls)}
-        missing = sorted(known - {"total_puzzles"} - values.keys())
+        missing = sorted(known - {"total_puzzles", "format"} - values.keys())
         if missing:
             raise DatasetError(f"{source}: missing {', '.join(missing)}")
         try:
@@ -173,6 +202,25 @@ class PuzzleSet:
         return len(self.group_indices) - 1
 
 
+@dataclass(frozen=True)
+class LazyArcSet(PuzzleSet):
+    """Original ARC grids, and what each puzzle does to them: rows are made when they are read.
+
+    inputs, labels: uint8 [stored, 900], the pairs of each task in the top left corner of the
+        canvas; labels of pad_id only where the output is not known.
+    source_indices: integer [groups + 1]; all puzzles of group g have, in this order, the stored
+        pairs source_indices[g] to [g + 1]. puzzle_indices counts the examples so made.
+    augmentations: uint8 [puzzles, 10], the view and the new colours of 1 to 9 of each puzzle.
+    """
+
+    source_indices: np.ndarray
+    augmentations: np.ndarray
+
+    @property
+    def num_examples(self) -> int:
+        return int(self.puzzle_indices[-1]) if len(self.puzzle_indices) else 0
+
+
 # Reading
 
 
@@ -191,7 +239,7 @@ def load_metadata(split_dir: Path) -> PuzzleDatasetMetadata:
 def load_set(
     split_dir: Path, set_name: str, metadata: PuzzleDatasetMetadata, *, check_values: bool = True
 ) -> PuzzleSet:
-    """Open one set: inputs and labels mapped read-only, the three small arrays in memory.
+    """Open one set: inputs and labels mapped read-only, the small arrays in memory.
 
     File sizes, headers, dtypes, shapes, offsets and identifiers are always checked; `check_values`
     also reads every token and label once.
@@ -200,13 +248,21 @@ def load_set(
     """
     split_dir = Path(split_dir)
     _require_plain_name(set_name)
-    paths = {field: _array_path(split_dir, set_name, field) for field in SET_FIELDS}
+    paths = _array_paths(split_dir, set_name, metadata)
     arrays = {field: _map_array(path) for field, path in paths.items()}
-    for field in ("puzzle_identifiers", "puzzle_indices", "group_indices"):
+    for field in arrays.keys() - {"inputs", "labels"}:
         arrays[field] = np.array(arrays[field])
-    loaded = PuzzleSet(**arrays)
-    _check_set(loaded, metadata, paths, check_values=check_values)
-    return loaded
+    if metadata.format is None:
+        loaded = PuzzleSet(**arrays)
+        _check_set(loaded, metadata, paths, check_values=check_values)
+        return loaded
+    path = split_dir.parent / AUGMENTATIONS_NAME
+    by_identifier = _map_array(path)
+    _check_augmentations(by_identifier, metadata.num_puzzle_identifiers, path)
+    lazy = LazyArcSet(**arrays, augmentations=by_identifier[:0])
+    _check_set(lazy, metadata, paths, check_values=check_values)
+    # One row for each puzzle: the identifiers of several folders are renumbered when they join.
+    return replace(lazy, augmentations=by_identifier[lazy.puzzle_identifiers])
 
 
 def load_split(
@@ -227,20 +283,21 @@ def load_split(
     }
     _check_totals(metadata, sets, split_dir / METADATA_NAME)
     if check_values:
-        _check_manifest(split_dir, metadata.sets)
+        _check_manifest(split_dir, metadata)
     return metadata, sets
 
 
 def fingerprint(split_dir: Path) -> str:
     """sha256 (hex) over `dataset.json` and the files of its sets, in the order that it gives.
 
+    Of a lazy set, `augmentations.npy` beside the split counts too.
     It depends on the content only, not on the folder's place or name.
 
     Raises: DatasetError: a file is missing or unreadable; names it.
     """
     split_dir = Path(split_dir)
     total = hashlib.sha256()
-    for path in _split_files(split_dir, load_metadata(split_dir).sets):
+    for path in _split_files(split_dir, load_metadata(split_dir)):
         total.update(f"{path.name} {file_sha256(path)}\n".encode())
     return total.hexdigest()
 
@@ -262,7 +319,8 @@ def write_split(
 ) -> None:
     """Write one split in the published format: inputs and labels as uint8, the rest as int32.
 
-    Everything is checked first, as on reading; each file is fsynced. The folder is created.
+    Everything is checked first, as on reading; each file is fsynced. The folder is created. Of lazy
+    sets all but their augmentations is written: see `write_augmentations`.
 
     Raises: DatasetError: the arrays contradict `metadata` or do not fit their dtypes.
     """
@@ -270,23 +328,38 @@ def write_split(
     if tuple(sets) != metadata.sets:
         raise DatasetError(f"{split_dir}: sets {list(sets)} given, {list(metadata.sets)} announced")
     for name, arrays in sets.items():
-        paths = {field: _array_path(split_dir, name, field) for field in SET_FIELDS}
-        _check_set(arrays, metadata, paths, check_values=True)
+        if isinstance(arrays, LazyArcSet) != (metadata.format == LAZY_ARC):
+            raise DatasetError(f"{split_dir}: set {name} has another format than its metadata")
+        _check_set(arrays, metadata, _array_paths(split_dir, name, metadata), check_values=True)
     _check_totals(metadata, sets, split_dir / METADATA_NAME)
 
     split_dir.mkdir(parents=True, exist_ok=True)
     for name, arrays in sets.items():
-        for field in SET_FIELDS:
-            _write_array(
-                _array_path(split_dir, name, field), getattr(arrays, field), _STORED_DTYPES[field]
-            )
+        for field, path in _array_paths(split_dir, name, metadata).items():
+            _write_array(path, getattr(arrays, field), _STORED_DTYPES[field])
     _write_bytes(split_dir / METADATA_NAME, metadata.to_json().encode())
     _fsync_directory(split_dir)
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file whose bytes depend on `value` alone (keys sorted), and fsync it."""
-    text = json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+def write_augmentations(directory: Path, augmentations: np.ndarray) -> None:
+    """Write DIR/augmentations.npy, which the lazy sets of all splits in DIR share.
+
+    Args: augmentations: uint8 [identifiers, 10], the view, then the new colours of 1 to 9.
+
+    Raises: DatasetError: a view above 7, or colours that are no permutation; names the row.
+    """
+    path = Path(directory) / AUGMENTATIONS_NAME
+    _check_augmentations(augmentations, len(augmentations), path)
+    _write_array(path, augmentations, np.uint8)
+
+
+def write_json(path: Path, value: Any, *, compact: bool = False) -> None:
+    """Write a JSON file whose bytes depend on `value` alone (keys sorted), and fsync it.
+
+    Args: compact: without white space, for files that are large and not for reading.
+    """
+    layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, **layout)
     _write_bytes(Path(path), (text + "\n").encode())
 
 
@@ -363,7 +436,7 @@ def _check_set(
     *,
     check_values: bool,
 ) -> None:
-    for field in SET_FIELDS:
+    for field in paths:
         array, num_dims = getattr(arrays, field), 2 if field in ("inputs", "labels") else 1
         if array.dtype.kind not in "iu":
             raise DatasetError(f"{paths[field]}: dtype {array.dtype}, expected an integer type")
@@ -390,10 +463,79 @@ def _check_set(
         )
     identifiers, path = arrays.puzzle_identifiers[:, None], paths["puzzle_identifiers"]
     _check_range(identifiers, metadata.num_puzzle_identifiers, None, path, "identifier")
-    if check_values:
+    if isinstance(arrays, LazyArcSet):
+        _check_sources(arrays, paths)
+        if check_values:
+            _check_canvases(arrays.inputs, paths["inputs"], may_be_empty=False)
+            _check_canvases(arrays.labels, paths["labels"], may_be_empty=True)
+    elif check_values:
         _check_range(arrays.inputs, metadata.vocab_size, None, paths["inputs"], "token")
         _check_range(
             arrays.labels, metadata.vocab_size, metadata.ignore_label_id, paths["labels"], "label"
+        )
+
+
+def _check_sources(arrays: LazyArcSet, paths: Mapping[str, Path]) -> None:
+    for field in ("inputs", "labels"):
+        dtype = getattr(arrays, field).dtype
+        if dtype != np.uint8:
+            raise DatasetError(f"{paths[field]}: dtype {dtype}, expected uint8")
+    path = paths["source_indices"]
+    _check_offsets(arrays.source_indices, len(arrays.inputs), path, "stored examples")
+    if len(arrays.source_indices) != arrays.num_groups + 1:
+        raise DatasetError(
+            f"{path}: {len(arrays.source_indices)} offsets for {arrays.num_groups} groups,"
+            f" expected {arrays.num_groups + 1}"
+        )
+    stored = np.repeat(np.diff(arrays.source_indices), np.diff(arrays.group_indices))
+    sizes = np.diff(arrays.puzzle_indices)
+    wrong = np.flatnonzero(sizes != stored)
+    if wrong.size:
+        puzzle = int(wrong[0])
+        raise DatasetError(
+            f"{paths['puzzle_indices']}: puzzle {puzzle} has {int(sizes[puzzle])} examples, but its"
+            f" group has {int(stored[puzzle])} in {path.name}"
+        )
+
+
+def _check_canvases(rows: np.ndarray, path: Path, *, may_be_empty: bool) -> None:
+    """Require one grid in the top left corner of each row, and its border."""
+    step = _VALUES_PER_CHECK // rows.shape[1]
+    for start in range(0, len(rows), step):
+        piece = rows[start : start + step].reshape(-1, ARC_SIDE, ARC_SIDE)
+        is_colour = piece >= ARC_FIRST_COLOUR_TOKEN
+        heights = is_colour[:, :, 0].cumprod(axis=1).sum(axis=1)[:, None, None]
+        widths = is_colour[:, 0].cumprod(axis=1).sum(axis=1)[:, None, None]
+        row, column = np.ogrid[:ARC_SIDE, :ARC_SIDE]
+        above, left = row < heights, column < widths
+        border = ((row == heights) & left) | (above & (column == widths))
+        good = (is_colour == (above & left)) & ((piece == ARC_BORDER_TOKEN) == border)
+        good &= piece < _LAZY_ARC_FACTS["vocab_size"]
+        good &= may_be_empty | (heights > 0)
+        wrong = np.flatnonzero(~good.all(axis=(1, 2)))
+        if wrong.size:
+            raise DatasetError(
+                f"{path}: row {start + int(wrong[0])} is no grid in the top left corner with its"
+                " border"
+            )
+
+
+def _check_augmentations(rows: np.ndarray, count: int, path: Path) -> None:
+    if rows.dtype != np.uint8 or rows.shape != (count, 10):
+        raise DatasetError(f"{path}: {rows.dtype} {list(rows.shape)}, expected uint8 {[count, 10]}")
+    wrong = np.flatnonzero(rows[:, 0] >= _NUM_VIEWS)
+    if wrong.size:
+        row = int(wrong[0])
+        raise DatasetError(
+            f"{path}: view {rows[row, 0]} in row {row}, expected 0 to {_NUM_VIEWS - 1}"
+        )
+    # Shifted by more than 15 a bit falls out of uint16: then one is missing too.
+    bits = np.bitwise_or.reduce(np.left_shift(1, rows[:, 1:], dtype=np.uint16), axis=1)
+    wrong = np.flatnonzero(bits != _COLOUR_BITS)
+    if wrong.size:
+        row = int(wrong[0])
+        raise DatasetError(
+            f"{path}: colours {rows[row, 1:].tolist()} in row {row}, expected 1 to 9 in any order"
         )
 
 
@@ -446,9 +588,11 @@ def _check_totals(
         raise DatasetError(
             f"{path}: total_groups is {metadata.total_groups}, the sets hold {groups}"
         )
-    if metadata.total_puzzles is not None and metadata.total_puzzles != puzzles:
+    # TRM's builders write the number of groups there, or that of puzzles.
+    if metadata.total_puzzles is not None and metadata.total_puzzles not in (puzzles, groups):
         raise DatasetError(
-            f"{path}: total_puzzles is {metadata.total_puzzles}, the sets hold {puzzles}"
+            f"{path}: total_puzzles is {metadata.total_puzzles}, the sets hold {puzzles} in "
+            f"{groups} groups"
         )
     # The schedule's length comes from this number; 1 % leaves room for one rounded by hand.
     mean = metadata.mean_puzzle_examples
@@ -458,15 +602,15 @@ def _check_totals(
         )
 
 
-def _check_manifest(split_dir: Path, set_names: Sequence[str]) -> None:
+def _check_manifest(split_dir: Path, metadata: PuzzleDatasetMetadata) -> None:
     path = split_dir.parent / MANIFEST_NAME
     if not path.exists():
         return
     listed = _parse_json_object(_read_small_file(path), path).get("files")
     if not isinstance(listed, dict):
         raise DatasetError(f"{path}: files is {type(listed).__name__}, expected an object")
-    for file in _split_files(split_dir, set_names):
-        expected = listed.get(f"{split_dir.name}/{file.name}")
+    for file in _split_files(split_dir, metadata):
+        expected = listed.get(file.relative_to(split_dir.parent).as_posix())
         if expected is None:
             raise DatasetError(f"{path}: does not list {file}")
         if file_sha256(file) != expected:
@@ -500,13 +644,20 @@ def _require_replaceable(output: Path) -> None:
 # Files
 
 
-def _array_path(split_dir: Path, set_name: str, field: str) -> Path:
-    return split_dir / f"{set_name}__{field}.npy"
+def _array_paths(
+    split_dir: Path, set_name: str, metadata: PuzzleDatasetMetadata
+) -> dict[str, Path]:
+    stored = SET_FIELDS if metadata.format is None else LAZY_ARC_FIELDS
+    return {field: split_dir / f"{set_name}__{field}.npy" for field in stored}
 
 
-def _split_files(split_dir: Path, set_names: Sequence[str]) -> list[Path]:
-    arrays = [_array_path(split_dir, name, field) for name in set_names for field in SET_FIELDS]
-    return [split_dir / METADATA_NAME, *arrays]
+def _split_files(split_dir: Path, metadata: PuzzleDatasetMetadata) -> list[Path]:
+    files = [split_dir / METADATA_NAME]
+    for name in metadata.sets:
+        files += _array_paths(split_dir, name, metadata).values()
+    if metadata.format == LAZY_ARC:
+        files.append(split_dir.parent / AUGMENTATIONS_NAME)
+    return files
 
 
 def _map_array(path: Path) -> np.ndarray:

@@ -18,10 +18,6 @@ EMPTY_TOKEN = 1
 _FRAME = "|-+"
 
 
-class NoPuzzleError(ValueError):
-    """No further puzzle of the kind asked for could be generated."""
-
-
 class Layout(NamedTuple):
     """Which cells share a unit: a row, a column or a box, numbered 0 to 3 * size - 1 in that order.
 

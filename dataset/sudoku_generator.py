@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from dataset.augmentation import random_words, sudoku_symmetries
-from dataset.sudoku import NoPuzzleError, layout_of
+from dataset.sources import NoPuzzleError
+from dataset.sudoku import layout_of
 from dataset.sudoku_kernels import draw_puzzle, puzzle_key, solution_key
 
 MAX_STEPS = 5000

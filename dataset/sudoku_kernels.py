@@ -11,20 +11,9 @@ such bits. `layout` comes from `dataset.sudoku.layout_of`. Random numbers are Sp
 Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), `state` uint64 [1].
 """
 
-from collections.abc import Callable
-from typing import Any
-
-import numba
 import numpy as np
 
-
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile, keeping the result on disk unless there is no folder for it that can be written."""
-    try:
-        return numba.njit(cache=True)(function)
-    except RuntimeError:  # what numba raises when the installation and the home are read-only
-        return numba.njit(function)
-
+from dataset.compiled import compiled, mix
 
 _BIT_COUNT = np.array([bin(mask).count("1") for mask in range(1 << 9)], dtype=np.int64)
 
@@ -32,21 +21,14 @@ _BIT_COUNT = np.array([bin(mask).count("1") for mask in range(1 << 9)], dtype=np
 # Random numbers
 
 
-@_compiled
-def _mix(value):
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
-
-
-@_compiled
+@compiled
 def _random_below(state, bound):
     """Advance `state`; return an int64 in [0, bound), uniform up to a bias of bound / 2**32."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
-    return np.int64(_mix(state[0]) >> np.uint64(32)) % bound
+    return np.int64(mix(state[0]) >> np.uint64(32)) % bound
 
 
-@_compiled
+@compiled
 def _shuffle(state, items):
     for last in range(len(items) - 1, 0, -1):
         other = _random_below(state, last + 1)
@@ -56,13 +38,13 @@ def _shuffle(state, items):
 # Solver
 
 
-@_compiled
+@compiled
 def _copy(source, target):
     for cell in range(len(source)):
         target[cell] = source[cell]
 
 
-@_compiled
+@compiled
 def _place(board, used, cell, bit, layout, trail, filled):
     board[cell] = bit
     for kind in range(3):
@@ -71,13 +53,13 @@ def _place(board, used, cell, bit, layout, trail, filled):
     return filled + 1
 
 
-@_compiled
+@compiled
 def _candidates(used, cell, layout):
     units = layout.cell_units
     return ~(used[units[cell, 0]] | used[units[cell, 1]] | used[units[cell, 2]])
 
 
-@_compiled
+@compiled
 def _propagate(board, allowed, used, layout, trail, filled, candidates):
     """Fill in naked and hidden singles until none is left.
 
@@ -136,7 +118,7 @@ def _propagate(board, allowed, used, layout, trail, filled, candidates):
             return filled, fewest_cell
 
 
-@_compiled
+@compiled
 def _search(clues, allowed, layout, limit, randomize, state, answer):
     """Look for up to `limit` solutions, guessing in the cell with the fewest candidates.
 
@@ -200,12 +182,12 @@ def _search(clues, allowed, layout, limit, randomize, state, answer):
         guesses += 1
 
 
-@_compiled
+@compiled
 def _any_digit(layout):
     return np.full(layout.size * layout.size, (1 << layout.size) - 1, dtype=np.int64)
 
 
-@_compiled
+@compiled
 def solve_digits(digits, layout, limit):
     """Solve one board of digits.
 
@@ -226,7 +208,7 @@ def solve_digits(digits, layout, limit):
     return solutions, backtracks, _to_digits(answer)
 
 
-@_compiled
+@compiled
 def _to_digits(board):
     digits = np.zeros(len(board), dtype=np.int64)
     for cell in range(len(board)):
@@ -240,7 +222,7 @@ def _to_digits(board):
 # Generator
 
 
-@_compiled
+@compiled
 def draw_puzzle(layout, state, min_clues, max_clues, min_rating, max_steps, question, answer):
     """Make one attempt at a random puzzle with exactly one solution.
 
@@ -276,7 +258,7 @@ def draw_puzzle(layout, state, min_clues, max_clues, min_rating, max_steps, ques
     return True, rating, steps
 
 
-@_compiled
+@compiled
 def _random_solution(layout, state):
     """Fill a board at random: a shuffled first row, then random guesses. Not exactly uniform."""
     cells = layout.size * layout.size
@@ -289,13 +271,13 @@ def _random_solution(layout, state):
     return answer
 
 
-@_compiled
+@compiled
 def _count_and_rate(puzzle, layout, state):
     answer = np.zeros(len(puzzle), dtype=np.int64)
     return _search(puzzle, _any_digit(layout), layout, np.int64(2), np.int64(0), state, answer)
 
 
-@_compiled
+@compiled
 def _dig(puzzle, target, layout, state):
     """Remove clues in random order, down to `target`, as long as one solution remains.
 
@@ -321,7 +303,7 @@ def _dig(puzzle, target, layout, state):
     return left
 
 
-@_compiled
+@compiled
 def _climb(puzzle, solution, min_rating, max_steps, layout, state):
     """Make the puzzle minimal, then harder: the vicinity search.
 
@@ -349,7 +331,7 @@ def _climb(puzzle, solution, min_rating, max_steps, layout, state):
     return steps
 
 
-@_compiled
+@compiled
 def _add_clues(puzzle, solution, min_clues, min_rating, layout, state):
     """Add clues in random order up to `min_clues`, leaving out those that make it too easy."""
     order = np.flatnonzero(puzzle == 0)
@@ -369,7 +351,7 @@ def _add_clues(puzzle, solution, min_clues, min_rating, layout, state):
 # Keys
 
 
-@_compiled
+@compiled
 def puzzle_key(digits, sources):
     """Return a uint64 that all symmetric images of a puzzle share: the hash of the least of them.
 
@@ -399,11 +381,11 @@ def puzzle_key(digits, sources):
             least[cell] = name
     key = np.uint64(0)
     for cell in range(cells):
-        key = _mix(key + np.uint64(least[cell] + 1))
+        key = mix(key + np.uint64(least[cell] + 1))
     return key
 
 
-@_compiled
+@compiled
 def solution_key(digits):
     """Return a uint64 that all symmetric images of a 9x9 solution share.
 
@@ -415,10 +397,10 @@ def solution_key(digits):
     """
     rows = _lines_key(digits.reshape(9, 9))
     columns = _lines_key(digits.reshape(9, 9).T.copy())  # C order: compiled once
-    return _mix(rows + columns) + _mix(rows ^ columns)
+    return mix(rows + columns) + mix(rows ^ columns)
 
 
-@_compiled
+@compiled
 def _lines_key(grid):
     position = np.empty(10, dtype=np.int64)
     board = np.uint64(0)
@@ -431,13 +413,13 @@ def _lines_key(grid):
             for other in range(9):
                 if other != line:
                     salt = np.uint64(1 if other // 3 == band else 2)
-                    line_sum += _mix(_cycles(grid, position, line, other) + salt)
-            band_sum += _mix(line_sum)
-        board += _mix(band_sum)
-    return _mix(board)
+                    line_sum += mix(_cycles(grid, position, line, other) + salt)
+            band_sum += mix(line_sum)
+        board += mix(band_sum)
+    return mix(board)
 
 
-@_compiled
+@compiled
 def _cycles(grid, position, line, other):
     """Hash the cycle lengths of the permutation from the digits of `line` to those of `other`."""
     key = np.uint64(0)
@@ -450,5 +432,5 @@ def _cycles(grid, position, line, other):
             length += 1
             column = position[grid[other, column]]
         if length > 0:
-            key += _mix(np.uint64(length))
+            key += mix(np.uint64(length))
     return key

@@ -1,19 +1,31 @@
 """Schemas of `evaluate.py` and `scripts/solve.py`. Imports no torch."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from models.config import (
     AttentionBackend,
     Count,
+    CountOrZero,
+    EvaluatorName,
     ForwardDtype,
     OutputField,
+    PositiveFloat,
     Schema,
     StrictBool,
 )
 
 Device = Literal["auto", "cpu", "cuda"]
+DecodeMethod = Literal["greedy", "temperature", "top_k", "top_p", "beam"]
+
+# The decoders that read a parameter.
+_READ_BY: dict[str, tuple[DecodeMethod, ...]] = {
+    "temperature": ("temperature", "top_k", "top_p"),
+    "top_k": ("top_k",),
+    "top_p": ("top_p",),
+    "beam_width": ("beam",),
+}
 
 
 class KernelOverrides(Schema):
@@ -42,6 +54,7 @@ class EvalConfig(Schema):
         global_batch_size: puzzles at a time, over all ranks.
         max_examples: measure the first rows of each set only.
         weights: `averaged` where the checkpoint has a moving average, or those of the last step.
+        evaluators: what is measured besides the usual figures.
         save_outputs: fields to write beside the result, see `evaluation.outputs`.
         num_threads: CPU threads of a rank.
         output: the JSON file; None gives eval_step_N.json in the run's folder.
@@ -54,6 +67,7 @@ class EvalConfig(Schema):
     global_batch_size: Count | None = None
     max_examples: Count | None = None
     weights: Literal["averaged", "last"] = "averaged"
+    evaluators: list[EvaluatorName] | None = None
     save_outputs: list[OutputField] = []
     arch_overrides: ArchOverrides = ArchOverrides()
     device: Device = "auto"
@@ -81,6 +95,10 @@ class SolveConfig(Schema):
         file: a text file with a puzzle on each line; '-' is standard input.
         count: the first puzzles of a data set, `data_path` or the run's.
         steps: ACT steps; None: as many as in training.
+        decode: how the logits of the last step become its answer, see `evaluation.decoding`.
+        constraint: what that answer is held to while it is decoded.
+        temperature: None: 1. top_k, top_p: needed by the decoders so called. beam_width: None: 8.
+        seed: of the draws.
         num_threads: CPU threads.
     """
 
@@ -91,6 +109,13 @@ class SolveConfig(Schema):
     data_path: str | None = None
     split: Literal["test", "train"] = "test"
     steps: Count | None = None
+    decode: DecodeMethod = "greedy"
+    constraint: Literal["none", "sudoku"] = "none"
+    temperature: PositiveFloat | None = None
+    top_k: Count | None = None
+    top_p: Annotated[float, Field(strict=True, gt=0.0, le=1.0)] | None = None
+    beam_width: Count | None = None
+    seed: Annotated[CountOrZero, Field(lt=2**63)] = 0
     arch_overrides: KernelOverrides = KernelOverrides()
     device: Device = "auto"
     num_threads: Count | None = None
@@ -107,6 +132,18 @@ class SolveConfig(Schema):
             raise ValueError(f"{' and '.join(given)} are both set; choose one source of puzzles")
         if self.data_path is not None and self.count is None:
             raise ValueError("data_path needs count=N, the number of its puzzles to solve")
+        return self
+
+    @model_validator(mode="after")
+    def _parameters_of_the_decoder(self) -> "SolveConfig":
+        for name, methods in _READ_BY.items():
+            if getattr(self, name) is not None and self.decode not in methods:
+                raise ValueError(
+                    f"{name} is for decode={' or '.join(methods)}; decode is {self.decode}"
+                )
+        for name in ("top_k", "top_p"):
+            if self.decode == name and getattr(self, name) is None:
+                raise ValueError(f"decode={name} needs {name}, the size of its choice")
         return self
 
 

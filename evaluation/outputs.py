@@ -1,5 +1,5 @@
-"""Saved outputs of an evaluation: one `.npy` file for each field and set, written row by row; or,
-for published checkpoints, the files that the published evaluation leaves.
+"""Saved outputs of an evaluation: one `.npy` file for each field and set, written row by row; for
+published checkpoints, the files that the published evaluation leaves; and the files of evaluators.
 
 Of the first kind: rank 0 writes, in test order, to hidden temporary files; when the evaluation is
 complete they are fsynced and take their names. An evaluation that fails leaves none. Nothing is
@@ -8,8 +8,9 @@ SIGBUS.
 """
 
 import contextlib
+import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -144,6 +145,8 @@ class PublishedOutputFiles:
         self, prefix: Path, fields: Sequence[str], batches: EvalBatches, ranks: Ranks
     ) -> None:
         self._path = prefix.with_name(f"{prefix.name}.{ranks.rank}")
+        if ranks.is_main:
+            _remove_files_of_more_ranks(prefix, ranks.world_size)
         self._first_row = ranks.rank * batches.local_batch_size
         self._rows: dict[str, list[Tensor]] = {field: [] for field in fields}
 
@@ -172,6 +175,50 @@ class PublishedOutputFiles:
         except OSError as failure:
             temporary.unlink(missing_ok=True)
             raise OutputError(f"{self._path}: {failure.strerror or failure}") from None
+
+
+def write_json_files(
+    folder: Path, files: Mapping[str, Callable[[], object]], ranks: Ranks
+) -> list[Path]:
+    """Write the files of an evaluator, each in one indivisible move.
+
+    Args:
+        folder: created when it is missing.
+        files: JSON-ready content by file name, made on rank 0 alone.
+        ranks: all of them take part.
+    Returns:
+        the paths, on every rank.
+    Raises:
+        OutputError: rank 0 cannot write; raised on every rank, names the file.
+    """
+    failure, paths = None, [folder / name for name in files]
+    if ranks.is_main:
+        for path, content in zip(paths, files.values(), strict=True):
+            temporary = path.with_name(f".{path.name}.tmp")
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                with temporary.open("w") as file:
+                    file.write(json.dumps(content(), separators=(",", ":")) + "\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.replace(path)
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+                failure = f"{path}: {error.strerror or error}"
+                break
+    failure = ranks.broadcast_object(failure)
+    if failure is not None:
+        raise OutputError(failure)
+    return paths
+
+
+def _remove_files_of_more_ranks(prefix: Path, world_size: int) -> None:
+    """Remove what an evaluation on more ranks has left: readers take all files together."""
+    for path in prefix.parent.glob(f"{prefix.name}.*"):
+        rank = path.name.removeprefix(f"{prefix.name}.")
+        if rank.isdigit() and int(rank) >= world_size:
+            path.unlink()
 
 
 class _GrowingArray:

@@ -2,9 +2,12 @@
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from evaluation.evaluators import Findings
 from evaluation.metrics import COUNTED, LOSSES, SetResult
+from models.config import EvaluatorName
 
 _COLUMNS = ("exact_accuracy", "accuracy", "q_halt_accuracy", "steps", "lm_loss", "q_halt_loss")
 _WITH_INTERVAL = ("exact_accuracy", "accuracy", "q_halt_accuracy")
@@ -36,6 +39,36 @@ def flatten(results: Mapping[str, SetResult]) -> dict[str, float]:
             for name, estimate in result.metrics.items():
                 flat[f"eval/{set_name}/{name}"] = estimate.value
     return flat | {f"eval/{name}": value for name, value in pooled(results).items()}
+
+
+def flatten_findings(findings: Mapping[EvaluatorName, Findings]) -> dict[str, float]:
+    """Return the metrics of evaluators as `eval/EVALUATOR/NAME`."""
+    return {
+        f"eval/{evaluator}/{name}": value
+        for evaluator, found in findings.items()
+        for name, value in found.metrics.items()
+    }
+
+
+def findings_as_json(
+    findings: Mapping[EvaluatorName, Findings], written: Mapping[EvaluatorName, list[Path]]
+) -> dict[str, Any]:
+    """Return what evaluators found, JSON-ready, with the files that were written for each."""
+    return {
+        name: {
+            "metrics": found.metrics,
+            "details": found.details,
+            "files": [str(path) for path in written[name]],
+        }
+        for name, found in findings.items()
+    }
+
+
+def findings_table(findings: Mapping[EvaluatorName, Findings]) -> str:
+    """Return a line for each metric of each evaluator."""
+    flat = {name.removeprefix("eval/"): value for name, value in flatten_findings(findings).items()}
+    width = max((len(name) for name in flat), default=0)
+    return "\n".join(f"{name.ljust(width)}  {value:.4f}" for name, value in flat.items())
 
 
 def as_json(results: Mapping[str, SetResult]) -> dict[str, Any]:

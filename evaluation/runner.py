@@ -1,6 +1,6 @@
 """Run a model over test sets: every puzzle takes all ACT steps, the last answer is measured."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from evaluation.evaluators import AnsweredRows, Evaluator
 from evaluation.metrics import COUNTED, LOSSES, SetResult, summarize
 from evaluation.outputs import OutputFiles, PublishedOutputFiles
 from evaluation.report import flatten
@@ -34,6 +35,7 @@ def evaluate(
     ranks: Ranks,
     *,
     save: OutputFiles | PublishedOutputFiles | None = None,
+    evaluators: Collection[Evaluator] = (),
     show_progress: bool = False,
 ) -> dict[str, SetResult]:
     """Measure a model on all sets of `batches`; every rank returns the same.
@@ -48,11 +50,15 @@ def evaluate(
         model: on the device of `ranks`; put into evaluation mode while this runs.
         batches: of this rank.
         save: receives the outputs of the last step; completed by its own context.
+        evaluators: begin anew and receive this rank's rows; finished by the caller.
         show_progress: whether to draw a bar of the batches on standard error.
     Returns:
         the result of each set, by name, in the order of the data set; empty sets included.
     """
     rows: dict[str, list[Tensor]] = {name: [] for name in batches.num_examples}
+    first_row = ranks.rank * batches.local_batch_size
+    for evaluator in evaluators:
+        evaluator.begin()
     was_training = model.training
     model.eval()
     try:
@@ -68,6 +74,10 @@ def evaluate(
                 rows[name].append(torch.stack([step.rows[key] for key in _ROW_VALUES], dim=-1))
                 if save is not None:
                     save.write(name, step, count)
+                if evaluators:
+                    answered = _answered_rows(batch, step, max(0, count - first_row))
+                    for evaluator in evaluators:
+                        evaluator.add(answered)
     finally:
         model.train(was_training)
     return {
@@ -82,6 +92,18 @@ def think(forward: Forward, model: ACTLossHead, examples: Examples) -> LossOutpu
     for _ in range(model.model.halt_max_steps - 1):
         carry = forward(carry, examples).carry
     return forward(carry, examples)
+
+
+def _answered_rows(batch: Batch, step: LossOutput, count: int) -> AnsweredRows:
+    """Return the first `count` rows, those that are no padding, on the host."""
+    output = step.output
+    return AnsweredRows(
+        inputs=batch.inputs[:count],
+        labels=batch.labels[:count],
+        puzzle_identifiers=batch.puzzle_identifiers[:count],
+        preds=output.logits[:count].argmax(-1).int().cpu().numpy(),
+        q_halt_logits=output.q_halt_logits[:count].float().cpu().numpy(),
+    )
 
 
 def _on_device(batch: Batch, device: torch.device) -> Examples:

@@ -1,7 +1,8 @@
 """Solve Sudokus with a trained model, and keep what it answered at each ACT step."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,9 +14,24 @@ from dataset.sudoku import (
     layout_of,
     tokens_to_grid,
 )
-from models.losses import ACTLossHead
+from evaluation.config import SolveConfig
+from evaluation.constraints import SudokuConstraint
+from evaluation.decoding import (
+    Decoded,
+    answer_confidence,
+    decode_beam,
+    decode_greedy,
+    decode_temperature,
+    decode_top_k,
+    decode_top_p,
+)
+from models.losses import LOG_PROBS, ACTLossHead
 
 _BATCH_SIZE = 64
+_BEAM_WIDTH = 8
+
+Decoder = Callable[..., Decoded]
+"""Called with logits [B, S, V] and `inputs`, the puzzles' tokens, integer [B, S]."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +40,10 @@ class Reasoning:
 
     Attributes:
         question: int8 [size, size] digits, 0 where empty.
-        answers: int8 [steps, size, size], the answer after each ACT step; 0 where the model left a
-            cell empty.
+        answers: int8 [steps, size, size], the answer after each ACT step, the last one as decoded;
+            0 where the model left a cell empty.
+        log_prob: natural logarithm of the last answer's probability, as the model sees it.
+        confidence: `answer_confidence` at the last step, 0 to 1.
         q_halt, q_continue: float32 [steps], sigmoid of the Q logits: the chance that the answer is
             right, as the model sees it, and the value of thinking on.
         halts: bool [steps], whether the halting rule of training would stop here.
@@ -33,6 +51,8 @@ class Reasoning:
 
     question: np.ndarray
     answers: np.ndarray
+    log_prob: float
+    confidence: float
     q_halt: np.ndarray
     q_continue: np.ndarray
     halts: np.ndarray
@@ -71,48 +91,83 @@ def repeated_digits(grid: np.ndarray) -> np.ndarray:
     return (has_digit & repeated).any(axis=1).reshape(grid.shape)
 
 
+def make_decoder(config: SolveConfig) -> Decoder:
+    """Return the decoder that the configuration asks for; its draws go on from call to call."""
+    constraint = SudokuConstraint() if config.constraint == "sudoku" else None
+    generator = torch.Generator().manual_seed(config.seed)
+    temperature = 1.0 if config.temperature is None else config.temperature
+    match config.decode:
+        case "greedy":
+            decode = decode_greedy
+        case "temperature":
+            decode = partial(decode_temperature, temperature=temperature, generator=generator)
+        case "top_k":
+            assert config.top_k is not None
+            decode = partial(
+                decode_top_k, k=config.top_k, temperature=temperature, generator=generator
+            )
+        case "top_p":
+            assert config.top_p is not None
+            decode = partial(
+                decode_top_p, p=config.top_p, temperature=temperature, generator=generator
+            )
+        case "beam":
+            decode = partial(decode_beam, width=config.beam_width or _BEAM_WIDTH)
+    return partial(decode, constraint=constraint)
+
+
 def reason(
-    model: ACTLossHead, questions: list[np.ndarray], device: torch.device
+    model: ACTLossHead,
+    questions: list[np.ndarray],
+    device: torch.device,
+    decode: Decoder = decode_greedy,
 ) -> Iterator[Reasoning]:
     """Let the model think about each puzzle for all its ACT steps.
 
     Args:
         model: reads size * size cells with a vocabulary of size + 2.
         questions: integer [size, size] digits, 0 where empty, all of one size.
+        decode: gives the answer of the last step; the others are the most likely tokens.
     Yields:
         what happened, in the order of the questions.
     """
     model.eval()
     for start in range(0, len(questions), _BATCH_SIZE):
-        yield from _reason_batch(model, questions[start : start + _BATCH_SIZE], device)
+        yield from _reason_batch(model, questions[start : start + _BATCH_SIZE], device, decode)
 
 
 @torch.no_grad()
 def _reason_batch(
-    model: ACTLossHead, questions: list[np.ndarray], device: torch.device
+    model: ACTLossHead, questions: list[np.ndarray], device: torch.device, decode: Decoder
 ) -> list[Reasoning]:
-    tokens = np.stack([grid_to_tokens(question) for question in questions]).astype(np.int32)
+    inputs = np.stack([grid_to_tokens(question) for question in questions]).astype(np.int32)
     examples = {
-        "inputs": torch.from_numpy(tokens).to(device),
+        "inputs": torch.from_numpy(inputs).to(device),
         "puzzle_identifiers": torch.zeros(len(questions), dtype=torch.int32, device=device),
     }
     act = model.model
     carry = act.initial_carry(examples)
-    answers, q_halt, q_continue = [], [], []
+    outputs = []
     for _ in range(act.halt_max_steps):
         carry, output = act(carry, examples)
-        answers.append(output.logits.argmax(-1).cpu().numpy())
-        q_halt.append(output.q_halt_logits.cpu())
-        q_continue.append(output.q_continue_logits.cpu())
-    halt, go_on = torch.stack(q_halt, 1), torch.stack(q_continue, 1)  # [N, steps]
-    halts = halt > go_on if act.learns_continue else halt > 0
+        outputs.append(output)
+    q_halt = torch.stack([output.q_halt_logits for output in outputs], 1)  # [N, steps]
+    q_continue = torch.stack([output.q_continue_logits for output in outputs], 1)
+    threshold = q_continue if act.learns_continue else torch.zeros_like(q_continue)
+    log_probs = LOG_PROBS[model.loss_type](outputs[-1].logits)
+    decoded = decode(log_probs, inputs=examples["inputs"])
+    confidence = answer_confidence(log_probs, q_halt[:, -1], threshold[:, -1])
+    tokens = [output.logits.argmax(-1) for output in outputs[:-1]] + [decoded.tokens]
+    answers = torch.stack(tokens, 1).cpu().numpy()
     return [
         Reasoning(
             question=np.asarray(question, np.int8),
-            answers=np.stack([tokens_to_grid(step[i]) for step in answers]),
-            q_halt=halt[i].sigmoid().numpy(),
-            q_continue=go_on[i].sigmoid().numpy(),
-            halts=halts[i].numpy(),
+            answers=np.stack([tokens_to_grid(step) for step in answers[i]]),
+            log_prob=float(decoded.log_probs[i]),
+            confidence=float(confidence[i]),
+            q_halt=q_halt[i].sigmoid().cpu().numpy(),
+            q_continue=q_continue[i].sigmoid().cpu().numpy(),
+            halts=(q_halt > threshold)[i].cpu().numpy(),
         )
         for i, question in enumerate(questions)
     ]

@@ -5,6 +5,7 @@ says (vocabulary, sequence length, number of puzzles) is a fact, not a setting, 
 `DataFacts`.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal, Self
 
@@ -39,6 +40,16 @@ OutputField = Literal[
     "q_halt_logits",
     "q_continue_logits",
 ]
+
+
+def _plain_evaluator_name(value: object) -> object:
+    """Take the published form, {name: arc@ARC}, for the name."""
+    if isinstance(value, Mapping) and value.keys() == {"name"}:
+        value = value["name"]
+    return "arc" if value == "arc@ARC" else value
+
+
+EvaluatorName = Annotated[Literal["arc", "sudoku", "maze"], BeforeValidator(_plain_evaluator_name)]
 AttentionBackend = Literal["auto", "math", "sdpa_flash", "sdpa_cudnn", "fa2", "fa3", "fa4"]
 
 

@@ -4,18 +4,10 @@
 set -eu
 python="$1"
 experiment="$2"
-setting() { "$python" pretrain.py --cfg "experiment=$experiment" | "$python" -c "
-import sys, yaml
-value = yaml.safe_load(sys.stdin)
-for part in '$1'.split('.'):
-    value = value[part]
-print(value)"; }
-data="$(setting data.path)"
-run="$(setting checkpoint_path)"
-build="$(setting data.build_command)"
+. scripts/demo_common.sh
 
 echo "1. Building $data"
-$python ${build#python }
+$python $build
 echo
 echo "2. Training (a run that was stopped goes on where it stood)"
 "$python" pretrain.py "experiment=$experiment"

@@ -4,6 +4,9 @@ PATH is a run's folder (its newest good checkpoint), a checkpoint in it, or a pu
 file. Instead of puzzle=: file=FILE with a puzzle on each line, count=N for the first puzzles of the
 run's test set (data_path=FOLDER: of another one), or puzzles on standard input, one on each line.
 
+The last step's answer is the most likely token of each cell. decode=beam constraint=sudoku looks
+for the most likely grid that keeps the rules; decode=temperature, top_k or top_p draws.
+
 Shows the answer, whether it is a valid Sudoku that keeps the clues, how sure the model is, and how
 the answer changed from ACT step to ACT step.
 """
@@ -51,7 +54,7 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[np.ndarray],
     """Load torch, build the model, and print its reasoning about each puzzle."""
     import torch
 
-    from evaluation.solving import reason
+    from evaluation.solving import make_decoder, reason
     from training.device import prepare_host, resolve_device, resolve_dtype
 
     device_type = resolve_device(config.device)
@@ -62,8 +65,9 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[np.ndarray],
     prepare_host(config.num_threads)
     device = torch.device(device_type)
     model = trained.load(arch, sudoku_facts(size), f"Sudoku {size}x{size}", device)
+    reasonings = reason(model, puzzles, device, make_decoder(config))
     num_solved = 0
-    for number, reasoning in enumerate(reason(model, puzzles, device), start=1):
+    for number, reasoning in enumerate(reasonings, start=1):
         num_solved += reasoning.is_solved()
         text = describe(reasoning, learns_continue=not arch.no_ACT_continue)
         sys.stdout.write(f"puzzle {number} of {len(puzzles)}\n{text}\n\n")
@@ -205,7 +209,10 @@ def verdict(reasoning: "Reasoning") -> str:
         said = "a valid Sudoku that keeps the clues"
     else:
         said = f"not a solution: {wrong} cells cannot stay (marked !)"
-    return f"answer: {said}; Q confidence: {reasoning.q_halt[-1]:.1%}"
+    return (
+        f"answer: {said}; Q confidence: {reasoning.q_halt[-1]:.1%}; answer confidence:"
+        f" {reasoning.confidence:.1%}; log-probability: {reasoning.log_prob:.2f}"
+    )
 
 
 def step_lines(reasoning: "Reasoning", *, learns_continue: bool) -> Iterator[str]:

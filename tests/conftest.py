@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dataset.arc_augmentation import augment_grid, format_identifier
 from dataset.augmentation import augment_sudoku
 from dataset.common import PuzzleDatasetMetadata, PuzzleSet, write_split
 from dataset.sudoku import EMPTY_TOKEN
@@ -99,6 +100,79 @@ def tasks_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def arc_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three evaluation tasks of ARC on canvases of 5 x 5 cells, each with 4 augmentations.
+
+    Task "one" has one test pair, "two" has two, "open" has one whose output nobody knows. Each has
+    two demonstration pairs, which are the training split.
+    """
+    folder = tmp_path_factory.mktemp("arc")
+    rng = np.random.default_rng(0)
+
+    def pair() -> dict[str, list[list[int]]]:
+        shapes = rng.integers(1, 5, (2, 2))
+        grids = [rng.integers(0, 10, shape).tolist() for shape in shapes]
+        return {"input": grids[0], "output": grids[1]}
+
+    tasks = {
+        name: {"train": [pair(), pair()], "test": [pair() for _ in range(num_tests)]}
+        for name, num_tests in (("one", 1), ("two", 2), ("open", 1))
+    }
+    del tasks["open"]["test"][0]["output"]
+    augmentations = [(task, view) for task in tasks for view in (0, 1, 4, 6)]
+    names = ["<blank>"]
+    rows: dict[str, list[list[np.ndarray]]] = {"train": [], "test": []}
+    sizes: dict[str, list[int]] = {"train": [], "test": []}
+    for task, view in augmentations:
+        colours = np.arange(10, dtype=np.uint8)
+        if view:
+            colours[1:] = 1 + rng.permutation(9)
+        names.append(format_identifier(task, view, colours) if view else task)
+        for split, pairs in tasks[task].items():
+            for example in pairs:
+                grids = (np.array(example.get(key, [[]]), np.uint8) for key in ("input", "output"))
+                rows[split].append(
+                    [_arc_canvas(augment_grid(grid, view, colours)) for grid in grids]
+                )
+            sizes[split].append(len(pairs))
+    for split in ("train", "test"):
+        canvases = np.array(rows[split])
+        metadata = PuzzleDatasetMetadata(
+            pad_id=0,
+            ignore_label_id=0,
+            blank_identifier_id=0,
+            vocab_size=12,
+            seq_len=25,
+            num_puzzle_identifiers=len(names),
+            total_groups=len(tasks),
+            mean_puzzle_examples=len(canvases) / len(augmentations),
+            sets=("all",),
+            total_puzzles=len(augmentations),
+        )
+        arrays = PuzzleSet(
+            canvases[:, 0],
+            canvases[:, 1],
+            np.arange(1, len(names)),
+            np.concatenate([[0], np.cumsum(sizes[split])]),
+            np.arange(0, len(names), 4),
+        )
+        write_split(folder / split, metadata, {"all": arrays})
+    (folder / "identifiers.json").write_text(json.dumps(names))
+    (folder / "test_puzzles.json").write_text(json.dumps(tasks))
+    return folder
+
+
+def _arc_canvas(grid: np.ndarray) -> np.ndarray:
+    """Put a grid on a canvas of 5 x 5 tokens; an empty one leaves it empty."""
+    canvas = np.zeros((5, 5), np.uint8)
+    if grid.size:
+        height, width = grid.shape
+        canvas[: height + 1, : width + 1] = 1
+        canvas[:height, :width] = grid + 2
+    return canvas.reshape(-1)
+
+
 # Runs
 
 
@@ -129,6 +203,7 @@ def tiny_settings(sudoku_data: Path, tmp_path: Path) -> list[str]:
         "lr_min_ratio=0.1",
         "lr_warmup_steps=3",
         "log_interval=3",
+        "checkpoint_interval=null",
         "num_threads=1",
         "device=cpu",
         "logger.name=jsonl",

@@ -55,7 +55,8 @@ def run_entry_point(
         if code is None:
             raise
         message = " ".join(str(error).split("\n"))
-        sys.stderr.write(f"{Path(sys.argv[0]).name}: {message}\n")
+        if message:
+            sys.stderr.write(f"{Path(sys.argv[0]).name}: {message}\n")
         sys.exit(code)
 
 
@@ -111,6 +112,8 @@ def _explain(schema: type[Schema], overrides: list[Any], error: Exception) -> st
     }
     for override in overrides:
         key, value = override.key_or_group, override.get_value_string()
+        if override.is_sweep_override():
+            return f"{key}={value}: one run takes one value; start a run for each"
         if key in groups:
             choices = sorted(path.stem for path in (CONFIG_DIR / key).glob("*.yaml"))
             if value not in choices and not override.is_delete():

@@ -14,6 +14,7 @@ from models.config import (
     ArchConfig,
     Count,
     CountOrZero,
+    EvaluatorName,
     NonNegativeFloat,
     OutputField,
     PositiveFloat,
@@ -65,11 +66,14 @@ class LoggerConfig(Schema):
 
 
 class DataConfig(Schema):
-    """A data set by name: where it is expected and the command that builds it."""
+    """A data set by name: where it is expected, the command that builds it, and what it is
+    evaluated with.
+    """
 
     name: str
     path: str
     build_command: str
+    evaluators: list[EvaluatorName] = []
 
 
 class TrainConfig(Schema):
@@ -85,13 +89,17 @@ class TrainConfig(Schema):
         lr_warmup_steps: optimizer steps; lr_min_ratio: share of `lr` at the end of the cosine.
         min_eval_interval: evaluations to leave out at the start (the last one is always made).
         eval_save_outputs: what evaluations write to eval_step_N/ in the run's folder.
+        evaluators: what is measured besides; None: what the named data set is evaluated with, where
+            that is what the run evaluates on.
+        arc_vote_across_evaluations: votes on ARC tasks add up from evaluation to evaluation (of
+            one process: a resumed run starts to count anew); otherwise each counts its own.
         ema: keep an exponential moving average of the weights, and evaluate that; `ema_rate` is the
             share of it that a step leaves.
         freeze_weights: train the puzzle embedding only.
         checkpoint_path: the run's folder; None gives checkpoints/PROJECT/RUN.
         load_checkpoint: start weights; `resume` looks in the run's folder and comes first.
-        checkpoint_interval: optimizer steps between saves; keep_last and keep_best say how many
-            stay.
+        checkpoint_interval: optimizer steps between saves, with one more before each evaluation;
+            keep_last and keep_best say how many stay.
         log_interval: steps whose metrics are gathered on the device before they are written.
         max_steps: stop and save after this step; the schedule does not change.
     """
@@ -112,6 +120,8 @@ class TrainConfig(Schema):
     eval_batch_size: Count | None = None
     eval_max_examples: Count | None = None
     eval_save_outputs: list[OutputField] = []
+    evaluators: list[EvaluatorName] | None = None
+    arc_vote_across_evaluations: StrictBool = False
 
     lr: NonNegativeFloat = 1e-4
     lr_min_ratio: Probability = 1.0
@@ -131,7 +141,7 @@ class TrainConfig(Schema):
     load_checkpoint: str | None = None
     resume: Literal["auto", "never"] | CountOrZero = "auto"
     resume_changed: StrictBool = False
-    checkpoint_interval: Count | None = None
+    checkpoint_interval: Count | None = 1000
     checkpoint_every_eval: StrictBool = False
     keep_last: Annotated[int, Field(strict=True, ge=2)] = 2
     keep_best: CountOrZero = 0
@@ -198,6 +208,11 @@ class TrainConfig(Schema):
         return self.data_paths_test or self.train_paths
 
     @property
+    def active_evaluators(self) -> list[EvaluatorName]:
+        """Evaluators of this run."""
+        return chosen_evaluators(self.evaluators, self.data, self.test_paths)
+
+    @property
     def epochs_per_iteration(self) -> int:
         """Epochs between two evaluations."""
         return self.eval_interval or self.epochs
@@ -219,11 +234,25 @@ class TrainConfig(Schema):
                 )
 
 
+def chosen_evaluators(
+    asked: list[EvaluatorName] | None, data: DataConfig | None, test_paths: list[str]
+) -> list[EvaluatorName]:
+    """Return the evaluators asked for, or, where none are named, those of the data set `data` if
+    that alone is evaluated.
+    """
+    if asked is not None:
+        return asked
+    return data.evaluators if data is not None and test_paths == [data.path] else []
+
+
 # Settings that change nothing of what a run computes; all others must match when it is resumed.
 NEUTRAL_KEYS = frozenset(
     {
         "logger",
+        # The content of the data decides, which has its own fingerprint.
         "data",
+        "data_path",
+        "data_paths",
         "project_name",
         "run_name",
         "checkpoint_path",
@@ -238,6 +267,8 @@ NEUTRAL_KEYS = frozenset(
         "eval_batch_size",
         "eval_max_examples",
         "eval_save_outputs",
+        "evaluators",
+        "arc_vote_across_evaluations",
         "data_paths_test",
         "device",
         "compile",
@@ -279,8 +310,26 @@ def validate(schema: type[SchemaT], composed: Mapping[str, Any]) -> SchemaT:
     try:
         return schema.model_validate(composed)
     except ValidationError as error:
-        faults = [_describe(schema, fault) for fault in error.errors()]
+        faults = [_describe(schema, fault) for fault in _of_one_arch(schema, error.errors())]
         raise ConfigError("; ".join(dict.fromkeys(faults))) from None
+
+
+def _of_one_arch(schema: type[BaseModel], faults: list[Any]) -> list[Any]:
+    """Put the settings that belong to another architecture than `arch.name` into one fault."""
+    foreign = [
+        fault
+        for fault in faults
+        if fault["type"] == "extra_forbidden"
+        and fault["loc"][0] == "arch"
+        and is_setting(".".join(("arch", *map(str, fault["loc"][2:]))), schema)
+    ]
+    if len(foreign) < 2:
+        return faults
+    name = foreign[0]["loc"][1]
+    keys = ", ".join(str(fault["loc"][-1]) for fault in foreign)
+    message = f"{name} has no {keys}: choose an architecture with its settings, arch={name}"
+    merged = {"loc": ("arch", "name"), "type": "value_error", "ctx": {"error": message}}
+    return [merged, *(fault for fault in faults if fault not in foreign)]
 
 
 def unknown_key(schema: type[BaseModel], path: str, value: object = None) -> str:

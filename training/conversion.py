@@ -25,18 +25,16 @@ from training.checkpoint import (
     write_atomically,
 )
 from training.errors import CheckpointError, ConfigError
-from training.published import CONFIG_FILE, FACTS_KEY, published_arch
+from training.published import (
+    CONFIG_FILE,
+    FACTS_KEY,
+    PUBLISHED_KEYS,
+    average_of,
+    published_arch,
+)
 from training.state import COMPILED_PREFIX, require_fit, tensor_writer
 from training.trained_model import TrainedModel
 from training.weights import load_weights
-
-# Settings that the published trainers know, as they call them.
-_PUBLISHED_KEYS = (
-    *("global_batch_size", "epochs", "eval_interval", "checkpoint_every_eval", "seed"),
-    *("lr", "lr_min_ratio", "lr_warmup_steps", "beta1", "beta2", "weight_decay"),
-    *("puzzle_emb_lr", "puzzle_emb_weight_decay", "project_name", "run_name", "checkpoint_path"),
-    *("eval_save_outputs", "min_eval_interval", "ema", "ema_rate", "freeze_weights"),
-)
 
 
 def to_published(trained: TrainedModel, folder: Path) -> list[Path]:
@@ -51,24 +49,25 @@ def to_published(trained: TrainedModel, folder: Path) -> list[Path]:
         ConfigError: no published architecture computes this, or a file is there already.
         CheckpointError: the disk refused.
     """
-    settings = _published_settings(trained)
+    content = yaml.safe_dump(_published_settings(trained), sort_keys=False)
     weights = folder / f"step_{trained.step}"
-    average = weights.with_name(f"{weights.name}_ema")
-    own = {weights: False} | ({average: True} if trained.has_average else {})
-    for path in own:
-        if path.exists():
-            raise ConfigError(f"{path} is there already; choose another output folder")
+    own = {weights: False} | ({average_of(weights): True} if trained.has_average else {})
     try:
+        for path in own:
+            if path.exists():
+                raise ConfigError(f"{path} is there already; choose another output folder")
+        described = folder / CONFIG_FILE
+        if described.exists() and described.read_text() != content:
+            raise ConfigError(f"{described} is of another run; choose another output folder")
         folder.mkdir(parents=True, exist_ok=True)
         for path, averaged in own.items():
-            tensors = load_weights(trained.weights, _no_choice, averaged=averaged)
+            tensors = load_weights(trained.weights, averaged=averaged)
             prefixed = {f"{COMPILED_PREFIX}{name}": value for name, value in tensors.items()}
             _write_new(path, lambda file, prefixed=prefixed: torch.save(prefixed, file))
-        content = yaml.safe_dump(settings, sort_keys=False)
-        write_atomically(folder / CONFIG_FILE, content)
+        write_atomically(described, content)
     except OSError as error:
         raise CheckpointError(f"{folder}: {error.strerror or error}") from None
-    return [*own, folder / CONFIG_FILE]
+    return [*own, described]
 
 
 def from_published(trained: TrainedModel, facts: DataFacts | None, run_dir: Path) -> Path:
@@ -97,15 +96,17 @@ def from_published(trained: TrainedModel, facts: DataFacts | None, run_dir: Path
     with torch.device("meta"):
         model = build_model(trained.run.arch, facts)
     files = {MODEL: _fitting(trained.weights, model)}
-    average = trained.weights.with_name(f"{trained.weights.name}_ema")
-    if average.exists():
-        tensors = _fitting(average, model)
+    if trained.has_average:
+        tensors = _fitting(average_of(trained.weights), model)
         files[EMA] = {name: tensors[name] for name, _ in model.named_parameters()}
-    run_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"output={run_dir}: {error.strerror or error}") from None
     state = {
         "step": step,
         WEIGHTS_ONLY: True,
-        "config": trained.run.model_dump(mode="json"),
+        "config": dict(trained.settings) | trained.run.model_dump(mode="json"),
         "facts": facts.to_dict(),
     }
     writers = {
@@ -123,13 +124,19 @@ def _published_settings(trained: TrainedModel) -> dict[str, Any]:
         # HRM's trainer reads the first key, TRM's the others.
         settings |= {"data_path": train[0], "data_paths": train}
     settings["data_paths_test"] = run.data_paths_test or []
-    settings |= {key: recorded[key] for key in _PUBLISHED_KEYS if recorded.get(key) is not None}
+    # The one evaluator that they have.
+    settings["evaluators"] = [{"name": "arc@ARC"}] if "arc" in run.active_evaluators else []
+    settings |= {
+        key: recorded[key]
+        for key in PUBLISHED_KEYS
+        if recorded.get(key) is not None and key not in settings
+    }
     assert trained.facts is not None, "a checkpoint of ours has them"
     return settings | {FACTS_KEY: trained.facts.to_dict()}
 
 
 def _fitting(path: Path, model: torch.nn.Module) -> Mapping[str, Tensor]:
-    tensors = load_weights(path, _no_choice)
+    tensors = load_weights(path, averaged=False)
     require_fit(model, tensors, path)
     return tensors
 
@@ -144,7 +151,3 @@ def _write_new(path: Path, write: Callable[[BinaryIO], None]) -> None:
         fsync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _no_choice(message: str) -> None:
-    raise AssertionError(f"a single checkpoint gives no choice: {message}")

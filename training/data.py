@@ -35,6 +35,13 @@ def open_data(
             raise DatasetError(
                 f"{test_set.split_dirs[0]}: {fact} is {of_test}, the training split has {of_train}"
             )
+    known = train_set.metadata.num_puzzle_identifiers
+    if config.arch.puzzle_emb_ndim and test_set.metadata.num_puzzle_identifiers > known:
+        raise DatasetError(
+            f"{test_set.split_dirs[0]}: num_puzzle_identifiers is "
+            f"{test_set.metadata.num_puzzle_identifiers}, the training split has {known}: the "
+            f"others would have no puzzle embedding"
+        )
     return train_set, test_set
 
 

@@ -24,7 +24,9 @@ class NonFiniteError(ArithmeticError):
 
 
 class Preempted(Exception):
-    """A signal asked the run to stop; its state has been saved."""
+    """A signal asked the run to stop; its state has been saved. Ranks that leave the telling to
+    another have no message.
+    """
 
 
 _EXIT_CODES = {

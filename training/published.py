@@ -19,6 +19,14 @@ CONFIG_FILE = "all_config.yaml"
 FACTS_KEY = "data_facts"  # Ours: what the model must know of its data, which theirs do not record.
 _MAX_CONFIG_BYTES = 2**20
 
+# Settings of a run, beside `arch`, that the published trainers know.
+PUBLISHED_KEYS = (
+    *("data_path", "data_paths", "data_paths_test", "global_batch_size", "epochs", "seed"),
+    *("eval_interval", "min_eval_interval", "checkpoint_every_eval", "eval_save_outputs"),
+    *("lr", "lr_min_ratio", "lr_warmup_steps", "beta1", "beta2", "weight_decay"),
+    *("puzzle_emb_lr", "puzzle_emb_weight_decay", "ema", "ema_rate", "freeze_weights"),
+    *("project_name", "run_name", "checkpoint_path", "evaluators"),
+)
 _REQUIRED = ("hidden_size", "expansion", "num_heads", "pos_encodings", "halt_max_steps")
 _DEFAULTS = {
     "puzzle_emb_ndim": 0,
@@ -44,6 +52,7 @@ class _PublishedClass:
 
 
 _HRM = _PublishedClass(("H_cycles", "L_cycles", "H_layers", "L_layers", *_REQUIRED), _DEFAULTS)
+# What our schemas have and some published classes lack, at the value that those amount to.
 _SWITCHES = {"mlp_t": False, "puzzle_emb_len": 0, "no_ACT_continue": False}
 _TRM_SWITCHES = {"mlp_t": False, "puzzle_emb_len": 16, "no_ACT_continue": True, "H_layers": 0}
 _TRM = _PublishedClass(("H_cycles", "L_cycles", "L_layers", *_REQUIRED), _DEFAULTS | _TRM_SWITCHES)
@@ -51,14 +60,19 @@ _TRM = _PublishedClass(("H_cycles", "L_cycles", "L_layers", *_REQUIRED), _DEFAUL
 _CLASSES = {
     "hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1": _HRM,
     "recursive_reasoning.hrm@HierarchicalReasoningModel_ACTV1": _PublishedClass(
-        _HRM.required, _DEFAULTS | _SWITCHES
+        _HRM.required, _DEFAULTS | {"mlp_t": False}
     ),
     "recursive_reasoning.trm@TinyRecursiveReasoningModel_ACTV1": _TRM,
     "recursive_reasoning.trm_singlez@TinyRecursiveReasoningModel_ACTV1": _TRM,
     "recursive_reasoning.transformers_baseline@Model_ACTV2": _PublishedClass(
-        ("H_layers", *_REQUIRED), _DEFAULTS | {"H_cycles": 1} | _SWITCHES
+        ("H_layers", *_REQUIRED), _DEFAULTS | {"H_cycles": 1}
     ),
 }
+
+
+def average_of(weights: Path) -> Path:
+    """Return where the moving average of a published file lies, if we wrote one."""
+    return weights.with_name(f"{weights.name}_ema")
 
 
 _LOSSES = {own: published for published, own in PUBLISHED_LOSSES.items()}
@@ -68,8 +82,8 @@ def read_published_config(weights: Path) -> dict[str, Any]:
     """Return the run that wrote the file `weights`, in our terms.
 
     Returns:
-        `arch` for `models.config.ArchConfig` (not yet validated), and those of `data_path`,
-        `data_paths`, `data_paths_test`, `global_batch_size` and FACTS_KEY that the run recorded.
+        `arch` for `models.config.ArchConfig` (not yet validated), and those of PUBLISHED_KEYS and
+        FACTS_KEY that the run recorded.
     Raises:
         CheckpointError: all_config.yaml is missing, too large, not YAML of plain values, or names
             a class or key that we do not know.
@@ -83,7 +97,7 @@ def read_published_config(weights: Path) -> dict[str, Any]:
         "name": _known(PUBLISHED_LOSSES, loss.pop("name", None), path, "arch.loss.name"),
         **_plain(loss, path, "arch.loss"),
     }
-    for key in ("data_path", "data_paths", "data_paths_test", "global_batch_size", FACTS_KEY):
+    for key in (*PUBLISHED_KEYS, FACTS_KEY):
         if recorded.get(key) is not None:
             run[key] = recorded[key]
     return run
@@ -127,8 +141,10 @@ def published_arch(arch: ArchConfig) -> dict[str, Any]:
                 f"arch.shared_levels={shared} with arch.gradient={gradient}: no published "
                 f"architecture has this combination"
             )
-    if not settings["puzzle_emb_ndim"]:
-        settings["puzzle_emb_len"] = 0
+    if arch.num_prefix in (0, -(-arch.puzzle_emb_ndim // arch.hidden_size)):
+        settings["puzzle_emb_len"] = 0  # As many positions as the width needs.
+    if own == "transformer" and arch.pos_encodings == "none":
+        raise ConfigError("arch.pos_encodings=none: the published transformer has positions")
     unlike: dict[str, Any] = {}
     for name, published in _CLASSES.items():
         if PUBLISHED_ARCHITECTURES[name] != own:
@@ -143,7 +159,8 @@ def published_arch(arch: ArchConfig) -> dict[str, Any]:
             kept = {key: value for key, value in settings.items() if key in known}
             loss = {"name": _LOSSES[arch.loss.name], "loss_type": arch.loss.loss_type}
             return {"name": name, "loss": loss, **kept}
-    raise ConfigError(f"no published architecture has {unlike}")
+    shown = ", ".join(f"arch.{key}={value}" for key, value in unlike.items())
+    raise ConfigError(f"no published class of this architecture has {shown}")
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

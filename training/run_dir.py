@@ -94,12 +94,6 @@ def find_checkpoint(
     return checkpoint
 
 
-def require_start_weights(path: str) -> None:
-    """Raise CheckpointError when there is nothing at `load_checkpoint`."""
-    if not Path(path).exists():
-        raise CheckpointError(f"load_checkpoint={path}: no such checkpoint or run folder")
-
-
 def set_aside_newer(run_dir: Path, step: int) -> list[Path]:
     """Rename the checkpoints after `step`, so that they are never taken for this run's newest;
     returns the new paths.

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict
 
-from models.config import ArchConfig, Count, DataFacts, Schema
+from models.config import ArchConfig, Count, DataFacts, EvaluatorName, Schema
 from training.checkpoint import EMA, MANIFEST, STATE, Checkpoint, load_checkpoint, newest_good
-from training.config import DataConfig, validate
+from training.config import DataConfig, chosen_evaluators, validate
 from training.errors import CheckpointError, ConfigError
-from training.published import CONFIG_FILE, FACTS_KEY, read_published_config
+from training.published import CONFIG_FILE, FACTS_KEY, average_of, read_published_config
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,7 @@ class RecordedRun(Schema):
     Attributes:
         arch: the architecture, which must be known in full.
         data: the data set by name, if it had one.
-        data_path, data_paths, data_paths_test: as in `training.config.TrainConfig`.
+        data_path, data_paths, data_paths_test, evaluators: as in `training.config.TrainConfig`.
         global_batch_size: sequences per step, over all ranks.
     """
 
@@ -42,7 +42,13 @@ class RecordedRun(Schema):
     data_path: str | None = None
     data_paths: list[str] | None = None
     data_paths_test: list[str] | None = None
+    evaluators: list[EvaluatorName] | None = None
     global_batch_size: Count = 768
+
+    @property
+    def active_evaluators(self) -> list[EvaluatorName]:
+        """Evaluators of the run."""
+        return chosen_evaluators(self.evaluators, self.data, self.data_folders("test"))
 
     def data_folders(self, split: str) -> list[str]:
         """Return the folders that hold a split, as the run named them; empty when it named none."""
@@ -78,7 +84,8 @@ class TrainedModel:
     @property
     def has_average(self) -> bool:
         """Whether there is a moving average beside the weights."""
-        return (self.weights / EMA).exists()
+        average = average_of(self.weights) if self.is_published else self.weights / EMA
+        return average.exists()
 
     def require_fit(self, data: DataFacts, source: str) -> None:
         """Raise CheckpointError when the model cannot read the data; `source` names those."""
@@ -115,7 +122,7 @@ class TrainedModel:
             require_backend(arch.attention, device)
         except ValueError as error:
             raise ConfigError(f"{error} (arch_overrides.attention=auto)") from None
-        tensors = load_weights(self.weights, _no_warning, averaged=averaged)
+        tensors = load_weights(self.weights, averaged=averaged)
         facts = self.facts or _facts_in(self.weights, tensors, data.seq_len)
         self._require_same(facts, data, source)
         model = build_model(arch, facts)
@@ -152,18 +159,38 @@ def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
     Raises:
         CheckpointError: names the file that is missing, damaged, or of an unknown kind.
     """
+    found = _find(path, warn)
+    return _own(found) if isinstance(found, Checkpoint) else _published(found)
+
+
+def find_start_weights(path: Path, warn: Callable[[str], None]) -> Path:
+    """Return the checkpoint's folder or the published file that `load_checkpoint` names; takes what
+    `find_trained_model` takes, and needs no configuration beside the weights.
+
+    Raises:
+        CheckpointError: as there.
+    """
+    try:
+        found = _find(path, warn)
+    except CheckpointError as error:
+        raise CheckpointError(f"load_checkpoint={path}: {error}") from None
+    return found.path if isinstance(found, Checkpoint) else found
+
+
+def _find(path: Path, warn: Callable[[str], None]) -> Checkpoint | Path:
+    """Return a verified checkpoint of ours, or a published file."""
     try:
         if path.is_file():
-            return _published(path)
+            return path
         if not path.is_dir():
             raise CheckpointError(f"{path}: no such checkpoint or run folder")
         if (path / MANIFEST).exists() or _STEP_NAME.fullmatch(path.name):
-            return _own(load_checkpoint(path))
+            return load_checkpoint(path)
         checkpoint = newest_good(path, warn)
         if checkpoint is not None:
-            return _own(checkpoint)
+            return checkpoint
         if (path / CONFIG_FILE).exists() and (newest := _newest_published(path)) is not None:
-            return _published(newest)
+            return newest
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror or error}") from None
     raise CheckpointError(f"{path}: there is no checkpoint in this folder")
@@ -183,7 +210,7 @@ def _published(path: Path) -> TrainedModel:
     settings = read_published_config(path)
     facts = _facts(settings.pop(FACTS_KEY, None))
     run = _recorded(settings, path.parent / CONFIG_FILE)
-    named = _STEP_NAME.fullmatch(path.name)
+    named = _STEP_NAME.fullmatch(path.name.removesuffix("_ema"))
     step = int(named[1]) if named else None
     return TrainedModel(path, run, None, step, settings, facts)
 
@@ -220,7 +247,3 @@ def _facts_in(weights: Path, tensors: dict[str, Any], seq_len: int) -> DataFacts
     table = tensors.get("model.inner.puzzle_emb.weights")
     identifiers = 1 if table is None or table.ndim != 2 else table.shape[0]
     return DataFacts(head.shape[0], seq_len, identifiers)
-
-
-def _no_warning(message: str) -> None:
-    raise AssertionError(f"a single checkpoint gives no choice: {message}")

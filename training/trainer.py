@@ -268,14 +268,17 @@ class Trainer:
         if self._reached_max_steps():
             self.say(f"stopped at max_steps={self.config.max_steps}")
         else:
-            raise Preempted(
-                f"asked to stop: saved at step {self.progress.step}; the same command resumes "
-                f"the run"
+            said = (
+                f"asked to stop: saved at step {self.progress.step}; the same command resumes the "
+                f"run"
             )
+            raise Preempted(said if self.ranks.is_main else "")
 
     def _evaluate_and_save(self) -> None:
         """Evaluate at the end of an iteration, and keep a checkpoint where one is due."""
         config, progress = self.config, self.progress
+        if config.checkpoint_interval and progress.step % config.checkpoint_interval:
+            self.save()  # An evaluation may take long, and nothing of the training is lost in it.
         progress.iteration += 1
         progress.position = 0
         last = progress.iteration == config.num_iterations

@@ -7,38 +7,37 @@ import torch
 from torch import Tensor
 
 from models.losses import ACTLossHead
-from training.checkpoint import EMA, MODEL, list_steps, load_checkpoint, newest_good
+from training.checkpoint import EMA, MODEL, load_checkpoint
 from training.errors import CheckpointError
+from training.published import average_of
 from training.state import COMPILED_PREFIX, load_tensors, restore_model
 
 _PUZZLE_TABLE = "model.inner.puzzle_emb.weights"
 
 
-def load_weights(
-    path: Path, warn: Callable[[str], None], *, averaged: bool = True
-) -> dict[str, Tensor]:
-    """Read model weights from a run's folder (its newest good checkpoint), a checkpoint of ours, or
-    a published `step_N` file.
+def load_weights(path: Path, *, averaged: bool = True) -> dict[str, Tensor]:
+    """Read model weights from a checkpoint of ours or a published `step_N` file.
 
     Published files are pickles: they are read with `weights_only=True`, which runs no code.
 
     Args:
         averaged: take the moving average where the checkpoint has one, which is what it was
-            evaluated with and what a published file holds; otherwise the weights of the last step.
+            evaluated with and what a published file of TRM's holds; otherwise the weights of the
+            last step.
     Returns:
         tensors by key, without the prefix that torch.compile adds.
     Raises:
         CheckpointError: missing, damaged, or not a state dict.
     """
     if path.is_dir():
-        checkpoint = newest_good(path, warn) if list_steps(path) else load_checkpoint(path)
-        assert checkpoint is not None
-        tensors = load_tensors(checkpoint.path / MODEL)
-        if averaged and (checkpoint.path / EMA).exists():
-            tensors |= load_tensors(checkpoint.path / EMA)
+        tensors = load_tensors(load_checkpoint(path).path / MODEL)
+        if averaged and (path / EMA).exists():
+            tensors |= load_tensors(path / EMA)
         return tensors
     if not path.exists():
         raise CheckpointError(f"{path}: no such checkpoint")
+    if averaged and average_of(path).exists():
+        path = average_of(path)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load raises whatever its unpickler meets
@@ -59,7 +58,7 @@ def load_start_weights(model: ACTLossHead, path: Path, warn: Callable[[str], Non
     Raises:
         CheckpointError: lists the keys that are missing, unknown or of another shape.
     """
-    tensors = load_weights(path, warn)
+    tensors = load_weights(path)
     embedding, old = model.puzzle_embedding, tensors.get(_PUZZLE_TABLE)
     if embedding is not None and old is not None and old.ndim == 2:
         rows, width = embedding.weights.shape

@@ -88,7 +88,7 @@ def test_start_weights_that_are_not_there(
     run_python: Callable[..., Any], tiny_settings: list[str]
 ) -> None:
     finished = run_python("pretrain.py", *tiny_settings, "load_checkpoint=nowhere")
-    assert_one_line(finished, 4, "load_checkpoint=nowhere: no such checkpoint")
+    assert_one_line(finished, 4, "load_checkpoint=nowhere: nowhere: no such checkpoint")
 
 
 def test_a_step_that_is_not_there(

@@ -37,7 +37,7 @@ HRM = (
     "puzzle_emb_weight_decay=1.0"
 )
 TRM = (
-    "arch=trm epochs=50000 eval_interval=5000 lr=1e-4 puzzle_emb_lr=1e-4 "
+    "arch=trm evaluators=[] epochs=50000 eval_interval=5000 lr=1e-4 puzzle_emb_lr=1e-4 "
     "weight_decay=1.0 puzzle_emb_weight_decay=1.0 arch.L_layers=2 arch.H_cycles=3 "
     "arch.L_cycles=6 ema=True"
 )

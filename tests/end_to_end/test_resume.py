@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from evaluation import in_training
 from models import registry
 from models.registry import build_model
 from training import device
@@ -136,7 +137,7 @@ def test_the_best_evaluation_so_far_is_remembered(
 ) -> None:
     scores = iter([0.2, 0.9, 0.5, 0.7, 0.2, 0.9, 0.5, 0.7])
     monkeypatch.setattr(
-        "evaluation.runner.flatten", lambda results: {"eval/exact_accuracy": next(scores)}
+        "evaluation.in_training.flatten", lambda results: {"eval/exact_accuracy": next(scores)}
     )
     whole = runs("whole", (), "keep_best=1")
     runs("parts", (), "keep_best=1", "max_steps=10")
@@ -214,6 +215,20 @@ def test_a_kill_after_an_evaluation_does_not_repeat_its_record(runs: Any, kill_b
     kill_before(None)
     records = runs("killed", (), "checkpoint_interval=4").eval_records
     assert [record["step"] for record in records] == [4, 8, 12, 16]
+
+
+def test_a_kill_in_an_evaluation_loses_nothing(runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = runs("whole", (), "checkpoint_interval=1000")
+    with monkeypatch.context() as patch:
+
+        def die(*arguments: Any, **options: Any) -> None:
+            raise Killed
+
+        patch.setattr(in_training, "evaluate", die)
+        with pytest.raises(Killed):
+            runs("killed", (), "checkpoint_interval=1000")
+    assert runs("killed", (), "checkpoint_interval=1000", "max_steps=5").steps == [4, 5]
+    assert runs("killed", (), "checkpoint_interval=1000").digest() == whole.digest()
 
 
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(

@@ -17,7 +17,7 @@ OURS = (*PACKAGES, *ENTRY_POINTS, "puzzle_dataset", "scripts", "tests")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "dataset.common": (),
     "dataset": ("dataset",),
-    "puzzle_dataset": ("dataset.common",),
+    "puzzle_dataset": ("dataset.common", "dataset.arc_lazy"),
     "models": ("models",),
     "training": ("training", "models", "puzzle_dataset", "dataset.common"),
     "evaluation": ("evaluation", "models", "dataset", "puzzle_dataset", "training.distributed"),
@@ -27,10 +27,15 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 
 # Imported without torch, so that mistakes answer at once.
 WITHOUT_TORCH = (
+    "dataset.build_maze_dataset",
+    "dataset.build_arc_dataset",
     "dataset.build_sudoku_dataset",
     "dataset.common",
+    "dataset.maze",
     "evaluate",
+    "evaluation.arc",
     "evaluation.config",
+    "evaluation.evaluators",
     "evaluation.metrics",
     "models.config",
     "pretrain",

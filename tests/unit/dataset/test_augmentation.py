@@ -8,8 +8,11 @@ import pytest
 from dataset import augmentation
 from dataset.augmentation import (
     AUGMENTATION_STREAM,
+    augment_mazes,
     augment_sudoku,
     choose,
+    dihedral_view,
+    maze_keys,
     random_words,
     sudoku_symmetries,
 )
@@ -172,3 +175,29 @@ def test_drawn_symmetries_are_spread_evenly():
     seen = np.bincount((words % np.uint64(count)).astype(np.int64), minlength=count)
     assert seen.min() > 100 - 50
     assert seen.max() < 100 + 50
+
+
+def test_dihedral_views_are_the_published_ones():
+    grid = np.array([[1, 2], [3, 4]])
+    assert [dihedral_view(grid, view).reshape(-1).tolist() for view in range(8)] == [
+        [1, 2, 3, 4],
+        [2, 4, 1, 3],  # a quarter turn counter-clockwise
+        [4, 3, 2, 1],
+        [3, 1, 4, 2],
+        [2, 1, 4, 3],  # left and right
+        [3, 4, 1, 2],  # up and down
+        [1, 3, 2, 4],  # transposed
+        [4, 2, 3, 1],
+    ]
+    assert dihedral_view(np.arange(6).reshape(1, 2, 3), 1).tolist() == [[[2, 5], [1, 4], [0, 3]]]
+
+
+def test_maze_views_stay_together():
+    boards = np.arange(1, 19, dtype=np.uint8).reshape(2, 9)
+    views = augment_mazes(boards)
+    assert views.shape == (16, 9)
+    assert views[[0, 8]].tolist() == boards.tolist()
+    assert views[8 + 6].tolist() == boards[1].reshape(3, 3).T.reshape(-1).tolist()
+    first, second = maze_keys(boards)
+    assert maze_keys(views) == [first] * 8 + [second] * 8
+    assert first != second

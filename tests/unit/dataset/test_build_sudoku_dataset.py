@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dataset import build_sudoku_dataset, sudoku_generator
+from dataset import build_sudoku_dataset, sources, sudoku_generator
 from dataset.augmentation import sudoku_symmetries
 from dataset.build_sudoku_dataset import main
 from dataset.common import load_split
@@ -372,7 +372,7 @@ def test_bad_rows_are_named(
 def test_the_first_of_several_bad_rows_is_named(
     folder: Path, output: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(build_sudoku_dataset, "_ROWS_PER_CHECK", 2)
+    monkeypatch.setattr(sources, "_ROWS_PER_BATCH", 2)
     rows = [*TRAIN, "made,................,1111111111111111,1", TRAIN[0], "short"]
     write_csv(folder / "train.csv", rows)
     assert build(output, folder, "--size=4") == 3

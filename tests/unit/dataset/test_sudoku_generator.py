@@ -13,8 +13,8 @@ from dataset.augmentation import (
     random_words,
     sudoku_symmetries,
 )
+from dataset.sources import NoPuzzleError
 from dataset.sudoku import (
-    NoPuzzleError,
     are_valid_solutions,
     count_solutions,
     layout_of,

@@ -26,6 +26,7 @@ def test_every_setting_is_in_the_yaml() -> None:
             "split=train",
             "global_batch_size=4",
             "max_examples=3",
+            "evaluators=[arc]",
             "save_outputs=[preds]",
             "arch_overrides.attention=math",
             "arch_overrides.forward_dtype=float32",
@@ -48,6 +49,7 @@ def test_every_setting_is_in_the_yaml() -> None:
     [
         ([], ["checkpoint", "run's folder"]),
         (["checkpoint=x", "save_outputs=[pred]"], ["save_outputs", "pred", "'preds'"]),
+        (["checkpoint=x", "evaluators=[mazes]"], ["evaluators.0=mazes", "'sudoku' or 'maze'"]),
         (["checkpoint=x", "chekpoint=y"], ["chekpoint=y", "did you mean checkpoint"]),
         (["checkpoint=x", "arch_overrides.hidden_size=4"], ["arch_overrides.hidden_size"]),
         (["checkpoint=x", "split=dev"], ["split=dev", "'test' or 'train'"]),
@@ -74,3 +76,43 @@ def test_mistakes_are_named(overrides: list[str], told: list[str]) -> None:
 def test_puzzles_have_one_source(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         SolveConfig(checkpoint="x", **settings)
+
+
+def test_every_setting_of_a_decoder_is_in_the_yaml() -> None:
+    # Otherwise `key=value` would need a plus sign.
+    common = ["checkpoint=x", "constraint=sudoku", "seed=5"]
+    top_k = load_config(
+        SolveConfig, "cfg_solve", [*common, "decode=top_k", "top_k=3", "temperature=0.5"]
+    )
+    assert (top_k.decode, top_k.top_k, top_k.temperature) == ("top_k", 3, 0.5)
+    assert (top_k.constraint, top_k.seed) == ("sudoku", 5)
+    top_p = load_config(SolveConfig, "cfg_solve", [*common, "decode=top_p", "top_p=1"])
+    assert (top_p.decode, top_p.top_p) == ("top_p", 1.0)
+    beam = load_config(SolveConfig, "cfg_solve", [*common, "decode=beam", "beam_width=4"])
+    assert (beam.decode, beam.beam_width) == ("beam", 4)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["decode=beem"], ["decode=beem", "'beam'"]),
+        (["constraint=maze"], ["constraint=maze", "'none' or 'sudoku'"]),
+        (["decode=top_k"], ["decode=top_k needs top_k"]),
+        (["decode=top_p", "top_k=3"], ["top_k is for decode=top_k; decode is top_p"]),
+        (["decode=top_p"], ["decode=top_p needs top_p"]),
+        (["decode=top_p", "top_p=0"], ["top_p=0"]),
+        (["decode=top_p", "top_p=1.5"], ["top_p=1.5"]),
+        (["decode=beam", "beam_width=0"], ["beam_width=0"]),
+        (["decode=temperature", "temperature=0"], ["temperature=0"]),
+        (["temperature=2"], ["temperature is for decode=temperature or top_k or top_p"]),
+        (["beam_width=4"], ["beam_width is for decode=beam; decode is greedy"]),
+        (["seed=-1"], ["seed=-1"]),
+        (["decode=beam", "beam_with=4"], ["beam_with=4", "did you mean beam_width"]),
+    ],
+)
+def test_mistakes_in_decoding_are_named(overrides: list[str], told: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(SolveConfig, "cfg_solve", ["checkpoint=x", *overrides])
+    assert "\n" not in str(caught.value)
+    for part in told:
+        assert part in str(caught.value)

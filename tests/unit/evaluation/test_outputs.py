@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from evaluation import outputs
-from evaluation.outputs import OutputError, OutputFiles
+from evaluation.outputs import OutputError, OutputFiles, write_json_files
 from evaluation.runner import evaluate
 from models.losses import ACTLossHead
 from puzzle_dataset import EvalBatches, PuzzleDataset
@@ -127,3 +128,26 @@ def test_a_place_that_cannot_be_written_is_named(batches: EvalBatches, tmp_path:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="file"):
         OutputFiles(tmp_path / "file", ["preds"], batches, ALONE)
+
+
+# Files of evaluators
+
+
+def test_json_files_replace_older_ones(tmp_path: Path) -> None:
+    write_json_files(tmp_path / "new", {"a.json": lambda: [1]}, ALONE)
+    files: dict[str, Callable[[], object]] = {"a.json": lambda: [2], "b.json": dict}
+    paths = write_json_files(tmp_path / "new", files, ALONE)
+    assert paths == [tmp_path / "new" / "a.json", tmp_path / "new" / "b.json"]
+    assert [json.loads(path.read_text()) for path in paths] == [[2], {}]
+    assert len(list((tmp_path / "new").iterdir())) == 2
+
+
+def test_a_json_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "b.json").mkdir()
+    files: dict[str, Callable[[], object]] = {"a.json": dict, "b.json": dict}
+    with pytest.raises(OutputError, match=r"b\.json: Is a directory"):
+        write_json_files(tmp_path, files, ALONE)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="file"):
+        write_json_files(tmp_path / "file", {"a.json": dict}, ALONE)

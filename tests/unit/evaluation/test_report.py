@@ -1,9 +1,19 @@
 import json
+from pathlib import Path
 
 import pytest
 
+from evaluation.evaluators import Findings
 from evaluation.metrics import Estimate, SetResult
-from evaluation.report import as_json, flatten, pooled, table
+from evaluation.report import (
+    as_json,
+    findings_as_json,
+    findings_table,
+    flatten,
+    flatten_findings,
+    pooled,
+    table,
+)
 
 
 def make_result(num_examples: int, count: int, **values: float) -> SetResult:
@@ -65,3 +75,35 @@ def test_table_has_a_line_for_each_set() -> None:
     assert header.split()[:3] == ["set", "count", "exact_accuracy"]
     assert easy.split()[:5] == ["easy", "3", "1.0000", "[0.5000,", "1.5000]"]
     assert empty.split() == ["none", "0", "-", "-", "-", "-", "-", "-"]
+
+
+ARC = Findings({"pass@1": 0.5, "pass@1000": 1.0}, {"num_tasks": 2}, {"submission.json": dict})
+SUDOKU = Findings({"valid": 0.25})
+
+
+def test_findings_are_named_after_their_evaluator() -> None:
+    assert flatten_findings({"arc": ARC, "sudoku": SUDOKU}) == {
+        "eval/arc/pass@1": 0.5,
+        "eval/arc/pass@1000": 1.0,
+        "eval/sudoku/valid": 0.25,
+    }
+    assert flatten_findings({}) == {}
+
+
+def test_findings_come_with_details_and_files() -> None:
+    content = findings_as_json({"arc": ARC}, {"arc": [Path("run/submission.json")]})
+    assert content == {
+        "arc": {
+            "metrics": {"pass@1": 0.5, "pass@1000": 1.0},
+            "details": {"num_tasks": 2},
+            "files": ["run/submission.json"],
+        }
+    }
+
+
+def test_findings_have_a_line_for_each_metric() -> None:
+    assert findings_table({"arc": ARC, "sudoku": SUDOKU}).splitlines() == [
+        "arc/pass@1     0.5000",
+        "arc/pass@1000  1.0000",
+        "sudoku/valid   0.2500",
+    ]

@@ -1,13 +1,25 @@
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from dataset.sudoku import BOX_SHAPES, grid_to_tokens
-from evaluation.solving import Reasoning, reason, repeated_digits
+from evaluation.config import SolveConfig
+from evaluation.constraints import SudokuConstraint
+from evaluation.decoding import (
+    Decoded,
+    answer_confidence,
+    decode_beam,
+    decode_greedy,
+    decode_temperature,
+    decode_top_k,
+    decode_top_p,
+)
+from evaluation.solving import Reasoning, make_decoder, reason, repeated_digits
 from models.config import DataFacts
-from models.losses import ACTLossHead
+from models.losses import LOG_PROBS, ACTLossHead
 
 SOLUTION = np.array([[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]], np.int8)
 QUESTION = np.where(np.eye(4, dtype=bool), SOLUTION, 0).astype(np.int8)
@@ -41,7 +53,7 @@ def test_repeated_digits_equal_those_found_by_hand(size: int) -> None:
 def make_reasoning(*answers: np.ndarray) -> Reasoning:
     steps = len(answers)
     q = np.linspace(0.1, 0.9, steps, dtype=np.float32)
-    return Reasoning(QUESTION, np.stack(answers), q, 1 - q, q > 0.5)
+    return Reasoning(QUESTION, np.stack(answers), -1.0, 0.5, q, 1 - q, q > 0.5)
 
 
 def test_reasoning_counts_what_changed_and_what_is_wrong() -> None:
@@ -105,3 +117,79 @@ def test_many_puzzles_keep_their_order(make_model: Callable[..., ACTLossHead]) -
         assert np.array_equal(reasoning.question, puzzle)
     (alone,) = reason(model, [puzzles[66]], torch.device("cpu"))
     assert np.array_equal(alone.answers, found[66].answers)
+
+
+SUDOKU = SudokuConstraint()
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(7)
+
+
+@pytest.mark.parametrize(
+    ("settings", "decode"),
+    [
+        ({}, lambda x, i: decode_greedy(x)),
+        ({"constraint": "sudoku"}, lambda x, i: decode_greedy(x, inputs=i, constraint=SUDOKU)),
+        ({"decode": "temperature"}, lambda x, i: decode_temperature(x, 1.0, seeded())),
+        (
+            {"decode": "temperature", "temperature": 0.5, "constraint": "sudoku"},
+            lambda x, i: decode_temperature(x, 0.5, seeded(), inputs=i, constraint=SUDOKU),
+        ),
+        (
+            {"decode": "top_k", "top_k": 2, "temperature": 3.0},
+            lambda x, i: decode_top_k(x, 2, seeded(), temperature=3.0),
+        ),
+        (
+            {"decode": "top_p", "top_p": 0.6, "temperature": 3.0},
+            lambda x, i: decode_top_p(x, 0.6, seeded(), temperature=3.0),
+        ),
+        (
+            {"decode": "beam", "constraint": "sudoku"},
+            lambda x, i: decode_beam(x, 8, inputs=i, constraint=SUDOKU),
+        ),
+        (
+            {"decode": "beam", "beam_width": 3, "constraint": "sudoku"},
+            lambda x, i: decode_beam(x, 3, inputs=i, constraint=SUDOKU),
+        ),
+    ],
+)
+def test_decoders_are_those_asked_for(
+    settings: dict[str, Any], decode: Callable[[torch.Tensor, torch.Tensor], Decoded]
+) -> None:
+    logits = torch.randn(9, 16, 6, generator=seeded())
+    inputs = torch.from_numpy(grid_to_tokens(QUESTION)).expand(9, 16)
+    found = make_decoder(SolveConfig(checkpoint="x", seed=7, **settings))(logits, inputs=inputs)
+    expected = decode(logits, inputs)
+    assert all(torch.equal(*values) for values in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("loss_type", LOG_PROBS)
+@pytest.mark.parametrize("no_ACT_continue", [False, True])
+def test_the_last_answer_is_decoded_from_the_probabilities_of_the_loss(
+    make_model: Callable[..., ACTLossHead], loss_type: str, no_ACT_continue: bool
+) -> None:
+    settings = {"loss": {"loss_type": loss_type}, "no_ACT_continue": no_ACT_continue}
+    model = make_model(FACTS, **settings)
+    examples = {
+        "inputs": torch.from_numpy(grid_to_tokens(QUESTION).astype(np.int32))[None],
+        "puzzle_identifiers": torch.zeros(1, dtype=torch.int32),
+    }
+    decode = make_decoder(SolveConfig(checkpoint="x", decode="beam", constraint="sudoku"))
+    (greedy,) = reason(model, [QUESTION], torch.device("cpu"))
+    (reasoning,) = reason(model, [QUESTION], torch.device("cpu"), decode)
+    assert not greedy.is_solved()
+    assert reasoning.is_solved()
+    assert np.array_equal(reasoning.answers[:-1], greedy.answers[:-1])
+    assert reasoning.confidence == greedy.confidence
+    carry = model.model.initial_carry(examples)
+    with torch.no_grad():
+        for _ in range(3):
+            carry, output = model.model(carry, examples)
+    log_probs = LOG_PROBS[loss_type](output.logits)
+    tokens = torch.from_numpy(grid_to_tokens(reasoning.answer)).long()
+    total = float(log_probs[0, torch.arange(16), tokens].sum())
+    assert reasoning.log_prob == pytest.approx(total, rel=1e-4)
+    go_on = output.q_continue_logits * (0 if no_ACT_continue else 1)
+    rated = float(answer_confidence(log_probs, output.q_halt_logits, go_on))
+    assert reasoning.confidence == pytest.approx(rated, rel=1e-4)

@@ -166,10 +166,17 @@ def test_the_description_says_what_happened(solve: ModuleType) -> None:
     first[0, 1] = 0
     q_halt = np.array([0.25, 0.5, 0.875], np.float32)
     reasoning = Reasoning(
-        question, np.stack([first, solution, solution]), q_halt, 1 - q_halt, q_halt > 0.6
+        question,
+        np.stack([first, solution, solution]),
+        log_prob=-0.125,
+        confidence=0.75,
+        q_halt=q_halt,
+        q_continue=1 - q_halt,
+        halts=q_halt > 0.6,
     )
     text = solve.describe(reasoning, learns_continue=True)
     assert "a valid Sudoku that keeps the clues; Q confidence: 87.5%" in text
+    assert "answer confidence: 75.0%; log-probability: -0.12" in text
     table = [line.split() for line in text.splitlines() if line.strip()[:1].isdigit()]
     assert table == [
         ["1", "11", "1", "25.0%", "75.0%"],
@@ -178,7 +185,7 @@ def test_the_description_says_what_happened(solve: ModuleType) -> None:
     ]
     assert text.endswith("settled at step 2 of 3; would halt by itself after step 3")
 
-    without = Reasoning(question, first[None], q_halt[:1], q_halt[:1], np.array([False]))
+    without = Reasoning(question, first[None], -1, 0.5, q_halt[:1], q_halt[:1], np.array([False]))
     text = solve.describe(without, learns_continue=False)
     assert "not a solution: 1 cells cannot stay" in text
     assert "Q continue" not in text

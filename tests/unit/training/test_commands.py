@@ -59,7 +59,7 @@ RECIPES = {
     "trm_arc_2": TRM_COMMANDS["arc 2"],
 }
 # Demos and other experiments of ours.
-OWN = {"sudoku_demo", "sudoku_demo_hard"}
+OWN = {"arc_demo", "sudoku_demo", "sudoku_demo_hard"}
 
 
 def compose(command: str) -> TrainConfig:

@@ -201,6 +201,9 @@ def test_settings_are_frozen(defaults: TrainConfig) -> None:
         "arch.mlp_t=1": ["arch.mlp_t=1", "boolean"],
         "arch.pos_encodings=rop": ["arch.pos_encodings=rop", "'rope', 'learned' or 'none'"],
         "eval_save_outputs=[pred]": ["eval_save_outputs.0=pred", "'preds'"],
+        "evaluators=[ark]": ["evaluators.0=ark", "'arc', 'sudoku' or 'maze'"],
+        "evaluators=[{name: maze@Maze}]": ["evaluators.0=maze@Maze", "'arc', 'sudoku' or 'maze'"],
+        "evaluators=arc": ["evaluators=arc", "list"],
         "keep_last=1": ["keep_last=1", "greater than or equal to 2"],
         "resume=maybe": ["resume", "maybe", "'auto' or 'never'"],
         "data_path=null": ["no training data", "data_path=FOLDER"],
@@ -218,6 +221,28 @@ def test_a_mistake_is_one_line_that_names_it(setting: str, parts: list[str]) -> 
     assert [part for part in parts if part not in message] == [], message
     assert len(message.splitlines()) == 1
     assert len(message) < 400
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (["evaluators=[arc]"], ["arc"]),
+        (["evaluators=[{name: arc@ARC}]"], ["arc"]),
+        (["evaluators=[{name:arc}, maze]"], ["arc", "maze"]),
+        (["evaluators=[]"], []),
+        ([], ["arc"]),
+        (["data=sudoku"], ["sudoku"]),
+        (["data=sudoku", "evaluators=[]"], []),
+        (["data_path=elsewhere"], []),
+        (["data_paths=[data/arc-aug-1000,elsewhere]"], []),
+        (["data_paths_test=[elsewhere]"], []),
+        (["data_paths_test=[elsewhere]", "evaluators=[sudoku]"], ["sudoku"]),
+    ],
+)
+def test_evaluators_are_those_asked_for_or_of_the_named_data(
+    settings: list[str], expected: list[str]
+) -> None:
+    assert configure(*settings).active_evaluators == expected
 
 
 def test_every_mistake_is_named() -> None:

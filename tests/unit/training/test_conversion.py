@@ -125,6 +125,7 @@ def test_what_is_written_is_what_the_published_code_reads(tmp_path: Path) -> Non
     assert settings["data_path"] == "data/some"
     assert settings["data_paths"] == ["data/some"]
     assert settings["data_paths_test"] == []
+    assert settings["evaluators"] == []
     assert settings["lr"] == 0.25
     # Ours alone.
     assert not {"optimizer", "device", "resume", "logger"} & settings.keys()

@@ -46,7 +46,7 @@ def test_the_architecture_and_the_data_are_translated(tmp_path: Path) -> None:
         rope_theta=500.0,
         loss={"loss_type": "softmax_cross_entropy"},  # type: ignore[arg-type]
     )
-    assert run == {"data_path": "data/arc", "global_batch_size": 96}
+    assert run == {"data_path": "data/arc", "global_batch_size": 96, "lr": 1e-4}
 
 
 def test_absent_keys_have_the_defaults_of_the_published_class(tmp_path: Path) -> None:
@@ -132,6 +132,13 @@ def test_a_switch_that_we_lack_is_refused_where_it_is_used(tmp_path: Path, key: 
 def test_what_has_no_published_name_is_said() -> None:
     with pytest.raises(ConfigError, match="gradient=last_cycle: no published architecture"):
         published_arch(HRMConfig(gradient="last_cycle"))
+
+
+@pytest.mark.parametrize("evaluators", [[], [{"name": "arc@ARC"}]])
+def test_evaluators_are_handed_on(tmp_path: Path, evaluators: list[Any]) -> None:
+    assert read_published_config(write(tmp_path, ARCH, evaluators=evaluators))["evaluators"] == (
+        evaluators
+    )
 
 
 def without(key: str) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from training.errors import CheckpointError, ConfigError
 from training.run_dir import (
     find_checkpoint,
     prepare_run_dir,
-    require_start_weights,
     save_config,
     set_aside_newer,
     with_names,
@@ -190,6 +189,8 @@ def test_every_changed_setting_is_named(tmp_path: Path) -> None:
 NEUTRAL = {
     "logger": "logger=jsonl",
     "data": "data=sudoku",
+    "data_path": "data_path=./elsewhere",
+    "data_paths": "data_paths=[elsewhere]",
     "project_name": "project_name=other",
     "run_name": "run_name=other",
     "checkpoint_path": "checkpoint_path=other",
@@ -204,6 +205,8 @@ NEUTRAL = {
     "eval_batch_size": "eval_batch_size=3",
     "eval_max_examples": "eval_max_examples=3",
     "eval_save_outputs": "eval_save_outputs=[preds]",
+    "evaluators": "evaluators=[arc]",
+    "arc_vote_across_evaluations": "arc_vote_across_evaluations=true",
     "data_paths_test": "data_paths_test=[other]",
     "device": "device=cpu",
     "compile": "compile=false",
@@ -253,9 +256,3 @@ def test_newer_checkpoints_are_set_aside_not_lost(tmp_path: Path) -> None:
     assert names(set_aside_newer(tmp_path, 1)) == ["abandoned_step_2_1"]
     assert len(names(list(tmp_path.iterdir()))) == 4
     assert find(tmp_path, config) == (1, [])
-
-
-def test_start_weights_must_exist(tmp_path: Path) -> None:
-    require_start_weights(str(tmp_path))
-    with pytest.raises(CheckpointError, match="load_checkpoint=nowhere: no such checkpoint"):
-        require_start_weights("nowhere")

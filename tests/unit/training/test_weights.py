@@ -16,6 +16,7 @@ from models.registry import build_model
 from training.checkpoint import MODEL, save_checkpoint
 from training.errors import CheckpointError
 from training.state import model_tensors, tensor_writer
+from training.trained_model import find_start_weights
 from training.weights import load_start_weights, load_weights
 
 TABLE = "model.inner.puzzle_emb.weights"
@@ -41,17 +42,42 @@ def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
 
 
-def test_weights_of_a_run_are_those_of_its_newest_good_checkpoint(tmp_path: Path) -> None:
+def test_start_weights_of_a_run_are_those_of_its_newest_good_checkpoint(tmp_path: Path) -> None:
     models = {step: build(seed=step) for step in (1, 2, 3)}
     for step, model in models.items():
         save(tmp_path, step, model)
     (tmp_path / "step_3" / MODEL).write_bytes(b"")
     warnings: list[str] = []
-    assert equal(load_weights(tmp_path, warnings.append), model_tensors(models[2]))
+    found = find_start_weights(tmp_path, warnings.append)
+    assert found == tmp_path / "step_2"
+    assert equal(load_weights(found), model_tensors(models[2]))
     assert len(warnings) == 1
-    assert equal(load_weights(tmp_path / "step_1", pytest.fail), model_tensors(models[1]))
+    assert find_start_weights(tmp_path / "step_1", pytest.fail) == tmp_path / "step_1"
     with pytest.raises(CheckpointError, match=f"step_3/{MODEL}"):
-        load_weights(tmp_path / "step_3", pytest.fail)
+        find_start_weights(tmp_path / "step_3", pytest.fail)
+
+
+def test_start_weights_in_a_published_folder_are_the_newest(tmp_path: Path) -> None:
+    for name in ("step_5", "step_40", "step_40_ema"):
+        torch.save(build().state_dict(), tmp_path / name)
+    with pytest.raises(CheckpointError, match="there is no checkpoint in this folder"):
+        find_start_weights(tmp_path, pytest.fail)
+    (tmp_path / "all_config.yaml").touch()
+    assert find_start_weights(tmp_path, pytest.fail) == tmp_path / "step_40"
+    assert find_start_weights(tmp_path / "step_5", pytest.fail) == tmp_path / "step_5"
+
+
+def test_start_weights_must_exist() -> None:
+    with pytest.raises(CheckpointError, match="load_checkpoint=nowhere: nowhere: no such"):
+        find_start_weights(Path("nowhere"), pytest.fail)
+
+
+def test_the_average_beside_a_published_file_is_taken_when_asked_for(tmp_path: Path) -> None:
+    last, average = build(seed=1), build(seed=2)
+    torch.save(last.state_dict(), tmp_path / "step_7")
+    torch.save(average.state_dict(), tmp_path / "step_7_ema")
+    assert equal(load_weights(tmp_path / "step_7"), model_tensors(average))
+    assert equal(load_weights(tmp_path / "step_7", averaged=False), model_tensors(last))
 
 
 @pytest.mark.parametrize("prefix", ["", "_orig_mod."])
@@ -59,7 +85,7 @@ def test_weights_of_a_published_file(tmp_path: Path, prefix: str) -> None:
     model = build(seed=1)
     content = {f"{prefix}{name}": value for name, value in model.state_dict().items()}
     torch.save(content, tmp_path / "step_7")
-    assert equal(load_weights(tmp_path / "step_7", pytest.fail), model_tensors(model))
+    assert equal(load_weights(tmp_path / "step_7"), model_tensors(model))
     other = build(seed=2)
     load_start_weights(other, tmp_path / "step_7", pytest.fail)
     assert equal(model_tensors(other), model_tensors(model))
@@ -86,7 +112,7 @@ def test_a_pickle_never_runs_code(tmp_path: Path, how: str) -> None:
     else:
         torch.save(evil, file, _use_new_zipfile_serialization=how == "torch.save")
     with pytest.raises(CheckpointError, match="step_1: not a published checkpoint") as caught:
-        load_weights(file, pytest.fail)
+        load_weights(file)
     assert not canary.exists()
     assert len(str(caught.value).splitlines()) == 1
     pickle.loads(pickle.dumps(evil))
@@ -99,36 +125,36 @@ def test_a_pickle_never_runs_code(tmp_path: Path, how: str) -> None:
 def test_what_is_no_state_dict_is_refused(tmp_path: Path, content: Any) -> None:
     torch.save(content, tmp_path / "step_1")
     with pytest.raises(CheckpointError, match="step_1: not a state dict"):
-        load_weights(tmp_path / "step_1", pytest.fail)
+        load_weights(tmp_path / "step_1")
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 100, b"PK\x03\x04 cut", b"{}"])
 def test_what_is_no_torch_file_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "step_1").write_bytes(content)
     with pytest.raises(CheckpointError, match="step_1: not a published checkpoint"):
-        load_weights(tmp_path / "step_1", pytest.fail)
+        load_weights(tmp_path / "step_1")
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="step_9: no such checkpoint"):
-        load_weights(tmp_path / "step_9", pytest.fail)
+        load_weights(tmp_path / "step_9")
     with pytest.raises(CheckpointError, match=f"{tmp_path}.*MANIFEST"):
-        load_weights(tmp_path, pytest.fail)
+        load_weights(tmp_path)
 
 
 def test_weights_of_another_architecture_are_refused(tmp_path: Path) -> None:
     save(tmp_path, 1, build(H_layers=2))
     with pytest.raises(CheckpointError, match=r"H_level\.layers\.1\.\S+ is unknown to this model"):
-        load_start_weights(build(), tmp_path, pytest.fail)
+        load_start_weights(build(), tmp_path / "step_1", pytest.fail)
     with pytest.raises(CheckpointError, match=r"has shape \(6, 16\), the model has \(6, 32\)"):
-        load_start_weights(build(hidden_size=32), tmp_path, pytest.fail)
+        load_start_weights(build(hidden_size=32), tmp_path / "step_1", pytest.fail)
 
 
 def test_puzzles_that_the_weights_do_not_know_start_at_the_mean(tmp_path: Path) -> None:
     old = build(num_puzzles=5)
     save(tmp_path, 1, old)
     new, warnings = build(seed=1, num_puzzles=3), list[str]()
-    load_start_weights(new, tmp_path, warnings.append)
+    load_start_weights(new, tmp_path / "step_1", warnings.append)
     expected = model_tensors(old)
     mean = expected.pop(TABLE).mean(0)
     found = model_tensors(new)
@@ -141,7 +167,7 @@ def test_puzzles_that_the_weights_do_not_know_start_at_the_mean(tmp_path: Path) 
 def test_a_puzzle_embedding_of_another_width_is_refused(tmp_path: Path) -> None:
     save(tmp_path, 1, build(puzzle_emb_ndim=8))
     with pytest.raises(CheckpointError, match=r"puzzle_emb\.weights has shape \(5, 8\)"):
-        load_start_weights(build(), tmp_path, pytest.fail)
+        load_start_weights(build(), tmp_path / "step_1", pytest.fail)
 
 
 def test_loading_touches_no_file(tmp_path: Path) -> None:

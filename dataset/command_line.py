@@ -1,0 +1,105 @@
+"""What the builders' command lines have in common: flags, mistakes, progress, exit codes."""
+
+import argparse
+import difflib
+import errno
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tqdm import tqdm
+
+from dataset.common import DatasetError
+from dataset.sources import NoPuzzleError
+
+EXIT_CONFIGURATION, EXIT_DATA, EXIT_INTERRUPTED = 2, 3, 130
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that answers a mistake with one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_CONFIGURATION, f"error: {message} (--help lists the flags)\n")
+
+    def parse_all(self, arguments: Sequence[str] | None) -> argparse.Namespace:
+        """Parse; an unknown argument is a mistake, answered with the nearest flag."""
+        namespace, unknown = self.parse_known_args(arguments)
+        if unknown:
+            flags = re.findall(r"--[a-z0-9-]+", self.format_usage())
+            nearest = difflib.get_close_matches(unknown[0].split("=")[0], flags, n=1)
+            hint = f"; nearest: {nearest[0]}" if nearest else ""
+            self.error(f"unknown argument {unknown[0]!r}{hint}")
+        return namespace
+
+
+def integer(low: int, high: int | None = None) -> Callable[[str], int]:
+    """Make the parser of a flag that accepts integers from `low` to `high`."""
+    accepted = f"{low} or more" if high is None else f"{low} to {high}"
+
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"-?[0-9]{1,20}", text, re.ASCII):
+            raise argparse.ArgumentTypeError(f"{text!r} is no integer; accepted: {accepted}")
+        value = int(text)
+        if value < low or (high is not None and value > high):
+            raise argparse.ArgumentTypeError(f"{value}; accepted: {accepted}")
+        return value
+
+    return parse
+
+
+def command_of(program: str, flags: Mapping[str, Any]) -> list[str]:
+    """Write a command for the manifest; flags that are None are left out, True has no value."""
+    given = [
+        (name, value) for name, value in flags.items() if value is not None and value is not False
+    ]
+    texts = [f"--{name}" if value is True else f"--{name}={value}" for name, value in given]
+    return [program, *texts]
+
+
+def progress(total: int, what: str, unit: str) -> tqdm:
+    """A bar on stderr, shown where that is a terminal and there is something to wait for."""
+    return tqdm(
+        total=total, desc=what, unit=f" {unit}", disable=None if total else True, leave=False
+    )
+
+
+def require_room(directory: Path, num_bytes: int, remedy: str) -> None:
+    """Check that so much fits on the disk of `directory`, a temporary folder in the real one's."""
+    free = shutil.disk_usage(directory).free
+    if num_bytes > free:
+        raise DatasetError(
+            f"{directory.parent}: the data set takes {num_bytes / 1e9:,.1f} GB, and"
+            f" {free / 1e9:,.1f} GB are free; {remedy}"
+        )
+
+
+def run(build: Callable[[], str], output_dir: Path, remedy: str) -> int:
+    """Build and print the summary; or one line on stderr that says what went wrong.
+
+    Args: remedy: what helps when it is too large, as "lower --subsample-size".
+
+    Returns: the exit code.
+    """
+    try:
+        summary = build()
+    except DatasetError as error:
+        return _fail(EXIT_DATA, error)
+    except NoPuzzleError as error:
+        return _fail(EXIT_CONFIGURATION, error)
+    except MemoryError as error:
+        return _fail(EXIT_DATA, f"{error}; {remedy}")
+    except OSError as error:
+        refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+        return _fail(EXIT_CONFIGURATION if refused else EXIT_DATA, f"{output_dir}: {error}")
+    except KeyboardInterrupt:
+        return _fail(EXIT_INTERRUPTED, f"interrupted; {output_dir} is as it was")
+    sys.stdout.write(summary + "\n")
+    return 0
+
+
+def _fail(code: int, reason: object) -> int:
+    sys.stderr.write(f"error: {reason}\n")
+    return code

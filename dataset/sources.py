@@ -1,0 +1,207 @@
+"""Where original puzzles come from: CSV files in a folder or on the Hugging Face hub, a generator.
+
+The CSV files have the columns source, question, answer and rating; question and answer are square
+grids, one character per cell, row by row, in which spaces count.
+"""
+
+import csv
+import gzip
+import logging
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+import numpy as np
+from tqdm import tqdm
+
+from dataset.augmentation import choose
+from dataset.common import DatasetError
+
+CSV_COLUMNS = ["source", "question", "answer", "rating"]
+
+_ROWS_PER_BATCH = 16_384
+
+
+class NoPuzzleError(ValueError):
+    """No further puzzle of the kind asked for could be generated."""
+
+
+class Puzzles(NamedTuple):
+    """questions, answers: uint8 [N, cells].  ratings: int64 [N]."""
+
+    questions: np.ndarray
+    answers: np.ndarray
+    ratings: np.ndarray
+
+    def rows(self, chosen: np.ndarray) -> "Puzzles":
+        """Keep the rows of an index or a mask."""
+        return Puzzles(self.questions[chosen], self.answers[chosen], self.ratings[chosen])
+
+    @classmethod
+    def joined(cls, parts: Iterable["Puzzles"]) -> "Puzzles":
+        """Put at least one list of puzzles after another."""
+        return cls(*(np.concatenate(field) for field in zip(*parts, strict=True)))
+
+
+class Source(NamedTuple):
+    """Original puzzles, and for the manifest the sha256 of the files and the counts by split."""
+
+    train: Puzzles
+    test: Puzzles
+    files: dict[str, str]
+    counts: dict[str, dict[str, Any]]
+
+
+# Files
+
+
+def csv_paths(source: str, repository: str) -> dict[str, Path]:
+    """Find the files of `--source hf` in the repository, or of `--source FOLDER`, by split."""
+    return hub_paths(repository) if source == "hf" else folder_paths(Path(source))
+
+
+def folder_paths(folder: Path) -> dict[str, Path]:
+    """Find train.csv or train.csv.gz, and the same of test; DatasetError when one is missing."""
+    if not folder.is_dir():
+        raise DatasetError(f"{folder}: no such folder (--source is hf, generate or a folder)")
+    paths = {}
+    for split in ("train", "test"):
+        candidates = [folder / f"{split}.csv", folder / f"{split}.csv.gz"]
+        existing = [path for path in candidates if path.exists()]
+        if not existing:
+            raise DatasetError(f"{candidates[0]}: no such file, and no {candidates[1].name} either")
+        paths[split] = existing[0]
+    return paths
+
+
+def hub_paths(repository: str) -> dict[str, Path]:
+    """Download train.csv and test.csv of a data set, or find them in the cache of earlier times.
+
+    Raises: DatasetError: huggingface_hub is not installed, or the files cannot be had.
+    """
+    elsewhere = "or use --source generate, or --source FOLDER with train.csv and test.csv"
+    try:
+        from huggingface_hub import hf_hub_download  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise DatasetError(
+            "--source hf needs huggingface_hub: pip install huggingface_hub"
+            f" (the extra `data`), {elsewhere}"
+        ) from None
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it announces every new attempt
+    paths = {}
+    for split in ("train", "test"):
+        try:
+            path = hf_hub_download(repository, f"{split}.csv", repo_type="dataset")
+        except Exception as error:  # its own errors, its HTTP library's, and the system's
+            reason = (str(error).strip().splitlines() or [""])[0]
+            raise DatasetError(
+                f"{split}.csv of {repository} cannot be downloaded"
+                f" ({type(error).__name__}: {reason}); try again, {elsewhere}"
+            ) from error
+        paths[split] = Path(path)
+    return paths
+
+
+# Rows
+
+
+class CsvRow(NamedTuple):
+    """A row, the number of its (last) line, and its rating, None where the field is empty."""
+
+    line: int
+    question: str
+    answer: str
+    rating: int | None
+
+
+def read_batches(path: Path, size: int, *, needs_rating: bool) -> Iterator[list[CsvRow]]:
+    """Read a CSV file, gzipped if its name ends in .gz, in lists of rows that are not empty.
+
+    Empty lines are skipped. All rows before one that is wrong are yielded first: whoever checks
+    what is in them names the first bad row of the file.
+
+    Args: size: rows of the grid, so that question and answer have size * size characters.
+
+    Raises: DatasetError: the file cannot be read, has no header or no puzzle, or a row is wrong:
+        the number of its fields, their lengths, a rating that is no integer. The message names the
+        file and the line.
+    """
+    pending: list[CsvRow] = []
+    found_any = False
+    line = 0
+    try:
+        with _open_text(path) as file:
+            rows = csv.reader(file)
+            header = next(rows, None)
+            if header != CSV_COLUMNS:
+                found = "it is empty" if header is None else f"found {','.join(header)[:80]!r}"
+                raise DatasetError(
+                    f"{path}: the header {','.join(CSV_COLUMNS)} is missing; {found}"
+                )
+            for row in tqdm(rows, f"read {path.name}", unit=" rows", disable=None, leave=False):
+                line = rows.line_num
+                if not row:
+                    continue
+                problem = _field_problem(row, size, needs_rating)
+                if problem is None:
+                    _, question, answer, rating = row
+                    number = int(rating.strip()) if rating.strip() else None
+                    pending.append(CsvRow(line, question, answer, number))
+                    found_any = True
+                if pending and (problem is not None or len(pending) == _ROWS_PER_BATCH):
+                    yield pending
+                    pending = []
+                if problem is not None:
+                    raise DatasetError(f"{path}: row {line}: {problem}")
+    except (OSError, EOFError, zlib.error, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DatasetError(f"{path}: cannot be read after line {line}: {reason}") from None
+    if pending:
+        yield pending
+    if not found_any:
+        raise DatasetError(f"{path}: there is no puzzle below the header")
+
+
+def _open_text(path: Path) -> TextIO:
+    # Bytes that are not UTF-8 become surrogates: harmless in `source`, a wrong character elsewhere.
+    encoding, errors = "utf-8-sig", "surrogateescape"
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding=encoding, errors=errors, newline="")
+    return path.open(encoding=encoding, errors=errors, newline="")
+
+
+def _field_problem(row: list[str], size: int, needs_rating: bool) -> str | None:
+    if len(row) != len(CSV_COLUMNS):
+        return f"{len(row)} fields; accepted: {len(CSV_COLUMNS)} ({','.join(CSV_COLUMNS)})"
+    _, question, answer, rating = row
+    for name, text in (("question", question), ("answer", answer)):
+        if len(text) != size * size:
+            return f"{name} has {len(text)} characters; accepted: {size * size} (--size {size})"
+    is_missing = not needs_rating and not rating.strip()
+    if not is_missing and not re.fullmatch(r"[+-]?[0-9]{1,18}", rating.strip(), re.ASCII):
+        return f"rating is {rating[:40]!r}; accepted: an integer"
+    return None
+
+
+# Choice
+
+
+def without_test_puzzles(
+    train: Puzzles, test: Puzzles, keys: Callable[[np.ndarray], list[bytes]]
+) -> Puzzles:
+    """Drop the training puzzles of which a test puzzle has the key.
+
+    Args: keys: from questions, uint8 [N, cells], to N keys, equal for what counts as the same.
+    """
+    tested = set(keys(test.questions))
+    return train.rows(np.array([key not in tested for key in keys(train.questions)]))
+
+
+def subsample(puzzles: Puzzles, number: int | None, seed: int, stream: int) -> Puzzles:
+    """Choose `number` puzzles at random without replacement, in their order; None: keep all."""
+    count = len(puzzles.ratings)
+    if number is None or number >= count:
+        return puzzles
+    return puzzles.rows(choose(seed, stream, count, number))

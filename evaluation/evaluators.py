@@ -1,0 +1,301 @@
+"""Evaluators: what is measured of the answers to one kind of puzzle, beside the usual figures.
+
+    arc      votes over augmentations, pass@K, the two-attempt submission
+    sudoku   share of the answers that are valid grids and keep the clues
+    maze     shares of the answers that are paths, and shortest paths
+
+Each rank hands its rows to its own evaluators, batch by batch; at the end their tallies are brought
+together, and every rank has the same figures. Built, and its data checked, without torch.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from dataset.common import METADATA_NAME, DatasetError, load_metadata
+from dataset.sudoku import EMPTY_TOKEN, are_valid_solutions, grid_size
+from evaluation.arc import (
+    PuzzleNames,
+    Tally,
+    TestPair,
+    parse_names,
+    parse_tasks,
+    read_json,
+    score,
+    submission,
+    task_details,
+    tasks_without_votes,
+)
+from evaluation.metrics import wilson
+from models.config import EvaluatorName
+from puzzle_dataset import PuzzleDataset
+
+Gather = Callable[[Any], list[Any]]
+"""Takes this rank's value and returns those of all ranks, in rank order, on every rank."""
+
+_ARC_VOCABULARY = 12
+_MAZE_VOCABULARY = 6
+
+
+@dataclass(frozen=True)
+class AnsweredRows:
+    """Rows of a test set with the answers of the last ACT step; padding is left out.
+
+    inputs, labels (-100 where ignored), preds: int32 [n, S] tokens. puzzle_identifiers: int32 [n].
+    q_halt_logits: float32 [n].
+    """
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    puzzle_identifiers: np.ndarray
+    preds: np.ndarray
+    q_halt_logits: np.ndarray
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What an evaluator found, the same on every rank.
+
+    Attributes:
+        metrics: figures by name. details: more of them, JSON-ready.
+        files: JSON-ready content by file name, made when it is asked for.
+    """
+
+    metrics: dict[str, float]
+    details: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, Callable[[], Any]] = field(default_factory=dict)
+
+
+class Evaluator(Protocol):
+    """Measures one evaluation after the other, each between `begin` and `finish`."""
+
+    def begin(self) -> None:
+        """Forget the rows of earlier evaluations."""
+
+    def add(self, rows: AnsweredRows) -> None:
+        """Take in rows of this rank."""
+
+    def finish(self, gather: Gather) -> Findings:
+        """Bring the ranks together; all of them take part."""
+        ...
+
+
+def build_evaluators(
+    names: Iterable[EvaluatorName],
+    dataset: PuzzleDataset,
+    *,
+    arc_vote_across_evaluations: bool = False,
+) -> dict[EvaluatorName, Evaluator]:
+    """Build evaluators for a test set, by name.
+
+    Args:
+        arc_vote_across_evaluations: `arc` keeps the votes of earlier evaluations.
+
+    Raises: DatasetError: the data are not of this kind, or lack a file that is needed; says which.
+    """
+    build: dict[EvaluatorName, Callable[[], Evaluator]] = {
+        "arc": lambda: ArcEvaluator(dataset, keeps_votes=arc_vote_across_evaluations),
+        "sudoku": lambda: SudokuEvaluator(dataset),
+        "maze": lambda: MazeEvaluator(dataset),
+    }
+    evaluators: dict[EvaluatorName, Evaluator] = {}
+    for name in names:
+        try:
+            evaluators[name] = build[name]()
+        except DatasetError as error:
+            raise DatasetError(
+                f"{error} (needed by evaluators=[{name}]; evaluators=[] does without)"
+            ) from None
+    return evaluators
+
+
+def finish(
+    evaluators: Mapping[EvaluatorName, Evaluator], gather: Gather
+) -> dict[EvaluatorName, Findings]:
+    """Finish an evaluation on all ranks; returns what each evaluator found."""
+    return {name: evaluator.finish(gather) for name, evaluator in evaluators.items()}
+
+
+class ArcEvaluator:
+    """Scores ARC tasks; see `evaluation.arc` for the rule.
+
+    Reads DIR/identifiers.json and DIR/test_puzzles.json of each folder of the test set. A task that
+    several folders hold, with the same test pairs, is one task: their votes add up.
+
+    Metrics: pass@K, the mean over tasks of the share of test outputs solved; task_pass@K, the share
+    of tasks solved in full; unmatched_predictions, those whose undone input is no test input.
+    Files: submission.json; arc_tasks.json, the first hundred grids of each test input with votes
+    and Q.
+    """
+
+    def __init__(self, dataset: PuzzleDataset, *, keeps_votes: bool = False) -> None:
+        metadata = dataset.metadata
+        if (
+            metadata.vocab_size != _ARC_VOCABULARY
+            or math.isqrt(metadata.seq_len) ** 2 != metadata.seq_len
+        ):
+            raise _unsuitable(dataset, f"expected {_ARC_VOCABULARY} tokens on a square canvas")
+        self._tasks: dict[str, list[TestPair]] = {}
+        names: list[str] = []
+        for split_dir in dataset.split_dirs:
+            path = split_dir.parent / "test_puzzles.json"
+            for task, pairs in parse_tasks(read_json(path), path).items():
+                if self._tasks.setdefault(task, pairs) != pairs:
+                    raise DatasetError(
+                        f"{path}: task {task!r} has other test pairs in another data path: "
+                        "evaluate the folders one by one"
+                    )
+            # PuzzleDataset shifts the identifiers of a folder by the number of those before it.
+            names += _read_identifiers(split_dir)
+        self._names = PuzzleNames(names, dataset.split_dirs[0].parent / "identifiers.json")
+        for arrays in dataset.sets.values():
+            self._names.check(np.unique(arrays.puzzle_identifiers).tolist())
+        self._keeps_votes = keeps_votes
+        self._tally = Tally()
+
+    def begin(self) -> None:
+        if not self._keeps_votes:
+            self._tally = Tally()
+
+    def add(self, rows: AnsweredRows) -> None:
+        self._tally.add_rows(
+            self._tasks,
+            self._names,
+            inputs=rows.inputs,
+            preds=rows.preds,
+            puzzle_identifiers=rows.puzzle_identifiers,
+            q_halt_logits=rows.q_halt_logits,
+        )
+
+    def finish(self, gather: Gather) -> Findings:
+        tasks, tally = self._tasks, Tally()
+        for part in gather(self._tally):
+            tally.merge(part)
+        scores = score(tasks, tally)
+        return Findings(
+            metrics={
+                **{f"pass@{k}": share for k, share in scores.per_test_output.items()},
+                **{f"task_pass@{k}": share for k, share in scores.per_task.items()},
+                "unmatched_predictions": float(tally.num_unmatched),
+            },
+            details={
+                "num_tasks": len(tasks),
+                "num_scored_tasks": scores.num_tasks,
+                "num_predictions": tally.num_predictions,
+                "num_unmatched_predictions": tally.num_unmatched,
+                "tasks_without_votes": tasks_without_votes(tasks, tally),
+            },
+            files={
+                "submission.json": lambda: submission(tasks, tally),
+                "arc_tasks.json": lambda: task_details(tasks, tally),
+            },
+        )
+
+
+class _SharesEvaluator:
+    """Measures shares of the rows, with their 95 % intervals as details."""
+
+    shares: tuple[str, ...]
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def judge(self, rows: AnsweredRows) -> Sequence[np.ndarray]:
+        """Return for each of `shares` which rows it holds, bool [n]."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        self._num_rows, self._sums = 0, dict.fromkeys(self.shares, 0)
+
+    def add(self, rows: AnsweredRows) -> None:
+        self._num_rows += len(rows.preds)
+        for name, holds in zip(self.shares, self.judge(rows), strict=True):
+            self._sums[name] += int(np.count_nonzero(holds))
+
+    def finish(self, gather: Gather) -> Findings:
+        parts = gather((self._num_rows, self._sums))
+        num_rows = sum(rows for rows, _ in parts)
+        if not num_rows:
+            return Findings({}, {"num_examples": 0})
+        shares = {
+            name: wilson(sum(sums[name] for _, sums in parts), num_rows) for name in self.shares
+        }
+        intervals = {
+            name: {"value": share.value, "low": share.low, "high": share.high}
+            for name, share in shares.items()
+        }
+        return Findings(
+            {name: share.value for name, share in shares.items()},
+            {"num_examples": num_rows, **intervals},
+        )
+
+
+class SudokuEvaluator(_SharesEvaluator):
+    """Shares of the answers that are valid grids and keep the clues (`valid`), and that keep the
+    clues (`keeps_clues`).
+
+    A puzzle with several solutions may be answered by another than the recorded one.
+    """
+
+    shares = ("valid", "keeps_clues")
+
+    def __init__(self, dataset: PuzzleDataset) -> None:
+        super().__init__()
+        metadata = dataset.metadata
+        try:
+            self._size = grid_size(metadata.seq_len)
+        except ValueError as error:
+            raise _unsuitable(dataset, str(error)) from None
+        if metadata.vocab_size != self._size + 1 + EMPTY_TOKEN:
+            raise _unsuitable(dataset, f"expected {self._size + 1 + EMPTY_TOKEN} tokens")
+
+    def judge(self, rows: AnsweredRows) -> Sequence[np.ndarray]:
+        is_clue = rows.inputs > EMPTY_TOKEN
+        keeps_clues = (~is_clue | (rows.preds == rows.inputs)).all(axis=1)
+        valid = are_valid_solutions(rows.preds - EMPTY_TOKEN, self._size)
+        return valid & keeps_clues, keeps_clues
+
+
+class MazeEvaluator(_SharesEvaluator):
+    """Shares of the answers that are a path from start to goal (`valid_path`), and that are a
+    shortest one (`shortest_path`); `dataset.maze.check_paths` has the rule.
+    """
+
+    shares = ("valid_path", "shortest_path")
+
+    def __init__(self, dataset: PuzzleDataset) -> None:
+        super().__init__()
+        metadata = dataset.metadata
+        if (
+            metadata.vocab_size != _MAZE_VOCABULARY
+            or math.isqrt(metadata.seq_len) ** 2 != metadata.seq_len
+        ):
+            raise _unsuitable(dataset, f"expected {_MAZE_VOCABULARY} tokens on a square")
+
+    def judge(self, rows: AnsweredRows) -> Sequence[np.ndarray]:
+        # Imported here because it loads the compiler: only who has mazes waits.
+        from dataset.maze import check_paths
+
+        return check_paths(rows.inputs, rows.preds)
+
+
+def _read_identifiers(split_dir: Path) -> list[str]:
+    path = split_dir.parent / "identifiers.json"
+    names, expected = parse_names(read_json(path), path), load_metadata(split_dir)
+    if len(names) != expected.num_puzzle_identifiers:
+        raise DatasetError(
+            f"{path}: {len(names)} names, but num_puzzle_identifiers is "
+            f"{expected.num_puzzle_identifiers} in {split_dir / METADATA_NAME}"
+        )
+    return names
+
+
+def _unsuitable(dataset: PuzzleDataset, why: str) -> DatasetError:
+    metadata = dataset.metadata
+    return DatasetError(
+        f"{dataset.split_dirs[0]}: {metadata.vocab_size} tokens and {metadata.seq_len} cells: {why}"
+    )

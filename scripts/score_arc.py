@@ -1,0 +1,136 @@
+"""Score saved answers to ARC tasks: python scripts/score_arc.py PREDICTIONS.npz... TASKS.json
+
+Each PREDICTIONS.npz holds rows of augmented test inputs: puzzle_identifiers [N], inputs and preds
+[N, S] (canvases of tokens) and q_halt_logits [N]; several files, such as one of each rank, count
+together. TASKS.json holds `identifiers`, the name of each puzzle identifier, and `test_puzzles`,
+the original tasks.
+
+Prints pass@K by both rules and the two-attempt submission as JSON.
+"""
+
+import argparse
+import json
+import math
+import sys
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from dataset.common import DatasetError
+from evaluation.arc import (
+    PuzzleNames,
+    Tally,
+    parse_names,
+    parse_tasks,
+    read_json,
+    score,
+    submission,
+)
+from training.checkpoint import write_atomically
+from training.errors import EXIT_DATA
+
+FIELDS = ("puzzle_identifiers", "inputs", "preds", "q_halt_logits")
+DEFAULT_KS = (1, 2, 5, 10, 100)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Score and print; returns the exit code, 3 for a file that cannot be used."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("predictions", nargs="+", type=Path, metavar="PREDICTIONS.npz")
+    parser.add_argument("tasks", type=Path, metavar="TASKS.json")
+    parser.add_argument("--submission", type=Path, metavar="FILE", help="write it there, too")
+    parser.add_argument(
+        "--ks", type=positive, nargs="+", default=DEFAULT_KS, metavar="K", help="of pass@K"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        run(options.predictions, options.tasks, options.submission, options.ks)
+    except DatasetError as error:
+        sys.stderr.write(f"{parser.prog}: {error}\n")
+        return EXIT_DATA
+    return 0
+
+
+def run(
+    predictions: Sequence[Path], tasks_path: Path, submission_path: Path | None, ks: Sequence[int]
+) -> None:
+    """Count the votes of all files and print the result."""
+    content = read_json(tasks_path)
+    if not isinstance(content, dict):
+        raise DatasetError(f"{tasks_path}: expected an object with identifiers and test_puzzles")
+    tasks = parse_tasks(content.get("test_puzzles"), f"{tasks_path}: test_puzzles")
+    source = f"{tasks_path}: identifiers"
+    names = PuzzleNames(parse_names(content.get("identifiers"), source), source)
+    tally = Tally()
+    for path in predictions:
+        tally.add_rows(tasks, names, **read_predictions(path))
+
+    scores, attempts = score(tasks, tally, ks), submission(tasks, tally)
+    if submission_path is not None:
+        try:
+            write_atomically(submission_path, json.dumps(attempts) + "\n")
+        except OSError as error:
+            raise DatasetError(f"{submission_path}: {error.strerror or error}") from None
+    if tally.num_unmatched:
+        sys.stderr.write(
+            f"{tally.num_unmatched} of {tally.num_predictions} predictions belong to no test input "
+            "of their task and have no vote\n"
+        )
+    result = {
+        "score_per_test_output": {f"ARC/pass@{k}": v for k, v in scores.per_test_output.items()},
+        "score_per_task_all_outputs": {f"pass@{k}": v for k, v in scores.per_task.items()},
+        "submission": attempts,
+    }
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+def read_predictions(path: Path) -> dict[str, np.ndarray]:
+    """Read the arrays of one file by name.
+
+    Raises: DatasetError: unreadable, or an array is missing or has the wrong shape or type.
+    """
+    try:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise DatasetError(f"{path}: is no .npz archive")
+            missing = [field for field in FIELDS if field not in archive]
+            if missing:
+                raise DatasetError(f"{path}: has no {', '.join(missing)}")
+            arrays = {field: archive[field] for field in FIELDS}
+    except OSError as error:
+        raise DatasetError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        if isinstance(error, DatasetError):
+            raise
+        raise DatasetError(f"{path}: cannot be read: {error}") from None
+    num_rows = len(arrays["inputs"]) if arrays["inputs"].ndim else 0
+    cells = arrays["inputs"].shape[-1] if arrays["inputs"].ndim else 0
+    for field, array in arrays.items():
+        shape = (num_rows, cells) if field in ("inputs", "preds") else (num_rows,)
+        kinds = "f" if field == "q_halt_logits" else "iu"
+        if array.shape != shape or array.dtype.kind not in kinds:
+            raise DatasetError(
+                f"{path}: {field} is {array.dtype} {list(array.shape)}, expected "
+                f"{'floats' if kinds == 'f' else 'integers'} {list(shape)}"
+            )
+    if not cells or math.isqrt(cells) ** 2 != cells:
+        raise DatasetError(f"{path}: {cells} cells in a row are no square canvas")
+    return arrays
+
+
+def positive(text: str) -> int:
+    """Read a number of at least 1."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""Print the votes for some ARC test inputs as grids: python scripts/show_votes.py ARC_TASKS TASKS.
+
+ARC_TASKS is the arc_tasks.json of an evaluation, TASKS the test_puzzles.json of its data set. Test
+inputs that were solved come first.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+_GAP = "    "
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print what the command line asks for; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="show_votes.py", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument(
+        "votes", type=Path, metavar="ARC_TASKS", help="an evaluation's arc_tasks.json"
+    )
+    parser.add_argument("tasks", type=Path, metavar="TASKS", help="the data's test_puzzles.json")
+    parser.add_argument(
+        "--count", type=int, default=3, metavar="N", help="test inputs to show (default: 3)"
+    )
+    parser.add_argument(
+        "--best", type=int, default=2, metavar="K", help="answers of each (default: 2)"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        votes = json.loads(options.votes.read_bytes())
+        tasks = json.loads(options.tasks.read_bytes())
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 3
+    shown = [
+        (name, number, found)
+        for name, inputs in votes.items()
+        if name in tasks
+        for number, found in enumerate(inputs)
+    ]
+    shown.sort(key=lambda item: item[2]["solved_at"] is None)
+    for name, number, found in shown[: options.count]:
+        sys.stdout.write(describe(name, number, found, tasks[name]["test"][number], options.best))
+    return 0
+
+
+def describe(name: str, number: int, found: Any, pair: Any, best: int) -> str:
+    """Return a test input, its answer where it is known, and its most voted answers, side by side
+    as text.
+    """
+    columns = [("input", pair["input"])]
+    if "output" in pair:
+        columns.append(("right answer", pair["output"]))
+    columns += [
+        (f"{grid['votes']} of {found['votes']} votes", grid["grid"])
+        for grid in found["grids"][:best]
+    ]
+    place = found["solved_at"]
+    verdict = "not among the answers" if place is None else f"right answer at place {place}"
+    return f"{name}, test input {number + 1}: {verdict}\n\n{side_by_side(columns)}\n\n"
+
+
+def side_by_side(columns: Sequence[tuple[str, Any]]) -> str:
+    """Write grids of colours 0 to 9 next to each other, each under its title; `.` is colour 0."""
+    blocks = []
+    for title, grid in columns:
+        lines = [" ".join("." if colour == 0 else str(colour) for colour in row) for row in grid]
+        width = max(map(len, [title, *lines]))
+        blocks.append([line.ljust(width) for line in [title, *(lines or ["(empty)"])]])
+    rows = zip_longest(*blocks)
+    widths = [len(block[0]) for block in blocks]
+    return "\n".join(
+        _GAP.join(
+            (cell or "").ljust(width) for cell, width in zip(row, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

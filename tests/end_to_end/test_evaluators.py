@@ -1,0 +1,219 @@
+"""Evaluators as they are called: in pretrain.py and evaluate.py, on one rank and on two."""
+
+import json
+import shutil
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import evaluate
+
+Train = Callable[[Sequence[str]], None]
+FILES = ("arc_tasks.json", "submission.json")
+
+
+@pytest.fixture
+def settings(tiny_settings: list[str], arc_data: Path) -> list[str]:
+    """A short run on ARC tasks with an evaluation halfway and one at the end."""
+    return [
+        *tiny_settings,
+        f"data_path={arc_data}",
+        "evaluators=[arc]",
+        "global_batch_size=6",
+        "epochs=16",
+        "eval_interval=8",
+        "eval_batch_size=6",
+        "lr=1e-3",
+        "arch.puzzle_emb_ndim=32",
+    ]
+
+
+@pytest.fixture
+def measure() -> Iterator[Callable[..., dict[str, Any]]]:
+    """`evaluate.main` in this process; returns the JSON that it wrote to `output`."""
+    threads = torch.get_num_threads()
+
+    def run(output: Path, *overrides: str) -> dict[str, Any]:
+        evaluate.main([*overrides, f"output={output}", "device=cpu", "num_threads=1"])
+        return json.loads(output.read_bytes())
+
+    yield run
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(False)
+
+
+def on_two_ranks(start: Callable[..., Any], *arguments: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    processes = [
+        start(*arguments, env={**place, "RANK": rank, "LOCAL_RANK": rank}) for rank in "01"
+    ]
+    for process in processes:
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+
+
+def test_arc_is_scored_in_training_and_afterwards(
+    settings: list[str],
+    train: Train,
+    files_of: Any,
+    measure: Callable[..., dict[str, Any]],
+    start: Callable[..., Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    train([*settings, "eval_save_outputs=[preds]"])
+    run = files_of(tmp_path / "run")
+    records = run.eval_records
+    assert len(records) == 2
+    for record in records:
+        names = {name for name in record if name.startswith("eval/arc/")}
+        rules = [f"{rule}@{k}" for rule in ("pass", "task_pass") for k in (1, 2, 5, 10, 100, 1000)]
+        assert names == {f"eval/arc/{name}" for name in (*rules, "unmatched_predictions")}
+        assert record["eval/arc/unmatched_predictions"] == 0
+        folder = run.folder / f"eval_step_{record['step']}"
+        assert sorted(path.name for path in folder.iterdir()) == [
+            "all__preds.npy",
+            *FILES,
+        ]
+        votes = json.loads((folder / "arc_tasks.json").read_text())
+        assert [pair["votes"] for pairs in votes.values() for pair in pairs] == [4, 4, 4, 4]
+    assert run.leftovers() == []
+
+    # The same figures and files from the last checkpoint, by the run's own evaluators.
+    (tmp_path / "own").mkdir()
+    result = measure(tmp_path / "own" / "result.json", f"checkpoint={run.folder}")
+    found = result["evaluators"]["arc"]
+    logged = {f"eval/arc/{name}": value for name, value in found["metrics"].items()}
+    assert logged.items() <= records[-1].items()
+    assert found["details"]["num_predictions"] == 16
+    assert sorted(found["files"]) == [str(tmp_path / "own" / name) for name in FILES]
+    assert f"arc/pass@2                 {found['metrics']['pass@2']:.4f}" in capsys.readouterr().out
+    for name in FILES:
+        assert (tmp_path / "own" / name).read_bytes() == (folder / name).read_bytes()
+
+    # And on two ranks, of which the second has fewer rows.
+    output = tmp_path / "two" / "result.json"
+    on_two_ranks(
+        start,
+        "evaluate.py",
+        f"checkpoint={run.folder}",
+        "global_batch_size=6",
+        "device=cpu",
+        "num_threads=1",
+        f"output={output}",
+    )
+    of_two = json.loads(output.read_bytes())["evaluators"]["arc"]
+    assert of_two["metrics"] == found["metrics"]
+    assert of_two["details"] == found["details"]
+    assert (output.parent / "submission.json").read_bytes() == (
+        folder / "submission.json"
+    ).read_bytes()
+
+
+def test_two_ranks_write_the_files_once(
+    settings: list[str], start: Callable[..., Any], files_of: Any, tmp_path: Path
+) -> None:
+    on_two_ranks(start, "pretrain.py", *settings, "eval_interval=null", "max_steps=null")
+    run = files_of(tmp_path / "run")
+    (record,) = run.eval_records
+    folder = run.folder / f"eval_step_{record['step']}"
+    assert sorted(path.name for path in folder.iterdir()) == list(FILES)
+    votes = json.loads((folder / "arc_tasks.json").read_text())
+    assert [pair["votes"] for pairs in votes.values() for pair in pairs] == [4, 4, 4, 4]
+
+
+def test_votes_add_up_across_evaluations_when_asked(
+    settings: list[str], train: Train, files_of: Any, tmp_path: Path
+) -> None:
+    train([*settings, "arc_vote_across_evaluations=true"])
+    run = files_of(tmp_path / "run")
+    counts = []
+    for record in run.eval_records:
+        text = (run.folder / f"eval_step_{record['step']}" / "arc_tasks.json").read_text()
+        counts.append(json.loads(text)["one"][0]["votes"])
+    assert counts == [4, 8]
+
+
+def test_evaluators_can_be_chosen_or_left_out(
+    settings: list[str],
+    tiny_settings: list[str],
+    train: Train,
+    measure: Callable[..., dict[str, Any]],
+    sudoku_data: Path,
+    files_of: Any,
+    tmp_path: Path,
+) -> None:
+    train([*settings, "evaluators=[]", "max_steps=2"])
+    run = files_of(tmp_path / "run")
+    assert measure(tmp_path / "a.json", f"checkpoint={run.folder}")["evaluators"] == {}
+    asked = measure(tmp_path / "b.json", f"checkpoint={run.folder}", "evaluators=[{name: arc@ARC}]")
+    assert list(asked["evaluators"]) == ["arc"]
+
+    train([*tiny_settings, f"checkpoint_path={tmp_path / 'sudoku'}", "evaluators=[sudoku]"])
+    for record in files_of(tmp_path / "sudoku").eval_records:
+        assert 0 <= record["eval/sudoku/valid"] <= record["eval/sudoku/keeps_clues"] <= 1
+        assert record["eval/sudoku/valid"] >= record["eval/exact_accuracy"]
+
+
+@pytest.mark.parametrize("entry", ["pretrain.py", "evaluate.py"])
+def test_data_that_lack_a_file_end_before_torch_is_loaded(
+    settings: list[str],
+    train: Train,
+    arc_data: Path,
+    run_python: Callable[..., Any],
+    tmp_path: Path,
+    entry: str,
+) -> None:
+    arguments = [*settings, f"data_path={tmp_path / 'data'}"]
+    shutil.copytree(arc_data, tmp_path / "data")
+    if entry == "evaluate.py":
+        train([*arguments, "max_steps=1"])
+        arguments = [f"checkpoint={tmp_path / 'run'}"]
+    (tmp_path / "data" / "test_puzzles.json").unlink()
+    (tmp_path / "torch.py").write_text("raise AssertionError('torch was loaded')")
+    finished = run_python(entry, *arguments, env={"PYTHONPATH": str(tmp_path)})
+    assert finished.code == 3
+    (line,) = finished.err_lines
+    assert line.endswith(
+        f"{tmp_path / 'data' / 'test_puzzles.json'}: No such file or directory "
+        "(needed by evaluators=[arc]; evaluators=[] does without)"
+    )
+
+
+def test_saved_outputs_scored_by_hand_give_the_same_submission(
+    settings: list[str],
+    train: Train,
+    files_of: Any,
+    run_python: Callable[..., Any],
+    arc_data: Path,
+    tmp_path: Path,
+) -> None:
+    fields = ("inputs", "preds", "puzzle_identifiers", "q_halt_logits")
+    train([*settings, f"eval_save_outputs=[{','.join(fields)}]", "eval_interval=16"])
+    run = files_of(tmp_path / "run")
+    (record,) = run.eval_records
+    folder = run.folder / f"eval_step_{record['step']}"
+    saved = {field: np.load(folder / f"all__{field}.npy") for field in fields}
+    np.savez(tmp_path / "predictions.npz", **saved)
+    content = {
+        "identifiers": json.loads((arc_data / "identifiers.json").read_text()),
+        "test_puzzles": json.loads((arc_data / "test_puzzles.json").read_text()),
+    }
+    (tmp_path / "tasks.json").write_text(json.dumps(content))
+    finished = run_python("scripts/score_arc.py", "predictions.npz", "tasks.json")
+    assert (finished.code, finished.err) == (0, "")
+    result = json.loads(finished.out)
+    assert result["submission"] == json.loads((folder / "submission.json").read_text())
+    for k in (1, 2, 5, 10, 100):
+        by_output = result["score_per_test_output"][f"ARC/pass@{k}"]
+        assert by_output == record[f"eval/arc/pass@{k}"]
+        assert (
+            result["score_per_task_all_outputs"][f"pass@{k}"] == record[f"eval/arc/task_pass@{k}"]
+        )

@@ -1,0 +1,101 @@
+"""Whatever a task file holds, it is read or refused by name."""
+
+import json
+import math
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataset.arc import decode_canvas, encode_canvas, parse_task, read_folder
+from dataset.common import DatasetError
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 11) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=12,
+)
+widths = st.integers(1, 4)
+grids = widths.flatmap(
+    lambda width: st.lists(
+        st.lists(st.integers(0, 9), min_size=width, max_size=width), min_size=1, max_size=4
+    )
+)
+pairs = st.fixed_dictionaries({"input": grids, "output": grids})
+tasks = st.fixed_dictionaries(
+    {"train": st.lists(pairs, min_size=1, max_size=3), "test": st.lists(pairs, min_size=1)}
+)
+
+
+@given(tasks)
+def test_tasks_are_written_back_as_they_were(content: dict) -> None:
+    task = parse_task("a", content, "a.json", is_evaluation=True)
+    assert task.to_json() == content
+    for pair in task.pairs:
+        for grid in pair:
+            assert grid is not None
+            found = decode_canvas(encode_canvas(grid))
+            assert found is not None
+            assert found.tolist() == grid.tolist()
+
+
+@given(tasks, anything, st.data())
+def test_one_wrong_value_is_refused(content: dict, value: object, data: st.DataObject) -> None:
+    place: object = content
+    for _ in range(data.draw(st.integers(0, 5))):
+        inside = place[data.draw(st.sampled_from(list(keys_of(place))))]
+        if not isinstance(inside, list | dict) or not inside:
+            break
+        place = inside
+    key = data.draw(st.sampled_from(list(keys_of(place))))
+    place[key] = value
+    # Compared as text: 1 == True == 1.0.
+    if json.dumps(accepted_part(content)) == json.dumps(content):
+        assert parse_task("a", content, "a.json", is_evaluation=False).to_json() == content
+    else:
+        with pytest.raises(DatasetError, match=r"\Aa\.json: task a: [^\n]*\Z"):
+            parse_task("a", content, "a.json", is_evaluation=False)
+
+
+def accepted_part(content: object) -> object:
+    """The task again where it is well-formed, something else otherwise."""
+
+    def is_grid(rows: object) -> bool:
+        return (
+            isinstance(rows, list)
+            and len(rows) > 0
+            and all(isinstance(row, list) and len(row) > 0 for row in rows)
+            and len({len(row) for row in rows}) == 1
+            and all(type(colour) is int and 0 <= colour <= 9 for row in rows for colour in row)
+        )
+
+    def is_pair(pair: object) -> bool:
+        return isinstance(pair, dict) and all(is_grid(pair.get(s)) for s in ("input", "output"))
+
+    parts = [content.get(part) for part in ("train", "test")] if isinstance(content, dict) else [0]
+    good = all(isinstance(part, list) and part and all(map(is_pair, part)) for part in parts)
+    return content if good else "malformed"
+
+
+def keys_of(place: object) -> list:
+    assert isinstance(place, list | dict)
+    return list(place) if isinstance(place, dict) else list(range(len(place)))
+
+
+@given(st.binary(max_size=60) | anything.map(lambda value: json.dumps(value).encode()))
+def test_any_file_is_read_or_named(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.json"
+        path.write_bytes(content)
+        with pytest.raises(DatasetError, match=f"^{path}: "):
+            read_folder(folder)
+
+
+@given(st.floats())
+def test_no_float_is_a_colour(value: float) -> None:
+    grid = {"input": [[value]], "output": [[0]]}
+    shown = "NaN" if math.isnan(value) else ""
+    with pytest.raises(DatasetError, match=f"row 1, column 1: {shown}"):
+        parse_task("a", {"train": [grid], "test": [grid]}, "a.json", is_evaluation=False)

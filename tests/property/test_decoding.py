@@ -1,0 +1,196 @@
+"""What decoders promise for any logits, with and without a constraint."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from dataset.sudoku import are_valid_solutions, find_conflict
+from evaluation.constraints import MazeConstraint, SudokuConstraint
+from evaluation.decoding import (
+    Decoded,
+    answer_confidence,
+    decode_beam,
+    decode_greedy,
+    decode_temperature,
+    decode_top_k,
+    decode_top_p,
+    safe_softmax,
+)
+
+seeds = st.integers(0, 2**63 - 1)
+
+
+def rng_of(seed: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=seed))
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@st.composite
+def sudokus(draw: st.DrawFn) -> dict[str, Any]:
+    """Two 4x4 puzzles without contradiction between clues, often with no or several solutions."""
+    grids = np.zeros((2, 4, 4), np.int8)
+    rng = rng_of(draw(seeds))
+    for grid in grids:
+        for _ in range(draw(st.integers(0, 12))):
+            cell, before = tuple(rng.integers(4, size=2)), grid.copy()
+            grid[cell] = rng.integers(1, 5)
+            if find_conflict(grid) is not None:
+                grid[:] = before
+    inputs = torch.from_numpy(grids.reshape(2, 16)).long() + 1
+    return {"inputs": inputs, "constraint": SudokuConstraint()}
+
+
+@st.composite
+def mazes(draw: st.DrawFn) -> dict[str, Any]:
+    """Two 4x4 mazes, G often out of reach."""
+    rng = rng_of(draw(seeds))
+    inputs = np.where(rng.random((2, 16)) < draw(st.floats(0, 0.6)), 1, 2)
+    for maze in inputs:
+        maze[rng.choice(16, 2, replace=False)] = 3, 4
+    return {"inputs": torch.from_numpy(inputs), "constraint": MazeConstraint()}
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Tensor, dict[str, Any]]:
+    """Logits [2, 16, V] of any scale, with ties and excluded tokens; a constraint or none."""
+    vocab_size = draw(st.integers(6, 9))
+    rng = rng_of(draw(seeds))
+    logits = rng.standard_normal((2, 16, vocab_size))
+    if draw(st.booleans()):
+        logits = logits.round()
+    logits *= 10.0 ** draw(st.integers(-3, 4))
+    excluded = rng.random(logits.shape) < draw(st.sampled_from([0.0, 0.3]))
+    excluded[..., 3] = False  # Every cell keeps a token.
+    logits[excluded] = -math.inf
+    dtype = draw(st.sampled_from([torch.float32, torch.float64, torch.bfloat16]))
+    kept = draw(st.one_of(st.just({}), sudokus(), mazes()))
+    return torch.from_numpy(logits).to(dtype), kept
+
+
+def assert_equal(first: Decoded, second: Decoded) -> None:
+    assert all(torch.equal(*values) for values in zip(first, second, strict=True))
+
+
+@settings(deadline=None)
+@given(cases(), seeds, st.integers(1, 9), st.floats(0.01, 1), st.floats(0.01, 10))
+def test_answers_are_tokens_and_keep_the_constraint(
+    case: tuple[Tensor, dict[str, Any]], seed: int, k: int, p: float, temperature: float
+) -> None:
+    logits, kept = case
+    for decoded in (
+        decode_greedy(logits, **kept),
+        decode_temperature(logits, temperature, seeded(seed), **kept),
+        decode_top_k(logits, k, seeded(seed), temperature=temperature, **kept),
+        decode_top_p(logits, p, seeded(seed), temperature=temperature, **kept),
+        decode_beam(logits, k, **kept),
+    ):
+        tokens = decoded.tokens
+        assert tokens.shape == (2, 16)
+        assert tokens.min() >= 0
+        assert tokens.max() < logits.shape[-1]
+        assert (decoded.cell_log_probs <= 0).all()
+        if not kept:
+            assert decoded.feasible.all()
+            assert logits.gather(-1, tokens.unsqueeze(-1)).isfinite().all()
+        elif isinstance(kept["constraint"], SudokuConstraint):
+            inputs = kept["inputs"]
+            assert ((inputs == 1) | (tokens == inputs)).all()
+            assert ((tokens >= 2) & (tokens <= 5)).all()
+            valid = are_valid_solutions(tokens.numpy() - 1, 4)
+            assert decoded.feasible.tolist() == valid.tolist()
+        else:
+            open_cells = kept["inputs"] == 2
+            assert torch.equal(tokens[~open_cells], kept["inputs"][~open_cells])
+            assert ((tokens[open_cells] == 2) | (tokens[open_cells] == 5)).all()
+            for maze, is_feasible in zip(tokens.tolist(), decoded.feasible.tolist(), strict=True):
+                assert not is_feasible or draws_one_path(maze)
+
+
+def draws_one_path(maze: list[int]) -> bool:
+    """Whether S, G and the path cells have one, one and two neighbours of their kind, and hang
+    together.
+    """
+    on = {divmod(cell, 4): token for cell, token in enumerate(maze) if token >= 3}
+
+    def beside(row: int, column: int) -> set[tuple[int, int]]:
+        return {(row + 1, column), (row - 1, column), (row, column + 1), (row, column - 1)} & set(
+            on
+        )
+
+    seen: set[tuple[int, int]] = set()
+    reached = {cell for cell, token in on.items() if token == 3}
+    while reached:
+        seen |= reached
+        reached = {other for cell in reached for other in beside(*cell)} - seen
+    degrees_fit = all(len(beside(*cell)) == (2 if t == 5 else 1) for cell, t in on.items())
+    return degrees_fit and seen == set(on)
+
+
+@settings(deadline=None)
+@given(cases(), seeds, st.floats(0.01, 10))
+def test_cuts_that_keep_all_are_plain_sampling_to_the_bit(
+    case: tuple[Tensor, dict[str, Any]], seed: int, temperature: float
+) -> None:
+    logits, kept = case
+    vocab_size = logits.shape[-1]
+    plain = decode_temperature(logits, temperature, seeded(seed), **kept)
+    top_k = decode_top_k(logits, vocab_size, seeded(seed), temperature=temperature, **kept)
+    top_p = decode_top_p(logits, 1.0, seeded(seed), temperature=temperature, **kept)
+    assert_equal(plain, top_k)
+    assert_equal(plain, top_p)
+
+
+@settings(deadline=None)
+@given(cases())
+def test_a_beam_of_one_is_greedy(case: tuple[Tensor, dict[str, Any]]) -> None:
+    logits, kept = case
+    assert_equal(decode_beam(logits, 1, **kept), decode_greedy(logits, **kept))
+
+
+@settings(deadline=None)
+@given(cases(), seeds)
+def test_the_smallest_cuts_are_greedy(case: tuple[Tensor, dict[str, Any]], seed: int) -> None:
+    logits, kept = case
+    greedy = decode_greedy(logits, **kept)
+    assert_equal(decode_top_k(logits, 1, seeded(seed), **kept), greedy)
+    assert_equal(decode_top_p(logits, 1e-9, seeded(seed), **kept), greedy)
+
+
+@settings(deadline=None)
+@given(st.data(), seeds, seeds, st.integers(6, 9))
+def test_temperature_towards_0_is_greedy(
+    data: st.DataObject, seed: int, order_seed: int, vocab_size: int
+) -> None:
+    # No two tokens of a cell are equally likely: their logits are 0, 1, 2, ... in some order.
+    rng = rng_of(order_seed)
+    logits = torch.from_numpy(np.stack([rng.permutation(vocab_size) for _ in range(32)]))
+    logits = logits.view(2, 16, vocab_size).float()
+    kept = data.draw(st.one_of(st.just({}), sudokus(), mazes()))
+    drawn = decode_temperature(logits, 1e-4, seeded(seed), **kept)
+    assert_equal(drawn, decode_greedy(logits, **kept))
+
+
+@settings(deadline=None)
+@given(cases(), st.floats(0.05, 20))
+def test_softmax_is_a_distribution_and_confidence_a_share(
+    case: tuple[Tensor, dict[str, Any]], temperature: float
+) -> None:
+    logits, _ = case
+    probs = safe_softmax(logits, temperature)
+    assert torch.allclose(probs.sum(-1), torch.ones_like(probs[..., 0]), atol=1e-6)
+    assert (probs[logits == -math.inf] == 0).all()
+    assert ((probs >= 0) & (probs <= 1)).all()
+    # Shifting a row by a power of two leaves float64 logits of this size exact enough.
+    shifted = safe_softmax(logits.double() + 1024, temperature)
+    assert torch.allclose(shifted, safe_softmax(logits.double(), temperature), atol=1e-9)
+    halt, go_on = logits[:, 0, 3], logits[:, 1, 3]
+    confidence = answer_confidence(logits, halt, go_on)
+    assert ((confidence >= 0) & (confidence <= 1)).all()

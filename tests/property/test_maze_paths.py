@@ -1,0 +1,94 @@
+"""What is a path, in other words; and what the eight views and one wrong cell must do to it."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dataset.augmentation import augment_mazes, maze_keys
+from dataset.maze import FREE, GOAL, PATH, START, WALL, check_paths, path_lengths, solve
+
+
+@st.composite
+def mazes(draw: st.DrawFn) -> np.ndarray:
+    """A maze, uint8 [1, cells], of 2 x 2 to 6 x 6."""
+    cells = draw(st.integers(2, 6)) ** 2
+    maze = np.array(draw(st.lists(st.sampled_from([WALL, FREE]), min_size=cells, max_size=cells)))
+    ends = draw(st.lists(st.integers(0, cells - 1), min_size=2, max_size=2, unique=True))
+    maze[ends] = START, GOAL
+    return maze[None].astype(np.uint8)
+
+
+def is_path(maze: np.ndarray, drawing: np.ndarray) -> bool:
+    """By the definition: kept walls and ends, and a chain of cells without other contacts."""
+    size = int(len(maze) ** 0.5)
+    if any(b != a and (a, b) != (FREE, PATH) for a, b in zip(maze, drawing, strict=True)):
+        return False
+    places = {divmod(cell, size) for cell, token in enumerate(drawing) if token >= START}
+    near = {
+        (row, column): {
+            (row + down, column + right)
+            for down, right in ((1, 0), (-1, 0), (0, 1), (0, -1))
+            if (row + down, column + right) in places
+        }
+        for row, column in places
+    }
+    (start,), (goal,) = (
+        [divmod(int(cell), size) for cell in np.flatnonzero(drawing == token)]
+        for token in (START, GOAL)
+    )
+    if any(len(near[at]) != (1 if at in (start, goal) else 2) for at in places):
+        return False
+    reached, waiting = {start}, [start]
+    while waiting:
+        new = near[waiting.pop()] - reached
+        reached |= new
+        waiting += new
+    return reached == places
+
+
+@settings(deadline=None)
+@given(mazes(), st.data())
+def test_what_is_valid_is_a_path_by_definition(maze: np.ndarray, data: st.DataObject):
+    labels, _ = solve(maze)
+    drawing = labels.copy() if data.draw(st.booleans()) else maze.copy()
+    free = np.flatnonzero(maze[0] == FREE).tolist()
+    for cell in data.draw(st.sets(st.sampled_from(free)) if free else st.just(set())):
+        drawing[0, cell] = FREE + PATH - drawing[0, cell]
+    moves, least = path_lengths(maze, drawing)
+    assert (moves[0] >= 0) == is_path(maze[0], drawing[0])
+    if moves[0] >= 0:
+        assert moves[0] == (drawing == PATH).sum() + 1 >= least[0]
+
+
+@settings(deadline=None)
+@given(mazes())
+def test_the_solvers_answer_is_a_shortest_path(maze: np.ndarray):
+    labels, moves = solve(maze)
+    valid, shortest = check_paths(maze, labels)
+    assert valid[0] == shortest[0] == (moves[0] > 0)
+    assert (labels == PATH).sum() == max(moves[0] - 1, 0)
+
+
+@settings(deadline=None)
+@given(mazes(), st.data())
+def test_one_changed_cell_of_a_shortest_path_is_no_shortest_path(
+    maze: np.ndarray, data: st.DataObject
+):
+    labels, moves = solve(maze)
+    if moves[0] > 0:
+        cell = data.draw(st.integers(0, labels.shape[1] - 1))
+        token = data.draw(st.integers(-3, 300).filter(lambda token: token != labels[0, cell]))
+        changed = labels.astype(np.int64)
+        changed[0, cell] = token
+        assert not check_paths(maze, changed)[1][0]
+
+
+@settings(deadline=None)
+@given(mazes())
+def test_views_keep_lengths_and_keys(maze: np.ndarray):
+    labels, moves = solve(maze)
+    inputs = augment_mazes(maze)
+    assert inputs[0].tolist() == maze[0].tolist()
+    assert set(solve(inputs)[1].tolist()) == {moves[0]}
+    assert set(check_paths(inputs, augment_mazes(labels))[1].tolist()) == {bool(moves[0] > 0)}
+    assert len(set(maze_keys(inputs))) == 1

@@ -1,0 +1,68 @@
+"""Small ARC tasks."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+
+def _task(rng: np.random.Generator, num_train: int, num_test: int) -> dict[str, Any]:
+    def grid() -> list[list[int]]:
+        return rng.integers(0, 10, rng.integers(3, 9, 2)).tolist()
+
+    return {
+        part: [{"input": grid(), "output": grid()} for _ in range(number)]
+        for part, number in (("train", num_train), ("test", num_test))
+    }
+
+
+@pytest.fixture(scope="session")
+def arc_tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five random tasks in the folders training, evaluation and Concept; `b` fills the canvas, and
+    `e`, which is for evaluation, has two test pairs. Not to be changed.
+    """
+    rng = np.random.default_rng(0)
+    tasks = {
+        "training/a": _task(rng, 3, 1),
+        "training/b": _task(rng, 1, 1),
+        "Concept/c": _task(rng, 2, 1),
+        "evaluation/d": _task(rng, 3, 1),
+        "evaluation/e": _task(rng, 2, 2) | {"name": "another"},
+    }
+    tasks["training/b"]["train"][0]["input"] = rng.integers(0, 10, (30, 28)).tolist()
+    folder = tmp_path_factory.mktemp("arc") / "tasks"
+    for name, task in tasks.items():
+        path = folder / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(task))
+    return folder
+
+
+@pytest.fixture
+def arc_folder(arc_tasks: Path, tmp_path: Path) -> Path:
+    """A copy of `arc_tasks`."""
+    return shutil.copytree(arc_tasks, tmp_path / "tasks")
+
+
+@pytest.fixture(scope="session")
+def lazy_arc(arc_tasks: Path) -> Path:
+    """`arc_tasks` with 6 augmentations, 35 puzzles in all, built lazily. Not to be changed."""
+    return _built(arc_tasks, "lazy")
+
+
+@pytest.fixture(scope="session")
+def materialized_arc(arc_tasks: Path) -> Path:
+    """The same in the published format."""
+    return _built(arc_tasks, "materialized", "--materialize")
+
+
+def _built(tasks: Path, name: str, *flags: str) -> Path:
+    from dataset.build_arc_dataset import main
+
+    output = tasks.with_name(name)
+    arguments = ["--dataset-dirs", str(tasks), f"--output-dir={output}", "--num-aug=6"]
+    assert main([*arguments, *flags]) == 0
+    return output

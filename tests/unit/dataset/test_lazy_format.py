@@ -1,0 +1,182 @@
+"""The lazy ARC format: read back, covered by the fingerprint, and nothing damaged is read."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dataset.common import (
+    LAZY_ARC_FIELDS,
+    DatasetError,
+    LazyArcSet,
+    fingerprint,
+    load_metadata,
+    load_set,
+    load_split,
+    write_augmentations,
+    write_split,
+)
+
+
+@pytest.fixture
+def built(lazy_arc: Path, tmp_path: Path) -> Path:
+    folder = shutil.copytree(lazy_arc, tmp_path / "built")
+    (folder / "manifest.json").unlink()
+    return folder
+
+
+def opened(folder: Path, split: str = "train") -> LazyArcSet:
+    arrays = load_split(folder / split)[1]["all"]
+    assert isinstance(arrays, LazyArcSet)
+    return arrays
+
+
+def damage(folder: Path, name: str, change: Callable[[np.ndarray], Any]) -> Path:
+    """Replace an array by what `change` returns, or leaves in it."""
+    path = folder / name
+    array = np.load(path)
+    changed = change(array)
+    np.save(path, array if changed is None else changed)
+    return path
+
+
+def put(index: Any, value: int) -> Callable[[np.ndarray], None]:
+    def change(array: np.ndarray) -> None:
+        array[index] = value
+
+    return change
+
+
+def test_set_is_written_and_read_back(built: Path, tmp_path: Path) -> None:
+    metadata, arrays = load_metadata(built / "train"), opened(built)
+    assert metadata.format == "lazy_arc"
+    write_split(tmp_path / "copy/train", metadata, {"all": arrays})
+    write_augmentations(tmp_path / "copy", np.load(built / "augmentations.npy"))
+    assert fingerprint(tmp_path / "copy/train") == fingerprint(built / "train")
+    again = opened(tmp_path / "copy")
+    for field in (*LAZY_ARC_FIELDS, "augmentations"):
+        found = getattr(again, field)
+        is_small = field in ("inputs", "labels", "augmentations")
+        assert found.dtype == (np.uint8 if is_small else np.int32)
+        np.testing.assert_array_equal(found, getattr(arrays, field))
+
+
+def test_fingerprint_covers_every_file(built: Path) -> None:
+    first = fingerprint(built / "train")
+    for path in [built / "augmentations.npy", *(built / "train").glob("*.npy")]:
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        assert fingerprint(built / "train") != first, path
+        path.write_bytes(content)
+    assert fingerprint(built / "train") == first
+
+
+def test_manifest_covers_every_file(lazy_arc: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(lazy_arc, tmp_path / "built")
+    for path in [folder / "augmentations.npy", *(folder / "train").glob("*.npy")]:
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(DatasetError):
+            load_split(folder / "train")
+        path.write_bytes(content)
+    (folder / "augmentations.npy").write_bytes(content)
+    with pytest.raises(DatasetError, match="augmentations.npy"):
+        load_split(folder / "train")
+
+
+TRAIN = "train/all__"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("augmentations.npy", put((3, 0), 8), "view 8 in row 3, expected 0 to 7"),
+        ("augmentations.npy", put((3, slice(1, 3)), 4), "colours [4, 4, "),
+        ("augmentations.npy", put((5, 1), 0), "in row 5, expected 1 to 9 in any order"),
+        ("augmentations.npy", put((5, 1), 10), "in row 5, expected 1 to 9 in any order"),
+        ("augmentations.npy", put((5, 1), 255), "in row 5, expected 1 to 9 in any order"),
+        ("augmentations.npy", lambda a: a[:-1], "[35, 10], expected uint8 [36, 10]"),
+        ("augmentations.npy", lambda a: a[:, 1:], "[36, 9], expected uint8 [36, 10]"),
+        ("augmentations.npy", lambda a: a.astype(int), "int64 [36, 10], expected uint8"),
+        (f"{TRAIN}source_indices.npy", put(0, 1), "offsets must start at 0"),
+        (f"{TRAIN}source_indices.npy", put(-1, 99), "end at 99, but there are 14 stored examples"),
+        (f"{TRAIN}source_indices.npy", put(1, 0), "offsets must ascend"),
+        (f"{TRAIN}source_indices.npy", lambda a: a[[0, 1, 2, 3, 5]], "5 offsets for 5 groups"),
+        (f"{TRAIN}source_indices.npy", lambda a: a[:, None], "expected 1 dimension(s)"),
+        (f"{TRAIN}source_indices.npy", lambda a: a[:0], "offsets must start at 0"),
+        (f"{TRAIN}puzzle_indices.npy", put(1, 2), "puzzle 0 has 2 examples, but its group has 3"),
+        (f"{TRAIN}puzzle_indices.npy", lambda a: a[:0], "offsets must start at 0"),
+        (f"{TRAIN}puzzle_indices.npy", put(-1, 99), "puzzle 34 has 3 examples"),
+        (f"{TRAIN}puzzle_identifiers.npy", put(2, 36), "identifier 36 in row 2"),
+        (f"{TRAIN}inputs.npy", lambda a: a.astype(int), "dtype int64, expected uint8"),
+        (f"{TRAIN}inputs.npy", put((2, 0), 12), "row 2 is no grid"),
+        (f"{TRAIN}inputs.npy", put((2, 0), 0), "row 2 is no grid"),
+        (f"{TRAIN}inputs.npy", put(2, 0), "row 2 is no grid"),
+        (f"{TRAIN}inputs.npy", put((2, 899), 2), "row 2 is no grid"),
+        (f"{TRAIN}labels.npy", put((2, 899), 1), "row 2 is no grid"),
+        (f"{TRAIN}labels.npy", put((12, 30), 1), "row 12 is no grid"),
+        (f"{TRAIN}labels.npy", lambda a: a[1:], "shape [13, 900], but inputs have [14, 900]"),
+    ],
+)
+def test_damaged_file_is_named(
+    built: Path, name: str, change: Callable[[np.ndarray], Any], message: str
+) -> None:
+    path = damage(built, name, change)
+    with pytest.raises(DatasetError) as caught:
+        load_split(built / "train")
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+
+
+def test_cut_and_missing_files_are_named(built: Path) -> None:
+    for name in ("augmentations.npy", f"{TRAIN}source_indices.npy"):
+        path = built / name
+        content = path.read_bytes()
+        path.write_bytes(content[:-3])
+        with pytest.raises(DatasetError, match=f"{path}: .* the file is damaged"):
+            load_split(built / "train")
+        path.unlink()
+        for read in (load_split, fingerprint):
+            with pytest.raises(DatasetError, match=f"{path}: No such file"):
+                read(built / "train")
+        path.write_bytes(content)
+
+
+def test_labels_may_be_unknown(built: Path) -> None:
+    damage(built, f"{TRAIN}labels.npy", put(2, 0))
+    assert (opened(built).labels[2] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("format", "lazy", "format is 'lazy', expected 'lazy_arc' or no such key"),
+        ("format", 1, "format is 1"),
+        ("vocab_size", 13, "vocab_size is 13, expected 12 in the format lazy_arc"),
+        ("seq_len", 81, "seq_len is 81, expected 900"),
+        ("pad_id", 1, "pad_id is 1, expected 0"),
+        ("ignore_label_id", None, "ignore_label_id is None, expected 0"),
+        ("total_puzzles", 34, "total_puzzles is 34"),
+        ("mean_puzzle_examples", 3.0, "mean_puzzle_examples is 3.0"),
+    ],
+)
+def test_wrong_metadata_is_named(built: Path, key: str, value: Any, message: str) -> None:
+    path = built / "train/dataset.json"
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | {key: value}))
+    with pytest.raises(DatasetError) as caught:
+        load_split(built / "train")
+    assert str(caught.value).startswith(f"{path}: {message}")
+
+
+def test_sets_and_metadata_must_be_of_one_format(built: Path, tmp_path: Path) -> None:
+    metadata = load_metadata(built / "train")
+    plain = {"all": opened(built)}
+    published = load_metadata(shutil.copytree(built / "train", tmp_path / "other"))
+    object.__setattr__(published, "format", None)
+    with pytest.raises(DatasetError, match="set all has another format than its metadata"):
+        write_split(tmp_path / "written", published, plain)
+    assert load_set(built / "train", "all", metadata).num_examples == 98

@@ -1,0 +1,385 @@
+import json
+import math
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dataset.arc_augmentation import augment_grid, format_identifier
+from dataset.common import DatasetError
+from evaluation.arc import (
+    PuzzleNames,
+    Tally,
+    crop_sizes,
+    grid_key,
+    grid_of,
+    parse_names,
+    parse_tasks,
+    read_json,
+    score,
+    submission,
+    task_details,
+    tasks_without_votes,
+)
+
+SIDE = 30
+PLAIN = np.arange(10, dtype=np.uint8)
+Grid = list[list[int]]
+
+
+def to_canvas(grid: np.ndarray) -> np.ndarray:
+    """Put a grid on a canvas with its border of end-of-sequence tokens."""
+    canvas = np.zeros((SIDE, SIDE), np.uint8)
+    height, width = grid.shape
+    canvas[height : height + 1, : width + 1] = 1
+    canvas[: height + 1, width : width + 1] = 1
+    canvas[:height, :width] = grid + 2
+    return canvas.reshape(-1)
+
+
+class Ballot:
+    """Rows for a tally, made of grids that are given as they are before augmentation."""
+
+    def __init__(self) -> None:
+        self.names = ["<blank>"]
+        self.rows: dict[str, list[Any]] = {
+            field: [] for field in ("inputs", "preds", "puzzle_identifiers", "q_halt_logits")
+        }
+
+    def vote(
+        self,
+        task: str,
+        question: Grid,
+        answer: Grid | np.ndarray,
+        *,
+        q: float = 0.0,
+        view: int = 0,
+        colours: np.ndarray = PLAIN,
+    ) -> None:
+        self.names.append(format_identifier(task, view, colours))
+        grids = (np.array(grid, np.uint8) for grid in (question, answer))
+        given, answered = (to_canvas(augment_grid(grid, view, colours)) for grid in grids)
+        self.rows["inputs"].append(given)
+        self.rows["preds"].append(answered)
+        self.rows["puzzle_identifiers"].append(len(self.names) - 1)
+        self.rows["q_halt_logits"].append(q)
+
+    def count(self, tasks: Any, rows: Any = slice(None)) -> Tally:
+        tally = Tally()
+        arrays = {name: np.array(values)[rows] for name, values in self.rows.items()}
+        tally.add_rows(tasks, PuzzleNames(self.names, "identifiers.json"), **arrays)
+        return tally
+
+
+def make_tasks(**tests: list[tuple[Grid, Grid | None]]) -> dict[str, Any]:
+    """Parse tasks given as lists of (input, output or None)."""
+    puzzles = {
+        name: {"test": [{"input": given, "output": output} for given, output in pairs]}
+        for name, pairs in tests.items()
+    }
+    return parse_tasks(puzzles, "test_puzzles.json")
+
+
+A, B, C, D, E = [[1]], [[2, 0]], [[3], [4]], [[5, 6], [7, 8]], [[9]]
+
+
+# Canvases
+
+
+def slow_crop(canvas: np.ndarray) -> tuple[int, int]:
+    """The largest full rectangle, by trying all; the first of equal ones by rows."""
+    side, best = math.isqrt(len(canvas)), (0, 0)
+    grid = canvas.reshape(side, side)
+    for height in range(1, side + 1):
+        for width in range(1, side + 1):
+            full = ((grid[:height, :width] >= 2) & (grid[:height, :width] <= 11)).all()
+            if full and height * width > best[0] * best[1]:
+                best = height, width
+    return best
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.97, 1.0])
+def test_the_crop_is_the_largest_rectangle(share: float) -> None:
+    rng = np.random.default_rng(0)
+    canvases = np.where(
+        rng.random((40, 64)) < share, rng.integers(2, 12, (40, 64)), rng.integers(0, 2, (40, 64))
+    ).astype(np.uint8)
+    canvases[::7, 0] = 1
+    canvases[1::7, 10] = 12
+    heights, widths = crop_sizes(canvases)
+    found = list(zip(heights.tolist(), widths.tolist(), strict=True))
+    assert found == [slow_crop(canvas) for canvas in canvases]
+    assert (0, 0) in found
+    assert len(set(found)) > 1
+
+
+def test_of_equally_large_crops_the_flattest_is_taken() -> None:
+    canvas = np.zeros((1, 16), np.uint8)
+    canvas[0, [0, 1, 4]] = 2
+    assert [int(side[0]) for side in crop_sizes(canvas)] == [1, 2]
+
+
+def test_keys_tell_shapes_apart() -> None:
+    flat, tall = np.zeros((2, 3), np.uint8), np.zeros((3, 2), np.uint8)
+    assert grid_key(flat) != grid_key(tall)
+    for grid in (flat, tall, np.zeros((0, 0), np.uint8), np.arange(6, dtype=np.uint8)[None]):
+        assert np.array_equal(grid_of(grid_key(grid)), grid)
+
+
+# Votes
+
+
+def test_votes_decide_then_q() -> None:
+    tasks = make_tasks(t=[(A, D)])
+    ballot = Ballot()
+    for answer, q in ((B, -3.0), (B, -3.0), (C, 1.0), (D, 2.0), (E, -1.0)):
+        ballot.vote("t", A, answer, q=q)
+    tally = ballot.count(tasks)
+    ranked = tally.ranked("t", tasks["t"][0].input_key)
+    assert [grid_of(key).tolist() for key, _ in ranked] == [B, D, C, E]
+    assert [votes.count for _, votes in ranked] == [2, 1, 1, 1]
+    expected = [1 / (1 + math.exp(-q)) for q in (-3.0, 2.0, 1.0, -1.0)]
+    assert [votes.mean_q for _, votes in ranked] == pytest.approx(expected, rel=1e-15)
+    scores = score(tasks, tally)
+    assert scores.per_test_output == {1: 0.0, 2: 1.0, 5: 1.0, 10: 1.0, 100: 1.0, 1000: 1.0}
+    assert scores.per_task == scores.per_test_output
+
+
+def test_ties_are_broken_by_the_grid() -> None:
+    tasks = make_tasks(t=[(A, B)])
+    answers = [E, D, C, B, [[2]], [[1, 9]]]
+    for order in (answers, answers[::-1]):
+        ballot = Ballot()
+        for answer in order:
+            ballot.vote("t", A, answer, q=0.5)
+        ranked = ballot.count(tasks).ranked("t", tasks["t"][0].input_key)
+        assert [grid_of(key).tolist() for key, _ in ranked] == [[[2]], E, [[1, 9]], B, C, D]
+
+
+def test_augmented_answers_vote_for_the_same_grid() -> None:
+    rng = np.random.default_rng(0)
+    question, answer = rng.integers(0, 10, (3, 5)), rng.integers(0, 10, (4, 2))
+    tasks = make_tasks(t=[(question.tolist(), answer.tolist())])
+    ballot = Ballot()
+    for view in range(8):
+        colours = np.concatenate([[0], 1 + rng.permutation(9)]).astype(np.uint8)
+        ballot.vote("t", question.tolist(), answer.tolist(), view=view, colours=colours)
+    tally = ballot.count(tasks)
+    assert (tally.num_predictions, tally.num_unmatched) == (8, 0)
+    ((key, votes),) = tally.ranked("t", tasks["t"][0].input_key)
+    assert np.array_equal(grid_of(key), answer)
+    assert (votes.count, votes.mean_q) == (8, 0.5)
+
+
+def test_each_test_input_of_a_task_has_its_own_votes() -> None:
+    tasks = make_tasks(two=[(A, B), (C, D)], one=[(A, E)])
+    ballot = Ballot()
+    ballot.vote("two", A, B)
+    ballot.vote("two", C, E)
+    ballot.vote("one", A, E)
+    tally = ballot.count(tasks)
+    scores = score(tasks, tally, ks=[1])
+    assert (scores.per_test_output, scores.per_task) == ({1: 0.75}, {1: 0.5})
+    assert scores.num_tasks == 2
+    made = submission(tasks, tally)
+    assert [attempt["attempt_1"] for attempt in made["two"]] == [B, E]
+
+
+def test_what_belongs_to_no_test_input_is_counted_not_scored() -> None:
+    tasks = make_tasks(t=[(A, B)])
+    ballot = Ballot()
+    ballot.vote("t", C, B)
+    ballot.vote("other", A, B)
+    ballot.vote("t", A, D)
+    tally = ballot.count(tasks)
+    assert (tally.num_predictions, tally.num_unmatched) == (3, 2)
+    assert score(tasks, tally, ks=[10]).per_task == {10: 0.0}
+    assert task_details(tasks, tally)["t"][0]["votes"] == 1
+
+
+def test_a_task_without_answers_is_not_solved_and_keeps_its_places() -> None:
+    tasks = make_tasks(none=[(A, B)], half=[(A, B), (C, D)])
+    ballot = Ballot()
+    ballot.vote("half", C, D)
+    tally = ballot.count(tasks)
+    scores = score(tasks, tally, ks=[2])
+    assert (scores.per_test_output, scores.per_task) == ({2: 0.25}, {2: 0.0})
+    assert tasks_without_votes(tasks, tally) == ["none"]
+    zeros = {"attempt_1": [[0, 0], [0, 0]], "attempt_2": [[0, 0], [0, 0]]}
+    assert submission(tasks, tally) == {
+        "none": [zeros],
+        "half": [zeros, {"attempt_1": D, "attempt_2": D}],
+    }
+
+
+def test_an_empty_crop_is_a_vote_like_any_other() -> None:
+    tasks = make_tasks(t=[(A, B)])
+    ballot = Ballot()
+    ballot.vote("t", A, np.zeros((0, 0), np.uint8), view=3)
+    ballot.vote("t", A, np.zeros((0, 0), np.uint8), view=6)
+    ballot.vote("t", A, B)
+    tally = ballot.count(tasks)
+    assert submission(tasks, tally) == {"t": [{"attempt_1": [], "attempt_2": B}]}
+    assert score(tasks, tally, ks=[1, 2]).per_task == {1: 0.0, 2: 1.0}
+
+
+def test_outputs_that_are_not_known_are_not_scored() -> None:
+    tasks = make_tasks(half=[(A, B), (C, None)], unknown=[(A, None)], wrong=[(A, B)])
+    ballot = Ballot()
+    for task, question in (("half", A), ("half", C), ("unknown", A)):
+        ballot.vote(task, question, B)
+    tally = ballot.count(tasks)
+    scores = score(tasks, tally, ks=[1])
+    assert (scores.per_test_output, scores.num_tasks) == ({1: 0.5}, 2)
+    assert scores.per_task == {1: 0.5}
+    assert submission(tasks, tally)["unknown"] == [{"attempt_1": B, "attempt_2": B}]
+    details = task_details(tasks, tally)
+    assert [pair["known"] for pair in details["half"]] == [True, False]
+    assert [pair["solved_at"] for pair in details["half"]] == [1, None]
+
+    nothing = score(make_tasks(t=[(A, None)]), Tally())
+    assert (nothing.per_test_output, nothing.per_task, nothing.num_tasks) == ({}, {}, 0)
+
+
+def test_details_list_the_first_grids() -> None:
+    tasks = make_tasks(t=[(A, C)])
+    ballot = Ballot()
+    for answer in (B, B, C, D):
+        ballot.vote("t", A, answer)
+    (pair,) = task_details(tasks, ballot.count(tasks), max_grids=2)["t"]
+    assert pair == {
+        "votes": 4,
+        "num_grids": 3,
+        "known": True,
+        "solved_at": 2,
+        "grids": [
+            {"votes": 2, "mean_q": 0.5, "grid": B},
+            {"votes": 1, "mean_q": 0.5, "grid": C},
+        ],
+    }
+    json.dumps(pair, allow_nan=False)
+
+
+def test_q_at_its_ends_keeps_its_order() -> None:
+    tasks = make_tasks(t=[(A, B)])
+    by_q = {50.0: B, 5.0: C, -5.0: D, -40.0: E, -math.inf: [[1, 1]], math.nan: [[1, 2]]}
+    ballot = Ballot()
+    for q, answer in reversed(by_q.items()):
+        ballot.vote("t", A, answer, q=q)
+    ranked = ballot.count(tasks).ranked("t", tasks["t"][0].input_key)
+    assert [grid_of(key).tolist() for key, _ in ranked] == list(by_q.values())
+    assert ranked[0][1].mean_q == 1.0
+    assert 0 < ranked[3][1].mean_q < 1e-17
+    assert ranked[5][1].mean_q == 0.0
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    ("puzzles", "told"),
+    [
+        ([], "expected an object"),
+        ({"t": []}, "task 't' has no list of test pairs"),
+        ({"t": {"test": []}}, "task 't' has no list of test pairs"),
+        ({"t": {"test": [{"output": A}]}}, "task 't', test pair 0: has no input"),
+        ({"t": {"test": [{"input": A}, {"input": [[1], [2, 3]]}]}}, "test pair 1, input"),
+        ({"t": {"test": [{"input": [[10]]}]}}, "colours 10 to 10, expected 0 to 9"),
+        ({"t": {"test": [{"input": A, "output": [[1.0]]}]}}, "test pair 0, output: is no grid"),
+        ({"t": {"test": [{"input": [[True]]}]}}, "is no grid"),
+        ({"t": {"test": [{"input": []}]}}, "is no grid"),
+    ],
+)
+def test_tasks_of_another_form_are_named(puzzles: object, told: str) -> None:
+    with pytest.raises(DatasetError, match=told) as caught:
+        parse_tasks(puzzles, "DIR/test_puzzles.json")
+    assert str(caught.value).startswith("DIR/test_puzzles.json: ")
+
+
+def test_identifiers_without_a_usable_name_are_named() -> None:
+    names = PuzzleNames(["<blank>", "t|||t9|||0123456789"], "identifiers.json")
+    with pytest.raises(DatasetError, match=r"identifiers\.json: identifier 1: .*t9"):
+        names.check([0, 1])
+    with pytest.raises(DatasetError, match="has 2 names, none for identifier 2"):
+        names.check([2])
+    with pytest.raises(DatasetError, match="expected a list of names"):
+        parse_names(["a", 1], "identifiers.json")
+
+
+def test_files_that_are_missing_or_no_json_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"x\.json: No such file"):
+        read_json(tmp_path / "x.json")
+    (tmp_path / "y.json").write_text("{")
+    with pytest.raises(DatasetError, match=r"y\.json: not JSON"):
+        read_json(tmp_path / "y.json")
+
+
+# Real tasks
+
+
+@pytest.fixture(scope="module")
+def real_tasks() -> Callable[[str], dict[str, Any]]:
+    """Read the tasks of a folder inside an archive of real tasks."""
+    folder = os.environ.get("PUZZLE_DATA_DIR")
+    if not folder:
+        pytest.skip("PUZZLE_DATA_DIR is not set")
+
+    def read(archive: str) -> dict[str, Any]:
+        found = {}
+        with tarfile.open(Path(folder) / "arc" / archive) as tar:
+            for member in tar:
+                path = Path(member.name)
+                if path.suffix == ".json" and path.parent.name == "evaluation":
+                    file = tar.extractfile(member)
+                    assert file is not None
+                    found[path.stem] = json.loads(file.read())
+        return found
+
+    return read
+
+
+@pytest.mark.parametrize(("archive", "count"), [("ARC-AGI.tar.gz", 400), ("ARC-AGI-2.tar.gz", 120)])
+def test_answers_to_real_tasks_score_what_a_plain_count_says(
+    real_tasks: Callable[[str], dict[str, Any]], archive: str, count: int
+) -> None:
+    puzzles = real_tasks(archive)
+    assert len(puzzles) == count
+    tasks = parse_tasks(puzzles, archive)
+    rng = np.random.default_rng(0)
+    perfect, copying, able = Ballot(), Ballot(), Ballot()
+    copied, solved = [], []
+    for number, (name, task) in enumerate(puzzles.items()):
+        knows = rng.random(len(task["test"])) < 0.5
+        solved.append(knows.mean())
+        copied.append(np.mean([pair["input"] == pair["output"] for pair in task["test"]]))
+        for i in range(3):
+            view = (number + 3 * i) % 8
+            colours = np.concatenate([[0], 1 + rng.permutation(9)]).astype(np.uint8)
+            how: dict[str, Any] = {"view": view, "colours": colours, "q": float(rng.normal())}
+            for pair, known in zip(task["test"], knows, strict=True):
+                given, output = pair["input"], pair["output"]
+                perfect.vote(name, given, output, **how)
+                copying.vote(name, given, given, **how)
+                # The wrong answers agree with each other, and the right one comes second.
+                able.vote(name, given, output if known and i == 0 else [[0]], **how)
+    tally = perfect.count(tasks)
+    scores = score(tasks, tally)
+    assert tally.num_unmatched == 0
+    assert scores.num_tasks == count
+    assert set(scores.per_test_output.values()) == set(scores.per_task.values()) == {1.0}
+    expected = {
+        name: [dict.fromkeys(("attempt_1", "attempt_2"), pair["output"]) for pair in task["test"]]
+        for name, task in puzzles.items()
+    }
+    assert submission(tasks, tally) == expected
+
+    for ballot, shares in ((copying, copied), (able, solved)):
+        scores = score(tasks, ballot.count(tasks), ks=[2])
+        assert scores.per_test_output == {2: pytest.approx(np.mean(shares), abs=1e-15)}
+        assert scores.per_task == {2: shares.count(1.0) / count}
+    assert 0.4 < np.mean(solved) < 0.6
+    assert score(tasks, able.count(tasks), ks=[1]).per_task == {1: 0.0}

@@ -1,0 +1,160 @@
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dataset.sudoku import BOX_SHAPES
+from evaluation.constraints import UNDECIDED, MazeConstraint, SudokuConstraint
+
+
+def digits_left(grid: np.ndarray, row: int, column: int) -> set[int]:
+    size = len(grid)
+    box_rows, box_columns = BOX_SHAPES[size]
+    top, left = row // box_rows * box_rows, column // box_columns * box_columns
+    box = grid[top : top + box_rows, left : left + box_columns]
+    return set(range(1, size + 1)) - {*grid[row], *grid[:, column], *box.reshape(-1)}
+
+
+def allowed_by_hand(grid: np.ndarray, vocab_size: int) -> Tensor:
+    size = len(grid)
+    allowed = torch.zeros(size, size, vocab_size, dtype=torch.bool)
+    for row, column in product(range(size), range(size)):
+        if grid[row, column] == 0:
+            for digit in digits_left(grid, row, column):
+                allowed[row, column, digit + 1] = True
+    return allowed.view(size * size, vocab_size)
+
+
+@pytest.mark.parametrize("size", [4, 6, 9])
+def test_the_sudoku_mask_equals_the_rules_after_every_digit(size: int) -> None:
+    rng = np.random.default_rng(size)
+    constraint, vocab_size = SudokuConstraint(), size + 3
+    grids = np.zeros((3, size, size), np.int64)
+    grids[1, 0, 0], grids[2, 1, 2] = 1, size
+    state = constraint.start(torch.from_numpy(grids + 1).view(3, -1), vocab_size)
+    while True:
+        by_hand = torch.stack([allowed_by_hand(grid, vocab_size) for grid in grids])
+        assert torch.equal(constraint.allowed(state), by_hand)
+        open_cells = torch.from_numpy(grids == 0).view(3, -1)
+        stuck = (open_cells & ~by_hand.any(-1)).any(-1)
+        assert torch.equal(constraint.is_feasible(state), ~stuck)
+        options = [row.nonzero().tolist() for row in by_hand]
+        if not all(options):
+            break
+        chosen = torch.tensor([option[rng.integers(len(option))] for option in options])
+        before = {name: value.clone() for name, value in state.items()}
+        after = constraint.place(state, chosen[:, 0], chosen[:, 1])
+        assert all(torch.equal(before[name], state[name]) for name in state)
+        state = after
+        for grid, (cell, token) in zip(grids, chosen.tolist(), strict=True):
+            grid.reshape(-1)[cell] = token - 1
+        tokens = torch.from_numpy(np.where(grids == 0, UNDECIDED, grids + 1)).view(3, -1)
+        assert torch.equal(state["tokens"], tokens)
+
+
+def test_padding_is_an_empty_cell_of_a_sudoku() -> None:
+    constraint = SudokuConstraint()
+    empty, padding = torch.ones(1, 16, dtype=torch.uint8), torch.zeros(1, 16, dtype=torch.int32)
+    assert torch.equal(
+        constraint.start(empty, 6)["allowed"], constraint.start(padding, 6)["allowed"]
+    )
+
+
+def sudoku(**cells: int) -> Tensor:
+    """A batch of an empty 4x4 puzzle and one with the tokens given, as c0=2."""
+    tokens = torch.ones(2, 16, dtype=torch.int64)
+    for cell, token in cells.items():
+        tokens[1, int(cell[1:])] = token
+    return tokens
+
+
+@pytest.mark.parametrize(
+    ("inputs", "vocab_size", "told"),
+    [
+        (torch.ones(1, 25, dtype=torch.int64), 11, "25 cells are no Sudoku grid"),
+        (sudoku(), 5, "5 tokens; a 4x4 Sudoku needs 6"),
+        (sudoku(c3=2, c0=2), 6, "row 1 of the inputs is no Sudoku: digit 1 stands twice in row 1"),
+        (sudoku(c3=6), 9, "row 1 of the inputs is no Sudoku: .*accepted: 0 to 5"),
+    ],
+)
+def test_what_is_no_sudoku_is_named(inputs: Tensor, vocab_size: int, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        SudokuConstraint().start(inputs, vocab_size)
+
+
+def maze(*lines: str) -> Tensor:
+    return torch.tensor([["# SGo".index(character) + 1 for character in "".join(lines)]])
+
+
+def test_the_ways_of_a_maze_are_those_that_lead_to_the_goal() -> None:
+    constraint = MazeConstraint()
+    state = constraint.start(
+        maze(
+            "     ",
+            " S # ",
+            " #   ",
+            " ### ",
+            "    G",
+        ),
+        6,
+    )
+    # Cells are numbered row by row. From S, cell 6, ways lead up, left and right; below is a wall.
+    ways = constraint.allowed(state)[0].nonzero()
+    assert ways.tolist() == [[1, 2], [1, 5], [5, 2], [5, 5], [7, 2], [7, 5]]
+    state = constraint.place(state, torch.tensor([7]), torch.tensor([5]))
+    # The other neighbours of S are passed by; from 7 ways lead up and down.
+    assert state["tokens"][0, [1, 5]].tolist() == [2, 2]
+    assert constraint.allowed(state)[0].nonzero()[:, 0].unique().tolist() == [2, 12]
+    state = constraint.place(state, torch.tensor([2]), torch.tensor([2]))
+    # The last way cannot be closed.
+    assert constraint.allowed(state)[0].nonzero().tolist() == [[12, 5]]
+    for cell in (12, 13, 14):
+        assert constraint.is_feasible(state).item()
+        state = constraint.place(state, torch.tensor([cell]), torch.tensor([5]))
+    state = constraint.place(state, torch.tensor([19]), torch.tensor([5]))
+    # Beside G the path is complete, and what is open was not on it.
+    expected = maze(
+        "     ",
+        " So# ",
+        " #ooo",
+        " ###o",
+        "    G",
+    )
+    assert torch.equal(state["tokens"], expected)
+    assert constraint.is_feasible(state).item()
+    assert not constraint.allowed(state).any()
+
+
+def test_a_way_that_only_leads_back_along_the_path_is_closed() -> None:
+    # From the cell below S every way to G passes the cell right of S.
+    state = MazeConstraint().start(maze("S  G", "  ##", "####", "####"), 6)
+    assert MazeConstraint().allowed(state)[0].nonzero().tolist() == [[1, 5]]
+
+
+def test_a_goal_out_of_reach_is_infeasible_from_the_start() -> None:
+    constraint = MazeConstraint()
+    state = constraint.start(torch.cat([maze("S ", "#G"), maze("S#", "#G")]), 6)
+    assert constraint.is_feasible(state).tolist() == [True, False]
+    assert not constraint.allowed(state)[1].any()
+
+
+def test_a_goal_beside_the_start_needs_no_path() -> None:
+    state = MazeConstraint().start(maze("SG", "  "), 6)
+    assert torch.equal(state["tokens"], maze("SG", "  "))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "vocab_size", "told"),
+    [
+        (maze("S G"), 6, "3 cells are no square maze"),
+        (maze("SG", "  "), 5, "5 tokens; a maze needs 6"),
+        (torch.cat([maze("SG", "  "), maze("SG", "G ")]), 6, r"row 1 .*\{2: 1, 3: 1, 4: 2\}"),
+        (torch.cat([maze("SG", "  "), maze("SG", "o ")]), 6, "row 1 .* accepted: 1 and 2"),
+        (maze("S ", "  "), 6, "row 0 .* once"),
+    ],
+)
+def test_what_is_no_maze_is_named(inputs: Tensor, vocab_size: int, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        MazeConstraint().start(inputs, vocab_size)

@@ -1,0 +1,311 @@
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dataset.common import DatasetError
+from dataset.sudoku import is_valid_solution, keeps_clues
+from evaluation.evaluators import AnsweredRows, Evaluator, Findings, build_evaluators, finish
+from evaluation.runner import evaluate
+from models.losses import ACTLossHead
+from puzzle_dataset import EvalBatches, PuzzleDataset
+from training.data import facts_of
+from training.distributed import Ranks
+
+
+def alone(value: Any) -> list[Any]:
+    return [value]
+
+
+def all_rows(dataset: PuzzleDataset, preds: np.ndarray | None = None) -> AnsweredRows:
+    """All rows of a test set, answered with `preds` or with what is right."""
+    sets = dataset.sets.values()
+    inputs, labels = (
+        np.concatenate([getattr(arrays, name).astype(np.int32) for arrays in sets])
+        for name in ("inputs", "labels")
+    )
+    ids = [np.repeat(part.puzzle_identifiers, np.diff(part.puzzle_indices)) for part in sets]
+    return AnsweredRows(
+        inputs,
+        np.where(labels == 0, -100, labels),
+        np.concatenate(ids),
+        labels if preds is None else preds,
+        np.linspace(-2, 2, len(inputs), dtype=np.float32),
+    )
+
+
+def part_of(rows: AnsweredRows, which: slice) -> AnsweredRows:
+    return AnsweredRows(*(getattr(rows, name)[which] for name in AnsweredRows.__dataclass_fields__))
+
+
+def measure(evaluator: Evaluator, *rows: AnsweredRows) -> Findings:
+    evaluator.begin()
+    for part in rows:
+        evaluator.add(part)
+    return evaluator.finish(alone)
+
+
+@pytest.fixture
+def own_arc(arc_data: Path, tmp_path: Path) -> Path:
+    """A copy of the ARC data that a test may spoil."""
+    return Path(shutil.copytree(arc_data, tmp_path / "arc"))
+
+
+# ARC
+
+
+def test_perfect_answers_solve_every_task(arc_data: Path) -> None:
+    dataset = PuzzleDataset([arc_data], "test")
+    (evaluator,) = build_evaluators(["arc"], dataset).values()
+    found = measure(evaluator, all_rows(dataset))
+    ks = (1, 2, 5, 10, 100, 1000)
+    assert found.metrics == {
+        **{f"pass@{k}": 1.0 for k in ks},
+        **{f"task_pass@{k}": 1.0 for k in ks},
+        "unmatched_predictions": 0.0,
+    }
+    assert found.details == {
+        "num_tasks": 3,
+        "num_scored_tasks": 2,
+        "num_predictions": 16,
+        "num_unmatched_predictions": 0,
+        "tasks_without_votes": [],
+    }
+    tasks = json.loads((arc_data / "test_puzzles.json").read_text())
+    made = found.files["submission.json"]()
+    for name in ("one", "two"):
+        answers = [pair["output"] for pair in tasks[name]["test"]]
+        assert made[name] == [{"attempt_1": grid, "attempt_2": grid} for grid in answers]
+    votes = found.files["arc_tasks.json"]()
+    assert [pair["votes"] for pairs in votes.values() for pair in pairs] == [4, 4, 4, 4]
+    assert votes["two"][1]["grids"][0]["grid"] == tasks["two"]["test"][1]["output"]
+
+
+def test_ranks_are_brought_together(arc_data: Path) -> None:
+    dataset = PuzzleDataset([arc_data], "test")
+    rows = all_rows(dataset)
+    whole = measure(build_evaluators(["arc"], dataset)["arc"], rows)
+    evaluators = [build_evaluators(["arc"], dataset) for _ in range(3)]
+    parts: list[Any] = []
+    for rank, of_rank in enumerate(evaluators):
+        of_rank["arc"].begin()
+        of_rank["arc"].add(part_of(rows, slice(rank, None, 3)))
+        finish(of_rank, lambda value: parts.append(value) or [value])
+    for of_rank in evaluators:
+        found = finish(of_rank, lambda value: parts)["arc"]
+        assert (found.metrics, found.details) == (whole.metrics, whole.details)
+        for name, content in whole.files.items():
+            assert found.files[name]() == content()
+
+
+@pytest.mark.parametrize(("keeps", "votes"), [(False, 4), (True, 8)])
+def test_votes_are_cleared_unless_they_shall_add_up(
+    arc_data: Path, keeps: bool, votes: int
+) -> None:
+    dataset = PuzzleDataset([arc_data], "test")
+    evaluators = build_evaluators(["arc"], dataset, arc_vote_across_evaluations=keeps)
+    first = measure(evaluators["arc"], all_rows(dataset))
+    second = measure(evaluators["arc"], all_rows(dataset))
+    assert first.files["arc_tasks.json"]()["one"][0]["votes"] == 4
+    assert second.files["arc_tasks.json"]()["one"][0]["votes"] == votes
+
+
+def test_identifiers_of_a_second_folder_are_shifted(arc_data: Path, own_arc: Path) -> None:
+    # The first folder has a name more: shifted by any other number, the identifiers of the second
+    # say another augmentation.
+    names = json.loads((own_arc / "identifiers.json").read_text())
+    (own_arc / "identifiers.json").write_text(json.dumps([*names, "unused"]))
+    for split in ("train", "test"):
+        path = own_arc / split / "dataset.json"
+        metadata = json.loads(path.read_text())
+        metadata["num_puzzle_identifiers"] += 1
+        path.write_text(json.dumps(metadata))
+    dataset = PuzzleDataset([own_arc, arc_data], "test")
+    found = measure(build_evaluators(["arc"], dataset)["arc"], all_rows(dataset))
+    assert found.metrics["task_pass@1"] == 1.0
+    assert found.metrics["unmatched_predictions"] == 0
+    assert found.files["arc_tasks.json"]()["one"][0]["votes"] == 8
+
+
+def test_a_task_that_differs_between_folders_is_refused(arc_data: Path, own_arc: Path) -> None:
+    tasks = json.loads((own_arc / "test_puzzles.json").read_text())
+    tasks["two"]["test"].reverse()
+    (own_arc / "test_puzzles.json").write_text(json.dumps(tasks))
+    dataset = PuzzleDataset([arc_data, own_arc], "test")
+    with pytest.raises(DatasetError, match="task 'two' has other test pairs in another data path"):
+        build_evaluators(["arc"], dataset)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "told"),
+    [
+        ("identifiers.json", None, "No such file"),
+        ("test_puzzles.json", None, "No such file"),
+        ("identifiers.json", ["<blank>"], "1 names, but num_puzzle_identifiers is 13"),
+        ("identifiers.json", ["<blank>", "one|||t8|||0123456789"] + 11 * ["one"], "identifier 1"),
+        ("identifiers.json", {}, "expected a list of names"),
+        ("test_puzzles.json", {"one": {}}, "task 'one'"),
+    ],
+)
+def test_files_at_fault_are_named(own_arc: Path, file: str, content: Any, told: str) -> None:
+    (own_arc / file).unlink()
+    if content is not None:
+        (own_arc / file).write_text(json.dumps(content))
+    with pytest.raises(DatasetError, match=told) as caught:
+        build_evaluators(["arc"], PuzzleDataset([own_arc], "test"))
+    assert str(caught.value).startswith(str(own_arc / file))
+    assert str(caught.value).endswith("(needed by evaluators=[arc]; evaluators=[] does without)")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "told"),
+    [
+        ("arc", "sudoku_data", "6 tokens and 16 cells: expected 12 tokens on a square canvas"),
+        ("sudoku", "arc_data", "12 tokens and 25 cells: 25 cells are no Sudoku grid"),
+        ("maze", "arc_data", "12 tokens and 25 cells: expected 6 tokens on a square"),
+    ],
+)
+def test_data_of_another_kind_are_refused(
+    request: pytest.FixtureRequest, name: Any, data: str, told: str
+) -> None:
+    dataset = PuzzleDataset([request.getfixturevalue(data)], "test")
+    with pytest.raises(DatasetError, match=told):
+        build_evaluators([name], dataset)
+
+
+# Sudoku and mazes
+
+
+def test_sudoku_answers_are_judged_by_the_rules(sudoku_data: Path) -> None:
+    dataset = PuzzleDataset([sudoku_data], "test")
+    preds = dataset.sets["all"].labels.astype(np.int32)
+    inputs = dataset.sets["all"].inputs.astype(np.int32)
+    clue = int((inputs[1] > 1).argmax())
+    preds[1, clue] = 2 + (preds[1, clue] - 1) % 4  # another digit than the clue
+    preds[2, inputs[2] == 1] = 1  # left empty
+    preds[3] = preds[4]  # valid, but of another puzzle
+    preds[5, int((inputs[5] == 1).argmax())] = 0
+    assert not np.array_equal(preds[3], dataset.sets["all"].labels[3])
+    found = measure(
+        build_evaluators(["sudoku"], dataset)["sudoku"],
+        part_of(all_rows(dataset, preds), slice(0, 3)),
+        part_of(all_rows(dataset, preds), slice(3, 10)),
+    )
+    kept = [keeps_clues(np.maximum(i - 1, 0), p - 1) for i, p in zip(inputs, preds, strict=True)]
+    valid = [is_valid_solution(p - 1, 4) for p in preds]
+    both = [a and b for a, b in zip(kept, valid, strict=True)]
+    assert 0 < sum(both) < sum(kept) < 10
+    assert sum(valid) > sum(both)
+    assert found.metrics == {"valid": sum(both) / 10, "keeps_clues": sum(kept) / 10}
+    assert found.details["num_examples"] == 10
+    assert found.details["valid"]["low"] < found.metrics["valid"] < found.details["valid"]["high"]
+
+
+def test_no_rows_give_no_shares(sudoku_data: Path) -> None:
+    evaluator = build_evaluators(["sudoku"], PuzzleDataset([sudoku_data], "test"))["sudoku"]
+    assert measure(evaluator) == Findings({}, {"num_examples": 0})
+
+
+def test_sudoku_counts_start_anew(sudoku_data: Path) -> None:
+    dataset = PuzzleDataset([sudoku_data], "test")
+    evaluator = build_evaluators(["sudoku"], dataset)["sudoku"]
+    measure(evaluator, all_rows(dataset, np.zeros((10, 16), np.int32)))
+    found = measure(evaluator, all_rows(dataset))
+    assert (found.metrics["valid"], found.details["num_examples"]) == (1.0, 10)
+
+
+def test_mazes_are_judged_by_their_module(
+    sudoku_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 4 x 4 cells with 6 tokens pass for a maze; the stand-in says what of it is a path.
+    stand_in = ModuleType("dataset.maze")
+    seen = []
+
+    def check_paths(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        seen.append((inputs.shape, preds.shape))
+        numbers = np.arange(len(inputs))
+        return numbers < 6, numbers < 3
+
+    stand_in.check_paths = check_paths  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "dataset.maze", stand_in)
+    dataset = PuzzleDataset([sudoku_data], "test")
+    found = measure(build_evaluators(["maze"], dataset)["maze"], all_rows(dataset))
+    assert found.metrics == {"valid_path": 0.6, "shortest_path": 0.3}
+    assert seen == [((10, 16), (10, 16))]
+
+
+# Within an evaluation
+
+
+class Spy:
+    """An evaluator that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.rows: list[AnsweredRows] = []
+        self.begun = 0
+
+    def begin(self) -> None:
+        self.begun += 1
+
+    def add(self, rows: AnsweredRows) -> None:
+        self.rows.append(rows)
+
+    def finish(self, gather: Any) -> Findings:
+        raise NotImplementedError
+
+
+class Rank(Ranks):
+    """One of two ranks that need not wait for the other."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__("cpu")
+        self.rank, self.world_size = rank, 2
+
+
+def test_evaluators_are_given_the_real_rows(
+    make_model: Callable[..., ACTLossHead], tasks_data: Path
+) -> None:
+    dataset = PuzzleDataset([tasks_data], "test")
+    model, spy = make_model(facts_of(dataset)), Spy()
+    batches = EvalBatches(dataset, global_batch_size=5)
+    result = evaluate(model, model, batches, Ranks("cpu"), evaluators=[spy])["all"]
+    assert spy.begun == 1
+    assert [len(rows.preds) for rows in spy.rows] == [5, 5, 5, 5, 4]
+    rows = {
+        name: np.concatenate([getattr(part, name) for part in spy.rows])
+        for name in AnsweredRows.__dataclass_fields__
+    }
+    expected = all_rows(dataset)
+    for name in ("inputs", "labels", "puzzle_identifiers"):
+        assert np.array_equal(rows[name], getattr(expected, name)), name
+    labelled = rows["labels"] != -100
+    right = ((rows["preds"] == rows["labels"]) & labelled).sum(axis=1) / labelled.sum(axis=1)
+    assert result.metrics["accuracy"].value == pytest.approx(right.mean(), abs=1e-6)
+    assert 0 < right.mean() < 1
+    assert rows["q_halt_logits"].dtype == np.float32
+    assert len(set(rows["q_halt_logits"].tolist())) > 5
+
+
+def test_ranks_are_given_their_own_rows(
+    make_model: Callable[..., ACTLossHead], tasks_data: Path
+) -> None:
+    dataset = PuzzleDataset([tasks_data], "test")
+    model = make_model(facts_of(dataset))
+    inputs = dataset.sets["all"].inputs
+    counts = []
+    for rank in (0, 1):
+        spy = Spy()
+        batches = EvalBatches(dataset, global_batch_size=10, rank=rank, world_size=2)
+        evaluate(model, model, batches, Rank(rank), evaluators=[spy])
+        counts.append([len(rows.inputs) for rows in spy.rows])
+        own = [np.arange(10 * i + 5 * rank, min(10 * i + 5 * rank + 5, 24)) for i in range(3)]
+        assert np.array_equal(
+            np.concatenate([rows.inputs for rows in spy.rows]), inputs[np.concatenate(own)]
+        )
+    assert counts == [[5, 5, 4], [5, 5, 0]]

@@ -1,0 +1,219 @@
+import importlib.util
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evaluation.arc import PuzzleNames, Tally, parse_tasks, score, submission
+
+ROOT = Path(__file__).resolve().parents[3]
+FIELDS = ("puzzle_identifiers", "inputs", "preds", "q_halt_logits")
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    """The script as a module."""
+    spec = importlib.util.spec_from_file_location("score_arc", ROOT / "scripts" / "score_arc.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Path:
+    """The folder of the recorded votes."""
+    folder = os.environ.get("PARITY_DIR")
+    if not folder:
+        pytest.skip("PARITY_DIR is not set")
+    return Path(folder)
+
+
+@pytest.fixture
+def run(
+    script: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Run the script on arguments: (exit code, output, errors)."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = script.main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> tuple[Path, Path]:
+    """Two tasks of one cell each; the first is solved by the second vote, the other is unknown."""
+    content = {
+        "identifiers": ["<blank>", "first", "second"],
+        "test_puzzles": {
+            "first": {"train": [], "test": [{"input": [[1]], "output": [[2]]}]},
+            "second": {"train": [], "test": [{"input": [[3]]}]},
+        },
+    }
+    (tmp_path / "tasks.json").write_text(json.dumps(content))
+    inputs, preds = np.zeros((5, 4), np.uint8), np.zeros((5, 4), np.uint8)
+    inputs[:, 0] = [3, 3, 3, 5, 9]
+    preds[:, 0] = [7, 7, 4, 6, 6]
+    np.savez(
+        tmp_path / "predictions.npz",
+        puzzle_identifiers=np.array([1, 1, 1, 2, 2], np.int32),
+        inputs=inputs,
+        preds=preds,
+        q_halt_logits=np.zeros(5, np.float32),
+    )
+    return tmp_path / "predictions.npz", tmp_path / "tasks.json"
+
+
+def test_a_small_case(
+    run: Callable[..., tuple[int, str, str]], small: tuple[Path, Path], tmp_path: Path
+) -> None:
+    code, out, err = run(*small, "--submission", tmp_path / "out.json", "--ks", "1", "2", "1000")
+    assert code == 0
+    result = json.loads(out)
+    assert result == {
+        "score_per_test_output": {"ARC/pass@1": 0.0, "ARC/pass@2": 1.0, "ARC/pass@1000": 1.0},
+        "score_per_task_all_outputs": {"pass@1": 0.0, "pass@2": 1.0, "pass@1000": 1.0},
+        "submission": {
+            "first": [{"attempt_1": [[5]], "attempt_2": [[2]]}],
+            "second": [{"attempt_1": [[4]], "attempt_2": [[4]]}],
+        },
+    }
+    assert json.loads((tmp_path / "out.json").read_text()) == result["submission"]
+    assert err.startswith("1 of 5 predictions belong to no test input")
+
+
+def test_several_files_count_together(
+    run: Callable[..., tuple[int, str, str]], small: tuple[Path, Path]
+) -> None:
+    whole = run(*small)
+    with np.load(small[0]) as file:
+        arrays = dict(file)
+    parts = [small[0].with_name(f"part_{rank}.npz") for rank in range(2)]
+    for rank, path in enumerate(parts):
+        np.savez(path, **{name: array[rank::2] for name, array in arrays.items()})
+    assert run(*parts, small[1]) == whole
+
+
+def test_the_recorded_scores_are_reproduced(
+    run: Callable[..., tuple[int, str, str]], recorded: Path, tmp_path: Path
+) -> None:
+    code, out, _ = run(
+        recorded / "arc_voting.npz",
+        recorded / "arc_voting_tasks.json",
+        "--submission",
+        tmp_path / "submission.json",
+    )
+    assert code == 0
+    text = (recorded / "arc_voting_expected.json").read_text()
+    assert out.strip() == text.strip()
+    assert json.loads((tmp_path / "submission.json").read_text()) == json.loads(text)["submission"]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_neither_order_nor_ranks_change_the_recorded_scores(
+    recorded: Path, world_size: int, seed: int
+) -> None:
+    content = json.loads((recorded / "arc_voting_tasks.json").read_bytes())
+    tasks = parse_tasks(content["test_puzzles"], "tasks")
+    names = PuzzleNames(content["identifiers"], "identifiers")
+    with np.load(recorded / "arc_voting.npz") as file:
+        arrays = {field: file[field] for field in FIELDS}
+    order = np.random.default_rng(seed).permutation(len(arrays["preds"]))
+    merged = Tally()
+    for rank in reversed(range(world_size)):
+        tally = Tally()
+        for batch in np.array_split(order[rank::world_size], 5):
+            rows: dict[str, Any] = {name: array[batch] for name, array in arrays.items()}
+            tally.add_rows(tasks, names, **rows)
+        merged.merge(tally)
+    expected = json.loads((recorded / "arc_voting_expected.json").read_bytes())
+    scores = score(tasks, merged, ks=[1, 2, 5, 10, 100])
+    assert {f"ARC/pass@{k}": share for k, share in scores.per_test_output.items()} == expected[
+        "score_per_test_output"
+    ]
+    assert {f"pass@{k}": share for k, share in scores.per_task.items()} == expected[
+        "score_per_task_all_outputs"
+    ]
+    assert submission(tasks, merged) == expected["submission"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"preds": None}, "has no preds"),
+        ({"preds": np.zeros((5, 9), np.uint8)}, r"preds is uint8 \[5, 9\], expected integers"),
+        ({"q_halt_logits": np.zeros(5, np.int32)}, r"q_halt_logits is int32 \[5\], expected float"),
+        ({"puzzle_identifiers": np.zeros(4, np.int32)}, "puzzle_identifiers is int32"),
+        ({"inputs": np.zeros((5, 3), int), "preds": np.zeros((5, 3), int)}, "no square canvas"),
+        ({"puzzle_identifiers": np.full(5, 3)}, "none for identifier 3"),
+        ({"preds": np.array([[None]])}, "cannot be read"),
+    ],
+)
+def test_predictions_of_another_form_are_named(
+    run: Callable[..., tuple[int, str, str]],
+    small: tuple[Path, Path],
+    change: dict[str, Any],
+    told: str,
+) -> None:
+    with np.load(small[0]) as file:
+        arrays = dict(file) | change
+    np.savez(small[0], **{name: array for name, array in arrays.items() if array is not None})
+    code, out, err = run(*small)
+    assert (code, out) == (3, "")
+    assert re.search(told, err)
+    assert err.count("\n") == 1
+
+
+def test_files_that_cannot_be_read_are_named(
+    run: Callable[..., tuple[int, str, str]], small: tuple[Path, Path], tmp_path: Path
+) -> None:
+    code, _, err = run(tmp_path / "none.npz", small[1])
+    assert code == 3
+    assert "none.npz: No such file" in err
+    (tmp_path / "cut.npz").write_bytes(small[0].read_bytes()[:200])
+    code, _, err = run(tmp_path / "cut.npz", small[1])
+    assert code == 3
+    assert "cut.npz" in err
+    np.save(tmp_path / "plain.npy", np.zeros(3))
+    assert run(tmp_path / "plain.npy", small[1])[0] == 3
+    code, _, err = run(small[0], small[0])
+    assert code == 3
+    assert "not JSON" in err
+    code, _, err = run(*small, "--submission", tmp_path / "none" / "x.json")
+    assert code == 3
+    assert "x.json" in err
+
+
+@pytest.mark.parametrize("arguments", [[], ["p.npz", "t.json", "--ks", "0"]])
+def test_wrong_arguments_end_with_code_2(
+    run: Callable[..., tuple[int, str, str]], arguments: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(*arguments)
+    assert ended.value.code == 2
+
+
+def test_it_starts_without_torch(run_python: Callable[..., Any], small: tuple[Path, Path]) -> None:
+    code = (
+        "import runpy, sys\n"
+        f"sys.argv = ['score_arc.py', {str(small[0])!r}, {str(small[1])!r}]\n"
+        "try:\n"
+        f"    runpy.run_path({str(ROOT / 'scripts' / 'score_arc.py')!r}, run_name='__main__')\n"
+        "finally:\n"
+        "    sys.stderr.write(str('torch' in sys.modules))\n"
+    )
+    finished = run_python("-c", code)
+    assert finished.code == 0
+    assert finished.err.endswith("False")
+    assert "submission" in json.loads(finished.out)
