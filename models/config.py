@@ -156,6 +156,10 @@ class HierarchicalHeadConfig(_TokenHeadConfig):
     num_clusters: Count | None = None
 
 
+def _linear_unless_named(head: object) -> object:
+    return {"name": "linear"} | head if isinstance(head, dict) else head
+
+
 TokenHeadConfig = Annotated[
     LinearHeadConfig
     | TiedHeadConfig
@@ -165,7 +169,9 @@ TokenHeadConfig = Annotated[
     | MoEHeadConfig
     | HierarchicalHeadConfig,
     Field(discriminator="name"),
+    BeforeValidator(_linear_unless_named),
 ]
+TOKEN_HEADS = ("linear", "tied", "factorized", "adaptive", "puzzle", "moe", "hierarchical")
 
 
 class QHeadConfig(Schema):

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from models.config import (
     PUBLISHED_ARCHITECTURES,
+    TOKEN_HEADS,
     ArchConfig,
     Count,
     CountOrZero,
@@ -398,13 +399,21 @@ def _describe(schema: type[BaseModel], fault: Any) -> str:
     parts = [
         str(part) for part in fault["loc"] if not str(part).startswith(("literal[", "constrained-"))
     ]
-    tag = parts.pop(1) if parts[:1] == ["arch"] and parts[1:2] and parts[1] in _ARCH_NAMES else None
+    arch = parts.pop(1) if parts[:1] == ["arch"] and parts[1:2] and parts[1] in _ARCH_NAMES else None
+    is_lm = parts[:3] == ["arch", "heads", "lm"]
+    lm = parts.pop(3) if is_lm and parts[3:4] and parts[3] in TOKEN_HEADS else None
     path = ".".join(parts)
     kind, value = fault["type"], fault.get("input")
     if kind == "extra_forbidden":
-        if tag is not None and is_setting(path, schema):
-            return f"{path}={value}: arch.name={tag} has no such setting"
+        if arch is not None and is_setting(path, schema):
+            kinds = f"arch.name={arch}" if lm is None else f"arch.heads.lm.name={lm}"
+            return f"{path}={value}: {kinds} has no such setting"
         return unknown_key(schema, path, value)
+    if kind == "union_tag_invalid" and is_lm:
+        return (
+            f"{path}.name={fault['ctx']['tag']}: there is no such token head; accepted: "
+            f"{', '.join(TOKEN_HEADS)}"
+        )
     if kind == "union_tag_invalid":
         return (
             f"{path}.name={fault['ctx']['tag']}: there is no such architecture; accepted: "

@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.act import ACT, ACTCarry, Examples, Exploration, Latents
+from models.act import (
+    ACT,
+    ACTCarry,
+    Examples,
+    Exploration,
+    HaltingRule,
+    Latents,
+    Predictions,
+)
 from models.losses import ACTLossHead
 
 START_H, START_L = 100.0, 200.0
@@ -36,12 +44,16 @@ class Scripted(nn.Module):
 
     def forward(
         self, carry: Latents, examples: Examples
-    ) -> tuple[Latents, Tensor, tuple[Tensor, Tensor]]:
+    ) -> tuple[Latents, Tensor]:
         self.calls.append((carry["z_H"][:, 0, 0].clone(), examples, torch.is_grad_enabled()))
+        return {"z_H": carry["z_H"] + 1, "z_L": carry["z_L"] + 2}, self.weight
+
+    def read(self, answer: Tensor, examples: Examples) -> Predictions:
+        """Stand in for the heads."""
         halt, proceed = self.q.pop(0) if len(self.q) > 1 else self.q[0]
-        q = torch.tensor(halt) * self.weight, torch.tensor(proceed) * self.weight
-        logits = examples["inputs"].float().unsqueeze(-1) * self.weight
-        return {"z_H": carry["z_H"] + 1, "z_L": carry["z_L"] + 2}, logits, q
+        logits = examples["inputs"].float().unsqueeze(-1) * answer
+        q = torch.tensor(halt) * answer, torch.tensor(proceed) * answer
+        return Predictions(logits, *q, further={}, balance=None)
 
 
 def offer(number: int, batch_size: int = 3) -> Examples:
