@@ -106,13 +106,12 @@ class ACTLossHead(nn.Module):
         losses += ["q_continue"] if model.learns_continue else []
         losses += self._further
         losses += ["balance"] if heads.lm.name == "moe" else []
-        self._losses = tuple(losses)
         self.loss_metrics = tuple(f"{name}_loss" for name in losses)
         self.counted_metrics = (
             *(name for name in COUNTED_METRICS if self._has_q or name != "q_halt_accuracy"),
             *(
-                f"{head.name}_{metric}"
-                for head in self._further.values()
+                f"{name}_{metric}"
+                for name, head in self._further.items()
                 for metric in head.metric_names
             ),
         )
@@ -126,6 +125,13 @@ class ACTLossHead(nn.Module):
     def puzzle_embedding(self) -> CastedSparseEmbedding | None:
         """The puzzle embedding, if the model has one."""
         return getattr(self.model.inner, "puzzle_emb", None)
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        """Return the log-probabilities [..., V] that logits of the token head stand for, in float32
+        (float64 stays).
+        """
+        inner: Any = self.model.inner
+        return logits if inner.lm_head.normalized else LOG_PROBS[self.config.loss_type](logits)
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -191,7 +197,7 @@ class ACTLossHead(nn.Module):
                 halts = output.q_halt_logits >= 0
                 rows["q_halt_accuracy"] = (counts & (halts == whole_right)).float()
             rows["steps"] = torch.where(counts, carry.steps, 0).float()
-        losses = self._published_losses(output, labels, divisor, whole_right)
+        losses = self._token_and_q_losses(output, labels, divisor, whole_right)
         answered = Answered(labelled, right, whole_right)
         for name, head in self._further.items():
             logits = output.predictions.further[name]
@@ -202,12 +208,11 @@ class ACTLossHead(nn.Module):
             losses["balance"] = output.predictions.balance
         return rows, losses
 
-    def _published_losses(
+    def _token_and_q_losses(
         self, output: ACTOutput, labels: Tensor, divisor: Tensor, whole_right: Tensor
     ) -> dict[str, Tensor]:
-        config, normalized = self.config, self.model.inner.lm_head.normalized  # type: ignore
-        log_probs = _as_they_are if normalized else LOG_PROBS[config.loss_type]
-        cells = cross_entropy(output.logits, labels, log_probs, config.label_smoothing)
+        smoothing = self.config.label_smoothing
+        cells = cross_entropy(output.logits, labels, self.log_probs, smoothing)
         losses = {"lm": (cells / divisor.unsqueeze(-1)).sum(-1)}
         if self._has_q:
             right = whole_right.to(output.q_halt_logits.dtype)
@@ -217,10 +222,6 @@ class ACTLossHead(nn.Module):
                 output.q_continue_logits, output.target_q_continue
             )
         return losses
-
-
-def _as_they_are(log_probs: Tensor) -> Tensor:
-    return log_probs
 
 
 def _binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

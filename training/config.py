@@ -40,12 +40,14 @@ class ParamGroupConfig(Schema):
         lr: peak learning rate; None takes the run's `lr`.
         weight_decay: decoupled weight decay; None takes the run's `weight_decay`.
         max_grad_norm: L2 norm to which the group's gradient is clipped; None does not clip.
+        optional: whether the group may match nothing; it is left out then.
     """
 
     params: list[str] = Field(min_length=1)
     lr: NonNegativeFloat | None = None
     weight_decay: NonNegativeFloat | None = None
     max_grad_norm: PositiveFloat | None = None
+    optional: StrictBool = False
 
 
 class OptimizerConfig(Schema):
@@ -399,7 +401,9 @@ def _describe(schema: type[BaseModel], fault: Any) -> str:
     parts = [
         str(part) for part in fault["loc"] if not str(part).startswith(("literal[", "constrained-"))
     ]
-    arch = parts.pop(1) if parts[:1] == ["arch"] and parts[1:2] and parts[1] in _ARCH_NAMES else None
+    arch = (
+        parts.pop(1) if parts[:1] == ["arch"] and parts[1:2] and parts[1] in _ARCH_NAMES else None
+    )
     is_lm = parts[:3] == ["arch", "heads", "lm"]
     lm = parts.pop(3) if is_lm and parts[3:4] and parts[3] in TOKEN_HEADS else None
     path = ".".join(parts)

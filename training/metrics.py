@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.heads.calibration import with_calibration_error
 from training.distributed import Ranks
 
 
@@ -74,7 +75,7 @@ def shares_of(sums: Mapping[str, float], global_batch_size: int) -> dict[str, fl
     `count`.
 
     With a count of 0 the counted metrics are left out: nothing halted, so there is nothing to
-        report.
+    report. The gaps of the confidence become its calibration error.
     """
     count = sums["count"]
     shares = {"count": count}

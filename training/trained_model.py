@@ -216,10 +216,20 @@ def _published(path: Path) -> TrainedModel:
 
 
 def _facts(recorded: object) -> DataFacts | None:
-    names = DataFacts.__dataclass_fields__.keys()
+    names = ("vocab_size", "seq_len", "num_puzzle_identifiers")
     if not isinstance(recorded, dict) or any(type(recorded.get(name)) is not int for name in names):
         return None
-    return DataFacts(**{name: recorded[name] for name in names})
+    fields = recorded.get("fields", {})
+    if not isinstance(fields, dict) or not all(map(_is_shape, fields.values())):
+        return None
+    return DataFacts(
+        *(recorded[name] for name in names),
+        fields={str(name): (shape[0], shape[1]) for name, shape in fields.items()},
+    )
+
+
+def _is_shape(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(type(n) is int for n in value)
 
 
 def _newest_published(folder: Path) -> Path | None:

@@ -397,7 +397,12 @@ class Trainer:
         rows, device = self.batches.local_batch_size, self.ranks.device
         cells = torch.zeros(rows, self.facts.seq_len, dtype=torch.int32, device=device)
         ids = torch.zeros(rows, dtype=torch.int32, device=device)
-        return {"inputs": cells, "labels": cells.clone(), "puzzle_identifiers": ids}
+        examples = {"inputs": cells, "labels": cells.clone(), "puzzle_identifiers": ids}
+        for head, name in self.config.arch.heads.fields.items():
+            _, channels = self.facts.field(name, f"arch.heads.{head}")
+            shape = (*cells.shape, channels) if channels else cells.shape
+            examples[name] = cells.new_zeros(shape)
+        return examples
 
     def _on_device(self, batch: Batch) -> Examples:
         arrays = {

@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.act import Examples
+from models.heads.calibration import NUM_BINS
 from models.layers import CastedLinear
 
 IGNORE_LABEL_ID = -100
-NUM_CALIBRATION_BINS = 10
 
 
 class Answered(NamedTuple):
@@ -84,7 +84,7 @@ class ConfidenceHead(FurtherHead):
     """
 
     name = "confidence"
-    metric_names = ("accuracy", *(f"bin{i}_gap" for i in range(NUM_CALIBRATION_BINS)))
+    metric_names = ("accuracy", *(f"bin{i}_gap" for i in range(NUM_BINS)))
 
     def __init__(self, hidden_size: int, detach: bool) -> None:
         super().__init__(detach)
@@ -103,9 +103,9 @@ class ConfidenceHead(FurtherHead):
         with torch.no_grad():
             confidence = logits.sigmoid()
             gaps = confidence - right.to(logits.dtype)
-            bins = (confidence * NUM_CALIBRATION_BINS).long().clamp_max(NUM_CALIBRATION_BINS - 1)
+            bins = (confidence * NUM_BINS).long().clamp_max(NUM_BINS - 1)
             metrics = {"accuracy": _mean((logits > 0) == right, labelled)}
-            for i in range(NUM_CALIBRATION_BINS):
+            for i in range(NUM_BINS):
                 metrics[f"bin{i}_gap"] = _mean(torch.where(bins == i, gaps, 0.0), labelled)
         return Measured(_mean(losses, labelled), metrics)
 
@@ -193,6 +193,11 @@ class HaltHead(FurtherHead):
     def __init__(self, hidden_size: int, detach: bool) -> None:
         super().__init__(detach)
         self.proj = CastedLinear(hidden_size, 2, bias=True)
+        # It starts near "not right yet", like Q: random values would halt rows at random.
+        with torch.no_grad():
+            assert self.proj.bias is not None
+            self.proj.weight.zero_()
+            self.proj.bias.copy_(torch.tensor([0.0, -5.0]))
 
     def read(self, answer: Tensor, num_prefix: int) -> Tensor:
         """Return [B, 2]."""

@@ -42,9 +42,7 @@ class Scripted(nn.Module):
             "z_L": torch.where(where, START_L, carry["z_L"]),
         }
 
-    def forward(
-        self, carry: Latents, examples: Examples
-    ) -> tuple[Latents, Tensor]:
+    def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
         self.calls.append((carry["z_H"][:, 0, 0].clone(), examples, torch.is_grad_enabled()))
         return {"z_H": carry["z_H"] + 1, "z_L": carry["z_L"] + 2}, self.weight
 
