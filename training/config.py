@@ -26,6 +26,7 @@ from models.config import (
 from training.errors import ConfigError
 
 SchemaT = TypeVar("SchemaT", bound=Schema)
+_LM_PATH = ["arch", "heads", "lm"]
 _ARCH_NAMES = tuple(dict.fromkeys(PUBLISHED_ARCHITECTURES.values()))
 Rate = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]
 Device = Literal["auto", "cpu", "cuda"]
@@ -401,11 +402,8 @@ def _describe(schema: type[BaseModel], fault: Any) -> str:
     parts = [
         str(part) for part in fault["loc"] if not str(part).startswith(("literal[", "constrained-"))
     ]
-    arch = (
-        parts.pop(1) if parts[:1] == ["arch"] and parts[1:2] and parts[1] in _ARCH_NAMES else None
-    )
-    is_lm = parts[:3] == ["arch", "heads", "lm"]
-    lm = parts.pop(3) if is_lm and parts[3:4] and parts[3] in TOKEN_HEADS else None
+    arch = _pop_tag(parts, ["arch"], _ARCH_NAMES)
+    lm = _pop_tag(parts, _LM_PATH, TOKEN_HEADS)
     path = ".".join(parts)
     kind, value = fault["type"], fault.get("input")
     if kind == "extra_forbidden":
@@ -413,7 +411,7 @@ def _describe(schema: type[BaseModel], fault: Any) -> str:
             kinds = f"arch.name={arch}" if lm is None else f"arch.heads.lm.name={lm}"
             return f"{path}={value}: {kinds} has no such setting"
         return unknown_key(schema, path, value)
-    if kind == "union_tag_invalid" and is_lm:
+    if kind == "union_tag_invalid" and parts == _LM_PATH:
         return (
             f"{path}.name={fault['ctx']['tag']}: there is no such token head; accepted: "
             f"{', '.join(TOKEN_HEADS)}"
@@ -429,3 +427,11 @@ def _describe(schema: type[BaseModel], fault: Any) -> str:
     if kind == "missing":
         return f"{path} is not set"
     return f"{path}={value}: {fault['msg'][0].lower()}{fault['msg'][1:]}"
+
+
+def _pop_tag(parts: list[str], section: list[str], tags: tuple[str, ...]) -> str | None:
+    """Take the tag that stands behind a section's path out of a location."""
+    place = len(section)
+    if parts[:place] == section and parts[place : place + 1] and parts[place] in tags:
+        return parts.pop(place)
+    return None

@@ -40,7 +40,8 @@ def assign_groups(
         named_parameters: of the model; those that need no gradient are left out.
         configs: groups by name; `lr` and `weight_decay` stand in where a group sets none.
     Raises:
-        ConfigError: a group that is not optional matches nothing, or a parameter is in no group or in several.
+        ConfigError: a group that is not optional matches nothing, or a parameter is in no
+            group or in several.
     """
     parameters = {
         name: parameter for name, parameter in named_parameters if parameter.requires_grad
