@@ -7,9 +7,17 @@ says (vocabulary, sequence length, number of puzzles) is a fact, not a setting, 
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 
 class Schema(BaseModel):
@@ -128,8 +136,15 @@ class AdaptiveHeadConfig(_TokenHeadConfig):
     """Adaptive softmax; `cutoffs` None: one tail with the second half of the vocabulary."""
 
     name: Literal["adaptive"] = "adaptive"
-    cutoffs: list[Count] | None = None
-    div_value: PositiveFloat = 4.0
+    cutoffs: Annotated[list[Count], Field(min_length=1)] | None = None
+    div_value: Annotated[float, Field(strict=True, ge=1.0)] = 4.0
+
+    @field_validator("cutoffs")
+    @classmethod
+    def _ascend(cls, cutoffs: list[int] | None) -> list[int] | None:
+        if cutoffs is not None and any(b <= a for a, b in pairwise(cutoffs)):
+            raise ValueError(f"{cutoffs} do not ascend")
+        return cutoffs
 
 
 class PuzzleHeadConfig(_TokenHeadConfig):
@@ -147,6 +162,12 @@ class MoEHeadConfig(_TokenHeadConfig):
     num_experts: Count = 4
     top_k: Count | None = None
     bias: StrictBool = False
+
+    @model_validator(mode="after")
+    def _experts_are_there(self) -> Self:
+        if self.top_k is not None and self.top_k > self.num_experts:
+            raise ValueError(f"top_k={self.top_k} exceeds num_experts={self.num_experts}")
+        return self
 
 
 class HierarchicalHeadConfig(_TokenHeadConfig):

@@ -57,5 +57,7 @@ class CastedSparseEmbedding(nn.Module):
 
     def rows_in_use(self, ids: Tensor) -> Tensor:
         """Return again what `forward` returned for these ids."""
-        rows = self.local_weights if self.training else self.weights[ids]
-        return rows.to(self.dtype)
+        if not self.training:
+            return self.weights[ids].to(self.dtype)
+        # A copy: the next `forward` overwrites the leaf, maybe before this one's backward.
+        return self.local_weights.to(self.dtype, copy=True)

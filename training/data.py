@@ -70,12 +70,20 @@ def require_batches(config: TrainConfig, train_set: PuzzleDataset) -> None:
         )
 
 
-def require_fields(heads: HeadsConfig, facts: DataFacts, source: str) -> None:
-    """Raise DatasetError when a head needs a field that the data set does not declare.
+def require_heads(heads: HeadsConfig, facts: DataFacts, source: str) -> None:
+    """Check what the heads need of a data set; `source` names it.
 
-    Args:
-        source: names the data set.
+    Raises:
+        ConfigError: a setting of the token head does not fit the vocabulary.
+        DatasetError: a head needs a field that the data set does not declare.
     """
+    lm, V = heads.lm, facts.vocab_size
+    if lm.name == "adaptive" and lm.cutoffs and lm.cutoffs[-1] >= V:
+        raise ConfigError(f"arch.heads.lm.cutoffs={lm.cutoffs}: {source} has {V} tokens only")
+    if lm.name == "hierarchical" and (lm.num_clusters or 1) > V:
+        raise ConfigError(
+            f"arch.heads.lm.num_clusters={lm.num_clusters}: {source} has {V} tokens only"
+        )
     for head, name in heads.fields.items():
         try:
             facts.field(name, f"arch.heads.{head}")

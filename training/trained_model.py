@@ -142,6 +142,12 @@ class TrainedModel:
             for name in names
             if known[name] != found[name]
         ]
+        # A field that the data lack is missed where it is read.
+        faults += [
+            f"the field {name} of shape {facts.fields.get(name)}, not {data.fields[name]}"
+            for name in self.run.arch.heads.fields.values()
+            if name in data.fields and facts.fields.get(name) != data.fields[name]
+        ]
         if faults:
             raise CheckpointError(
                 f"{self.weights} does not fit {source}: it was trained with {', '.join(faults)}"

@@ -284,3 +284,39 @@ def test_the_rows_of_a_batch_do_not_see_each_other(
         torch.testing.assert_close(output.output.logits[0], whole.output.logits[row])
         for name in output.rows:
             torch.testing.assert_close(output.rows[name][0], whole.rows[name][row])
+
+
+# Rules of other kinds
+
+
+def said(q_halt: list[float], q_continue: list[float]) -> Predictions:
+    return Predictions(torch.zeros(0), torch.tensor(q_halt), torch.tensor(q_continue), {}, None)
+
+
+def test_no_slot_halts_early_before_the_least_steps() -> None:
+    act = build(([1.0] * 3, [0.0] * 3))
+    act.rule = HaltingRule(compares=True, min_steps=3)
+    carry = act.initial_carry(offer(0))
+    for step in (1, 2, 3):
+        carry, _ = act(carry, offer(step))
+        assert carry.halted.tolist() == [step == 3] * 3
+
+
+def test_the_bonus_raises_the_bar_less_with_every_step() -> None:
+    steps = torch.tensor([1, 4, 16], dtype=torch.int32)
+    rule = HaltingRule(compares=False, bonus=2.0)
+    # The bar is 2, 1 and 0.5.
+    assert rule.wants_to_halt(said([1.5] * 3, [9.0] * 3), steps).tolist() == [False, True, True]
+    assert rule.wants_to_halt(said([0.7] * 3, [9.0] * 3), steps).tolist() == [False, False, True]
+    rule = HaltingRule(compares=True, bonus=2.0)
+    wants = rule.wants_to_halt(said([1.5, 1.5, 0.7], [0.0, 0.6, 0.1]), steps)
+    assert wants.tolist() == [False, False, True]
+
+
+def test_without_a_rule_every_slot_takes_all_steps() -> None:
+    act = build(([9.0] * 3, [0.0] * 3), halt_max_steps=2)
+    act.rule = None
+    carry, _ = act(act.initial_carry(offer(0)), offer(1), min_steps(0, 0, 2))
+    assert not carry.halted.any()
+    carry, _ = act(carry, offer(2), min_steps(0, 0, 2))
+    assert carry.halted.all()
