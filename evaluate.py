@@ -26,7 +26,7 @@ from models.config import EvaluatorName
 from puzzle_dataset import PuzzleDataset
 from training.checkpoint import write_atomically
 from training.composition import load_config, run_entry_point
-from training.data import facts_of, require_folder
+from training.data import facts_of, require_folder, require_heads
 from training.errors import ConfigError
 from training.tracking import warn
 from training.trained_model import TrainedModel, find_trained_model
@@ -38,7 +38,9 @@ def main(overrides: list[str]) -> None:
     trained = find_trained_model(Path(config.checkpoint), warn)
     batch_size = global_batch_size(config, trained, int(os.environ.get("WORLD_SIZE", "1")))
     dataset = open_dataset(config, trained)
-    trained.require_fit(facts_of(dataset), str(dataset.split_dirs[0]))
+    source = str(dataset.split_dirs[0])
+    trained.require_fit(facts_of(dataset), source)
+    require_heads(trained.run.arch.heads, facts_of(dataset), source)
     asked = config.evaluators
     evaluators = build_evaluators(
         trained.run.active_evaluators if asked is None else asked, dataset

@@ -10,14 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# Rows with a yes or no; over the labelled rows.
-SHARES = ("exact_accuracy", "q_halt_accuracy")
-# Over the labelled rows; the rows of a set whose labels are all ignored enter none of these.
-COUNTED = ("accuracy", *SHARES, "steps")
-# Over all rows of the set. A row without labels has lm_loss 0 and counts as right for q_halt_loss,
-# as in training.
-LOSSES = ("lm_loss", "q_halt_loss")
+from models.heads.calibration import with_calibration_error
 
+# Rows with a yes or no; over the labelled rows.
+SHARES = ("exact_accuracy", "q_halt_accuracy", "halt_accuracy")
+
+_BOUNDED = ("accuracy", "precision")
 _Z95 = 1.959963984540054  # A normal distribution holds 95 % within so many standard deviations.
 
 
@@ -40,31 +38,51 @@ class SetResult:
     Attributes:
         num_examples: rows of the set that were measured, padding never included.
         count: those that have labels.
-        metrics: estimates by name, of COUNTED and LOSSES; names without a single row are left out.
+        metrics: estimates by name; names without a single row are left out. The gaps of the
+            confidence stand here one by one, as they can be pooled; see `reported`.
     """
 
     num_examples: int
     count: int
     metrics: dict[str, Estimate]
 
+    @property
+    def reported(self) -> dict[str, Estimate]:
+        """The metrics for people: the gaps of the confidence as its calibration error, which has no
+        interval.
+        """
+        values = {name: estimate.value for name, estimate in self.metrics.items()}
+        return {
+            name: self.metrics.get(name, Estimate(value, None, None))
+            for name, value in with_calibration_error(values).items()
+        }
+
+
+def is_loss(name: str) -> bool:
+    """Whether a metric is a loss, a mean over all rows of the set: a row without labels has lm_loss
+    0 and counts as right for q_halt_loss, as in training. The others are over the labelled rows.
+    """
+    return name.endswith("_loss")
+
 
 def summarize(rows: Mapping[str, np.ndarray]) -> SetResult:
     """Reduce the rows of a set, [num_examples] each, to what is reported.
 
     Args:
-        rows: `count` (1 where the row has labels, else 0), COUNTED (0 where `count` is) and LOSSES.
+        rows: `count` (1 where the row has labels, else 0), and metrics; those that are no losses
+            are 0 where `count` is.
     """
     labelled = rows["count"] > 0
     num_examples, count = len(labelled), int(labelled.sum())
-    metrics = {}
-    if count:
-        for name in COUNTED:
-            values = rows[name][labelled]
+    metrics: dict[str, Estimate] = {}
+    for name, values in rows.items():
+        if is_loss(name):
+            metrics |= {name: normal(values)} if num_examples else {}
+        elif name != "count" and count:
+            values = values[labelled]
             metrics[name] = wilson(int(values.sum()), count) if name in SHARES else normal(values)
-    if num_examples:
-        metrics |= {name: normal(rows[name]) for name in LOSSES}
-    if "accuracy" in metrics:
-        metrics["accuracy"] = _within_0_and_1(metrics["accuracy"])
+        if name in metrics and name.endswith(_BOUNDED):
+            metrics[name] = _within_0_and_1(metrics[name])
     return SetResult(num_examples, count, metrics)
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.evaluators import Findings
-from evaluation.metrics import COUNTED, LOSSES, SetResult
+from evaluation.metrics import SetResult, is_loss
 from models.config import EvaluatorName
+from models.heads.calibration import with_calibration_error
 
 _COLUMNS = ("exact_accuracy", "accuracy", "q_halt_accuracy", "steps", "lm_loss", "q_halt_loss")
 _WITH_INTERVAL = ("exact_accuracy", "accuracy", "q_halt_accuracy")
@@ -16,16 +17,15 @@ _WITH_INTERVAL = ("exact_accuracy", "accuracy", "q_halt_accuracy")
 def pooled(results: Mapping[str, SetResult]) -> dict[str, float]:
     """Return `count` and the metrics over the rows of all sets; without a row, no metric."""
     figures = {"count": float(sum(result.count for result in results.values()))}
-    for name in (*COUNTED, *LOSSES):
+    for name in dict.fromkeys(name for result in results.values() for name in result.metrics):
         parts = [
-            (result.count if name in COUNTED else result.num_examples, result.metrics[name].value)
+            (result.num_examples if is_loss(name) else result.count, result.metrics[name].value)
             for result in results.values()
             if name in result.metrics
         ]
-        if parts:
-            total = sum(rows for rows, _ in parts)
-            figures[name] = sum(rows * value for rows, value in parts) / total
-    return figures
+        total = sum(rows for rows, _ in parts)
+        figures[name] = sum(rows * value for rows, value in parts) / total
+    return with_calibration_error(figures)
 
 
 def flatten(results: Mapping[str, SetResult]) -> dict[str, float]:
@@ -36,7 +36,7 @@ def flatten(results: Mapping[str, SetResult]) -> dict[str, float]:
     if len(results) > 1:
         for set_name, result in results.items():
             flat[f"eval/{set_name}/count"] = float(result.count)
-            for name, estimate in result.metrics.items():
+            for name, estimate in result.reported.items():
                 flat[f"eval/{set_name}/{name}"] = estimate.value
     return flat | {f"eval/{name}": value for name, value in pooled(results).items()}
 
@@ -89,7 +89,7 @@ def as_json(results: Mapping[str, SetResult]) -> dict[str, Any]:
                         "low": _json_number(estimate.low),
                         "high": _json_number(estimate.high),
                     }
-                    for name, estimate in result.metrics.items()
+                    for name, estimate in result.reported.items()
                 },
             }
             for set_name, result in results.items()

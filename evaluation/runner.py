@@ -9,7 +9,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from evaluation.evaluators import AnsweredRows, Evaluator
-from evaluation.metrics import COUNTED, LOSSES, SetResult, summarize
+from evaluation.metrics import SetResult, summarize
 from evaluation.outputs import OutputFiles, PublishedOutputFiles
 from evaluation.report import flatten
 from models.act import ACTCarry, Examples
@@ -18,8 +18,6 @@ from puzzle_dataset import Batch, EvalBatches
 from training.distributed import Ranks
 
 __all__ = ["Forward", "evaluate", "flatten", "think"]
-
-_ROW_VALUES = ("count", *COUNTED, *LOSSES)
 
 
 class Forward(Protocol):
@@ -55,6 +53,8 @@ def evaluate(
     Returns:
         the result of each set, by name, in the order of the data set; empty sets included.
     """
+    # An evaluation has no target for q_continue.
+    names = tuple(name for name in model.metric_names if name != "q_continue_loss")
     rows: dict[str, list[Tensor]] = {name: [] for name in batches.num_examples}
     first_row = ranks.rank * batches.local_batch_size
     for evaluator in evaluators:
@@ -71,7 +71,7 @@ def evaluate(
                 dynamic_ncols=True,
             ):
                 step = think(forward, model, _on_device(batch, ranks.device))
-                rows[name].append(torch.stack([step.rows[key] for key in _ROW_VALUES], dim=-1))
+                rows[name].append(torch.stack([step.rows[key] for key in names], dim=-1))
                 if save is not None:
                     save.write(name, step, count)
                 if evaluators:
@@ -81,7 +81,7 @@ def evaluate(
     finally:
         model.train(was_training)
     return {
-        name: summarize(_gather(rows[name], num_examples, ranks))
+        name: summarize(_gather(rows[name], names, num_examples, ranks))
         for name, num_examples in batches.num_examples.items()
     }
 
@@ -116,10 +116,12 @@ def _on_device(batch: Batch, device: torch.device) -> Examples:
     return tensors
 
 
-def _gather(local: list[Tensor], num_examples: int, ranks: Ranks) -> Mapping[str, np.ndarray]:
+def _gather(
+    local: list[Tensor], names: tuple[str, ...], num_examples: int, ranks: Ranks
+) -> Mapping[str, np.ndarray]:
     """Bring the row values [b, M] of all batches and ranks together: [num_examples] by name."""
     if not local:
-        return {name: np.zeros(0, np.float32) for name in _ROW_VALUES}
+        return {name: np.zeros(0, np.float32) for name in names}
     by_rank = ranks.concat(torch.stack(local).unsqueeze(0))  # [rank, batch, b, M]
-    values = by_rank.transpose(0, 1).reshape(-1, len(_ROW_VALUES))[:num_examples].float().cpu()
-    return dict(zip(_ROW_VALUES, values.numpy().T, strict=True))
+    values = by_rank.transpose(0, 1).reshape(-1, len(names))[:num_examples].float().cpu()
+    return dict(zip(names, values.numpy().T, strict=True))

@@ -25,7 +25,7 @@ from evaluation.decoding import (
     decode_top_k,
     decode_top_p,
 )
-from models.losses import LOG_PROBS, ACTLossHead
+from models.losses import ACTLossHead
 
 _BATCH_SIZE = 64
 _BEAM_WIDTH = 8
@@ -45,7 +45,7 @@ class Reasoning:
         log_prob: natural logarithm of the last answer's probability, as the model sees it.
         confidence: `answer_confidence` at the last step, 0 to 1.
         q_halt, q_continue: float32 [steps], sigmoid of the Q logits: the chance that the answer is
-            right, as the model sees it, and the value of thinking on.
+            right, as the model sees it, and the value of thinking on; NaN where no head says so.
         halts: bool [steps], whether the halting rule of training would stop here.
     """
 
@@ -153,10 +153,20 @@ def _reason_batch(
         outputs.append(output)
     q_halt = torch.stack([output.q_halt_logits for output in outputs], 1)  # [N, steps]
     q_continue = torch.stack([output.q_continue_logits for output in outputs], 1)
-    threshold = q_continue if act.learns_continue else torch.zeros_like(q_continue)
-    log_probs = LOG_PROBS[model.loss_type](outputs[-1].logits)
+    if act.rule is None:
+        q_halt = torch.full_like(q_halt, torch.nan)
+        halts = torch.zeros_like(q_halt, dtype=torch.bool)
+        gap = torch.full_like(q_halt[:, -1], torch.inf)
+    else:
+        wanted = [
+            act.rule.wants_to_halt(output.predictions, torch.full_like(carry.steps, step))
+            for step, output in enumerate(outputs, start=1)
+        ]
+        halts = torch.stack(wanted, 1)
+        gap = q_halt[:, -1] - (q_continue[:, -1] if act.rule.compares else 0)
+    log_probs = model.log_probs(outputs[-1].logits)
     decoded = decode(log_probs, inputs=examples["inputs"])
-    confidence = answer_confidence(log_probs, q_halt[:, -1], threshold[:, -1])
+    confidence = answer_confidence(log_probs, gap, torch.zeros_like(gap))
     tokens = [output.logits.argmax(-1) for output in outputs[:-1]] + [decoded.tokens]
     answers = torch.stack(tokens, 1).cpu().numpy()
     return [
@@ -167,7 +177,7 @@ def _reason_batch(
             confidence=float(confidence[i]),
             q_halt=q_halt[i].sigmoid().cpu().numpy(),
             q_continue=q_continue[i].sigmoid().cpu().numpy(),
-            halts=(q_halt > threshold)[i].cpu().numpy(),
+            halts=halts[i].cpu().numpy(),
         )
         for i, question in enumerate(questions)
     ]

@@ -6,6 +6,7 @@ next. One call is one ACT step for all slots, so that shapes never change and no
 tensor values in Python.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -66,33 +67,74 @@ class Exploration(NamedTuple):
     min_steps: Tensor
 
 
-class ACTOutput(NamedTuple):
-    """One ACT step: logits forward dtype [B, S, V]; Q logits float32 [B]; `target_q_continue`
-    float32 [B] or None.
+class Predictions(NamedTuple):
+    """What the heads say of one answer.
+
+    Attributes:
+        logits: of the token head, [B, S, V] in forward dtype; log-probabilities where it is
+            `normalized`.
+        q_halt_logits, q_continue_logits: float32 [B]. Without a Q head, the `halt` head's gap of
+            halt over go on, and 0; without either, 0.
+        further: logits of the other heads, by name.
+        balance: the token head's balance loss, float32 [B], if it has one.
     """
 
     logits: Tensor
     q_halt_logits: Tensor
     q_continue_logits: Tensor
+    further: dict[str, Tensor]
+    balance: Tensor | None
+
+
+class ACTOutput(NamedTuple):
+    """One ACT step: what the heads predicted; `target_q_continue` float32 [B] or None."""
+
+    predictions: Predictions
     target_q_continue: Tensor | None
+
+    @property
+    def logits(self) -> Tensor:
+        """Token logits [B, S, V]."""
+        return self.predictions.logits
+
+    @property
+    def q_halt_logits(self) -> Tensor:
+        """Halt logits, float32 [B]."""
+        return self.predictions.q_halt_logits
+
+    @property
+    def q_continue_logits(self) -> Tensor:
+        """Continue logits, float32 [B]."""
+        return self.predictions.q_continue_logits
 
 
 class ACT(nn.Module):
-    """Wrap a recurrence with halting.
+    """Wrap a recurrence and its heads with halting.
 
     Args:
         inner: the recurrence, a `models.recurrence.Recurrence`.
+        heads: reads the recurrence's heads.
         halt_max_steps: ACT steps after which a slot halts in any case.
-        learns_continue: HRM's rule, q_halt > q_continue, with a bootstrapped target for q_continue;
-            otherwise TRM's, q_halt > 0. With one step there is nothing to choose and nothing is
-            learned, as published.
+        learns_continue: HRM's q_continue, with a bootstrapped target. With one step there is
+            nothing to choose and nothing is learned, as published.
+        rule: when a slot may halt early; None: never.
     """
 
-    def __init__(self, inner: nn.Module, *, halt_max_steps: int, learns_continue: bool) -> None:
+    def __init__(
+        self,
+        inner: nn.Module,
+        heads: "ReadHeads",
+        *,
+        halt_max_steps: int,
+        learns_continue: bool,
+        rule: "HaltingRule | None",
+    ) -> None:
         super().__init__()
         self.inner = inner
+        self.read = heads
         self.halt_max_steps = halt_max_steps
         self.learns_continue = learns_continue and halt_max_steps > 1
+        self.rule = rule
 
     def initial_carry(self, examples: Examples) -> ACTCarry:
         """Return a carry whose slots have all halted: the first step takes every example of the
@@ -123,24 +165,53 @@ class ACT(nn.Module):
             name: torch.where(carry.halted.view(-1, *[1] * (kept.ndim - 1)), offered[name], kept)
             for name, kept in carry.examples.items()
         }
-        inner_carry = self.inner.reset_carry(carry.halted, carry.inner)  # type: ignore[operator]
-        inner_carry, logits, (q_halt, q_continue) = self.inner(inner_carry, examples)
+        latents = self.inner.reset_carry(carry.halted, carry.inner)  # type: ignore[operator]
+        latents, answer = self.inner(latents, examples)
+        predictions = self.read(answer, examples)
 
         steps = steps + 1
         last_step = steps >= self.halt_max_steps
-        target_q_continue = None
         halted = last_step
-        if self.training and self.halt_max_steps > 1:
+        if self.training and self.halt_max_steps > 1 and self.rule is not None:
             with torch.no_grad():
-                wants_to_halt = q_halt > q_continue if self.learns_continue else q_halt > 0
-                halted = last_step | wants_to_halt
+                halted = last_step | self.rule.wants_to_halt(predictions, steps)
                 if exploration is not None:
                     halted = halted & (steps >= exploration.min_steps)
+        target = None
         if self.training and self.learns_continue:
-            with torch.no_grad():
-                _, _, (next_halt, next_continue) = self.inner(inner_carry, examples)
-                target_q_continue = torch.where(
-                    last_step, next_halt, torch.maximum(next_halt, next_continue)
-                ).sigmoid()
-        new_carry = ACTCarry(inner_carry, steps, halted, examples)
-        return new_carry, ACTOutput(logits, q_halt, q_continue, target_q_continue)
+            target = self._target_q_continue(latents, examples, last_step)
+        return ACTCarry(latents, steps, halted, examples), ACTOutput(predictions, target)
+
+    @torch.no_grad()
+    def _target_q_continue(self, latents: Latents, examples: Examples, last_step: Tensor) -> Tensor:
+        """Bootstrap from the Q values of one more ACT step."""
+        _, answer = self.inner(latents, examples)
+        ahead = self.read(answer, examples)
+        best = torch.maximum(ahead.q_halt_logits, ahead.q_continue_logits)
+        return torch.where(last_step, ahead.q_halt_logits, best).sigmoid()
+
+
+@dataclass(frozen=True)
+class HaltingRule:
+    """When a slot halts before its last step, in training.
+
+    Attributes:
+        compares: q_halt with q_continue; otherwise with 0.
+        min_steps: ACT steps before which no slot does. bonus: divided by the root of the steps
+            taken, and added to what q_halt must exceed.
+    """
+
+    compares: bool
+    min_steps: int = 1
+    bonus: float = 0.0
+
+    def wants_to_halt(self, predictions: Predictions, steps: Tensor) -> Tensor:
+        """Return bool [B]; `steps` (int32 [B]) counts this one."""
+        bar = predictions.q_continue_logits if self.compares else 0.0
+        if self.bonus:
+            bar = bar + self.bonus * steps.float().rsqrt()
+        wants = predictions.q_halt_logits > bar
+        return wants & (steps >= self.min_steps) if self.min_steps > 1 else wants
+
+
+ReadHeads = Callable[[Tensor, Examples], Predictions]

@@ -6,10 +6,18 @@ says (vocabulary, sequence length, number of puzzles) is a fact, not a setting, 
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Annotated, Literal, Self
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 
 class Schema(BaseModel):
@@ -61,28 +69,237 @@ class DataFacts:
         vocab_size: number of token ids.
         seq_len: cells of a puzzle (S).
         num_puzzle_identifiers: rows of the puzzle embedding; identifier 0 is `<blank>`.
+        fields: further labels of each cell that the data set declares, by name (number of classes,
+            number of channels or 0).
     """
 
     vocab_size: int
     seq_len: int
     num_puzzle_identifiers: int
+    fields: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, int]:
-        """Return the facts as JSON-ready integers."""
-        return asdict(self)
+    def to_dict(self) -> dict[str, Any]:
+        """Return the facts as JSON-ready values; `fields` only where there are some."""
+        facts = asdict(self)
+        declared = {name: list(shape) for name, shape in facts.pop("fields").items()}
+        return facts | ({"fields": declared} if declared else {})
+
+    def field(self, name: str, wanted_by: str) -> tuple[int, int]:
+        """Return classes and channels of a field.
+
+        Raises:
+            ValueError: the data set does not declare it.
+        """
+        if name not in self.fields:
+            declared = ", ".join(self.fields) or "none"
+            raise ValueError(
+                f"{wanted_by} needs the field {name!r}, which the data set does not declare "
+                f"(it declares {declared})"
+            )
+        return self.fields[name]
+
+
+# Heads that a model may have beside tokens and Q.
+FURTHER_HEADS = ("confidence", "attention", "action", "pixel", "halt")
+
+
+class _TokenHeadConfig(Schema):
+    """What every token head has in front of its projection."""
+
+    norm: Literal["none", "layer", "rms"] = "none"
+    dropout: Annotated[float, Field(strict=True, ge=0.0, lt=1.0)] = 0.0
+
+
+class LinearHeadConfig(_TokenHeadConfig):
+    """A matrix of its own: the published head."""
+
+    name: Literal["linear"] = "linear"
+    bias: StrictBool = False
+
+
+class TiedHeadConfig(_TokenHeadConfig):
+    """The token embedding's matrix."""
+
+    name: Literal["tied"] = "tied"
+    bias: StrictBool = False
+
+
+class FactorizedHeadConfig(_TokenHeadConfig):
+    """Two matrices of rank `rank`."""
+
+    name: Literal["factorized"] = "factorized"
+    rank: Count = 8
+    bias: StrictBool = False
+
+
+class AdaptiveHeadConfig(_TokenHeadConfig):
+    """Adaptive softmax; `cutoffs` None: one tail with the second half of the vocabulary."""
+
+    name: Literal["adaptive"] = "adaptive"
+    cutoffs: Annotated[list[Count], Field(min_length=1)] | None = None
+    div_value: Annotated[float, Field(strict=True, ge=1.0)] = 4.0
+
+    @field_validator("cutoffs")
+    @classmethod
+    def _ascend(cls, cutoffs: list[int] | None) -> list[int] | None:
+        if cutoffs is not None and any(b <= a for a, b in pairwise(cutoffs)):
+            raise ValueError(f"{cutoffs} do not ascend")
+        return cutoffs
+
+
+class PuzzleHeadConfig(_TokenHeadConfig):
+    """A weight change of rank `rank` for each puzzle, computed from the puzzle embedding."""
+
+    name: Literal["puzzle"] = "puzzle"
+    rank: Count = 8
+    bias: StrictBool = False
+
+
+class MoEHeadConfig(_TokenHeadConfig):
+    """`num_experts` matrices and a router; `top_k` None keeps all."""
+
+    name: Literal["moe"] = "moe"
+    num_experts: Count = 4
+    top_k: Count | None = None
+    bias: StrictBool = False
+
+    @model_validator(mode="after")
+    def _experts_are_there(self) -> Self:
+        if self.top_k is not None and self.top_k > self.num_experts:
+            raise ValueError(f"top_k={self.top_k} exceeds num_experts={self.num_experts}")
+        return self
+
+
+class HierarchicalHeadConfig(_TokenHeadConfig):
+    """Clusters of tokens, then tokens; `num_clusters` None: the square root of the vocabulary."""
+
+    name: Literal["hierarchical"] = "hierarchical"
+    num_clusters: Count | None = None
+
+
+def _linear_unless_named(head: object) -> object:
+    return {"name": "linear"} | head if isinstance(head, dict) else head
+
+
+TokenHeadConfig = Annotated[
+    LinearHeadConfig
+    | TiedHeadConfig
+    | FactorizedHeadConfig
+    | AdaptiveHeadConfig
+    | PuzzleHeadConfig
+    | MoEHeadConfig
+    | HierarchicalHeadConfig,
+    Field(discriminator="name"),
+    BeforeValidator(_linear_unless_named),
+]
+TOKEN_HEADS = ("linear", "tied", "factorized", "adaptive", "puzzle", "moe", "hierarchical")
+
+
+class QHeadConfig(Schema):
+    """Halt and continue.
+
+    Attributes:
+        init_bias, init_std: start of the bias, and standard deviation of the weight's start.
+        rule: halt when q_halt > q_continue (`continue`) or when q_halt > 0 (`zero`); None: `zero`
+            where no q_continue is learned, `continue` otherwise.
+        halt_min_steps: ACT steps before which no slot halts early.
+        exploration_bonus: training only; added, divided by the root of the steps taken, to what
+            q_halt must exceed, so that early halting needs the more conviction.
+    """
+
+    init_bias: Annotated[float, Field(strict=True)] = -5.0
+    init_std: NonNegativeFloat = 0.0
+    rule: Literal["continue", "zero"] | None = None
+    halt_min_steps: Count = 1
+    exploration_bonus: NonNegativeFloat = 0.0
+
+
+class FurtherHeadConfig(Schema):
+    """A head beside tokens and Q; with `detach` its gradient does not reach the trunk."""
+
+    detach: StrictBool = False
+
+
+class FieldHeadConfig(FurtherHeadConfig):
+    """A head whose classes are told by a field that the data set declares."""
+
+    field: str
+
+
+class HeadsConfig(Schema):
+    """What the model predicts. `q` None: every puzzle takes all its ACT steps, unless there is a
+    `halt` head to say when to stop. The other heads are left out unless they are named.
+    """
+
+    lm: TokenHeadConfig = LinearHeadConfig()
+    q: QHeadConfig | None = QHeadConfig()
+    confidence: FurtherHeadConfig | None = None
+    attention: FurtherHeadConfig | None = None
+    action: FieldHeadConfig | None = None
+    pixel: FieldHeadConfig | None = None
+    halt: FurtherHeadConfig | None = None
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Fields of the data set that the heads need, by head."""
+        heads = {"action": self.action, "pixel": self.pixel}
+        return {name: head.field for name, head in heads.items() if head is not None}
+
+
+class LossWeights(Schema):
+    """What each loss weighs in the sum; those of heads that are left out do not matter.
+
+    `balance` is the load-balance loss of a mixture of experts.
+    """
+
+    lm: NonNegativeFloat = 1.0
+    q_halt: NonNegativeFloat = 0.5
+    q_continue: NonNegativeFloat = 0.5
+    confidence: NonNegativeFloat = 0.5
+    attention: NonNegativeFloat = 0.5
+    action: NonNegativeFloat = 0.5
+    pixel: NonNegativeFloat = 0.5
+    halt: NonNegativeFloat = 0.5
+    balance: NonNegativeFloat = 0.01
+
+
+class LossClip(Schema):
+    """The largest value that a loss may have for a sequence, in nats; beyond it there is no
+    gradient. None: no limit.
+    """
+
+    lm: PositiveFloat | None = None
+    q_halt: PositiveFloat | None = None
+    q_continue: PositiveFloat | None = None
+    confidence: PositiveFloat | None = None
+    attention: PositiveFloat | None = None
+    action: PositiveFloat | None = None
+    pixel: PositiveFloat | None = None
+    halt: PositiveFloat | None = None
+    balance: PositiveFloat | None = None
 
 
 class ACTLossConfig(Schema):
-    """Cross entropy over the labelled cells plus the two Q losses (DESIGN "Loss").
+    """Cross entropy over the labelled cells plus the losses of the other heads (DESIGN "Loss").
 
-    `loss_type` picks how logits become probabilities: `stablemax_cross_entropy` (the published
-    default) or `softmax_cross_entropy`.
+    Attributes:
+        loss_type: how logits become probabilities, `stablemax_cross_entropy` (published) or
+            `softmax_cross_entropy`.
+        label_smoothing: share of the target that is spread evenly over the vocabulary.
+        weights: of the losses in the sum.
+        weighting: `fixed`, or `uncertainty`: learned, exp(-s) * loss + s for each loss
+            (arXiv:1705.07115), on top of the weights.
+        clip: limits of the losses.
     """
 
     name: Literal["act"] = "act"
     loss_type: Literal["stablemax_cross_entropy", "softmax_cross_entropy"] = (
         "stablemax_cross_entropy"
     )
+    label_smoothing: Annotated[float, Field(strict=True, ge=0.0, lt=1.0)] = 0.0
+    weights: LossWeights = LossWeights()
+    weighting: Literal["fixed", "uncertainty"] = "fixed"
+    clip: LossClip = LossClip()
 
 
 class RecurrenceConfig(Schema):
@@ -100,6 +317,7 @@ class RecurrenceConfig(Schema):
         no_ACT_continue: learn no q_continue, and halt when q_halt > 0.
     """
 
+    heads: HeadsConfig = HeadsConfig()
     loss: ACTLossConfig = ACTLossConfig()
 
     hidden_size: Count = 512
@@ -138,6 +356,32 @@ class RecurrenceConfig(Schema):
                 f"puzzle_emb_ndim={self.puzzle_emb_ndim} does not fit in "
                 f"puzzle_emb_len={self.puzzle_emb_len} "
                 f"positions of hidden_size={self.hidden_size}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        lm = self.heads.lm
+        if lm.name == "puzzle" and not self.puzzle_emb_ndim:
+            raise ValueError(
+                "heads.lm.name=puzzle is steered by the puzzle embedding, and there is none "
+                "(puzzle_emb_ndim=0)"
+            )
+        if lm.name in ("adaptive", "hierarchical") and self.loss.loss_type.startswith("stablemax"):
+            raise ValueError(
+                f"heads.lm.name={lm.name} gives probabilities by softmax: it needs "
+                f"loss.loss_type=softmax_cross_entropy (loss=act_softmax)"
+            )
+        q = self.heads.q
+        if q is not None and q.rule == "continue" and self.no_ACT_continue:
+            raise ValueError(
+                "heads.q.rule=continue compares q_halt with q_continue, which is not learned with "
+                "no_ACT_continue=true; use rule=zero"
+            )
+        if q is not None and q.halt_min_steps > self.halt_max_steps:
+            raise ValueError(
+                f"heads.q.halt_min_steps={q.halt_min_steps} exceeds "
+                f"halt_max_steps={self.halt_max_steps}"
             )
         return self
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from models.act import Latents
 from models.config import DataFacts, HRMConfig
 from models.layers import weights_cast_once
-from models.recurrence import ReasoningLevel, Recurrence, Rotary
+from models.recurrence import BuildHeads, ReasoningLevel, Recurrence, Rotary
 
 
 class HRMInner(Recurrence):
@@ -21,8 +21,8 @@ class HRMInner(Recurrence):
     for both levels (`shared_levels`), which together are the recurrence of TRM (`models.trm`).
     """
 
-    def __init__(self, config: HRMConfig, facts: DataFacts) -> None:
-        super().__init__(config, facts)
+    def __init__(self, config: HRMConfig, facts: DataFacts, build_heads: BuildHeads) -> None:
+        super().__init__(config, facts, build_heads)
         self.config = config
         if not config.shared_levels:
             self.H_level = ReasoningLevel(config, config.H_layers, self.num_positions)

@@ -4,22 +4,20 @@ Sums are over the sequences of the batch; the trainer divides by the global batc
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.act import ACT, ACTCarry, ACTOutput, Examples, Exploration
+from models.config import FURTHER_HEADS, ACTLossConfig, HeadsConfig
+from models.heads.further import IGNORE_LABEL_ID, Answered, FurtherHead
 from models.sparse_embedding import CastedSparseEmbedding
-
-IGNORE_LABEL_ID = -100
 
 # Summed only over sequences that halted at this step and have labels; reported as a share of
 # `count`.
 COUNTED_METRICS = ("accuracy", "exact_accuracy", "q_halt_accuracy", "steps")
-# Summed over all rows; reported divided by the global batch size.
-LOSS_METRICS = ("lm_loss", "q_halt_loss", "q_continue_loss")
 
 
 def stablemax_log_probs(logits: Tensor) -> Tensor:
@@ -47,14 +45,21 @@ LOG_PROBS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, log_probs: Callable[[Tensor], Tensor]) -> Tensor:
-    """Cross entropy of each cell in nats, [B, S], 0 where the label is -100."""
+def cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    log_probs: Callable[[Tensor], Tensor],
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Cross entropy of each cell in nats, [B, S], 0 where the label is -100.
+
+    With label smoothing that share of the target is spread evenly over the V tokens.
+    """
     labelled = labels != IGNORE_LABEL_ID
-    picked = (
-        log_probs(logits)
-        .gather(-1, torch.where(labelled, labels, 0).long().unsqueeze(-1))
-        .squeeze(-1)
-    )
+    logs = log_probs(logits)
+    picked = logs.gather(-1, torch.where(labelled, labels, 0).long().unsqueeze(-1)).squeeze(-1)
+    if label_smoothing:
+        picked = (1 - label_smoothing) * picked + label_smoothing * logs.mean(-1)
     return torch.where(labelled, -picked, 0.0)
 
 
@@ -64,9 +69,9 @@ class LossOutput(NamedTuple):
     Attributes:
         carry: new carry.
         loss: sum over the sequences, to be divided by the global batch size.
-        metrics: sums over the batch, 0-dim: `count`, COUNTED_METRICS and the LOSS_METRICS that
-            apply.
-        rows: the same for each row, float32 [B]; `count` is 1 where the row enters COUNTED_METRICS.
+        metrics: sums over the batch, 0-dim, by name: see `ACTLossHead.metric_names`.
+        rows: the same for each row, float32 [B]; `count` is 1 where the row enters the counted
+            metrics.
         output: the model's outputs.
     """
 
@@ -80,17 +85,58 @@ class LossOutput(NamedTuple):
 class ACTLossHead(nn.Module):
     """A model with its losses. Called `model` inside, which is the first part of every checkpoint
     key.
+
+    Attributes:
+        counted_metrics: names of the metrics that count only at sequences that halted and have
+            labels. loss_metrics: names of the losses, summed over all rows.
     """
 
-    def __init__(self, model: ACT, loss_type: str) -> None:
+    def __init__(self, model: ACT, loss: ACTLossConfig, heads: HeadsConfig) -> None:
         super().__init__()
         self.model = model
-        self.loss_type = loss_type
+        self.config = loss
+        inner: Any = model.inner
+        self._further: dict[str, FurtherHead] = {
+            name: getattr(inner, f"{name}_head")
+            for name in FURTHER_HEADS
+            if getattr(heads, name) is not None
+        }
+        self._has_q = heads.q is not None
+        losses = ["lm", *(["q_halt"] if self._has_q else [])]
+        losses += ["q_continue"] if model.learns_continue else []
+        losses += self._further
+        losses += ["balance"] if heads.lm.name == "moe" else []
+        self.loss_metrics = tuple(f"{name}_loss" for name in losses)
+        self.counted_metrics = (
+            *(name for name in COUNTED_METRICS if self._has_q or name != "q_halt_accuracy"),
+            *(
+                f"{name}_{metric}"
+                for name, head in self._further.items()
+                for metric in head.metric_names
+            ),
+        )
+        # Learned weighting: s of exp(-s) * loss + s, 0 at the start, so that it starts as fixed.
+        if loss.weighting == "uncertainty":
+            self.log_variances = nn.ParameterDict(
+                {name: nn.Parameter(torch.zeros(())) for name in losses}
+            )
 
     @property
     def puzzle_embedding(self) -> CastedSparseEmbedding | None:
         """The puzzle embedding, if the model has one."""
         return getattr(self.model.inner, "puzzle_emb", None)
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        """Return the log-probabilities [..., V] that logits of the token head stand for, in float32
+        (float64 stays).
+        """
+        inner: Any = self.model.inner
+        return logits if inner.lm_head.normalized else LOG_PROBS[self.config.loss_type](logits)
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of `LossOutput.metrics` in training; an evaluation has no `q_continue_loss`."""
+        return ("count", *self.counted_metrics, *self.loss_metrics)
 
     def prepare(self, batch_size: int) -> None:
         """Make room for training with `batch_size` rows on this rank; evaluation takes any number
@@ -113,17 +159,27 @@ class ACTLossHead(nn.Module):
         """
         carry, output = self.model(carry, offered, exploration)
         rows, losses = self._measure(carry, output)
-        loss = losses["lm_loss"].sum() + 0.5 * (losses["q_halt_loss"].sum())
-        if "q_continue_loss" in losses:
-            loss = loss + 0.5 * losses["q_continue_loss"].sum()
-        rows |= {name: value.detach() for name, value in losses.items()}
+        first, *others = (self._weighed(name, value) for name, value in losses.items())
+        loss = sum(others, first)
+        rows |= {f"{name}_loss": value.detach() for name, value in losses.items()}
         return LossOutput(
             carry, loss, {name: value.sum() for name, value in rows.items()}, rows, output
         )
 
+    def _weighed(self, name: str, values: Tensor) -> Tensor:
+        """Return the part of a loss [B] in the sum."""
+        limit = getattr(self.config.clip, name)
+        total = (values if limit is None else values.clamp_max(limit)).sum()
+        weight = getattr(self.config.weights, name)
+        if self.config.weighting == "uncertainty":
+            s = self.log_variances[name]
+            return weight * (torch.exp(-s) * total + s * values.shape[0])
+        return total if weight == 1 else weight * total
+
     def _measure(
         self, carry: ACTCarry, output: ACTOutput
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return metrics and losses of each row."""
         labels = carry.examples["labels"]
         labelled = labels != IGNORE_LABEL_ID
         num_labelled = labelled.sum(-1)
@@ -136,21 +192,36 @@ class ACTLossHead(nn.Module):
                 "count": counts.float(),
                 "accuracy": torch.where(counts, right.sum(-1) / divisor, 0.0),
                 "exact_accuracy": (counts & whole_right).float(),
-                "q_halt_accuracy": (counts & ((output.q_halt_logits >= 0) == whole_right)).float(),
-                "steps": torch.where(counts, carry.steps, 0).float(),
             }
-        cell_losses = cross_entropy(output.logits, labels, LOG_PROBS[self.loss_type])
-        losses = {
-            "lm_loss": (cell_losses / divisor.unsqueeze(-1)).sum(-1),
-            "q_halt_loss": _binary_cross_entropy(
-                output.q_halt_logits, whole_right.to(output.q_halt_logits.dtype)
-            ),
-        }
+            if self._has_q:
+                halts = output.q_halt_logits >= 0
+                rows["q_halt_accuracy"] = (counts & (halts == whole_right)).float()
+            rows["steps"] = torch.where(counts, carry.steps, 0).float()
+        losses = self._token_and_q_losses(output, labels, divisor, whole_right)
+        answered = Answered(labelled, right, whole_right)
+        for name, head in self._further.items():
+            logits = output.predictions.further[name]
+            losses[name], metrics = head.measure(logits, carry.examples, answered)
+            for metric, values in metrics.items():
+                rows[f"{name}_{metric}"] = torch.where(counts, values.detach(), 0.0).float()
+        if output.predictions.balance is not None:
+            losses["balance"] = output.predictions.balance
+        return rows, losses
+
+    def _token_and_q_losses(
+        self, output: ACTOutput, labels: Tensor, divisor: Tensor, whole_right: Tensor
+    ) -> dict[str, Tensor]:
+        smoothing = self.config.label_smoothing
+        cells = cross_entropy(output.logits, labels, self.log_probs, smoothing)
+        losses = {"lm": (cells / divisor.unsqueeze(-1)).sum(-1)}
+        if self._has_q:
+            right = whole_right.to(output.q_halt_logits.dtype)
+            losses["q_halt"] = _binary_cross_entropy(output.q_halt_logits, right)
         if output.target_q_continue is not None:
-            losses["q_continue_loss"] = _binary_cross_entropy(
+            losses["q_continue"] = _binary_cross_entropy(
                 output.q_continue_logits, output.target_q_continue
             )
-        return rows, losses
+        return losses
 
 
 def _binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

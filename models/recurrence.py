@@ -1,5 +1,5 @@
-"""What all recurrences share: blocks, embeddings in front, heads behind, latent states that a carry
-keeps.
+"""What all recurrences share: blocks, embeddings in front, latent states that a carry keeps, and a
+place for heads.
 
 A model of the family (`models.hrm`, `models.trm`, `models.transformer`) adds its stacks and says in
 `recur` how the latents are updated; nothing else differs. Built in the order data flow: block,
@@ -9,7 +9,7 @@ Shape letters: B batch, S cells, P puzzle prefix, T = P + S, D hidden width, V v
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,6 @@ from models.attention import Attention
 from models.config import DataFacts, RecurrenceConfig
 from models.layers import (
     CastedEmbedding,
-    CastedLinear,
     RotaryEmbedding,
     SwiGLU,
     add_rms_norm,
@@ -28,6 +27,8 @@ from models.layers import (
 from models.sparse_embedding import CastedSparseEmbedding
 
 Rotary = tuple[Tensor, Tensor] | None
+# From the token embedding to heads by name.
+BuildHeads = Callable[[nn.Module], Mapping[str, nn.Module]]
 
 
 class Block(nn.Module):
@@ -71,13 +72,14 @@ class ReasoningLevel(nn.Module):
 
 
 class Recurrence(nn.Module):
-    """One ACT step: embed the puzzle, update the latents, read the answer off one of them.
+    """The trunk of a model, one ACT step of it: embed the puzzle, update the latents.
 
-    A subclass adds its stacks, calls `add_initial_states`, and defines `recur`. Its attribute names
-    are the keys of the published checkpoints.
+    A subclass adds its stacks, calls `add_initial_states`, and defines `recur`. Heads are attached
+    as `NAME_head` by `models.registry`; what they predict is not known here. Attribute names are
+    the keys of the published checkpoints.
     """
 
-    def __init__(self, config: RecurrenceConfig, facts: DataFacts) -> None:
+    def __init__(self, config: RecurrenceConfig, facts: DataFacts, build_heads: BuildHeads) -> None:
         super().__init__()
         self.dtype: torch.dtype = getattr(torch, config.forward_dtype)
         self.hidden_size, self.num_prefix = config.hidden_size, config.num_prefix
@@ -86,8 +88,8 @@ class Recurrence(nn.Module):
         D, T = config.hidden_size, self.num_positions
 
         self.embed_tokens = CastedEmbedding(facts.vocab_size, D, init_std=D**-0.5, dtype=self.dtype)
-        self.lm_head = CastedLinear(D, facts.vocab_size)
-        self.q_head = CastedLinear(D, 2, bias=True)
+        for name, head in build_heads(self.embed_tokens).items():
+            self.add_module(f"{name}_head", head)
         if config.num_prefix:
             self.puzzle_emb = CastedSparseEmbedding(
                 facts.num_puzzle_identifiers, config.puzzle_emb_ndim, init_std=0.0, dtype=self.dtype
@@ -97,17 +99,10 @@ class Recurrence(nn.Module):
         elif config.pos_encodings == "rope":
             self.rotary_emb = RotaryEmbedding(D // config.num_heads, T, config.rope_theta)
 
-        # Q starts near "never right, never stop": its first bootstrapped targets are then close to
-        # 0 and stable.
-        with torch.no_grad():
-            self.q_head.weight.zero_()
-            assert self.q_head.bias is not None
-            self.q_head.bias.fill_(-5.0)
-
     def add_initial_states(self, names: Sequence[str]) -> None:
         """Give each latent z_NAME its fixed random start, the buffer NAME_init [D].
 
-        The heads read the first latent named.
+        The answer, which heads read, is the first latent named.
         """
         self.latents = tuple(f"z_{name}" for name in names)
         for name in names:
@@ -138,24 +133,16 @@ class Recurrence(nn.Module):
             for name, z in carry.items()
         }
 
-    def forward(
-        self, carry: Latents, examples: Examples
-    ) -> tuple[Latents, Tensor, tuple[Tensor, Tensor]]:
+    def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
         """Run one ACT step.
 
         Returns:
-            the detached carry; logits forward dtype [B, S, V]; (q_halt, q_continue) logits, float32
-            [B] each.
+            the detached carry; the answer [B, T, D], with gradients.
         """
         injected = self._embed(examples["inputs"], examples["puzzle_identifiers"])
         rotary = self.rotary_emb() if self.pos_encodings == "rope" else None
         latents = self.recur(carry, injected, rotary)
-
-        answer = latents[self.latents[0]]
-        logits = self.lm_head(answer)[:, self.num_prefix :]
-        q_logits = self.q_head(answer[:, 0]).float()
-        carry = {name: z.detach() for name, z in latents.items()}
-        return carry, logits, (q_logits[:, 0], q_logits[:, 1])
+        return {name: z.detach() for name, z in latents.items()}, latents[self.latents[0]]
 
     def _embed(self, inputs: Tensor, puzzle_identifiers: Tensor) -> Tensor:
         embedding, P, D = self.embed_tokens(inputs), self.num_prefix, self.hidden_size

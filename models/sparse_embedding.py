@@ -54,3 +54,10 @@ class CastedSparseEmbedding(nn.Module):
             self.local_weights.copy_(self.weights[ids])
             self.local_ids.copy_(ids)
         return self.local_weights.to(self.dtype)
+
+    def rows_in_use(self, ids: Tensor) -> Tensor:
+        """Return again what `forward` returned for these ids."""
+        if not self.training:
+            return self.weights[ids].to(self.dtype)
+        # A copy: the next `forward` overwrites the leaf, maybe before this one's backward.
+        return self.local_weights.to(self.dtype, copy=True)

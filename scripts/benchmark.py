@@ -28,11 +28,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dataset.common import PuzzleDatasetMetadata, PuzzleSet, write_split
 from models.attention import require_backend
 from models.config import ArchConfig, DataFacts
+from models.heads.token import Linear, MixtureOfExperts, Tied
 from models.layers import CastedLinear
 from models.registry import build_model
 from puzzle_dataset import Batch, PuzzleDataset, TrainBatches
@@ -405,10 +406,10 @@ def count_flop(arch: ArchConfig, facts: DataFacts) -> Flop:
     arch = arch.model_copy(update={"attention": "auto"})
     total = 0
 
-    def add(layer: CastedLinear, inputs: tuple[Tensor], output: Tensor) -> None:
+    def add(weights: int, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         nonlocal total
         passes = 1 + (1 + inputs[0].requires_grad if output.requires_grad else 0)
-        total += 2 * passes * inputs[0].numel() * layer.weight.shape[0]
+        total += 2 * passes * inputs[0].numel() // inputs[0].shape[-1] * weights
 
     with torch.device("meta"):
         model = build_model(arch, facts)
@@ -417,8 +418,11 @@ def count_flop(arch: ArchConfig, facts: DataFacts) -> Flop:
         ids = torch.zeros(1, dtype=torch.int32)
         examples = {"inputs": cells, "labels": cells, "puzzle_identifiers": ids}
         for layer in model.modules():
-            if isinstance(layer, CastedLinear):
-                layer.register_forward_hook(add)  # type: ignore[arg-type]
+            if isinstance(layer, CastedLinear | nn.Linear | Linear | Tied):
+                layer.register_forward_hook(partial(add, layer.weight.numel()))
+            elif isinstance(layer, MixtureOfExperts):
+                # Its experts multiply what its router does.
+                layer.router.register_forward_hook(partial(add, layer.experts.numel()))
         model.train()
         model(model.initial_carry(examples), examples)
         train_step, total = total, 0

@@ -69,7 +69,8 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[np.ndarray],
     num_solved = 0
     for number, reasoning in enumerate(reasonings, start=1):
         num_solved += reasoning.is_solved()
-        text = describe(reasoning, learns_continue=not arch.no_ACT_continue)
+        learns_continue = not arch.no_ACT_continue and arch.heads.q is not None
+        text = describe(reasoning, learns_continue=learns_continue)
         sys.stdout.write(f"puzzle {number} of {len(puzzles)}\n{text}\n\n")
     sys.stdout.write(f"solved: {num_solved} of {len(puzzles)}\n")
 
@@ -210,7 +211,7 @@ def verdict(reasoning: "Reasoning") -> str:
     else:
         said = f"not a solution: {wrong} cells cannot stay (marked !)"
     return (
-        f"answer: {said}; Q confidence: {reasoning.q_halt[-1]:.1%}; answer confidence:"
+        f"answer: {said}; Q confidence: {_percent(reasoning.q_halt[-1])}; answer confidence:"
         f" {reasoning.confidence:.1%}; log-probability: {reasoning.log_prob:.2f}"
     )
 
@@ -222,7 +223,9 @@ def step_lines(reasoning: "Reasoning", *, learns_continue: bool) -> Iterator[str
     changed, num_steps = reasoning.cells_changed(), len(reasoning.answers)
     for step in range(num_steps):
         wrong = int(reasoning.cells_wrong(step).sum())
-        line = f"{step + 1:8}  {changed[step]:13}  {wrong:11}  {reasoning.q_halt[step]:6.1%}"
+        line = (
+            f"{step + 1:8}  {changed[step]:13}  {wrong:11}  {_percent(reasoning.q_halt[step]):>6}"
+        )
         if learns_continue:
             line += f"  {reasoning.q_continue[step]:10.1%}"
         yield line
@@ -231,6 +234,10 @@ def step_lines(reasoning: "Reasoning", *, learns_continue: bool) -> Iterator[str
     if reasoning.halts.any():
         ending += f"; would halt by itself after step {int(reasoning.halts.argmax()) + 1}"
     yield ending
+
+
+def _percent(share: float) -> str:
+    return "-" if np.isnan(share) else f"{share:.1%}"
 
 
 if __name__ == "__main__":

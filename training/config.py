@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from models.config import (
     PUBLISHED_ARCHITECTURES,
+    TOKEN_HEADS,
     ArchConfig,
     Count,
     CountOrZero,
@@ -25,6 +26,7 @@ from models.config import (
 from training.errors import ConfigError
 
 SchemaT = TypeVar("SchemaT", bound=Schema)
+_LM_PATH = ["arch", "heads", "lm"]
 _ARCH_NAMES = tuple(dict.fromkeys(PUBLISHED_ARCHITECTURES.values()))
 Rate = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]
 Device = Literal["auto", "cpu", "cuda"]
@@ -39,12 +41,14 @@ class ParamGroupConfig(Schema):
         lr: peak learning rate; None takes the run's `lr`.
         weight_decay: decoupled weight decay; None takes the run's `weight_decay`.
         max_grad_norm: L2 norm to which the group's gradient is clipped; None does not clip.
+        optional: whether the group may match nothing; it is left out then.
     """
 
     params: list[str] = Field(min_length=1)
     lr: NonNegativeFloat | None = None
     weight_decay: NonNegativeFloat | None = None
     max_grad_norm: PositiveFloat | None = None
+    optional: StrictBool = False
 
 
 class OptimizerConfig(Schema):
@@ -398,13 +402,20 @@ def _describe(schema: type[BaseModel], fault: Any) -> str:
     parts = [
         str(part) for part in fault["loc"] if not str(part).startswith(("literal[", "constrained-"))
     ]
-    tag = parts.pop(1) if parts[:1] == ["arch"] and parts[1:2] and parts[1] in _ARCH_NAMES else None
+    arch = _pop_tag(parts, ["arch"], _ARCH_NAMES)
+    lm = _pop_tag(parts, _LM_PATH, TOKEN_HEADS)
     path = ".".join(parts)
     kind, value = fault["type"], fault.get("input")
     if kind == "extra_forbidden":
-        if tag is not None and is_setting(path, schema):
-            return f"{path}={value}: arch.name={tag} has no such setting"
+        if arch is not None and is_setting(path, schema):
+            kinds = f"arch.name={arch}" if lm is None else f"arch.heads.lm.name={lm}"
+            return f"{path}={value}: {kinds} has no such setting"
         return unknown_key(schema, path, value)
+    if kind == "union_tag_invalid" and parts == _LM_PATH:
+        return (
+            f"{path}.name={fault['ctx']['tag']}: there is no such token head; accepted: "
+            f"{', '.join(TOKEN_HEADS)}"
+        )
     if kind == "union_tag_invalid":
         return (
             f"{path}.name={fault['ctx']['tag']}: there is no such architecture; accepted: "
@@ -416,3 +427,11 @@ def _describe(schema: type[BaseModel], fault: Any) -> str:
     if kind == "missing":
         return f"{path} is not set"
     return f"{path}={value}: {fault['msg'][0].lower()}{fault['msg'][1:]}"
+
+
+def _pop_tag(parts: list[str], section: list[str], tags: tuple[str, ...]) -> str | None:
+    """Take the tag that stands behind a section's path out of a location."""
+    place = len(section)
+    if parts[:place] == section and parts[place : place + 1] and parts[place] in tags:
+        return parts.pop(place)
+    return None

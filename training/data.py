@@ -4,10 +4,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dataset.common import DatasetError
-from models.config import DataFacts
+from models.config import DataFacts, HeadsConfig
 from puzzle_dataset import PuzzleDataset, TrainBatches
 from training.config import DataConfig, TrainConfig
 from training.errors import ConfigError
+
+_WRITTEN_BY = {
+    "actions": "dataset/build_maze_dataset.py writes it: build the set anew",
+    "pixels": "dataset/build_arc_dataset.py declares it, with --materialize only when asked by "
+    "--pixels: build the set anew",
+}
 
 
 def open_data(
@@ -64,6 +70,28 @@ def require_batches(config: TrainConfig, train_set: PuzzleDataset) -> None:
             f"over {train_set.metadata.total_groups} groups does not fill one batch; use a smaller "
             f"batch or a larger {key}"
         )
+
+
+def require_heads(heads: HeadsConfig, facts: DataFacts, source: str) -> None:
+    """Check what the heads need of a data set; `source` names it.
+
+    Raises:
+        ConfigError: a setting of the token head does not fit the vocabulary.
+        DatasetError: a head needs a field that the data set does not declare.
+    """
+    lm, V = heads.lm, facts.vocab_size
+    if lm.name == "adaptive" and lm.cutoffs and lm.cutoffs[-1] >= V:
+        raise ConfigError(f"arch.heads.lm.cutoffs={lm.cutoffs}: {source} has {V} tokens only")
+    if lm.name == "hierarchical" and (lm.num_clusters or 1) > V:
+        raise ConfigError(
+            f"arch.heads.lm.num_clusters={lm.num_clusters}: {source} has {V} tokens only"
+        )
+    for head, name in heads.fields.items():
+        try:
+            facts.field(name, f"arch.heads.{head}")
+        except ValueError as error:
+            hint = f"; {_WRITTEN_BY[name]}" if name in _WRITTEN_BY else ""
+            raise DatasetError(f"{source}: {error}{hint}") from None
 
 
 def require_folder(path: str, known: DataConfig | None) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.losses import COUNTED_METRICS, LOSS_METRICS
+from models.heads.calibration import with_calibration_error
 from training.distributed import Ranks
 
 
@@ -71,16 +71,17 @@ class MetricBlock:
 
 
 def shares_of(sums: Mapping[str, float], global_batch_size: int) -> dict[str, float]:
-    """Turn sums into what is reported: counted metrics by `count`, losses by the global batch size.
+    """Turn sums into what is reported: losses (`*_loss`) by the global batch size, the others by
+    `count`.
 
     With a count of 0 the counted metrics are left out: nothing halted, so there is nothing to
-    report.
+    report. The gaps of the confidence become its calibration error.
     """
     count = sums["count"]
     shares = {"count": count}
     for name, value in sums.items():
-        if name in COUNTED_METRICS and count > 0:
-            shares[name] = value / count
-        elif name in LOSS_METRICS:
+        if name.endswith("_loss"):
             shares[name] = value / global_batch_size
-    return shares
+        elif name != "count" and count > 0:
+            shares[name] = value / count
+    return with_calibration_error(shares)

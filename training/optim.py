@@ -40,7 +40,8 @@ def assign_groups(
         named_parameters: of the model; those that need no gradient are left out.
         configs: groups by name; `lr` and `weight_decay` stand in where a group sets none.
     Raises:
-        ConfigError: a group matches nothing, or a parameter is in no group or in several.
+        ConfigError: a group that is not optional matches nothing, or a parameter is in no
+            group or in several.
     """
     parameters = {
         name: parameter for name, parameter in named_parameters if parameter.requires_grad
@@ -60,7 +61,7 @@ def assign_groups(
                 f"optimizer.groups: {name} is matched by several groups: {', '.join(groups)}"
             )
     for group, config in configs.items():
-        if [group] not in owners.values():
+        if [group] not in owners.values() and not config.optional:
             raise ConfigError(
                 f"optimizer.groups.{group}: params={config.params} match no parameter; there are "
                 f"{', '.join(parameters)}"
@@ -74,6 +75,7 @@ def assign_groups(
             max_grad_norm=config.max_grad_norm,
         )
         for group, config in configs.items()
+        if [group] in owners.values()
     ]
 
 

@@ -12,7 +12,14 @@ from typing import Any
 
 import yaml
 
-from models.config import PUBLISHED_ARCHITECTURES, PUBLISHED_LOSSES, ArchConfig, HRMConfig
+from models.config import (
+    PUBLISHED_ARCHITECTURES,
+    PUBLISHED_LOSSES,
+    ACTLossConfig,
+    ArchConfig,
+    HeadsConfig,
+    HRMConfig,
+)
 from training.errors import CheckpointError, ConfigError
 
 CONFIG_FILE = "all_config.yaml"
@@ -130,7 +137,8 @@ def published_arch(arch: ArchConfig) -> dict[str, Any]:
     Raises:
         ConfigError: no published class computes this; names the setting.
     """
-    settings = arch.model_dump(mode="json", exclude={"name", "loss", "attention"})
+    _require_published_heads(arch)
+    settings = arch.model_dump(mode="json", exclude={"name", "heads", "loss", "attention"})
     own = arch.name
     if isinstance(arch, HRMConfig):
         gradient, shared = settings.pop("gradient"), settings.pop("shared_levels")
@@ -161,6 +169,23 @@ def published_arch(arch: ArchConfig) -> dict[str, Any]:
             return {"name": name, "loss": loss, **kept}
     shown = ", ".join(f"arch.{key}={value}" for key, value in unlike.items())
     raise ConfigError(f"no published class of this architecture has {shown}")
+
+
+def _require_published_heads(arch: ArchConfig) -> None:
+    """Raise ConfigError, which names what differs, unless heads and loss are the published ones."""
+    parts = (
+        ("heads", HeadsConfig(), arch.heads),
+        # Its type is recorded.
+        ("loss", ACTLossConfig(loss_type=arch.loss.loss_type), arch.loss),
+    )
+    unlike = [
+        f"arch.{name}.{key}"
+        for name, published, own in parts
+        for key in type(own).model_fields
+        if getattr(published, key) != getattr(own, key)
+    ]
+    if unlike:
+        raise ConfigError(f"no published class has what is set in {', '.join(unlike)}")
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

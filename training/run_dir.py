@@ -6,9 +6,11 @@ Imports no torch.
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import yaml
 from coolname import generate_slug
+from pydantic import ValidationError
 
 from models.config import DataFacts
 from training.checkpoint import (
@@ -109,6 +111,16 @@ def set_aside_newer(run_dir: Path, step: int) -> list[Path]:
     return moved
 
 
+def _completed(saved: dict[str, Any]) -> dict[str, Any]:
+    """Add the settings that the version which saved a configuration did not have, at their
+    defaults.
+    """
+    try:
+        return TrainConfig.model_validate(saved).model_dump(mode="json")
+    except ValidationError:
+        return saved
+
+
 def _require_same_run(
     config: TrainConfig, checkpoint: Checkpoint, facts: DataFacts, fingerprint: str, warn: Warn
 ) -> None:
@@ -123,7 +135,7 @@ def _require_same_run(
             f"{checkpoint.path} does not fit the data: it was trained with {state.get('facts')}, "
             f"the data have {facts.to_dict()}"
         )
-    changes = changed_keys(state.get("config", {}), config.model_dump(mode="json"))
+    changes = changed_keys(_completed(state.get("config", {})), config.model_dump(mode="json"))
     if state.get("data_fingerprint") != fingerprint:
         changes.append("the content of the training data")
     if changes and not config.resume_changed:

@@ -142,6 +142,12 @@ class TrainedModel:
             for name in names
             if known[name] != found[name]
         ]
+        # A field that the data lack is missed where it is read.
+        faults += [
+            f"the field {name} of shape {facts.fields.get(name)}, not {data.fields[name]}"
+            for name in self.run.arch.heads.fields.values()
+            if name in data.fields and facts.fields.get(name) != data.fields[name]
+        ]
         if faults:
             raise CheckpointError(
                 f"{self.weights} does not fit {source}: it was trained with {', '.join(faults)}"
@@ -216,10 +222,20 @@ def _published(path: Path) -> TrainedModel:
 
 
 def _facts(recorded: object) -> DataFacts | None:
-    names = DataFacts.__dataclass_fields__.keys()
+    names = ("vocab_size", "seq_len", "num_puzzle_identifiers")
     if not isinstance(recorded, dict) or any(type(recorded.get(name)) is not int for name in names):
         return None
-    return DataFacts(**{name: recorded[name] for name in names})
+    fields = recorded.get("fields", {})
+    if not isinstance(fields, dict) or not all(map(_is_shape, fields.values())):
+        return None
+    return DataFacts(
+        *(recorded[name] for name in names),
+        fields={str(name): (shape[0], shape[1]) for name, shape in fields.items()},
+    )
+
+
+def _is_shape(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(type(n) is int for n in value)
 
 
 def _newest_published(folder: Path) -> Path | None:

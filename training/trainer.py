@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from models.act import ACTCarry, Examples, Exploration
 from models.config import DataFacts
-from models.losses import COUNTED_METRICS, LOSS_METRICS, ACTLossHead, LossOutput
+from models.losses import ACTLossHead, LossOutput
 from puzzle_dataset import Batch, TrainBatches
 from training.checkpoint import (
     CARRY,
@@ -144,7 +144,7 @@ class Trainer:
         self.carry = model.initial_carry(self._empty_examples())
         self.block = MetricBlock(
             config.log_interval,
-            names=("count", *COUNTED_METRICS, *(n for n in LOSS_METRICS if self._has_loss(n))),
+            names=model.metric_names,
             replicated=tuple(f"train/grad_norm/{group.name}" for group in self.groups),
             global_batch_size=config.global_batch_size,
             ranks=ranks,
@@ -393,14 +393,16 @@ class Trainer:
     def _averaged(self) -> AbstractContextManager[None]:
         return self.average.in_place_of_weights() if self.average else nullcontext()
 
-    def _has_loss(self, name: str) -> bool:
-        return name != "q_continue_loss" or self.model.model.learns_continue
-
     def _empty_examples(self) -> Examples:
         rows, device = self.batches.local_batch_size, self.ranks.device
         cells = torch.zeros(rows, self.facts.seq_len, dtype=torch.int32, device=device)
         ids = torch.zeros(rows, dtype=torch.int32, device=device)
-        return {"inputs": cells, "labels": cells.clone(), "puzzle_identifiers": ids}
+        examples = {"inputs": cells, "labels": cells.clone(), "puzzle_identifiers": ids}
+        for head, name in self.config.arch.heads.fields.items():
+            _, channels = self.facts.field(name, f"arch.heads.{head}")
+            shape = (*cells.shape, channels) if channels else cells.shape
+            examples[name] = cells.new_zeros(shape)
+        return examples
 
     def _on_device(self, batch: Batch) -> Examples:
         return {name: self._to_device(array) for name, array in batch.arrays().items()}

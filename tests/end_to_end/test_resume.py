@@ -29,6 +29,8 @@ VARIANTS = {
     "one latent": ["arch=trm_singlez", "arch.mlp_t=true", "arch.puzzle_emb_len=2"],
     "transformer": ["arch=transformer", "data_path=tasks", EXPLORES],
     "frozen weights": ["data_path=tasks", "freeze_weights=true", "puzzle_emb_lr=0.1"],
+    "tied head": ["heads=tied", "arch.heads.lm.norm=layer", "arch.heads.lm.dropout=0.2", EXPLORES],
+    "more heads": ["heads=enhanced", "arch.loss.weighting=uncertainty", "optimizer=grouped"],
     "mixer": ["arch.mlp_t=true", "arch.gradient=last_cycle", "arch.puzzle_emb_ndim=0"],
 }
 

@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.act import ACT, ACTCarry, Examples, Exploration, Latents
+from models.act import (
+    ACT,
+    ACTCarry,
+    Examples,
+    Exploration,
+    HaltingRule,
+    Latents,
+    Predictions,
+)
 from models.losses import ACTLossHead
 
 START_H, START_L = 100.0, 200.0
@@ -34,14 +42,16 @@ class Scripted(nn.Module):
             "z_L": torch.where(where, START_L, carry["z_L"]),
         }
 
-    def forward(
-        self, carry: Latents, examples: Examples
-    ) -> tuple[Latents, Tensor, tuple[Tensor, Tensor]]:
+    def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
         self.calls.append((carry["z_H"][:, 0, 0].clone(), examples, torch.is_grad_enabled()))
+        return {"z_H": carry["z_H"] + 1, "z_L": carry["z_L"] + 2}, self.weight
+
+    def read(self, answer: Tensor, examples: Examples) -> Predictions:
+        """Stand in for the heads."""
         halt, proceed = self.q.pop(0) if len(self.q) > 1 else self.q[0]
-        q = torch.tensor(halt) * self.weight, torch.tensor(proceed) * self.weight
-        logits = examples["inputs"].float().unsqueeze(-1) * self.weight
-        return {"z_H": carry["z_H"] + 1, "z_L": carry["z_L"] + 2}, logits, q
+        logits = examples["inputs"].float().unsqueeze(-1) * answer
+        q = torch.tensor(halt) * answer, torch.tensor(proceed) * answer
+        return Predictions(logits, *q, further={}, balance=None)
 
 
 def offer(number: int, batch_size: int = 3) -> Examples:
@@ -65,7 +75,16 @@ def working_on(carry: ACTCarry) -> list[int]:
 def build(
     *q: tuple[list[float], list[float]], halt_max_steps: int = 4, learns_continue: bool = True
 ) -> ACT:
-    return ACT(Scripted(*q), halt_max_steps=halt_max_steps, learns_continue=learns_continue).train()
+    inner = Scripted(*q)
+    rule = HaltingRule(compares=learns_continue)
+    act = ACT(
+        inner,
+        inner.read,
+        halt_max_steps=halt_max_steps,
+        learns_continue=learns_continue,
+        rule=rule,
+    )
+    return act.train()
 
 
 def test_the_first_step_takes_every_row_and_resets_every_state() -> None:
@@ -265,3 +284,39 @@ def test_the_rows_of_a_batch_do_not_see_each_other(
         torch.testing.assert_close(output.output.logits[0], whole.output.logits[row])
         for name in output.rows:
             torch.testing.assert_close(output.rows[name][0], whole.rows[name][row])
+
+
+# Rules of other kinds
+
+
+def said(q_halt: list[float], q_continue: list[float]) -> Predictions:
+    return Predictions(torch.zeros(0), torch.tensor(q_halt), torch.tensor(q_continue), {}, None)
+
+
+def test_no_slot_halts_early_before_the_least_steps() -> None:
+    act = build(([1.0] * 3, [0.0] * 3))
+    act.rule = HaltingRule(compares=True, min_steps=3)
+    carry = act.initial_carry(offer(0))
+    for step in (1, 2, 3):
+        carry, _ = act(carry, offer(step))
+        assert carry.halted.tolist() == [step == 3] * 3
+
+
+def test_the_bonus_raises_the_bar_less_with_every_step() -> None:
+    steps = torch.tensor([1, 4, 16], dtype=torch.int32)
+    rule = HaltingRule(compares=False, bonus=2.0)
+    # The bar is 2, 1 and 0.5.
+    assert rule.wants_to_halt(said([1.5] * 3, [9.0] * 3), steps).tolist() == [False, True, True]
+    assert rule.wants_to_halt(said([0.7] * 3, [9.0] * 3), steps).tolist() == [False, False, True]
+    rule = HaltingRule(compares=True, bonus=2.0)
+    wants = rule.wants_to_halt(said([1.5, 1.5, 0.7], [0.0, 0.6, 0.1]), steps)
+    assert wants.tolist() == [False, False, True]
+
+
+def test_without_a_rule_every_slot_takes_all_steps() -> None:
+    act = build(([9.0] * 3, [0.0] * 3), halt_max_steps=2)
+    act.rule = None
+    carry, _ = act(act.initial_carry(offer(0)), offer(1), min_steps(0, 0, 2))
+    assert not carry.halted.any()
+    carry, _ = act(carry, offer(2), min_steps(0, 0, 2))
+    assert carry.halted.all()

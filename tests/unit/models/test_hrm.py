@@ -156,6 +156,15 @@ def inner_of(model: ACTLossHead) -> Any:
     return inner
 
 
+def step(
+    model: ACTLossHead, carry: Latents, examples: Examples
+) -> tuple[Latents, Tensor, tuple[Tensor, Tensor]]:
+    """One pass: the new state, logits, (q_halt, q_continue)."""
+    new_carry, answer = inner_of(model)(carry, examples)
+    said = model.model.read(answer, examples)
+    return new_carry, said.logits, (said.q_halt_logits, said.q_continue_logits)
+
+
 def random_carry(inner: HRMInner, batch_size: int) -> Latents:
     carry = inner.empty_carry(batch_size)
     generator = torch.Generator().manual_seed(1)
@@ -184,7 +193,7 @@ def test_outputs_and_gradients_equal_the_slow_twin(
     inner, examples = inner_of(model), make_examples()
     carry = random_carry(inner, 3)
 
-    new_carry, logits, q = inner(carry, examples)
+    new_carry, logits, q = step(model, carry, examples)
     some_loss(logits, torch.stack(q, dim=-1)).backward()
 
     state = {
@@ -219,7 +228,7 @@ def test_the_two_gradients_differ_where_there_are_several_updates(
     grads = []
     for gradient in GRADIENTS:
         model = make_model(gradient=gradient).train()
-        _, logits, _ = inner_of(model)(random_carry(inner_of(model), 3), make_examples())
+        _, logits, _ = step(model, random_carry(inner_of(model), 3), make_examples())
         logits.square().sum().backward()
         grads.append(inner_of(model).L_level.layers[0].mlp.down_proj.weight.grad)
     assert not torch.allclose(*grads, rtol=1e-2)
@@ -245,7 +254,7 @@ def test_the_graph_holds_the_last_updates_alone(
     gradient: str, updates_of_L: int, make_model: MakeModel, make_examples: MakeExamples
 ) -> None:
     model = make_model(gradient=gradient, L_cycles=3, L_layers=2, H_layers=3).train()
-    _, logits, _ = inner_of(model)(random_carry(inner_of(model), 3), make_examples())
+    _, logits, _ = step(model, random_carry(inner_of(model), 3), make_examples())
     assert norms_in_graph(logits) == 2 * (updates_of_L * 2 + 3)
 
 
@@ -262,7 +271,7 @@ def test_no_gradient_reaches_the_start_of_the_recursion(
     carry = random_carry(inner, 3)
     carry["z_H"].requires_grad_()
     carry["z_L"].requires_grad_()
-    _, logits, _ = inner(carry, make_examples())
+    _, logits, _ = step(model, carry, make_examples())
     logits.sum().backward()
     assert carry["z_H"].grad is None
     assert carry["z_L"].grad is None
@@ -312,11 +321,11 @@ def test_weights_set_between_two_steps_are_used(
 ) -> None:
     model, examples = make_model(forward_dtype="bfloat16").eval(), make_examples()
     carry = random_carry(inner_of(model), 3)
-    before = inner_of(model)(carry, examples)[1]
+    before = step(model, carry, examples)[1]
     with torch.no_grad():
         for parameter in inner_of(model).L_level.parameters():
             parameter.mul_(-2)
-    assert not torch.allclose(before, inner_of(model)(carry, examples)[1], atol=0.05)
+    assert not torch.allclose(before, step(model, carry, examples)[1], atol=0.05)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -326,8 +335,8 @@ def test_bfloat16_is_close_to_float32(
     outputs = []
     for dtype in ("float32", "bfloat16"):
         model = make_model(**VARIANTS[variant], forward_dtype=dtype).eval()
-        carry, logits, (q_halt, q_continue) = inner_of(model)(
-            random_carry(inner_of(model), 3), make_examples()
+        carry, logits, (q_halt, q_continue) = step(
+            model, random_carry(inner_of(model), 3), make_examples()
         )
         assert logits.dtype == carry["z_H"].dtype == carry["z_L"].dtype == getattr(torch, dtype)
         assert q_halt.dtype == q_continue.dtype == torch.float32
@@ -364,14 +373,14 @@ def test_without_puzzle_embedding_q_reads_the_first_cell(
     assert model.puzzle_embedding is None
     assert not any("puzzle_emb" in key for key in model.state_dict())
     inner = inner_of(model)
-    carry, _, (q_halt, q_continue) = inner(random_carry(inner, 3), examples)
+    carry, _, (q_halt, q_continue) = step(model, random_carry(inner, 3), examples)
     torch.testing.assert_close(
         torch.stack((q_halt, q_continue), -1), inner.q_head(carry["z_H"][:, 0])
     )
     # Nothing depends on who the puzzle is.
     other = examples | {"puzzle_identifiers": 5 - examples["puzzle_identifiers"]}
-    again = inner(random_carry(inner, 3), other)[1]
-    assert torch.equal(again, inner(random_carry(inner, 3), examples)[1])
+    again = step(model, random_carry(inner, 3), other)[1]
+    assert torch.equal(again, step(model, random_carry(inner, 3), examples)[1])
 
 
 def test_positions_matter_only_where_they_are_encoded(
@@ -382,8 +391,8 @@ def test_positions_matter_only_where_they_are_encoded(
         inner, examples = inner_of(model), make_examples()
         carry = inner.reset_carry(torch.ones(3, dtype=torch.bool), inner.empty_carry(3))
         reversed_examples = examples | {"inputs": examples["inputs"].flip(1)}
-        logits = inner(carry, examples)[1]
-        reversed_logits = inner(carry, reversed_examples)[1].flip(1)
+        logits = step(model, carry, examples)[1]
+        reversed_logits = step(model, carry, reversed_examples)[1].flip(1)
         assert torch.allclose(logits, reversed_logits, atol=1e-9) != matter, positions
 
 

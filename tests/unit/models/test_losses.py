@@ -7,12 +7,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.act import ACTCarry, ACTOutput, Examples, Exploration
+from models.act import ACTCarry, ACTOutput, Examples, Exploration, Predictions
+from models.config import ACTLossConfig, HeadsConfig
+from models.heads.token import Linear
 from models.losses import (
     COUNTED_METRICS,
     IGNORE_LABEL_ID,
     LOG_PROBS,
-    LOSS_METRICS,
     ACTLossHead,
     LossOutput,
     cross_entropy,
@@ -116,6 +117,8 @@ class Fixed(nn.Module):
     def __init__(self, carry: ACTCarry, output: ACTOutput) -> None:
         super().__init__()
         self.carry, self.output = carry, output
+        self.inner = nn.ModuleDict({"lm_head": Linear(1, 5)})
+        self.learns_continue = output.target_q_continue is not None
 
     def forward(
         self, carry: ACTCarry, offered: Examples, exploration: Exploration | None
@@ -133,7 +136,9 @@ def measure(
     q_continue: list[float] | None = None,
     target: list[float] | None = None,
     loss_type: str = "stablemax_cross_entropy",
+    **settings: Any,
 ) -> LossOutput:
+    """Measure outputs; `settings` are those of the loss, or the loss head itself (`head`)."""
     rows = len(labels)
     carry = ACTCarry(
         {"z_H": torch.zeros(rows, 1, 1), "z_L": torch.zeros(rows, 1, 1)},
@@ -141,13 +146,15 @@ def measure(
         torch.tensor(halted),
         {"labels": labels},
     )
-    output = ACTOutput(
-        logits,
-        torch.tensor(q_halt),
-        torch.tensor(q_continue or [0.0] * rows),
-        None if target is None else torch.tensor(target),
-    )
-    head: Any = ACTLossHead(Fixed(carry, output), loss_type)  # type: ignore[arg-type]
+    q = torch.tensor(q_halt), torch.tensor(q_continue or [0.0] * rows)
+    said = Predictions(logits, *q, further={}, balance=None)
+    output = ACTOutput(said, None if target is None else torch.tensor(target))
+    act: Any = Fixed(carry, output)
+    head: Any = settings.pop("head", None)
+    if head is None:
+        loss = ACTLossConfig.model_validate({"loss_type": loss_type} | settings)
+        head = ACTLossHead(act, loss, HeadsConfig())
+    head.model = act
     return head(carry, {}, None)
 
 
@@ -226,7 +233,6 @@ def test_losses_are_sums_over_all_rows(loss_type: str) -> None:
         assert output.metrics[name].item() == pytest.approx(sum(values), rel=1e-5), name
     whole = sum(lm) + 0.5 * (sum(q_halt) + sum(q_continue))
     assert output.loss.item() == pytest.approx(whole, rel=1e-5)
-    assert set(LOSS_METRICS) < set(output.metrics)
 
 
 def test_without_a_target_there_is_no_q_continue_loss() -> None:
@@ -271,3 +277,110 @@ def test_metrics_carry_no_graph() -> None:
     assert not any(value.requires_grad for value in output.metrics.values())
     assert not any(value.requires_grad for value in output.rows.values())
     assert all(value.shape == (6,) for value in output.rows.values())
+
+
+# Weights, limits, smoothing
+
+GIVEN: Any = {
+    "halted": HALTED,
+    "steps": STEPS,
+    "q_halt": Q_HALT,
+    "q_continue": Q_CONTINUE,
+    "target": TARGET,
+}
+NAMES = ("lm", "q_halt", "q_continue")
+
+
+def parts(output: LossOutput) -> list[Tensor]:
+    return [output.rows[f"{name}_loss"] for name in NAMES]
+
+
+def test_weights_are_those_of_the_configuration() -> None:
+    weights = {"lm": 2.0, "q_halt": 0.25, "q_continue": 0.0, "confidence": 9.0}
+    output = measure(LABELS, answering(PREDICTIONS), **GIVEN, weights=weights)
+    lm, q_halt, _ = (part.sum() for part in parts(output))
+    torch.testing.assert_close(output.loss, 2 * lm + 0.25 * q_halt)
+
+
+def test_a_limit_holds_the_loss_and_its_gradient() -> None:
+    logits = answering(PREDICTIONS).requires_grad_()
+    free = measure(LABELS, logits, **GIVEN)
+    limit = free.rows["lm_loss"].median().item()
+    output = measure(LABELS, logits, **GIVEN, clip={"lm": limit, "q_halt": 1.0})
+    lm, q_halt, q_continue = parts(output)
+    # What is reported is the loss without a limit.
+    assert torch.equal(lm, free.rows["lm_loss"])
+    held = lm.clamp_max(limit).sum() + 0.5 * (q_halt.clamp_max(1.0).sum() + q_continue.sum())
+    torch.testing.assert_close(output.loss, held)
+    (grad,) = torch.autograd.grad(output.loss, logits)
+    beyond = lm > limit
+    assert beyond.any()
+    assert not grad[beyond].any()
+    assert grad[(lm < limit) & (lm > 0)].flatten(1).any(-1).all()
+
+
+def test_uncertainty_weighs_by_what_is_learned() -> None:
+    logits = answering(PREDICTIONS)
+    output = measure(LABELS, logits, **GIVEN, weighting="uncertainty")
+    # It starts as fixed weights do.
+    torch.testing.assert_close(output.loss, measure(LABELS, logits, **GIVEN).loss)
+
+    config = ACTLossConfig.model_validate({"weighting": "uncertainty"})
+    act: Any = Fixed(output.carry, output.output)
+    head = ACTLossHead(act, config, HeadsConfig())
+    assert set(head.log_variances) == set(NAMES)
+    learned = {"lm": 0.7, "q_halt": -0.3, "q_continue": 2.0}
+    with torch.no_grad():
+        for name, value in learned.items():
+            head.log_variances[name].fill_(value)
+    output = measure(LABELS, logits, **GIVEN, head=head)
+    whole = 0.0
+    for name, part in zip(NAMES, parts(output), strict=True):
+        s, weight = learned[name], 1.0 if name == "lm" else 0.5
+        whole += weight * sum(math.exp(-s) * value + s for value in part.tolist())
+    assert output.loss.item() == pytest.approx(whole, rel=1e-5)
+
+
+def test_the_learned_log_variance_approaches_the_log_of_the_loss() -> None:
+    logits = answering(PREDICTIONS)
+    config = ACTLossConfig.model_validate({"weighting": "uncertainty"})
+    output = measure(LABELS, logits, **GIVEN)
+    act: Any = Fixed(output.carry, output.output)
+    head = ACTLossHead(act, config, HeadsConfig())
+    optimizer = torch.optim.Adam(head.log_variances.parameters(), lr=0.05)
+    for _ in range(300):
+        optimizer.zero_grad()
+        measure(LABELS, logits, **GIVEN, head=head).loss.backward()
+        optimizer.step()
+    for name, part in zip(NAMES, parts(output), strict=True):
+        assert head.log_variances[name].item() == pytest.approx(part.mean().log().item(), abs=0.01)
+
+
+@pytest.mark.parametrize("loss_type", LOG_PROBS)
+def test_label_smoothing_equals_its_definition(loss_type: str) -> None:
+    logits, smoothing = answering(PREDICTIONS).double(), 0.2
+    losses = cross_entropy(logits, LABELS, LOG_PROBS[loss_type], smoothing)
+    logs = LOG_PROBS[loss_type](logits)
+    for b, row in enumerate(LABELS.tolist()):
+        for s, label in enumerate(row):
+            target = torch.full((5,), smoothing / 5, dtype=torch.float64)
+            target[label if label != NONE else 0] += 1 - smoothing
+            expected = 0.0 if label == NONE else -(target * logs[b, s]).sum().item()
+            assert losses[b, s].item() == pytest.approx(expected, rel=1e-9)
+    output = measure(
+        LABELS, logits.float(), **GIVEN, loss_type=loss_type, label_smoothing=smoothing
+    )
+    divisor = (LABELS != NONE).sum(-1).clamp_min(1)
+    means = losses.sum(-1) / divisor
+    torch.testing.assert_close(output.rows["lm_loss"].double(), means, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss_type", LOG_PROBS)
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_the_gradient_of_the_cross_entropy(loss_type: str, smoothing: float) -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(2, 4, 5, dtype=torch.float64, requires_grad=True)
+    labels = LABELS[1:3]
+    assert torch.autograd.gradcheck(
+        lambda x: cross_entropy(x, labels, LOG_PROBS[loss_type], smoothing), logits
+    )

@@ -97,8 +97,9 @@ def test_outputs_and_gradients_are_those_of_the_schedule(
             logits = inner.lm_head(answer)[:, inner.num_prefix :]
             q = inner.q_head(answer[:, 0])
         else:
-            _, logits, (halt, proceed) = inner(carry, examples)
-            q = torch.stack((halt, proceed), dim=-1)
+            said = model.model.read(inner(carry, examples)[1], examples)
+            logits = said.logits
+            q = torch.stack((said.q_halt_logits, said.q_continue_logits), dim=-1)
         (logits.sin().sum() + q.double().sin().sum()).backward()
         grads = [parameter.grad.clone() for parameter in inner.parameters()]
         results.append([logits.detach(), q.detach().double(), *grads])

@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from dataset.common import DatasetError
+from models.config import FURTHER_HEADS, ACTLossConfig, HeadsConfig
 from training.composition import CONFIG_DIR, compose_config, load_config, run_entry_point
 from training.config import TrainConfig, setting_paths
 from training.errors import CheckpointError, ConfigError, NonFiniteError, Preempted
@@ -73,10 +74,13 @@ def test_the_default_architecture_is_the_published_one(defaults: TrainConfig) ->
         "no_ACT_continue": False,
         "gradient": "last_step",
         "attention": "auto",
-        "loss": {"name": "act", "loss_type": "stablemax_cross_entropy"},
     }
     values = defaults.arch.model_dump()
     assert {key: values[key] for key in expected} == expected
+    assert defaults.arch.loss == ACTLossConfig()
+    assert defaults.arch.loss.loss_type == "stablemax_cross_entropy"
+    assert defaults.arch.heads == HeadsConfig()
+    assert (defaults.arch.heads.lm.name, defaults.arch.heads.fields) == ("linear", {})
 
 
 def test_the_default_optimizer_decays_everything_alike(defaults: TrainConfig) -> None:
@@ -87,6 +91,7 @@ def test_the_default_optimizer_decays_everything_alike(defaults: TrainConfig) ->
         "lr": None,
         "weight_decay": None,
         "max_grad_norm": None,
+        "optional": False,
     }
     assert (defaults.logger.name, defaults.logger.mode) == ("wandb", "auto")
 
@@ -156,8 +161,11 @@ def test_the_loss_group_keeps_the_published_path() -> None:
 
 def test_one_group_of_parameters_can_be_changed_alone() -> None:
     groups = configure("optimizer=grouped", "optimizer.groups.q_head.lr=5e-4").optimizer.groups
-    assert list(groups) == ["lm_head", "q_head", "embeddings", "trunk", "biases"]
-    assert [group.lr for group in groups.values()] == [None, 5e-4, None, None, None]
+    further = [f"{name}_head" for name in FURTHER_HEADS]
+    others = ["embeddings", "trunk", "biases"]
+    assert list(groups) == ["lm_head", "q_head", *further, *others]
+    assert {name for name, group in groups.items() if group.lr is not None} == {"q_head"}
+    assert groups["q_head"].lr == 5e-4
 
 
 def choices(group: str) -> list[str]:

@@ -146,11 +146,19 @@ def test_hrm_with_the_ideas_of_trm_is_written_as_trm(tmp_path: Path) -> None:
     [
         {"name": "hrm", "gradient": "last_cycle"},
         {"name": "hrm", "shared_levels": True},
+        {"name": "hrm", "heads": {"lm": {"name": "tied"}}},
+        {"name": "trm", "heads": {"confidence": {}}},
+        {"name": "trm", "loss": {"weights": {"q_halt": 1.0}}},
+        {"name": "trm", "loss": {"weighting": "uncertainty"}},
     ],
 )
 def test_what_no_published_class_computes_is_refused(tmp_path: Path, arch: dict[str, Any]) -> None:
     trained = own_run(tmp_path / "own", arch)
-    with pytest.raises(ConfigError, match="no published architecture"):
+    told = "no published architecture"
+    for part in ("heads", "loss"):
+        for key in arch.get(part, {}):
+            told = rf"no published class.*arch\.{part}\.{key}"
+    with pytest.raises(ConfigError, match=told):
         to_published(trained, tmp_path / "published")
     assert not (tmp_path / "published").exists()
 

@@ -1,0 +1,1 @@
+"""What a model predicts from the answer of its trunk: tokens, Q values and more."""

@@ -1,0 +1,436 @@
+"""Token heads: from the trunk's answer [B, S, D] to logits [B, S, V].
+
+`OutputHead` puts blocks (a norm, dropout) in front of a projection; the projections differ in how
+they build the V outputs: a matrix of their own or the token embedding's, two thin matrices,
+experts, a change of weights for each puzzle, clusters of tokens. Weights are float32 and cast to
+the input's dtype in forward.
+
+Shape letters: B batch, S cells, D hidden width, V vocabulary, K tokens of a subset, R rank,
+E experts, C clusters.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.layers import CastedLinear, trunc_normal_
+
+
+class Projection(nn.Module):
+    """Maps [B, S, D] to V outputs; a subclass overrides what it does better than the default.
+
+    Attributes:
+        normalized: whether the outputs are log-probabilities already.
+        needs_puzzle: whether `puzzle` must be given.
+    """
+
+    normalized = False
+    needs_puzzle = False
+
+    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        """Return logits [B, S, V]; `puzzle` holds the puzzle embedding's rows, [B, N]."""
+        raise NotImplementedError
+
+    def score(self, hidden: Tensor, tokens: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        """Return the logits of the tokens int64 [K] alone, [B, S, K]."""
+        return self(hidden, puzzle)[..., tokens]
+
+    def with_balance(
+        self, hidden: Tensor, puzzle: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return logits and, where the projection wants one, a balance loss float32 [B]."""
+        return self(hidden, puzzle), None
+
+
+class Linear(Projection):
+    """A matrix [V, D] of its own, std 1/sqrt(D), and an optional bias."""
+
+    def __init__(self, embed_dim: int, vocab_size: int, bias: bool = False) -> None:
+        super().__init__()
+        plain = CastedLinear(embed_dim, vocab_size, bias)
+        self.weight, self.bias = plain.weight, plain.bias
+
+    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        """Return logits [B, S, V]."""
+        return _affine(hidden, self.weight, self.bias)
+
+    def score(self, hidden: Tensor, tokens: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        """Multiply by the rows of these tokens only."""
+        return _affine(hidden, self.weight[tokens], _rows(self.bias, tokens))
+
+
+class Tied(Projection):
+    """The token embedding's own matrix [V, D]: one tensor, used at both ends.
+
+    The embedding keeps it; here it is only referred to, so that a state dict holds it once and a
+    loaded model is tied as well.
+    """
+
+    def __init__(self, embedding: nn.Module | nn.Parameter, bias: bool = False) -> None:
+        super().__init__()
+        # A tuple, because an attribute would be registered a second time.
+        self._source = (embedding,)
+        vocab_size = self.weight.shape[0]
+        self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
+
+    @property
+    def weight(self) -> Tensor:
+        """The shared matrix [V, D]."""
+        (source,) = self._source
+        if isinstance(source, nn.Module):
+            name = "embedding_weight" if hasattr(source, "embedding_weight") else "weight"
+            return cast(Tensor, getattr(source, name))
+        return source
+
+    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        """Return logits [B, S, V]."""
+        return _affine(hidden, self.weight, self.bias)
+
+    def score(self, hidden: Tensor, tokens: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        """Multiply by the rows of these tokens only."""
+        return _affine(hidden, self.weight[tokens], _rows(self.bias, tokens))
+
+
+class Factorized(Projection):
+    """Two matrices of rank R, [R, D] and [V, R], in place of one."""
+
+    def __init__(self, embed_dim: int, vocab_size: int, rank: int, bias: bool = False) -> None:
+        super().__init__()
+        self.down = CastedLinear(embed_dim, rank)
+        self.up = CastedLinear(rank, vocab_size, bias)
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix [V, D] that both amount to."""
+        return self.up.weight @ self.down.weight
+
+    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        """Return logits [B, S, V]."""
+        return self.up(self.down(hidden))
+
+    def score(self, hidden: Tensor, tokens: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        """Multiply the narrow state by the rows of these tokens only."""
+        return _affine(self.down(hidden), self.up.weight[tokens], _rows(self.up.bias, tokens))
+
+
+class PuzzleAdapted(Projection):
+    """A matrix W of its own and a change of rank R that the puzzle embedding p steers.
+
+    W(p) = W + U diag(1 + M p) A, with A [R, D], U [V, R] and M [R, N]. U starts at 0, so that the
+    head starts as W; the 1 lets U learn before the puzzle embedding, which starts at 0, says
+    anything.
+    """
+
+    needs_puzzle = True
+
+    def __init__(
+        self, embed_dim: int, vocab_size: int, puzzle_dim: int, rank: int, bias: bool = False
+    ) -> None:
+        super().__init__()
+        self.base = Linear(embed_dim, vocab_size, bias)
+        self.down = CastedLinear(embed_dim, rank)
+        self.up = CastedLinear(rank, vocab_size)
+        self.steer = CastedLinear(puzzle_dim, rank)
+        with torch.no_grad():
+            self.up.weight.zero_()
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix W [V, D] that all puzzles share."""
+        return self.base.weight
+
+    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        """Return logits [B, S, V]."""
+        return self.base(hidden) + self.up(self._steered(hidden, puzzle))
+
+    def score(self, hidden: Tensor, tokens: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        """Multiply by the rows of these tokens only."""
+        change = _affine(self._steered(hidden, puzzle), self.up.weight[tokens], None)
+        return self.base.score(hidden, tokens) + change
+
+    def _steered(self, hidden: Tensor, puzzle: Tensor | None) -> Tensor:
+        if puzzle is None:
+            raise ValueError("a token head adapted to the puzzle needs the puzzle embedding's rows")
+        return self.down(hidden) * (1 + self.steer(puzzle.to(hidden.dtype))).unsqueeze(1)
+
+
+class MixtureOfExperts(Projection):
+    """E matrices [V, D]; a router weighs their logits cell by cell.
+
+    Of the E weights, a softmax, the `top_k` largest are kept and brought back to sum 1. The balance
+    loss is that of Switch transformers (arXiv:2101.03961, 2.2), E * sum_e f_e P_e for each row: f_e
+    the share of its cells whose first choice is e, P_e the mean weight of e; 1 when balanced.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        vocab_size: int,
+        num_experts: int,
+        top_k: int | None = None,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        self.top_k = top_k
+        self.router = CastedLinear(embed_dim, num_experts)
+        experts = torch.empty(num_experts, vocab_size, embed_dim)
+        self.experts = nn.Parameter(trunc_normal_(experts, std=embed_dim**-0.5))
+        self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
+
+    @property
+    def weight(self) -> Tensor:
+        """The experts' matrices [E, V, D]."""
+        return self.experts
+
+    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        """Return logits [B, S, V]."""
+        return self._mix(hidden, self._kept(self._weights(hidden)), self.experts, self.bias)
+
+    def score(self, hidden: Tensor, tokens: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        """Multiply by the experts' rows of these tokens only."""
+        kept = self._kept(self._weights(hidden))
+        return self._mix(hidden, kept, self.experts[:, tokens], _rows(self.bias, tokens))
+
+    def with_balance(
+        self, hidden: Tensor, puzzle: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return logits and the balance loss."""
+        weights = self._weights(hidden)
+        num_experts = weights.shape[-1]
+        first = F.one_hot(weights.argmax(-1), num_experts).to(weights.dtype)
+        balance = num_experts * (first.mean(-2) * weights.mean(-2)).sum(-1)
+        return self._mix(hidden, self._kept(weights), self.experts, self.bias), balance
+
+    def _weights(self, hidden: Tensor) -> Tensor:
+        scores = self.router(hidden)
+        return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+
+    def _kept(self, weights: Tensor) -> Tensor:
+        if self.top_k is None or self.top_k >= weights.shape[-1]:
+            return weights
+        values, chosen = weights.topk(self.top_k, dim=-1)
+        kept = torch.zeros_like(weights).scatter(-1, chosen, values)
+        return kept / kept.sum(-1, keepdim=True)
+
+    @staticmethod
+    def _mix(hidden: Tensor, weights: Tensor, experts: Tensor, bias: Tensor | None) -> Tensor:
+        logits = torch.einsum("...d,evd->...ev", hidden, experts.to(hidden.dtype))
+        mixed = torch.einsum("...ev,...e->...v", logits, weights.to(hidden.dtype))
+        return mixed if bias is None else mixed + bias.to(hidden.dtype)
+
+
+class Hierarchical(Projection):
+    """First a cluster, then a token in it: log p(v) = log p(c(v)) + log p(v | c(v)).
+
+    Tokens are cut into C clusters of equal size by their number (the last one may be smaller). A
+    token's score needs the C cluster outputs and those of its own cluster alone.
+    """
+
+    normalized = True
+
+    def __init__(self, embed_dim: int, vocab_size: int, num_clusters: int) -> None:
+        super().__init__()
+        if not 1 <= num_clusters <= vocab_size:
+            raise ValueError(f"num_clusters is {num_clusters}, expected 1 to {vocab_size}")
+        self.cluster_size = -(-vocab_size // num_clusters)
+        # Equal cuts may need fewer clusters than asked for.
+        self.num_clusters = -(-vocab_size // self.cluster_size)
+        self.vocab_size = vocab_size
+        self.coarse = CastedLinear(embed_dim, self.num_clusters, bias=True)
+        self.fine = CastedLinear(embed_dim, vocab_size, bias=True)
+
+    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        """Return log-probabilities [B, S, V], float32 (float64 stays)."""
+        coarse = _wide(self.coarse(hidden)).log_softmax(-1)
+        fine = _wide(self.fine(hidden))
+        padding = self.num_clusters * self.cluster_size - self.vocab_size
+        padded = F.pad(fine, (0, padding), value=-math.inf)
+        clusters = padded.unflatten(-1, (self.num_clusters, self.cluster_size)).log_softmax(-1)
+        return (clusters + coarse.unsqueeze(-1)).flatten(-2)[..., : self.vocab_size]
+
+    def score(self, hidden: Tensor, tokens: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        """Compute the clusters that these tokens lie in, and no other."""
+        coarse = _wide(self.coarse(hidden)).log_softmax(-1)
+        scores = hidden.new_empty((*hidden.shape[:-1], len(tokens)), dtype=coarse.dtype)
+        assert self.fine.bias is not None
+        for cluster in torch.unique(tokens // self.cluster_size).tolist():
+            begin = cluster * self.cluster_size
+            end = min(begin + self.cluster_size, self.vocab_size)
+            members = _affine(hidden, self.fine.weight[begin:end], self.fine.bias[begin:end])
+            inside = _wide(members).log_softmax(-1) + coarse[..., cluster, None]
+            mine = (tokens // self.cluster_size) == cluster
+            scores[..., mine] = inside[..., tokens[mine] - begin]
+        return scores
+
+
+class Adaptive(Projection):
+    """Adaptive softmax (arXiv:1609.04309): frequent tokens first, rare ones in ever thinner tails.
+
+    torch's `AdaptiveLogSoftmaxWithLoss`, in float32; tokens count as sorted by falling frequency.
+
+    Args:
+        cutoffs: first tokens of the tails, ascending, each below `vocab_size`.
+        div_value: each tail's width is that of the one before, divided by this.
+    """
+
+    normalized = True
+
+    def __init__(
+        self, embed_dim: int, vocab_size: int, cutoffs: Sequence[int], div_value: float = 4.0
+    ) -> None:
+        super().__init__()
+        self.softmax = nn.AdaptiveLogSoftmaxWithLoss(
+            embed_dim, vocab_size, list(cutoffs), div_value=div_value
+        )
+
+    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        """Return log-probabilities [B, S, V], float32 (float64 where the weights are)."""
+        rows = hidden.reshape(-1, hidden.shape[-1]).to(self.softmax.head.weight.dtype)
+        return self.softmax.log_prob(rows).view(*hidden.shape[:-1], -1)
+
+    def score(self, hidden: Tensor, tokens: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        """Compute the tails that these tokens lie in, and no other."""
+        wide = hidden.to(self.softmax.head.weight.dtype)
+        head = self.softmax.head(wide).log_softmax(-1)
+        shortlist = self.softmax.shortlist_size
+        scores = hidden.new_empty((*hidden.shape[:-1], len(tokens)), dtype=head.dtype)
+        common = tokens < shortlist
+        scores[..., common] = head[..., tokens[common]]
+        for i, tail in enumerate(self.softmax.tail):
+            begin, end = self.softmax.cutoffs[i : i + 2]
+            mine = (tokens >= begin) & (tokens < end)
+            if mine.any():
+                inside = tail(wide).log_softmax(-1) + head[..., shortlist + i, None]
+                scores[..., mine] = inside[..., tokens[mine] - begin]
+        return scores
+
+
+class RMSNorm(nn.Module):
+    """RMS norm over D with a learned scale, in float32 (float64 stays)."""
+
+    def __init__(self, embed_dim: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(embed_dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [..., D] to the same shape and dtype."""
+        wide = _wide(x)
+        return F.rms_norm(wide, wide.shape[-1:], self.weight.to(wide.dtype), self.eps).to(x.dtype)
+
+
+class LayerNorm(nn.LayerNorm):
+    """Layer norm over D with learned scale and shift, in float32 (float64 stays)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Map [..., D] to the same shape and dtype."""
+        wide = _wide(input)
+        weight, bias = self.weight.to(wide.dtype), self.bias.to(wide.dtype)
+        return F.layer_norm(wide, self.normalized_shape, weight, bias, self.eps).to(input.dtype)
+
+
+class OutputHead(nn.Module):
+    """Blocks, then a projection: [B, S, D] to [B, S, V].
+
+    Args:
+        embed_dim: D. vocab_size: V.
+        bias: add a learned bias to the logits.
+        tied_embedding: the token embedding, a module or its parameter [V, D], frozen or not.
+        tie_weights: project with the embedding's own matrix; false starts from a copy of it.
+        norm: module in front of the projection; None is a LayerNorm.
+        use_norm: false leaves the norm out.
+    Raises:
+        ValueError: the embedding is not [V, D], or a norm is given that is not to be used.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        vocab_size: int,
+        bias: bool = False,
+        tied_embedding: nn.Module | nn.Parameter | None = None,
+        tie_weights: bool = True,
+        norm: nn.Module | None = None,
+        use_norm: bool = True,
+    ) -> None:
+        super().__init__()
+        if norm is not None and not use_norm:
+            raise ValueError("a norm is given, and use_norm=False leaves it out")
+        blocks = [norm or LayerNorm(embed_dim)] if use_norm else []
+        self.blocks = nn.Sequential(*blocks)
+        self.projection: Projection = Linear(embed_dim, vocab_size, bias)
+        if tied_embedding is not None:
+            tied = Tied(tied_embedding, bias)
+            if tied.weight.shape != (vocab_size, embed_dim):
+                raise ValueError(
+                    f"the tied embedding has shape {tuple(tied.weight.shape)}, expected "
+                    f"{(vocab_size, embed_dim)}"
+                )
+            if tie_weights:
+                self.projection = tied
+            else:
+                with torch.no_grad():
+                    cast(Tensor, self.projection.weight).copy_(tied.weight)
+
+    @staticmethod
+    def of(projection: Projection, blocks: Sequence[nn.Module]) -> "OutputHead":
+        """Build a head of any projection behind any blocks."""
+        head = OutputHead.__new__(OutputHead)
+        nn.Module.__init__(head)
+        head.blocks = nn.Sequential(*blocks)
+        head.projection = projection
+        return head
+
+    @property
+    def weight(self) -> Tensor:
+        """The projection's matrix, [V, D] unless it has several."""
+        return cast(Tensor, self.projection.weight)
+
+    @property
+    def normalized(self) -> bool:
+        """Whether the logits are log-probabilities already."""
+        return self.projection.normalized
+
+    def forward(
+        self, hidden: Tensor, puzzle: Tensor | None = None, *, positions: Tensor | None = None
+    ) -> Tensor:
+        """Return logits [B, S, V], or of the cells `positions` (int64 [Q]) alone, [B, Q, V]."""
+        return self.projection(self._prepared(hidden, positions), puzzle)
+
+    def score(
+        self,
+        hidden: Tensor,
+        tokens: Tensor,
+        puzzle: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """Return the logits of `tokens` (int64 [K]) without the rest of the vocabulary."""
+        return self.projection.score(self._prepared(hidden, positions), tokens, puzzle)
+
+    def with_balance(
+        self, hidden: Tensor, puzzle: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return logits and the projection's balance loss float32 [B], if it has one."""
+        return self.projection.with_balance(self._prepared(hidden, None), puzzle)
+
+    def _prepared(self, hidden: Tensor, positions: Tensor | None) -> Tensor:
+        return self.blocks(hidden if positions is None else hidden[:, positions])
+
+
+def _affine(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(
+        hidden, weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
+    )
+
+
+def _rows(bias: Tensor | None, tokens: Tensor) -> Tensor | None:
+    return None if bias is None else bias[tokens]
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()

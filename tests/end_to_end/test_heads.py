@@ -1,0 +1,150 @@
+"""Heads and losses by name: every choice composes, trains and owns its parameters."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dataset.common import DatasetError
+from models.config import DataFacts
+from models.registry import build_model
+from training.composition import CONFIG_DIR, load_config
+from training.config import TrainConfig
+from training.errors import ConfigError
+from training.optim import groups_of
+
+HEADS = sorted(path.stem for path in (CONFIG_DIR / "heads").glob("*.yaml"))
+NEEDS_SOFTMAX = ("adaptive", "hierarchical")
+NEEDS_FIELD = {"action": "actions", "pixel": "pixels", "sage": "actions"}
+FACTS = DataFacts(6, 16, 3, fields={"actions": (5, 0), "pixels": (256, 3)})
+
+Train = Callable[[Sequence[str]], None]
+
+
+def with_loss(name: str) -> list[str]:
+    return [f"heads={name}", *(["loss=act_softmax"] if name in NEEDS_SOFTMAX else [])]
+
+
+def configure(*settings: str) -> TrainConfig:
+    return load_config(TrainConfig, "cfg_pretrain", settings)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_every_head_trains_from_its_file_alone(
+    name: str, train: Train, tiny_settings: list[str], files_of: Any, tmp_path: Path
+) -> None:
+    settings = [*tiny_settings, *with_loss(name), "max_steps=3"]
+    if name in NEEDS_FIELD:
+        with pytest.raises(DatasetError, match=f"field '{NEEDS_FIELD[name]}'.*dataset/build_"):
+            train(settings)
+        return
+    train(settings)
+    files = files_of(tmp_path / "run")
+    records = files.train_records
+    assert [record["step"] for record in records] == [1, 2, 3]
+    heads = configure(*settings).arch.heads
+    losses = ["lm", *(["q_halt"] if heads.q else [])]
+    losses += [name for name in ("confidence", "attention", "halt") if getattr(heads, name)]
+    losses += ["balance"] if heads.lm.name == "moe" else []
+    assert all(f"train/{loss}_loss" in records[0] for loss in losses)
+
+
+@pytest.mark.parametrize("weighting", ["fixed", "uncertainty"])
+@pytest.mark.parametrize("name", HEADS)
+def test_grouped_owns_every_parameter_of_every_head(name: str, weighting: str) -> None:
+    settings = ["optimizer=grouped", f"arch.loss.weighting={weighting}", *with_loss(name)]
+    small = ["arch.hidden_size=16", "arch.num_heads=2", "arch.H_layers=1", "arch.L_layers=1"]
+    config = configure("data_path=x", *settings, *small)
+    model = build_model(config.arch, FACTS)
+    groups = {group.name: group.params for group in groups_of(model, config)}
+    owned = [key for params in groups.values() for key in params]
+    assert sorted(owned) == sorted(key for key, _ in model.named_parameters())
+    without_decay = {*groups["embeddings"], *groups.get("biases", {})}
+    for key, parameter in model.named_parameters():
+        if parameter.ndim < 2:
+            assert key in without_decay, key
+        assert (".lm_head." in key and parameter.ndim >= 2) == (key in groups.get("lm_head", {}))
+
+
+@pytest.mark.parametrize("name", ["action", "pixel", "sage"])
+def test_heads_with_fields_learn_from_examples_that_have_them(name: str) -> None:
+    small = ["arch.hidden_size=32", "arch.num_heads=2", "arch.H_layers=1", "arch.L_layers=1"]
+    config = configure("data_path=x", f"heads={name}", *small, "arch.forward_dtype=float32")
+    torch.manual_seed(0)
+    model = build_model(config.arch, FACTS).train()
+    model.prepare(4)
+    cells = torch.randint(2, 6, (4, 16), dtype=torch.int32)
+    examples = {
+        "inputs": cells,
+        "labels": cells,
+        "puzzle_identifiers": torch.zeros(4, dtype=torch.int32),
+        "actions": cells % 5,
+        "pixels": (cells * 40).unsqueeze(-1).expand(-1, -1, 3).contiguous(),
+    }
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    carry, losses = model.initial_carry(examples), []
+    for _ in range(8):
+        output = model(carry, examples)
+        carry = output.carry
+        optimizer.zero_grad()
+        (output.loss / 4).backward()
+        optimizer.step()
+        losses.append(output.loss.item())
+    assert losses[-1] < losses[0]
+    assert tuple(output.metrics) == model.metric_names
+
+
+def test_an_evaluation_reports_every_head(
+    train: Train, tiny_settings: list[str], files_of: Any, tmp_path: Path
+) -> None:
+    train([*tiny_settings, "heads=enhanced", "epochs=4"])
+    (record,) = files_of(tmp_path / "run").eval_records
+    reported = {name.removeprefix("eval/") for name in record}
+    assert {"confidence_accuracy", "confidence_calibration_error"} <= reported
+    assert {"attention_precision", "attention_loss", "confidence_loss"} <= reported
+    assert 0 <= record["eval/confidence_calibration_error"] <= 1
+    assert not any("gap" in name for name in reported)
+    assert not any(
+        "gap" in name for record in files_of(tmp_path / "run").records for name in record
+    )
+
+
+@pytest.mark.parametrize("name", NEEDS_SOFTMAX)
+def test_a_head_that_needs_another_loss_says_so(name: str) -> None:
+    with pytest.raises(ConfigError, match="loss=act_softmax"):
+        configure("data_path=x", f"heads={name}")
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("arch.heads.lm.cutoffs=[6]", "arch.heads.lm.cutoffs=[6]"),
+        ("arch.heads.lm.cutoffs=[2,9]", "6 tokens only"),
+    ],
+)
+def test_cutoffs_beyond_the_vocabulary_are_refused(
+    setting: str, told: str, train: Train, tiny_settings: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        train([*tiny_settings, *with_loss("adaptive"), setting])
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("+arch.heads.lm.rank=3", "arch.heads.lm.name=linear has no such setting"),
+        ("arch.heads.lm.name=linaer", "accepted: linear, tied"),
+        ("+arch.heads.lm.bais=true", "arch.heads.lm.bias"),
+        ("arch.loss.weights.lm=-1", "arch.loss.weights.lm=-1"),
+        ("arch.loss.clip.lm=0", "arch.loss.clip.lm=0"),
+        ("arch.loss.weighting=learned", "'uncertainty'"),
+        ("heads=standrad", "standard"),
+    ],
+)
+def test_mistakes_are_named(setting: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        configure("data_path=x", setting)
+    assert told in str(caught.value)
