@@ -40,7 +40,6 @@ def main(overrides: list[str]) -> None:
     dataset = open_dataset(config, trained)
     source = str(dataset.split_dirs[0])
     trained.require_fit(facts_of(dataset), source)
-    require_heads(trained.run.arch.heads, facts_of(dataset), source)
     asked = config.evaluators
     evaluators = build_evaluators(
         trained.run.active_evaluators if asked is None else asked, dataset
@@ -161,7 +160,14 @@ def open_dataset(config: EvalConfig, trained: TrainedModel) -> PuzzleDataset:
     try:
         for folder in folders:
             require_folder(folder, trained.run.data)
-        return PuzzleDataset(folders, config.split, numbered_as=trained.run.data_folders("train"))
+        heads = trained.run.arch.heads
+        require_heads(heads, folders, config.split)
+        return PuzzleDataset(
+            folders,
+            config.split,
+            fields=list(heads.fields.values()),
+            numbered_as=trained.run.data_folders("train"),
+        )
     except DatasetError as error:
         hint = "" if config.data_folders else " (the run's own; data_path=FOLDER names another)"
         raise DatasetError(f"{error}{hint}") from None

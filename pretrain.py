@@ -19,7 +19,7 @@ from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
 from training.checkpoint import MODEL, Checkpoint
 from training.composition import load_config, run_entry_point
 from training.config import TrainConfig
-from training.data import facts_of, open_data, require_batches, require_heads
+from training.data import facts_of, open_data, require_batches
 from training.errors import ConfigError
 from training.run_dir import (
     find_checkpoint,
@@ -39,9 +39,6 @@ def main(overrides: list[str]) -> None:
     config.check_world_size(world_size)
     train_set, test_set = open_data(config, check_values=rank == 0, warn=warn)
     require_batches(config, train_set)
-    for dataset in (train_set, test_set):
-        if dataset is not None:
-            require_heads(config.arch.heads, facts_of(dataset), str(dataset.split_dirs[0]))
     evaluators = {}
     if test_set is not None:
         evaluators = build_evaluators(

@@ -1,9 +1,10 @@
 """Open the data sets of a run, before torch is loaded."""
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dataset.common import DatasetError
+from dataset.common import DatasetError, PuzzleDatasetMetadata, load_metadata
 from models.config import DataFacts, HeadsConfig
 from puzzle_dataset import PuzzleDataset, TrainBatches
 from training.config import DataConfig, TrainConfig
@@ -25,19 +26,28 @@ def open_data(
     Args:
         check_values: also read every token; ranks beside one that does so need not.
     Raises:
+        ConfigError: a setting of a head does not fit the data.
         DatasetError: names the folder or file at fault, and how to build a set that is known by
             name.
     """
+    heads = config.arch.heads
     for path in [*config.train_paths, *config.test_paths]:
         require_folder(path, config.data)
-    train_set = PuzzleDataset(config.train_paths, "train", check_values=check_values)
+    require_heads(heads, config.train_paths, "train")
+    fields = list(heads.fields.values())
+    train_set = PuzzleDataset(config.train_paths, "train", fields=fields, check_values=check_values)
     if not any((Path(path) / "test").exists() for path in config.test_paths):
         warn(f"{', '.join(config.test_paths)}: there is no test split, so nothing is evaluated")
         return train_set, None
+    require_heads(heads, config.test_paths, "test")
     test_set = PuzzleDataset(
-        config.test_paths, "test", check_values=check_values, numbered_as=config.train_paths
+        config.test_paths,
+        "test",
+        fields=fields,
+        check_values=check_values,
+        numbered_as=config.train_paths,
     )
-    for fact in ("vocab_size", "seq_len"):
+    for fact in ("vocab_size", "seq_len", *(["fields"] if fields else [])):
         of_train, of_test = getattr(train_set.metadata, fact), getattr(test_set.metadata, fact)
         if of_train != of_test:
             raise DatasetError(
@@ -72,13 +82,18 @@ def require_batches(config: TrainConfig, train_set: PuzzleDataset) -> None:
         )
 
 
-def require_heads(heads: HeadsConfig, facts: DataFacts, source: str) -> None:
-    """Check what the heads need of a data set; `source` names it.
+def require_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> None:
+    """Check what the heads need of data sets, before these are opened.
 
     Raises:
         ConfigError: a setting of the token head does not fit the vocabulary.
-        DatasetError: a head needs a field that the data set does not declare.
+        DatasetError: a head needs a field that a data set does not declare.
     """
+    for folder in folders:
+        _require_heads(heads, _facts_in(load_metadata(Path(folder) / split)), folder)
+
+
+def _require_heads(heads: HeadsConfig, facts: DataFacts, source: str) -> None:
     lm, V = heads.lm, facts.vocab_size
     if lm.name == "adaptive" and lm.cutoffs and lm.cutoffs[-1] >= V:
         raise ConfigError(f"arch.heads.lm.cutoffs={lm.cutoffs}: {source} has {V} tokens only")
@@ -108,10 +123,18 @@ def require_folder(path: str, known: DataConfig | None) -> None:
 
 
 def facts_of(dataset: PuzzleDataset) -> DataFacts:
-    """Return what a model must know of a data set."""
-    metadata = dataset.metadata
+    """Return what a model must know of a data set; of its fields, those that are read."""
+    facts = _facts_in(dataset.metadata)
+    read = {name: facts.fields[name] for name in dataset.fields}
+    return dataclasses.replace(facts, fields=read)
+
+
+def _facts_in(metadata: PuzzleDatasetMetadata) -> DataFacts:
     return DataFacts(
         vocab_size=metadata.vocab_size,
         seq_len=metadata.seq_len,
         num_puzzle_identifiers=metadata.num_puzzle_identifiers,
+        fields={
+            name: (field.num_classes, field.channels) for name, field in metadata.fields.items()
+        },
     )
