@@ -45,9 +45,9 @@ HALF = 0.5
 # Share of (right row, wrong row) pairs that q_halt ranks rightly. Chance is 0.5, and a Q head that
 # learns is soon above 0.7. Judged when two standard errors do not reach from one to the other.
 CHANCE_AUC = 0.6
-# Ten times the rest decides the direction of the trunk's update alone.
+# A head with ten times the gradient of the token head decides the trunk's direction alone. The
+# other way round is no fault: tokens are the task, and Q starts with no gradient at the trunk.
 OUTWEIGHS = 10.0
-# The token head is the task: it may outweigh all others, and does while Q starts at weight 0.
 TASK_HEAD = "lm"
 
 LogProbs = Callable[[Tensor], Tensor]
@@ -487,18 +487,18 @@ def _ignores_correctness(seen: _Seen, numbers: Mapping[str, float], q: _QSums | 
 
 
 def _outweighs(seen: _Seen, numbers: Mapping[str, float], q: _QSums | None) -> str | None:
+    others = {name: norm for name, norm in seen.heads.items() if name != TASK_HEAD}
     # Where most rows are right, the token head has little left to say, and others may be louder.
-    if numbers.get("rows_right", 1.0) >= HALF:
+    if not others or numbers.get("rows_right", 1.0) >= HALF:
         return None
-    total = sum(seen.heads.values())
-    for name, norm in seen.heads.items():
-        rest = total - norm
-        if name != TASK_HEAD and norm > OUTWEIGHS * rest and math.isfinite(norm):
-            return (
-                f"the gradient of head {name} at the trunk ({norm:.3g}) outweighs those of all "
-                f"other heads together ({rest:.3g}); a lower arch.loss.weights.{name} usually helps"
-            )
-    return None
+    name = max(others, key=lambda name: others[name])
+    task = seen.heads[TASK_HEAD]
+    if not OUTWEIGHS * task < others[name] < math.inf:
+        return None
+    return (
+        f"the gradient of head {name} at the trunk ({others[name]:.3g}) outweighs that of the "
+        f"token head ({task:.3g}); a lower arch.loss.weights.{name} usually helps"
+    )
 
 
 def _percent(share: float) -> str:

@@ -274,6 +274,19 @@ def test_a_broken_model_is_told_of_once(
         assert words in warning
 
 
+def test_a_resumed_run_does_not_repeat_a_warning(
+    run: Callable[..., Any],
+    break_model: Callable[[Break], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(diagnostics, "PATIENCE_STEPS", 0)
+    break_model(say_nothing)
+    own = ["lr=0", "diagnose_interval=1"]
+    told = [run(*own, f"max_steps={stop}")[1] for stop in (5, 9, 12)]
+    assert [len(warnings) for warnings in told] == [0, 1, 0]
+    assert "after step 6 the logits are flat" in told[1][0]
+
+
 def test_the_diagnosis_of_a_step_that_is_not_finite_names_what_was_not(
     run: Callable[..., Any],
     break_model: Callable[[Break], None],

@@ -239,7 +239,7 @@ BROKEN = {
     halt_always: "Q always halts: 100 % of the rows",
     halt_never: "Q always continues: it halts 0 % of the rows, of which 100 % are right",
     ignore_correctness: "Q ignores whether an answer is right",
-    outweigh: r"the gradient of head q_halt at the trunk \(3.1\) outweighs .* together \(0.3\)",
+    outweigh: r"the gradient of head q_halt at the trunk \(3.1\) outweighs .* \(0.3\)",
     spoil_logits: "not finite: 1 token logits;",
     spoil_q: "not finite: 1 Q logits;",
     spoil_gradient: "not finite: the gradient of group all;",
@@ -306,6 +306,25 @@ def test_the_token_head_may_outweigh_the_others() -> None:
         step["head_norms"] = {"lm": torch.tensor(1e3), "q_halt": torch.tensor(0.0)}
 
     assert feed(build(), loud)[0] == []
+
+
+@pytest.mark.parametrize(
+    ("norms", "named"),
+    [
+        ({"lm": 0.3, "q_halt": 5.0, "confidence": 4.0}, "q_halt"),
+        ({"lm": 0.0, "confidence": 1e-3}, "confidence"),
+        ({"lm": 0.3, "q_halt": 2.9}, None),
+        ({"lm": 0.3}, None),
+        ({}, None),
+    ],
+)
+def test_the_loudest_head_is_named(norms: dict[str, float], named: str | None) -> None:
+    def loud(step: dict[str, Any]) -> None:
+        outweigh(step)
+        step["head_norms"] = {name: torch.tensor(norm) for name, norm in norms.items()}
+
+    warned = feed(build(), loud)[0]
+    assert [f"head {named}" in warning for warning in warned] == ([] if named is None else [True])
 
 
 def test_a_head_may_be_loud_when_the_tokens_are_right() -> None:
