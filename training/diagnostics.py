@@ -176,10 +176,10 @@ class Diagnostics:
     def _warn(self, step: int, seen: "_Seen", numbers: Mapping[str, float]) -> Iterator[str]:
         q = _QSums.total(self._window) if len(self._window) == WINDOW else None
         for name, judge in _JUDGES.items():
-            at_once = name == _NOT_FINITE
-            if step <= self.warmup_steps and not at_once:
+            if step <= self.warmup_steps and name != _NOT_FINITE:
                 continue
             message = judge(seen, numbers, q)
+            at_once = name == _NOT_FINITE and message is not None
             confirmations = 1 if at_once else self._confirmations
             if self._conditions[name].tell(message is not None, confirmations):
                 yield f"after step {step:,} {message}"
@@ -359,10 +359,8 @@ def _numbers(seen: _Seen) -> dict[str, float]:
     if count := seen.sum("logits"):
         mean = seen.sum("logits_sum") / count
         spread = seen.sum("logits_squares") / count - mean**2
-        numbers["logits_min"], numbers["logits_max"] = (
-            seen.sum("logits_min"),
-            seen.sum("logits_max"),
-        )
+        numbers["logits_min"] = seen.sum("logits_min")
+        numbers["logits_max"] = seen.sum("logits_max")
         numbers["logits_std"] = max(spread, 0.0) ** 0.5
     if cells := seen.sums["labels"].sum():
         token = int(seen.sums["predicted"].argmax())
@@ -456,7 +454,7 @@ def _always_halts(seen: _Seen, numbers: Mapping[str, float], q: _QSums | None) -
     if q.halts < (1 - ONE_SIDED) * q.rows or q.right > HALF * q.rows:
         return None
     return (
-        f"Q always halts: {_percent(q.halts / q.rows)} of the rows, of which "
+        f"Q always halts: {_percent(q.halts / q.rows)} of the rows, although "
         f"{_percent(q.right / q.rows)} are right; a higher arch.halt_exploration_prob usually helps"
     )
 
@@ -467,7 +465,7 @@ def _always_continues(seen: _Seen, numbers: Mapping[str, float], q: _QSums | Non
     if q.halts > ONE_SIDED * q.rows or q.right < HALF * q.rows:
         return None
     return (
-        f"Q always continues: it halts {_percent(q.halts / q.rows)} of the rows, of which "
+        f"Q always continues: it halts {_percent(q.halts / q.rows)} of the rows, although "
         f"{_percent(q.right / q.rows)} are right; a higher rate of the Q head "
         "(optimizer=grouped optimizer.groups.q_head.lr) usually helps"
     )

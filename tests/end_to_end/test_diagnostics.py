@@ -252,7 +252,7 @@ def let_q_outweigh(inner: Any) -> None:
         (speak_of_one_token, "act_stablemax", ["of the predicted cells are token 3"]),
         (say_nothing, "act_stablemax", ["the logits are flat"]),
         (shout, "act_softmax", ["the model is sure and wrong", "the token logits range"]),
-        (halt_always, "act_stablemax", ["Q always halts: 100 % of the rows, of which 0 % are"]),
+        (halt_always, "act_stablemax", ["Q always halts: 100 % of the rows, although 0 % are"]),
         (let_q_outweigh, "act_stablemax", ["the gradient of head q_halt at the trunk"]),
     ],
 )

@@ -237,7 +237,7 @@ BROKEN = {
     be_sure_and_wrong: "the model is sure and wrong: .* 0 % of the cells are right",
     grow: r"the token logits range from -\S+ to 2",
     halt_always: "Q always halts: 100 % of the rows",
-    halt_never: "Q always continues: it halts 0 % of the rows, of which 100 % are right",
+    halt_never: "Q always continues: it halts 0 % of the rows, although 100 % are right",
     ignore_correctness: "Q ignores whether an answer is right",
     outweigh: r"the gradient of head q_halt at the trunk \(3.1\) outweighs .* \(0.3\)",
     spoil_logits: "not finite: 1 token logits;",
@@ -268,7 +268,7 @@ def test_a_fault_is_told_again_when_it_had_gone_away(fault: Callable[..., None])
         assert feed(diagnose, times=2 * WINDOW)[0] == []
 
 
-@pytest.mark.parametrize("fault", [say_one_thing, flatten, grow, outweigh])
+@pytest.mark.parametrize("fault", [say_one_thing, flatten, grow, outweigh, *AT_ONCE])
 def test_a_moment_without_the_fault_is_not_its_end(fault: Callable[..., None]) -> None:
     diagnose = build()
     feed(diagnose, fault)
