@@ -88,7 +88,8 @@ class ACTLossHead(nn.Module):
 
     Attributes:
         counted_metrics: names of the metrics that count only at sequences that halted and have
-            labels. loss_metrics: names of the losses, summed over all rows.
+            labels. loss_metrics: names of the losses, summed over all rows. has_q: whether there is
+            a Q head.
     """
 
     def __init__(self, model: ACT, loss: ACTLossConfig, heads: HeadsConfig) -> None:
@@ -101,14 +102,14 @@ class ACTLossHead(nn.Module):
             for name in FURTHER_HEADS
             if getattr(heads, name) is not None
         }
-        self._has_q = heads.q is not None
-        losses = ["lm", *(["q_halt"] if self._has_q else [])]
+        self.has_q = heads.q is not None
+        losses = ["lm", *(["q_halt"] if self.has_q else [])]
         losses += ["q_continue"] if model.learns_continue else []
         losses += self._further
         losses += ["balance"] if heads.lm.name == "moe" else []
         self.loss_metrics = tuple(f"{name}_loss" for name in losses)
         self.counted_metrics = (
-            *(name for name in COUNTED_METRICS if self._has_q or name != "q_halt_accuracy"),
+            *(name for name in COUNTED_METRICS if self.has_q or name != "q_halt_accuracy"),
             *(
                 f"{name}_{metric}"
                 for name, head in self._further.items()
@@ -166,6 +167,11 @@ class ACTLossHead(nn.Module):
             carry, loss, {name: value.sum() for name, value in rows.items()}, rows, output
         )
 
+    def weighed_losses(self, carry: ACTCarry, output: ACTOutput) -> dict[str, Tensor]:
+        """Return what each loss adds to the sum, 0-dim by name."""
+        _, losses = self._measure(carry, output)
+        return {name: self._weighed(name, value) for name, value in losses.items()}
+
     def _weighed(self, name: str, values: Tensor) -> Tensor:
         """Return the part of a loss [B] in the sum."""
         limit = getattr(self.config.clip, name)
@@ -193,7 +199,7 @@ class ACTLossHead(nn.Module):
                 "accuracy": torch.where(counts, right.sum(-1) / divisor, 0.0),
                 "exact_accuracy": (counts & whole_right).float(),
             }
-            if self._has_q:
+            if self.has_q:
                 halts = output.q_halt_logits >= 0
                 rows["q_halt_accuracy"] = (counts & (halts == whole_right)).float()
             rows["steps"] = torch.where(counts, carry.steps, 0).float()
@@ -214,7 +220,7 @@ class ACTLossHead(nn.Module):
         smoothing = self.config.label_smoothing
         cells = cross_entropy(output.logits, labels, self.log_probs, smoothing)
         losses = {"lm": (cells / divisor.unsqueeze(-1)).sum(-1)}
-        if self._has_q:
+        if self.has_q:
             right = whole_right.to(output.q_halt_logits.dtype)
             losses["q_halt"] = _binary_cross_entropy(output.q_halt_logits, right)
         if output.target_q_continue is not None:

@@ -105,6 +105,7 @@ class TrainConfig(Schema):
         checkpoint_interval: optimizer steps between saves, with one more before each evaluation;
             keep_last and keep_best say how many stay.
         log_interval: steps whose metrics are gathered on the device before they are written.
+        diagnose_interval: optimizer steps between diagnoses; None: none.
         max_steps: stop and save after this step; the schedule does not change.
     """
 
@@ -155,6 +156,7 @@ class TrainConfig(Schema):
     compile: Literal["auto"] | StrictBool = "auto"
     num_threads: Count | None = None
     log_interval: Count = 10
+    diagnose_interval: Count | None = 100
     max_steps: Count | None = None
 
     @field_validator("project_name", "run_name")
@@ -278,6 +280,7 @@ NEUTRAL_KEYS = frozenset(
         "compile",
         "num_threads",
         "log_interval",
+        "diagnose_interval",
         "max_steps",
     }
 )

@@ -34,6 +34,7 @@ from training.checkpoint import (
     save_checkpoint,
 )
 from training.config import TrainConfig
+from training.diagnostics import Diagnostics, trunk_gradient_norms, wants_to_halt
 from training.distributed import Ranks
 from training.ema import WeightAverage
 from training.errors import CheckpointError, NonFiniteError, Preempted
@@ -56,7 +57,7 @@ from training.state import (
     restore_rng,
     tensor_writer,
 )
-from training.tracking import Tracker
+from training.tracking import Tracker, warn
 
 Evaluate = Callable[[ACTLossHead, int], Mapping[str, float]]
 Forward = Callable[[ACTCarry, Examples, Exploration], LossOutput]
@@ -149,6 +150,14 @@ class Trainer:
             global_batch_size=config.global_batch_size,
             ranks=ranks,
         )
+        self.diagnostics = None
+        if config.diagnose_interval:
+            self.diagnostics = Diagnostics(
+                interval=config.diagnose_interval,
+                warmup_steps=config.lr_warmup_steps,
+                log_probs=model.log_probs,
+                ranks=ranks,
+            )
         self.verdicts = _Verdicts(ranks.device)
         self.environment = environment(ranks, forward_dtype)
         self.stop_requested = False
@@ -209,13 +218,37 @@ class Trainer:
         self.bucket.zero_()
         output = self.forward(self.carry, self._on_device(batch), self._exploration())
         (output.loss / self.config.global_batch_size).backward()
+        head_norms = None
+        if self.diagnostics and self.diagnostics.due(step):
+            # With the weights of before the update.
+            head_norms = trunk_gradient_norms(self.model, output, self.config.global_batch_size)
         norms = self._update(output.loss.detach(), factor)
         self.carry = output.carry
         self.progress.step = step
         rates = {f"train/lr/{group.name}": group.lr * factor for group in self.groups}
-        self.block.record(
-            output.metrics, norms, {"step": step, "train/lr": self.config.lr * factor, **rates}
+        known = {"step": step, "train/lr": self.config.lr * factor, **rates}
+        if head_norms is not None:
+            known |= self._diagnose(output, head_norms, norms)
+        self.block.record(output.metrics, norms, known)
+
+    def _diagnose(
+        self, output: LossOutput, head_norms: Mapping[str, Tensor], norms: Tensor
+    ) -> dict[str, float]:
+        """Tell what looks wrong with the step that was just made; returns what to record of it."""
+        assert self.diagnostics
+        diagnosis = self.diagnostics.diagnose(
+            self.progress.step,
+            logits=output.output.logits,
+            labels=output.carry.examples["labels"],
+            q_halt_logits=output.output.q_halt_logits if self.model.has_q else None,
+            halts=wants_to_halt(self.model, output),
+            head_norms=head_norms,
+            group_norms={g.name: norm for g, norm in zip(self.groups, norms, strict=True)},
         )
+        if self.ranks.is_main:
+            for warning in diagnosis.warnings:
+                warn(warning)
+        return diagnosis.numbers
 
     def _update(self, loss: Tensor, factor: float) -> Tensor:
         """Apply the gradients of all ranks, unless something is not finite; returns the groups'
@@ -329,6 +362,7 @@ class Trainer:
             "facts": self.facts.to_dict(),
             "data_fingerprint": self.fingerprint,
             "environment": self.environment,
+            "diagnostics": self.diagnostics.state() if self.diagnostics else None,
             "wandb_id": self.tracker.run_id,
         }
         files = {
@@ -368,6 +402,8 @@ class Trainer:
         else:
             self.carry = carry
         restore_rng(load_tensors(path / RNG), self.ranks)
+        if self.diagnostics and state.get("diagnostics"):
+            self.diagnostics.restore(state["diagnostics"])
         self.progress = Progress(
             checkpoint.step,
             int(state["iteration"]),

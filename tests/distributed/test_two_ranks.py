@@ -39,6 +39,7 @@ def settings(tiny_settings: list[str], tasks_data: Path, train: Train, tmp_path:
         "arch.halt_max_steps=4",
         "arch.halt_exploration_prob=0.5",
         "checkpoint_interval=10",
+        "diagnose_interval=5",
         "keep_last=99",
     ]
 

@@ -31,6 +31,7 @@ VARIANTS = {
     "frozen weights": ["data_path=tasks", "freeze_weights=true", "puzzle_emb_lr=0.1"],
     "tied head": ["heads=tied", "arch.heads.lm.norm=layer", "arch.heads.lm.dropout=0.2", EXPLORES],
     "more heads": ["heads=enhanced", "arch.loss.weighting=uncertainty", "optimizer=grouped"],
+    "diagnosed": ["data_path=tasks", EXPLORES, "diagnose_interval=2"],
     "mixer": ["arch.mlp_t=true", "arch.gradient=last_cycle", "arch.puzzle_emb_ndim=0"],
 }
 
@@ -322,6 +323,7 @@ def test_settings_that_change_no_result_may_change(runs: Any) -> None:
     whole = runs("whole").digest()
     runs("run", (), "max_steps=5")
     neutral = ["log_interval=1", "checkpoint_interval=2", "keep_last=4", "keep_best=1"]
+    neutral.append("diagnose_interval=50")
     resumed = runs("run", (), *neutral)
     assert resumed.digest() == whole
 

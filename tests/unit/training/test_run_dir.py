@@ -212,6 +212,7 @@ NEUTRAL = {
     "compile": "compile=false",
     "num_threads": "num_threads=1",
     "log_interval": "log_interval=1",
+    "diagnose_interval": "diagnose_interval=7",
     "max_steps": "max_steps=8",
 }
 

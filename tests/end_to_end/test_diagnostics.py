@@ -1,0 +1,300 @@
+"""Diagnostics in runs of the trainer: what they record, that they change nothing, that a healthy
+run hears nothing and a model that is broken on purpose is told so.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models import registry
+from models.act import Exploration
+from models.config import DataFacts
+from models.losses import ACTLossHead
+from models.registry import build_model
+from training import diagnostics
+from training.composition import load_config
+from training.config import TrainConfig
+from training.diagnostics import trunk_gradient_norms, wants_to_halt
+from training.errors import NonFiniteError
+
+Train = Callable[[Sequence[str]], None]
+Break = Callable[[Any], None]
+
+
+@pytest.fixture
+def run(
+    tiny_settings: list[str],
+    train: Train,
+    files_of: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> Callable[..., Any]:
+    """Train in `tmp_path / name`; returns the run's files and the warnings that were told."""
+
+    def run_with(*more: str, name: str = "run") -> Any:
+        capsys.readouterr()
+        train([*tiny_settings, *more, f"checkpoint_path={tmp_path / name}"])
+        return files_of(tmp_path / name), warnings_in(capsys.readouterr().err)
+
+    return run_with
+
+
+def warnings_in(err: str) -> list[str]:
+    lines = err.replace("\r", "\n").splitlines()
+    return [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
+
+
+@pytest.fixture
+def break_model(monkeypatch: pytest.MonkeyPatch) -> Callable[[Break], None]:
+    """Let runs start from a model that a function has changed."""
+
+    def install(change: Break) -> None:
+        def build(config: Any, facts: Any) -> Any:
+            model = build_model(config, facts)
+            with torch.no_grad():
+                change(model.model.inner)
+            return model
+
+        monkeypatch.setattr(registry, "build_model", build)
+
+    return install
+
+
+# What is recorded
+
+
+def test_every_so_many_steps_have_a_diagnosis(run: Callable[..., Any]) -> None:
+    files, warnings = run("diagnose_interval=5", "arch.halt_exploration_prob=0.5")
+    assert warnings == []
+    always = {"nonfinite", "logits_min", "logits_max", "logits_std", "top_token", "entropy"}
+    always |= {"top_token_share", "top_token_label_share", "cells_right", "rows_right", "halts"}
+    always |= {"gradient/lm", "gradient/q_halt", "gradient/q_continue"}
+    for record in files.train_records:
+        names = {name for name in record if name.startswith("diagnose/")}
+        expected = {f"diagnose/{name}" for name in always} if record["step"] % 5 == 0 else set()
+        assert names - {"diagnose/q_auc"} == expected
+        assert all(math.isfinite(record[name]) for name in names)
+
+
+def test_without_an_interval_nothing_is_diagnosed(run: Callable[..., Any]) -> None:
+    files, _ = run("diagnose_interval=null", "max_steps=3")
+    assert not any("diagnose" in name for record in files.train_records for name in record)
+    assert files.state(3)["diagnostics"] is None
+
+
+class _Noisy(nn.Module):
+    """A head with dropout that draws whenever it is read."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(x, 0.1) @ self.weight.T.to(x.dtype)
+
+
+def test_diagnosing_changes_no_bit(
+    run: Callable[..., Any], tasks_data: Path, break_model: Callable[[Break], None]
+) -> None:
+    break_model(lambda inner: setattr(inner, "lm_head", _Noisy(inner.lm_head.weight)))
+    own = [f"data_path={tasks_data}", "arch.halt_exploration_prob=0.5"]
+    quiet, _ = run(*own, "diagnose_interval=null", name="quiet")
+    loud, _ = run(*own, "diagnose_interval=1", name="loud")
+    first, second = quiet.digest(), loud.digest()
+    assert {name for name in first if first[name] != second[name]} == {"metrics.jsonl"}
+    for own_record, other in zip(quiet.records, loud.records, strict=True):
+        assert own_record == {k: v for k, v in other.items() if not k.startswith("diagnose/")}
+
+
+# Gradients at the trunk, and halting
+
+
+@pytest.fixture
+def step(tiny_settings: list[str]) -> Callable[..., tuple[ACTLossHead, Any, Tensor]]:
+    """Make one training step; returns the model, its output, and the gradient at its answer."""
+
+    def make(*more: str, change: Break) -> tuple[ACTLossHead, Any, Tensor]:
+        config = load_config(TrainConfig, "cfg_pretrain", [*tiny_settings, *more])
+        facts = DataFacts(vocab_size=6, seq_len=16, num_puzzle_identifiers=3)
+        model = build_model(config.arch, facts)
+        model.prepare(4)
+        with torch.no_grad():
+            change(model.model.inner)
+        answers: list[Tensor] = []
+
+        def keep(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            if inputs[0].requires_grad and inputs[0].ndim == 3:
+                inputs[0].retain_grad()
+                answers.append(inputs[0])
+
+        hook = model.model.inner.lm_head.register_forward_pre_hook(keep)  # type: ignore
+        cells = torch.from_numpy(np.random.default_rng(0).integers(1, 6, (2, 4, 16))).int()
+        examples = {
+            "inputs": cells[0],
+            "labels": cells[1],
+            "puzzle_identifiers": torch.tensor([0, 1, 2, 1], dtype=torch.int32),
+        }
+        output = model(model.initial_carry(examples), examples, Exploration(torch.zeros(4).int()))
+        hook.remove()
+        (output.loss / 8).backward()
+        (answer,) = answers
+        assert answer.grad is not None
+        return model, output, answer.grad
+
+    return make
+
+
+@pytest.mark.parametrize("more", [[], ["arch.puzzle_emb_ndim=0"], ["loss=act_softmax"]])
+def test_the_token_heads_gradient_is_that_of_the_step(
+    step: Callable[..., Any], more: list[str]
+) -> None:
+    # Q has no gradient at the trunk while its weights are 0.
+    model, output, gradient = step(*more, change=lambda inner: None)
+    before = {name: p.grad for name, p in model.named_parameters()}
+    norms = trunk_gradient_norms(model, output, 8)
+    assert norms.keys() == {"lm", "q_halt", "q_continue"}
+    assert float(norms["lm"]) == pytest.approx(float(gradient.norm()), rel=1e-5)
+    assert float(norms["q_halt"]) == float(norms["q_continue"]) == 0.0
+    assert all(p.grad is before[name] for name, p in model.named_parameters())
+
+
+def test_a_q_heads_gradient_is_that_of_the_step(step: Callable[..., Any]) -> None:
+    def leave_q_alone(inner: Any) -> None:
+        inner.lm_head.weight.zero_()
+        inner.q_head.weight.normal_()
+
+    model, output, gradient = step("arch=trm", change=leave_q_alone)
+    norms = trunk_gradient_norms(model, output, 8)
+    assert norms.keys() == {"lm", "q_halt"}
+    assert float(norms["lm"]) == 0.0
+    assert float(norms["q_halt"]) == pytest.approx(float(gradient.norm()), rel=1e-5)
+    assert float(norms["q_halt"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("more", "bias", "halts"),
+    [
+        ([], [-4.0, -5.0], True),
+        ([], [-5.0, -5.0], False),
+        (["arch=trm"], [-4.0, -5.0], False),
+        (["arch=trm"], [0.1, 5.0], True),
+        (["arch.halt_max_steps=1"], [1.0, 0.0], None),
+    ],
+)
+def test_halting_is_the_models_own_rule(
+    step: Callable[..., Any], more: list[str], bias: list[float], halts: bool | None
+) -> None:
+    model, output, _ = step(*more, change=lambda inner: inner.q_head.bias.copy_(torch.tensor(bias)))
+    wants = wants_to_halt(model, output)
+    if halts is None:
+        assert wants is None
+    else:
+        assert wants is not None
+        assert wants.tolist() == [halts] * 4
+        assert torch.equal(wants, output.carry.halted)
+
+
+# Warnings
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        [],
+        ["seed=1", "arch=trm"],
+        ["data_path=tasks", "puzzle_emb_lr=0.1"],
+        # Learns to solve its puzzles: Q has something to know.
+        ["epochs=140", "eval_interval=140", "arch.mlp_t=true", "loss=act_softmax", "lr=3e-3"],
+    ],
+)
+def test_a_healthy_run_hears_nothing(
+    run: Callable[..., Any], more: list[str], tasks_data: Path
+) -> None:
+    own = [setting.replace("=tasks", f"={tasks_data}") for setting in more]
+    files, warnings = run(*own, "diagnose_interval=1")
+    assert warnings == []
+    if "epochs=140" in own:
+        right = [record["diagnose/rows_right"] for record in files.train_records]
+        assert min(right[-10:]) == 1.0
+        assert sum("diagnose/q_auc" in record for record in files.train_records) > 20
+
+
+def speak_of_one_token(inner: Any) -> None:
+    inner.lm_head.weight.zero_()
+    inner.lm_head.register_forward_hook(lambda module, inputs, out: out + 3 * torch.eye(8)[3])
+
+
+def say_nothing(inner: Any) -> None:
+    inner.lm_head.weight.mul_(0.001)
+
+
+def shout(inner: Any) -> None:
+    inner.lm_head.weight.mul_(1e4)
+
+
+def halt_always(inner: Any) -> None:
+    inner.q_head.bias.copy_(torch.tensor([5.0, -5.0]))
+
+
+def let_q_outweigh(inner: Any) -> None:
+    inner.q_head.weight[0].normal_(std=100.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "loss", "told"),
+    [
+        (speak_of_one_token, "act_stablemax", ["of the predicted cells are token 3"]),
+        (say_nothing, "act_stablemax", ["the logits are flat"]),
+        (shout, "act_softmax", ["the model is sure and wrong", "the token logits range"]),
+        (halt_always, "act_stablemax", ["Q always halts: 100 % of the rows, although 0 % are"]),
+        (let_q_outweigh, "act_stablemax", ["the gradient of head q_halt at the trunk"]),
+    ],
+)
+def test_a_broken_model_is_told_of_once(
+    run: Callable[..., Any],
+    tasks_data: Path,
+    break_model: Callable[[Break], None],
+    monkeypatch: pytest.MonkeyPatch,
+    change: Break,
+    loss: str,
+    told: list[str],
+) -> None:
+    monkeypatch.setattr(diagnostics, "PATIENCE_STEPS", 0)
+    break_model(change)
+    frozen = [f"data_path={tasks_data}", "freeze_weights=true", "max_steps=16", f"loss={loss}"]
+    _, warnings = run(*frozen, "diagnose_interval=1")
+    assert len(warnings) == len(told)
+    for warning, words in zip(warnings, told, strict=True):
+        assert words in warning
+
+
+def test_a_resumed_run_does_not_repeat_a_warning(
+    run: Callable[..., Any],
+    break_model: Callable[[Break], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(diagnostics, "PATIENCE_STEPS", 0)
+    break_model(say_nothing)
+    own = ["lr=0", "diagnose_interval=1"]
+    told = [run(*own, f"max_steps={stop}")[1] for stop in (5, 9, 12)]
+    assert [len(warnings) for warnings in told] == [0, 1, 0]
+    assert "after step 6 the logits are flat" in told[1][0]
+
+
+def test_the_diagnosis_of_a_step_that_is_not_finite_names_what_was_not(
+    run: Callable[..., Any],
+    break_model: Callable[[Break], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    break_model(lambda inner: inner.q_head.weight.fill_(math.nan))
+    with pytest.raises(NonFiniteError):
+        run("diagnose_interval=1")
+    (warning,) = warnings_in(capsys.readouterr().err)
+    assert "after step 1 not finite: 8 Q logits, the gradient of head q_halt" in warning
+    assert "the gradient of group all" in warning

@@ -1,0 +1,394 @@
+"""What a diagnosis measures equals slow definitions; each warning fires on what is broken in its
+way, once, and on nothing else.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from models.losses import IGNORE_LABEL_ID, LOG_PROBS
+from training import diagnostics
+from training.config import TrainConfig, is_setting
+from training.diagnostics import CONFIRMATIONS, WINDOW, Diagnosis, Diagnostics, head_gradient_norms
+from training.distributed import Ranks
+
+B, S, V = 12, 9, 11
+INTERVAL, WARMUP = 100, 500
+softmax = LOG_PROBS["softmax_cross_entropy"]
+stablemax = LOG_PROBS["stablemax_cross_entropy"]
+
+
+def build(log_probs: Callable[[Tensor], Tensor] = softmax, interval: int = INTERVAL) -> Diagnostics:
+    return Diagnostics(
+        interval=interval, warmup_steps=WARMUP, log_probs=log_probs, ranks=Ranks("cpu")
+    )
+
+
+def healthy(seed: int, rows: int = B) -> dict[str, Any]:
+    """A step of a model that is right in about 90 % of the cells and half of the rows, and knows
+    which.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(2, V, (rows, S), generator=generator)
+    said = labels.clone()
+    wrong = torch.rand(rows, generator=generator) < 0.5
+    wrong[0], wrong[1] = True, False
+    said[wrong, :2] = 2 + (labels[wrong, :2] - 1) % (V - 2)
+    logits = torch.randn(rows, S, V, generator=generator)
+    logits.scatter_add_(-1, said[..., None], torch.full((rows, S, 1), 8.0))
+    labels[0, 5:] = IGNORE_LABEL_ID
+    q_halt = torch.where(wrong, -2.0, 2.0) + torch.randn(rows, generator=generator)
+    return {
+        "logits": logits,
+        "labels": labels.int(),
+        "q_halt_logits": q_halt,
+        "halts": q_halt > 0,
+        "head_norms": {"lm": torch.tensor(0.3), "q_halt": torch.tensor(0.1)},
+        "group_norms": {"all": torch.tensor(1.0)},
+    }
+
+
+def feed(
+    diagnose: Diagnostics,
+    broken: Callable[[dict[str, Any]], None] = lambda step: None,
+    *,
+    times: int = WINDOW + CONFIRMATIONS,
+    start: int = WARMUP,
+) -> tuple[list[str], Diagnosis]:
+    """Diagnose `times` steps after `start`; returns all warnings and the last diagnosis."""
+    warnings, diagnosis = [], Diagnosis({}, [])
+    for number in range(1, times + 1):
+        inputs = healthy(number)
+        broken(inputs)
+        diagnosis = diagnose.diagnose(start + number * diagnose.interval, **inputs)
+        warnings += diagnosis.warnings
+    return warnings, diagnosis
+
+
+# Numbers
+
+
+@pytest.mark.parametrize("loss", LOG_PROBS)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_numbers_equal_slow_definitions(loss: str, seed: int) -> None:
+    given = healthy(seed)
+    given["logits"][3, 4, 5] = math.nan
+    given["logits"][2, 1, 0] = -math.inf
+    given["labels"][5] = IGNORE_LABEL_ID
+    numbers = build(LOG_PROBS[loss]).diagnose(INTERVAL, **given).numbers
+
+    values, entropies, said, labels, rights = [], [], [], [], []
+    rows: dict[bool, list[float]] = {True: [], False: []}
+    for b in range(B):
+        row_right = []
+        for s in range(S):
+            logits = given["logits"][b, s]
+            label = int(given["labels"][b, s])
+            values += [float(x) for x in logits if math.isfinite(x)]
+            if label == IGNORE_LABEL_ID:
+                continue
+            said.append(int(logits.argmax()))
+            labels.append(label)
+            row_right.append(said[-1] == label)
+            if bool(logits.isfinite().all()):
+                p = LOG_PROBS[loss](logits.double()).exp()
+                entropies.append(-sum(float(x) * math.log(float(x)) for x in p))
+        rights += row_right
+        if row_right:
+            rows[all(row_right)].append(float(given["q_halt_logits"][b]))
+    top = max(range(V), key=said.count)
+    wins = sum((g > b) + (g == b) / 2 for g in rows[True] for b in rows[False])
+    halts = [q > 0 for q in rows[True] + rows[False]]
+    expected = {
+        "nonfinite": 2,
+        "logits_min": min(values),
+        "logits_max": max(values),
+        "logits_std": float(np.std(values)),
+        "top_token": top,
+        "top_token_share": said.count(top) / len(said),
+        "top_token_label_share": labels.count(top) / len(labels),
+        "cells_right": sum(rights) / len(rights),
+        "entropy": float(np.mean(entropies)) / math.log(V),
+        "rows_right": len(rows[True]) / (B - 1),
+        "halts": sum(halts) / len(halts),
+        "q_auc": wins / (len(rows[True]) * len(rows[False])),
+        "gradient/lm": 0.3,
+        "gradient/q_halt": 0.1,
+    }
+    assert numbers == pytest.approx({f"diagnose/{k}": v for k, v in expected.items()}, rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_logits_may_be_of_any_dtype(dtype: torch.dtype) -> None:
+    given = healthy(1)
+    wide = build().diagnose(INTERVAL, **given).numbers
+    given["logits"] = given["logits"].to(dtype).requires_grad_()
+    assert build().diagnose(INTERVAL, **given).numbers == pytest.approx(wide, rel=0.02)
+
+
+def test_ties_count_half() -> None:
+    given = healthy(1)
+    given["q_halt_logits"] = torch.full((B,), -5.0)
+    assert build().diagnose(INTERVAL, **given).numbers["diagnose/q_auc"] == 0.5
+
+
+def test_what_has_nothing_to_stand_on_is_left_out() -> None:
+    given = healthy(1)
+    given["labels"][:] = IGNORE_LABEL_ID
+    given["logits"][:] = math.nan
+    left = {"diagnose/nonfinite", "diagnose/gradient/lm", "diagnose/gradient/q_halt"}
+    assert build().diagnose(INTERVAL, **given).numbers.keys() == left
+    given = healthy(1)
+    given["q_halt_logits"] = given["halts"] = None
+    numbers = build().diagnose(INTERVAL, **given).numbers
+    assert numbers.keys().isdisjoint({"diagnose/halts", "diagnose/q_auc"})
+    assert "diagnose/rows_right" in numbers
+
+
+def test_only_every_so_many_steps() -> None:
+    assert [step for step in range(1, 11) if build(interval=3).due(step)] == [3, 6, 9]
+
+
+# Gradients at the trunk
+
+
+def test_head_norms_equal_separate_backward_passes() -> None:
+    generator = torch.Generator().manual_seed(0)
+    answer = torch.randn(4, 5, 6, generator=generator, requires_grad=True)
+    weights = torch.randn(6, 3, generator=generator, requires_grad=True)
+    losses = {
+        "lm": (answer @ weights).square().sum(),
+        "q": 2 * answer[:, 0].sum(),
+        "apart": weights.sum(),
+        "fixed": torch.tensor(3.0),
+    }
+    norms = head_gradient_norms(losses, answer)
+    assert answer.grad is None
+    assert weights.grad is None
+    by_hand = 2 * (answer @ weights) @ weights.T
+    assert float(norms["lm"]) == pytest.approx(float(by_hand.detach().norm()), rel=1e-6)
+    assert float(norms["q"]) == pytest.approx(2 * math.sqrt(4 * 6), rel=1e-6)
+    assert float(norms["apart"]) == float(norms["fixed"]) == 0.0
+    losses["lm"].backward()  # The graph is still there.
+    assert answer.grad is not None
+
+
+# Warnings
+
+
+def say_one_thing(step: dict[str, Any]) -> None:
+    step["logits"][..., 3] = step["logits"].amax(-1) + 0.5
+
+
+def flatten(step: dict[str, Any]) -> None:
+    step["logits"] *= 0.01
+
+
+def be_sure_and_wrong(step: dict[str, Any]) -> None:
+    step["logits"] = 40 * step["logits"].roll(1, -1)
+
+
+def grow(step: dict[str, Any]) -> None:
+    step["logits"] *= 200
+
+
+def halt_always(step: dict[str, Any]) -> None:
+    step["labels"][2:, 0] = 2 + (step["labels"][2:, 0] - 1) % (V - 2)
+    step["halts"][:] = True
+
+
+def halt_never(step: dict[str, Any]) -> None:
+    step["labels"] = step["logits"].argmax(-1)
+    step["halts"][:] = False
+
+
+def ignore_correctness(step: dict[str, Any]) -> None:
+    noise = np.random.default_rng(len(step["logits"]) + int(step["labels"].sum())).normal(size=B)
+    step["q_halt_logits"] = torch.from_numpy(noise).float()
+
+
+def outweigh(step: dict[str, Any]) -> None:
+    step["labels"][2:, 0] = 2 + (step["labels"][2:, 0] - 1) % (V - 2)
+    step["head_norms"] = step["head_norms"] | {"q_halt": torch.tensor(3.1)}
+
+
+def spoil_logits(step: dict[str, Any]) -> None:
+    step["logits"][0, 0, 0] = math.nan
+
+
+def spoil_q(step: dict[str, Any]) -> None:
+    step["q_halt_logits"][0] = math.inf
+
+
+def spoil_gradient(step: dict[str, Any]) -> None:
+    step["group_norms"] = {"all": torch.tensor(math.nan)}
+
+
+BROKEN = {
+    say_one_thing: "100 % of the predicted cells are token 3 .its share of the labels is",
+    flatten: "the logits are flat: the entropy of the predictions is 100 %",
+    be_sure_and_wrong: "the model is sure and wrong: .* 0 % of the cells are right",
+    grow: r"the token logits range from -\S+ to 2",
+    halt_always: "Q always halts: 100 % of the rows",
+    halt_never: "Q always continues: it halts 0 % of the rows, although 100 % are right",
+    ignore_correctness: "Q ignores whether an answer is right",
+    outweigh: r"the gradient of head q_halt at the trunk \(3.1\) outweighs .* \(0.3\)",
+    spoil_logits: "not finite: 1 token logits;",
+    spoil_q: "not finite: 1 Q logits;",
+    spoil_gradient: "not finite: the gradient of group all;",
+}
+FAULTS = pytest.mark.parametrize("fault", BROKEN, ids=lambda fault: fault.__name__)
+AT_ONCE = (spoil_logits, spoil_q, spoil_gradient)
+
+
+def test_no_warning_for_a_healthy_model() -> None:
+    assert feed(build(), times=100)[0] == []
+
+
+@FAULTS
+def test_each_fault_is_told_once_and_alone(fault: Callable[..., None]) -> None:
+    (warning,) = feed(build(), fault, times=3 * WINDOW)[0]
+    assert re.search(BROKEN[fault], warning)
+    assert re.match(r"after step [\d,]+ ", warning)
+    assert warning.endswith("usually helps")
+
+
+@FAULTS
+def test_a_fault_is_told_again_when_it_had_gone_away(fault: Callable[..., None]) -> None:
+    diagnose = build()
+    for _ in range(2):
+        assert len(feed(diagnose, fault, times=2 * WINDOW)[0]) == 1
+        assert feed(diagnose, times=2 * WINDOW)[0] == []
+
+
+@pytest.mark.parametrize("fault", [say_one_thing, flatten, grow, outweigh, *AT_ONCE])
+def test_a_moment_without_the_fault_is_not_its_end(fault: Callable[..., None]) -> None:
+    diagnose = build()
+    feed(diagnose, fault)
+    assert feed(diagnose, times=CONFIRMATIONS - 1)[0] == []
+    assert feed(diagnose, fault)[0] == []
+
+
+@FAULTS
+def test_warm_up_is_no_time_for_judgement(fault: Callable[..., None]) -> None:
+    warned, _ = feed(build(), fault, start=0, times=WARMUP // INTERVAL)
+    assert len(warned) == (1 if fault in AT_ONCE else 0)
+
+
+@pytest.mark.parametrize("interval", [1, 30, 100, 1000])
+def test_a_fault_must_last(interval: int) -> None:
+    diagnose = build(interval=interval)
+    needed = max(CONFIRMATIONS, math.ceil(diagnostics.PATIENCE_STEPS / interval))
+    assert feed(diagnose, flatten, times=needed - 1)[0] == []
+    assert len(feed(diagnose, flatten, times=1)[0]) == 1
+
+
+def test_labels_that_one_token_dominates_are_no_fault() -> None:
+    def mostly_three(step: dict[str, Any]) -> None:
+        step["labels"][:] = 3
+        step["labels"][:3, 0] = 4
+        step["logits"] = 10 * torch.nn.functional.one_hot(step["labels"].long(), V).float()
+
+    warned, diagnosis = feed(build(), mostly_three)
+    assert diagnosis.numbers["diagnose/top_token_share"] > 0.95
+    assert warned == []
+
+
+def test_the_token_head_may_outweigh_the_others() -> None:
+    def loud(step: dict[str, Any]) -> None:
+        step["head_norms"] = {"lm": torch.tensor(1e3), "q_halt": torch.tensor(0.0)}
+
+    assert feed(build(), loud)[0] == []
+
+
+@pytest.mark.parametrize(
+    ("norms", "named"),
+    [
+        ({"lm": 0.3, "q_halt": 5.0, "confidence": 4.0}, "q_halt"),
+        ({"lm": 0.0, "confidence": 1e-3}, "confidence"),
+        ({"lm": 0.3, "q_halt": 2.9}, None),
+        ({"lm": 0.3}, None),
+        ({}, None),
+    ],
+)
+def test_the_loudest_head_is_named(norms: dict[str, float], named: str | None) -> None:
+    def loud(step: dict[str, Any]) -> None:
+        outweigh(step)
+        step["head_norms"] = {name: torch.tensor(norm) for name, norm in norms.items()}
+
+    warned = feed(build(), loud)[0]
+    assert [f"head {named}" in warning for warning in warned] == ([] if named is None else [True])
+
+
+def test_a_head_may_be_loud_when_the_tokens_are_right() -> None:
+    def solved(step: dict[str, Any]) -> None:
+        outweigh(step)
+        step["labels"] = step["logits"].argmax(-1)
+        step["halts"][:] = True
+
+    assert feed(build(), solved)[0] == []
+
+
+def test_q_is_not_judged_by_few_pairs() -> None:
+    def hardly_ever_right(step: dict[str, Any]) -> None:
+        ignore_correctness(step)
+        for name in ("logits", "labels", "q_halt_logits", "halts"):
+            step[name] = step[name][:2]
+
+    assert feed(build(), hardly_ever_right)[0] == []
+
+
+def test_all_faults_at_once_are_all_told() -> None:
+    def several(step: dict[str, Any]) -> None:
+        say_one_thing(step)
+        grow(step)
+        spoil_q(step)
+        step["halts"][:] = True
+
+    warned, _ = feed(build(), several)
+    beginnings = ("1 Q logits", "of the predicted cells", "sure and wrong", "range", "always halts")
+    assert len(warned) == len(beginnings)
+    for words in beginnings:
+        assert sum(words in warning for warning in warned) == 1
+
+
+def test_the_settings_that_are_named_exist() -> None:
+    named = set()
+    for fault in BROKEN:
+        (warning,) = feed(build(), fault, times=2 * WINDOW)[0]
+        advice = warning.rpartition(";")[2]
+        named |= set(re.findall(r"\b(?:lr|[a-z]+(?:[_.][A-Za-z_]+)+)\b", advice))
+    assert len(named) >= 6
+    missing = {name for name in named if not is_setting(name, TrainConfig)}
+    # One belongs to every group, one to every head that has a loss.
+    assert missing <= {"max_grad_norm"}
+
+
+# A checkpoint
+
+
+@FAULTS
+@pytest.mark.parametrize("stop", [2, WINDOW + 2])
+def test_a_stop_changes_no_warning(fault: Callable[..., None], stop: int) -> None:
+    def told(diagnose: Diagnostics, steps: range) -> list[list[str]]:
+        result = []
+        for number in steps:
+            inputs = healthy(number)
+            fault(inputs)
+            result.append(diagnose.diagnose(WARMUP + number * INTERVAL, **inputs).warnings)
+        return result
+
+    end = 2 * WINDOW
+    first = build()
+    whole = told(build(), range(1, end))
+    parts = told(first, range(1, stop))
+    resumed = build()
+    resumed.restore(json.loads(json.dumps(first.state(), allow_nan=False)))
+    assert parts + told(resumed, range(stop, end)) == whole
