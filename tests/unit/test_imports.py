@@ -118,7 +118,7 @@ def test_only_one_module_knows_of_collectives(name: str) -> None:
     assert "distributed" not in attributes
 
 
-@pytest.mark.parametrize("package", (*PACKAGES, "models/heads"))
+@pytest.mark.parametrize("package", [*PACKAGES, "models/heads"])
 def test_packages_import_nothing(package: str) -> None:
     assert imports(ROOT / package / "__init__.py") == set()
 
