@@ -186,6 +186,17 @@ def test_every_changed_setting_is_named(tmp_path: Path) -> None:
         find(tmp_path, configure("lr=1", "beta1=0.8", "epochs=10000"))
 
 
+def test_settings_that_an_older_version_did_not_have_are_no_change(tmp_path: Path) -> None:
+    older = configure().model_dump(mode="json")
+    del older["arch"]["heads"]
+    older["arch"]["loss"] = {"name": "act", "loss_type": older["arch"]["loss"]["loss_type"]}
+    state = {"step": 1, "facts": FACTS.to_dict(), "data_fingerprint": FINGERPRINT}
+    save_checkpoint(tmp_path, 1, state | {"config": older}, {})
+    assert find(tmp_path, configure()) == (1, [])
+    with pytest.raises(CheckpointError, match=r"arch\.heads\.lm\.name: linear -> tied"):
+        find(tmp_path, configure("heads=tied"))
+
+
 NEUTRAL = {
     "logger": "logger=jsonl",
     "data": "data=sudoku",

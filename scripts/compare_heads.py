@@ -1,0 +1,284 @@
+"""Compare all heads on the same small Sudoku run: python scripts/compare_heads.py [--steps N].
+
+Each configuration `heads=NAME` trains the same small model on generated 4 x 4 Sudokus. Prints, for
+each, the heads' parameters, their operations and logits for one puzzle, the time of a training
+step, and what was right on puzzles that were not trained on: the table of docs/heads.md.
+
+`--task open` leaves every other puzzle so few clues that its answer cannot be told, so that the
+heads which say how sure the model is have something to learn; `--task maze` trains on mazes of
+5 x 5 cells.
+"""
+
+import argparse
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from dataset.augmentation import augment_sudoku
+from dataset.maze import GOAL, PATH, START, solve
+from dataset.maze_generator import generate_mazes
+from dataset.sudoku_generator import generate_puzzles
+from evaluation.runner import think
+from models.act import ACTCarry, Examples, Exploration
+from models.config import DataFacts
+from models.heads.calibration import with_calibration_error
+from models.losses import ACTLossHead
+from models.registry import build_model
+from training.composition import CONFIG_DIR, load_config
+from training.config import TrainConfig
+from training.exploration import min_halt_steps
+
+HEADS = sorted(path.stem for path in (CONFIG_DIR / "heads").glob("*.yaml"))
+TASKS = ("sudoku", "open", "maze")
+SMALL = (
+    "arch=mixer",
+    "arch.hidden_size=64",
+    "arch.num_heads=2",
+    "arch.L_cycles=2",
+    "arch.puzzle_emb_ndim=64",
+    "arch.forward_dtype=float32",
+)
+BATCH_SIZE = 64
+# The colours of ARC, 0xRRGGBB; the pixels of a digit are its.
+_PALETTE = (0x000000, 0x0074D9, 0xFF4136, 0x2ECC40, 0xFFDC00)
+
+
+@dataclass(frozen=True)
+class Task:
+    """Training and test examples, with the fields `actions` and `pixels`."""
+
+    facts: DataFacts
+    train: Examples
+    test: Examples
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run gave.
+
+    Attributes:
+        parameters: of the heads. flop, logits_bytes: of the heads, for one puzzle.
+        ms_per_step: the median. metrics: over the test puzzles, by name.
+        constant: what the best constant predictor gets, of the metrics that have one.
+    """
+
+    parameters: int
+    flop: int
+    logits_bytes: int
+    ms_per_step: float
+    metrics: dict[str, float]
+    constant: dict[str, float]
+
+
+def make_task(name: str) -> Task:
+    """Generate a task: the same each time."""
+    if name == "maze":
+        mazes = generate_mazes(
+            3200, seed=0, stream=0, size=5, min_length=4, taken=set(), workers=1
+        ).mazes
+        answers, _ = solve(mazes)
+        return _task(6, mazes, answers, _moves(answers, 5), test=200)
+    found = generate_puzzles(
+        300, seed=0, stream=0, size=4, min_clues=7, max_clues=9, min_rating=0, taken=set()
+    )
+    questions, answers = found.questions + 1, found.answers + 1
+    if name == "open":
+        hidden = np.random.Generator(np.random.Philox(1)).random(questions.shape) < 0.95
+        hidden[::2] = False
+        questions = np.where(hidden, 1, questions).astype(np.uint8)
+    # The test puzzles come first; nothing is an image of anything else.
+    views = [
+        augment_sudoku(q, a, n, seed=1)
+        for q, a, n in ((questions[:100], answers[:100], 0), (questions[100:], answers[100:], 19))
+    ]
+    inputs, labels = (np.concatenate([test, train]) for test, train in zip(*views, strict=True))
+    digits = np.where(inputs == labels, 0, labels - 1)
+    return _task(6, inputs, labels, digits, test=100)
+
+
+def _moves(answers: np.ndarray, size: int) -> np.ndarray:
+    """Return the move at each cell of the path: 1 down, 2 left, 3 right, 4 up; 0 elsewhere."""
+    moves = np.zeros_like(answers)
+    for answer, row in zip(
+        answers.reshape(-1, size, size), moves.reshape(-1, size, size), strict=False
+    ):
+        cell = tuple(np.argwhere(answer == START)[0])
+        came_from = None
+        while answer[cell] != GOAL:
+            for move, (down, right) in enumerate(((1, 0), (0, -1), (0, 1), (-1, 0)), start=1):
+                ahead = (cell[0] + down, cell[1] + right)
+                inside = 0 <= ahead[0] < size and 0 <= ahead[1] < size
+                # A shortest path touches itself nowhere, so that its next cell is the only one.
+                if inside and ahead != came_from and answer[ahead] in (PATH, GOAL):
+                    row[cell], came_from, cell = move, cell, ahead
+                    break
+    return moves
+
+
+def _task(
+    vocab_size: int, inputs: np.ndarray, labels: np.ndarray, actions: np.ndarray, *, test: int
+) -> Task:
+    rgb = np.array([[c >> 16, c >> 8 & 255, c & 255] for c in _PALETTE])
+    arrays = {
+        "inputs": inputs,
+        "labels": labels,
+        "puzzle_identifiers": np.zeros(len(inputs)),
+        "actions": actions,
+        "pixels": rgb[labels.astype(np.int64) - 1],
+    }
+    tensors = {key: torch.from_numpy(value.astype(np.int32)) for key, value in arrays.items()}
+    fields = {"actions": (5, 0), "pixels": (256, 3)}
+    return Task(
+        DataFacts(vocab_size, inputs.shape[1], 1, fields),
+        {key: value[test:] for key, value in tensors.items()},
+        {key: value[:test] for key, value in tensors.items()},
+    )
+
+
+def settings_of(heads: str) -> list[str]:
+    """Return the overrides that choose heads by their file, and the loss that they need."""
+    softmax = heads in ("adaptive", "hierarchical")
+    return [f"heads={heads}", f"loss=act_{'softmax' if softmax else 'stablemax'}"]
+
+
+def train(
+    task: Task, settings: Sequence[str], *, steps: int, lr: float = 3e-3
+) -> tuple[ACTLossHead, list[float]]:
+    """Train a small model on rows of the task drawn at random, with torch's AdamW.
+
+    Returns:
+        the model; the seconds of each step.
+    """
+    config = load_config(TrainConfig, "cfg_pretrain", ["data_path=none", *SMALL, *settings])
+    torch.manual_seed(0)
+    model = build_model(config.arch, task.facts).train()
+    model.prepare(BATCH_SIZE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.1)
+    rng = np.random.Generator(np.random.Philox(0))
+    seconds: list[float] = []
+    carry: ACTCarry | None = None
+    for step in range(steps):
+        rows = torch.from_numpy(rng.integers(len(task.train["inputs"]), size=BATCH_SIZE))
+        examples = _chosen(task.train, rows, config)
+        carry = carry or model.initial_carry(examples)
+        shortest = min_halt_steps(
+            0,
+            step,
+            BATCH_SIZE,
+            probability=config.arch.halt_exploration_prob,
+            halt_max_steps=config.arch.halt_max_steps,
+        )
+        for group in optimizer.param_groups:
+            group["lr"] = lr * min(1.0, (step + 1) / 30) * (1 - step / steps)
+        began = time.perf_counter()
+        output = model(carry, examples, Exploration(torch.from_numpy(shortest)))
+        carry = output.carry
+        optimizer.zero_grad()
+        (output.loss / BATCH_SIZE).backward()
+        optimizer.step()
+        seconds.append(time.perf_counter() - began)
+    return model.eval(), seconds
+
+
+def measure(model: ACTLossHead, examples: Examples) -> dict[str, float]:
+    """Return the metrics after all ACT steps, as an evaluation reports them."""
+    with torch.no_grad():
+        sums = think(model, model, examples).metrics
+    metrics = {key: value.item() for key, value in sums.items()}
+    count, rows = metrics.pop("count"), len(examples["inputs"])
+    return with_calibration_error(
+        {key: value / (rows if key.endswith("_loss") else count) for key, value in metrics.items()}
+    )
+
+
+def constants(model: ACTLossHead, examples: Examples) -> dict[str, float]:
+    """Return what the best constant predictors get.
+
+    Tokens and fields: always the most frequent one; attention: always the same order of cells, the
+    most often changed first; what says whether the model is right: always the same.
+    """
+    labels, metrics = examples["labels"], measure(model, examples)
+    changes = (labels != examples["inputs"]).float()
+    order = changes.mean(0).argsort(descending=True).argsort()
+    hits = (order < changes.sum(-1, keepdim=True)) & (changes > 0)
+    precision = hits.sum(-1) / changes.sum(-1).clamp_min(1)
+    exact, right = metrics["exact_accuracy"], metrics["accuracy"]
+    return {
+        "accuracy": _most_frequent(labels),
+        "q_halt_accuracy": max(exact, 1 - exact),
+        "halt_accuracy": max(exact, 1 - exact),
+        "confidence_accuracy": max(right, 1 - right),
+        "attention_precision": precision.mean().item(),
+        "action_accuracy": _most_frequent(examples["actions"]),
+        "pixel_accuracy": float(
+            np.mean([_most_frequent(channel) for channel in examples["pixels"].unbind(-1)])
+        ),
+    }
+
+
+def compare(task: Task, heads: str, *, steps: int) -> Outcome:
+    """Train with `heads=HEADS` and measure."""
+    model, seconds = train(task, settings_of(heads), steps=steps)
+    one = {name: value[:1] for name, value in task.test.items()}
+    with torch.no_grad():
+        carry = model.initial_carry(one)
+        _, answer = model.model.inner(carry.inner, one)
+        with FlopCounterMode(display=False) as counter:
+            said = model.model.read(answer, one)
+    logits = (said.logits, *said.further.values())
+    return Outcome(
+        parameters=sum(p.numel() for name, p in model.named_parameters() if "_head." in name),
+        flop=counter.get_total_flops(),
+        logits_bytes=sum(values.numel() * values.element_size() for values in logits),
+        ms_per_step=float(np.median(seconds)) * 1e3,
+        metrics=measure(model, task.test),
+        constant=constants(model, task.test),
+    )
+
+
+def _chosen(examples: Examples, rows: Tensor, config: TrainConfig) -> Examples:
+    fields = config.arch.heads.fields.values()
+    names = ("inputs", "labels", "puzzle_identifiers", *fields)
+    return {name: examples[name][rows] for name in names}
+
+
+def _most_frequent(values: Tensor) -> float:
+    return values.unique(return_counts=True)[1].max().item() / values.numel()
+
+
+def main() -> None:
+    """Compare the heads asked for and print a Markdown table."""
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
+    parser.add_argument("--heads", nargs="+", choices=HEADS, default=HEADS, metavar="NAME")
+    parser.add_argument("--task", choices=TASKS, default="sudoku")
+    parser.add_argument("--steps", type=int, default=300, help="training steps (default 300)")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    task = make_task(options.task)
+    sys.stdout.write(
+        "| heads | parameters | FLOP | logits, bytes | ms a step | exact | metrics of its own |\n"
+        "|---|---:|---:|---:|---:|---:|---|\n"
+    )
+    for name in options.heads:
+        outcome = compare(task, name, steps=options.steps)
+        own = ", ".join(
+            f"{key} {value:.3f} ({outcome.constant.get(key, math.nan):.3f})"
+            for key, value in outcome.metrics.items()
+            if not key.endswith("_loss") and key not in ("exact_accuracy", "steps")
+        ).replace(" (nan)", "")
+        sys.stdout.write(
+            f"| {name} | {outcome.parameters:,} | {outcome.flop:,} | {outcome.logits_bytes:,} "
+            f"| {outcome.ms_per_step:.1f} | {outcome.metrics['exact_accuracy']:.3f} | {own} |\n"
+        )
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
