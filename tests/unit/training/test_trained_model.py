@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from models.config import DataFacts, HRMConfig
+from models.config import DataFacts, HeadsConfig, HRMConfig
 from training.checkpoint import MODEL, STATE, save_checkpoint
 from training.errors import CheckpointError, ConfigError
 from training.trained_model import TrainedModel, find_trained_model
@@ -113,6 +113,25 @@ def test_data_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(CheckpointError, match=f"does not fit data/test: .*{told}"):
             trained.require_fit(other, "data/test")
+
+
+def test_fields_must_have_the_classes_that_the_model_knows(tmp_path: Path) -> None:
+    facts = DataFacts(6, 16, 3, fields={"actions": (5, 0)})
+    arch = CONFIG["arch"] | {"heads": {"action": {"field": "actions"}}}  # type: ignore[operator]
+    save(tmp_path, 5, facts=facts.to_dict(), config=CONFIG | {"arch": arch})
+    trained = find(tmp_path)
+    assert trained.facts == facts
+    trained.require_fit(facts, "data")
+    with pytest.raises(CheckpointError, match=r"the field actions of shape \(5, 0\), not \(7, 0\)"):
+        trained.require_fit(DataFacts(6, 16, 3, fields={"actions": (7, 0)}), "data")
+
+
+def test_an_older_checkpoint_has_the_standard_heads(tmp_path: Path) -> None:
+    arch = dict(CONFIG["arch"])  # type: ignore[call-overload]
+    del arch["heads"]
+    arch["loss"] = {"name": "act", "loss_type": "softmax_cross_entropy"}
+    save(tmp_path, 5, config=CONFIG | {"arch": arch})
+    assert find(tmp_path).run.arch.heads == HeadsConfig()
 
 
 def test_without_a_puzzle_embedding_any_puzzles_fit(tmp_path: Path) -> None:
