@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
@@ -30,6 +31,9 @@ from training.run_dir import (
 )
 from training.tracking import open_tracker, warn
 from training.trained_model import find_start_weights
+
+if TYPE_CHECKING:
+    from training.distributed import Ranks
 
 
 def main(overrides: list[str]) -> None:
@@ -78,7 +82,7 @@ def train(
     from models.registry import build_model
     from training.device import prepare_host, resolve_device, resolve_dtype
     from training.distributed import Ranks
-    from training.state import load_tensors, restore_model
+    from training.state import read_shapes, require_fit
     from training.trainer import Trainer
     from training.weights import load_start_weights
 
@@ -110,21 +114,19 @@ def train(
         model.prepare(batches.local_batch_size)
         if checkpoint is not None:
             # Before anything in the run's folder is touched.
-            restore_model(model, load_tensors(checkpoint.path / MODEL), checkpoint.path)
+            require_fit(model, read_shapes(checkpoint.path / MODEL), checkpoint.path)
         elif start_weights is not None:
             load_start_weights(model, start_weights, warn)
         ranks.broadcast_(list(model.state_dict().values()))
         compiles = device_type == "cuda" if config.compile == "auto" else config.compile
         forward = torch.compile(model, dynamic=False) if compiles else model
-        eval_batches = test_set and EvalBatches(
-            test_set,
-            global_batch_size=config.eval_batch_size or config.global_batch_size,
-            rank=ranks.rank,
-            world_size=ranks.world_size,
-            max_examples=config.eval_max_examples,
-        )
         evaluation = InTrainingEvaluation(
-            eval_batches, evaluators, config.eval_save_outputs, forward, ranks, run_dir
+            test_set and eval_batches(config, test_set, ranks),
+            evaluators,
+            config.eval_save_outputs,
+            forward,
+            ranks,
+            run_dir,
         )
 
         say(
@@ -158,6 +160,17 @@ def train(
                 trainer.fit()
             except OutputError as error:
                 raise ConfigError(f"an evaluation's files cannot be written: {error}") from None
+
+
+def eval_batches(config: TrainConfig, test_set: PuzzleDataset, ranks: "Ranks") -> EvalBatches:
+    """Return the test batches of this rank."""
+    return EvalBatches(
+        test_set,
+        global_batch_size=config.eval_batch_size or config.global_batch_size,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        max_examples=config.eval_max_examples,
+    )
 
 
 def print_line(line: str) -> None:

@@ -32,13 +32,11 @@ from dataset.command_line import Parser, command_of, integer, progress, require_
 from dataset.common import (
     DatasetError,
     LabelField,
-    PuzzleDatasetMetadata,
-    PuzzleSet,
     atomic_build,
     file_sha256,
     write_json,
     write_manifest,
-    write_split,
+    write_puzzles,
 )
 from dataset.maze import (
     CHARACTERS,
@@ -61,6 +59,7 @@ from dataset.sources import (
     Source,
     csv_paths,
     read_batches,
+    shortfalls,
     subsample,
     without_test_puzzles,
 )
@@ -183,10 +182,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         if namespace.source == "generate":
             parser.error("--output-dir is needed with --source generate")
         namespace.output_dir = _PUBLISHED_OUTPUT_DIR
-    if namespace.source_repo is None:
-        namespace.source_repo = _PUBLISHED_REPOSITORY
-    elif namespace.source != "hf":
-        parser.error(f"--source-repo is for --source hf, not for --source {namespace.source}")
+    parser.choose_repository(namespace, _PUBLISHED_REPOSITORY)
     if namespace.source == "generate":
         _complete_generator_options(parser, namespace)
     elif namespace.min_length is not None:
@@ -364,7 +360,7 @@ def build(options: Options) -> str:
             ("train", source.train, options.num_views),
             ("test", source.test, 1),
         ):
-            _write_mazes(directory / split, puzzles, num_views, options)
+            _write_mazes(directory / split, puzzles, num_views)
             source.counts[split] |= {
                 "puzzles": len(puzzles.ratings),
                 "examples": len(puzzles.ratings) * num_views,
@@ -382,46 +378,23 @@ def build(options: Options) -> str:
     return _summary(options, source.counts)
 
 
-def _write_mazes(split_dir: Path, puzzles: Puzzles, num_views: int, options: Options) -> None:
+def _write_mazes(split_dir: Path, puzzles: Puzzles, num_views: int) -> None:
     inputs, labels = puzzles.questions, puzzles.answers
     if num_views > 1:
         inputs, labels = augment_mazes(inputs), augment_mazes(labels)
-    num_puzzles = len(inputs)
-    metadata = PuzzleDatasetMetadata(
-        pad_id=0,
-        ignore_label_id=0,
-        blank_identifier_id=0,
+    write_puzzles(
+        split_dir,
+        inputs,
+        labels,
         vocab_size=VOCAB_SIZE,
-        seq_len=options.size**2,
-        num_puzzle_identifiers=1,
-        total_groups=len(puzzles.ratings),
-        mean_puzzle_examples=1.0,
-        sets=("all",),
-        total_puzzles=num_puzzles,
-        fields={"actions": LabelField(NUM_ACTIONS)},
+        views=num_views,
+        fields={"actions": (LabelField(NUM_ACTIONS), path_actions(labels))},
     )
-    arrays = PuzzleSet(
-        inputs=inputs,
-        labels=labels,
-        puzzle_identifiers=np.zeros(num_puzzles, dtype=np.int32),
-        puzzle_indices=np.arange(num_puzzles + 1, dtype=np.int32),
-        group_indices=np.arange(0, num_puzzles + 1, num_views, dtype=np.int32),
-        fields={"actions": path_actions(labels)},
-    )
-    write_split(split_dir, metadata, {"all": arrays})
 
 
 def _summary(options: Options, counts: dict[str, dict[str, Any]]) -> str:
     train, test = counts["train"], counts["test"]
-    notes = []
-    if options.subsample_size is not None and train["puzzles"] < options.subsample_size:
-        notes.append(f"fewer training mazes than the {options.subsample_size:,} asked for exist")
-    if options.test_size is not None and test["puzzles"] < options.test_size:
-        notes.append(f"fewer test mazes than the {options.test_size:,} asked for exist")
-    if train.get("dropped_as_in_test"):
-        notes.append(
-            f"{train['dropped_as_in_test']:,} training rows dropped that are test rows too"
-        )
+    notes = shortfalls(counts, options.subsample_size, options.test_size, "mazes")
     views = f", {options.num_views} views each" if options.aug else ""
     return (
         f"{options.output_dir}: {train['examples']:,} training examples"

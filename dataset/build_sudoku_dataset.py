@@ -28,13 +28,11 @@ from dataset.augmentation import (
 from dataset.command_line import Parser, command_of, integer, progress, require_room, run
 from dataset.common import (
     DatasetError,
-    PuzzleDatasetMetadata,
-    PuzzleSet,
     atomic_build,
     file_sha256,
     write_json,
     write_manifest,
-    write_split,
+    write_puzzles,
 )
 from dataset.sources import (
     CSV_COLUMNS,
@@ -43,11 +41,13 @@ from dataset.sources import (
     Source,
     csv_paths,
     read_batches,
+    shortfalls,
     subsample,
     without_test_puzzles,
 )
 from dataset.sudoku import EMPTY_TOKEN, are_valid_solutions, find_conflict
 
+_PUBLISHED_REPOSITORY = "sapientinc/sudoku-extreme"
 _PUBLISHED_OUTPUT_DIR = Path("data/sudoku-extreme-full")
 _DEFAULT_COUNT = 1000  # of generated training and test puzzles
 _DEFAULT_CLUES = {4: (5, 10), 6: (12, 20), 9: (30, 40)}
@@ -117,7 +117,7 @@ def _parser() -> Parser:
     add(
         "--source-repo",
         metavar="REPO",
-        help="the data set for --source hf (default: sapientinc/sudoku-extreme)",
+        help=f"the data set for --source hf (default: {_PUBLISHED_REPOSITORY})",
     )
     add(
         "--subsample-size",
@@ -170,10 +170,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         if namespace.source != "hf":
             parser.error(f"--output-dir is needed with --source {namespace.source}")
         namespace.output_dir = _PUBLISHED_OUTPUT_DIR
-    if namespace.source_repo is None:
-        namespace.source_repo = "sapientinc/sudoku-extreme"
-    elif namespace.source != "hf":
-        parser.error(f"--source-repo is for --source hf, not for --source {namespace.source}")
+    parser.choose_repository(namespace, _PUBLISHED_REPOSITORY)
     if namespace.source == "generate":
         _complete_generator_options(parser, namespace)
     elif namespace.min_clues is not None or namespace.max_clues is not None:
@@ -365,43 +362,16 @@ def build(options: Options) -> str:
 
 def _write_puzzles(split_dir: Path, puzzles: Puzzles, num_aug: int, options: Options) -> None:
     questions, answers = puzzles.questions + EMPTY_TOKEN, puzzles.answers + EMPTY_TOKEN
-    num_groups = len(questions)
-    num_puzzles = num_groups * (1 + num_aug)
+    num_puzzles = len(questions) * (1 + num_aug)
     with progress(num_puzzles if num_aug else 0, "augment", "examples") as bar:
         inputs, labels = augment_sudoku(questions, answers, num_aug, options.seed, bar.update)
-    metadata = PuzzleDatasetMetadata(
-        pad_id=0,
-        ignore_label_id=0,
-        blank_identifier_id=0,
-        vocab_size=options.size + EMPTY_TOKEN + 1,
-        seq_len=options.size**2,
-        num_puzzle_identifiers=1,
-        total_groups=num_groups,
-        mean_puzzle_examples=1.0,
-        sets=("all",),
-        total_puzzles=num_puzzles,
-    )
-    arrays = PuzzleSet(
-        inputs=inputs,
-        labels=labels,
-        puzzle_identifiers=np.zeros(num_puzzles, dtype=np.int32),
-        puzzle_indices=np.arange(num_puzzles + 1, dtype=np.int32),
-        group_indices=np.arange(0, num_puzzles + 1, 1 + num_aug, dtype=np.int32),
-    )
-    write_split(split_dir, metadata, {"all": arrays})
+    vocab_size = options.size + EMPTY_TOKEN + 1
+    write_puzzles(split_dir, inputs, labels, vocab_size=vocab_size, views=1 + num_aug)
 
 
 def _summary(options: Options, counts: dict[str, dict[str, Any]]) -> str:
     train, test = counts["train"], counts["test"]
-    notes = []
-    if options.subsample_size is not None and train["puzzles"] < options.subsample_size:
-        notes.append(f"fewer training puzzles than the {options.subsample_size:,} asked for exist")
-    if options.test_size is not None and test["puzzles"] < options.test_size:
-        notes.append(f"fewer test puzzles than the {options.test_size:,} asked for exist")
-    if train.get("dropped_as_in_test"):
-        notes.append(
-            f"{train['dropped_as_in_test']:,} training rows dropped that are test rows too"
-        )
+    notes = shortfalls(counts, options.subsample_size, options.test_size, "puzzles")
     return (
         f"{options.output_dir}: {train['examples']:,} training examples"
         f" ({train['puzzles']:,} puzzles, {options.num_aug:,} augmentations each)"

@@ -34,6 +34,13 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unknown argument {unknown[0]!r}{hint}")
         return namespace
 
+    def choose_repository(self, namespace: argparse.Namespace, published: str) -> None:
+        """Complete --source-repo, which is for --source hf alone; a mistake elsewhere."""
+        if namespace.source_repo is None:
+            namespace.source_repo = published
+        elif namespace.source != "hf":
+            self.error(f"--source-repo is for --source hf, not for --source {namespace.source}")
+
 
 def integer(low: int, high: int | None = None) -> Callable[[str], int]:
     """Make the parser of a flag that accepts integers from `low` to `high`."""

@@ -40,7 +40,7 @@ import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -451,6 +451,50 @@ def write_split(
             _write_array(path, arrays.fields[part], np.uint8)
     _write_bytes(split_dir / METADATA_NAME, metadata.to_json().encode())
     _fsync_directory(split_dir)
+
+
+def write_puzzles(
+    split_dir: Path,
+    inputs: np.ndarray,
+    labels: np.ndarray,
+    *,
+    vocab_size: int,
+    views: int = 1,
+    fields: Mapping[str, tuple[LabelField, np.ndarray]] | None = None,
+) -> None:
+    """Write a split of puzzles that hold one example each and have no embedding of their own.
+
+    Args:
+        inputs, labels: integer [puzzles, seq_len]; 0 is padding and the label that is ignored.
+        views: puzzles of a group, which stand together, the original first.
+        fields: further labels by name, as they are declared and uint8 [puzzles, seq_len, ...].
+
+    Raises: as `write_split`.
+    """
+    num_puzzles, seq_len = inputs.shape
+    further = fields or {}
+    metadata = PuzzleDatasetMetadata(
+        pad_id=0,
+        ignore_label_id=0,
+        blank_identifier_id=0,
+        vocab_size=vocab_size,
+        seq_len=seq_len,
+        num_puzzle_identifiers=1,
+        total_groups=num_puzzles // views,
+        mean_puzzle_examples=1.0,
+        sets=("all",),
+        total_puzzles=num_puzzles,
+        fields={name: declared for name, (declared, _) in further.items()},
+    )
+    arrays = PuzzleSet(
+        inputs=inputs,
+        labels=labels,
+        puzzle_identifiers=np.zeros(num_puzzles, dtype=np.int32),
+        puzzle_indices=np.arange(num_puzzles + 1, dtype=np.int32),
+        group_indices=np.arange(0, num_puzzles + 1, views, dtype=np.int32),
+        fields={name: values for name, (_, values) in further.items()},
+    )
+    write_split(split_dir, metadata, {"all": arrays})
 
 
 def write_augmentations(directory: Path, augmentations: np.ndarray) -> None:
@@ -909,6 +953,28 @@ def _write_bytes(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Yield a hidden file beside `path` that takes its place at the end, in one indivisible move.
+
+    It is fsynced first, and its folder afterwards. After an error it is gone and `path` as it was.
+
+    Raises: OSError: it cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _fsync_directory(path.parent)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 def _fsync_directory(path: Path) -> None:

@@ -205,3 +205,22 @@ def subsample(puzzles: Puzzles, number: int | None, seed: int, stream: int) -> P
     if number is None or number >= count:
         return puzzles
     return puzzles.rows(choose(seed, stream, count, number))
+
+
+def shortfalls(
+    counts: dict[str, dict[str, Any]], subsample_size: int | None, test_size: int | None, what: str
+) -> list[str]:
+    """Say where fewer puzzles were had than asked for, and how many rows were dropped.
+
+    Args: counts: by split, as for the manifest. what: "puzzles", or what they are called.
+    """
+    train, notes = counts["train"], []
+    if subsample_size is not None and train["puzzles"] < subsample_size:
+        notes.append(f"fewer training {what} than the {subsample_size:,} asked for exist")
+    if test_size is not None and counts["test"]["puzzles"] < test_size:
+        notes.append(f"fewer test {what} than the {test_size:,} asked for exist")
+    if train.get("dropped_as_in_test"):
+        notes.append(
+            f"{train['dropped_as_in_test']:,} training rows dropped that are test rows too"
+        )
+    return notes

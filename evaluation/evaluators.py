@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dataset import maze
+from dataset.arc import BLANK_NAME
 from dataset.common import METADATA_NAME, DatasetError, load_metadata
 from dataset.sudoku import EMPTY_TOKEN, are_valid_solutions, grid_size
 from evaluation.arc import (
@@ -38,8 +40,6 @@ Gather = Callable[[Any], list[Any]]
 """Takes this rank's value and returns those of all ranks, in rank order, on every rank."""
 
 _ARC_VOCABULARY = 12
-_BLANK = "<blank>"
-_MAZE_VOCABULARY = 6
 
 
 @dataclass(frozen=True)
@@ -134,14 +134,9 @@ class ArcEvaluator:
     """
 
     def __init__(self, dataset: PuzzleDataset, *, keeps_votes: bool = False) -> None:
-        metadata = dataset.metadata
-        if (
-            metadata.vocab_size != _ARC_VOCABULARY
-            or math.isqrt(metadata.seq_len) ** 2 != metadata.seq_len
-        ):
-            raise _unsuitable(dataset, f"expected {_ARC_VOCABULARY} tokens on a square canvas")
+        _require_square(dataset, _ARC_VOCABULARY, "a square canvas")
         self._tasks: dict[str, list[TestPair]] = {}
-        names = [_BLANK] * metadata.num_puzzle_identifiers
+        names = [BLANK_NAME] * dataset.metadata.num_puzzle_identifiers
         for split_dir, offset in zip(dataset.split_dirs, dataset.identifier_offsets, strict=True):
             path = split_dir.parent / "test_puzzles.json"
             for task, pairs in parse_tasks(read_json(path), path).items():
@@ -270,18 +265,10 @@ class MazeEvaluator(_SharesEvaluator):
 
     def __init__(self, dataset: PuzzleDataset) -> None:
         super().__init__()
-        metadata = dataset.metadata
-        if (
-            metadata.vocab_size != _MAZE_VOCABULARY
-            or math.isqrt(metadata.seq_len) ** 2 != metadata.seq_len
-        ):
-            raise _unsuitable(dataset, f"expected {_MAZE_VOCABULARY} tokens on a square")
+        _require_square(dataset, maze.VOCAB_SIZE, "a square")
 
     def judge(self, rows: AnsweredRows) -> Sequence[np.ndarray]:
-        # Imported here because it loads the compiler: only who has mazes waits.
-        from dataset.maze import check_paths
-
-        return check_paths(rows.inputs, rows.preds)
+        return maze.check_paths(rows.inputs, rows.preds)
 
 
 def _read_identifiers(split_dir: Path) -> list[str]:
@@ -293,6 +280,12 @@ def _read_identifiers(split_dir: Path) -> list[str]:
             f"{expected.num_puzzle_identifiers} in {split_dir / METADATA_NAME}"
         )
     return names
+
+
+def _require_square(dataset: PuzzleDataset, vocab_size: int, cells: str) -> None:
+    metadata = dataset.metadata
+    if metadata.vocab_size != vocab_size or math.isqrt(metadata.seq_len) ** 2 != metadata.seq_len:
+        raise _unsuitable(dataset, f"expected {vocab_size} tokens on {cells}")
 
 
 def _unsuitable(dataset: PuzzleDataset, why: str) -> DatasetError:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dataset.common import replacing
 from models.losses import LossOutput
 from puzzle_dataset import EvalBatches
 from training.distributed import Ranks
@@ -166,14 +167,10 @@ class PublishedOutputFiles:
     ) -> None:
         if kind is not None:
             return
-        temporary = self._path.with_name(f".{self._path.name}.tmp")
         try:
-            with temporary.open("wb") as file:
+            with replacing(self._path) as file:
                 torch.save({name: torch.cat(rows) for name, rows in self._rows.items()}, file)
-                os.fsync(file.fileno())
-            temporary.replace(self._path)
         except OSError as failure:
-            temporary.unlink(missing_ok=True)
             raise OutputError(f"{self._path}: {failure.strerror or failure}") from None
 
 
@@ -194,17 +191,11 @@ def write_json_files(
     failure, paths = None, [folder / name for name in files]
     if ranks.is_main:
         for path, content in zip(paths, files.values(), strict=True):
-            temporary = path.with_name(f".{path.name}.tmp")
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                with temporary.open("w") as file:
-                    file.write(json.dumps(content(), separators=(",", ":")) + "\n")
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.replace(path)
+                with replacing(path) as file:
+                    file.write((json.dumps(content(), separators=(",", ":")) + "\n").encode())
             except OSError as error:
-                with contextlib.suppress(OSError):
-                    temporary.unlink(missing_ok=True)
                 failure = f"{path}: {error.strerror or error}"
                 break
     failure = ranks.broadcast_object(failure)

@@ -11,13 +11,10 @@ from tqdm import tqdm
 from evaluation.evaluators import AnsweredRows, Evaluator
 from evaluation.metrics import SetResult, summarize
 from evaluation.outputs import OutputFiles, PublishedOutputFiles
-from evaluation.report import flatten
 from models.act import ACTCarry, Examples
 from models.losses import ACTLossHead, LossOutput
 from puzzle_dataset import Batch, EvalBatches
 from training.distributed import Ranks
-
-__all__ = ["Forward", "evaluate", "flatten", "think"]
 
 
 class Forward(Protocol):
@@ -70,7 +67,7 @@ def evaluate(
                 desc="evaluating",
                 dynamic_ncols=True,
             ):
-                step = think(forward, model, _on_device(batch, ranks.device))
+                step = think(forward, model, ranks.on_device(batch.arrays()))
                 rows[name].append(torch.stack([step.rows[key] for key in names], dim=-1))
                 if save is not None:
                     save.write(name, step, count)
@@ -104,16 +101,6 @@ def _answered_rows(batch: Batch, step: LossOutput, count: int) -> AnsweredRows:
         preds=output.logits[:count].argmax(-1).int().cpu().numpy(),
         q_halt_logits=output.q_halt_logits[:count].float().cpu().numpy(),
     )
-
-
-def _on_device(batch: Batch, device: torch.device) -> Examples:
-    tensors = {name: torch.from_numpy(array) for name, array in batch.arrays().items()}
-    if device.type == "cuda":
-        return {
-            name: tensor.pin_memory().to(device, non_blocking=True)
-            for name, tensor in tensors.items()
-        }
-    return tensors
 
 
 def _gather(

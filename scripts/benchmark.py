@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dataset.common import PuzzleDatasetMetadata, PuzzleSet, write_split
+from dataset.common import write_puzzles
 from models.attention import require_backend
 from models.config import ArchConfig, DataFacts
 from models.heads.token import Linear, MixtureOfExperts, Tied
@@ -439,26 +439,8 @@ def write_synthetic_data(folder: Path, num_groups: int, views: int) -> None:
     rng = np.random.Generator(np.random.Philox(0))
     rows = num_groups * views
     labels = rng.integers(2, 11, (rows, 81), dtype=np.uint8)
-    metadata = PuzzleDatasetMetadata(
-        pad_id=0,
-        ignore_label_id=0,
-        blank_identifier_id=0,
-        vocab_size=11,
-        seq_len=81,
-        num_puzzle_identifiers=1,
-        total_groups=num_groups,
-        mean_puzzle_examples=1.0,
-        sets=("all",),
-        total_puzzles=rows,
-    )
-    arrays = PuzzleSet(
-        inputs=np.where(rng.random((rows, 81)) < 0.6, 1, labels).astype(np.uint8),
-        labels=labels,
-        puzzle_identifiers=np.zeros(rows, np.int32),
-        puzzle_indices=np.arange(rows + 1, dtype=np.int32),
-        group_indices=np.arange(0, rows + 1, views, dtype=np.int32),
-    )
-    write_split(folder / "train", metadata, {"all": arrays})
+    inputs = np.where(rng.random((rows, 81)) < 0.6, 1, labels).astype(np.uint8)
+    write_puzzles(folder / "train", inputs, labels, vocab_size=11, views=views)
 
 
 def endless(batches: TrainBatches) -> Iterator[Batch]:

@@ -21,8 +21,10 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from dataset.arc_lazy import ARC_PALETTE
 from dataset.augmentation import augment_sudoku
-from dataset.maze import GOAL, PATH, START, solve
+from dataset.common import ARC_PIXELS
+from dataset.maze import NUM_ACTIONS, path_actions, solve
 from dataset.maze_generator import generate_mazes
 from dataset.sudoku_generator import generate_puzzles
 from evaluation.runner import think
@@ -46,8 +48,6 @@ SMALL = (
     "arch.forward_dtype=float32",
 )
 BATCH_SIZE = 64
-# The colours of ARC, 0xRRGGBB; the pixels of a digit are its.
-_PALETTE = (0x000000, 0x0074D9, 0xFF4136, 0x2ECC40, 0xFFDC00)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def make_task(name: str) -> Task:
             3200, seed=0, stream=0, size=5, min_length=4, taken=set(), workers=1
         ).mazes
         answers, _ = solve(mazes)
-        return _task(6, mazes, answers, _moves(answers, 5), test=200)
+        return _task(6, mazes, answers, path_actions(answers), test=200)
     found = generate_puzzles(
         300, seed=0, stream=0, size=4, min_clues=7, max_clues=9, min_rating=0, taken=set()
     )
@@ -103,29 +103,11 @@ def make_task(name: str) -> Task:
     return _task(6, inputs, labels, digits, test=100)
 
 
-def _moves(answers: np.ndarray, size: int) -> np.ndarray:
-    """Return the move at each cell of the path: 1 down, 2 left, 3 right, 4 up; 0 elsewhere."""
-    moves = np.zeros_like(answers)
-    for answer, row in zip(
-        answers.reshape(-1, size, size), moves.reshape(-1, size, size), strict=False
-    ):
-        cell = tuple(np.argwhere(answer == START)[0])
-        came_from = None
-        while answer[cell] != GOAL:
-            for move, (down, right) in enumerate(((1, 0), (0, -1), (0, 1), (-1, 0)), start=1):
-                ahead = (cell[0] + down, cell[1] + right)
-                inside = 0 <= ahead[0] < size and 0 <= ahead[1] < size
-                # A shortest path touches itself nowhere, so that its next cell is the only one.
-                if inside and ahead != came_from and answer[ahead] in (PATH, GOAL):
-                    row[cell], came_from, cell = move, cell, ahead
-                    break
-    return moves
-
-
 def _task(
     vocab_size: int, inputs: np.ndarray, labels: np.ndarray, actions: np.ndarray, *, test: int
 ) -> Task:
-    rgb = np.array([[c >> 16, c >> 8 & 255, c & 255] for c in _PALETTE])
+    # The pixels of a digit are those of its colour in ARC.
+    rgb = np.array([list(bytes.fromhex(colour[1:])) for colour in ARC_PALETTE])
     arrays = {
         "inputs": inputs,
         "labels": labels,
@@ -134,7 +116,7 @@ def _task(
         "pixels": rgb[labels.astype(np.int64) - 1],
     }
     tensors = {key: torch.from_numpy(value.astype(np.int32)) for key, value in arrays.items()}
-    fields = {"actions": (5, 0), "pixels": (256, 3)}
+    fields = {"actions": (NUM_ACTIONS, 0), "pixels": (ARC_PIXELS.num_classes, ARC_PIXELS.channels)}
     return Task(
         DataFacts(vocab_size, inputs.shape[1], 1, fields),
         {key: value[test:] for key, value in tensors.items()},

@@ -13,6 +13,7 @@ from pathlib import Path
 from dataset.common import load_metadata
 from models.config import DataFacts, Schema
 from training.composition import load_config, run_entry_point
+from training.data import facts_in
 from training.errors import ConfigError
 from training.tracking import warn
 from training.trained_model import find_trained_model
@@ -47,17 +48,16 @@ def main(overrides: list[str]) -> None:
         recorded = trained.run.data_folders("train")
         facts = None
         if config.data_path is not None:
-            facts = facts_in(Path(config.data_path))
+            facts = facts_of_folder(Path(config.data_path))
         elif trained.recorded_facts is None and recorded and Path(recorded[0]).is_dir():
-            facts = facts_in(Path(recorded[0]))
+            facts = facts_of_folder(Path(recorded[0]))
         written = [from_published(trained, facts, output)]
     sys.stdout.write("".join(f"written: {path}\n" for path in written))
 
 
-def facts_in(folder: Path) -> DataFacts:
+def facts_of_folder(folder: Path) -> DataFacts:
     """Read what a model must know of the data set in `folder`."""
-    metadata = load_metadata(folder / "train")
-    return DataFacts(metadata.vocab_size, metadata.seq_len, metadata.num_puzzle_identifiers)
+    return facts_in(load_metadata(folder / "train"))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import pytest
 
 from dataset.arc_augmentation import augment_grid, format_identifier
 from dataset.augmentation import augment_sudoku
-from dataset.common import PuzzleDatasetMetadata, PuzzleSet, write_split
+from dataset.common import PuzzleDatasetMetadata, PuzzleSet, write_puzzles, write_split
 from dataset.sudoku import EMPTY_TOKEN
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,27 +37,7 @@ def sudoku_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     questions = np.where(is_clue, answers, EMPTY_TOKEN).astype(np.uint8)
     for split, rows, num_aug in (("train", slice(0, 8), 3), ("test", slice(8, 18), 0)):
         inputs, labels = augment_sudoku(questions[rows], answers[rows], num_aug, seed=1)
-        num_puzzles = len(inputs)
-        metadata = PuzzleDatasetMetadata(
-            pad_id=0,
-            ignore_label_id=0,
-            blank_identifier_id=0,
-            vocab_size=6,
-            seq_len=16,
-            num_puzzle_identifiers=1,
-            total_groups=num_puzzles // (1 + num_aug),
-            mean_puzzle_examples=1.0,
-            sets=("all",),
-            total_puzzles=num_puzzles,
-        )
-        arrays = PuzzleSet(
-            inputs,
-            labels,
-            np.zeros(num_puzzles, np.int32),
-            np.arange(num_puzzles + 1),
-            np.arange(0, num_puzzles + 1, 1 + num_aug),
-        )
-        write_split(folder / split, metadata, {"all": arrays})
+        write_puzzles(folder / split, inputs, labels, vocab_size=6, views=1 + num_aug)
     (folder / "identifiers.json").write_text('["<blank>"]\n')
     return folder
 
@@ -211,16 +191,34 @@ def tiny_settings(sudoku_data: Path, tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture
-def train() -> Iterator[Callable[[Sequence[str]], None]]:
-    """`pretrain.main` in this process; what a run sets for its whole process is put back."""
+def restored_host() -> Iterator[None]:
+    """Put back what a run sets for its whole process."""
     import torch
 
-    import pretrain
-
     threads = torch.get_num_threads()
-    yield lambda settings: pretrain.main(list(settings))
+    yield
     torch.set_num_threads(threads)
     torch.set_flush_denormal(False)
+
+
+@pytest.fixture
+def train(restored_host: None) -> Callable[[Sequence[str]], None]:
+    """`pretrain.main` in this process."""
+    import pretrain
+
+    return lambda settings: pretrain.main(list(settings))
+
+
+@pytest.fixture
+def run_evaluation(restored_host: None) -> Callable[..., dict[str, Any]]:
+    """`evaluate.main` in this process; returns the JSON that it wrote to `output`."""
+    import evaluate
+
+    def run(output: Path, *settings: str) -> dict[str, Any]:
+        evaluate.main([*settings, f"output={output}", "device=cpu", "num_threads=1"])
+        return json.loads(output.read_bytes())
+
+    return run
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dataset.common import exchange
+from dataset.common import exchange, replacing
 from training.errors import CheckpointError
 
 MANIFEST = "MANIFEST.json"
@@ -235,15 +235,8 @@ def fsync(path: Path) -> None:
 
 def write_atomically(path: Path, content: str) -> None:
     """Replace a text file in one indivisible move."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.write_text(content)
-        fsync(temporary)
-        temporary.replace(path)
-        fsync(path.parent)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replacing(path) as file:
+        file.write(content.encode())
 
 
 def _replace(old: Path, new: Path) -> None:

@@ -5,14 +5,15 @@ Where a run keeps a moving average, it goes into a file of its own, `step_N_ema`
 `step_N` to have what TRM's trainer, which keeps the average alone, would have written.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 import yaml
 from torch import Tensor
 
+from dataset.common import replacing
 from models.config import DataFacts
 from models.registry import build_model
 from training.checkpoint import (
@@ -20,7 +21,6 @@ from training.checkpoint import (
     MODEL,
     WEIGHTS_ONLY,
     checkpoint_path,
-    fsync,
     save_checkpoint,
     write_atomically,
 )
@@ -32,7 +32,7 @@ from training.published import (
     average_of,
     published_arch,
 )
-from training.state import COMPILED_PREFIX, require_fit, tensor_writer
+from training.state import COMPILED_PREFIX, require_fit, shapes_of, tensor_writer
 from training.trained_model import TrainedModel
 from training.weights import load_weights
 
@@ -63,7 +63,8 @@ def to_published(trained: TrainedModel, folder: Path) -> list[Path]:
         for path, averaged in own.items():
             tensors = load_weights(trained.weights, averaged=averaged)
             prefixed = {f"{COMPILED_PREFIX}{name}": value for name, value in tensors.items()}
-            _write_new(path, lambda file, prefixed=prefixed: torch.save(prefixed, file))
+            with replacing(path) as file:
+                torch.save(prefixed, file)
         write_atomically(described, content)
     except OSError as error:
         raise CheckpointError(f"{folder}: {error.strerror or error}") from None
@@ -137,17 +138,5 @@ def _published_settings(trained: TrainedModel) -> dict[str, Any]:
 
 def _fitting(path: Path, model: torch.nn.Module) -> Mapping[str, Tensor]:
     tensors = load_weights(path, averaged=False)
-    require_fit(model, tensors, path)
+    require_fit(model, shapes_of(tensors), path)
     return tensors
-
-
-def _write_new(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            write(file)
-        fsync(temporary)
-        temporary.rename(path)
-        fsync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)

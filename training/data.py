@@ -1,7 +1,6 @@
 """Open the data sets of a run, before torch is loaded."""
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from dataset.common import DatasetError, PuzzleDatasetMetadata, load_metadata
@@ -90,7 +89,8 @@ def require_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> Non
         DatasetError: a head needs a field that a data set does not declare.
     """
     for folder in folders:
-        _require_heads(heads, _facts_in(load_metadata(Path(folder) / split)), folder)
+        metadata = load_metadata(Path(folder) / split)
+        _require_heads(heads, facts_in(metadata, metadata.fields), folder)
 
 
 def _require_heads(heads: HeadsConfig, facts: DataFacts, source: str) -> None:
@@ -124,17 +124,15 @@ def require_folder(path: str, known: DataConfig | None) -> None:
 
 def facts_of(dataset: PuzzleDataset) -> DataFacts:
     """Return what a model must know of a data set; of its fields, those that are read."""
-    facts = _facts_in(dataset.metadata)
-    read = {name: facts.fields[name] for name in dataset.fields}
-    return dataclasses.replace(facts, fields=read)
+    return facts_in(dataset.metadata, dataset.fields)
 
 
-def _facts_in(metadata: PuzzleDatasetMetadata) -> DataFacts:
+def facts_in(metadata: PuzzleDatasetMetadata, fields: Iterable[str] = ()) -> DataFacts:
+    """Return what a model must know of data with this metadata, and of these fields of them."""
+    declared = {name: metadata.fields[name] for name in fields}
     return DataFacts(
         vocab_size=metadata.vocab_size,
         seq_len=metadata.seq_len,
         num_puzzle_identifiers=metadata.num_puzzle_identifiers,
-        fields={
-            name: (field.num_classes, field.channels) for name, field in metadata.fields.items()
-        },
+        fields={name: (field.num_classes, field.channels) for name, field in declared.items()},
     )

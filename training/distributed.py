@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TypeVar
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -44,6 +46,16 @@ class Ranks:
     def active(self) -> bool:
         """Whether collectives go through a process group."""
         return dist.is_initialized()
+
+    def on_device(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+        """Return host arrays as tensors on this rank's device; nobody waits for a copy to CUDA."""
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        if self.device.type != "cuda":
+            return tensors
+        return {
+            name: tensor.pin_memory().to(self.device, non_blocking=True)
+            for name, tensor in tensors.items()
+        }
 
     def sum_(self, tensor: Tensor) -> Tensor:
         """Add up `tensor` over the ranks in place."""

@@ -21,6 +21,8 @@ from training.optim import ParamGroup
 
 COMPILED_PREFIX = "_orig_mod."
 
+Shapes = Mapping[str, tuple[int, ...]]
+
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return weights and persistent buffers by published key, on the CPU."""
@@ -80,24 +82,43 @@ def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], source: Path)
     Raises:
         CheckpointError: lists what is missing, unknown or of another shape.
     """
-    require_fit(model, tensors, source)
+    require_fit(model, shapes_of(tensors), source)
     model.load_state_dict(dict(tensors))
 
 
-def require_fit(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
-    """Raise CheckpointError, which lists what is missing, unknown or of another shape, unless the
-    weights fit the model.
+def require_fit(model: nn.Module, shapes: Shapes, source: Path) -> None:
+    """Raise CheckpointError, which lists what is missing, unknown or of another shape, unless
+    weights of these shapes fit the model.
     """
-    own = model.state_dict()
-    faults = [f"{key} is missing" for key in own.keys() - tensors.keys()]
-    faults += [f"{key} is unknown to this model" for key in tensors.keys() - own.keys()]
+    own = shapes_of(model.state_dict())
+    faults = [f"{key} is missing" for key in own.keys() - shapes.keys()]
+    faults += [f"{key} is unknown to this model" for key in shapes.keys() - own.keys()]
     faults += [
-        f"{key} has shape {tuple(value.shape)}, the model has {tuple(own[key].shape)}"
-        for key, value in tensors.items()
-        if key in own and value.shape != own[key].shape
+        f"{key} has shape {shape}, the model has {own[key]}"
+        for key, shape in shapes.items()
+        if key in own and shape != own[key]
     ]
     if faults:
         raise CheckpointError(f"{source} does not fit the model: {'; '.join(sorted(faults))}")
+
+
+def shapes_of(tensors: Mapping[str, Tensor]) -> Shapes:
+    """Return the shapes of tensors by key."""
+    return {key: tuple(value.shape) for key, value in tensors.items()}
+
+
+def read_shapes(path: Path) -> Shapes:
+    """Read the shapes in a safetensors file from its header alone.
+
+    Raises:
+        CheckpointError: the file is missing or not safetensors.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            keys = file.keys()
+            return {key: tuple(file.get_slice(key).get_shape()) for key in keys}
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: {error}") from None
 
 
 def gather_carry(carry: ACTCarry, ranks: Ranks) -> dict[str, Tensor]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -216,7 +215,7 @@ class Trainer:
         )
         self._set_rates(factor)
         self.bucket.zero_()
-        output = self.forward(self.carry, self._on_device(batch), self._exploration())
+        output = self.forward(self.carry, self.ranks.on_device(batch.arrays()), self._exploration())
         (output.loss / self.config.global_batch_size).backward()
         head_norms = None
         if self.diagnostics and self.diagnostics.due(step):
@@ -440,9 +439,6 @@ class Trainer:
             examples[name] = cells.new_zeros(shape)
         return examples
 
-    def _on_device(self, batch: Batch) -> Examples:
-        return {name: self._to_device(array) for name, array in batch.arrays().items()}
-
     def _exploration(self) -> Exploration:
         arch = self.config.arch
         steps = min_halt_steps(
@@ -453,15 +449,8 @@ class Trainer:
             halt_max_steps=arch.halt_max_steps,
         )
         local = self.batches.local_batch_size
-        return Exploration(
-            self._to_device(steps[self.ranks.rank * local : (self.ranks.rank + 1) * local])
-        )
-
-    def _to_device(self, array: np.ndarray) -> Tensor:
-        tensor = torch.from_numpy(array)
-        if self.ranks.device.type == "cuda":
-            return tensor.pin_memory().to(self.ranks.device, non_blocking=True)
-        return tensor
+        own = steps[self.ranks.rank * local : (self.ranks.rank + 1) * local]
+        return Exploration(**self.ranks.on_device({"min_steps": own}))
 
     def _log_block(self, bar: "tqdm[Any]") -> None:
         records = self.block.drain()

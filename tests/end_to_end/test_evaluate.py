@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +24,6 @@ from training.data import facts_of
 from training.state import model_tensors, tensor_writer
 
 PUBLISHED = Path(__file__).resolve().parents[1] / "parity" / "published_format"
-
-
-@pytest.fixture
-def run_evaluation() -> Iterator[Callable[..., dict[str, Any]]]:
-    """`evaluate.main` in this process; returns the JSON that it wrote to `output`."""
-    threads = torch.get_num_threads()
-
-    def run(output: Path, *settings: str) -> dict[str, Any]:
-        evaluate.main([*settings, f"output={output}", "device=cpu", "num_threads=1"])
-        return json.loads(output.read_bytes())
-
-    yield run
-    torch.set_num_threads(threads)
-    torch.set_flush_denormal(False)
 
 
 @pytest.fixture(scope="module")

@@ -3,15 +3,12 @@
 import json
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-
-import evaluate
 
 Train = Callable[[Sequence[str]], None]
 FILES = ("arc_tasks.json", "submission.json")
@@ -33,20 +30,6 @@ def settings(tiny_settings: list[str], arc_data: Path) -> list[str]:
     ]
 
 
-@pytest.fixture
-def measure() -> Iterator[Callable[..., dict[str, Any]]]:
-    """`evaluate.main` in this process; returns the JSON that it wrote to `output`."""
-    threads = torch.get_num_threads()
-
-    def run(output: Path, *overrides: str) -> dict[str, Any]:
-        evaluate.main([*overrides, f"output={output}", "device=cpu", "num_threads=1"])
-        return json.loads(output.read_bytes())
-
-    yield run
-    torch.set_num_threads(threads)
-    torch.set_flush_denormal(False)
-
-
 def on_two_ranks(start: Callable[..., Any], *arguments: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
@@ -63,7 +46,7 @@ def test_arc_is_scored_in_training_and_afterwards(
     settings: list[str],
     train: Train,
     files_of: Any,
-    measure: Callable[..., dict[str, Any]],
+    run_evaluation: Callable[..., dict[str, Any]],
     start: Callable[..., Any],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -88,7 +71,7 @@ def test_arc_is_scored_in_training_and_afterwards(
 
     # The same figures and files from the last checkpoint, by the run's own evaluators.
     (tmp_path / "own").mkdir()
-    result = measure(tmp_path / "own" / "result.json", f"checkpoint={run.folder}")
+    result = run_evaluation(tmp_path / "own" / "result.json", f"checkpoint={run.folder}")
     found = result["evaluators"]["arc"]
     logged = {f"eval/arc/{name}": value for name, value in found["metrics"].items()}
     assert logged.items() <= records[-1].items()
@@ -145,15 +128,17 @@ def test_evaluators_can_be_chosen_or_left_out(
     settings: list[str],
     tiny_settings: list[str],
     train: Train,
-    measure: Callable[..., dict[str, Any]],
+    run_evaluation: Callable[..., dict[str, Any]],
     sudoku_data: Path,
     files_of: Any,
     tmp_path: Path,
 ) -> None:
     train([*settings, "evaluators=[]", "max_steps=2"])
     run = files_of(tmp_path / "run")
-    assert measure(tmp_path / "a.json", f"checkpoint={run.folder}")["evaluators"] == {}
-    asked = measure(tmp_path / "b.json", f"checkpoint={run.folder}", "evaluators=[{name: arc@ARC}]")
+    assert run_evaluation(tmp_path / "a.json", f"checkpoint={run.folder}")["evaluators"] == {}
+    asked = run_evaluation(
+        tmp_path / "b.json", f"checkpoint={run.folder}", "evaluators=[{name: arc@ARC}]"
+    )
     assert list(asked["evaluators"]) == ["arc"]
 
     train([*tiny_settings, f"checkpoint_path={tmp_path / 'sudoku'}", "evaluators=[sudoku]"])

@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-PATH = Path(__file__).resolve().parents[2] / "scripts" / "compare_heads.py"
+from dataset.maze import GOAL, PATH, START
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "compare_heads.py"
 
 
 def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("compare_heads", PATH)
+    spec = importlib.util.spec_from_file_location("compare_heads", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -79,11 +81,11 @@ def test_moves_lead_along_the_path(tasks: dict[str, Any]) -> None:
         *(maze[name].view(-1, 5, 5).numpy() for name in ("inputs", "labels", "actions")),
         strict=True,
     ):
-        cell, seen = tuple(np.argwhere(inputs == compare_heads.START)[0]), 0
-        while labels[cell] != compare_heads.GOAL:
+        cell, seen = tuple(np.argwhere(inputs == START)[0]), 0
+        while labels[cell] != GOAL:
             down, right = steps[int(actions[cell])]
             cell, seen = (cell[0] + down, cell[1] + right), seen + 1
-        assert seen == (actions > 0).sum() == (labels == compare_heads.PATH).sum() + 1
+        assert seen == (actions > 0).sum() == (labels == PATH).sum() + 1
 
 
 def test_constants_are_those_of_the_labels(tasks: dict[str, Any]) -> None:

@@ -532,10 +532,10 @@ def test_a_failing_build_leaves_the_older_set(
     before = content(output)
     capsys.readouterr()
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(build_sudoku_dataset, "write_split", fail)
+    monkeypatch.setattr(build_sudoku_dataset, "write_puzzles", fail)
     assert build(output, folder, "--size=4", "--num-aug=1") == code
     assert reason in error_line(capsys)
     assert content(output) == before

@@ -77,7 +77,7 @@ def system_calls(
         return descriptor
 
     def noting_fsync(descriptor: int) -> None:
-        before("fsync", descriptors[descriptor])
+        before("fsync", descriptors.get(descriptor, ""))
         fsync_(descriptor)
 
     def noting(name: str) -> Callable[..., Any]:

@@ -1,7 +1,5 @@
 """Device and number format, decided once."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -78,16 +76,7 @@ def test_any_of_the_instruction_sets_is_enough(monkeypatch: pytest.MonkeyPatch) 
             assert cpu_has_bfloat16()
 
 
-@pytest.fixture
-def host() -> Iterator[None]:
-    """Put back what `prepare_host` sets for the process."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-    torch.set_flush_denormal(False)
-
-
-def test_threads_are_set_only_when_asked_for(host: None) -> None:
+def test_threads_are_set_only_when_asked_for(restored_host: None) -> None:
     torch.set_num_threads(1)
     prepare_host(None)
     assert torch.get_num_threads() == 1
@@ -95,7 +84,7 @@ def test_threads_are_set_only_when_asked_for(host: None) -> None:
     assert torch.get_num_threads() == 2
 
 
-def test_denormal_numbers_are_flushed(host: None) -> None:
+def test_denormal_numbers_are_flushed(restored_host: None) -> None:
     prepare_host(None)
     # On a processor that can; the others keep them, and are right all the same.
     assert torch.tensor([1e-39]).mul(0.5).item() == 0.0 or not torch.set_flush_denormal(True)
