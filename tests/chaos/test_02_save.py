@@ -13,7 +13,6 @@ from harness.processes import Fault, ForkServer, pretrain
 from harness.saves import AtEachOperation, struck
 
 from training.checkpoint import list_steps, newest_good
-from training.errors import CheckpointError
 
 SAVES = {"a further step": 2, "the last step again": None}
 
@@ -76,3 +75,25 @@ def test_a_kill_at_any_operation_loses_nothing(
         assert files.digest() == whole.digest(), operation
         assert files.leftovers() == [], operation
     tally(f"{which}: {len(left)} kills, all operations", "0 ended in other bits")
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param(
+            mutant, marks=pytest.mark.row(2, mutant=f"{mutant.__doc__}"), id=mutant.__name__
+        )
+        for mutant in (mutants.save_in_place, mutants.delete_before_replacing)
+    ],
+)
+def test_an_unsafe_save_is_caught(
+    strike: Callable[..., list[tuple[Path, str]]], tmp_path: Path, mutant: Fault
+) -> None:
+    left = strike(None, mutant)
+    saved = list_steps(tmp_path / "struck")[-1]
+
+    def lost(folder: Path) -> bool:
+        checkpoint = newest_good(folder, lambda message: None)
+        return checkpoint is None or checkpoint.step < saved
+
+    assert any(lost(folder) for folder, _ in left)

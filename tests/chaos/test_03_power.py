@@ -22,12 +22,12 @@ Found = list[tuple[Image, str]]
 def lose_power(
     fork_server: ForkServer, full_settings: list[str], tmp_path: Path
 ) -> Callable[..., tuple[int, Found]]:
-    """Let the power go out at any moment of a run of 12 steps; returns the number of images tried,
-    and those that lost something, with what was wrong.
+    """Let the power go out at any moment of a run; returns the number of images tried, and those
+    that lost something, with what was wrong.
     """
 
-    def run(most: int, *faults: Fault) -> tuple[int, Found]:
-        settings = [*full_settings, "max_steps=12"]
+    def run(steps: int, most: int, *faults: Fault) -> tuple[int, Found]:
+        settings = [*full_settings, f"max_steps={steps}"]
         child = fork_server.run(
             pretrain, *settings, f"checkpoint_path={tmp_path / 'whole'}", "keep_last=99"
         )
@@ -36,7 +36,7 @@ def lose_power(
         (tmp_path / "run").mkdir()
         record = RecordTo(tmp_path / "run", tmp_path / "record")
         child = fork_server.run(
-            pretrain, *settings, f"checkpoint_path={tmp_path / 'run'}", faults=(*faults, record)
+            pretrain, *settings, f"checkpoint_path={tmp_path / 'run'}", faults=(record, *faults)
         )
         assert child.wait() == 0, child.err
         tried, lost = 0, []
@@ -64,9 +64,10 @@ def _require_whole(folder: Path, saved: int | None, whole: Path) -> None:
     for path in sorted((whole / checkpoint.path.name).glob("*.safetensors")):
         own = (checkpoint.path / path.name).read_bytes()
         assert hashlib.sha256(own).digest() == hashlib.sha256(path.read_bytes()).digest(), path.name
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    steps = [json.loads(line)["step"] for line in lines[: checkpoint.step]]
-    assert steps == list(range(1, checkpoint.step + 1)), "metrics are gone"
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    records = [json.loads(line) for line in lines if line.endswith("\n")]
+    steps = {record["step"] for record in records if "train/lr" in record}
+    assert steps >= set(range(1, checkpoint.step + 1)), "metrics are gone"
 
 
 @pytest.mark.row(3)
@@ -75,7 +76,7 @@ def test_no_image_of_the_disk_loses_what_was_saved(
     cases: Callable[..., int],
     tally: Callable[..., None],
 ) -> None:
-    tried, lost = lose_power(cases(quick=40, long=400))
+    tried, lost = lose_power(24, cases(quick=40, long=400))
     assert not lost, (len(lost), lost[0][0].after, lost[0][1])
     assert tried >= 800, tried
     tally(f"{tried} disk images", "0 saved steps lost")
@@ -93,6 +94,6 @@ def test_no_image_of_the_disk_loses_what_was_saved(
 def test_what_is_not_flushed_is_lost(
     lose_power: Callable[..., tuple[int, Found]], mutant: Fault
 ) -> None:
-    tried, lost = lose_power(20, mutant)
+    tried, lost = lose_power(9, 20, mutant)
     assert tried
     assert lost

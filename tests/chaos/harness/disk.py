@@ -137,8 +137,7 @@ def images(record: Path, most: int) -> Iterator[Image]:
     Args: most: images of one moment.
     """
     root, saved, seen = _Folder(), None, set[Any]()
-    for line in (record / "operations.jsonl").read_text().splitlines():
-        operation = json.loads(line)
+    for operation in _moments(record):
         if operation["name"] == "saved":
             saved = operation["step"]
         else:
@@ -148,6 +147,15 @@ def images(record: Path, most: int) -> Iterator[Image]:
             if key not in seen:
                 seen.add(key)
                 yield Image(tree, saved, f"{operation['name']} {operation['path']}")
+
+
+def _moments(record: Path) -> Iterator[dict[str, Any]]:
+    """Yield the operations; a file that is to be flushed has first been written."""
+    for line in (record / "operations.jsonl").read_text().splitlines():
+        operation = json.loads(line)
+        if operation["name"] == "fsync" and "content" in operation:
+            yield operation | {"name": "close"}
+        yield operation
 
 
 def _play(root: _Folder, operation: dict[str, Any], record: Path) -> None:

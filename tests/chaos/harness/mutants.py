@@ -86,7 +86,12 @@ def no_hash() -> None:
     """the hashes of a checkpoint not compared"""
     from training import checkpoint
 
-    checkpoint.sha256 = lambda path: _Anything()
+    checkpoint.sha256 = any_hash
+
+
+def any_hash(path: Path) -> str:
+    """Return a hash that equals all others."""
+    return _Anything()
 
 
 class _Anything(str):
