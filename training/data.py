@@ -11,8 +11,8 @@ from training.errors import ConfigError
 
 _WRITTEN_BY = {
     "actions": "dataset/build_maze_dataset.py writes it: build the set anew",
-    "pixels": "dataset/build_arc_dataset.py declares it, with --materialize only when asked by "
-    "--pixels: build the set anew",
+    "pixels": "dataset/build_maze_dataset.py --pixels writes it, dataset/build_arc_dataset.py "
+    "declares it, with --materialize only when asked by --pixels: build the set anew",
 }
 
 
