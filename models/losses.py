@@ -3,7 +3,7 @@
 Sums are over the sequences of the batch; the trainer divides by the global batch size.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -138,6 +138,16 @@ class ACTLossHead(nn.Module):
     def metric_names(self) -> tuple[str, ...]:
         """Names of `LossOutput.metrics` in training; an evaluation has no `q_continue_loss`."""
         return ("count", *self.counted_metrics, *self.loss_metrics)
+
+    def leave_unmeasured(self, names: Iterable[str]) -> None:
+        """Give neither loss nor metrics of these further heads: in an evaluation on data that do
+        not tell what they should say.
+        """
+        for name in names:
+            head = self._further.pop(name)
+            gone = {f"{name}_loss", *(f"{name}_{metric}" for metric in head.metric_names)}
+            self.counted_metrics = tuple(m for m in self.counted_metrics if m not in gone)
+            self.loss_metrics = tuple(m for m in self.loss_metrics if m not in gone)
 
     def prepare(self, batch_size: int) -> None:
         """Make room for training with `batch_size` rows on this rank; evaluation takes any number
