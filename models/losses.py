@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from models.act import ACT, ACTCarry, ACTOutput, Examples, Exploration
 from models.config import FURTHER_HEADS, ACTLossConfig, HeadsConfig
 from models.heads.further import IGNORE_LABEL_ID, Answered, FurtherHead
+from models.layers import widened
 from models.sparse_embedding import CastedSparseEmbedding
 
 # Summed only over sequences that halted at this step and have labels; reported as a share of
@@ -26,7 +27,7 @@ def stablemax_log_probs(logits: Tensor) -> Tensor:
     Stablemax replaces exp by s(x) = x + 1 for x >= 0 and 1 / (1 - x) below (arXiv:2501.04697). log
     s is sign(x) * log1p(|x|), so that no float64 is needed.
     """
-    wide = logits if logits.dtype == torch.float64 else logits.float()
+    wide = widened(logits)
     negative = wide < 0
     # Not sign() and abs(): their gradient at 0 is 0, that of s is 1.
     log_of_abs = torch.where(negative, -wide, wide).log1p()
@@ -36,7 +37,7 @@ def stablemax_log_probs(logits: Tensor) -> Tensor:
 
 def softmax_log_probs(logits: Tensor) -> Tensor:
     """Log probabilities [..., V] under softmax, in float32 (float64 stays)."""
-    return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
+    return widened(logits).log_softmax(-1)
 
 
 LOG_PROBS: dict[str, Callable[[Tensor], Tensor]] = {

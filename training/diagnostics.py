@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.layers import widened
 from models.losses import IGNORE_LABEL_ID, ACTLossHead, LossOutput
 from training.distributed import Ranks
 
@@ -214,7 +215,7 @@ def _measure(logits: Tensor, labels: Tensor, log_probs: LogProbs) -> dict[str, T
     all of whose logits are finite.
     """
     logits = logits.detach()
-    wide = logits if logits.dtype == torch.float64 else logits.float()
+    wide = widened(logits)
     vocab_size = logits.shape[-1]
     finite = wide.isfinite()
     labelled = labels != IGNORE_LABEL_ID

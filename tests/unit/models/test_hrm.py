@@ -205,11 +205,11 @@ def test_outputs_and_gradients_equal_the_slow_twin(
         rows = state["puzzle_emb.weights"][examples["puzzle_identifiers"].long()].detach()
         rows.requires_grad_()
     z_H, z_L, twin_logits, twin_q = twin_step(state, rows, carry, examples["inputs"], inner.config)
-    some_loss(twin_logits, twin_q.float()).backward()
+    some_loss(twin_logits, twin_q).backward()
 
     close: Any = {"rtol": 1e-5, "atol": 1e-5}
     torch.testing.assert_close(logits, twin_logits, **close)
-    torch.testing.assert_close(torch.stack(q, dim=-1), twin_q.float(), **close)
+    torch.testing.assert_close(torch.stack(q, dim=-1), twin_q, **close)
     torch.testing.assert_close(new_carry["z_H"], z_H.detach(), **close)
     torch.testing.assert_close(new_carry["z_L"], z_L.detach(), **close)
     for name, parameter in inner.named_parameters():

@@ -8,7 +8,8 @@ import torch
 from pydantic import ValidationError
 
 from models.act import Examples
-from models.config import DataFacts, HRMConfig, TRMConfig
+from models.config import DataFacts, HRMConfig, QHeadConfig, TRMConfig
+from models.heads.build import QHead
 from models.losses import ACTLossHead
 from models.registry import build_model
 
@@ -119,6 +120,16 @@ def test_q_starts_where_it_is_told() -> None:
     own = inner_of(build({"q": {"init_bias": 1.5, "init_std": 0.25}})).q_head
     assert own.bias.tolist() == [1.5, 1.5]
     assert 0.1 < own.weight.std() < 0.4
+
+
+def test_the_gradient_of_q() -> None:
+    torch.manual_seed(0)
+    head = QHead(4, QHeadConfig(init_std=0.5)).double()
+    answer = torch.randn(3, 2, 4, dtype=torch.float64, requires_grad=True)
+    # The parameters are changed where they are.
+    assert torch.autograd.gradcheck(
+        lambda answer, *_: head.read(answer), (answer, *head.parameters())
+    )
 
 
 @pytest.mark.parametrize(
