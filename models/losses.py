@@ -124,6 +124,11 @@ class ACTLossHead(nn.Module):
             )
 
     @property
+    def halting_head(self) -> str | None:
+        """The head that says when a puzzle is done, `q_head` or `halt_head`, if there is one."""
+        return "q_head" if self.has_q else "halt_head" if "halt" in self._further else None
+
+    @property
     def puzzle_embedding(self) -> CastedSparseEmbedding | None:
         """The puzzle embedding, if the model has one."""
         return getattr(self.model.inner, "puzzle_emb", None)

@@ -215,13 +215,27 @@ def test_a_healthy_run_hears_nothing(
 LEARNS = ("arch.mlp_t=true", "loss=act_softmax", "lr=3e-3", "diagnose_interval=1")
 
 
-def test_q_that_never_halts_what_is_right_is_told_of(run: Callable[..., Any]) -> None:
-    untaught = ["arch.loss.weights.q_halt=0", "arch.loss.weights.q_continue=0"]
+@pytest.mark.parametrize(
+    ("untaught", "head", "group"),
+    [
+        (["arch.loss.weights.q_halt=0", "arch.loss.weights.q_continue=0"], "Q", "q_head"),
+        # Without Q the halt head takes its place.
+        (
+            ["heads=halt", "arch.heads.q=null", "arch.loss.weights.halt=0"],
+            "the halt head",
+            "halt_head",
+        ),
+    ],
+)
+def test_a_head_that_never_halts_what_is_right_is_told_of(
+    run: Callable[..., Any], untaught: list[str], head: str, group: str
+) -> None:
     files, warnings = run(*LEARNS, *untaught, "epochs=200", "eval_interval=200")
     assert [record["diagnose/halts"] for record in files.train_records] == [0.0] * 200
     assert np.mean([record["diagnose/rows_right"] for record in files.train_records[-100:]]) > 0.9
     (warning,) = warnings
-    assert "Q always continues: it halts 0 % of the rows, although" in warning
+    assert f"{head} always continues: it halts 0 % of the rows, although" in warning
+    assert f"optimizer.groups.{group}.lr" in warning
 
 
 @pytest.mark.parametrize("is_blind", [True, False])
