@@ -82,7 +82,7 @@ class Outcome:
 def make_task(name: str) -> Task:
     """Generate a task: the same each time."""
     if name == "maze":
-        # So many that hardly one is seen twice: from a few thousand the moves are learned by heart.
+        # More than a run sees.
         mazes = generate_mazes(
             20_200, seed=0, stream=0, size=4, min_length=3, taken=set(), workers=1
         ).mazes
