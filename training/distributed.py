@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import secrets
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -281,5 +282,6 @@ def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> str:
 
 
 def _end(message: str) -> None:
+    sys.stderr.write("\n")  # Below the progress bar.
     say(message)
     leave(EXIT_RANK)

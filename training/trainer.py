@@ -321,6 +321,7 @@ class Trainer:
             self.model.eval()
             with self._averaged():
                 metrics = dict(self.evaluate(self.model, progress.step))
+            self.ranks.mark(f"after evaluating step {progress.step}")
             self.model.train()
             score = metrics.get(SCORE)
             if metrics:
@@ -348,6 +349,7 @@ class Trainer:
         failure = self.ranks.broadcast_object(failure)
         if failure is not None:
             raise CheckpointError(failure)
+        self.ranks.mark(f"after saving step {self.progress.step}")
 
     def _write(
         self, carry: dict[str, Tensor], rng: dict[str, Tensor], score: float | None, permanent: bool
