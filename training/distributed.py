@@ -79,8 +79,7 @@ class Ranks:
             # Another connection, because one that waits lets nobody else through.
             watched = dist.PrefixStore(prefix, connect(is_master=False))
         except dist.DistError as error:
-            reason = str(error).partition("\n")[0]
-            raise RankError(f"{keeper} does not answer, at the start ({reason})") from None
+            raise RankError(f"{keeper} does not answer, at the start ({_reason(error)})") from None
         self._watch = Watch(
             self.rank,
             self.world_size,
@@ -138,8 +137,7 @@ class Ranks:
         except RuntimeError as error:
             if not isinstance(error, dist.DistError) and not _LOST.search(str(error)):
                 raise
-            reason = str(error).partition("\n")[0]
-            raise RankError(self._watch.explain(reason)) from None
+            raise RankError(self._watch.explain(_reason(error))) from None
 
     def on_device(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
         """Return host arrays as tensors on this rank's device; nobody waits for a copy to CUDA."""
@@ -279,6 +277,11 @@ def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> str:
             raise RankError(f"rank {names} does not answer, at the start: not within {timeout:g} s")
         time.sleep(_POLL_SECONDS)
     return prefix
+
+
+def _reason(error: RuntimeError) -> str:
+    """Return the first sentence of a backend's error, without its place in the source."""
+    return re.sub(r"^\[[^]]*\] ", "", str(error).partition("\n")[0]).partition(". ")[0]
 
 
 def _end(message: str) -> None:

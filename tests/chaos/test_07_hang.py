@@ -76,11 +76,9 @@ def test_a_rank_that_is_stopped_is_named_in_time(
 def test_a_rank_whose_heart_beats_but_does_not_come_is_named(
     start_ranks: Start, tally: Callable[..., None]
 ) -> None:
-    children = start_ranks(faults={1: [SleepAt(7, 5 * TIMEOUT)]})
-    last_words(
-        children[0],
-        f"rank 1 has not come on since [a-z_ ]+, after saving step 6; rank 0 has waited \\d s, {PLACE}",
-    )
+    children = start_ranks(faults={1: [SleepAt(7, 4 * TIMEOUT)]})
+    waited = f"rank 0 has waited \\d s, {PLACE}"
+    last_words(children[0], f"rank 1 has not come on since [a-z_ ]+, after saving step 6; {waited}")
     last_words(children[1], f"rank 0 .*{PLACE}.*")
     tally("a rank that hangs alive: named")
 
