@@ -2,8 +2,8 @@
 [KEY=VALUE ...].
 
 torchrun itself ends with 1 whatever its ranks ended with, and after a signal too, so that a
-scheduler could not tell a run that was preempted and saved (75) from one that failed. When all
-ranks of this machine have left with one code, that is the code here.
+scheduler could not tell a run that was preempted and saved (75) from one that failed. Here it is
+the code with which the ranks of this machine left.
 """
 
 import os

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from training.errors import EXIT_RANK
+
 # Where `scripts/launch.py` wants to find the exit codes of its ranks: torchrun drops them.
 EXIT_CODES_FOLDER = "RANK_EXIT_CODES_FOLDER"
 
@@ -60,15 +62,20 @@ def leave(code: int) -> NoReturn:
 
 
 def common_exit_code(folder: Path) -> int | None:
-    """Return the exit code with which all ranks of this machine left at their last attempt; None
-    when they left with several, or one of them was killed.
+    """Return the exit code with which the ranks of this machine left at their last attempt; None
+    when they left with several, or without.
+
+    Ranks that were killed do not count, nor do those that left because another was gone: torchrun
+    ends the others when one has left. A single EXIT_PREEMPTED tells that all have saved.
 
     Args:
         folder: what the ranks were given as EXIT_CODES_FOLDER.
     """
     attempts = sorted(folder.iterdir(), key=lambda attempt: int(attempt.name))
-    codes = {path.read_text() for path in attempts[-1].iterdir()} if attempts else set()
-    return int(codes.pop()) if len(codes) == 1 and codes != {""} else None
+    said = {path.read_text() for path in attempts[-1].iterdir()} if attempts else set()
+    codes = {int(code) for code in said if code}
+    causes = codes - {EXIT_RANK} or codes
+    return causes.pop() if len(causes) == 1 else None
 
 
 def _exit_code_file(folder: Path) -> Path:
