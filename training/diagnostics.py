@@ -313,7 +313,7 @@ def _gather(
     flat = torch.cat([part.detach().double().reshape(-1) for part in parts])
     ends = np.cumsum([part.numel() for part in parts])[:-1]
     # [ranks, size] each.
-    values = iter(np.split(ranks.concat(flat[None]).cpu().numpy(), ends, axis=1))
+    values = iter(np.split(ranks.to_host(ranks.concat(flat[None])).numpy(), ends, axis=1))
     reductions = {"logits_min": np.min, "logits_max": np.max}
     return _Seen(
         {name: reductions.get(name, np.sum)(next(values), axis=0) for name in sums},

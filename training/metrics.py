@@ -58,7 +58,7 @@ class MetricBlock:
         rows = len(self._host)
         if not rows:
             return []
-        sums = self.ranks.sum_(self._sums[:rows].clone()).tolist()
+        sums = self.ranks.to_host(self.ranks.sum_(self._sums[:rows].clone())).tolist()
         same = self._same[:rows].tolist()
         records = []
         for host, step_sums, step_same in zip(self._host, sums, same, strict=True):
