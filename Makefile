@@ -8,7 +8,7 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-hard demo-arc test test-slow check format bench clean
+.PHONY: help setup demo demo-hard demo-arc test test-slow chaos chaos-quick check format bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,12 @@ test: $(READY) ## Run the quick tests: a few minutes on 2 cores
 
 test-slow: $(READY) ## Run the slow tests
 	$(PYTEST) -m slow
+
+chaos-quick: $(READY) ## Kill, starve and deceive runs on purpose; writes docs/reliability.md: at most 10 minutes on 2 cores
+	CHAOS_FORM=quick $(PYTEST) --dist worksteal -m chaos tests/chaos
+
+chaos: $(READY) ## The long form of it: 3,000 kills, an hour or more
+	CHAOS_FORM=long $(PYTEST) --dist worksteal -m chaos tests/chaos
 
 check: $(READY) ## Check format, lint and types
 	$(PY) -m ruff format --check .

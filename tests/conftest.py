@@ -221,6 +221,9 @@ def run_evaluation(restored_host: None) -> Callable[..., dict[str, Any]]:
     return run
 
 
+_PLACE = ("step", "iteration", "position", "best_score", "score", "diagnostics", "data_fingerprint")
+
+
 @dataclass(frozen=True)
 class RunFiles:
     """What a run left behind."""
@@ -264,7 +267,7 @@ class RunFiles:
         paths += (self.folder / f"step_{step}").glob("ema.safetensors")
         paths.append(self.folder / "metrics.jsonl")
         state = self.state(step)
-        place = {name: state[name] for name in ("step", "iteration", "position", "best_score")}
+        place = {name: state[name] for name in _PLACE}
         return place | {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
 
     def leftovers(self) -> list[str]:

@@ -1,0 +1,163 @@
+"""The chaos programme: faults on purpose, row by row, and the page that tells what happened.
+
+`CHAOS_FORM` is quick (default) or long; `CHAOS_SEED` seeds what is drawn at random (0).
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import report
+from harness.processes import ForkServer
+
+HERE = Path(__file__).resolve().parent
+FORM = os.environ.get("CHAOS_FORM", "quick")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the account of this run."""
+    if FORM not in ("quick", "long"):
+        raise pytest.UsageError(f"CHAOS_FORM={FORM}: accepted are quick and long")
+    config.pluginmanager.register(_Account(config), "chaos-account")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark everything here, and demand a row of each test."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker("chaos")
+            if item.get_closest_marker("row") is None:
+                raise pytest.UsageError(f"{item.nodeid}: which row of the programme?")
+
+
+class _Account:
+    """Gathers what the tests counted, also those of workers; a run of all rows writes the page."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._is_worker = hasattr(config, "workerinput")
+        self._began = time.monotonic()
+        self._rows: dict[int, report.Row] = {}
+        self._mutants: dict[str, tuple[int, bool]] = {}
+        self._skipped: list[str] = []
+        self._page: Path | None = None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        told = dict(report.user_properties)
+        if self._is_worker or "row" not in told or (report.when != "call" and report.passed):
+            return
+        if report.skipped:
+            self._skipped.append(report.nodeid)
+        number = int(str(told["row"]))
+        if "mutant" in told:
+            name = str(told["mutant"])
+            caught = report.passed and self._mutants.get(name, (number, True))[1]
+            self._mutants[name] = (number, caught)
+            return
+        row = self._row(number)
+        (row.passed if report.passed else row.failed).append(report.nodeid)
+        row.figures += json.loads(str(told.get("figures", "[]")))
+
+    def _row(self, number: int) -> report.Row:
+        return self._rows.setdefault(number, report.Row())
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self._skipped:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if not self._is_worker and set(self._rows) == set(report.ROWS):
+            page = report.render(
+                self._rows, self._mutants, form=FORM, seconds=time.monotonic() - self._began
+            )
+            self._page = report.write(page)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for nodeid in self._skipped:
+            terminalreporter.write_line(f"a row of the programme may not be skipped: {nodeid}")
+        for number, row in sorted(self._rows.items()):
+            word = "FAILED" if row.failed else "held"
+            terminalreporter.write_line(f"row {number:2}: {word}: {'; '.join(row.figures)}")
+        for name, (number, caught) in sorted(self._mutants.items()):
+            word = "caught" if caught else "NOT CAUGHT"
+            terminalreporter.write_line(f"mutant of row {number}: {name}: {word}")
+        if self._page is not None:
+            terminalreporter.write_line(f"written: {self._page}")
+
+
+@pytest.fixture(autouse=True)
+def _told(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> None:
+    """Send the row's number, and the mutant's name, with the test's report."""
+    marker = request.node.get_closest_marker("row")
+    record_property("row", marker.args[0])
+    if "mutant" in marker.kwargs:
+        record_property("mutant", marker.kwargs["mutant"])
+
+
+@pytest.fixture
+def tally(record_property: Callable[[str, object], None]) -> Callable[..., None]:
+    """Report what a test counted, in words: `tally("100 kills", "0 different ends")`.
+
+    Call it once, after the assertions.
+    """
+    return lambda *figures: record_property("figures", json.dumps(figures))
+
+
+@pytest.fixture
+def cases() -> Callable[..., int]:
+    """Return the number of cases in the present form: `cases(quick=100, long=3000)`."""
+    return lambda *, quick, long: long if FORM == "long" else quick
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> np.random.Generator:
+    """Random numbers of a test's own, from CHAOS_SEED; which it was is printed when it fails."""
+    seed = int(os.environ.get("CHAOS_SEED", "0"))
+    print(f"CHAOS_SEED={seed}")  # noqa: T201
+    return np.random.default_rng([seed, *request.node.name.encode()])
+
+
+@pytest.fixture(scope="session")
+def fork_server(
+    clean_environment: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ForkServer]:
+    """Starts processes in which torch is already imported."""
+    with ForkServer(clean_environment, tmp_path_factory.mktemp("logs")) as server:
+        yield server
+
+
+@pytest.fixture
+def start_child(fork_server: ForkServer) -> Iterator[Callable[..., Any]]:
+    """`ForkServer.start`; whatever still runs at the end of the test is killed."""
+    yield fork_server.start
+    fork_server.end_all()
+
+
+@pytest.fixture
+def full_settings(tiny_settings: list[str], tasks_data: Path) -> list[str]:
+    """Overrides of a tiny run in which everything that a checkpoint holds makes a difference.
+
+    Puzzle embedding, average, dropout (torch's random stream), exploration, slots that halt at
+    different steps, evaluations and diagnoses; 24 steps and more, saved after every third.
+    """
+    return [
+        *tiny_settings,
+        f"data_path={tasks_data}",
+        "heads=tied",
+        "arch.heads.lm.dropout=0.2",
+        "arch.heads.q.init_bias=0.0",
+        "arch.heads.q.init_std=1.0",
+        "arch.halt_exploration_prob=0.5",
+        "arch.halt_max_steps=4",
+        "puzzle_emb_lr=0.05",
+        "ema=true",
+        "ema_rate=0.8",
+        "epochs=24",
+        "eval_interval=12",
+        "checkpoint_interval=3",
+        "diagnose_interval=5",
+        "log_interval=2",
+    ]

@@ -1,0 +1,12 @@
+"""Imported once by the fork server, so that its children need not."""
+
+import coolname
+import torch.distributed
+
+import evaluate
+import evaluation.in_training
+import evaluation.runner
+import pretrain
+import training.trainer
+
+__all__ = ["coolname", "evaluate", "evaluation", "pretrain", "torch", "training"]

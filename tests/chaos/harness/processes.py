@@ -1,0 +1,243 @@
+"""Processes in which torch is already imported: a run starts at once.
+
+A fork server imports the project once and forks a child for each start. What a child runs, and the
+faults that are put into it first, are module-level functions or instances of classes, so that they
+can be sent to it.
+"""
+
+import faulthandler
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from unittest.mock import patch
+
+ROOT = Path(__file__).resolve().parents[3]
+_HARNESS = Path(__file__).resolve().parents[1]
+
+Fault = Callable[[], None]
+
+
+def pretrain(*overrides: str) -> None:
+    """`python pretrain.py OVERRIDES`, exit code and all."""
+    import pretrain as entry_point
+    from training.composition import run_entry_point
+    from training.config import TrainConfig
+
+    faulthandler.enable()
+    sys.argv = ["pretrain.py", *overrides]
+    run_entry_point(TrainConfig, "cfg_pretrain", entry_point.main, "")
+
+
+def evaluate(*overrides: str) -> None:
+    """`python evaluate.py OVERRIDES`, exit code and all."""
+    import evaluate as entry_point
+    from evaluation.config import EvalConfig
+    from training.composition import run_entry_point
+
+    faulthandler.enable()
+    sys.argv = ["evaluate.py", *overrides]
+    run_entry_point(EvalConfig, "cfg_evaluate", entry_point.main, "")
+
+
+class Child:
+    """A process of the fork server, with what it prints in files.
+
+    Attributes:
+        pid: its number.
+    """
+
+    def __init__(self, process: Any, log: Path) -> None:
+        self._process, self._log = process, log
+        self.pid: int = process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs (or is stopped)."""
+        return self._process.is_alive()
+
+    def signal(self, number: int) -> None:
+        """Send it a signal; nothing happens when it has ended."""
+        if self.alive:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def wait(self, timeout: float = 120.0) -> int:
+        """Wait for its end; returns the exit code, -N after signal N.
+
+        Raises: TimeoutError: it still runs; what it printed is shown.
+        """
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise TimeoutError(f"still running after {timeout} s\n{self.out}\n{self.err}")
+        return self._process.exitcode
+
+    @property
+    def out(self) -> str:
+        """What it has written to standard output."""
+        return self._log.with_suffix(".out").read_text(errors="replace")
+
+    @property
+    def err(self) -> str:
+        """What it has written to standard error."""
+        return self._log.with_suffix(".err").read_text(errors="replace")
+
+    @property
+    def error_line(self) -> str:
+        """The last line on standard error."""
+        return (self.err.splitlines() or [""])[-1]
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What a child is to do before its target: see `ForkServer.start`."""
+
+    target: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    faults: tuple[Fault, ...]
+    environment: dict[str, str]
+    folder: Path
+    log: Path
+
+
+class ForkServer:
+    """Starts children, all in one environment with one thread and an empty home.
+
+    Args:
+        environment: complete environment of the server and its children.
+        logs: folder for what they print.
+    """
+
+    def __init__(self, environment: Mapping[str, str], logs: Path) -> None:
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["harness.preload"])
+        self._environment = {
+            **environment,
+            "PYTHONPATH": os.pathsep.join((str(ROOT), str(_HARNESS))),
+        }
+        self._logs = logs
+        self._children: list[Child] = []
+
+    def start(
+        self,
+        target: Callable[..., Any],
+        *arguments: Any,
+        faults: Sequence[Fault] = (),
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> Child:
+        """Call `target(*arguments)` in a new process.
+
+        Args:
+            faults: called first, in this order.
+            environment: added to the server's. folder: the working directory.
+        """
+        log = self._logs / f"{len(self._children)}"
+        order = _Order(
+            target,
+            arguments,
+            tuple(faults),
+            dict(environment or {}),
+            folder or self._logs,
+            log,
+        )
+        for suffix in (".out", ".err"):
+            log.with_suffix(suffix).touch()
+        process = self._context.Process(target=_obey, args=(order,), daemon=True)
+        # The server itself starts with the first process, from this environment.
+        with patch.dict(os.environ, self._environment, clear=True):
+            process.start()
+        child = Child(process, log)
+        self._children.append(child)
+        return child
+
+    def run(
+        self,
+        target: Callable[..., Any],
+        *arguments: Any,
+        faults: Sequence[Fault] = (),
+        timeout: float = 120.0,
+    ) -> Child:
+        """`start`, and wait for the end."""
+        child = self.start(target, *arguments, faults=faults)
+        child.wait(timeout)
+        return child
+
+    def start_ranks(
+        self,
+        world_size: int,
+        target: Callable[..., Any],
+        *arguments: Any,
+        faults: Mapping[int, Sequence[Fault]] | None = None,
+    ) -> list[Child]:
+        """Start `world_size` ranks of one run, as a launcher on one machine does.
+
+        Args: faults: by rank.
+        """
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = str(server.getsockname()[1])
+        place = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        return [
+            self.start(
+                target,
+                *arguments,
+                faults=(faults or {}).get(rank, ()),
+                environment={**place, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            )
+            for rank in range(world_size)
+        ]
+
+    def end_all(self) -> None:
+        """Kill whatever still runs."""
+        for child in self._children:
+            if child.alive:
+                child.signal(signal.SIGCONT)
+                child.kill()
+
+    def __enter__(self) -> "ForkServer":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end_all()
+
+
+def until(true: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
+    """Wait until something is true.
+
+    Raises: TimeoutError: names what was waited for.
+    """
+    deadline = time.monotonic() + timeout
+    while not true():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {timeout} s: {what}")
+        time.sleep(0.002)
+
+
+def _obey(order: _Order) -> None:
+    os.environ.update(order.environment)
+    os.chdir(order.folder)
+    for number, suffix in ((1, ".out"), (2, ".err")):
+        descriptor = os.open(order.log.with_suffix(suffix), os.O_WRONLY | os.O_APPEND)
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for fault in order.faults:
+        fault()
+    order.target(*order.arguments)
