@@ -46,9 +46,7 @@ Before = Callable[[Operation], None]
 
 @dataclass(frozen=True)
 class KillAt:
-    """kill -9 before operation `number` (from 0) below `root`; `torn`: in the middle of it, if it is
-    a write.
-    """
+    """kill -9 before operation `number` (from 0) below `root`; `torn`: in the middle of a write."""
 
     root: Path
     number: int
@@ -78,13 +76,17 @@ class FailAt:
 
     def __call__(self) -> None:
         """Arm this process."""
+        watch(self.root, self.before())
+
+    def before(self) -> "Before":
+        """Return what to give to `watching`."""
 
         def strike(operation: Operation) -> None:
             if operation.tear is not None:
                 operation.tear()
             raise OSError(self.error, os.strerror(self.error), str(operation.path))
 
-        watch(self.root, _nth(self.number, strike, lasting=self.lasting))
+        return _nth(self.number, strike, lasting=self.lasting)
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,7 @@ class NoteTo:
 
 
 builtins_open = builtins.open
+_armed = ExitStack()  # Held as long as the process lives: what a lost one had patched is put back.
 _NEEDS_ROOM = ("open", "write", "close", "fsync", "mkdir", "link", "symlink")
 
 
@@ -122,7 +125,7 @@ def _nth(number: int, strike: Before, *, lasting: bool = False) -> Before:
 
 def watch(root: Path, before: Before) -> None:
     """Call `before` for each operation below `root` from now on, until this process ends."""
-    ExitStack().enter_context(watching(root, before))
+    _armed.enter_context(watching(root, before))
 
 
 @contextmanager
