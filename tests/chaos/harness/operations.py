@@ -66,7 +66,7 @@ class KillAt:
 @dataclass(frozen=True)
 class FailAt:
     """Let operation `number` (from 0) below `root` fail with `error`; `lasting`: and all later ones
-    room too if `lasting`.
+    that need room too.
     """
 
     root: Path
@@ -100,14 +100,14 @@ class NoteTo:
         """Arm this process."""
 
         def note(operation: Operation) -> None:
-            with builtins_open(self.file, "a") as file:
+            with _open(self.file, "a") as file:
                 file.write(f"{operation}\n")
 
         watch(self.root, note)
 
 
-builtins_open = builtins.open
-_armed = ExitStack()  # Held as long as the process lives: what a lost one had patched is put back.
+_open = builtins.open
+_forever = ExitStack()
 _NEEDS_ROOM = ("open", "write", "close", "fsync", "mkdir", "link", "symlink")
 
 
@@ -125,7 +125,7 @@ def _nth(number: int, strike: Before, *, lasting: bool = False) -> Before:
 
 def watch(root: Path, before: Before) -> None:
     """Call `before` for each operation below `root` from now on, until this process ends."""
-    _armed.enter_context(watching(root, before))
+    _forever.enter_context(watching(root, before))
 
 
 @contextmanager
