@@ -127,7 +127,7 @@ class Source:
         assert re.fullmatch(r"error: [^\n]*\n", message), message
         assert len(message) < 1000, message
         named = [f"{re.escape(str(file))}: " for file in self.files]
-        assert re.match(f"error: (--tasks: |({'|'.join(named)})({place}))", message), message
+        assert re.match(f"error: ({'|'.join(named)})({place})", message), message
         return False
 
 

@@ -78,7 +78,7 @@ class FailAt:
         """Arm this process."""
         watch(self.root, self.before())
 
-    def before(self) -> "Before":
+    def before(self) -> Before:
         """Return what to give to `watching`."""
 
         def strike(operation: Operation) -> None:
