@@ -86,6 +86,7 @@ _MAX_HEADER_BYTES = 10_000
 _MAX_DIMENSIONS = 8
 _MAX_ARRAY_BYTES = 2**48  # More than a process can map; a smaller product overflows nowhere.
 _MAX_VOCAB_SIZE = 2**20  # Each token has a row in a model's tables.
+_MAX_UNPROVEN_IDENTIFIERS = 2**16
 _LARGEST_INT32 = 2**31 - 1
 _MANIFEST_KEYS = frozenset(("command", "seed", "sources", "counts", "files", "sha256"))
 _MAX_JSON_BYTES = 64 * 2**20
@@ -835,9 +836,11 @@ def _json_sha256(values: Mapping[str, Any]) -> str | None:
 
 
 def _check_identifiers_file(split_dir: Path, metadata: PuzzleDatasetMetadata) -> None:
-    """Require that the file of names, if there is one, is long enough for as many identifiers: each
-    will have a row in a model's table.
+    """Require of many identifiers that the file of names, if there is one, is long enough for them:
+    each will have a row in a model's table.
     """
+    if metadata.num_puzzle_identifiers <= _MAX_UNPROVEN_IDENTIFIERS:
+        return
     names = split_dir.parent / IDENTIFIERS_NAME
     try:
         size = names.stat().st_size

@@ -520,12 +520,12 @@ def test_manifest_covers_the_files_beside_the_splits(tmp_path: Path, name: str) 
 
 def test_more_identifiers_than_there_is_room_for_names_are_refused(tmp_path: Path) -> None:
     split_dir = build(tmp_path)
-    (tmp_path / "identifiers.json").write_text('["","",""]')
+    names = tmp_path / "identifiers.json"
+    path = edit_metadata(split_dir, num_puzzle_identifiers=100_000)
+    names.write_text(json.dumps([""] * 100_000, separators=(",", ":")))
     load_split(split_dir)
-    edit_metadata(split_dir, num_puzzle_identifiers=4)
-    with pytest.raises(
-        DatasetError, match=r"dataset\.json: num_puzzle_identifiers is 4, but .* 10"
-    ):
+    names.write_text(names.read_text()[1:])
+    with pytest.raises(DatasetError, match=f"{path}: .* is 100000, but .*json has only 300000 byt"):
         load_split(split_dir)
 
 
