@@ -31,13 +31,16 @@ import ctypes
 import errno
 import fcntl
 import hashlib
+import io
 import json
 import math
 import os
 import re
 import secrets
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import stat
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -79,7 +82,8 @@ _LABEL_FIELD_NAME = re.compile(r"(?=.{1,100}\Z)[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _MAX_CLASSES, _MAX_CHANNELS = 256, 256
 _INTEGER_DTYPE = re.compile(r"[<>|=]?[iu][1248]")
 _MAX_HEADER_BYTES = 10_000
-_MAX_JSON_BYTES = 64 * 2**20
+_MAX_JSON_BYTES = 16 * 2**20
+_MAX_AXIS = 2**31 - 1
 _VALUES_PER_CHECK = 2**22
 
 
@@ -167,17 +171,21 @@ class PuzzleDatasetMetadata:
         mean = self.mean_puzzle_examples
         is_number = isinstance(mean, int | float | np.number) and not isinstance(mean, bool)
         if not is_number or not 0 <= mean < math.inf:
-            raise DatasetError(f"mean_puzzle_examples is {mean!r}, expected a number of at least 0")
+            raise DatasetError(
+                f"mean_puzzle_examples is {_quoted(mean)}, expected a number of at least 0"
+            )
         names = self.sets
         if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-            raise DatasetError(f"sets is {names!r}, expected a list of names")
+            raise DatasetError(f"sets is {_quoted(names)}, expected a list of names")
         for name in names:
             _require_plain_name(name)
         if len(set(names)) != len(names):
             raise DatasetError(f"sets is {list(names)!r}, expected every name once")
         object.__setattr__(self, "sets", tuple(names))
         if self.format not in (None, LAZY_ARC):
-            raise DatasetError(f"format is {self.format!r}, expected {LAZY_ARC!r} or no such key")
+            raise DatasetError(
+                f"format is {_quoted(self.format)}, expected {LAZY_ARC!r} or no such key"
+            )
         if self.format == LAZY_ARC:
             for name, expected in _LAZY_ARC_FACTS.items():
                 if getattr(self, name) != expected:
@@ -191,8 +199,8 @@ class PuzzleDatasetMetadata:
         for name, declared in self.fields.items():
             if not _LABEL_FIELD_NAME.fullmatch(name) or name in LAZY_ARC_FIELDS:
                 raise DatasetError(
-                    f"field name {name!r}, expected words of small letters and digits joined by"
-                    f" '_', and none of {', '.join(LAZY_ARC_FIELDS)}"
+                    f"field name {_quoted(name)}, expected words of small letters and digits joined"
+                    f" by '_', and none of {', '.join(LAZY_ARC_FIELDS)}"
                 )
             key = f"fields.{name}"
             _require_integer(f"{key}.num_classes", declared.num_classes, 1, _MAX_CLASSES)
@@ -407,7 +415,7 @@ def fingerprint(split_dir: Path) -> str:
 def file_sha256(path: Path) -> str:
     """sha256 (hex) of a file's content. Raises: DatasetError: the file cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise DatasetError(f"{path}: {_reason(error)}") from None
@@ -797,18 +805,18 @@ def _check_manifest(
 
 def _parse_label_fields(values: Any) -> dict[str, LabelField]:
     if not isinstance(values, dict):
-        raise DatasetError(f"fields is {values!r}, expected an object")
+        raise DatasetError(f"fields is {_quoted(values)}, expected an object")
     known = sorted(field.name for field in fields(LabelField))
     parsed = {}
     for name, declared in values.items():
         if not isinstance(declared, dict) or "num_classes" not in declared:
             raise DatasetError(
-                f"fields.{name} is {declared!r}, expected an object with num_classes"
+                f"fields.{name[:60]} is {_quoted(declared)}, expected an object with num_classes"
             )
         unknown = sorted(declared.keys() - set(known))
         if unknown:
             raise DatasetError(
-                f"fields.{name} has the key {unknown[0]!r}; accepted: {', '.join(known)}"
+                f"fields.{name[:60]} has the key {unknown[0][:60]!r}; accepted: {', '.join(known)}"
             )
         parsed[name] = LabelField(**declared)
     return parsed
@@ -817,13 +825,13 @@ def _parse_label_fields(values: Any) -> dict[str, LabelField]:
 def _require_integer(name: str, value: Any, low: int, high: int) -> None:
     is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not is_integer or not low <= value <= high:
-        raise DatasetError(f"{name} is {value!r}, expected an integer from {low} to {high}")
+        raise DatasetError(f"{name} is {_quoted(value)}, expected an integer from {low} to {high}")
 
 
 def _require_plain_name(name: str) -> None:
     if not _PLAIN_NAME.fullmatch(name):
         raise DatasetError(
-            f"set name {name!r}, expected letters, digits, '_', '-' and '.', the first one"
+            f"set name {_quoted(name)}, expected letters, digits, '_', '-' and '.', the first one"
             " neither '-' nor '.'"
         )
 
@@ -876,7 +884,7 @@ def _split_files(
 def _map_array(path: Path) -> np.ndarray:
     """Map an integer `.npy` file read-only; the size check keeps a cut file from being a SIGBUS."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             dtype, shape, fortran_order = _read_npy_header(file, path)
             offset, size = file.tell(), os.fstat(file.fileno()).st_size
             expected = offset + dtype.itemsize * math.prod(shape)
@@ -901,26 +909,52 @@ def _read_npy_header(file: Any, path: Path) -> tuple[np.dtype, tuple[int, ...], 
     if length > _MAX_HEADER_BYTES:
         raise DatasetError(f"{path}: .npy header of {length} bytes, at most {_MAX_HEADER_BYTES}")
     try:
-        header = ast.literal_eval(file.read(length).decode("latin1").strip())
+        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):
+            header = ast.literal_eval(file.read(length).decode("latin1").strip())
         descr, shape = header["descr"], header["shape"]
         fortran_order = header["fortran_order"]
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
         raise DatasetError(f"{path}: its .npy header cannot be read; the file is damaged") from None
     if not isinstance(descr, str) or not _INTEGER_DTYPE.fullmatch(descr):
-        raise DatasetError(f"{path}: dtype {descr!r}, expected an integer type")
-    if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
-        raise DatasetError(f"{path}: shape {shape!r} in its .npy header")
+        raise DatasetError(f"{path}: dtype {_quoted(descr)}, expected an integer type")
+    is_shape = isinstance(shape, tuple) and all(
+        type(n) is int and 0 <= n <= _MAX_AXIS for n in shape
+    )
+    # NumPy cannot express more, not even where one of the sizes is 0.
+    if not is_shape or math.prod(max(1, n) for n in shape) >= 2**60 or len(shape) > 32:
+        raise DatasetError(f"{path}: shape {_quoted(shape)} in its .npy header")
     return np.dtype(descr), shape, bool(fortran_order)
 
 
 def _read_small_file(path: Path) -> bytes:
     try:
-        with open(path, "rb") as file:
-            content = file.read(_MAX_JSON_BYTES + 1)
+        return read_bounded(path, _MAX_JSON_BYTES)
     except OSError as error:
         raise DatasetError(f"{path}: {_reason(error)}") from None
-    if len(content) > _MAX_JSON_BYTES:
-        raise DatasetError(f"{path}: more than {_MAX_JSON_BYTES} bytes")
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open a file for reading; a device or a pipe, which may have no end, is none.
+
+    Raises: OSError: there is none, or it cannot be read.
+    """
+    # A pipe that nobody writes to would not open otherwise.
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return file
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """Read a file of at most `limit` bytes.
+
+    Raises: OSError: there is none, it cannot be read, or it is larger.
+    """
+    with open_regular(path) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit} bytes", str(path))
     return content
 
 
@@ -965,7 +999,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        # Never through a link that somebody left there.
+        temporary.unlink(missing_ok=True)
+        with open(temporary, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -1071,6 +1107,24 @@ def exchange(first: Path, second: Path) -> bool:
     if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
         return False
     raise OSError(code, os.strerror(code), str(second))
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """Write a value on one line of at most `limit` characters."""
+    text = _text(value, str)
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: limit + 1])
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def _quoted(value: object) -> str:
+    return shown(_text(value, repr))
+
+
+def _text(value: object, write: Callable[[object], str]) -> str:
+    try:
+        return write(value)
+    except ValueError:
+        return "a number of thousands of digits"
 
 
 def _reason(error: OSError) -> str:

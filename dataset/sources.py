@@ -22,6 +22,7 @@ from dataset.common import DatasetError
 CSV_COLUMNS = ["source", "question", "answer", "rating"]
 
 _ROWS_PER_BATCH = 16_384
+_MAX_LINE = 2**18
 
 
 class NoPuzzleError(ValueError):
@@ -133,7 +134,7 @@ def read_batches(path: Path, size: int, *, needs_rating: bool) -> Iterator[list[
     line = 0
     try:
         with _open_text(path) as file:
-            rows = csv.reader(file)
+            rows = csv.reader(_lines(file))
             header = next(rows, None)
             if header != CSV_COLUMNS:
                 found = "it is empty" if header is None else f"found {','.join(header)[:80]!r}"
@@ -170,6 +171,13 @@ def _open_text(path: Path) -> TextIO:
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding=encoding, errors=errors, newline="")
     return path.open(encoding=encoding, errors=errors, newline="")
+
+
+def _lines(file: TextIO) -> Iterator[str]:
+    while line := file.readline(_MAX_LINE):
+        if len(line) == _MAX_LINE and not line.endswith("\n"):
+            raise csv.Error(f"a line of more than {_MAX_LINE} characters")
+        yield line
 
 
 def _field_problem(row: list[str], size: int, needs_rating: bool) -> str | None:

@@ -17,8 +17,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from dataset.common import shown
 from models.config import Schema
-from training.config import SchemaT, is_setting, shown, suggest, unknown_key, validate
+from training.config import SchemaT, is_setting, suggest, unknown_key, validate
 from training.errors import ConfigError, exit_code
 
 _MAX_MESSAGE = 10_000
@@ -164,8 +165,8 @@ def _explain(overrides: list[Any], error: Exception) -> str:
         if key.startswith("optimizer.groups.") and f"'{key}'" in str(error):
             group = ".".join(key.split(".")[:3])
             return (
-                f"{key}={shown(value)}: {group} is not in this configuration; optimizer=grouped has a "
-                f"group for each head, and +{group}.params=[PATTERN] adds one"
+                f"{key}={shown(value)}: {group} is not in this configuration; optimizer=grouped "
+                f"has a group for each head, and +{group}.params=[PATTERN] adds one"
             )
         if f"Could not override '{key}'" in str(error):
             section = key.split(".")[0]

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
+from dataset.common import shown
 from models.config import (
     PUBLISHED_ARCHITECTURES,
     TOKEN_HEADS,
@@ -300,7 +301,7 @@ def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[s
             continue
         before, after = flat_saved.get(key, "(not set)"), flat_present.get(key, "(not set)")
         if before != after:
-            changes.append(f"{key}: {before} -> {after}")
+            changes.append(f"{shown(key)}: {shown(before)} -> {shown(after)}")
     return changes
 
 
@@ -352,16 +353,6 @@ def unknown_key(
     said = named if value is None else f"{named}={shown(value)}"
     hint = suggest(path, [*setting_paths(schema), *groups])
     return f"unknown setting {said}" + (f"; did you mean {hint}?" if hint else "")
-
-
-def shown(value: object, limit: int = 60) -> str:
-    """Write a value on one line of at most `limit` characters."""
-    try:
-        text = str(value)
-    except ValueError:  # an integer of thousands of digits
-        return "a number of thousands of digits"
-    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: limit + 1])
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def suggest(path: str, candidates: Iterable[str]) -> str | None:
