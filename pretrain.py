@@ -110,7 +110,7 @@ def train(
             world_size=ranks.world_size,
         )
         with torch.device("meta"):
-            require_room(build_model(arch, facts), f"arch with {facts.to_dict()}")
+            require_room(build_model(arch, facts), f"{config.train_paths[0]} with {arch.name}")
         torch.manual_seed(config.seed)
         model = build_model(arch, facts).to(ranks.device)
         model.prepare(batches.local_batch_size)
