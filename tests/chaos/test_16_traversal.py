@@ -1,5 +1,5 @@
-"""Row 16: names that lead out of a folder, wherever a name becomes a file's: refused in one line, or
-kept inside.
+"""Row 16: names that lead out of a folder, wherever a name becomes that of a file: refused in one
+line, or kept inside.
 """
 
 import json

@@ -92,11 +92,10 @@ def allow_pickled_arrays() -> None:
 
 
 def load_any_yaml() -> None:
-    """all_config.yaml read with yaml.unsafe_load"""
+    """all_config.yaml read as by yaml.unsafe_load"""
     from training import published
 
-    load = published.yaml.load
-    published.yaml.load = lambda content, loader: load(content, published.yaml.UnsafeLoader)
+    published._PlainLoader = published.yaml.UnsafeLoader
 
 
 def take_any_set_name() -> None:
