@@ -19,7 +19,7 @@ from training.distributed import Ranks
 from training.errors import CheckpointError
 from training.optim import ParamGroup
 
-_MAX_FAULTS = 10
+_MAX_FAULTS = 100
 COMPILED_PREFIX = "_orig_mod."
 
 Shapes = Mapping[str, tuple[int, ...]]
