@@ -79,7 +79,7 @@ def train(
     from evaluation.outputs import OutputError
     from models.attention import require_backend
     from models.registry import build_model
-    from training.device import prepare_host, resolve_device, resolve_dtype
+    from training.device import prepare_host, require_room, resolve_device, resolve_dtype
     from training.distributed import Ranks
     from training.state import read_shapes, require_fit
     from training.trainer import Trainer
@@ -108,6 +108,8 @@ def train(
             rank=ranks.rank,
             world_size=ranks.world_size,
         )
+        with torch.device("meta"):
+            require_room(build_model(arch, facts), f"{config.train_paths[0]} with {arch.name}")
         torch.manual_seed(config.seed)
         model = build_model(arch, facts).to(ranks.device)
         model.prepare(batches.local_batch_size)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-from dataset.common import DatasetError
+from dataset.common import DatasetError, shown
 from dataset.sources import NoPuzzleError
 
 EXIT_CONFIGURATION, EXIT_DATA, EXIT_INTERRUPTED = 2, 3, 130
@@ -108,5 +108,5 @@ def run(build: Callable[[], str], output_dir: Path, remedy: str) -> int:
 
 
 def _fail(code: int, reason: object) -> int:
-    sys.stderr.write(f"error: {reason}\n")
+    sys.stderr.write(f"error: {shown(reason, 10_000)}\n")
     return code

@@ -22,6 +22,7 @@ from dataset.common import DatasetError
 CSV_COLUMNS = ["source", "question", "answer", "rating"]
 
 _ROWS_PER_BATCH = 16_384
+_MAX_LINE = 2**18
 
 
 class NoPuzzleError(ValueError):
@@ -164,21 +165,19 @@ def read_batches(path: Path, size: int, *, needs_rating: bool) -> Iterator[list[
         raise DatasetError(f"{path}: there is no puzzle below the header")
 
 
-def _lines(file: TextIO) -> Iterator[str]:
-    # The reader bounds a field only after it has a line, which of a small .gz may be any size.
-    longest = len(CSV_COLUMNS) * csv.field_size_limit()
-    while line := file.readline(longest):
-        if len(line) == longest:
-            raise csv.Error(f"a line of {longest} characters or more")
-        yield line
-
-
 def _open_text(path: Path) -> TextIO:
     # Bytes that are not UTF-8 become surrogates: harmless in `source`, a wrong character elsewhere.
     encoding, errors = "utf-8-sig", "surrogateescape"
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding=encoding, errors=errors, newline="")
     return path.open(encoding=encoding, errors=errors, newline="")
+
+
+def _lines(file: TextIO) -> Iterator[str]:
+    while line := file.readline(_MAX_LINE):
+        if len(line) == _MAX_LINE and not line.endswith("\n"):
+            raise csv.Error(f"a line of more than {_MAX_LINE} characters")
+        yield line
 
 
 def _field_problem(row: list[str], size: int, needs_rating: bool) -> str | None:

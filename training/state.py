@@ -19,6 +19,7 @@ from training.distributed import Ranks
 from training.errors import CheckpointError
 from training.optim import ParamGroup
 
+_MAX_FAULTS = 100
 COMPILED_PREFIX = "_orig_mod."
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -99,7 +100,9 @@ def require_fit(model: nn.Module, shapes: Shapes, source: Path) -> None:
         if key in own and shape != own[key]
     ]
     if faults:
-        raise CheckpointError(f"{source} does not fit the model: {'; '.join(sorted(faults))}")
+        told = sorted(faults)[:_MAX_FAULTS]
+        more = f"; and {len(faults) - len(told)} more" if len(faults) > len(told) else ""
+        raise CheckpointError(f"{source} does not fit the model: {'; '.join(told)}{more}")
 
 
 def shapes_of(tensors: Mapping[str, Tensor]) -> Shapes:

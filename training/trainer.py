@@ -27,6 +27,7 @@ from training.checkpoint import (
     MODEL,
     OPTIMIZER,
     RNG,
+    STATE,
     Checkpoint,
     prune,
     remove_leftovers,
@@ -394,6 +395,9 @@ class Trainer:
             CheckpointError: something in it does not fit this run.
         """
         path, state = checkpoint.path, checkpoint.state
+        for name in ("iteration", "position"):
+            if name not in state:
+                raise CheckpointError(f"{path / STATE}: has no {name}")
         restore_model(self.model, load_tensors(path / MODEL), path / MODEL)
         restore_optimizer(self.optimizer, self.groups, load_tensors(path / OPTIMIZER))
         if self.average:
@@ -408,7 +412,10 @@ class Trainer:
             self.carry = carry
         restore_rng(load_tensors(path / RNG), self.ranks)
         if self.diagnostics and state.get("diagnostics"):
-            self.diagnostics.restore(state["diagnostics"])
+            try:
+                self.diagnostics.restore(state["diagnostics"])
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise CheckpointError(f"{path / STATE}: diagnostics: {error}") from None
         self.progress = Progress(
             checkpoint.step,
             int(state["iteration"]),
