@@ -8,6 +8,7 @@ EXIT_CONFIG = 2
 EXIT_DATA = 3
 EXIT_CHECKPOINT = 4
 EXIT_NON_FINITE = 5
+EXIT_LOCKED = 6
 EXIT_PREEMPTED = 75
 
 
@@ -23,6 +24,10 @@ class NonFiniteError(ArithmeticError):
     """A loss or gradient was not finite. No update was made from it and nothing is saved."""
 
 
+class LockedError(RuntimeError):
+    """Another run is at work in the folder; the message names the folder and the process."""
+
+
 class Preempted(Exception):
     """A signal asked the run to stop; its state has been saved. Ranks that leave the telling to
     another have no message.
@@ -34,6 +39,7 @@ _EXIT_CODES = {
     DatasetError: EXIT_DATA,
     CheckpointError: EXIT_CHECKPOINT,
     NonFiniteError: EXIT_NON_FINITE,
+    LockedError: EXIT_LOCKED,
     Preempted: EXIT_PREEMPTED,
 }
 

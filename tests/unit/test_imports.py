@@ -48,6 +48,7 @@ WITHOUT_TORCH = (
     "training.errors",
     "training.published",
     "training.run_dir",
+    "training.run_lock",
     "training.tracking",
     "training.trained_model",
 )
