@@ -67,7 +67,7 @@ class KillAt:
 
 @dataclass(frozen=True)
 class FailAt:
-    """Let operation `number` (from 0) below `root` fail with `error`, and all later ones that need
+    """Let operation `number` (from 0) below `root` fail with `error`; `lasting`: and all later ones
     room too if `lasting`.
     """
 

@@ -1,0 +1,85 @@
+"""Disks that only one process sees: small, or read-only.
+
+Needs root or a kernel that lets everybody have a user namespace; `available` tells.
+"""
+
+import ctypes
+import os
+import shutil
+from dataclasses import dataclass
+from multiprocessing import util
+from pathlib import Path
+
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def available() -> bool:
+    """Return whether a process may mount a disk here; tried in a child."""
+    child = os.fork()
+    if child == 0:
+        try:
+            _own_mounts()
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == 0
+
+
+@dataclass(frozen=True)
+class SmallDisk:
+    """Put a disk of `size` bytes under `folder`, with what is there. When the process ends, in any
+    way but a kill, its content is copied to `kept`.
+    """
+
+    folder: Path
+    size: int
+    kept: Path
+
+    def __call__(self) -> None:
+        """Mount it in this process."""
+        shutil.copytree(self.folder, self.kept)
+        _own_mounts()
+        _mount(b"tmpfs", self.folder, b"tmpfs", 0, f"size={self.size}")
+        shutil.copytree(self.kept, self.folder, dirs_exist_ok=True)
+        util.Finalize(None, self._keep, exitpriority=0)
+
+    def _keep(self) -> None:
+        shutil.rmtree(self.kept)
+        shutil.copytree(self.folder, self.kept)
+
+
+@dataclass(frozen=True)
+class ReadOnly:
+    """Let `folder` be on a disk that cannot be written, with what is there."""
+
+    folder: Path
+
+    def __call__(self) -> None:
+        """Mount it in this process."""
+        _own_mounts()
+        _mount(bytes(self.folder), self.folder, b"", _MS_BIND)
+        _mount(b"", self.folder, b"", _MS_REMOUNT | _MS_BIND | _MS_RDONLY)
+
+
+def _own_mounts() -> None:
+    user, group = os.getuid(), os.getgid()
+    flags = _CLONE_NEWNS if user == 0 else _CLONE_NEWNS | _CLONE_NEWUSER
+    _check(_libc.unshare(flags))
+    if user:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    _mount(b"none", Path("/"), b"", _MS_REC | _MS_PRIVATE)
+
+
+def _mount(source: bytes, target: Path, kind: bytes, flags: int, options: str = "") -> None:
+    _check(_libc.mount(source, bytes(target), kind, ctypes.c_ulong(flags), options.encode()))
+
+
+def _check(result: int) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
