@@ -52,3 +52,10 @@ def omit_owner() -> None:
     from training.run_lock import Owner
 
     Owner.is_gone = property(lambda self: False)  # type: ignore[assignment]
+
+
+def omit_guard() -> None:
+    """errors of W&B let into the run"""
+    from training.tracking import WandbLog
+
+    WandbLog._guard = lambda self, call: call()  # type: ignore[method-assign]
