@@ -150,6 +150,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
     state = read_json(path / STATE)
     if not isinstance(state.get("step"), int):
         raise CheckpointError(f"{path / STATE}: has no step")
+    match = _STEP_FOLDER.fullmatch(path.name)
+    if match and int(match[1]) != state["step"]:
+        raise CheckpointError(f"{path / STATE}: is of step {state['step']}, not of {path.name}")
     return Checkpoint(path, state)
 
 

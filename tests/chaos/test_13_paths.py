@@ -114,9 +114,7 @@ def test_a_data_set_that_cannot_be_written(
     before = tree(disk)
     places = ("built", "new", "new/below")
     for place in places:
-        child = fork_server.run(
-            build_puzzles, kind, tasks, disk / place, faults=[unwritable(disk)]
-        )
+        child = fork_server.run(build_puzzles, kind, tasks, disk / place, faults=[unwritable(disk)])
         require_refusal(child, disk / place, disk, before)
     tally(f"{len(places)} outputs of the {kind} builder refused")
 

@@ -46,9 +46,7 @@ Before = Callable[[Operation], None]
 
 @dataclass(frozen=True)
 class KillAt:
-    """kill -9 before operation `number` (from 0) below `root`; `torn`: in the middle of it, if it is
-    a write.
-    """
+    """kill -9 before operation `number` (from 0) below `root`; `torn`: in the middle of a write."""
 
     root: Path
     number: int
@@ -68,7 +66,7 @@ class KillAt:
 @dataclass(frozen=True)
 class FailAt:
     """Let operation `number` (from 0) below `root` fail with `error`; `lasting`: and all later ones
-    room too if `lasting`.
+    that need room too.
     """
 
     root: Path
@@ -88,6 +86,22 @@ class FailAt:
 
 
 @dataclass(frozen=True)
+class FailAll:
+    """Let every operation below `root` fail with `error`."""
+
+    root: Path
+    error: int
+
+    def __call__(self) -> None:
+        """Arm this process."""
+
+        def strike(operation: Operation) -> None:
+            raise OSError(self.error, os.strerror(self.error), str(operation.path))
+
+        watch(self.root, strike)
+
+
+@dataclass(frozen=True)
 class NoteTo:
     """Append the operations below `root` to a file outside of it, one a line."""
 
@@ -98,13 +112,14 @@ class NoteTo:
         """Arm this process."""
 
         def note(operation: Operation) -> None:
-            with builtins_open(self.file, "a") as file:
+            with _open(self.file, "a") as file:
                 file.write(f"{operation}\n")
 
         watch(self.root, note)
 
 
-builtins_open = builtins.open
+_open = builtins.open
+_forever = ExitStack()
 _NEEDS_ROOM = ("open", "write", "close", "fsync", "mkdir", "link", "symlink")
 
 
@@ -122,7 +137,7 @@ def _nth(number: int, strike: Before, *, lasting: bool = False) -> Before:
 
 def watch(root: Path, before: Before) -> None:
     """Call `before` for each operation below `root` from now on, until this process ends."""
-    ExitStack().enter_context(watching(root, before))
+    _forever.enter_context(watching(root, before))
 
 
 @contextmanager
