@@ -1,10 +1,12 @@
-"""Row 13: what cannot be written is refused before anything is trained, measured or built, with exit
-code 2 and the path.
+"""Row 13: what cannot be written is refused before anything is trained, measured or built, with
+exit code 2 and the path.
 """
 
 import errno
 import json
+import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +64,8 @@ def test_a_run_where_nothing_can_be_written(
         child = fork_server.run(pretrain, *overrides, faults=[unwritable(disk)])
         require_refusal(child, disk / place, disk, before)
     without_path = [one for one in settings if not one.startswith("checkpoint_path")]
-    child = fork_server.start(pretrain, *without_path, faults=[unwritable(disk)], folder=disk)
+    faults = [unwritable(disk), partial(os.chdir, disk)]
+    child = fork_server.run(pretrain, *without_path, faults=faults)
     require_refusal(child, Path("checkpoints"), disk, before)
     tally(f"{len(places) + 1} run folders refused")
 
