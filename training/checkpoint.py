@@ -108,8 +108,14 @@ def save_checkpoint(
 def remove_checkpoint(path: Path) -> None:
     """Rename a checkpoint away, then delete it: a kill in between leaves no half checkpoint under a
     good name.
+
+    Raises:
+        CheckpointError: the disk refused; the other checkpoints are untouched.
     """
-    shutil.rmtree(_rename_away(path))
+    try:
+        shutil.rmtree(_rename_away(path))
+    except OSError as error:
+        raise CheckpointError(f"{path}: could not be removed: {error}") from error
 
 
 def remove_leftovers(run_dir: Path) -> None:
