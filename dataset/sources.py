@@ -5,6 +5,7 @@ grids, one character per cell, row by row, in which spaces count.
 """
 
 import csv
+import errno
 import gzip
 import logging
 import re
@@ -20,6 +21,9 @@ from dataset.augmentation import choose
 from dataset.common import DatasetError
 
 CSV_COLUMNS = ["source", "question", "answer", "rating"]
+
+# A folder that may not be written is the user's to change: a mistake, not a fault of the data.
+REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 _ROWS_PER_BATCH = 16_384
 _MAX_LINE = 2**18
@@ -80,7 +84,8 @@ def folder_paths(folder: Path) -> dict[str, Path]:
 def hub_paths(repository: str) -> dict[str, Path]:
     """Download train.csv and test.csv of a data set, or find them in the cache of earlier times.
 
-    Raises: DatasetError: huggingface_hub is not installed, or the files cannot be had.
+    Raises: DatasetError: huggingface_hub is not installed, or the files cannot be had. OSError:
+        the cache cannot be written.
     """
     elsewhere = "or use --source generate, or --source FOLDER with train.csv and test.csv"
     try:
@@ -96,6 +101,9 @@ def hub_paths(repository: str) -> dict[str, Path]:
         try:
             path = hf_hub_download(repository, f"{split}.csv", repo_type="dataset")
         except Exception as error:  # its own errors, its HTTP library's, and the system's
+            if isinstance(error, OSError) and error.errno in REFUSALS:
+                said = f"the cache of downloads cannot be written: {error.strerror}"
+                raise OSError(error.errno, said, error.filename) from None
             reason = (str(error).strip().splitlines() or [""])[0]
             raise DatasetError(
                 f"{split}.csv of {repository} cannot be downloaded"

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from models.act import ACTCarry
+from training.checkpoint import MANIFEST, Checkpoint, load_checkpoint, sha256
 from training.distributed import Ranks
 from training.errors import CheckpointError
 from training.optim import ParamGroup
@@ -23,6 +24,31 @@ _MAX_FAULTS = 100
 COMPILED_PREFIX = "_orig_mod."
 
 Shapes = Mapping[str, tuple[int, ...]]
+
+
+def take_over(found: Checkpoint | None, ranks: Ranks) -> Checkpoint | None:
+    """Return on every rank the checkpoint that rank 0 found (those of the others are not looked
+    at), or None.
+
+    Raises:
+        CheckpointError: a rank sees another one at that path, or one that does not verify; raised
+            on every rank, names the rank and the file.
+    """
+    chosen = ranks.broadcast_object(found and (found.path, sha256(found.path / MANIFEST)))
+    if chosen is None:
+        return None
+    (path, manifest), fault = chosen, None
+    if not ranks.is_main:
+        try:
+            found = load_checkpoint(path)
+            if sha256(path / MANIFEST) != manifest:
+                raise CheckpointError(f"{path}: is not the one that rank 0 sees")
+        except (CheckpointError, OSError) as error:
+            fault = f"rank {ranks.rank}: {error}"
+    faults = [fault for fault in ranks.gather_objects(fault) if fault]
+    if faults:
+        raise CheckpointError("; ".join(faults))
+    return found
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
