@@ -19,7 +19,7 @@ from models.config import EvaluatorName
 from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
 from training.checkpoint import MODEL, Checkpoint
 from training.composition import load_config, run_entry_point
-from training.config import TrainConfig
+from training.config import CANONICAL_SHARDS, TrainConfig
 from training.data import facts_of, open_data, require_batches
 from training.errors import ConfigError
 from training.run_dir import (
@@ -111,7 +111,7 @@ def train(
         )
         torch.manual_seed(config.seed)
         model = build_model(arch, facts).to(ranks.device)
-        model.prepare(batches.local_batch_size)
+        model.prepare(batches.local_batch_size // config.num_shards(ranks.world_size))
         if checkpoint is not None:
             # Before anything in the run's folder is touched.
             require_fit(model, read_shapes(checkpoint.path / MODEL), checkpoint.path)
@@ -163,10 +163,15 @@ def train(
 
 
 def eval_batches(config: TrainConfig, test_set: PuzzleDataset, ranks: "Ranks") -> EvalBatches:
-    """Return the test batches of this rank."""
+    """Return the test batches of this rank; with `reduction=exact` of the same rows at any number
+    of ranks, which give the same bits.
+    """
+    batch_size = config.eval_batch_size or config.global_batch_size
+    if config.reduction == "exact":
+        batch_size = batch_size // CANONICAL_SHARDS * ranks.world_size
     return EvalBatches(
         test_set,
-        global_batch_size=config.eval_batch_size or config.global_batch_size,
+        global_batch_size=batch_size,
         rank=ranks.rank,
         world_size=ranks.world_size,
         max_examples=config.eval_max_examples,
