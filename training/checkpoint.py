@@ -108,8 +108,14 @@ def save_checkpoint(
 def remove_checkpoint(path: Path) -> None:
     """Rename a checkpoint away, then delete it: a kill in between leaves no half checkpoint under a
     good name.
+
+    Raises:
+        CheckpointError: the disk refused; the other checkpoints are untouched.
     """
-    shutil.rmtree(_rename_away(path))
+    try:
+        shutil.rmtree(_rename_away(path))
+    except OSError as error:
+        raise CheckpointError(f"{path}: could not be removed: {error}") from error
 
 
 def remove_leftovers(run_dir: Path) -> None:
@@ -150,6 +156,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
     state = read_json(path / STATE)
     if not isinstance(state.get("step"), int):
         raise CheckpointError(f"{path / STATE}: has no step")
+    match = _STEP_FOLDER.fullmatch(path.name)
+    if match and int(match[1]) != state["step"]:
+        raise CheckpointError(f"{path / STATE}: is of step {state['step']}, not of {path.name}")
     return Checkpoint(path, state)
 
 

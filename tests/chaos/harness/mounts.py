@@ -1,10 +1,11 @@
 """Disks that only one process sees: small, or read-only.
 
-Needs root or a kernel that lets everybody have a user namespace; `available` tells.
+Mounting needs root or a kernel that lets everybody have a user namespace; `available` tells.
 """
 
 import ctypes
 import os
+import resource
 import shutil
 from dataclasses import dataclass
 from multiprocessing import util
@@ -49,6 +50,17 @@ class SmallDisk:
     def _keep(self) -> None:
         shutil.rmtree(self.kept)
         shutil.copytree(self.folder, self.kept)
+
+
+@dataclass(frozen=True)
+class FileSizeLimit:
+    """Let no file grow beyond `size` bytes; needs no rights."""
+
+    size: int
+
+    def __call__(self) -> None:
+        """Limit this process."""
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self.size, resource.RLIM_INFINITY))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,11 @@
 before its entry point.
 """
 
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
 from typing import Any
 
 
@@ -50,3 +55,73 @@ def draw_by_rank() -> None:
 
     keyed = trainer.torch_seed
     trainer.torch_seed = lambda seed, step, part: keyed(seed, step, env_rank())
+
+
+def save_in_place() -> None:
+    """a checkpoint written straight to its place"""
+    from training import checkpoint, trainer
+
+    def save(run_dir: Path, step: int, state: Any, files: Any) -> Path:
+        folder = checkpoint.checkpoint_path(run_dir, step)
+        folder.mkdir(exist_ok=True)
+        entries = {}
+        for name, write in {
+            **files,
+            checkpoint.STATE: lambda path: path.write_text(json.dumps(state)),
+        }.items():
+            write(folder / name)
+            size, digest = (folder / name).stat().st_size, checkpoint.sha256(folder / name)
+            entries[name] = {"size": size, "sha256": digest}
+        (folder / checkpoint.MANIFEST).write_text(json.dumps({"files": entries}))
+        return folder
+
+    trainer.save_checkpoint = save
+
+
+def delete_before_replacing() -> None:
+    """the old checkpoint deleted before the new one takes its place"""
+    from training import checkpoint
+
+    def replace(old: Path, new: Path) -> None:
+        shutil.rmtree(old)
+        new.rename(old)
+
+    checkpoint._replace = replace
+
+
+def no_fsync() -> None:
+    """nothing flushed to the disk"""
+    os.fsync = lambda descriptor: None
+
+
+def no_folder_fsync() -> None:
+    """folders not flushed to the disk"""
+    fsync = os.fsync
+
+    def files_only(descriptor: int) -> None:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            fsync(descriptor)
+
+    os.fsync = files_only
+
+
+def no_hash() -> None:
+    """the hashes of a checkpoint not compared"""
+    from training import checkpoint
+
+    checkpoint.sha256 = any_hash
+
+
+def any_hash(path: Path) -> str:
+    """Return a hash that equals all others."""
+    return _Anything()
+
+
+class _Anything(str):
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = str.__hash__

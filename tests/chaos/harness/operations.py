@@ -46,9 +46,7 @@ Before = Callable[[Operation], None]
 
 @dataclass(frozen=True)
 class KillAt:
-    """kill -9 before operation `number` (from 0) below `root`; `torn`: in the middle of it, if it is
-    a write.
-    """
+    """kill -9 before operation `number` (from 0) below `root`; `torn`: in the middle of a write."""
 
     root: Path
     number: int
@@ -68,7 +66,7 @@ class KillAt:
 @dataclass(frozen=True)
 class FailAt:
     """Let operation `number` (from 0) below `root` fail with `error`; `lasting`: and all later ones
-    room too if `lasting`.
+    that need room too.
     """
 
     root: Path
@@ -98,13 +96,14 @@ class NoteTo:
         """Arm this process."""
 
         def note(operation: Operation) -> None:
-            with builtins_open(self.file, "a") as file:
+            with _open(self.file, "a") as file:
                 file.write(f"{operation}\n")
 
         watch(self.root, note)
 
 
-builtins_open = builtins.open
+_open = builtins.open
+_forever = ExitStack()
 _NEEDS_ROOM = ("open", "write", "close", "fsync", "mkdir", "link", "symlink")
 
 
@@ -122,7 +121,7 @@ def _nth(number: int, strike: Before, *, lasting: bool = False) -> Before:
 
 def watch(root: Path, before: Before) -> None:
     """Call `before` for each operation below `root` from now on, until this process ends."""
-    ExitStack().enter_context(watching(root, before))
+    _forever.enter_context(watching(root, before))
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Imported once by the fork server, so that its children need not."""
 
 import coolname
+import torch._dynamo  # By the first optimizer: more than a second.
 import torch.distributed
 
 import evaluate

@@ -1,0 +1,99 @@
+"""Row 3: whatever a disk may hold after the power went out, a checkpoint that was reported as saved
+is there, whole, with the metrics of its steps.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from harness import mutants
+from harness.disk import Image, RecordTo, images
+from harness.processes import Fault, ForkServer, pretrain
+
+from training.checkpoint import newest_good
+
+Found = list[tuple[Image, str]]
+
+
+@pytest.fixture
+def lose_power(
+    fork_server: ForkServer, full_settings: list[str], tmp_path: Path
+) -> Callable[..., tuple[int, Found]]:
+    """Let the power go out at any moment of a run; returns the number of images tried, and those
+    that lost something, with what was wrong.
+    """
+
+    def run(steps: int, most: int, *faults: Fault) -> tuple[int, Found]:
+        settings = [*full_settings, f"max_steps={steps}"]
+        child = fork_server.run(
+            pretrain, *settings, f"checkpoint_path={tmp_path / 'whole'}", "keep_last=99"
+        )
+        assert child.wait() == 0, child.err
+        (tmp_path / "record").mkdir()
+        (tmp_path / "run").mkdir()
+        record = RecordTo(tmp_path / "run", tmp_path / "record")
+        child = fork_server.run(
+            pretrain, *settings, f"checkpoint_path={tmp_path / 'run'}", faults=(record, *faults)
+        )
+        assert child.wait() == 0, child.err
+        tried, lost = 0, []
+        for image in images(tmp_path / "record", most):
+            tried += 1
+            folder = tmp_path / "image"
+            image.put(folder)
+            try:
+                _require_whole(folder, image.saved, tmp_path / "whole")
+            except (AssertionError, ValueError) as error:
+                lost.append((image, str(error)))
+            shutil.rmtree(folder)
+        return tried, lost
+
+    return run
+
+
+def _require_whole(folder: Path, saved: int | None, whole: Path) -> None:
+    """Require what a resumed run would start from to be what was saved, or newer."""
+    checkpoint = newest_good(folder, lambda message: None)
+    if checkpoint is None:
+        assert saved is None, f"step {saved} is gone"
+        return
+    assert saved is None or checkpoint.step >= saved, f"step {saved} is gone"
+    for path in sorted((whole / checkpoint.path.name).glob("*.safetensors")):
+        own = (checkpoint.path / path.name).read_bytes()
+        assert hashlib.sha256(own).digest() == hashlib.sha256(path.read_bytes()).digest(), path.name
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    records = [json.loads(line) for line in lines if line.endswith("\n")]
+    steps = {record["step"] for record in records if "train/lr" in record}
+    assert steps >= set(range(1, checkpoint.step + 1)), "metrics are gone"
+
+
+@pytest.mark.row(3)
+def test_no_image_of_the_disk_loses_what_was_saved(
+    lose_power: Callable[..., tuple[int, Found]],
+    cases: Callable[..., int],
+    tally: Callable[..., None],
+) -> None:
+    tried, lost = lose_power(24, cases(quick=40, long=400))
+    assert not lost, (len(lost), lost[0][0].after, lost[0][1])
+    assert tried >= 800, tried
+    tally(f"{tried} disk images", "0 saved steps lost")
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param(
+            mutant, marks=pytest.mark.row(3, mutant=f"{mutant.__doc__}"), id=mutant.__name__
+        )
+        for mutant in (mutants.no_fsync, mutants.no_folder_fsync)
+    ],
+)
+def test_what_is_not_flushed_is_lost(
+    lose_power: Callable[..., tuple[int, Found]], mutant: Fault
+) -> None:
+    tried, lost = lose_power(9, 20, mutant)
+    assert tried
+    assert lost
