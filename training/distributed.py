@@ -77,9 +77,10 @@ class Ranks:
         """Return the ranks' rows in global order, on the CPU of rank 0; None on the others. Any
         dtype.
         """
-        local = tensor.detach().cpu().contiguous()
+        # Not contiguous(), which leaves a single row as it is, whatever its stride.
+        local = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         if not self.active:
-            return local.clone()
+            return local
         as_bytes = local.view(torch.uint8) if local.ndim else local.reshape(1).view(torch.uint8)
         parts = (
             [torch.empty_like(as_bytes) for _ in range(self.world_size)] if self.is_main else None

@@ -43,7 +43,7 @@ def kill_one_of(children: Sequence[Child], rng: np.random.Generator) -> bool:
     if rng.random() < 0.8:
         # Not always while they are still looking for each other.
         until(lambda: "run folder" in children[0].out or not children[0].alive, "the run begins")
-    victim = children[rng.integers(len(children))]
+    victim = children[int(rng.integers(len(children)))]
     try:
         code = victim.wait(rng.uniform(0.0, 2.0))
     except TimeoutError:
@@ -81,7 +81,6 @@ def test_runs_that_lose_ranks_and_change_their_number_end_in_the_same_bits(
             children = fork_server.start_ranks(world_size, pretrain, *settings(name))
             done = not kill_one_of(children, rng)
             kills += not done
-            newest = max(list_steps(tmp_path / name), default=0)
             stood_at.add(max(list_steps(tmp_path / name), default=0))
             moves += before not in (None, world_size)
             before = world_size

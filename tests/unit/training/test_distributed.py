@@ -1,0 +1,42 @@
+"""Collectives of a process group of one rank, and sums in a given order."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from training.distributed import Ranks, sum_in_order
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
+    """A rank as a launcher starts it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    with Ranks("cpu") as ranks:
+        assert ranks.active
+        yield ranks
+
+
+@pytest.mark.parametrize("num_rows", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.bool])
+def test_rows_are_gathered_whatever_their_stride(
+    launched: Ranks, num_rows: int, dtype: torch.dtype
+) -> None:
+    pairs = torch.arange(2 * num_rows).view(num_rows, 2).to(dtype)
+    rows = launched.gather_rows(pairs[:, 0])
+    assert rows is not None
+    assert rows.dtype == dtype
+    assert torch.equal(rows, pairs[:, 0])
+
+
+def test_sums_are_taken_in_order_and_leave_what_they_add() -> None:
+    shards = torch.tensor([[1e8, 1e8], [1.0, -1e8], [-1e8, 1.0], [2.0, 2.0]])
+    before = shards.clone()
+    # In float32 the 1 is lost beside 1e8.
+    assert sum_in_order(shards).tolist() == [2.0, 3.0]
+    assert torch.equal(shards, before)
