@@ -26,7 +26,7 @@ from models.config import EvaluatorName
 from puzzle_dataset import PuzzleDataset
 from training.checkpoint import write_atomically
 from training.composition import load_config, run_entry_point
-from training.data import facts_of, require_folder, require_heads
+from training.data import facts_of, require_folder, untold_heads
 from training.errors import ConfigError
 from training.tracking import warn
 from training.trained_model import TrainedModel, find_trained_model
@@ -75,6 +75,8 @@ def run(
         source = str(dataset.split_dirs[0])
         averaged = config.weights == "averaged"
         model = trained.load(arch, facts_of(dataset), source, ranks.device, averaged=averaged)
+        fields = arch.heads.fields
+        model.leave_unmeasured(head for head in fields if fields[head] not in dataset.fields)
         compiles = device_type == "cuda" if config.compile == "auto" else config.compile
         batches = EvalBatches(
             dataset,
@@ -146,7 +148,8 @@ def global_batch_size(config: EvalConfig, trained: TrainedModel, world_size: int
 
 
 def open_dataset(config: EvalConfig, trained: TrainedModel) -> PuzzleDataset:
-    """Open the data asked for, or the run's.
+    """Open the data asked for, or the run's, with the fields of the heads that these have; warns
+    of the others.
 
     Raises:
         ConfigError: neither names a folder.
@@ -161,11 +164,13 @@ def open_dataset(config: EvalConfig, trained: TrainedModel) -> PuzzleDataset:
         for folder in folders:
             require_folder(folder, trained.run.data)
         heads = trained.run.arch.heads
-        require_heads(heads, folders, config.split)
+        untold = untold_heads(heads, folders, config.split)
+        for head, reason in untold.items():
+            warn(f"{reason}: nothing is reported of {head}")
         return PuzzleDataset(
             folders,
             config.split,
-            fields=list(heads.fields.values()),
+            fields=[field for head, field in heads.fields.items() if head not in untold],
             numbered_as=trained.run.data_folders("train"),
         )
     except DatasetError as error:

@@ -2,12 +2,13 @@
 
     python dataset/build_maze_dataset.py
     python dataset/build_maze_dataset.py --aug --output-dir data/maze-30x30-hard-1k-aug
-    python dataset/build_maze_dataset.py --source generate --output-dir data/maze-new
+    python dataset/build_maze_dataset.py --source generate --pixels --output-dir data/maze-new
 
 The first is the published command line. `dataset.common` describes what is written. Each training
 maze makes one group: the original and, with --aug, its seven other views. Every puzzle holds one
 example and has the identifier 0. The field `actions` holds the move along the answer's path in each
-cell. The same command gives the same bytes, wherever they are written to.
+cell, with --pixels the field `pixels` the answer's colours. The same command gives the same bytes,
+wherever they are written to.
 """
 
 import argparse
@@ -47,6 +48,7 @@ from dataset.maze import (
     WALL,
     are_mazes,
     grid_size,
+    maze_pixels,
     path_actions,
     path_lengths,
     solve,
@@ -86,6 +88,7 @@ class Options:
     subsample_size: int | None
     test_size: int | None
     aug: bool
+    pixels: bool
     min_length: int | None
     seed: int
 
@@ -103,6 +106,7 @@ class Options:
         flags["subsample-size"] = self.subsample_size
         flags["test-size"] = self.test_size
         flags["aug"] = self.aug
+        flags["pixels"] = self.pixels
         flags["min-length"] = self.min_length
         flags["seed"] = self.seed
         return command_of("build_maze_dataset.py", flags)
@@ -155,6 +159,11 @@ def _parser() -> Parser:
         action=argparse.BooleanOptionalAction,
         default=False,
         help="write each training maze in its eight turned and mirrored views, the original first",
+    )
+    add(
+        "--pixels",
+        action="store_true",
+        help="also write the answers' colours, as the field `pixels`: 3 bytes for each cell",
     )
     add(
         "--size",
@@ -355,12 +364,13 @@ def build(options: Options) -> str:
         # Generated in here, where it is known that DIR can be written: a search takes minutes.
         source = source or generated_source(options)
         rows = len(source.train.ratings) * options.num_views + len(source.test.ratings)
-        require_room(directory, 3 * rows * options.size**2, _REMEDY)
+        bytes_per_cell = 6 if options.pixels else 3
+        require_room(directory, bytes_per_cell * rows * options.size**2, _REMEDY)
         for split, puzzles, num_views in (
             ("train", source.train, options.num_views),
             ("test", source.test, 1),
         ):
-            _write_mazes(directory / split, puzzles, num_views)
+            _write_mazes(directory / split, puzzles, num_views, with_pixels=options.pixels)
             source.counts[split] |= {
                 "puzzles": len(puzzles.ratings),
                 "examples": len(puzzles.ratings) * num_views,
@@ -378,17 +388,20 @@ def build(options: Options) -> str:
     return _summary(options, source.counts)
 
 
-def _write_mazes(split_dir: Path, puzzles: Puzzles, num_views: int) -> None:
+def _write_mazes(split_dir: Path, puzzles: Puzzles, num_views: int, *, with_pixels: bool) -> None:
     inputs, labels = puzzles.questions, puzzles.answers
     if num_views > 1:
         inputs, labels = augment_mazes(inputs), augment_mazes(labels)
+    fields = {"actions": (LabelField(NUM_ACTIONS), path_actions(labels))}
+    if with_pixels:
+        fields["pixels"] = (LabelField(num_classes=256, channels=3), maze_pixels(labels))
     write_puzzles(
         split_dir,
         inputs,
         labels,
         vocab_size=VOCAB_SIZE,
         views=num_views,
-        fields={"actions": (LabelField(NUM_ACTIONS), path_actions(labels))},
+        fields=fields,
     )
 
 

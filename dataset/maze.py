@@ -16,11 +16,16 @@ CHARACTERS = "# SGo"
 WALL, FREE, START, GOAL, PATH = range(1, len(CHARACTERS) + 1)
 VOCAB_SIZE = len(CHARACTERS) + 1
 
+PALETTE = ("#000000", "#FFFFFF", "#2ECC40", "#FF4136", "#0074D9")
+"""How `# SGo` are drawn: black walls, white cells, from green to red a blue path."""
+
 NUM_ACTIONS = 5
 """None, down, left, right and up."""
 
 _TOKEN_OF_BYTE = np.zeros(256, dtype=np.uint8)
 _TOKEN_OF_BYTE[list(CHARACTERS.encode())] = range(1, VOCAB_SIZE)
+_PIXELS = np.zeros((VOCAB_SIZE, 3), dtype=np.uint8)
+_PIXELS[WALL:] = [list(bytes.fromhex(colour[1:])) for colour in PALETTE]
 _BYTE_OF_TOKEN = np.frombuffer(("?" + CHARACTERS).encode(), dtype=np.uint8)
 
 
@@ -144,6 +149,16 @@ def path_actions(labels: np.ndarray) -> np.ndarray:
     if bad < len(labels):
         raise ValueError(f"label {bad} draws no path from S to G")
     return actions
+
+
+def maze_pixels(labels: np.ndarray) -> np.ndarray:
+    """Return red, green and blue of each cell in `PALETTE`.
+
+    Args: labels: integer [N, cells] tokens of mazes, with or without a path.
+
+    Returns: uint8 [N, cells, 3].
+    """
+    return _PIXELS[labels]
 
 
 def _checked(inputs: np.ndarray) -> tuple[np.ndarray, int]:

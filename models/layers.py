@@ -136,7 +136,7 @@ class _AddRMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, update: Tensor, eps: float) -> Tensor:
-        wide = _wide(x + update)
+        wide = widened(x + update)
         inverse_rms = (
             torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square() / x.shape[-1] + eps
         ).rsqrt()
@@ -147,13 +147,14 @@ class _AddRMSNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         y, inverse_rms = ctx.saved_tensors
-        wide, grad_y = _wide(y), _wide(grads[0])
+        wide, grad_y = widened(y), widened(grads[0])
         mean = (wide * grad_y).mean(-1, keepdim=True)
         grad = ((grad_y - wide * mean) * inverse_rms).to(y.dtype)
         return grad, grad, None
 
 
-def _wide(x: Tensor) -> Tensor:
+def widened(x: Tensor) -> Tensor:
+    """Return `x` in float32; float64 stays."""
     return x if x.dtype == torch.float64 else x.float()
 
 
@@ -245,7 +246,7 @@ class _Rotate(torch.autograd.Function):
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    wide, half = _wide(x), x.shape[-1] // 2
+    wide, half = widened(x), x.shape[-1] // 2
     out = wide * cos
     out[..., :half].addcmul_(wide[..., half:], sin[..., :half], value=-1)
     out[..., half:].addcmul_(wide[..., :half], sin[..., half:])

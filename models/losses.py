@@ -3,7 +3,7 @@
 Sums are over the sequences of the batch; the trainer divides by the global batch size.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from models.act import ACT, ACTCarry, ACTOutput, Examples, Exploration
 from models.config import FURTHER_HEADS, ACTLossConfig, HeadsConfig
 from models.heads.further import IGNORE_LABEL_ID, Answered, FurtherHead
+from models.layers import widened
 from models.sparse_embedding import CastedSparseEmbedding
 
 # Summed only over sequences that halted at this step and have labels; reported as a share of
@@ -26,7 +27,7 @@ def stablemax_log_probs(logits: Tensor) -> Tensor:
     Stablemax replaces exp by s(x) = x + 1 for x >= 0 and 1 / (1 - x) below (arXiv:2501.04697). log
     s is sign(x) * log1p(|x|), so that no float64 is needed.
     """
-    wide = logits if logits.dtype == torch.float64 else logits.float()
+    wide = widened(logits)
     negative = wide < 0
     # Not sign() and abs(): their gradient at 0 is 0, that of s is 1.
     log_of_abs = torch.where(negative, -wide, wide).log1p()
@@ -36,7 +37,7 @@ def stablemax_log_probs(logits: Tensor) -> Tensor:
 
 def softmax_log_probs(logits: Tensor) -> Tensor:
     """Log probabilities [..., V] under softmax, in float32 (float64 stays)."""
-    return (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)
+    return widened(logits).log_softmax(-1)
 
 
 LOG_PROBS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -123,6 +124,11 @@ class ACTLossHead(nn.Module):
             )
 
     @property
+    def halting_head(self) -> str | None:
+        """The head that says when a puzzle is done, `q_head` or `halt_head`, if there is one."""
+        return "q_head" if self.has_q else "halt_head" if "halt" in self._further else None
+
+    @property
     def puzzle_embedding(self) -> CastedSparseEmbedding | None:
         """The puzzle embedding, if the model has one."""
         return getattr(self.model.inner, "puzzle_emb", None)
@@ -138,6 +144,16 @@ class ACTLossHead(nn.Module):
     def metric_names(self) -> tuple[str, ...]:
         """Names of `LossOutput.metrics` in training; an evaluation has no `q_continue_loss`."""
         return ("count", *self.counted_metrics, *self.loss_metrics)
+
+    def leave_unmeasured(self, names: Iterable[str]) -> None:
+        """Give neither loss nor metrics of these further heads: in an evaluation on data that do
+        not tell what they should say.
+        """
+        for name in names:
+            head = self._further.pop(name)
+            gone = {f"{name}_loss", *(f"{name}_{metric}" for metric in head.metric_names)}
+            self.counted_metrics = tuple(m for m in self.counted_metrics if m not in gone)
+            self.loss_metrics = tuple(m for m in self.loss_metrics if m not in gone)
 
     def prepare(self, batch_size: int) -> None:
         """Make room for training with `batch_size` rows on this rank; evaluation takes any number

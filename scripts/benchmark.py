@@ -30,9 +30,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dataset.common import write_puzzles
+from dataset.common import DatasetError, LabelField, write_puzzles
 from models.attention import require_backend
-from models.config import ArchConfig, DataFacts
+from models.config import ArchConfig, DataFacts, HeadsConfig
 from models.heads.token import Linear, MixtureOfExperts, Tied
 from models.layers import CastedLinear
 from models.registry import build_model
@@ -61,6 +61,12 @@ CASES = {
     ),
     # What `make demo` trains.
     "demo": ("experiment=sudoku_demo",),
+}
+
+# Of mazes, in shape; a case that names no head which needs them does not read them.
+SYNTHETIC_FIELDS = {
+    "actions": LabelField(num_classes=5),
+    "pixels": LabelField(num_classes=256, channels=3),
 }
 
 # oneDNN, which does torch's products on a CPU, reads this once, before its first product.
@@ -197,8 +203,8 @@ def run(
     rates: dict[str, dict[int, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         write_synthetic_data(Path(folder), effort.num_groups, effort.views)
-        dataset = PuzzleDataset([folder], "train")
         for name, config in configs.items():
+            dataset = open_synthetic_data(Path(folder), config.arch.heads)
             prepare_host(config.num_threads)
             dtype = config.arch.forward_dtype
             with Ranks(config.device) as ranks:
@@ -413,6 +419,8 @@ def count_flop(arch: ArchConfig, facts: DataFacts) -> Flop:
         cells = torch.zeros(1, facts.seq_len, dtype=torch.int32)
         ids = torch.zeros(1, dtype=torch.int32)
         examples = {"inputs": cells, "labels": cells, "puzzle_identifiers": ids}
+        for name, (_, channels) in facts.fields.items():
+            examples[name] = cells.unsqueeze(-1).expand(1, -1, channels) if channels else cells
         for layer in model.modules():
             if isinstance(layer, CastedLinear | nn.Linear | Linear | Tied):
                 layer.register_forward_hook(partial(add, layer.weight.numel()))
@@ -434,13 +442,33 @@ def count_flop(arch: ArchConfig, facts: DataFacts) -> Flop:
 def write_synthetic_data(folder: Path, num_groups: int, views: int) -> None:
     """Write a training split of random 9 x 9 grids: `num_groups` puzzles with `views` views each.
 
-    The grids obey no rule: time depends on their shapes alone.
+    The grids and their fields obey no rule: time depends on their shapes alone.
     """
     rng = np.random.Generator(np.random.Philox(0))
     rows = num_groups * views
     labels = rng.integers(2, 11, (rows, 81), dtype=np.uint8)
     inputs = np.where(rng.random((rows, 81)) < 0.6, 1, labels).astype(np.uint8)
-    write_puzzles(folder / "train", inputs, labels, vocab_size=11, views=views)
+    fields = {}
+    for name, declared in SYNTHETIC_FIELDS.items():
+        shape = (*labels.shape, declared.channels) if declared.channels else labels.shape
+        values = rng.integers(declared.num_classes, size=shape, dtype=np.uint8)
+        fields[name] = declared, values
+    write_puzzles(folder / "train", inputs, labels, vocab_size=11, views=views, fields=fields)
+
+
+def open_synthetic_data(folder: Path, heads: HeadsConfig) -> PuzzleDataset:
+    """Open them with the fields that the heads read.
+
+    Raises:
+        ConfigError: there is no such field.
+    """
+    try:
+        return PuzzleDataset([folder], "train", fields=list(heads.fields.values()))
+    except DatasetError:
+        raise ConfigError(
+            f"arch.heads reads the fields {', '.join(heads.fields.values())}; accepted here: "
+            f"{', '.join(SYNTHETIC_FIELDS)}"
+        ) from None
 
 
 def endless(batches: TrainBatches) -> Iterator[Batch]:

@@ -6,7 +6,8 @@ step, and what was right on puzzles that were not trained on: the table of docs/
 
 `--task open` leaves every other puzzle so few clues that its answer cannot be told, so that the
 heads which say how sure the model is have something to learn; `--task maze` trains on mazes of
-5 x 5 cells.
+4 x 4 cells, with the fields that the maze builder writes. On Sudokus the digits to be written stand
+in for actions, and the colours of the digits for pixels.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from dataset.arc_lazy import ARC_PALETTE
 from dataset.augmentation import augment_sudoku
 from dataset.common import ARC_PIXELS
-from dataset.maze import NUM_ACTIONS, path_actions, solve
+from dataset.maze import NUM_ACTIONS, maze_pixels, path_actions, solve
 from dataset.maze_generator import generate_mazes
 from dataset.sudoku_generator import generate_puzzles
 from evaluation.runner import think
@@ -48,6 +49,7 @@ SMALL = (
     "arch.forward_dtype=float32",
 )
 BATCH_SIZE = 64
+VOCAB_SIZE = 6  # of mazes as of 4 x 4 Sudokus
 
 
 @dataclass(frozen=True)
@@ -80,11 +82,12 @@ class Outcome:
 def make_task(name: str) -> Task:
     """Generate a task: the same each time."""
     if name == "maze":
+        # More than a run sees.
         mazes = generate_mazes(
-            3200, seed=0, stream=0, size=5, min_length=4, taken=set(), workers=1
+            20_200, seed=0, stream=0, size=4, min_length=3, taken=set(), workers=1
         ).mazes
         answers, _ = solve(mazes)
-        return _task(6, mazes, answers, path_actions(answers), test=200)
+        return _task(mazes, answers, path_actions(answers), maze_pixels(answers), test=200)
     found = generate_puzzles(
         300, seed=0, stream=0, size=4, min_clues=7, max_clues=9, min_rating=0, taken=set()
     )
@@ -100,25 +103,24 @@ def make_task(name: str) -> Task:
     ]
     inputs, labels = (np.concatenate([test, train]) for test, train in zip(*views, strict=True))
     digits = np.where(inputs == labels, 0, labels - 1)
-    return _task(6, inputs, labels, digits, test=100)
+    rgb = np.array([list(bytes.fromhex(colour[1:])) for colour in ARC_PALETTE])
+    return _task(inputs, labels, digits, rgb[labels.astype(np.int64) - 1], test=100)
 
 
 def _task(
-    vocab_size: int, inputs: np.ndarray, labels: np.ndarray, actions: np.ndarray, *, test: int
+    inputs: np.ndarray, labels: np.ndarray, actions: np.ndarray, pixels: np.ndarray, *, test: int
 ) -> Task:
-    # The pixels of a digit are those of its colour in ARC.
-    rgb = np.array([list(bytes.fromhex(colour[1:])) for colour in ARC_PALETTE])
     arrays = {
         "inputs": inputs,
         "labels": labels,
         "puzzle_identifiers": np.zeros(len(inputs)),
         "actions": actions,
-        "pixels": rgb[labels.astype(np.int64) - 1],
+        "pixels": pixels,
     }
     tensors = {key: torch.from_numpy(value.astype(np.int32)) for key, value in arrays.items()}
     fields = {"actions": (NUM_ACTIONS, 0), "pixels": (ARC_PIXELS.num_classes, ARC_PIXELS.channels)}
     return Task(
-        DataFacts(vocab_size, inputs.shape[1], 1, fields),
+        DataFacts(VOCAB_SIZE, inputs.shape[1], 1, fields),
         {key: value[test:] for key, value in tensors.items()},
         {key: value[:test] for key, value in tensors.items()},
     )

@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from dataset.common import DatasetError, PuzzleDatasetMetadata, load_metadata
-from models.config import DataFacts, HeadsConfig
+from models.config import DataFacts, HeadsConfig, TokenHeadConfig
 from puzzle_dataset import PuzzleDataset, TrainBatches
 from training.config import DataConfig, TrainConfig
 from training.errors import ConfigError
 
 _WRITTEN_BY = {
     "actions": "dataset/build_maze_dataset.py writes it: build the set anew",
-    "pixels": "dataset/build_arc_dataset.py declares it, with --materialize only when asked by "
-    "--pixels: build the set anew",
+    "pixels": "dataset/build_maze_dataset.py --pixels writes it, dataset/build_arc_dataset.py "
+    "declares it, with --materialize only when asked by --pixels: build the set anew",
 }
 
 
@@ -89,24 +89,38 @@ def require_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> Non
         DatasetError: a head needs a field that a data set does not declare.
     """
     for folder in folders:
+        _require_vocabulary(heads.lm, load_metadata(Path(folder) / split).vocab_size, folder)
+    for head, reason in untold_heads(heads, folders, split).items():
+        name = heads.fields[head]
+        hint = f"; {_WRITTEN_BY[name]}" if name in _WRITTEN_BY else ""
+        raise DatasetError(f"{reason}{hint}")
+
+
+def untold_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> dict[str, str]:
+    """Return the heads whose field a data set does not declare, each with the reason in words.
+
+    Raises:
+        DatasetError: a data set cannot be read.
+    """
+    untold = {}
+    for folder in folders:
         metadata = load_metadata(Path(folder) / split)
-        _require_heads(heads, facts_in(metadata, metadata.fields), folder)
+        facts = facts_in(metadata, metadata.fields)
+        for head, name in heads.fields.items():
+            try:
+                facts.field(name, f"arch.heads.{head}")
+            except ValueError as error:
+                untold[head] = f"{folder}: {error}"
+    return untold
 
 
-def _require_heads(heads: HeadsConfig, facts: DataFacts, source: str) -> None:
-    lm, V = heads.lm, facts.vocab_size
+def _require_vocabulary(lm: TokenHeadConfig, V: int, source: str) -> None:
     if lm.name == "adaptive" and lm.cutoffs and lm.cutoffs[-1] >= V:
         raise ConfigError(f"arch.heads.lm.cutoffs={lm.cutoffs}: {source} has {V} tokens only")
     if lm.name == "hierarchical" and (lm.num_clusters or 1) > V:
         raise ConfigError(
             f"arch.heads.lm.num_clusters={lm.num_clusters}: {source} has {V} tokens only"
         )
-    for head, name in heads.fields.items():
-        try:
-            facts.field(name, f"arch.heads.{head}")
-        except ValueError as error:
-            hint = f"; {_WRITTEN_BY[name]}" if name in _WRITTEN_BY else ""
-            raise DatasetError(f"{source}: {error}{hint}") from None
 
 
 def require_folder(path: str, known: DataConfig | None) -> None:

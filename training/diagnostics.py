@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.layers import widened
 from models.losses import IGNORE_LABEL_ID, ACTLossHead, LossOutput
 from training.distributed import Ranks
 
@@ -112,15 +113,23 @@ class Diagnostics:
         interval: steps between diagnoses.
         warmup_steps: steps after which warnings are given; non-finite values are told before.
         log_probs: turns logits [..., V] into log probabilities, as the loss does.
+        halting_head: `q_head`, or `halt_head` where that stands in for Q.
         ranks: over which numbers are gathered; every rank sees the same.
     """
 
     def __init__(
-        self, *, interval: int, warmup_steps: int, log_probs: LogProbs, ranks: Ranks
+        self,
+        *,
+        interval: int,
+        warmup_steps: int,
+        log_probs: LogProbs,
+        halting_head: str | None = "q_head",
+        ranks: Ranks,
     ) -> None:
         self.interval, self.warmup_steps = interval, warmup_steps
         self._confirmations = max(CONFIRMATIONS, math.ceil(PATIENCE_STEPS / interval))
         self._log_probs, self._ranks = log_probs, ranks
+        self._halting_head = halting_head
         self._window: deque[_QSums] = deque(maxlen=WINDOW)
         self._conditions = {name: _Condition() for name in _JUDGES}
 
@@ -141,14 +150,14 @@ class Diagnostics:
 
         Args:
             logits: [B, S, V]. labels: integers [B, S], -100 where there is none.
-            q_halt_logits: [B], None without a Q head. halts: bool [B], rows that Q would halt; None
-                where it has no say.
+            q_halt_logits: [B], None without a head that says when to halt. halts: bool [B], rows
+                that it would halt; None where it has no say.
             head_norms: gradient norms at the trunk, over the shard's rows, 0-dim each.
         """
         return Measured(
             _measure(logits, labels, self._log_probs),
             _measure_rows(logits, labels, q_halt_logits, halts),
-            has_q=q_halt_logits is not None,
+            halting_head=None if q_halt_logits is None else self._halting_head,
             has_halting=halts is not None,
             head_squares={name: norm.square() for name, norm in head_norms.items()},
         )
@@ -220,7 +229,7 @@ def _measure(logits: Tensor, labels: Tensor, log_probs: LogProbs) -> dict[str, T
     all of whose logits are finite.
     """
     logits = logits.detach()
-    wide = logits if logits.dtype == torch.float64 else logits.float()
+    wide = widened(logits)
     vocab_size = logits.shape[-1]
     finite = wide.isfinite()
     labelled = labels != IGNORE_LABEL_ID
@@ -257,13 +266,13 @@ def _measure_rows(
 
 
 class Measured(NamedTuple):
-    """One shard on the device: what `_measure` and `_measure_rows` found, whether there is a Q head
-    and whether it has a say, and the squares of the heads' gradient norms.
+    """One shard on the device: what `_measure` and `_measure_rows` found, the head that gives
+    q_halt and whether it has a say, and the squares of the heads' gradient norms.
     """
 
     sums: dict[str, Tensor]
     rows: Tensor
-    has_q: bool
+    halting_head: str | None
     has_halting: bool
     head_squares: dict[str, Tensor]
 
@@ -274,13 +283,14 @@ class _Seen(NamedTuple):
     Attributes:
         sums: as `_measure` has them, float64 [1] or [V].
         rows: float64 [B, 4], as `_measure_rows` has them, all shards' rows.
-        has_q, has_halting: whether there is a Q head, and whether it has a say.
+        halting_head: name of the head that gives q_halt, if there is one. has_halting: whether it
+            has a say.
         heads, groups: gradient norms by name.
     """
 
     sums: dict[str, np.ndarray]
     rows: np.ndarray
-    has_q: bool
+    halting_head: str | None
     has_halting: bool
     heads: dict[str, float]
     groups: dict[str, float]
@@ -288,6 +298,16 @@ class _Seen(NamedTuple):
     def sum(self, name: str) -> float:
         """One of the sums that are single numbers."""
         return float(self.sums[name][0])
+
+    @property
+    def who_halts(self) -> str:
+        """The halting head in words."""
+        return "the halt head" if self.halting_head == "halt_head" else "Q"
+
+    @property
+    def its_rate(self) -> str:
+        """The setting of its rate."""
+        return f"a higher rate of it (optimizer=grouped optimizer.groups.{self.halting_head}.lr)"
 
     @property
     def labelled_rows(self) -> np.ndarray:
@@ -314,7 +334,7 @@ def _gather(ranks: Ranks, shards: Sequence[Measured], group_norms: Mapping[str, 
         heads={name: float(next(values).sum()) ** 0.5 for name in first.head_squares},
         groups={name: float(next(values)[0, 0]) for name in group_norms},
         rows=next(values).reshape(-1, first.rows.shape[1]),
-        has_q=first.has_q,
+        halting_head=first.halting_head,
         has_halting=first.has_halting,
     )
 
@@ -348,7 +368,7 @@ class _QSums(NamedTuple):
         right, halts, q = rows[:, 1] > 0, rows[:, 2].sum(), rows[:, 3]
         good, bad = q[right & np.isfinite(q)], np.sort(q[~right & np.isfinite(q)])
         below = np.searchsorted(bad, good, "left") + np.searchsorted(bad, good, "right")
-        pairs = len(good) * len(bad) if seen.has_q else 0
+        pairs = len(good) * len(bad) if seen.halting_head else 0
         variance = pairs * (len(good) + len(bad) + 1) / 12
         values = (pairs, below.sum() / 2, variance, len(rows), right.sum(), halts)
         return _QSums(*map(float, values))
@@ -460,7 +480,7 @@ def _always_halts(seen: _Seen, numbers: Mapping[str, float], q: _QSums | None) -
     if q.halts < (1 - ONE_SIDED) * q.rows or q.right > HALF * q.rows:
         return None
     return (
-        f"Q always halts: {_percent(q.halts / q.rows)} of the rows, although "
+        f"{seen.who_halts} always halts: {_percent(q.halts / q.rows)} of the rows, although "
         f"{_percent(q.right / q.rows)} are right; a higher arch.halt_exploration_prob usually helps"
     )
 
@@ -471,9 +491,8 @@ def _always_continues(seen: _Seen, numbers: Mapping[str, float], q: _QSums | Non
     if q.halts > ONE_SIDED * q.rows or q.right < HALF * q.rows:
         return None
     return (
-        f"Q always continues: it halts {_percent(q.halts / q.rows)} of the rows, although "
-        f"{_percent(q.right / q.rows)} are right; a higher rate of the Q head "
-        "(optimizer=grouped optimizer.groups.q_head.lr) usually helps"
+        f"{seen.who_halts} always continues: it halts {_percent(q.halts / q.rows)} of the rows, "
+        f"although {_percent(q.right / q.rows)} are right; {seen.its_rate} usually helps"
     )
 
 
@@ -484,9 +503,9 @@ def _ignores_correctness(seen: _Seen, numbers: Mapping[str, float], q: _QSums | 
     if auc + 2 * error >= CHANCE_AUC:
         return None
     return (
-        f"Q ignores whether an answer is right: in {_percent(auc)} of {q.pairs:,.0f} pairs q_halt "
-        "is higher for the right row than for the wrong one (chance is 50 %); a higher rate of the "
-        "Q head (optimizer=grouped optimizer.groups.q_head.lr) usually helps"
+        f"{seen.who_halts} ignores whether an answer is right: in {_percent(auc)} of "
+        f"{q.pairs:,.0f} pairs its value is higher for the right row than for the wrong one "
+        f"(chance is 50 %); {seen.its_rate} usually helps"
     )
 
 

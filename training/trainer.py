@@ -161,6 +161,7 @@ class Trainer:
                 interval=config.diagnose_interval,
                 warmup_steps=config.lr_warmup_steps,
                 log_probs=model.log_probs,
+                halting_head=model.halting_head,
                 ranks=ranks,
             )
         self.verdicts = _Verdicts(ranks.device)
@@ -267,7 +268,7 @@ class Trainer:
             measured = self.diagnostics.measure(
                 logits=output.output.logits,
                 labels=output.carry.examples["labels"],
-                q_halt_logits=output.output.q_halt_logits if self.model.has_q else None,
+                q_halt_logits=output.output.q_halt_logits if self.model.halting_head else None,
                 halts=wants_to_halt(self.model, output),
                 head_norms=head_norms,
             )

@@ -34,7 +34,7 @@ from models.heads.token import (
     RMSNorm,
     Tied,
 )
-from models.layers import CastedLinear, trunc_normal_
+from models.layers import CastedLinear, trunc_normal_, widened
 from models.recurrence import Recurrence
 
 
@@ -87,8 +87,8 @@ class QHead(CastedLinear):
             self.bias.fill_(config.init_bias)
 
     def read(self, answer: Tensor) -> tuple[Tensor, Tensor]:
-        """Return q_halt and q_continue for the answer [B, T, D], each float32 [B]."""
-        logits = self(answer[:, 0]).float()
+        """Return q_halt and q_continue, float32 (float64 stays) [B], for the answer [B, T, D]."""
+        logits = widened(self(answer[:, 0]))
         return logits[:, 0], logits[:, 1]
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from models.act import Examples
 from models.heads.calibration import NUM_BINS
-from models.layers import CastedLinear
+from models.layers import CastedLinear, widened
 
 IGNORE_LABEL_ID = -100
 
@@ -62,8 +62,7 @@ class FurtherHead(nn.Module):
     def forward(self, answer: Tensor, num_prefix: int) -> Tensor:
         """Return the head's logits for the trunk's answer [B, T, D], in float32 (float64 stays)."""
         answer = answer.detach() if self.detach else answer
-        logits = self.read(answer, num_prefix)
-        return logits if logits.dtype == torch.float64 else logits.float()
+        return widened(self.read(answer, num_prefix))
 
     def read(self, answer: Tensor, num_prefix: int) -> Tensor:
         """Return the head's logits in any dtype."""

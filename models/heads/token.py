@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.layers import CastedLinear, trunc_normal_
+from models.layers import CastedLinear, trunc_normal_, widened
 
 
 class Projection(nn.Module):
@@ -245,8 +245,8 @@ class Hierarchical(Projection):
 
     def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
         """Return log-probabilities [B, S, V], float32 (float64 stays)."""
-        coarse = _wide(self.coarse(hidden)).log_softmax(-1)
-        fine = _wide(self.fine(hidden))
+        coarse = widened(self.coarse(hidden)).log_softmax(-1)
+        fine = widened(self.fine(hidden))
         padding = self.num_clusters * self.cluster_size - self.vocab_size
         padded = F.pad(fine, (0, padding), value=-math.inf)
         clusters = padded.unflatten(-1, (self.num_clusters, self.cluster_size)).log_softmax(-1)
@@ -254,14 +254,14 @@ class Hierarchical(Projection):
 
     def score(self, hidden: Tensor, tokens: Tensor, puzzle: Tensor | None = None) -> Tensor:
         """Compute the clusters that these tokens lie in, and no other."""
-        coarse = _wide(self.coarse(hidden)).log_softmax(-1)
+        coarse = widened(self.coarse(hidden)).log_softmax(-1)
         scores = hidden.new_empty((*hidden.shape[:-1], len(tokens)), dtype=coarse.dtype)
         assert self.fine.bias is not None
         for cluster in torch.unique(tokens // self.cluster_size).tolist():
             begin = cluster * self.cluster_size
             end = min(begin + self.cluster_size, self.vocab_size)
             members = _affine(hidden, self.fine.weight[begin:end], self.fine.bias[begin:end])
-            inside = _wide(members).log_softmax(-1) + coarse[..., cluster, None]
+            inside = widened(members).log_softmax(-1) + coarse[..., cluster, None]
             mine = (tokens // self.cluster_size) == cluster
             scores[..., mine] = inside[..., tokens[mine] - begin]
         return scores
@@ -319,7 +319,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [..., D] to the same shape and dtype."""
-        wide = _wide(x)
+        wide = widened(x)
         return F.rms_norm(wide, wide.shape[-1:], self.weight.to(wide.dtype), self.eps).to(x.dtype)
 
 
@@ -328,7 +328,7 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Map [..., D] to the same shape and dtype."""
-        wide = _wide(input)
+        wide = widened(input)
         weight, bias = self.weight.to(wide.dtype), self.bias.to(wide.dtype)
         return F.layer_norm(wide, self.normalized_shape, weight, bias, self.eps).to(input.dtype)
 
@@ -430,7 +430,3 @@ def _affine(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def _rows(bias: Tensor | None, tokens: Tensor) -> Tensor | None:
     return None if bias is None else bias[tokens]
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()

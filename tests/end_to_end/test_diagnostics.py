@@ -94,7 +94,10 @@ def test_diagnosing_changes_no_bit(run: Callable[..., Any], tasks_data: Path) ->
     quiet, _ = run(*own, "diagnose_interval=null", name="quiet")
     loud, _ = run(*own, "diagnose_interval=1", name="loud")
     first, second = quiet.digest(), loud.digest()
-    assert {name for name in first if first[name] != second[name]} == {"metrics.jsonl"}
+    assert {name for name in first if first[name] != second[name]} == {
+        "metrics.jsonl",
+        "diagnostics",
+    }
     for own_record, other in zip(quiet.records, loud.records, strict=True):
         assert own_record == {k: v for k, v in other.items() if not k.startswith("diagnose/")}
 
@@ -210,6 +213,57 @@ def test_a_healthy_run_hears_nothing(
         right = [record["diagnose/rows_right"] for record in files.train_records]
         assert min(right[-10:]) == 1.0
         assert sum("diagnose/q_auc" in record for record in files.train_records) > 20
+
+
+LEARNS = ("arch.mlp_t=true", "loss=act_softmax", "lr=3e-3", "diagnose_interval=1")
+
+
+@pytest.mark.parametrize(
+    ("untaught", "head", "group"),
+    [
+        (["arch.loss.weights.q_halt=0", "arch.loss.weights.q_continue=0"], "Q", "q_head"),
+        # Without Q the halt head takes its place.
+        (
+            ["heads=halt", "arch.heads.q=null", "arch.loss.weights.halt=0"],
+            "the halt head",
+            "halt_head",
+        ),
+    ],
+)
+def test_a_head_that_never_halts_what_is_right_is_told_of(
+    run: Callable[..., Any], untaught: list[str], head: str, group: str
+) -> None:
+    files, warnings = run(*LEARNS, *untaught, "epochs=200", "eval_interval=200")
+    assert [record["diagnose/halts"] for record in files.train_records] == [0.0] * 200
+    assert np.mean([record["diagnose/rows_right"] for record in files.train_records[-100:]]) > 0.9
+    (warning,) = warnings
+    assert f"{head} always continues: it halts 0 % of the rows, although" in warning
+    assert f"optimizer.groups.{group}.lr" in warning
+
+
+@pytest.mark.parametrize("is_blind", [True, False])
+def test_q_that_does_not_see_the_answer_is_told_of(
+    run: Callable[..., Any],
+    break_model: Callable[[Break], None],
+    monkeypatch: pytest.MonkeyPatch,
+    is_blind: bool,
+) -> None:
+    def blind(inner: Any) -> None:
+        # Its bias still learns how many answers are right.
+        inner.q_head.register_forward_pre_hook(lambda module, inputs: torch.zeros_like(inputs[0]))
+
+    # Right and wrong answers stand side by side for few steps here.
+    monkeypatch.setattr(diagnostics, "PATIENCE_STEPS", 0)
+    if is_blind:
+        break_model(blind)
+    files, warnings = run(*LEARNS, "global_batch_size=32", "epochs=280", "eval_interval=280")
+    right = [record["diagnose/rows_right"] for record in files.train_records]
+    assert sum(0.1 < share < 0.9 for share in right) > 10
+    if is_blind:
+        (warning,) = warnings
+        assert "Q ignores whether an answer is right: in 50 % of" in warning
+    else:
+        assert warnings == []
 
 
 def speak_of_one_token(inner: Any) -> None:

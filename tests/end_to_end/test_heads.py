@@ -1,15 +1,17 @@
 """Heads and losses by name: every choice composes, trains and owns its parameters."""
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from dataset import build_arc_dataset, build_maze_dataset
-from dataset.common import DatasetError
+from dataset.common import DatasetError, LabelField, load_split, write_puzzles
 from models.config import DataFacts
 from models.registry import build_model
 from training.composition import CONFIG_DIR, load_config
@@ -177,6 +179,103 @@ def test_a_head_learns_from_a_field_that_the_builder_wrote(
     (evaluated,) = run.eval_records
     assert 0 <= evaluated["eval/action_accuracy"] <= 1
     assert run.state(run.steps[-1])["facts"]["fields"] == {"actions": [5, 0]}
+
+
+@pytest.fixture
+def mazes(tmp_path: Path) -> Callable[..., Path]:
+    """Build a data set of 5 x 5 mazes in `tmp_path / name`, with further flags."""
+
+    def build(name: str, *flags: str) -> Path:
+        command = ["--source=generate", "--size=5", "--min-length=4", "--subsample-size=24"]
+        assert (
+            build_maze_dataset.main(
+                [*command, "--test-size=8", *flags, f"--output-dir={tmp_path / name}"]
+            )
+            == 0
+        )
+        return tmp_path / name
+
+    return build
+
+
+SAGE = {"lm_loss", "action_loss", "pixel_loss", "confidence_loss", "halt_loss"}
+SAGE |= {"action_accuracy", "pixel_accuracy", "confidence_accuracy", "halt_accuracy"}
+
+
+def test_sage_trains_on_mazes_and_is_evaluated_on_what_others_tell(
+    train: Train,
+    run_evaluation: Callable[..., dict[str, Any]],
+    tiny_settings: list[str],
+    mazes: Callable[..., Path],
+    files_of: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data, plain = mazes("coloured", "--pixels"), mazes("plain")
+    train([*tiny_settings, "heads=sage", f"data_path={data}", "epochs=24", "eval_interval=24"])
+    run = files_of(tmp_path / "run")
+    records = run.train_records
+    for loss in ("action", "pixel", "confidence", "lm"):
+        losses = [record[f"train/{loss}_loss"] for record in records]
+        assert np.mean(losses[-10:]) < np.mean(losses[:10]), loss
+    (evaluated,) = run.eval_records
+    whole = {name.removeprefix("eval/") for name in evaluated if name.startswith("eval/")}
+    assert whole > SAGE
+
+    checkpoint = f"checkpoint={tmp_path / 'run'}"
+    same = run_evaluation(tmp_path / "same.json", checkpoint)["metrics"]
+    assert same == {name: evaluated[f"eval/{name}"] for name in whole}
+    capsys.readouterr()
+    # The same test mazes, without their colours.
+    other = run_evaluation(tmp_path / "other.json", checkpoint, f"data_path={plain}")["metrics"]
+    assert other == {name: value for name, value in same.items() if not name.startswith("pixel_")}
+    (warning,) = (line for line in capsys.readouterr().err.splitlines() if "warning" in line)
+    assert warning == (
+        f"warning: {plain}: arch.heads.pixel needs the field 'pixels', which the data set does not "
+        "declare (it declares actions): nothing is reported of pixel"
+    )
+
+
+@pytest.mark.parametrize("name", ["action", "pixel", "sage"])
+def test_training_refuses_what_only_an_evaluation_may_leave_out(
+    name: str, train: Train, tiny_settings: list[str], mazes: Callable[..., Path], tmp_path: Path
+) -> None:
+    data = mazes("maze", "--pixels")
+    for split in ("train", "test"):
+        path = data / split / "dataset.json"
+        whole = path.read_text()
+        path.write_text(json.dumps(json.loads(whole) | {"fields": {}}))
+        with pytest.raises(DatasetError, match=r"maze: arch\.heads\..*declares none\).*build"):
+            train([*tiny_settings, f"heads={name}", f"data_path={data}"])
+        path.write_text(whole)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_solves_without_the_fields_that_it_was_trained_on(
+    train: Train,
+    tiny_settings: list[str],
+    sudoku_data: Path,
+    run_python: Callable[..., Any],
+    tmp_path: Path,
+) -> None:
+    data, rng = tmp_path / "told", np.random.default_rng(0)
+    for split in ("train", "test"):
+        _, sets = load_split(sudoku_data / split)
+        cells = sets["all"].labels
+        fields = {
+            "actions": (LabelField(num_classes=5), cells - 1),
+            "pixels": (
+                LabelField(num_classes=256, channels=3),
+                rng.integers(256, size=(*cells.shape, 3), dtype=np.uint8),
+            ),
+        }
+        write_puzzles(data / split, sets["all"].inputs, cells, vocab_size=6, fields=fields)
+    train([*tiny_settings, "heads=sage", f"data_path={data}", "max_steps=2"])
+    asked = [f"checkpoint={tmp_path / 'run'}", "puzzle=1..............2", "device=cpu"]
+    for more in ([], ["decode=beam", "constraint=sudoku"]):
+        finished = run_python("scripts/solve.py", *asked, *more)
+        assert finished.code == 0, finished.err
+    assert finished.out.splitlines()[-1] == "solved: 1 of 1"
 
 
 def test_pixels_are_derived_for_the_head_that_needs_them(

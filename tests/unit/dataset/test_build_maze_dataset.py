@@ -155,6 +155,42 @@ def test_actions_lead_from_start_to_goal_in_every_view(folder: Path, output: Pat
             assert np.flatnonzero(actions).tolist() == sorted(walked)
 
 
+def test_pixels_are_the_answers_colours_in_every_view(folder: Path, output: Path):
+    assert build(output, folder, "--size=4", "--aug", "--pixels") == 0
+    declared = json.loads((output / "train/dataset.json").read_text())["fields"]
+    assert declared == {
+        "actions": {"num_classes": 5},
+        "pixels": {"num_classes": 256, "channels": 3},
+    }
+    colours = {
+        1: (0, 0, 0),
+        2: (255, 255, 255),
+        3: (46, 204, 64),
+        4: (255, 65, 54),
+        5: (0, 116, 217),
+    }
+    for split, number in (("train", 24), ("test", 1)):
+        _, arrays = split_arrays(output, split)
+        assert arrays.fields["pixels"].shape == (number, 16, 3)
+        for labels, pixels in zip(arrays.labels, arrays.fields["pixels"], strict=True):
+            assert [tuple(cell) for cell in pixels.tolist()] == [
+                colours[t] for t in labels.tolist()
+            ]
+    assert "--pixels" in json.loads((output / "manifest.json").read_text())["command"]
+
+
+def test_pixels_change_no_other_file(folder: Path, output: Path):
+    for name, flags in (("plain", []), ("coloured", ["--pixels"])):
+        assert build(output.with_name(name), folder, "--size=4", *flags) == 0
+    plain, coloured = content(output.with_name("plain")), content(output.with_name("coloured"))
+    differing = {name for name in coloured if plain.get(name) != coloured[name]}
+    splits = ("train", "test")
+    assert differing == {
+        "manifest.json",
+        *(f"{split}/{name}" for split in splits for name in ("dataset.json", "all__pixels.npy")),
+    }
+
+
 def test_the_loader_reads_it(folder: Path, output: Path):
     assert build(output, folder, "--size=4", "--aug") == 0
     train = TrainBatches(

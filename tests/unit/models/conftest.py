@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from models.act import Examples
+from models.act import Examples, Exploration
 from models.config import DataFacts, HRMConfig
 from models.losses import IGNORE_LABEL_ID, ACTLossHead
 from models.registry import build_model
@@ -77,3 +77,30 @@ def make_examples() -> Callable[..., Examples]:
         return {"inputs": inputs, "labels": labels, "puzzle_identifiers": identifiers}
 
     return make
+
+
+@pytest.fixture
+def require_same_compiled() -> Callable[..., None]:
+    """Demand that three compiled steps, one graph each, equal plain ones, gradients included."""
+
+    def require(model: ACTLossHead, make_examples: Callable[..., Examples], backend: str) -> None:
+        torch.compiler.reset()
+        compiled = torch.compile(model, fullgraph=True, dynamic=False, backend=backend)
+        carry = twin_carry = model.initial_carry(make_examples())
+        free = Exploration(torch.tensor([0, 2, 3], dtype=torch.int32))
+        for step in range(3):
+            examples = make_examples(seed=step)
+            output, twin = compiled(carry, examples, free), model(twin_carry, examples, free)
+            torch.testing.assert_close(output.loss, twin.loss, rtol=1e-5, atol=1e-5)
+            for name, value in twin.carry.tensors().items():
+                torch.testing.assert_close(
+                    output.carry.tensors()[name], value, rtol=1e-4, atol=1e-4, msg=name
+                )
+            carry, twin_carry = output.carry, twin.carry
+            if model.training:
+                parameters = list(model.parameters())
+                grads = torch.autograd.grad(output.loss, parameters)
+                twins = torch.autograd.grad(twin.loss, parameters)
+                torch.testing.assert_close(grads, twins, rtol=1e-4, atol=1e-4)
+
+    return require

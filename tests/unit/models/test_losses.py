@@ -375,6 +375,34 @@ def test_label_smoothing_equals_its_definition(loss_type: str) -> None:
     torch.testing.assert_close(output.rows["lm_loss"].double(), means, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("weighting", ["fixed", "uncertainty"])
+@pytest.mark.parametrize("clip", [{}, {"lm": 1.5, "q_halt": 1.0}])
+@pytest.mark.parametrize("loss_type", LOG_PROBS)
+def test_the_gradient_of_the_whole_loss(
+    loss_type: str, clip: dict[str, float], weighting: str
+) -> None:
+    config = ACTLossConfig.model_validate(
+        {"loss_type": loss_type, "clip": clip, "weighting": weighting}
+    )
+    rows = len(LABELS)
+    carry = ACTCarry({}, torch.tensor(STEPS), torch.tensor(HALTED), {"labels": LABELS.long()})
+    target = torch.tensor(TARGET).double()
+
+    def loss(logits: Tensor, q_halt: Tensor, q_continue: Tensor, *learned: Tensor) -> Tensor:
+        said = Predictions(logits, q_halt, q_continue, further={}, balance=None)
+        act: Any = Fixed(carry, ACTOutput(said, target))
+        head = ACTLossHead(act, config, HeadsConfig())
+        values = dict(
+            zip((f"log_variances.{name}" for name in NAMES), learned, strict=bool(learned))
+        )
+        return torch.func.functional_call(head, values, (carry, {})).loss
+
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(rows, 4, 5), (rows,), (rows,), *([()] * 3 if weighting == "uncertainty" else [])]
+    inputs = [torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes]
+    assert torch.autograd.gradcheck(loss, [value.requires_grad_() for value in inputs])
+
+
 @pytest.mark.parametrize("loss_type", LOG_PROBS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 def test_the_gradient_of_the_cross_entropy(loss_type: str, smoothing: float) -> None:

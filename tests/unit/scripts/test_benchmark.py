@@ -17,6 +17,7 @@ from puzzle_dataset import PuzzleDataset
 from training.composition import load_config
 from training.config import TrainConfig
 from training.distributed import Ranks
+from training.errors import ConfigError
 
 SUDOKU = DataFacts(vocab_size=11, seq_len=81, num_puzzle_identifiers=1)
 TINY = (
@@ -104,6 +105,33 @@ def test_mixer_is_counted_as_by_hand():
     # One cycle of 5 passes, all with gradients.
     assert flop.train_step == 3 * 5 * layer + 3 * heads
     assert flop.act_step == 5 * layer + heads
+
+
+def test_further_heads_are_counted_as_by_hand():
+    settings = ["arch=mixer", "heads=sage"]
+    arch = load_config(TrainConfig, "cfg_pretrain", settings).arch
+    facts = DataFacts(11, 81, 1, fields={"actions": (5, 0), "pixels": (256, 3)})
+    plain = load_config(TrainConfig, "cfg_pretrain", ["arch=mixer"]).arch
+    more = benchmark.count_flop(arch, facts).act_step - benchmark.count_flop(plain, facts).act_step
+    # Confidence, moves and pixels in each cell; halt in place of Q.
+    assert more == 2 * 81 * 128 * (1 + 5 + 256 * 3)
+
+
+@pytest.mark.parametrize("heads", ["action", "pixel", "sage", "enhanced", "puzzle", "moe"])
+def test_every_head_can_be_timed(heads: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(benchmark, "prepare_host", lambda num_threads: None)
+    effort = benchmark.Effort(seconds=0.01, product_sizes=(16,), num_groups=4, views=1)
+    report = benchmark.run({heads: (*TINY, f"heads={heads}")}, effort, lambda line: None)
+    (case,) = report["cases"]
+    assert all(line["milliseconds"] > 0 for line in case["lines"])
+
+
+def test_a_field_that_the_synthetic_data_lack_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(benchmark, "prepare_host", lambda num_threads: None)
+    settings = (*TINY, "heads=action", "arch.heads.action.field=turns")
+    effort = benchmark.Effort(seconds=0.01, product_sizes=(16,), num_groups=4, views=1)
+    with pytest.raises(ConfigError, match="fields turns; accepted here: actions, pixels"):
+        benchmark.run({"turns": settings}, effort, lambda line: None)
 
 
 # Timing

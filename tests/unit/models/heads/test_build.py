@@ -8,7 +8,8 @@ import torch
 from pydantic import ValidationError
 
 from models.act import Examples
-from models.config import DataFacts, HRMConfig, TRMConfig
+from models.config import DataFacts, HRMConfig, QHeadConfig, TRMConfig
+from models.heads.build import QHead
 from models.losses import ACTLossHead
 from models.registry import build_model
 
@@ -121,6 +122,16 @@ def test_q_starts_where_it_is_told() -> None:
     assert 0.1 < own.weight.std() < 0.4
 
 
+def test_the_gradient_of_q() -> None:
+    torch.manual_seed(0)
+    head = QHead(4, QHeadConfig(init_std=0.5)).double()
+    answer = torch.randn(3, 2, 4, dtype=torch.float64, requires_grad=True)
+    # The parameters are changed where they are.
+    assert torch.autograd.gradcheck(
+        lambda answer, *_: head.read(answer), (answer, *head.parameters())
+    )
+
+
 @pytest.mark.parametrize(
     ("q", "no_continue", "compares"),
     [({}, False, True), ({}, True, False), ({"rule": "zero"}, False, False)],
@@ -201,6 +212,54 @@ def test_logits_of_chosen_cells_and_tokens(name: str, make_examples: MakeExample
         torch.testing.assert_close(read.token_logits(answer, examples), whole)  # type: ignore[attr-defined]
         probabilities = model.log_probs(whole).exp()
     torch.testing.assert_close(probabilities.sum(-1), torch.ones(3, 5))
+
+
+# Compiled
+
+SAGE = {"q": None, **{name: FURTHER[name] for name in ("confidence", "action", "pixel", "halt")}}
+ENHANCED = {"confidence": {}, "attention": {}}
+
+
+@pytest.fixture
+def require_heads_compile(
+    make_examples: MakeExamples, require_same_compiled: Callable[..., None]
+) -> Callable[..., None]:
+    def require(heads: dict[str, Any], backend: str, **arch: Any) -> None:
+        lm = heads.get("lm", {}).get("name")
+        model = build(heads, SOFTMAX if lm in ("adaptive", "hierarchical") else {}, **arch).train()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+        fields = [heads[name]["field"] for name in ("action", "pixel") if name in heads]
+
+        def examples(seed: int = 0) -> Examples:
+            plain = make_examples(seed=seed)
+            told = with_fields(plain)
+            return plain | {field: told[field] for field in fields}
+
+        require_same_compiled(model, examples, backend=backend)
+
+    return require
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "heads", [*({"lm": {"name": name, **more}} for name, more in TOKEN_HEADS.items()), FURTHER]
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_step_with_any_heads_is_one_graph(
+    heads: dict[str, Any], require_heads_compile: Callable[..., None]
+) -> None:
+    require_heads_compile(heads, "aot_eager")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("heads", [ENHANCED, SAGE], ids=["enhanced", "sage"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_step_with_further_heads_compiles_to_the_same_numbers(
+    heads: dict[str, Any], require_heads_compile: Callable[..., None]
+) -> None:
+    require_heads_compile(heads, "inductor", H_cycles=1, no_ACT_continue=True)
 
 
 # What does not fit
