@@ -20,7 +20,7 @@ from models.config import EvaluatorName
 from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
 from training.checkpoint import MODEL, Checkpoint
 from training.composition import load_config, run_entry_point
-from training.config import TrainConfig
+from training.config import CANONICAL_SHARDS, TrainConfig
 from training.data import facts_of, open_data, require_batches
 from training.errors import ConfigError
 from training.launch import env_rank, env_world_size
@@ -55,7 +55,7 @@ def main(overrides: list[str]) -> None:
     fingerprint = train_set.fingerprint()
     checkpoint = start_weights = None
     with contextlib.ExitStack() as held:
-        if rank == 0:
+        if env_rank() == 0:
             # The others learn from it where the run goes on: they might see another state of a
             # network file system.
             config = with_names(config)
@@ -120,7 +120,7 @@ def train(
             require_room(build_model(arch, facts), f"{config.train_paths[0]} with {arch.name}")
         torch.manual_seed(config.seed)
         model = build_model(arch, facts).to(ranks.device)
-        model.prepare(batches.local_batch_size)
+        model.prepare(batches.local_batch_size // config.num_shards(ranks.world_size))
         if checkpoint is not None:
             # Before anything in the run's folder is touched.
             require_fit(model, read_shapes(checkpoint.path / MODEL), checkpoint.path)
@@ -180,10 +180,15 @@ def require_same_data(fingerprint: str, ranks: "Ranks") -> None:
 
 
 def eval_batches(config: TrainConfig, test_set: PuzzleDataset, ranks: "Ranks") -> EvalBatches:
-    """Return the test batches of this rank."""
+    """Return the test batches of this rank; with `reduction=exact` of the same rows at any number
+    of ranks, which give the same bits.
+    """
+    batch_size = config.eval_batch_size or config.global_batch_size
+    if config.reduction == "exact":
+        batch_size = batch_size // CANONICAL_SHARDS * ranks.world_size
     return EvalBatches(
         test_set,
-        global_batch_size=config.eval_batch_size or config.global_batch_size,
+        global_batch_size=batch_size,
         rank=ranks.rank,
         world_size=ranks.world_size,
         max_examples=config.eval_max_examples,

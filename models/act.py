@@ -6,7 +6,7 @@ next. One call is one ACT step for all slots, so that shapes never change and no
 tensor values in Python.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,6 +39,26 @@ class ACTCarry:
         """Return all tensors by name, row by row the slots; what a checkpoint keeps."""
         named = self.inner | {"steps": self.steps, "halted": self.halted}
         return named | {f"examples.{name}": value for name, value in self.examples.items()}
+
+    def split(self, num_parts: int) -> "list[ACTCarry]":
+        """Return equal parts of the slots, in order; views of these tensors."""
+        if num_parts == 1:
+            return [self]
+        chunks = {name: value.chunk(num_parts) for name, value in self.tensors().items()}
+        return [
+            ACTCarry.from_tensors({name: parts[number] for name, parts in chunks.items()})
+            for number in range(num_parts)
+        ]
+
+    @staticmethod
+    def join(parts: "Sequence[ACTCarry]") -> "ACTCarry":
+        """Put together what `split` has parted."""
+        if len(parts) == 1:
+            return parts[0]
+        tensors = [part.tensors() for part in parts]
+        return ACTCarry.from_tensors(
+            {name: torch.cat([own[name] for own in tensors]) for name in tensors[0]}
+        )
 
     @staticmethod
     def from_tensors(tensors: dict[str, Tensor]) -> "ACTCarry":

@@ -306,7 +306,7 @@ def build_trainer(config: TrainConfig, dataset: PuzzleDataset, ranks: Ranks) -> 
     torch.manual_seed(config.seed)
     facts = facts_of(dataset)
     model = build_model(config.arch, facts).to(ranks.device)
-    model.prepare(config.global_batch_size)
+    model.prepare(config.global_batch_size // config.num_shards(ranks.world_size))
     compiles = ranks.device.type == "cuda" if config.compile == "auto" else config.compile
     return StepTrainer(
         config,

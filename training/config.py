@@ -34,6 +34,10 @@ _ARCH_NAMES = tuple(dict.fromkeys(PUBLISHED_ARCHITECTURES.values()))
 Rate = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]
 Device = Literal["auto", "cpu", "cuda"]
 
+# Parts of the global batch with `reduction=exact`, and the numbers of ranks that share them evenly.
+CANONICAL_SHARDS = 4
+EXACT_WORLD_SIZES = (1, 2, 4)
+
 
 class ParamGroupConfig(Schema):
     """Parameters that share their hyperparameters.
@@ -111,6 +115,10 @@ class TrainConfig(Schema):
             `training.watch`.
         log_interval: steps whose metrics are gathered on the device before they are written.
         diagnose_interval: optimizer steps between diagnoses; None: none.
+        reduction: `exact` cuts every global batch into `CANONICAL_SHARDS` shards, whatever the
+            number of ranks, and adds their gradients in shard order: 1, 2 and 4 ranks, and any
+            sequence of them, end in the same bits. `fast` lets each rank work on all its rows at
+            once, and promises equal bits for one number of ranks.
         max_steps: stop and save after this step; the schedule does not change.
     """
 
@@ -144,6 +152,7 @@ class TrainConfig(Schema):
     ema: StrictBool = False
     ema_rate: Rate = 0.999
     freeze_weights: StrictBool = False
+    reduction: Literal["fast", "exact"] = "fast"
 
     project_name: str | None = None
     run_name: str | None = None
@@ -238,16 +247,28 @@ class TrainConfig(Schema):
         """Number of evaluations."""
         return self.epochs // self.epochs_per_iteration
 
+    def num_shards(self, world_size: int) -> int:
+        """Return the number of shards that each rank works on, one after the other."""
+        return CANONICAL_SHARDS // world_size if self.reduction == "exact" else 1
+
     def check_world_size(self, world_size: int) -> None:
-        """Raise ConfigError when a batch cannot be cut into equal slices for the ranks."""
+        """Raise ConfigError when a batch cannot be cut into equal slices for the ranks, or into
+        the shards of `reduction=exact`.
+        """
+        divisor, what = world_size, f"the number of ranks, {world_size}"
+        if self.reduction == "exact":
+            if world_size not in EXACT_WORLD_SIZES:
+                accepted = ", ".join(map(str, EXACT_WORLD_SIZES))
+                raise ConfigError(
+                    f"reduction=exact: there are {world_size} ranks, accepted are {accepted}; "
+                    "reduction=fast takes any number"
+                )
+            divisor, what = CANONICAL_SHARDS, f"{CANONICAL_SHARDS} with reduction=exact"
         for name in ("global_batch_size", "eval_batch_size"):
             size = getattr(self, name)
-            if size is not None and size % world_size:
-                near = max(world_size, round(size / world_size) * world_size)
-                raise ConfigError(
-                    f"{name}={size} must be a multiple of the number of ranks, {world_size}: "
-                    f"try {near}"
-                )
+            if size is not None and size % divisor:
+                near = max(divisor, round(size / divisor) * divisor)
+                raise ConfigError(f"{name}={size} must be a multiple of {what}: try {near}")
 
 
 def chosen_evaluators(

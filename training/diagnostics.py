@@ -7,7 +7,7 @@ nothing. Nothing here changes what a run computes.
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -137,37 +137,43 @@ class Diagnostics:
         """Whether `step` is to be diagnosed."""
         return step % self.interval == 0
 
-    def diagnose(
+    def measure(
         self,
-        step: int,
         *,
         logits: Tensor,
         labels: Tensor,
         q_halt_logits: Tensor | None,
         halts: Tensor | None,
         head_norms: Mapping[str, Tensor],
-        group_norms: Mapping[str, Tensor],
-    ) -> Diagnosis:
-        """Measure one step on all ranks; waits for the device.
+    ) -> "Measured":
+        """Measure a shard, on the device.
 
         Args:
             logits: [B, S, V]. labels: integers [B, S], -100 where there is none.
             q_halt_logits: [B], None without a head that says when to halt. halts: bool [B], rows
                 that it would halt; None where it has no say.
-            head_norms: gradient norms at the trunk, over this rank's rows, 0-dim each.
-            group_norms: gradient norms of the optimizer's groups, the same on all ranks.
-        Returns:
-            the numbers that have something to stand on, and the warnings that are due.
+            head_norms: gradient norms at the trunk, over the shard's rows, 0-dim each.
         """
-        seen = _gather(
-            self._ranks,
+        return Measured(
             _measure(logits, labels, self._log_probs),
             _measure_rows(logits, labels, q_halt_logits, halts),
             halting_head=None if q_halt_logits is None else self._halting_head,
             has_halting=halts is not None,
-            head_norms=head_norms,
-            group_norms=group_norms,
+            head_squares={name: norm.square() for name, norm in head_norms.items()},
         )
+
+    def diagnose(
+        self, step: int, shards: Sequence["Measured"], group_norms: Mapping[str, Tensor]
+    ) -> Diagnosis:
+        """Bring the shards of all ranks together and judge them; waits for the device.
+
+        Args:
+            shards: of this rank, in order.
+            group_norms: gradient norms of the optimizer's groups, 0-dim, the same on all ranks.
+        Returns:
+            the numbers that have something to stand on, and the warnings that are due.
+        """
+        seen = _gather(self._ranks, shards, group_norms)
         numbers = _numbers(seen)
         if step > self.warmup_steps:
             self._window.append(_QSums.of(seen))
@@ -259,12 +265,24 @@ def _measure_rows(
     )
 
 
+class Measured(NamedTuple):
+    """One shard on the device: what `_measure` and `_measure_rows` found, the head that gives
+    q_halt and whether it has a say, and the squares of the heads' gradient norms.
+    """
+
+    sums: dict[str, Tensor]
+    rows: Tensor
+    halting_head: str | None
+    has_halting: bool
+    head_squares: dict[str, Tensor]
+
+
 class _Seen(NamedTuple):
-    """One step on the host, over all ranks.
+    """One step on the host, over all shards of all ranks.
 
     Attributes:
         sums: as `_measure` has them, float64 [1] or [V].
-        rows: float64 [B, 4], as `_measure_rows` has them, all ranks' rows.
+        rows: float64 [B, 4], as `_measure_rows` has them, all shards' rows.
         halting_head: name of the head that gives q_halt, if there is one. has_halting: whether it
             has a say.
         heads, groups: gradient norms by name.
@@ -297,31 +315,27 @@ class _Seen(NamedTuple):
         return self.rows[self.rows[:, 0] > 0]
 
 
-def _gather(
-    ranks: Ranks,
-    sums: Mapping[str, Tensor],
-    rows: Tensor,
-    *,
-    halting_head: str | None,
-    has_halting: bool,
-    head_norms: Mapping[str, Tensor],
-    group_norms: Mapping[str, Tensor],
-) -> _Seen:
+def _gather(ranks: Ranks, shards: Sequence[Measured], group_norms: Mapping[str, Tensor]) -> _Seen:
     """Bring everything to the host of every rank at once."""
-    squares = [norm.square() for norm in head_norms.values()]
-    parts = [*sums.values(), *squares, *group_norms.values(), rows]
-    flat = torch.cat([part.detach().double().reshape(-1) for part in parts])
-    ends = np.cumsum([part.numel() for part in parts])[:-1]
-    # [ranks, size] each.
-    values = iter(np.split(ranks.to_host(ranks.concat(flat[None])).numpy(), ends, axis=1))
+    first = shards[0]
+    parts = [
+        [*shard.sums.values(), *shard.head_squares.values(), *group_norms.values(), shard.rows]
+        for shard in shards
+    ]
+    flat = torch.stack(
+        [torch.cat([part.detach().double().reshape(-1) for part in own]) for own in parts]
+    )
+    ends = np.cumsum([part.numel() for part in parts[0]])[:-1]
+    # [shards, size] each.
+    values = iter(np.split(ranks.to_host(ranks.concat(flat)).numpy(), ends, axis=1))
     reductions = {"logits_min": np.min, "logits_max": np.max}
     return _Seen(
-        {name: reductions.get(name, np.sum)(next(values), axis=0) for name in sums},
-        heads={name: float(next(values).sum()) ** 0.5 for name in head_norms},
+        {name: reductions.get(name, np.sum)(next(values), axis=0) for name in first.sums},
+        heads={name: float(next(values).sum()) ** 0.5 for name in first.head_squares},
         groups={name: float(next(values)[0, 0]) for name in group_norms},
-        rows=next(values).reshape(-1, rows.shape[1]),
-        halting_head=halting_head,
-        has_halting=has_halting,
+        rows=next(values).reshape(-1, first.rows.shape[1]),
+        halting_head=first.halting_head,
+        has_halting=first.has_halting,
     )
 
 

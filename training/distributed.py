@@ -171,9 +171,10 @@ class Ranks:
         """Return the ranks' rows in global order, on the CPU of rank 0; None on the others. Any
         dtype.
         """
-        local = self.to_host(tensor.detach()).contiguous()
+        # Not contiguous(), which leaves a single row as it is, whatever its stride.
+        local = self.to_host(tensor.detach()).clone(memory_format=torch.contiguous_format)
         if not self.active:
-            return local.clone()
+            return local
         as_bytes = local.view(torch.uint8) if local.ndim else local.reshape(1).view(torch.uint8)
         parts = (
             [torch.empty_like(as_bytes) for _ in range(self.world_size)] if self.is_main else None
@@ -236,6 +237,16 @@ class Ranks:
 
     def __str__(self) -> str:
         return f"{self.world_size} x {self.device.type}"
+
+
+def sum_in_order(shards: Tensor) -> Tensor:
+    """Add up [N, ...] along the first dimension, (((0 + 1) + 2) + 3): a library's sum and a
+    collective choose their own order, and with it other last bits.
+    """
+    total = shards[0].clone()
+    for shard in shards[1:]:
+        total += shard
+    return total
 
 
 def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> str:

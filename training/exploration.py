@@ -1,10 +1,12 @@
-"""Noise of ACT's halting rule, keyed so that it depends neither on the number of ranks nor on the
-past.
+"""Random numbers of training that do not depend on the past: noise of ACT's halting rule, and seeds
+of torch's generators.
 """
 
 import numpy as np
 
-_STREAM = 0x68616C74  # "halt": keeps this stream apart from the data's.
+# "halt" and "torc": keep these streams apart from each other and from the data's.
+_HALT_STREAM = 0x68616C74
+_TORCH_STREAM = 0x746F7263
 
 
 def min_halt_steps(
@@ -23,8 +25,24 @@ def min_halt_steps(
     """
     if halt_max_steps < 2:
         return np.zeros(num_rows, np.int32)
-    key = np.array([seed, _STREAM], np.uint64)
-    words = np.random.Philox(key=key, counter=(0, step, 0, 0)).random_raw(2 * num_rows)
+    words = _words(seed, _HALT_STREAM, (step, 0), 2 * num_rows)
     explores, where = (words >> np.uint64(11)).astype(np.float64).reshape(2, num_rows) * 2.0**-53
     steps = 2 + np.floor(where * (halt_max_steps - 1))
     return np.where(explores < probability, steps, 0).astype(np.int32)
+
+
+def torch_seed(seed: int, step: int, part: int) -> int:
+    """Return the seed of what torch draws for one part of a step's batch: dropout, and what a
+    user's module draws.
+
+    Args:
+        seed: the run's seed. step: optimizer step, from 0. part: a shard, or a rank.
+    Returns:
+        0 to 2**64 - 1, a pure function of the arguments.
+    """
+    return int(_words(seed, _TORCH_STREAM, (step, part), 1)[0])
+
+
+def _words(seed: int, stream: int, place: tuple[int, int], count: int) -> np.ndarray:
+    key = np.array([seed, stream], np.uint64)
+    return np.random.Philox(key=key, counter=(0, *place, 0)).random_raw(count)

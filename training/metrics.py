@@ -1,13 +1,13 @@
 """Metrics of the steps, gathered on the device and brought to the host in blocks."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from models.heads.calibration import with_calibration_error
-from training.distributed import Ranks
+from training.distributed import Ranks, sum_in_order
 
 
 class MetricBlock:
@@ -15,8 +15,9 @@ class MetricBlock:
     them out.
 
     Args:
-        names: what each step records: sums over this rank's rows.
+        names: what each step records of each shard: sums over its rows.
         replicated: what each step records that is the same on all ranks.
+        num_shards: of this rank.
         global_batch_size: divisor of the losses.
     """
 
@@ -26,6 +27,7 @@ class MetricBlock:
         names: tuple[str, ...],
         replicated: tuple[str, ...],
         *,
+        num_shards: int,
         global_batch_size: int,
         ranks: Ranks,
     ) -> None:
@@ -33,21 +35,24 @@ class MetricBlock:
         self.replicated = replicated
         self.global_batch_size = global_batch_size
         self.ranks = ranks
-        self._sums = torch.zeros(capacity, len(names), device=ranks.device)
+        self._sums = torch.zeros(num_shards, capacity, len(names), device=ranks.device)
         self._same = torch.zeros(capacity, len(replicated), device=ranks.device)
         self._host: list[dict[str, Any]] = []
 
     @property
     def full(self) -> bool:
         """Whether `drain` must come before the next `record`."""
-        return len(self._host) == len(self._sums)
+        return len(self._host) == len(self._same)
 
-    def record(self, sums: Mapping[str, Tensor], same: Tensor, host: dict[str, Any]) -> None:
-        """Add a step: `sums` 0-dim by name, `same` [replicated], `host` what the host knows, `step`
-        at least.
+    def record(
+        self, shards: Sequence[Mapping[str, Tensor]], same: Tensor, host: dict[str, Any]
+    ) -> None:
+        """Add a step: `shards` sums by name, 0-dim, of each shard; `same` [replicated]; `host` what
+        the host knows, `step` at least.
         """
         row = len(self._host)
-        self._sums[row] = torch.stack([sums[name].detach() for name in self.names])
+        for own, sums in zip(self._sums, shards, strict=True):
+            own[row] = torch.stack([sums[name].detach() for name in self.names])
         self._same[row] = same
         self._host.append(host)
 
@@ -58,7 +63,8 @@ class MetricBlock:
         rows = len(self._host)
         if not rows:
             return []
-        sums = self.ranks.to_host(self.ranks.sum_(self._sums[:rows].clone())).tolist()
+        shards = self.ranks.concat(self._sums[:, :rows])
+        sums = self.ranks.to_host(sum_in_order(shards)).tolist()
         same = self._same[:rows].tolist()
         records = []
         for host, step_sums, step_same in zip(self._host, sums, same, strict=True):

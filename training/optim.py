@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from training.adam_atan2 import AdamATan2
 from training.config import OptimizerConfig, ParamGroupConfig, TrainConfig
-from training.distributed import Ranks
+from training.distributed import Ranks, sum_in_order
 from training.errors import ConfigError
 
 
@@ -126,24 +126,50 @@ class GradientBucket:
 
     Two further numbers ride along in the sum over the ranks: how many ranks saw something that is
     not finite, and how many were asked to stop.
+
+    Args:
+        num_shards: shards of this rank, each with a backward pass and a buffer of its own.
+        in_order: add up the shards of all ranks in their order, for bits that do not depend on the
+            number of ranks; otherwise there is one shard, and the collective chooses the order.
     """
 
-    def __init__(self, groups: list[ParamGroup], device: torch.device) -> None:
-        self.groups = groups
+    def __init__(
+        self,
+        groups: list[ParamGroup],
+        device: torch.device,
+        *,
+        num_shards: int = 1,
+        in_order: bool = False,
+    ) -> None:
+        assert in_order or num_shards == 1
+        self.groups, self.in_order = groups, in_order
         sizes = [sum(p.numel() for p in group.params.values()) for group in groups]
-        self.flat = torch.zeros(sum(sizes) + 2, device=device)
+        self._shards = torch.zeros(num_shards, sum(sizes) + 2, device=device)
+        # The first shard's buffer receives the sum.
+        self.flat = self._shards[0]
         *self.group_slices, self.signals = self.flat.split([*sizes, 2])
-        for group, part in zip(groups, self.group_slices, strict=True):
-            pieces = part.split([p.numel() for p in group.params.values()])
-            for parameter, piece in zip(group.params.values(), pieces, strict=True):
-                parameter.grad = piece.view_as(parameter)
+        parameters = [p for group in groups for p in group.params.values()]
+        numbers = [p.numel() for p in parameters]
+        self._views = [
+            [
+                (parameter, piece.view_as(parameter))
+                for parameter, piece in zip(parameters, shard[:-2].split(numbers), strict=True)
+            ]
+            for shard in self._shards
+        ]
+        self.select(0)
 
     def zero_(self) -> None:
         """Forget all gradients and signals."""
-        self.flat.zero_()
+        self._shards.zero_()
+
+    def select(self, shard: int) -> None:
+        """Let the next backward pass fill the buffer of a shard of this rank."""
+        for parameter, view in self._views[shard]:
+            parameter.grad = view
 
     def reduce(self, ranks: Ranks, *, finite: Tensor, stop: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Add up the gradients of all ranks.
+        """Add up the gradients of all ranks, into what the parameters have as `grad`.
 
         Args:
             finite: bool [], whether this rank's loss and sparse gradients are.
@@ -155,7 +181,11 @@ class GradientBucket:
         """
         self.signals[0] = (~finite).float()
         self.signals[1] = float(stop)
-        ranks.sum_(self.flat)
+        if self.in_order:
+            self.flat.copy_(sum_in_order(ranks.concat(self._shards)))
+            self.select(0)
+        else:
+            ranks.sum_(self.flat)
         norms = (
             torch.stack([part.norm() for part in self.group_slices])
             if self.groups

@@ -16,8 +16,10 @@ class SparseSignSGD:
     identifiers are added up one after the other: sign turns a rounding difference near zero into a
     full step, so no order may be left to chance. Shapes are fixed and nothing waits for the host.
 
+    A rank whose rows come in several shards sets the gradient of each aside before the next one.
+
     Args:
-        embedding: the table; its `local_weights.grad` and `local_ids` belong to the last batch.
+        embedding: the table; its `local_weights.grad` and `local_ids` belong to the last shard.
         lr, weight_decay: rate and decoupled decay, settable at any time.
     """
 
@@ -28,32 +30,47 @@ class SparseSignSGD:
         self.ranks = ranks
         self.lr = lr
         self.weight_decay = weight_decay
+        self._aside: list[tuple[Tensor, Tensor]] = []
+
+    def set_aside(self) -> None:
+        """Keep the last shard's gradient for `step`, and make room for that of the next shard."""
+        ids, grad = self._last()
+        self._aside.append((ids.clone(), grad))
+        self.embedding.local_weights.grad = None
 
     def zero_grad(self) -> None:
-        """Forget the gradient of the last batch."""
+        """Forget the gradients of the last batch."""
+        self._aside = []
         self.embedding.local_weights.grad = None
 
     def finite(self) -> Tensor:
         """Return bool [], whether this rank's gradient is; to be asked before the sign makes 0 of a
         NaN."""
-        grad = self.embedding.local_weights.grad
-        assert grad is not None, "finite() without backward()"
-        return grad.isfinite().all()
+        return self._of_this_rank()[1].isfinite().all()
 
     @torch.no_grad()
     def step(self, hold: Tensor | None = None) -> None:
         """Move the touched rows; where `hold` (bool []) is true nothing changes."""
-        local_grad = self.embedding.local_weights.grad
-        assert local_grad is not None, "step() without backward()"
+        local_ids, local_grad = self._of_this_rank()
         table = self.embedding.weights
-        ids, summed = sum_by_id(
-            self.ranks.concat(self.embedding.local_ids), self.ranks.concat(local_grad)
-        )
+        ids, summed = sum_by_id(self.ranks.concat(local_ids), self.ranks.concat(local_grad))
         rows = table[ids]
         moved = rows * (1 - self.lr * self.weight_decay) - self.lr * summed.sign()
         # Rows of equal identifier hold equal values, so it does not matter which of them is written
         # last.
         table[ids] = moved if hold is None else torch.where(hold, rows, moved)
+
+    def _last(self) -> tuple[Tensor, Tensor]:
+        grad = self.embedding.local_weights.grad
+        assert grad is not None, "asked without backward()"
+        return self.embedding.local_ids, grad
+
+    def _of_this_rank(self) -> tuple[Tensor, Tensor]:
+        """Return identifiers [b] and gradients [b, D] of all shards, in row order."""
+        if not self._aside:
+            return self._last()
+        ids, grads = zip(*self._aside, self._last(), strict=True)
+        return torch.cat(ids), torch.cat(grads)
 
 
 def sum_by_id(ids: Tensor, grads: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,7 @@ from training.optim import ParamGroup
 
 _MAX_FAULTS = 100
 COMPILED_PREFIX = "_orig_mod."
+_ALL_RANKS = "all"
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -182,13 +183,16 @@ def load_carry(path: Path, ranks: Ranks, template: ACTCarry) -> ACTCarry | None:
     return ACTCarry.from_tensors(own)
 
 
-def gather_rng(ranks: Ranks) -> dict[str, Tensor]:
-    """Return torch's random states of all ranks (nothing here draws from them once a model is
-    built, but a user's module may).
+def gather_rng(ranks: Ranks, *, same_on_all: bool = False) -> dict[str, Tensor]:
+    """Return torch's random states of all ranks, from which dropout and a user's modules draw.
+
+    With `same_on_all` one state stands for all ranks, however many there will be.
     """
     states = {"cpu": torch.get_rng_state()}
     if ranks.device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(ranks.device)
+    if same_on_all:
+        return {f"{_ALL_RANKS}.{kind}": state for kind, state in states.items()}
     return {
         f"rank{rank}.{kind}": torch.from_numpy(state)
         for rank, own in enumerate(
@@ -200,9 +204,13 @@ def gather_rng(ranks: Ranks) -> dict[str, Tensor]:
 
 def restore_rng(tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
     """Put back this rank's random states, where the checkpoint has them."""
-    if (state := tensors.get(f"rank{ranks.rank}.cpu")) is not None:
+
+    def saved(kind: str) -> Tensor | None:
+        return tensors.get(f"rank{ranks.rank}.{kind}", tensors.get(f"{_ALL_RANKS}.{kind}"))
+
+    if (state := saved("cpu")) is not None:
         torch.set_rng_state(state)
-    if ranks.device.type == "cuda" and (state := tensors.get(f"rank{ranks.rank}.cuda")) is not None:
+    if ranks.device.type == "cuda" and (state := saved("cuda")) is not None:
         torch.cuda.set_rng_state(state, ranks.device)
 
 
@@ -246,12 +254,15 @@ def environment(ranks: Ranks, forward_dtype: str) -> dict[str, Any]:
     }
 
 
-def environment_changes(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
+def environment_changes(
+    saved: Mapping[str, Any], present: Mapping[str, Any], *, any_world_size: bool = False
+) -> list[str]:
     """Return 'name: saved -> present' for what differs from the environment of a checkpoint, python
-    and numpy aside.
+    and numpy aside; with `any_world_size` the number of ranks too.
     """
+    changes_nothing = {"python", "numpy", *(["world_size"] if any_world_size else [])}
     return [
         f"{name}: {saved.get(name)} -> {value}"
         for name, value in present.items()
-        if name not in ("python", "numpy") and saved.get(name) != value
+        if name not in changes_nothing and saved.get(name) != value
     ]

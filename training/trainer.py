@@ -6,13 +6,14 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
@@ -33,12 +34,12 @@ from training.checkpoint import (
     remove_leftovers,
     save_checkpoint,
 )
-from training.config import TrainConfig
-from training.diagnostics import Diagnostics, trunk_gradient_norms, wants_to_halt
-from training.distributed import Ranks
+from training.config import CANONICAL_SHARDS, TrainConfig
+from training.diagnostics import Diagnostics, Measured, trunk_gradient_norms, wants_to_halt
+from training.distributed import Ranks, sum_in_order
 from training.ema import WeightAverage
 from training.errors import CheckpointError, NonFiniteError, Preempted
-from training.exploration import min_halt_steps
+from training.exploration import min_halt_steps, torch_seed
 from training.metrics import MetricBlock
 from training.optim import GradientBucket, build_optimizer, groups_of, hold_optimizer
 from training.schedule import lr_factor, published_total_steps
@@ -84,8 +85,8 @@ class Trainer:
     Args:
         config: validated settings. facts: what the data set says. fingerprint: sha256 of the
             training data.
-        model: with its loss, on the device of `ranks`, its puzzle embedding prepared for this
-            rank's batch.
+        model: with its loss, on the device of `ranks`, its puzzle embedding prepared for a shard of
+            this rank.
         forward: `model` or its compiled form, called at each step. forward_dtype: what it really
             computes in.
         batches: training batches of this rank.
@@ -125,7 +126,11 @@ class Trainer:
             else None
         )
         self.average = WeightAverage(model, config.ema_rate) if config.ema else None
-        self.bucket = GradientBucket(self.groups, ranks.device)
+        self.exact = config.reduction == "exact"
+        self.num_shards = config.num_shards(ranks.world_size)
+        self.bucket = GradientBucket(
+            self.groups, ranks.device, num_shards=self.num_shards, in_order=self.exact
+        )
         self.sparse = None
         if model.puzzle_embedding is not None:
             self.sparse = SparseSignSGD(
@@ -147,6 +152,7 @@ class Trainer:
             config.log_interval,
             names=model.metric_names,
             replicated=tuple(f"train/grad_norm/{group.name}" for group in self.groups),
+            num_shards=self.num_shards,
             global_batch_size=config.global_batch_size,
             ranks=ranks,
         )
@@ -162,6 +168,7 @@ class Trainer:
         self.verdicts = _Verdicts(ranks)
         self.environment = environment(ranks, forward_dtype)
         self.stop_requested = False
+        self._seed_further_rank()
 
     # The run
 
@@ -219,35 +226,62 @@ class Trainer:
         )
         self._set_rates(factor)
         self.bucket.zero_()
-        output = self.forward(self.carry, self.ranks.on_device(batch.arrays()), self._exploration())
-        (output.loss / self.config.global_batch_size).backward()
-        head_norms = None
-        if self.diagnostics and self.diagnostics.due(step):
-            # With the weights of before the update.
-            head_norms = trunk_gradient_norms(self.model, output, self.config.global_batch_size)
-        norms = self._update(output.loss.detach(), factor)
-        self.carry = output.carry
+        shards = self._work_on_shards(batch)
+        norms = self._update(sum_in_order(torch.stack([shard.loss for shard in shards])), factor)
+        self.carry = ACTCarry.join([shard.carry for shard in shards])
         self.progress.step = step
         rates = {f"train/lr/{group.name}": group.lr * factor for group in self.groups}
         known = {"step": step, "train/lr": self.config.lr * factor, **rates}
-        if head_norms is not None:
-            known |= self._diagnose(output, head_norms, norms)
-        self.block.record(output.metrics, norms, known)
+        if measured := [shard.measured for shard in shards if shard.measured is not None]:
+            known |= self._diagnose(measured, norms)
+        self.block.record([shard.metrics for shard in shards], norms, known)
 
-    def _diagnose(
-        self, output: LossOutput, head_norms: Mapping[str, Tensor], norms: Tensor
-    ) -> dict[str, float]:
+    def _work_on_shards(self, batch: Batch) -> "list[_Shard]":
+        """Run forward and backward on each shard of this rank's rows; with `reduction=fast` all
+        rows are one shard.
+        """
+        arrays, min_steps = batch.arrays(), self._min_halt_steps()
+        size = self.batches.local_batch_size // self.num_shards
+        first = self.ranks.rank * self.num_shards
+        done = []
+        for number, carry in enumerate(self.carry.split(self.num_shards)):
+            rows = slice(number * size, (number + 1) * size)
+            own = {name: array[rows] for name, array in arrays.items()}
+            if number and self.sparse:
+                self.sparse.set_aside()
+            self.bucket.select(number)
+            if self.exact:
+                self._seed(first + number)
+            done.append(self._work_on(carry, own, min_steps[rows]))
+        if self.exact:
+            # What draws next finds the same state on all ranks, however many there are.
+            self._seed(CANONICAL_SHARDS)
+        return done
+
+    def _work_on(
+        self, carry: ACTCarry, arrays: Mapping[str, np.ndarray], min_steps: np.ndarray
+    ) -> "_Shard":
+        exploration = Exploration(**self.ranks.on_device({"min_steps": min_steps}))
+        output = self.forward(carry, self.ranks.on_device(arrays), exploration)
+        (output.loss / self.config.global_batch_size).backward()
+        measured = None
+        if self.diagnostics and self.diagnostics.due(self.progress.step + 1):
+            # With the weights of before the update.
+            head_norms = trunk_gradient_norms(self.model, output, self.config.global_batch_size)
+            measured = self.diagnostics.measure(
+                logits=output.output.logits,
+                labels=output.carry.examples["labels"],
+                q_halt_logits=output.output.q_halt_logits if self.model.halting_head else None,
+                halts=wants_to_halt(self.model, output),
+                head_norms=head_norms,
+            )
+        return _Shard(output.carry, output.loss.detach(), output.metrics, measured)
+
+    def _diagnose(self, shards: Sequence[Measured], norms: Tensor) -> dict[str, float]:
         """Tell what looks wrong with the step that was just made; returns what to record of it."""
         assert self.diagnostics
-        diagnosis = self.diagnostics.diagnose(
-            self.progress.step,
-            logits=output.output.logits,
-            labels=output.carry.examples["labels"],
-            q_halt_logits=output.output.q_halt_logits if self.model.halting_head else None,
-            halts=wants_to_halt(self.model, output),
-            head_norms=head_norms,
-            group_norms={g.name: norm for g, norm in zip(self.groups, norms, strict=True)},
-        )
+        group_norms = {g.name: norm for g, norm in zip(self.groups, norms, strict=True)}
+        diagnosis = self.diagnostics.diagnose(self.progress.step, shards, group_norms)
         if self.ranks.is_main:
             for warning in diagnosis.warnings:
                 warn(warning)
@@ -350,7 +384,8 @@ class Trainer:
         """
         self._heed(self.verdicts.rest())
         self.ranks.mark(f"saving step {self.progress.step}", long=True)
-        carry, rng = gather_carry(self.carry, self.ranks), gather_rng(self.ranks)
+        carry = gather_carry(self.carry, self.ranks)
+        rng = gather_rng(self.ranks, same_on_all=self.exact)
         failure = self._write(carry, rng, score, permanent) if self.ranks.is_main else None
         # Also the barrier behind which every rank may rely on the checkpoint.
         failure = self.ranks.broadcast_object(failure)
@@ -424,7 +459,6 @@ class Trainer:
             )
         else:
             self.carry = carry
-        restore_rng(load_tensors(path / RNG), self.ranks)
         if self.diagnostics and state.get("diagnostics"):
             try:
                 self.diagnostics.restore(state["diagnostics"])
@@ -436,7 +470,11 @@ class Trainer:
             int(state["position"]),
             state.get("best_score"),
         )
-        changes = environment_changes(state.get("environment", {}), self.environment)
+        self._seed_further_rank()  # A rank that was not there has no state of its own.
+        restore_rng(load_tensors(path / RNG), self.ranks)
+        changes = environment_changes(
+            state.get("environment", {}), self.environment, any_world_size=self.exact
+        )
         exactly = f"not bit for bit ({'; '.join(changes)})" if changes else "exactly"
         self.say(f"resumed {exactly} from {path} at step {self.progress.step}")
         if self.ranks.is_main:
@@ -466,7 +504,18 @@ class Trainer:
             examples[name] = cells.new_zeros(shape)
         return examples
 
-    def _exploration(self) -> Exploration:
+    def _seed(self, part: int) -> None:
+        """Let torch draw what is due to one part of the next step's batch."""
+        torch.manual_seed(torch_seed(self.config.seed, self.progress.step, part))
+
+    def _seed_further_rank(self) -> None:
+        """Let no rank but the first draw what the first does, which goes on with what the model's
+        initialization left.
+        """
+        if not self.ranks.is_main:
+            self._seed(self.ranks.rank)
+
+    def _min_halt_steps(self) -> np.ndarray:
         arch = self.config.arch
         steps = min_halt_steps(
             self.config.seed,
@@ -476,8 +525,7 @@ class Trainer:
             halt_max_steps=arch.halt_max_steps,
         )
         local = self.batches.local_batch_size
-        own = steps[self.ranks.rank * local : (self.ranks.rank + 1) * local]
-        return Exploration(**self.ranks.on_device({"min_steps": own}))
+        return steps[self.ranks.rank * local : (self.ranks.rank + 1) * local]
 
     def _log_block(self, bar: "tqdm[Any]") -> None:
         records = self.block.drain()
@@ -536,6 +584,18 @@ class Trainer:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+class _Shard(NamedTuple):
+    """What forward and backward left of a shard, beside its gradients: the new carry, the loss
+    (0-dim, summed over its sequences), sums for the metrics, and, where a diagnosis is due, what it
+    measured.
+    """
+
+    carry: ACTCarry
+    loss: Tensor
+    metrics: dict[str, Tensor]
+    measured: Measured | None
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""Two ranks with gloo train and measure as one does."""
+"""Two ranks with gloo train and measure as one does; with `reduction=exact`, in the same bits."""
 
 import shutil
 import socket
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +46,20 @@ def settings(tiny_settings: list[str], tasks_data: Path, train: Train, tmp_path:
 
 
 @pytest.fixture
-def train_on_two(start: Any) -> Callable[..., list[str]]:
-    """Run `pretrain.py` on two ranks, without a launcher; returns what they said."""
+def train_on(start: Any) -> Callable[..., list[str]]:
+    """Run `pretrain.py` on some ranks, without a launcher; returns what they said."""
 
-    def run(*settings: str) -> list[str]:
+    def run(world_size: int, *settings: str) -> list[str]:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = str(server.getsockname()[1])
-        place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        place = {
+            "WORLD_SIZE": str(world_size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+        }
         processes = [
             start("pretrain.py", *settings, env={**place, "RANK": rank, "LOCAL_RANK": rank})
-            for rank in ("0", "1")
+            for rank in map(str, range(world_size))
         ]
         said = []
         for process in processes:
@@ -65,6 +70,12 @@ def train_on_two(start: Any) -> Callable[..., list[str]]:
         return said
 
     return run
+
+
+@pytest.fixture
+def train_on_two(train_on: Callable[..., list[str]]) -> Callable[..., list[str]]:
+    """Run `pretrain.py` on two ranks."""
+    return partial(train_on, 2)
 
 
 def assert_close(first: Any, second: Any, since: int = 0) -> None:
@@ -154,6 +165,76 @@ def test_two_ranks_go_on_in_the_same_bits(
     train_on_two(*settings, f"checkpoint_path={tmp_path / 'parts'}")
     parts = files_of(tmp_path / "parts")
     assert parts.digest() == files_of(tmp_path / "whole").digest()
+
+
+# reduction=exact
+
+
+@pytest.fixture
+def exact_settings(settings: list[str]) -> list[str]:
+    """The same run, with dropout and an average, and with evaluations that do not fill."""
+    return [
+        *settings,
+        "reduction=exact",
+        "heads=tied",
+        "arch.heads.lm.dropout=0.2",
+        "ema=true",
+        "ema_rate=0.8",
+        "eval_batch_size=12",
+        "load_checkpoint=null",
+        "arch.heads.q.init_bias=0.0",
+        "arch.heads.q.init_std=1.0",
+    ]
+
+
+def test_exact_reduction_gives_two_ranks_the_bits_of_one(
+    exact_settings: list[str],
+    train: Train,
+    train_on_two: Callable[..., list[str]],
+    files_of: Any,
+    tmp_path: Path,
+) -> None:
+    train([*exact_settings, f"checkpoint_path={tmp_path / 'one'}"])
+    train_on_two(*exact_settings, f"checkpoint_path={tmp_path / 'two'}", "max_steps=13")
+    # One rank goes on where two have stopped.
+    train([*exact_settings, f"checkpoint_path={tmp_path / 'two'}"])
+    one, two = files_of(tmp_path / "one"), files_of(tmp_path / "two")
+    assert two.state(13)["environment"]["world_size"] == 2
+    assert len(one.eval_records) == 2
+    assert any("diagnose/entropy" in record for record in one.records)
+    assert len({record["train/count"] for record in one.train_records}) > 3
+    assert two.digest() == one.digest()
+    assert two.digest(10) | {"metrics.jsonl": ""} == one.digest(10) | {"metrics.jsonl": ""}
+
+
+@pytest.mark.slow
+def test_exact_reduction_gives_four_ranks_the_bits_of_one(
+    exact_settings: list[str],
+    train: Train,
+    train_on: Callable[..., list[str]],
+    files_of: Any,
+    tmp_path: Path,
+) -> None:
+    train([*exact_settings, f"checkpoint_path={tmp_path / 'one'}"])
+    train_on(4, *exact_settings, f"checkpoint_path={tmp_path / 'four'}")
+    one = files_of(tmp_path / "one")
+    assert files_of(tmp_path / "four").digest() == one.digest()
+    for world_size, stop in ((4, 5), (1, 11), (2, 14)):
+        settings = [*exact_settings, f"checkpoint_path={tmp_path / 'moved'}", f"max_steps={stop}"]
+        said = train_on(world_size, *settings)
+        assert stop == 5 or "resumed exactly from" in said[0]
+    train_on(4, *exact_settings, f"checkpoint_path={tmp_path / 'moved'}")
+    assert files_of(tmp_path / "moved").digest() == one.digest()
+
+
+def test_ranks_drop_other_cells(
+    settings: list[str], train_on_two: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    dropout = ["heads=tied", "arch.heads.lm.dropout=0.2", "load_checkpoint=null", "max_steps=2"]
+    train_on_two(*settings, *dropout, f"checkpoint_path={tmp_path / 'two'}")
+    states = load_tensors(tmp_path / "two" / "step_2" / "rng.safetensors")
+    assert states.keys() == {"rank0.cpu", "rank1.cpu"}
+    assert not torch.equal(states["rank0.cpu"], states["rank1.cpu"])
 
 
 @pytest.mark.slow

@@ -94,7 +94,10 @@ def test_diagnosing_changes_no_bit(run: Callable[..., Any], tasks_data: Path) ->
     quiet, _ = run(*own, "diagnose_interval=null", name="quiet")
     loud, _ = run(*own, "diagnose_interval=1", name="loud")
     first, second = quiet.digest(), loud.digest()
-    assert {name for name in first if first[name] != second[name]} == {"metrics.jsonl"}
+    assert {name for name in first if first[name] != second[name]} == {
+        "metrics.jsonl",
+        "diagnostics",
+    }
     for own_record, other in zip(quiet.records, loud.records, strict=True):
         assert own_record == {k: v for k, v in other.items() if not k.startswith("diagnose/")}
 

@@ -158,6 +158,9 @@ def test_other_seeds_end_elsewhere(runs: Any) -> None:
         "iteration",
         "position",
         "best_score",
+        "score",
+        "diagnostics",
+        "data_fingerprint",
     }
 
 

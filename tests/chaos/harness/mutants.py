@@ -34,6 +34,29 @@ def omit_random_state() -> None:
     trainer.restore_rng = leave
 
 
+def add_by_rank() -> None:
+    """gradients added up on each rank before they are added over the ranks"""
+    from training import optim
+    from training.distributed import env_world_size
+
+    add = optim.sum_in_order
+
+    def add_ranks(shards: Any) -> Any:
+        by_rank = shards.unflatten(0, (env_world_size(), -1))
+        return add(add(by_rank.transpose(0, 1)))
+
+    optim.sum_in_order = add_ranks
+
+
+def draw_by_rank() -> None:
+    """dropout drawn by rank instead of by shard"""
+    from training import trainer
+    from training.distributed import env_rank
+
+    keyed = trainer.torch_seed
+    trainer.torch_seed = lambda seed, step, part: keyed(seed, step, env_rank())
+
+
 def save_in_place() -> None:
     """a checkpoint written straight to its place"""
     from training import checkpoint, trainer
@@ -134,3 +157,16 @@ def omit_guard() -> None:
     from training.tracking import WandbLog
 
     WandbLog._guard = lambda self, call: call()  # type: ignore[method-assign]
+
+
+def count_padding() -> None:
+    """padded rows counted in evaluations"""
+    from evaluation import runner
+
+    gather = runner._gather
+
+    def gather_all(local: Any, names: Any, num_examples: int, ranks: Any) -> Any:
+        padded = ranks.world_size * sum(len(rows) for rows in local)
+        return gather(local, names, padded, ranks)
+
+    runner._gather = gather_all

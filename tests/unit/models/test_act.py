@@ -320,3 +320,24 @@ def test_without_a_rule_every_slot_takes_all_steps() -> None:
     assert not carry.halted.any()
     carry, _ = act(carry, offer(2), min_steps(0, 0, 2))
     assert carry.halted.all()
+
+
+def test_a_carry_that_is_parted_and_joined_is_the_same() -> None:
+    model = ACT(
+        inner := Scripted(([0.0] * 4, [1.0] * 4)),
+        inner.read,
+        halt_max_steps=3,
+        learns_continue=False,
+        rule=None,
+    )
+    carry, _ = model(model.initial_carry(offer(0, 4)), offer(1, 4))
+    carry.steps.copy_(torch.arange(4))
+    first, second = carry.split(2)
+    assert second.steps.tolist() == [2, 3]
+    assert second.examples["inputs"].tolist() == [[12, 12], [13, 13]]
+    joined = ACTCarry.join([first, second]).tensors()
+    assert joined.keys() == carry.tensors().keys()
+    for name, value in carry.tensors().items():
+        assert torch.equal(joined[name], value), name
+    assert carry.split(1) == [carry]
+    assert ACTCarry.join([second]) is second

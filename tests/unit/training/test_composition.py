@@ -282,6 +282,30 @@ def test_batches_must_be_cut_into_equal_slices(setting: str, shown: str) -> None
         config.check_world_size(2)
 
 
+@pytest.mark.parametrize(
+    ("setting", "world_size", "shown"),
+    [
+        ("global_batch_size=10", 1, "global_batch_size=10 must be a multiple of 4 .*exact: try 8"),
+        ("global_batch_size=2", 2, "global_batch_size=2 must be a multiple of 4 .*exact: try 4"),
+        ("eval_batch_size=9", 1, "eval_batch_size=9 must be a multiple of 4 .*exact: try 8"),
+        ("global_batch_size=24", 3, "there are 3 ranks, accepted are 1, 2, 4; reduction=fast"),
+        ("global_batch_size=24", 8, "there are 8 ranks, accepted are 1, 2, 4; reduction=fast"),
+    ],
+)
+def test_exact_reduction_needs_its_shards(setting: str, world_size: int, shown: str) -> None:
+    configure(setting).check_world_size(1)
+    with pytest.raises(ConfigError, match=shown):
+        configure(setting, "reduction=exact").check_world_size(world_size)
+
+
+def test_shards_are_shared_by_the_ranks() -> None:
+    exact = configure("reduction=exact", "global_batch_size=12", "eval_batch_size=8")
+    for world_size, shards in ((1, 4), (2, 2), (4, 1)):
+        exact.check_world_size(world_size)
+        assert exact.num_shards(world_size) == shards
+    assert configure().num_shards(1) == configure().num_shards(8) == 1
+
+
 # Entry points
 
 

@@ -55,6 +55,13 @@ def healthy(seed: int, rows: int = B) -> dict[str, Any]:
     }
 
 
+def one_step(judge: Diagnostics, step: int, given: dict[str, Any]) -> Diagnosis:
+    """Diagnose a step whose rows are one shard."""
+    rest = dict(given)
+    group_norms = rest.pop("group_norms")
+    return judge.diagnose(step, [judge.measure(**rest)], group_norms)
+
+
 def feed(
     diagnose: Diagnostics,
     broken: Callable[[dict[str, Any]], None] = lambda step: None,
@@ -67,7 +74,7 @@ def feed(
     for number in range(1, times + 1):
         inputs = healthy(number)
         broken(inputs)
-        diagnosis = diagnose.diagnose(start + number * diagnose.interval, **inputs)
+        diagnosis = one_step(diagnose, start + number * diagnose.interval, inputs)
         warnings += diagnosis.warnings
     return warnings, diagnosis
 
@@ -82,7 +89,7 @@ def test_numbers_equal_slow_definitions(loss: str, seed: int) -> None:
     given["logits"][3, 4, 5] = math.nan
     given["logits"][2, 1, 0] = -math.inf
     given["labels"][5] = IGNORE_LABEL_ID
-    numbers = build(LOG_PROBS[loss]).diagnose(INTERVAL, **given).numbers
+    numbers = one_step(build(LOG_PROBS[loss]), INTERVAL, given).numbers
 
     values, entropies, said, labels, rights = [], [], [], [], []
     rows: dict[bool, list[float]] = {True: [], False: []}
@@ -128,15 +135,15 @@ def test_numbers_equal_slow_definitions(loss: str, seed: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_logits_may_be_of_any_dtype(dtype: torch.dtype) -> None:
     given = healthy(1)
-    wide = build().diagnose(INTERVAL, **given).numbers
+    wide = one_step(build(), INTERVAL, given).numbers
     given["logits"] = given["logits"].to(dtype).requires_grad_()
-    assert build().diagnose(INTERVAL, **given).numbers == pytest.approx(wide, rel=0.02)
+    assert one_step(build(), INTERVAL, given).numbers == pytest.approx(wide, rel=0.02)
 
 
 def test_ties_count_half() -> None:
     given = healthy(1)
     given["q_halt_logits"] = torch.full((B,), -5.0)
-    assert build().diagnose(INTERVAL, **given).numbers["diagnose/q_auc"] == 0.5
+    assert one_step(build(), INTERVAL, given).numbers["diagnose/q_auc"] == 0.5
 
 
 def test_what_has_nothing_to_stand_on_is_left_out() -> None:
@@ -144,10 +151,10 @@ def test_what_has_nothing_to_stand_on_is_left_out() -> None:
     given["labels"][:] = IGNORE_LABEL_ID
     given["logits"][:] = math.nan
     left = {"diagnose/nonfinite", "diagnose/gradient/lm", "diagnose/gradient/q_halt"}
-    assert build().diagnose(INTERVAL, **given).numbers.keys() == left
+    assert one_step(build(), INTERVAL, given).numbers.keys() == left
     given = healthy(1)
     given["q_halt_logits"] = given["halts"] = None
-    numbers = build().diagnose(INTERVAL, **given).numbers
+    numbers = one_step(build(), INTERVAL, given).numbers
     assert numbers.keys().isdisjoint({"diagnose/halts", "diagnose/q_auc"})
     assert "diagnose/rows_right" in numbers
 
@@ -371,6 +378,26 @@ def test_the_settings_that_are_named_exist() -> None:
     assert missing <= {"max_grad_norm"}
 
 
+# Shards
+
+
+def test_shards_are_judged_together() -> None:
+    given = healthy(1)
+    given["logits"][3, 4, 5] = math.inf
+    group_norms = given.pop("group_norms")
+    whole = build().diagnose(INTERVAL, [build().measure(**given)], group_norms)
+    norms = {name: norm / math.sqrt(3) for name, norm in given.pop("head_norms").items()}
+    cuts = [slice(0, 4), slice(4, 8), slice(8, 12)]
+    shards = [
+        build().measure(**{name: value[cut] for name, value in given.items()}, head_norms=norms)
+        for cut in cuts
+    ]
+    parted = build().diagnose(INTERVAL, shards, group_norms)
+    assert parted.numbers == pytest.approx(whole.numbers, rel=1e-6)
+    assert parted.warnings == whole.warnings
+    assert len(whole.warnings) == 1
+
+
 # A checkpoint
 
 
@@ -382,7 +409,7 @@ def test_a_stop_changes_no_warning(fault: Callable[..., None], stop: int) -> Non
         for number in steps:
             inputs = healthy(number)
             fault(inputs)
-            result.append(diagnose.diagnose(WARMUP + number * INTERVAL, **inputs).warnings)
+            result.append(one_step(diagnose, WARMUP + number * INTERVAL, inputs).warnings)
         return result
 
     end = 2 * WINDOW

@@ -1,11 +1,14 @@
-"""Ranks find each other whatever an earlier attempt has left in their store."""
+"""How ranks find each other, collectives of one rank, and sums in a given order."""
 
+import socket
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 import torch.distributed as dist
 
-from training.distributed import meet
+from training.distributed import Ranks, meet, sum_in_order
 from training.errors import RankError
 
 WORLD_SIZE = 3
@@ -38,3 +41,36 @@ def test_the_question_of_a_rank_that_has_died_is_no_ranks_answer() -> None:
 def test_ranks_that_do_not_come_are_named(rank: int, missing: str) -> None:
     with pytest.raises(RankError, match=f"{missing}, at the start: not within 0.2 s"):
         meet(dist.HashStore(), rank, WORLD_SIZE, 0.2)
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
+    """A rank as a launcher starts it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    with Ranks("cpu") as ranks:
+        assert ranks.active
+        yield ranks
+
+
+@pytest.mark.parametrize("num_rows", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.bool])
+def test_rows_are_gathered_whatever_their_stride(
+    launched: Ranks, num_rows: int, dtype: torch.dtype
+) -> None:
+    pairs = torch.arange(2 * num_rows).view(num_rows, 2).to(dtype)
+    rows = launched.gather_rows(pairs[:, 0])
+    assert rows is not None
+    assert rows.dtype == dtype
+    assert torch.equal(rows, pairs[:, 0])
+
+
+def test_sums_are_taken_in_order_and_leave_what_they_add() -> None:
+    shards = torch.tensor([[1e8, 1e8], [1.0, -1e8], [-1e8, 1.0], [2.0, 2.0]])
+    before = shards.clone()
+    # In float32 the 1 is lost beside 1e8.
+    assert sum_in_order(shards).tolist() == [2.0, 3.0]
+    assert torch.equal(shards, before)

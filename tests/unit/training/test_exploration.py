@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from training.exploration import min_halt_steps
+from training.exploration import min_halt_steps, torch_seed
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -80,3 +80,12 @@ def test_the_bounds_of_the_probability_are_exact() -> None:
 @pytest.mark.parametrize("probability", [0.0, 1.0])
 def test_with_one_step_there_is_nothing_to_delay(probability: float) -> None:
     assert not draw(probability=probability, halt_max_steps=1).any()
+
+
+def test_every_part_of_every_step_has_a_seed_of_its_own() -> None:
+    places = [(seed, step, part) for seed in (0, 1) for step in range(50) for part in range(5)]
+    seeds = [torch_seed(*place) for place in places]
+    # torch's generator on a CPU takes the lower half alone.
+    assert len({seed % 2**32 for seed in seeds}) == len(places)
+    assert [torch_seed(*place) for place in reversed(places)] == seeds[::-1]
+    assert all(0 <= seed < 2**64 for seed in seeds)

@@ -18,11 +18,12 @@ SUMS = {
 }
 
 
-def build(capacity: int = 3) -> MetricBlock:
+def build(capacity: int = 3, num_shards: int = 1) -> MetricBlock:
     return MetricBlock(
         capacity,
         names=tuple(SUMS),
         replicated=("train/grad_norm/all",),
+        num_shards=num_shards,
         global_batch_size=8,
         ranks=Ranks("cpu"),
     )
@@ -30,7 +31,7 @@ def build(capacity: int = 3) -> MetricBlock:
 
 def record(block: MetricBlock, step: int, norm: float = 0.5, **overrides: float) -> None:
     sums = {name: torch.tensor(value) for name, value in (SUMS | overrides).items()}
-    block.record(sums, torch.tensor([norm]), {"step": step, "train/lr": 1e-4 * step})
+    block.record([sums], torch.tensor([norm]), {"step": step, "train/lr": 1e-4 * step})
 
 
 def test_counted_metrics_are_shares_of_count_losses_of_the_batch() -> None:
@@ -95,7 +96,7 @@ def test_recording_keeps_a_copy_without_a_graph() -> None:
     value = torch.tensor(16.0, requires_grad=True)
     norm = torch.tensor([1.0])
     sums = {name: torch.tensor(v) for name, v in SUMS.items()} | {"lm_loss": value * 1}
-    block.record(sums, norm, {"step": 1})
+    block.record([sums], norm, {"step": 1})
     norm.fill_(9.0)
     (drained,) = block.drain()
     assert drained["train/grad_norm/all"] == 1.0
@@ -107,4 +108,27 @@ def test_a_metric_that_was_promised_and_is_missing_is_an_error() -> None:
     sums = {name: torch.tensor(value) for name, value in SUMS.items()}
     del sums["q_continue_loss"]
     with pytest.raises(KeyError, match="q_continue_loss"):
-        block.record(sums, torch.tensor([1.0]), {"step": 1})
+        block.record([sums], torch.tensor([1.0]), {"step": 1})
+
+
+def test_shards_are_added_in_their_order() -> None:
+    block = build(num_shards=4)
+    for step, losses in enumerate(([1e8, 1.0, -1e8, 2.0], [1e8, -1e8, 1.0, 2.0])):
+        shards = [
+            {name: torch.tensor(v) for name, v in (SUMS | {"lm_loss": loss}).items()}
+            for loss in losses
+        ]
+        block.record(shards, torch.tensor([0.5]), {"step": step})
+    first, second = block.drain()
+    assert first["train/count"] == 4 * SUMS["count"]
+    assert first["train/accuracy"] == SUMS["accuracy"] / SUMS["count"]
+    # ((1e8 + 1) - 1e8) + 2 in float32: the 1 is lost.
+    assert first["train/lm_loss"] == 2.0 / 8
+    assert second["train/lm_loss"] == 3.0 / 8
+
+
+def test_every_shard_has_to_be_recorded() -> None:
+    block = build(num_shards=2)
+    sums = {name: torch.tensor(value) for name, value in SUMS.items()}
+    with pytest.raises(ValueError, match="shorter"):
+        block.record([sums], torch.tensor([0.5]), {"step": 1})

@@ -302,6 +302,52 @@ def test_a_request_to_stop_holds_nothing() -> None:
     assert not hold
 
 
+def test_shards_are_added_in_their_order() -> None:
+    module = small_module()
+    groups = assign(module, configs(all=["*"]))
+    bucket = GradientBucket(groups, torch.device("cpu"), num_shards=4, in_order=True)
+    generator = torch.Generator().manual_seed(0)
+    for turn in range(2):
+        bucket.zero_()
+        shards: list[dict[str, Tensor]] = []
+        for shard in range(4):
+            bucket.select(shard)
+            scale = 10.0 ** (2 * shard)  # Another order of adding up gives other bits.
+            shards.append({})
+            for name, parameter in module.named_parameters():
+                assert parameter.grad is not None
+                assert not parameter.grad.any()
+                shards[-1][name] = torch.randn(parameter.shape, generator=generator) * scale
+                parameter.grad.add_(shards[-1][name])
+        norms, hold, stop = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=turn == 1)
+        assert not hold
+        assert bool(stop) == (turn == 1)
+        squares = 0.0
+        differs = False
+        for name, parameter in module.named_parameters():
+            first, second, third, fourth = (shard[name] for shard in shards)
+            expected = ((first + second) + third) + fourth
+            assert parameter.grad is not None
+            assert torch.equal(parameter.grad, expected)
+            differs |= not torch.equal(expected, (first + second) + (third + fourth))
+            squares += expected.double().square().sum().item()
+        assert differs
+        assert norms.item() == pytest.approx(math.sqrt(squares), rel=1e-6)
+
+
+@pytest.mark.parametrize("shard", range(3))
+def test_what_is_not_finite_in_any_shard_holds_the_step(shard: int) -> None:
+    module = small_module()
+    groups = assign(module, configs(all=["*"]))
+    bucket = GradientBucket(groups, torch.device("cpu"), num_shards=3, in_order=True)
+    bucket.select(shard)
+    assert isinstance(module.first, nn.Linear)
+    assert module.first.weight.grad is not None
+    module.first.weight.grad[0, 0] = math.nan
+    _, hold, _ = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=False)
+    assert hold
+
+
 # Not finite: nothing may change
 
 WRONG = [float("nan"), float("inf"), float("-inf")]

@@ -161,3 +161,39 @@ def test_sum_by_id_of_one_id_and_of_all_different(ids: list[int]) -> None:
     expected = [sum(g + 1 for g, i in enumerate(ids) if i == own) for own in sorted(ids)]
     assert sorted_ids.tolist() == sorted(ids)
     assert sums[:, 0].tolist() == expected
+
+
+def test_shards_set_aside_equal_one_batch() -> None:
+    generator = torch.Generator().manual_seed(0)
+    ids = [3, 1, 3, 2, 1, 3, 3, 5]
+    grads = torch.randn(8, 4, generator=generator)
+    grads[6] = -((grads[0] + grads[2]) + grads[5])  # Exactly 0 in row order alone.
+    whole, at_once = build(ids, grads)
+    at_once.step()
+
+    parted, in_shards = build(ids[:2], grads[:2])
+    for start in range(2, 8, 2):
+        in_shards.set_aside()
+        assert parted.local_weights.grad is None
+        parted(torch.tensor(ids[start : start + 2]))
+        parted.local_weights.grad = grads[start : start + 2].clone()
+    assert in_shards.finite()
+    in_shards.step()
+    assert bytes_of(parted.weights) == bytes_of(whole.weights)
+
+    # And nothing of it is left for the next step.
+    in_shards.zero_grad()
+    at_once.zero_grad()
+    for embedding in (parted, whole):
+        embedding.local_ids.fill_(7)
+        embedding.local_weights.grad = torch.ones(len(embedding.local_ids), 4)
+    in_shards.step()
+    at_once.step()
+    assert bytes_of(parted.weights) == bytes_of(whole.weights)
+
+
+def test_what_is_not_finite_is_seen_in_every_shard() -> None:
+    embedding, optimizer = build([1, 2], torch.tensor([[1.0], [torch.inf]]))
+    optimizer.set_aside()
+    embedding.local_weights.grad = torch.ones(2, 1)
+    assert not optimizer.finite()

@@ -1,0 +1,199 @@
+"""Row 21: an evaluation on 1, 2 or 4 ranks, of sets that fill no batch and of empty ones, gives the
+predictions that each row gets on its own, exact counts, and figures without padding.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import mutants
+from harness.processes import Fault, ForkServer, evaluate, pretrain
+
+from dataset.common import PuzzleSet, load_metadata, write_split
+
+IGNORED = 0
+NUM_ROWS = 60
+WORLD_SIZES = (1, 2, 4)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a test set, with what the model says of each on its own.
+
+    inputs, labels (0 where there is none), preds: integer [N, S]. identifiers: integer [N].
+    q_halt_logits: float32 [N].
+    """
+
+    inputs: np.ndarray
+    labels: np.ndarray
+    identifiers: np.ndarray
+    preds: np.ndarray
+    q_halt_logits: np.ndarray
+
+    def take(self, rows: np.ndarray) -> "Rows":
+        """Return these rows, in this order."""
+        return Rows(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
+
+
+@dataclass(frozen=True)
+class Evaluations:
+    """Evaluates one checkpoint on sets that a test chooses.
+
+    Args: metadata_of: the split whose facts these sets share. folder: for data and results.
+    """
+
+    server: ForkServer
+    checkpoint: Path
+    metadata_of: Path
+    folder: Path
+
+    def __call__(
+        self, sets: dict[str, Rows], world_size: int, batch_size: int, *faults: Fault
+    ) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
+        """Return what was reported, and the outputs saved for each set."""
+        place = self.folder / str(len(list(self.folder.iterdir())))
+        total = sum(len(rows.inputs) for rows in sets.values())
+        facts = load_metadata(self.metadata_of)
+        metadata = replace(
+            facts,
+            sets=tuple(sets),
+            total_groups=total,
+            total_puzzles=total,
+            mean_puzzle_examples=1.0,
+        )
+        arrays = {
+            name: PuzzleSet(
+                rows.inputs,
+                rows.labels,
+                rows.identifiers,
+                np.arange(len(rows.inputs) + 1),
+                np.arange(len(rows.inputs) + 1),
+            )
+            for name, rows in sets.items()
+        }
+        write_split(place / "test", metadata, arrays)
+        children = self.server.start_ranks(
+            world_size,
+            evaluate,
+            f"checkpoint={self.checkpoint}",
+            f"data_path={place}",
+            f"global_batch_size={batch_size}",
+            f"output={place / 'result.json'}",
+            "save_outputs=[preds,labels,q_halt_logits]",
+            "device=cpu",
+            "num_threads=1",
+            faults=dict.fromkeys(range(world_size), faults),
+        )
+        for child in children:
+            assert child.wait() == 0, child.err
+        outputs = {
+            name: {
+                field: np.load(place / "result_outputs" / f"{name}__{field}.npy")
+                for field in ("preds", "labels", "q_halt_logits")
+            }
+            for name in sets
+        }
+        return json.loads((place / "result.json").read_bytes()), outputs
+
+
+@pytest.fixture
+def evaluations(
+    fork_server: ForkServer, full_settings: list[str], tasks_data: Path, tmp_path: Path
+) -> Evaluations:
+    """Evaluations of a run of a few steps."""
+    trained = fork_server.run(pretrain, *full_settings, "max_steps=3")
+    assert trained.wait() == 0, trained.err
+    (tmp_path / "evaluations").mkdir()
+    return Evaluations(fork_server, tmp_path / "run", tasks_data / "test", tmp_path / "evaluations")
+
+
+@pytest.fixture
+def pool(evaluations: Evaluations, rng: np.random.Generator) -> Rows:
+    """Rows with what the model says of each when it is evaluated one by one. Of a third of them the
+    labels are what it says, of a third they are not, of a third there are none.
+    """
+    facts = load_metadata(evaluations.metadata_of)
+    shape = NUM_ROWS, facts.seq_len
+    rows = Rows(
+        rng.integers(2, facts.vocab_size, shape),
+        np.full(shape, 2),
+        rng.integers(1, facts.num_puzzle_identifiers, NUM_ROWS),
+        np.zeros(shape, np.uint8),
+        np.zeros(NUM_ROWS, np.float32),
+    )
+    _, outputs = evaluations({"all": rows}, 1, 1)
+    said = outputs["all"]["preds"].astype(int)
+    labels = np.where(rng.random(shape) < 0.2, IGNORED, said)
+    labels[1::3, 0] = np.where(said[1::3, 0] == 2, 3, 2)
+    labels[2::3] = IGNORED
+    return replace(rows, labels=labels, preds=said, q_halt_logits=outputs["all"]["q_halt_logits"])
+
+
+def check(evaluations: Evaluations, sets: dict[str, Rows], *place: Any) -> int:
+    """Evaluate and require what is promised; returns the number of rows."""
+    result, outputs = evaluations(sets, *place)
+    for name, rows in sets.items():
+        labelled = rows.labels != IGNORED
+        right = ~labelled | (rows.preds == rows.labels)
+        counts, whole = labelled.any(-1), right.all(-1)
+        assert np.array_equal(outputs[name]["preds"], rows.preds)
+        assert np.array_equal(outputs[name]["labels"], np.where(labelled, rows.labels, -100))
+        assert outputs[name]["q_halt_logits"] == pytest.approx(rows.q_halt_logits, abs=1e-3)
+
+        reported = result["sets"][name]
+        assert reported["num_examples"] == len(rows.inputs)
+        assert reported["count"] == counts.sum()
+        values = {metric: figure["value"] for metric, figure in reported["metrics"].items()}
+        if not len(rows.inputs):
+            assert values == {}
+            continue
+        # Rows without labels enter the losses, padded rows nothing.
+        signed = np.where(whole, -rows.q_halt_logits, rows.q_halt_logits).astype(np.float64)
+        assert values["q_halt_loss"] == pytest.approx(np.logaddexp(0, signed).mean(), abs=1e-3)
+        if counts.any():
+            assert values["exact_accuracy"] == (counts & whole).sum() / counts.sum()
+            cells = (labelled & right)[counts].sum(-1) / labelled[counts].sum(-1)
+            assert values["accuracy"] == pytest.approx(cells.mean(), abs=1e-6)
+            halts = rows.q_halt_logits[counts] >= 0
+            assert values["q_halt_accuracy"] == (halts == whole[counts]).mean()
+    assert result["metrics"]["count"] == sum(s["count"] for s in result["sets"].values())
+    return sum(len(rows.inputs) for rows in sets.values())
+
+
+@pytest.mark.row(21)
+def test_ranks_and_batches_change_no_prediction_and_no_count(
+    evaluations: Evaluations,
+    pool: Rows,
+    rng: np.random.Generator,
+    cases: Callable[..., int],
+    tally: Callable[..., None],
+) -> None:
+    num_rows = 0
+    wanted = cases(quick=12, long=150)
+    for case in range(wanted):
+        world_size = WORLD_SIZES[case % len(WORLD_SIZES)]
+        sizes = {"some": int(rng.integers(1, 30)), "few": int(rng.integers(1, 4)), "none": 0}
+        if case < len(WORLD_SIZES):
+            sizes = {"none": 0}
+        sets = {name: pool.take(rng.integers(0, NUM_ROWS, size)) for name, size in sizes.items()}
+        batch_size = world_size * int(rng.integers(1, 6))
+        print(f"{world_size} ranks, batches of {batch_size}, {sizes}")  # noqa: T201
+        num_rows += check(evaluations, sets, world_size, batch_size)
+    tally(
+        f"{wanted} evaluations of {num_rows} rows, each with an empty set",
+        "0 other predictions",
+        "0 wrong counts",
+        "0 padded rows counted",
+    )
+
+
+@pytest.mark.row(21, mutant=f"{mutants.count_padding.__doc__}")
+def test_padding_that_counts_is_noticed(evaluations: Evaluations, pool: Rows) -> None:
+    sets = {"some": pool.take(np.arange(6))}
+    check(evaluations, sets, 2, 8)
+    with pytest.raises(AssertionError, match="8 == 6"):
+        check(evaluations, sets, 2, 8, mutants.count_padding)
