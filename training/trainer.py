@@ -168,6 +168,7 @@ class Trainer:
         self.verdicts = _Verdicts(ranks)
         self.environment = environment(ranks, forward_dtype)
         self.stop_requested = False
+        self._started_at = 0  # The step from which this process went on.
         self._seed_further_rank()
 
     # The run
