@@ -10,7 +10,6 @@ loaded, so that a mistake answers at once.
 import contextlib
 import faulthandler
 import json
-import os
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -28,6 +27,7 @@ from training.checkpoint import write_atomically
 from training.composition import load_config, run_entry_point
 from training.data import facts_of, require_folder, untold_heads
 from training.errors import ConfigError
+from training.launch import env_world_size
 from training.tracking import warn
 from training.trained_model import TrainedModel, find_trained_model
 
@@ -36,7 +36,7 @@ def main(overrides: list[str]) -> None:
     """Compose, validate, check everything that needs no torch, then evaluate."""
     config = load_config(EvalConfig, "cfg_evaluate", overrides)
     trained = find_trained_model(Path(config.checkpoint), warn)
-    batch_size = global_batch_size(config, trained, int(os.environ.get("WORLD_SIZE", "1")))
+    batch_size = global_batch_size(config, trained, env_world_size())
     dataset = open_dataset(config, trained)
     source = str(dataset.split_dirs[0])
     trained.require_fit(facts_of(dataset), source)
@@ -71,7 +71,7 @@ def run(
     overrides = config.arch_overrides.model_dump(exclude_none=True)
     arch = resolve_dtype(trained.run.arch.model_copy(update=overrides), device_type)
     prepare_host(config.num_threads)
-    with Ranks(device_type) as ranks:
+    with Ranks(device_type, timeout=config.rank_timeout) as ranks:
         source = str(dataset.split_dirs[0])
         averaged = config.weights == "averaged"
         model = trained.load(arch, facts_of(dataset), source, ranks.device, averaged=averaged)

@@ -6,7 +6,6 @@ mistake answers at once.
 """
 
 import faulthandler
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from training.composition import load_config, run_entry_point
 from training.config import CANONICAL_SHARDS, TrainConfig
 from training.data import facts_of, open_data, require_batches
 from training.errors import ConfigError
+from training.launch import env_rank, env_world_size
 from training.run_dir import (
     find_checkpoint,
     prepare_run_dir,
@@ -39,9 +39,8 @@ if TYPE_CHECKING:
 def main(overrides: list[str]) -> None:
     """Compose, validate, check everything that needs no torch, then train."""
     config = load_config(TrainConfig, "cfg_pretrain", overrides)
-    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    config.check_world_size(world_size)
-    train_set, test_set = open_data(config, check_values=rank == 0, warn=warn)
+    config.check_world_size(env_world_size())
+    train_set, test_set = open_data(config, check_values=env_rank() == 0, warn=warn)
     require_batches(config, train_set)
     evaluators = {}
     if test_set is not None:
@@ -89,7 +88,7 @@ def train(
     device_type = resolve_device(config.device)
     arch = resolve_dtype(config.arch, device_type)
     prepare_host(config.num_threads)
-    with Ranks(device_type) as ranks:
+    with Ranks(device_type, timeout=config.rank_timeout) as ranks:
         try:
             require_backend(arch.attention, ranks.device)
         except ValueError as error:

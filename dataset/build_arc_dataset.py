@@ -42,7 +42,9 @@ from dataset.common import (
     ARC_PIXELS,
     ARC_PIXELS_NAME,
     ARC_SIDE,
+    IDENTIFIERS_NAME,
     LAZY_ARC,
+    TEST_PUZZLES_NAME,
     DatasetError,
     LazyArcSet,
     PuzzleDatasetMetadata,
@@ -347,13 +349,13 @@ def build(options: Options) -> str:
         names = [BLANK_NAME] * unused
         for group in groups:
             names += _names(group)
-        write_json(directory / "identifiers.json", names, compact=True)
+        write_json(directory / IDENTIFIERS_NAME, names, compact=True)
         evaluated = {
             task.name: replace(task, test=tuple(tested(task))).to_json()
             for task in tasks
             if task.is_evaluation
         }
-        write_json(directory / "test_puzzles.json", evaluated, compact=True)
+        write_json(directory / TEST_PUZZLES_NAME, evaluated, compact=True)
         write_manifest(
             directory,
             command=options.command(),

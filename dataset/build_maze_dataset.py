@@ -31,6 +31,7 @@ from dataset.augmentation import (
 )
 from dataset.command_line import Parser, command_of, integer, progress, require_room, run
 from dataset.common import (
+    IDENTIFIERS_NAME,
     DatasetError,
     LabelField,
     atomic_build,
@@ -377,7 +378,7 @@ def build(options: Options) -> str:
                 "mean_walls": round(float((puzzles.questions == WALL).sum(axis=1).mean()), 3),
                 "mean_moves": round(float((puzzles.answers == PATH).sum(axis=1).mean()) + 1, 3),
             }
-        write_json(directory / "identifiers.json", ["<blank>"])
+        write_json(directory / IDENTIFIERS_NAME, ["<blank>"])
         write_manifest(
             directory,
             command=options.command(),

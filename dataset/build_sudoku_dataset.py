@@ -27,6 +27,7 @@ from dataset.augmentation import (
 )
 from dataset.command_line import Parser, command_of, integer, progress, require_room, run
 from dataset.common import (
+    IDENTIFIERS_NAME,
     DatasetError,
     atomic_build,
     file_sha256,
@@ -349,7 +350,7 @@ def build(options: Options) -> str:
                 "mean_clues": round(float((puzzles.questions != 0).sum(axis=1).mean()), 3),
                 "mean_rating": round(float(puzzles.ratings.mean()), 3),
             }
-        write_json(directory / "identifiers.json", ["<blank>"])
+        write_json(directory / IDENTIFIERS_NAME, ["<blank>"])
         write_manifest(
             directory,
             command=options.command(),

@@ -35,8 +35,10 @@ import json
 import math
 import os
 import re
+import reprlib
 import secrets
 import shutil
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -60,6 +62,8 @@ ARC_BORDER_TOKEN, ARC_FIRST_COLOUR_TOKEN = 1, 2
 MANIFEST_NAME = "manifest.json"
 AUGMENTATIONS_NAME = "augmentations.npy"
 METADATA_NAME = "dataset.json"
+IDENTIFIERS_NAME = "identifiers.json"
+TEST_PUZZLES_NAME = "test_puzzles.json"
 
 _STORED_DTYPES = {
     "inputs": np.uint8,
@@ -79,8 +83,17 @@ _LABEL_FIELD_NAME = re.compile(r"(?=.{1,100}\Z)[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _MAX_CLASSES, _MAX_CHANNELS = 256, 256
 _INTEGER_DTYPE = re.compile(r"[<>|=]?[iu][1248]")
 _MAX_HEADER_BYTES = 10_000
+_MAX_DIMENSIONS = 8
+_MAX_ARRAY_BYTES = 2**48  # More than a process can map; a smaller product overflows nowhere.
+_MAX_VOCAB_SIZE = 2**20  # Each token has a row in a model's tables.
+_MAX_UNPROVEN_IDENTIFIERS = 2**16
+_LARGEST_INT32 = 2**31 - 1
+_MANIFEST_KEYS = frozenset(("command", "seed", "sources", "counts", "files", "sha256"))
 _MAX_JSON_BYTES = 64 * 2**20
 _VALUES_PER_CHECK = 2**22
+
+_SHOWN = reprlib.Repr()
+_SHOWN.maxstring = _SHOWN.maxlong = _SHOWN.maxother = 80
 
 
 class DatasetError(ValueError):
@@ -153,31 +166,37 @@ class PuzzleDatasetMetadata:
     fields: Mapping[str, LabelField] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "seq_len", "num_puzzle_identifiers"):
-            _require_integer(name, getattr(self, name), 1, 2**31 - 1)
-        _require_integer("total_groups", self.total_groups, 0, 2**31 - 1)
+        _require_integer("vocab_size", self.vocab_size, 1, _MAX_VOCAB_SIZE)
+        for name in ("seq_len", "num_puzzle_identifiers"):
+            _require_integer(name, getattr(self, name), 1, _LARGEST_INT32)
+        _require_integer("total_groups", self.total_groups, 0, _LARGEST_INT32)
         _require_integer("pad_id", self.pad_id, 0, self.vocab_size - 1)
         _require_integer(
             "blank_identifier_id", self.blank_identifier_id, 0, self.num_puzzle_identifiers - 1
         )
         if self.ignore_label_id is not None:
-            _require_integer("ignore_label_id", self.ignore_label_id, -(2**31), 2**31 - 1)
+            _require_integer("ignore_label_id", self.ignore_label_id, -(2**31), _LARGEST_INT32)
         if self.total_puzzles is not None:
-            _require_integer("total_puzzles", self.total_puzzles, 0, 2**31 - 1)
+            _require_integer("total_puzzles", self.total_puzzles, 0, _LARGEST_INT32)
         mean = self.mean_puzzle_examples
         is_number = isinstance(mean, int | float | np.number) and not isinstance(mean, bool)
-        if not is_number or not 0 <= mean < math.inf:
-            raise DatasetError(f"mean_puzzle_examples is {mean!r}, expected a number of at least 0")
+        if not is_number or not 0 <= mean <= _LARGEST_INT32:
+            raise DatasetError(
+                f"mean_puzzle_examples is {_shown(mean)}, expected a number from 0 to"
+                f" {_LARGEST_INT32}"
+            )
         names = self.sets
         if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-            raise DatasetError(f"sets is {names!r}, expected a list of names")
+            raise DatasetError(f"sets is {_shown(names)}, expected a list of names")
         for name in names:
             _require_plain_name(name)
         if len(set(names)) != len(names):
-            raise DatasetError(f"sets is {list(names)!r}, expected every name once")
+            raise DatasetError(f"sets is {_shown(list(names))}, expected every name once")
         object.__setattr__(self, "sets", tuple(names))
         if self.format not in (None, LAZY_ARC):
-            raise DatasetError(f"format is {self.format!r}, expected {LAZY_ARC!r} or no such key")
+            raise DatasetError(
+                f"format is {_shown(self.format)}, expected {LAZY_ARC!r} or no such key"
+            )
         if self.format == LAZY_ARC:
             for name, expected in _LAZY_ARC_FACTS.items():
                 if getattr(self, name) != expected:
@@ -191,8 +210,8 @@ class PuzzleDatasetMetadata:
         for name, declared in self.fields.items():
             if not _LABEL_FIELD_NAME.fullmatch(name) or name in LAZY_ARC_FIELDS:
                 raise DatasetError(
-                    f"field name {name!r}, expected words of small letters and digits joined by"
-                    f" '_', and none of {', '.join(LAZY_ARC_FIELDS)}"
+                    f"field name {_shown(name)}, expected words of small letters and digits joined"
+                    f" by '_', and none of {', '.join(LAZY_ARC_FIELDS)}"
                 )
             key = f"fields.{name}"
             _require_integer(f"{key}.num_classes", declared.num_classes, 1, _MAX_CLASSES)
@@ -201,7 +220,9 @@ class PuzzleDatasetMetadata:
                 limit = self.vocab_size - 1
                 _require_integer(f"{key}.unknown_label", declared.unknown_label, 0, limit)
             if not isinstance(declared.derived, bool):
-                raise DatasetError(f"{key}.derived is {declared.derived!r}, expected true or false")
+                raise DatasetError(
+                    f"{key}.derived is {_shown(declared.derived)}, expected true or false"
+                )
             if self.format == LAZY_ARC:
                 expected = replace(ARC_PIXELS, derived=True)
                 if name != ARC_PIXELS_NAME or declared != expected:
@@ -362,7 +383,8 @@ def load_split(
     """Open all sets of a split, and check that they agree with `dataset.json` and the manifest.
 
     With `check_values` every token and label is read once, and, where DIR/manifest.json exists, the
-    sha256 of every file of the split is compared with it: then no flipped bit goes unseen.
+    sha256 of every file of the split, of the files of names and tasks beside it and of the manifest
+    itself is compared: then no flipped bit goes unseen.
 
     Args: fields: the further labels to open, by name (None: all). Of the others only the file's
         size, dtype and shape are checked.
@@ -384,6 +406,7 @@ def load_split(
         for name in metadata.sets
     }
     _check_totals(metadata, sets, split_dir / METADATA_NAME)
+    _check_identifiers_file(split_dir, metadata)
     if check_values:
         _check_manifest(split_dir, metadata, stored)
     return metadata, sets
@@ -512,11 +535,14 @@ def write_augmentations(directory: Path, augmentations: np.ndarray) -> None:
 def write_json(path: Path, value: Any, *, compact: bool = False) -> None:
     """Write a JSON file whose bytes depend on `value` alone (keys sorted), and fsync it.
 
+    Names of files that are no UTF-8 are written as JSON's escapes.
+
     Args: compact: without white space, for files that are large and not for reading.
     """
     layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, **layout)
-    _write_bytes(Path(path), (text + "\n").encode())
+    # In a string of JSON that is the escape of the same lone surrogate.
+    _write_bytes(Path(path), (text + "\n").encode("utf-8", "backslashreplace"))
 
 
 def write_manifest(
@@ -550,7 +576,7 @@ def write_manifest(
         "counts": dict(counts),
         "files": {name: digest for name, digest in files.items() if name != MANIFEST_NAME},
     }
-    write_json(directory / MANIFEST_NAME, manifest)
+    write_json(directory / MANIFEST_NAME, {**manifest, "sha256": _json_sha256(manifest)})
 
 
 @contextlib.contextmanager
@@ -576,7 +602,6 @@ def atomic_build(output_dir: Path) -> Iterator[Path]:
             _fsync_tree(temporary)
             _require_replaceable(output)
             _swap_into_place(temporary, output)
-            _fsync_directory(output.parent)
         finally:
             # Holds the half-built set after an error, the old set after an exchange, else nothing.
             shutil.rmtree(temporary, ignore_errors=True)
@@ -784,10 +809,17 @@ def _check_manifest(
     path = split_dir.parent / MANIFEST_NAME
     if not path.exists():
         return
-    listed = _parse_json_object(_read_small_file(path), path).get("files")
+    manifest = _parse_json_object(_read_small_file(path), path)
+    listed = manifest.get("files")
     if not isinstance(listed, dict):
         raise DatasetError(f"{path}: files is {type(listed).__name__}, expected an object")
-    for file in _split_files(split_dir, metadata, label_fields):
+    # Older ones have no hash of their own.
+    own = manifest.pop("sha256", None)
+    if not manifest.keys() <= _MANIFEST_KEYS or own not in (None, _json_sha256(manifest)):
+        raise DatasetError(f"{path}: is not what the build wrote; build the set again")
+    beside = [split_dir.parent / name for name in (IDENTIFIERS_NAME, TEST_PUZZLES_NAME)]
+    files = [file for file in beside if file.name in listed]
+    for file in [*files, *_split_files(split_dir, metadata, label_fields)]:
         expected = listed.get(file.relative_to(split_dir.parent).as_posix())
         if expected is None:
             raise DatasetError(f"{path}: does not list {file}")
@@ -795,20 +827,47 @@ def _check_manifest(
             raise DatasetError(f"{file}: its sha256 is not the one in {path}; build the set again")
 
 
+def _json_sha256(values: Mapping[str, Any]) -> str | None:
+    """sha256 (hex) of JSON values, however they are laid out; None if they are nested too deep."""
+    try:
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    except RecursionError:
+        return None
+
+
+def _check_identifiers_file(split_dir: Path, metadata: PuzzleDatasetMetadata) -> None:
+    """Require of many identifiers that the file of names, if there is one, is long enough for them:
+    each will have a row in a model's table.
+    """
+    if metadata.num_puzzle_identifiers <= _MAX_UNPROVEN_IDENTIFIERS:
+        return
+    names = split_dir.parent / IDENTIFIERS_NAME
+    try:
+        size = names.stat().st_size
+    except OSError:
+        return
+    # A list of n names is at least n times `"",` and one bracket.
+    if 3 * metadata.num_puzzle_identifiers + 1 > size:
+        raise DatasetError(
+            f"{split_dir / METADATA_NAME}: num_puzzle_identifiers is"
+            f" {metadata.num_puzzle_identifiers}, but {names} has only {size} bytes for their names"
+        )
+
+
 def _parse_label_fields(values: Any) -> dict[str, LabelField]:
     if not isinstance(values, dict):
-        raise DatasetError(f"fields is {values!r}, expected an object")
+        raise DatasetError(f"fields is {_shown(values)}, expected an object")
     known = sorted(field.name for field in fields(LabelField))
     parsed = {}
     for name, declared in values.items():
+        # Unless the name is one, it may hold anything, line breaks too.
+        key = f"fields.{name}" if _LABEL_FIELD_NAME.fullmatch(name) else f"field {_shown(name)}"
         if not isinstance(declared, dict) or "num_classes" not in declared:
-            raise DatasetError(
-                f"fields.{name} is {declared!r}, expected an object with num_classes"
-            )
+            raise DatasetError(f"{key} is {_shown(declared)}, expected an object with num_classes")
         unknown = sorted(declared.keys() - set(known))
         if unknown:
             raise DatasetError(
-                f"fields.{name} has the key {unknown[0]!r}; accepted: {', '.join(known)}"
+                f"{key} has the key {_shown(unknown[0])}; accepted: {', '.join(known)}"
             )
         parsed[name] = LabelField(**declared)
     return parsed
@@ -817,13 +876,18 @@ def _parse_label_fields(values: Any) -> dict[str, LabelField]:
 def _require_integer(name: str, value: Any, low: int, high: int) -> None:
     is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not is_integer or not low <= value <= high:
-        raise DatasetError(f"{name} is {value!r}, expected an integer from {low} to {high}")
+        raise DatasetError(f"{name} is {_shown(value)}, expected an integer from {low} to {high}")
+
+
+def _shown(value: Any) -> str:
+    """`repr`, cut: what a file holds may be long, or nested so deep that `repr` gives up."""
+    return _SHOWN.repr(value)
 
 
 def _require_plain_name(name: str) -> None:
     if not _PLAIN_NAME.fullmatch(name):
         raise DatasetError(
-            f"set name {name!r}, expected letters, digits, '_', '-' and '.', the first one"
+            f"set name {_shown(name)}, expected letters, digits, '_', '-' and '.', the first one"
             " neither '-' nor '.'"
         )
 
@@ -901,16 +965,23 @@ def _read_npy_header(file: Any, path: Path) -> tuple[np.dtype, tuple[int, ...], 
     if length > _MAX_HEADER_BYTES:
         raise DatasetError(f"{path}: .npy header of {length} bytes, at most {_MAX_HEADER_BYTES}")
     try:
-        header = ast.literal_eval(file.read(length).decode("latin1").strip())
+        with warnings.catch_warnings(action="ignore"):  # Of what damage makes of a literal.
+            header = ast.literal_eval(file.read(length).decode("latin1").strip())
         descr, shape = header["descr"], header["shape"]
         fortran_order = header["fortran_order"]
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
         raise DatasetError(f"{path}: its .npy header cannot be read; the file is damaged") from None
     if not isinstance(descr, str) or not _INTEGER_DTYPE.fullmatch(descr):
-        raise DatasetError(f"{path}: dtype {descr!r}, expected an integer type")
-    if not isinstance(shape, tuple) or not all(type(n) is int and n >= 0 for n in shape):
-        raise DatasetError(f"{path}: shape {shape!r} in its .npy header")
-    return np.dtype(descr), shape, bool(fortran_order)
+        found = _shown(descr) if isinstance(descr, str) else f"a {type(descr).__name__}"
+        raise DatasetError(f"{path}: dtype {found}, expected an integer type")
+    is_shape = isinstance(shape, tuple) and len(shape) <= _MAX_DIMENSIONS
+    if not is_shape or not all(type(n) is int and n >= 0 for n in shape):
+        raise DatasetError(f"{path}: the shape in its .npy header is none; the file is damaged")
+    dtype = np.dtype(descr)
+    # Where one side is 0 the file's size says nothing about the others.
+    if dtype.itemsize * math.prod(max(n, 1) for n in shape) > _MAX_ARRAY_BYTES:
+        raise DatasetError(f"{path}: the shape in its .npy header fits no file; it is damaged")
+    return dtype, shape, bool(fortran_order)
 
 
 def _read_small_file(path: Path) -> bytes:
@@ -1011,7 +1082,7 @@ def _clear_leftovers(output: Path) -> None:
     if replaced and not output.exists():
         os.rename(replaced.pop(), output)
     for path in replaced:
-        shutil.rmtree(path, ignore_errors=True)
+        os.rename(path, _sibling(output, "building"))
     for path in _leftovers(output, "building"):
         with contextlib.suppress(OSError), _locked(path):
             shutil.rmtree(path, ignore_errors=True)
@@ -1047,15 +1118,28 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _swap_into_place(built: Path, output: Path) -> None:
-    """Move `built` to `output`; an old folder there is afterwards at `built`, or gone."""
-    if not output.exists():
-        os.rename(built, output)
-    elif not exchange(built, output):
-        replaced = _sibling(output, "replaced")
-        os.rename(output, replaced)
-        os.rename(built, output)
+    """Move `built` to `output`, for good; an old folder there is afterwards at `built`.
+
+    After an error both are where they were.
+    """
+    with contextlib.ExitStack() as undo:
+        if not output.exists():
+            os.rename(built, output)
+            undo.callback(os.rename, output, built)
+        elif exchange(built, output):
+            undo.callback(exchange, built, output)
+        else:
+            replaced = _sibling(output, "replaced")
+            os.rename(output, replaced)
+            undo.callback(os.rename, replaced, output)
+            os.rename(built, output)
+            undo.callback(os.rename, output, built)
+            _fsync_directory(output.parent)
+            # Under a name that is never put back: a kill may leave half of it.
+            os.rename(replaced, built)
+            undo.callback(os.rename, built, replaced)
         _fsync_directory(output.parent)
-        shutil.rmtree(replaced, ignore_errors=True)
+        undo.pop_all()
 
 
 def exchange(first: Path, second: Path) -> bool:

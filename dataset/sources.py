@@ -133,7 +133,7 @@ def read_batches(path: Path, size: int, *, needs_rating: bool) -> Iterator[list[
     line = 0
     try:
         with _open_text(path) as file:
-            rows = csv.reader(file)
+            rows = csv.reader(_lines(file))
             header = next(rows, None)
             if header != CSV_COLUMNS:
                 found = "it is empty" if header is None else f"found {','.join(header)[:80]!r}"
@@ -162,6 +162,15 @@ def read_batches(path: Path, size: int, *, needs_rating: bool) -> Iterator[list[
         yield pending
     if not found_any:
         raise DatasetError(f"{path}: there is no puzzle below the header")
+
+
+def _lines(file: TextIO) -> Iterator[str]:
+    # The reader bounds a field only after it has a line, which of a small .gz may be any size.
+    longest = len(CSV_COLUMNS) * csv.field_size_limit()
+    while line := file.readline(longest):
+        if len(line) == longest:
+            raise csv.Error(f"a line of {longest} characters or more")
+        yield line
 
 
 def _open_text(path: Path) -> TextIO:

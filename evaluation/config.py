@@ -13,6 +13,7 @@ from models.config import (
     OutputField,
     PositiveFloat,
     Schema,
+    Seconds,
     StrictBool,
 )
 
@@ -57,6 +58,7 @@ class EvalConfig(Schema):
         evaluators: what is measured besides the usual figures.
         save_outputs: fields to write beside the result, see `evaluation.outputs`.
         num_threads: CPU threads of a rank.
+        rank_timeout: seconds that a rank waits for another one before the evaluation ends.
         output: the JSON file; None gives eval_step_N.json in the run's folder.
     """
 
@@ -73,6 +75,7 @@ class EvalConfig(Schema):
     device: Device = "auto"
     compile: Literal["auto"] | StrictBool = "auto"
     num_threads: Count | None = None
+    rank_timeout: Seconds = 600.0
     output: str | None = None
 
     @field_validator("checkpoint", mode="before")

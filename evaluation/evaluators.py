@@ -18,7 +18,13 @@ import numpy as np
 
 from dataset import maze
 from dataset.arc import BLANK_NAME
-from dataset.common import METADATA_NAME, DatasetError, load_metadata
+from dataset.common import (
+    IDENTIFIERS_NAME,
+    METADATA_NAME,
+    TEST_PUZZLES_NAME,
+    DatasetError,
+    load_metadata,
+)
 from dataset.sudoku import EMPTY_TOKEN, are_valid_solutions, grid_size
 from evaluation.arc import (
     PuzzleNames,
@@ -138,7 +144,7 @@ class ArcEvaluator:
         self._tasks: dict[str, list[TestPair]] = {}
         names = [BLANK_NAME] * dataset.metadata.num_puzzle_identifiers
         for split_dir, offset in zip(dataset.split_dirs, dataset.identifier_offsets, strict=True):
-            path = split_dir.parent / "test_puzzles.json"
+            path = split_dir.parent / TEST_PUZZLES_NAME
             for task, pairs in parse_tasks(read_json(path), path).items():
                 if self._tasks.setdefault(task, pairs) != pairs:
                     raise DatasetError(
@@ -147,7 +153,7 @@ class ArcEvaluator:
                     )
             of_folder = _read_identifiers(split_dir)
             names[offset : offset + len(of_folder)] = of_folder
-        self._names = PuzzleNames(names, dataset.split_dirs[0].parent / "identifiers.json")
+        self._names = PuzzleNames(names, dataset.split_dirs[0].parent / IDENTIFIERS_NAME)
         for arrays in dataset.sets.values():
             self._names.check(np.unique(arrays.puzzle_identifiers).tolist())
         self._keeps_votes = keeps_votes
@@ -272,7 +278,7 @@ class MazeEvaluator(_SharesEvaluator):
 
 
 def _read_identifiers(split_dir: Path) -> list[str]:
-    path = split_dir.parent / "identifiers.json"
+    path = split_dir.parent / IDENTIFIERS_NAME
     names, expected = parse_names(read_json(path), path), load_metadata(split_dir)
     if len(names) != expected.num_puzzle_identifiers:
         raise DatasetError(

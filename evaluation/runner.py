@@ -60,13 +60,15 @@ def evaluate(
     model.eval()
     try:
         with torch.no_grad():
-            for name, batch, count, _ in tqdm(
+            bar = tqdm(
                 batches,
                 disable=not show_progress,
                 unit="batch",
                 desc="evaluating",
                 dynamic_ncols=True,
-            ):
+            )
+            for number, (name, batch, count, _) in enumerate(bar, 1):
+                ranks.mark(f"batch {number} of the evaluation", long=True)
                 step = think(forward, model, ranks.on_device(batch.arrays()))
                 rows[name].append(torch.stack([step.rows[key] for key in names], dim=-1))
                 if save is not None:
@@ -110,5 +112,5 @@ def _gather(
     if not local:
         return {name: np.zeros(0, np.float32) for name in names}
     by_rank = ranks.concat(torch.stack(local).unsqueeze(0))  # [rank, batch, b, M]
-    values = by_rank.transpose(0, 1).reshape(-1, len(names))[:num_examples].float().cpu()
-    return dict(zip(names, values.numpy().T, strict=True))
+    values = by_rank.transpose(0, 1).reshape(-1, len(names))[:num_examples].float()
+    return dict(zip(names, ranks.to_host(values).numpy().T, strict=True))

@@ -35,6 +35,7 @@ Count = Annotated[int, Field(strict=True, ge=1)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0)]
 Probability = Annotated[float, Field(strict=True, ge=0.0, le=1.0)]
 PositiveFloat = Annotated[float, Field(strict=True, gt=0.0)]
+Seconds = Annotated[float, Field(strict=True, gt=0.0, le=86400.0)]
 NonNegativeFloat = Annotated[float, Field(strict=True, ge=0.0)]
 StrictBool = Annotated[bool, Field(strict=True)]
 

@@ -311,18 +311,15 @@ def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, 
 
 
 @pytest.fixture
-def start(
+def start_command(
     clean_environment: Mapping[str, str], tmp_path: Path
 ) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start python with arguments, in `tmp_path`; whatever still runs at the end is killed.
-
-    An entry point is given by its path below the project's root.
-    """
+    """Start a command with arguments, in `tmp_path`; whatever still runs at the end is killed."""
     started: list[subprocess.Popen[str]] = []
 
-    def begin(*arguments: str | Path, env: Mapping[str, str] | None = None) -> Any:
+    def begin(*command: str | Path, env: Mapping[str, str] | None = None) -> Any:
         process = subprocess.Popen(
-            [sys.executable, *(_located(argument) for argument in arguments)],
+            command,
             cwd=tmp_path,
             env={**clean_environment, **(env or {})},
             stdin=subprocess.DEVNULL,
@@ -339,6 +336,21 @@ def start(
         if process.poll() is None:
             os.killpg(process.pid, 9)
             process.communicate()
+
+
+@pytest.fixture
+def start(
+    start_command: Callable[..., subprocess.Popen[str]],
+) -> Callable[..., subprocess.Popen[str]]:
+    """Start python with arguments, as `start_command` does.
+
+    An entry point is given by its path below the project's root.
+    """
+
+    def begin(*arguments: str | Path, env: Mapping[str, str] | None = None) -> Any:
+        return start_command(sys.executable, *map(_located, arguments), env=env)
+
+    return begin
 
 
 @pytest.fixture

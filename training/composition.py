@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from models.config import Schema
 from training.config import SchemaT, is_setting, suggest, unknown_key, validate
 from training.errors import ConfigError, exit_code
+from training.launch import enter, launched, leave, say
 
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "config"
 
@@ -31,9 +32,13 @@ def run_entry_point(
     `--help` explains, `--cfg` prints the composed configuration. Exit codes are those of
     `training.errors`.
     """
+    enter()
     arguments = sys.argv[1:]
     options = [argument for argument in arguments if argument.startswith("-")]
     overrides = [argument for argument in arguments if not argument.startswith("-")]
+    if launched():
+        # Its sentences about a peer that has gone come with a stack of C++ frames; ours says who.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         if options and options[0] in ("-h", "--help"):
             sys.stdout.write(
@@ -48,29 +53,16 @@ def run_entry_point(
             )
         else:
             main(overrides)
-            _leave(0)
+            leave(0)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
-        _leave(130)
+        leave(130)
     except Exception as error:
         code = exit_code(error)
         if code is None:
             raise
-        message = " ".join(str(error).split("\n"))
-        if message:
-            sys.stderr.write(f"{Path(sys.argv[0]).name}: {message}\n")
-        _leave(code)
-
-
-def _leave(code: int) -> None:
-    """End the process. Among ranks at once: the threads of a process group can bring the
-    interpreter down while it clears up, and a run that succeeded would count as one that failed.
-    """
-    if "RANK" in os.environ:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
+        say(str(error))
+        leave(code)
 
 
 def load_config(schema: type[SchemaT], config_name: str, overrides: Sequence[str]) -> SchemaT:

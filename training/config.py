@@ -21,6 +21,7 @@ from models.config import (
     PositiveFloat,
     Probability,
     Schema,
+    Seconds,
     StrictBool,
 )
 from training.errors import ConfigError
@@ -108,6 +109,8 @@ class TrainConfig(Schema):
         load_checkpoint: start weights; `resume` looks in the run's folder and comes first.
         checkpoint_interval: optimizer steps between saves, with one more before each evaluation;
             keep_last and keep_best say how many stay.
+        rank_timeout: seconds that a rank waits for another one before the run ends; see
+            `training.watch`.
         log_interval: steps whose metrics are gathered on the device before they are written.
         diagnose_interval: optimizer steps between diagnoses; None: none.
         reduction: `exact` cuts every global batch into `CANONICAL_SHARDS` shards, whatever the
@@ -164,6 +167,7 @@ class TrainConfig(Schema):
     device: Device = "auto"
     compile: Literal["auto"] | StrictBool = "auto"
     num_threads: Count | None = None
+    rank_timeout: Seconds = 600.0
     log_interval: Count = 10
     diagnose_interval: Count | None = 100
     max_steps: Count | None = None
@@ -300,6 +304,7 @@ NEUTRAL_KEYS = frozenset(
         "device",
         "compile",
         "num_threads",
+        "rank_timeout",
         "log_interval",
         "diagnose_interval",
         "max_steps",

@@ -327,7 +327,7 @@ def _gather(ranks: Ranks, shards: Sequence[Measured], group_norms: Mapping[str, 
     )
     ends = np.cumsum([part.numel() for part in parts[0]])[:-1]
     # [shards, size] each.
-    values = iter(np.split(ranks.concat(flat).cpu().numpy(), ends, axis=1))
+    values = iter(np.split(ranks.to_host(ranks.concat(flat)).numpy(), ends, axis=1))
     reductions = {"logits_min": np.min, "logits_max": np.max}
     return _Seen(
         {name: reductions.get(name, np.sum)(next(values), axis=0) for name in first.sums},

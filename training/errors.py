@@ -8,6 +8,7 @@ EXIT_CONFIG = 2
 EXIT_DATA = 3
 EXIT_CHECKPOINT = 4
 EXIT_NON_FINITE = 5
+EXIT_RANK = 7
 EXIT_PREEMPTED = 75
 
 
@@ -23,6 +24,12 @@ class NonFiniteError(ArithmeticError):
     """A loss or gradient was not finite. No update was made from it and nothing is saved."""
 
 
+class RankError(RuntimeError):
+    """Another rank has died or does not answer; the message names it, where that is known, the
+    collective and the step.
+    """
+
+
 class Preempted(Exception):
     """A signal asked the run to stop; its state has been saved. Ranks that leave the telling to
     another have no message.
@@ -34,6 +41,7 @@ _EXIT_CODES = {
     DatasetError: EXIT_DATA,
     CheckpointError: EXIT_CHECKPOINT,
     NonFiniteError: EXIT_NON_FINITE,
+    RankError: EXIT_RANK,
     Preempted: EXIT_PREEMPTED,
 }
 

@@ -63,7 +63,7 @@ class MetricBlock:
         rows = len(self._host)
         if not rows:
             return []
-        sums = sum_in_order(self.ranks.concat(self._sums[:, :rows])).tolist()
+        sums = sum_in_order(self.ranks.to_host(self.ranks.concat(self._sums[:, :rows]))).tolist()
         same = self._same[:rows].tolist()
         records = []
         for host, step_sums, step_same in zip(self._host, sums, same, strict=True):

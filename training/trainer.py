@@ -164,7 +164,7 @@ class Trainer:
                 halting_head=model.halting_head,
                 ranks=ranks,
             )
-        self.verdicts = _Verdicts(ranks.device)
+        self.verdicts = _Verdicts(ranks)
         self.environment = environment(ranks, forward_dtype)
         self.stop_requested = False
         self._seed_further_rank()
@@ -215,6 +215,8 @@ class Trainer:
 
     def _train_step(self, batch: Batch) -> None:
         step = self.progress.step + 1
+        # The first one compiles.
+        self.ranks.mark(f"step {step}", long=step == self._started_at + 1)
         factor = lr_factor(
             step,
             warmup_steps=self.config.lr_warmup_steps,
@@ -354,6 +356,7 @@ class Trainer:
             self.model.eval()
             with self._averaged():
                 metrics = dict(self.evaluate(self.model, progress.step))
+            self.ranks.mark(f"after evaluating step {progress.step}")
             self.model.train()
             score = metrics.get(SCORE)
             if metrics:
@@ -374,6 +377,7 @@ class Trainer:
     def save(self, *, score: float | None = None, permanent: bool = False) -> None:
         """Write a checkpoint of everything, on rank 0, and drop the ones that need not stay."""
         self._heed(self.verdicts.rest())
+        self.ranks.mark(f"saving step {self.progress.step}", long=True)
         carry = gather_carry(self.carry, self.ranks)
         rng = gather_rng(self.ranks, same_on_all=self.exact)
         failure = self._write(carry, rng, score, permanent) if self.ranks.is_main else None
@@ -381,6 +385,7 @@ class Trainer:
         failure = self.ranks.broadcast_object(failure)
         if failure is not None:
             raise CheckpointError(failure)
+        self.ranks.mark(f"after saving step {self.progress.step}")
 
     def _write(
         self, carry: dict[str, Tensor], rng: dict[str, Tensor], score: float | None, permanent: bool
@@ -591,9 +596,10 @@ class _Verdicts:
     computed; every rank reads the same one at the same step. On a CPU it is read at once.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._lag = 2 if device.type == "cuda" else 0
-        self._held = torch.zeros((), dtype=torch.bool, device=device)
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._lag = 2 if ranks.device.type == "cuda" else 0
+        self._held = torch.zeros((), dtype=torch.bool, device=ranks.device)
         self._pending: deque[tuple[int, Tensor, Any]] = deque()
 
     def add(self, step: int, loss: Tensor, hold: Tensor, stop: Tensor) -> Tensor:
@@ -623,6 +629,7 @@ class _Verdicts:
     def _pop(self) -> _Verdict:
         step, values, event = self._pending.popleft()
         if event is not None:
-            event.synchronize()
+            with self._ranks.wait():
+                event.synchronize()
         loss, hold, stop = values.tolist()
         return _Verdict(step, loss, bool(hold), bool(stop))

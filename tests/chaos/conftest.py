@@ -137,6 +137,13 @@ def start_child(fork_server: ForkServer) -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture
+def torchrun(start: Callable[..., Any]) -> Callable[..., Any]:
+    """Start `scripts/launch.py`, which is torchrun, with arguments."""
+    environment = {"PYTHONPATH": os.pathsep.join((str(HERE.parents[1]), str(HERE)))}
+    return lambda *arguments: start("scripts/launch.py", *arguments, env=environment)
+
+
+@pytest.fixture
 def full_settings(tiny_settings: list[str], tasks_data: Path) -> list[str]:
     """Overrides of a tiny run in which everything that a checkpoint holds makes a difference.
 

@@ -19,7 +19,6 @@ from training.errors import Preempted
 from training.trainer import Trainer
 
 Train = Callable[[Sequence[str]], None]
-PRETRAIN = str(Path(__file__).resolve().parents[2] / "pretrain.py")
 
 
 @pytest.fixture
@@ -147,52 +146,4 @@ def test_a_process_that_is_signalled_saves_and_goes_on_in_the_same_bits(
     stop = f"max_steps={step + 4}"
     train([*tiny_settings, *LONG, stop])
     train([*tiny_settings, *LONG, stop, f"checkpoint_path={tmp_path / 'whole'}"])
-    assert files.digest() == files_of(tmp_path / "whole").digest()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("to", "number"),
-    [
-        ("launcher", signal.SIGTERM),
-        ("group", signal.SIGINT),  # What the terminal does.
-        ("one rank", signal.SIGTERM),
-    ],
-)
-def test_all_ranks_save_the_same_step_when_any_is_signalled(
-    start: Any, tiny_settings: list[str], files_of: Any, tmp_path: Path, to: str, number: int
-) -> None:
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", PRETRAIN]
-    process = start(*torchrun, *tiny_settings, *LONG)
-    wait_for_records(tmp_path / "run", 5, process)
-    if to == "launcher":
-        process.send_signal(number)
-    elif to == "group":
-        os.killpg(process.pid, number)
-    else:
-        workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        os.kill(int(workers[-1]), number)
-    _, err = process.communicate(timeout=60)
-    files = files_of(tmp_path / "run")
-    assert len(files.steps) == 1, err
-    (step,) = files.steps
-    assert f"asked to stop: saved at step {step}" in err
-    assert files.leftovers() == []
-    assert [record["step"] for record in files.train_records] == list(range(1, step + 1))
-    if to == "one rank":
-        assert "exitcode  : 75" in err
-
-    # The same command goes on from there.
-    process = start(*torchrun, *tiny_settings, *LONG, f"max_steps={step + 4}")
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
-    assert f"resumed exactly from {tmp_path / 'run' / f'step_{step}'}" in out
-    process = start(
-        *torchrun,
-        *tiny_settings,
-        *LONG,
-        f"max_steps={step + 4}",
-        f"checkpoint_path={tmp_path / 'whole'}",
-    )
-    process.communicate(timeout=60)
     assert files.digest() == files_of(tmp_path / "whole").digest()

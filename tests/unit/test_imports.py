@@ -46,10 +46,12 @@ WITHOUT_TORCH = (
     "training.config",
     "training.data",
     "training.errors",
+    "training.launch",
     "training.published",
     "training.run_dir",
     "training.tracking",
     "training.trained_model",
+    "training.watch",
 )
 
 

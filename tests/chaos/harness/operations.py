@@ -76,13 +76,17 @@ class FailAt:
 
     def __call__(self) -> None:
         """Arm this process."""
+        watch(self.root, self.before())
+
+    def before(self) -> Before:
+        """Return what to give to `watching`."""
 
         def strike(operation: Operation) -> None:
             if operation.tear is not None:
                 operation.tear()
             raise OSError(self.error, os.strerror(self.error), str(operation.path))
 
-        watch(self.root, _nth(self.number, strike, lasting=self.lasting))
+        return _nth(self.number, strike, lasting=self.lasting)
 
 
 @dataclass(frozen=True)

@@ -9,5 +9,8 @@ import evaluation.in_training
 import evaluation.runner
 import pretrain
 import training.trainer
+from harness import builds
 
 __all__ = ["coolname", "evaluate", "evaluation", "pretrain", "torch", "training"]
+
+builds.warm_up()

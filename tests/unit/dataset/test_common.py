@@ -1,6 +1,7 @@
 """The on-disk contract: what is written is read back, and nothing damaged is read in silence."""
 
 import dataclasses
+import errno
 import json
 import os
 import pickle
@@ -9,6 +10,7 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -179,6 +181,8 @@ def test_metadata_of_numpy_numbers_is_written() -> None:
         ({"total_puzzles": -1}, "total_puzzles is -1"),
         ({"mean_puzzle_examples": float("nan")}, "mean_puzzle_examples is nan"),
         ({"mean_puzzle_examples": False}, "mean_puzzle_examples is False"),
+        ({"mean_puzzle_examples": 10**400}, "mean_puzzle_examples is 1000"),
+        ({"vocab_size": 2**20 + 1}, "vocab_size is 1048577, expected an integer from 1 to 1048576"),
         ({"sets": "all"}, "sets is 'all', expected a list"),
         ({"sets": ["all", 1]}, "sets is"),
         ({"sets": ["all", "all"]}, "expected every name once"),
@@ -283,6 +287,16 @@ def nest_header(path: Path) -> None:
     path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text)
 
 
+def claim(shape: str) -> Callable[[Path], None]:
+    """Damage a header so that its shape reads like this."""
+
+    def damage(path: Path) -> None:
+        text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}}}".encode()
+        path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text)
+
+    return damage
+
+
 def make_directory(path: Path) -> None:
     path.unlink()
     path.mkdir()
@@ -304,6 +318,10 @@ def make_directory(path: Path) -> None:
         drop_last_row,
         claim_huge_shape,
         claim_negative_shape,
+        claim(f"(0, {2**62}, {2**62})"),
+        claim(f"({hex(16**4000)}, {hex(16**4000)})"),
+        claim(str((0,) * 65)),
+        claim("(0, '\\d')"),
         claim_huge_header,
         nest_header,
         make_directory,
@@ -458,6 +476,59 @@ def test_damaged_manifest_is_named(tmp_path: Path, content: str) -> None:
         load_split(split_dir)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest.update(seed=2),
+        lambda manifest: manifest["counts"].update(train=6),
+        lambda manifest: manifest.update(sha255=manifest.pop("sha256")),
+        lambda manifest: manifest.update(counts=[[]]),
+    ],
+)
+def test_manifest_vouches_for_itself(tmp_path: Path, change: Callable[[dict], None]) -> None:
+    split_dir, path = build(tmp_path, manifest=True), tmp_path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest))  # Laid out otherwise, it says the same.
+    load_split(split_dir)
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(DatasetError, match=r"manifest\.json: is not what the build wrote"):
+        load_split(split_dir)
+
+
+def test_manifest_without_a_hash_of_its_own_is_read(tmp_path: Path) -> None:
+    split_dir, path = build(tmp_path, manifest=True), tmp_path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["sha256"]
+    path.write_text(json.dumps(manifest))
+    load_split(split_dir)
+
+
+@pytest.mark.parametrize("name", ["identifiers.json", "test_puzzles.json"])
+def test_manifest_covers_the_files_beside_the_splits(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    write_json(path, ["<blank>", "a", "b"])
+    split_dir = build(tmp_path, manifest=True)
+    load_split(split_dir)
+    path.write_text('["<blank>", "a", "c"]')
+    with pytest.raises(DatasetError, match=f"{path}: its sha256 is not the one in"):
+        load_split(split_dir)
+    path.unlink()
+    with pytest.raises(DatasetError, match=f"{path}: No such file"):
+        load_split(split_dir)
+
+
+def test_more_identifiers_than_there_is_room_for_names_are_refused(tmp_path: Path) -> None:
+    split_dir = build(tmp_path)
+    names = tmp_path / "identifiers.json"
+    path = edit_metadata(split_dir, num_puzzle_identifiers=100_000)
+    names.write_text(json.dumps([""] * 100_000, separators=(",", ":")))
+    load_split(split_dir)
+    names.write_text(names.read_text()[1:])
+    with pytest.raises(DatasetError, match=f"{path}: .* is 100000, but .*json has only 300000 byt"):
+        load_split(split_dir)
+
+
 def test_manifest_lists_every_file_and_nothing_that_changes(tmp_path: Path) -> None:
     for name in ("one", "two"):
         build(tmp_path / name)
@@ -603,6 +674,34 @@ def test_everything_is_on_the_disk_before_the_swap_and_the_swap_after_it(
     before = {inode for _, inode in done[: swaps[0]]}
     assert {path.stat().st_ino for path in [output, *output.rglob("*")]} <= before
     assert ("sync", tmp_path.stat().st_ino) in done[swaps[-1] :]
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_swap_that_is_not_on_the_disk_is_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool
+) -> None:
+    output = tmp_path / "set"
+    build(output)
+    sync = common._fsync_directory
+
+    def refuse(path: Path) -> None:
+        if path == tmp_path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        sync(path)
+
+    monkeypatch.setattr(common, "_fsync_directory", refuse)
+    if not exchange:
+        monkeypatch.setattr(common, "exchange", lambda first, second: False)
+
+    def build_anew(place: Path) -> None:
+        with atomic_build(place) as temporary:
+            build(temporary, manifest=True)
+
+    for place in (output, tmp_path / "first"):
+        with pytest.raises(OSError, match="Input/output error"):
+            build_anew(place)
+    assert [path.name for path in output.iterdir()] == ["train"]
+    assert list(tmp_path.iterdir()) == [output]
 
 
 def test_builds_at_the_same_time_do_not_disturb_each_other(tmp_path: Path) -> None:

@@ -222,6 +222,7 @@ NEUTRAL = {
     "device": "device=cpu",
     "compile": "compile=false",
     "num_threads": "num_threads=1",
+    "rank_timeout": "rank_timeout=30",
     "log_interval": "log_interval=1",
     "diagnose_interval": "diagnose_interval=7",
     "max_steps": "max_steps=8",

@@ -1,0 +1,130 @@
+"""The builders, called on tiny sources of each kind; and builders with a protection taken out."""
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+KINDS = ("sudoku", "maze", "arc")
+
+_CSV = {
+    "sudoku": [
+        "a,.234341221434321,1234341221434321,3",
+        "b,12.434122143432.,1234341221434321,5",
+        "c,123434124321214.,1234341243212143,-1",
+    ],
+    "maze": ["a,S  # #  G,So #o# oG,5", "b, GS   # #, GS   # #,2", "c,S G   # #,SoG   # #,3"],
+}
+
+
+def write_sources(folder: Path) -> Path:
+    """Write sources for all kinds into a new folder, two puzzles or three tasks to train, and
+    return it.
+    """
+    for kind, (*train, test) in _CSV.items():
+        (folder / kind).mkdir(parents=True)
+        for split, rows in (("train", train), ("test", [test])):
+            text = "\n".join(["source,question,answer,rating", *rows, ""])
+            (folder / kind / f"{split}.csv").write_text(text)
+    for number, name in enumerate(("training/b", "training/a", "concept/d", "evaluation/c")):
+        path = folder / "arc" / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(arc_task(number)))
+    return folder
+
+
+def arc_task(number: int) -> dict[str, Any]:
+    """Return a task of two demonstrations and a test, another one for each number below 10."""
+    pairs = [
+        {"input": [[number, one], [one, 3], [4, 5]], "output": [[one, number]]} for one in (6, 7, 8)
+    ]
+    return {"train": pairs[:2], "test": pairs[2:]}
+
+
+def main_of(kind: str) -> Any:
+    """Return the `main` of the builder of this kind."""
+    return importlib.import_module(f"dataset.build_{kind}_dataset").main
+
+
+def flags(kind: str, sources: Path | str, output: Path | str, *more: str) -> list[str]:
+    """Return the command line that builds a set of this kind at `output`."""
+    arguments = {
+        "sudoku": [f"--source={sources}/{kind}", "--size=4", "--num-aug=2"],
+        "maze": [f"--source={sources}/{kind}", "--size=3", "--aug"],
+        "arc": ["--dataset-dirs", f"{sources}/{kind}", "--num-aug=0"],
+    }[kind]
+    return [*arguments, *more, f"--output-dir={output}"]
+
+
+def build(kind: str, sources: Path, output: Path, *more: str) -> None:
+    """`python dataset/build_KIND_dataset.py FLAGS`, exit code and all."""
+    sys.exit(main_of(kind)(flags(kind, sources, output, *more)))
+
+
+def warm_up() -> None:
+    """Build each kind once, so that what it imports and compiles late is there."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        sources = write_sources(Path(folder) / "sources")
+        for kind in KINDS:
+            assert main_of(kind)(flags(kind, sources, Path(folder) / kind)) == 0
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return every file below a folder by its relative path; empty where there is no folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+# Faults
+
+
+def no_waiting() -> None:
+    """Let fsync return at once: a kill cannot tell, and the disk would take most of the time."""
+    os.fsync = lambda descriptor: None
+
+
+def no_exchange() -> None:
+    """A file system that cannot swap two names."""
+    from dataset import common
+
+    common.exchange = lambda first, second: False
+
+
+# Mutants
+
+
+def in_place() -> None:
+    """data sets built in place"""
+    from dataset import build_sudoku_dataset
+
+    @contextlib.contextmanager
+    def build_there(output: Path) -> Iterator[Path]:
+        output.mkdir(parents=True, exist_ok=True)
+        yield output
+
+    build_sudoku_dataset.atomic_build = build_there
+
+
+def in_directory_order() -> None:
+    """ARC tasks taken in the order of the folder"""
+    from dataset import arc
+
+    vars(arc)["sorted"] = lambda values, **options: list(values)
+
+
+def by_hash() -> None:
+    """augmentations drawn by Python's hash of the name"""
+    from dataset import arc_augmentation
+
+    def hashed(name: bytes) -> SimpleNamespace:
+        digest = hash(name).to_bytes(8, "little", signed=True)
+        return SimpleNamespace(digest=lambda: digest)
+
+    vars(arc_augmentation)["hashlib"] = SimpleNamespace(sha256=hashed)

@@ -1,0 +1,369 @@
+"""Damage data sets at random, and open each as a run does, up to where it would load torch.
+
+    python -m harness.data_damage '{"seed": [0], "cases": 500, "folder": FOLDER, "mutant": null}'
+
+prints what became of the cases as JSON (`Account`). Its address space is bounded, so that nothing
+can be allocated that the files do not justify.
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import io
+import json
+import resource
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib import format as npy_format
+
+import pretrain
+from dataset.common import MANIFEST_NAME, METADATA_NAME, DatasetError
+from harness import builds
+from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
+from training.composition import load_config
+from training.config import TrainConfig
+
+Rng = np.random.Generator
+
+# Kind, flags of its builder, settings of the run that reads all that it holds.
+SETS = {
+    "sudoku": ("sudoku", [], []),
+    "maze with actions": ("maze", [], ["heads=action"]),
+    "lazy ARC": ("arc", ["--num-aug=3"], ["heads=pixel", "evaluators=[arc]"]),
+    "ARC with pixels": (
+        "arc",
+        ["--num-aug=3", "--materialize", "--pixels"],
+        ["heads=pixel", "evaluators=[arc]"],
+    ),
+}
+_SPARE_BYTES = 256 * 2**20
+
+
+@dataclass
+class Account:
+    """What became of the cases.
+
+    Attributes:
+        noticed: ended in a DatasetError that names a file of the set.
+        named: of these, how many named the damaged file itself.
+        untouched: the damage changed nothing that is read (a manifest that is gone, say).
+        valid: without a manifest, what was left is a valid data set, and was read to its end.
+        silent: with a manifest, accepted although a file had changed. wrong: any other end.
+        torch: whether torch was loaded.
+    """
+
+    noticed: int = 0
+    named: int = 0
+    untouched: int = 0
+    valid: int = 0
+    silent: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    torch: bool = False
+
+
+# Damage
+
+
+def flip(path: Path, rng: Rng) -> None:
+    """Flip one to three bits."""
+    content = bytearray(path.read_bytes())
+    for place in rng.integers(len(content), size=rng.integers(1, 4)):
+        content[place] ^= 1 << int(rng.integers(8))
+    path.write_bytes(content)
+
+
+def cut(path: Path, rng: Rng) -> None:
+    """Leave the beginning."""
+    path.write_bytes(path.read_bytes()[: rng.integers(path.stat().st_size)])
+
+
+def wipe(path: Path, rng: Rng) -> None:
+    """Put zeros from somewhere on, as a disk that lost a block."""
+    content = path.read_bytes()
+    begin = int(rng.integers(len(content)))
+    path.write_bytes(content[:begin] + bytes(len(content) - begin))
+
+
+def lose(path: Path, rng: Rng) -> None:
+    """Remove the file."""
+    path.unlink()
+
+
+def swap(path: Path, rng: Rng) -> None:
+    """Swap it with another file of the set."""
+    others = [other for other in _files(_root(path)) if other != path]
+    other = others[rng.integers(len(others))]
+    content = path.read_bytes()
+    path.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+
+
+def huge_shape(path: Path, rng: Rng) -> None:
+    """Let the header claim more than there is, or what no machine has."""
+    side = int(rng.choice([2**31 - 1, 2**40, 2**63 - 1]))
+    shapes = [(side,), (side, side), (0, side), (side, 0, side), (1,) * 65, (10**4000,) * 2]
+    _write_header(path, {"shape": shapes[rng.integers(len(shapes))]})
+
+
+def odd_header(path: Path, rng: Rng) -> None:
+    """Let the header say something else."""
+    entries = {
+        "descr": ["|O", "<f8", "|b1", "<U4", "<i16", [("a", "<i4")], 16**4000, None],
+        "shape": [-1, (-1,), (2.0,), None, "12", (True,), ()],
+    }
+    name = ("descr", "shape")[rng.integers(2)]
+    _write_header(path, {name: entries[name][rng.integers(len(entries[name]))]})
+
+
+def other_dtype(path: Path, rng: Rng) -> None:
+    """Store it as what is no integer."""
+    array = _load(path)
+    np.save(path, array.astype(("f4", "?", "S3", "c8")[rng.integers(4)]))
+
+
+def other_shape(path: Path, rng: Rng) -> None:
+    """Add an axis, or leave a row or a column out."""
+    array = _load(path)
+    changes = [lambda a: a[None], lambda a: a[..., None], lambda a: a[:-1], lambda a: a[..., 1:]]
+    np.save(path, changes[rng.integers(len(changes))](array))
+
+
+def wrong_value(path: Path, rng: Rng) -> None:
+    """Put a number that cannot be into one place."""
+    array = _load(path).astype(np.int64)
+    place = tuple(int(rng.integers(length)) for length in array.shape)
+    array[place] = rng.choice([-1, 10**6, 2**40, -(2**62)])
+    np.save(path, array)
+
+
+def wrong_offset(path: Path, rng: Rng) -> None:
+    """Let offsets not begin at 0, not ascend, or not end at the number of rows."""
+    offsets = _load(path)
+    place = (0, int(rng.integers(1, len(offsets))), len(offsets) - 1)[rng.integers(3)]
+    offsets[place] = offsets[place - 1] if place else 1
+    np.save(path, offsets)
+
+
+def wrong_fact(path: Path, rng: Rng) -> None:
+    """Put something wrong, or nothing, under a key of dataset.json."""
+    content = json.loads(path.read_bytes())
+    place = content
+    if content.get("fields") and rng.random() < 0.4:
+        place = next(iter(content["fields"].values()))
+    key = list(place)[rng.integers(len(place))]
+    values: list[Any] = [-1, 2**40, 10**400, 1e300, float("nan"), "x", "a\nb", None, [], {}, True]
+    values += [["all", "all"], ["../all"], ["other"], {"a\nb": 1}, [[[[]]]]]
+    if rng.random() < 0.15:
+        del place[key]
+    else:
+        place[key] = values[rng.integers(len(values))]
+    path.write_text(json.dumps(content))
+
+
+ANYWHERE = (flip, cut, wipe, lose, swap)
+IN_ARRAYS = (huge_shape, odd_header, other_dtype, other_shape, wrong_value)
+
+
+def damage(root: Path, rng: Rng) -> tuple[str, Path]:
+    """Do one thing to one file; returns what, and to which."""
+    files = _files(root)
+    path = files[rng.integers(len(files))]
+    kinds: list[Callable[[Path, Rng], None]] = [*ANYWHERE]
+    if path.suffix == ".npy":
+        kinds += IN_ARRAYS
+    if path.name.endswith("_indices.npy"):
+        kinds += [wrong_offset] * 3
+    if path.name == METADATA_NAME:
+        kinds += [wrong_fact] * 10
+    kind = kinds[rng.integers(len(kinds))]
+    kind(path, rng)
+    return kind.__name__, path
+
+
+def _files(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.is_file())
+
+
+def _root(path: Path) -> Path:
+    return next(folder for folder in path.parents if (folder / "train").is_dir())
+
+
+def _load(path: Path) -> np.ndarray:
+    return np.load(path, allow_pickle=False)
+
+
+def _write_header(path: Path, changes: Mapping[str, Any]) -> None:
+    array = _load(path)
+    entries = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape, **changes}
+    # repr of larger integers is refused.
+    text = "{" + ", ".join(f"{key!r}: {_literal(value)}" for key, value in entries.items()) + "}\n"
+    begin = npy_format.magic(2, 0) + len(text).to_bytes(4, "little")
+    path.write_bytes(begin + text.encode() + array.tobytes())
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "(" + "".join(f"{_literal(each)}, " for each in value) + ")"
+    return hex(value) if isinstance(value, int) and abs(value) > 2**64 else repr(value)
+
+
+# Opening
+
+
+class _Opened(Exception):  # noqa: N818
+    """Here the run would load torch."""
+
+    def __init__(self, train_set: PuzzleDataset, test_set: PuzzleDataset | None) -> None:
+        super().__init__()
+        self.sets = (train_set, test_set)
+
+
+def _stop(config: Any, train_set: Any, test_set: Any, *others: Any) -> None:
+    raise _Opened(train_set, test_set)
+
+
+def open_as_a_run(config: TrainConfig) -> _Opened:
+    """Call `pretrain.main` up to where it loads torch, with a configuration composed before."""
+    pretrain.load_config = lambda *arguments: config
+    pretrain.train = _stop
+    try:
+        pretrain.main([])
+    except _Opened as opened:
+        return opened
+    raise AssertionError("pretrain.main has not trained")
+
+
+def read_all(opened: _Opened) -> None:
+    """Read an iteration of training batches, and all test batches."""
+    train_set, test_set = opened.sets
+    for _ in TrainBatches(train_set, seed=0, global_batch_size=2, epochs_per_iter=1).iterate(0):
+        pass
+    if test_set is not None:
+        for _ in EvalBatches(test_set, global_batch_size=2):
+            pass
+
+
+# Cases
+
+
+class Target:
+    """A data set that is damaged and mended again and again."""
+
+    def __init__(self, folder: Path, name: str, *, has_manifest: bool) -> None:
+        kind, flags, settings = SETS[name]
+        self.name = name if has_manifest else f"{name}, no manifest"
+        self.root, self.kept = folder / self.name / "set", folder / self.name / "kept"
+        sources = builds.write_sources(folder / self.name / "sources")
+        assert builds.main_of(kind)(builds.flags(kind, sources, self.kept, *flags)) == 0
+        if not has_manifest:
+            (self.kept / MANIFEST_NAME).unlink()
+            if kind == "sudoku":  # As some published sets are stored.
+                for path in self.kept.glob("*/all__[il]*.npy"):
+                    np.save(path, _load(path).astype(np.int64))
+        self.config = load_config(
+            TrainConfig,
+            "cfg_pretrain",
+            [f"data_path='{self.root}'", "global_batch_size=2", "logger.name=jsonl", *settings],
+        )
+        shutil.copytree(self.kept, self.root)
+        self.whole = builds.contents(self.root)
+        read_all(open_as_a_run(self.config))
+
+    def mend(self) -> None:
+        """Put back what `damage` has changed."""
+        for name, content in self.whole.items():
+            path = self.root / name
+            if not path.is_file() or path.read_bytes() != content:
+                path.write_bytes(content)
+
+    def is_as_good(self) -> bool:
+        """Whether all that the manifest lists is as it was, and the manifest gone or the same."""
+        now, whole = builds.contents(self.root), dict(self.whole)
+        text, before = now.pop(MANIFEST_NAME, None), whole.pop(MANIFEST_NAME, None)
+        try:
+            is_same = text is None or (before and json.loads(text) == json.loads(before))
+        except ValueError:
+            return False
+        return bool(is_same) and now == whole
+
+    def try_once(self, rng: Rng, account: Account) -> None:
+        """One case."""
+        what, path = damage(self.root, rng)
+        case = f"{self.name}: {what} {path.relative_to(self.root)}"
+        try:
+            opened = open_as_a_run(self.config)
+        except DatasetError as error:
+            line = str(error)
+            if str(self.root) in line and "\n" not in line:
+                account.noticed += 1
+                account.named += str(path) in line
+            else:
+                account.wrong.append(f"{case}: {line}")
+        except BaseException as error:
+            account.wrong.append(f"{case}: {type(error).__name__}: {error}"[:300])
+        else:
+            self.judge(opened, case, account)
+        self.mend()
+
+    def judge(self, opened: _Opened, case: str, account: Account) -> None:
+        """Sort a case in that was not noticed."""
+        try:
+            read_all(opened)
+        except BaseException as error:
+            account.wrong.append(f"{case}: when read: {type(error).__name__}: {error}"[:300])
+            return
+        if self.is_as_good():
+            account.untouched += 1
+        elif MANIFEST_NAME in self.whole:
+            account.silent.append(case)
+        else:
+            account.valid += 1
+
+
+def main(order: dict[str, Any]) -> Account:
+    """Damage, `cases` times, one set after the other; see above."""
+    if order["mutant"] is not None:
+        globals()[order["mutant"]]()
+    folder, rng = Path(order["folder"]), np.random.default_rng(order["seed"])
+    with contextlib.redirect_stdout(io.StringIO()):
+        targets = [
+            Target(folder, name, has_manifest=has_manifest)
+            for name in SETS
+            for has_manifest in (True, False)
+        ]
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + _SPARE_BYTES, resource.RLIM_INFINITY))
+    account = Account()
+    for number in range(order["cases"]):
+        targets[number % len(targets)].try_once(rng, account)
+    account.torch = "torch" in sys.modules
+    return account
+
+
+# Faults and mutants
+
+
+def no_model() -> None:
+    """Refuse to build models."""
+    import models.registry
+
+    def refuse(*arguments: Any) -> None:
+        raise AssertionError("a model is built")
+
+    models.registry.build_model = refuse
+
+
+def hash_not_compared() -> None:
+    """hashes of data files not compared"""
+    common = importlib.import_module("dataset.common")
+    common._check_manifest = lambda *arguments: None
+
+
+if __name__ == "__main__":
+    print(json.dumps(dataclasses.asdict(main(json.loads(sys.argv[1])))))  # noqa: T201

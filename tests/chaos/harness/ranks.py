@@ -1,0 +1,75 @@
+"""Faults of one rank among several. Called in a child before its entry point."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class SleepAt:
+    """Sleep `seconds` before training step `step`, as a rank that is slow or hangs; everything but
+    the main thread goes on.
+    """
+
+    step: int
+    seconds: float
+
+    def __call__(self) -> None:
+        """Arm this process."""
+        from training.trainer import Trainer
+
+        train_step = Trainer._train_step
+
+        def late(trainer: Trainer, batch: Any) -> None:
+            if trainer.progress.step + 1 == self.step:
+                time.sleep(self.seconds)
+            train_step(trainer, batch)
+
+        Trainer._train_step = late
+
+
+@dataclass(frozen=True)
+class SlowSave:
+    """Write the first checkpoint for `seconds`."""
+
+    seconds: float
+
+    def __call__(self) -> None:
+        """Arm this process."""
+        from training import trainer
+
+        save_checkpoint, seconds = trainer.save_checkpoint, [self.seconds]
+
+        def slow(*arguments: Any) -> Any:
+            if seconds:
+                time.sleep(seconds.pop())
+            return save_checkpoint(*arguments)
+
+        trainer.save_checkpoint = slow
+
+
+@dataclass(frozen=True)
+class SlowEvaluation:
+    """Take `seconds` for each batch of the evaluations."""
+
+    seconds: float
+
+    def __call__(self) -> None:
+        """Arm this process."""
+        from evaluation import runner
+
+        think = runner.think
+
+        def slow(*arguments: Any) -> Any:
+            time.sleep(self.seconds)
+            return think(*arguments)
+
+        runner.think = slow
+
+
+def say_nothing_is_long() -> None:
+    """a rank that does not tell the others what takes long"""
+    from training.distributed import Ranks
+
+    mark = Ranks.mark
+    Ranks.mark = lambda ranks, place, *, long=False: mark(ranks, place)

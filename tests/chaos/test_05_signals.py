@@ -1,0 +1,120 @@
+"""Row 5: SIGTERM or SIGINT to one rank, to all of them or to their launcher: all save the same step
+and leave, nothing is lost, and a scheduler can tell.
+"""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.processes import ROOT, ForkServer, pretrain, until
+
+from training.errors import EXIT_PREEMPTED
+
+# What is promised, and the slack that a busy machine gets.
+SECONDS = 10.0
+SLACK = 3.0
+
+
+@pytest.fixture
+def long_settings(full_settings: list[str]) -> list[str]:
+    """Overrides of a run that does not end by itself soon, and writes a record at each step."""
+    return [*full_settings, "epochs=12000", "log_interval=1"]
+
+
+def wait_for_training(run_dir: Path, since: int = 0) -> None:
+    """Wait until the run has made steps after this one: from then on all ranks heed signals."""
+    metrics = run_dir / "metrics.jsonl"
+    until(
+        lambda: metrics.exists() and metrics.read_bytes().count(b'"train/lr"') > since + 2,
+        "it trains",
+    )
+
+
+def require_saved_once(files: Any, said: str) -> int:
+    """Require that a run which was asked to stop has saved where it stands; returns the step."""
+    step = files.steps[-1]
+    assert f"asked to stop: saved at step {step}" in said, said
+    assert files.train_records[-1]["step"] == step
+    assert files.leftovers() == []
+    return step
+
+
+@pytest.mark.row(5)
+def test_ranks_that_are_signalled_save_the_same_step(
+    fork_server: ForkServer,
+    start_child: object,
+    long_settings: list[str],
+    files_of: Any,
+    tmp_path: Path,
+    rng: np.random.Generator,
+    cases: Callable[..., int],
+    tally: Callable[..., None],
+) -> None:
+    files = files_of(tmp_path / "run")
+    wanted, signals, slowest, newest = cases(quick=6, long=100), 0, 0.0, 0
+    while signals < wanted:
+        children = fork_server.start_ranks(2, pretrain, *long_settings)
+        wait_for_training(tmp_path / "run", newest)
+        time.sleep(rng.uniform(0.0, 0.2))
+        number = (signal.SIGTERM, signal.SIGINT)[signals % 2]
+        asked = [[children[0]], [children[1]], children][signals // 2 % 3]
+        began = time.monotonic()
+        for child in asked:
+            child.signal(number)
+        codes = [child.wait() for child in children]
+        assert codes == [EXIT_PREEMPTED] * 2, [child.err for child in children]
+        slowest = max(slowest, time.monotonic() - began)
+        step = require_saved_once(files, children[0].err)
+        assert step > newest
+        signals, newest = signals + 1, step
+    assert slowest < SECONDS * SLACK
+    for name in ("run", "whole"):
+        end = [f"checkpoint_path={tmp_path / name}", f"max_steps={newest + 3}"]
+        for child in fork_server.start_ranks(2, pretrain, *long_settings, *end):
+            assert child.wait() == 0, child.err
+    assert files.digest() == files_of(tmp_path / "whole").digest()
+    tally(
+        f"{signals} signals to one or all ranks: the same step saved by all within "
+        f"{slowest:.1f} s, 0 steps lost, the same bits"
+    )
+
+
+@pytest.mark.row(5)
+@pytest.mark.parametrize(
+    ("to", "number"),
+    [
+        ("launcher", signal.SIGTERM),
+        ("group", signal.SIGINT),  # What the terminal does.
+        ("one rank", signal.SIGTERM),
+    ],
+)
+def test_the_launcher_passes_on_that_the_run_was_preempted(
+    torchrun: Callable[..., subprocess.Popen[str]],
+    long_settings: list[str],
+    files_of: Any,
+    tmp_path: Path,
+    tally: Callable[..., None],
+    to: str,
+    number: int,
+) -> None:
+    process = torchrun("--standalone", "--nproc-per-node=2", ROOT / "pretrain.py", *long_settings)
+    wait_for_training(tmp_path / "run")
+    began = time.monotonic()
+    if to == "launcher":
+        process.send_signal(number)
+    elif to == "group":
+        os.killpg(process.pid, number)
+    else:
+        workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(workers[-1]), number)
+    _, err = process.communicate(timeout=SECONDS * SLACK)
+    seconds = time.monotonic() - began
+    assert process.returncode == EXIT_PREEMPTED, err
+    require_saved_once(files_of(tmp_path / "run"), err)
+    tally(f"{signal.Signals(number).name} to the {to}: 75 after {seconds:.1f} s")

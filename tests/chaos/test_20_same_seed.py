@@ -1,0 +1,84 @@
+"""Row 20: the same seed gives the same bytes, whatever Python's hash seed is and in whatever order
+folders list their files.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import builds
+from harness.builds import contents
+from harness.processes import ROOT
+
+TRIES = 5
+ARC = "--num-aug=3"
+SETS = {
+    "sudoku": ["sudoku"],
+    "maze": ["maze"],
+    "arc": ["arc", ARC],
+    "arc-materialized": ["arc", ARC, "--materialize"],
+}
+
+Run = Callable[..., Path]
+
+
+@pytest.fixture
+def run(run_python: Callable[..., Any], tmp_path: Path, rng: np.random.Generator) -> Run:
+    """Build the sets and train in a process of its own, in the nth disorder; returns the folder."""
+    sources = builds.write_sources(tmp_path / "sources")
+
+    def start(number: int, sets: list[str], train: list[str], mutant: str | None = None) -> Path:
+        folder = tmp_path / f"{number}"
+        order = {
+            "seed": number,
+            "mutant": mutant,
+            "builds": [
+                [SETS[name][0], str(sources), str(folder / name), *SETS[name][1:]] for name in sets
+            ],
+            "train": [*train, f"checkpoint_path={folder / 'run'}"] if train else [],
+        }
+        finished = run_python(
+            "-m",
+            "harness.disorder",
+            json.dumps(order),
+            env={
+                "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests" / "chaos"))),
+                "PYTHONHASHSEED": str(rng.integers(2**32)),
+            },
+            timeout=120.0,
+        )
+        assert finished.code == 0, finished.err
+        return folder
+
+    return start
+
+
+@pytest.mark.row(20)
+def test_the_same_seed_gives_the_same_bytes(
+    run: Run, full_settings: list[str], files_of: Any, tally: Callable[..., None]
+) -> None:
+    folders = [run(number, list(SETS), [*full_settings, "max_steps=8"]) for number in range(TRIES)]
+    for name in SETS:
+        built = [contents(folder / name) for folder in folders]
+        assert len(built[0]) > 10
+        assert [files == built[0] for files in built] == [True] * TRIES, name
+    digests = [files_of(folder / "run").digest() for folder in folders]
+    assert digests[0]["step"] == 8
+    assert [digest == digests[0] for digest in digests] == [True] * TRIES
+    tally(f"{TRIES} builds of {len(SETS)} sets and {TRIES} runs of 8 steps", "1 digest of each")
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param(name, marks=pytest.mark.row(20, mutant=getattr(builds, name).__doc__))
+        for name in ("in_directory_order", "by_hash")
+    ],
+)
+def test_what_follows_the_machine_is_noticed(run: Run, mutant: str) -> None:
+    folders = [run(number, ["arc"], [], mutant) for number in range(2)]
+    assert contents(folders[0] / "arc") != contents(folders[1] / "arc")

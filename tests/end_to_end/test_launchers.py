@@ -1,0 +1,134 @@
+"""The launcher examples, as far as they can be tried without their schedulers."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from training.composition import load_config
+from training.config import TrainConfig
+from training.errors import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DATA, EXIT_NON_FINITE, EXIT_PREEMPTED
+
+ROOT = Path(__file__).resolve().parents[2]
+SLURM = ROOT / "scripts" / "launch_slurm.sh"
+STAND_INS = {
+    # One node; what runs is signalled through its number.
+    "srun": 'while [ "${1#--}" != "$1" ]; do shift; done\necho $$ > "$TASKS"\nexec "$@"',
+    "scontrol": 'case $1 in show) echo localhost ;; *) echo "$@" >> "$REQUESTS" ;; esac',
+}
+
+
+@pytest.fixture
+def job(tmp_path: Path, start_command: Callable[..., Any]) -> Callable[..., Any]:
+    """Start the SLURM script as job 7 on one node with two ranks."""
+    for name, body in STAND_INS.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "PYTHON": sys.executable,
+        "RANKS_PER_NODE": "2",
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "localhost",
+        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_SUBMIT_DIR": str(ROOT),
+        "TASKS": str(tmp_path / "tasks"),
+        "REQUESTS": str(tmp_path / "requests"),
+    }
+    return lambda *settings: start_command("bash", SLURM, *settings, env=environment)
+
+
+@pytest.mark.slow
+def test_a_slurm_job_that_is_preempted_goes_back_into_the_queue_and_resumes(
+    job: Callable[..., Any], tiny_settings: list[str], files_of: Any, tmp_path: Path
+) -> None:
+    settings = [*tiny_settings, "log_interval=1", "epochs=4000"]
+    process = job(*settings)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not metrics.exists() or metrics.read_bytes().count(b"\n") < 5:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(int((tmp_path / "tasks").read_text()), signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == EXIT_PREEMPTED, (out, err)
+    assert (tmp_path / "requests").read_text() == "requeue 7\n"
+    (step,) = files_of(tmp_path / "run").steps
+
+    process = job(*settings, f"max_steps={step + 3}")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, (out, err)
+    assert f"resumed exactly from {tmp_path / 'run' / f'step_{step}'}" in out
+    assert (tmp_path / "requests").read_text() == "requeue 7\n"
+
+
+def test_a_slurm_job_with_a_mistake_is_not_started_again(
+    job: Callable[..., Any], tmp_path: Path
+) -> None:
+    process = job("hiden_size=3")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == EXIT_CONFIG, err
+    assert "unknown setting hiden_size=3" in err
+    assert not (tmp_path / "requests").exists()
+
+
+def test_the_slurm_script_is_sound_and_asks_for_what_it_needs() -> None:
+    subprocess.run(["bash", "-n", SLURM], check=True)
+    asked = dict(re.findall(r"^#SBATCH --([a-z-]+)=?(.*)$", SLURM.read_text(), re.MULTILINE))
+    assert asked["ntasks-per-node"] == "1"
+    assert "requeue" in asked
+    assert asked["open-mode"] == "append"
+    name, _, seconds = asked["signal"].partition("@")
+    assert name == "TERM"
+    (patience,) = re.findall(r"SHUTDOWN_TIMEOUT=(\d+)", SLURM.read_text())
+    assert int(patience) < int(seconds)
+
+
+def test_the_kubernetes_job_fits_its_runtime_and_the_exit_codes() -> None:
+    text = (ROOT / "scripts" / "kubernetes_trainjob.yaml").read_text()
+    runtime, job = yaml.safe_load_all(text)
+    assert {runtime["apiVersion"], job["apiVersion"]} == {"trainer.kubeflow.org/v1alpha1"}
+    assert job["kind"] == "TrainJob"
+    assert job["spec"]["runtimeRef"] == {
+        "apiGroup": "trainer.kubeflow.org",
+        "kind": runtime["kind"],
+        "name": runtime["metadata"]["name"],
+    }
+
+    (nodes,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    pod = nodes["template"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["restartPolicy"] == "Never"
+    assert {m["name"] for m in container["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
+    environment = {variable["name"]: variable["value"] for variable in container["env"]}
+    patience = int(environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"])
+    assert patience < pod["terminationGracePeriodSeconds"]
+
+    actions: dict[str, set[int]] = {}
+    for rule in nodes["template"]["spec"]["podFailurePolicy"]["rules"]:
+        codes = rule.get("onExitCodes")
+        if codes is not None:
+            assert (codes["containerName"], codes["operator"]) == (container["name"], "In")
+            actions.setdefault(rule["action"], set()).update(codes["values"])
+    assert actions == {
+        "Ignore": {EXIT_PREEMPTED},
+        "FailJob": {EXIT_CONFIG, EXIT_DATA, EXIT_CHECKPOINT, EXIT_NON_FINITE},
+    }
+
+    command = job["spec"]["trainer"]["command"]
+    script = command.index("pretrain.py")
+    assert (ROOT / command[1]).is_file()
+    config = load_config(TrainConfig, "cfg_pretrain", command[script + 1 :])
+    assert config.run_name is not None
+    folders = [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert any(Path(str(config.checkpoint_path)).is_relative_to(folder) for folder in folders)

@@ -1,0 +1,82 @@
+"""What a launcher tells a process, and how a process that is one of several leaves. Imports no
+torch.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from training.errors import EXIT_RANK
+
+# Where `scripts/launch.py` wants to find the exit codes of its ranks: torchrun drops them.
+EXIT_CODES_FOLDER = "RANK_EXIT_CODES_FOLDER"
+
+
+def launched() -> bool:
+    """Whether a launcher made this process one of several (or the only one of them)."""
+    return "RANK" in os.environ
+
+
+def env_rank() -> int:
+    """Return this process's rank as the launcher set it."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def env_local_rank() -> int:
+    """Return this process's number on its machine."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def env_world_size() -> int:
+    """Return the number of ranks as the launcher set it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def say(message: str) -> None:
+    """Tell people in one line on standard error what went wrong; nothing if there is no message."""
+    line = " ".join(message.split("\n"))
+    if line:
+        sys.stderr.write(f"{Path(sys.argv[0]).name}: {line}\n")
+
+
+def enter() -> None:
+    """Note that this rank begins, for whoever wants its exit code."""
+    if folder := os.environ.get(EXIT_CODES_FOLDER):
+        path = _exit_code_file(Path(folder))
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+
+
+def leave(code: int) -> NoReturn:
+    """End the process. Among ranks at once: the threads of a process group can bring the
+    interpreter down while it clears up, and a run that succeeded would count as one that failed.
+    """
+    if not launched():
+        sys.exit(code)
+    if folder := os.environ.get(EXIT_CODES_FOLDER):
+        _exit_code_file(Path(folder)).write_text(str(code))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def common_exit_code(folder: Path) -> int | None:
+    """Return the exit code with which the ranks of this machine left at their last attempt; None
+    when they left with several, or without.
+
+    Ranks that were killed do not count, nor do those that left because another was gone: torchrun
+    ends the others when one has left. A single EXIT_PREEMPTED tells that all have saved.
+
+    Args:
+        folder: what the ranks were given as EXIT_CODES_FOLDER.
+    """
+    attempts = sorted(folder.iterdir(), key=lambda attempt: int(attempt.name))
+    said = {path.read_text() for path in attempts[-1].iterdir()} if attempts else set()
+    codes = {int(code) for code in said if code}
+    causes = codes - {EXIT_RANK} or codes
+    return causes.pop() if len(causes) == 1 else None
+
+
+def _exit_code_file(folder: Path) -> Path:
+    return folder / os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") / f"rank_{env_rank()}"
