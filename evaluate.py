@@ -38,6 +38,11 @@ def main(overrides: list[str]) -> None:
     trained = find_trained_model(Path(config.checkpoint), warn)
     batch_size = global_batch_size(config, trained, env_world_size())
     dataset = open_dataset(config, trained)
+    if config.global_batch_size is None:
+        # The recorded one, which may be of any size; rows beyond the data would be padding.
+        most = max((arrays.num_examples for arrays in dataset.sets.values()), default=1)
+        world_size = env_world_size()
+        batch_size = min(batch_size, -(-max(1, most) // world_size) * world_size)
     source = str(dataset.split_dirs[0])
     trained.require_fit(facts_of(dataset), source)
     asked = config.evaluators

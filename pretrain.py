@@ -5,6 +5,7 @@ The configuration, the data and the run's folder are checked before torch is loa
 mistake answers at once.
 """
 
+import contextlib
 import faulthandler
 import sys
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
+from dataset.common import DatasetError
 from evaluation.evaluators import Evaluator, build_evaluators
 from models.config import EvaluatorName
 from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
@@ -29,6 +31,7 @@ from training.run_dir import (
     set_aside_newer,
     with_names,
 )
+from training.run_lock import run_lock
 from training.tracking import open_tracker, warn
 from training.trained_model import find_start_weights
 
@@ -50,17 +53,19 @@ def main(overrides: list[str]) -> None:
             arc_vote_across_evaluations=config.arc_vote_across_evaluations,
         )
     fingerprint = train_set.fingerprint()
-    checkpoint = None
-    if config.checkpoint_path or config.run_name:
-        # Otherwise the run gets a new random name, and with it an empty folder.
-        config = with_names(config)
-        run_dir = Path(str(config.checkpoint_path))
-        prepare_run_dir(run_dir)
-        checkpoint = find_checkpoint(config, run_dir, facts_of(train_set), fingerprint, warn)
-    start_weights = None
-    if checkpoint is None and config.load_checkpoint is not None:
-        start_weights = find_start_weights(Path(config.load_checkpoint), warn)
-    train(config, train_set, test_set, evaluators, fingerprint, checkpoint, start_weights)
+    checkpoint = start_weights = None
+    with contextlib.ExitStack() as held:
+        if env_rank() == 0:
+            # The others learn from it where the run goes on: they might see another state of a
+            # network file system.
+            config = with_names(config)
+            run_dir = Path(str(config.checkpoint_path))
+            prepare_run_dir(run_dir)
+            held.enter_context(run_lock(run_dir))
+            checkpoint = find_checkpoint(config, run_dir, facts_of(train_set), fingerprint, warn)
+            if checkpoint is None and config.load_checkpoint is not None:
+                start_weights = find_start_weights(Path(config.load_checkpoint), warn)
+        train(config, train_set, test_set, evaluators, fingerprint, checkpoint, start_weights)
 
 
 def train(
@@ -72,16 +77,19 @@ def train(
     checkpoint: Checkpoint | None,
     start_weights: Path | None,
 ) -> None:
-    """Load torch, wire the parts together and fit."""
+    """Load torch, wire the parts together and fit.
+
+    Names, checkpoint and start weights are those of rank 0; the others take them over from it.
+    """
     import torch
 
     from evaluation.in_training import InTrainingEvaluation
     from evaluation.outputs import OutputError
     from models.attention import require_backend
     from models.registry import build_model
-    from training.device import prepare_host, resolve_device, resolve_dtype
+    from training.device import prepare_host, require_room, resolve_device, resolve_dtype
     from training.distributed import Ranks
-    from training.state import read_shapes, require_fit
+    from training.state import read_shapes, require_fit, take_over
     from training.trainer import Trainer
     from training.weights import load_start_weights
 
@@ -94,10 +102,10 @@ def train(
         except ValueError as error:
             raise ConfigError(str(error)) from None
         say = print_line if ranks.is_main else lambda line: None
-        config = ranks.broadcast_object(with_names(config))
+        config, start_weights = ranks.broadcast_object((config, start_weights))
+        checkpoint = take_over(checkpoint, ranks)
+        require_same_data(fingerprint, ranks)
         run_dir = Path(str(config.checkpoint_path))
-        if ranks.is_main:
-            prepare_run_dir(run_dir)
 
         facts = facts_of(train_set)
         batches = TrainBatches(
@@ -108,6 +116,8 @@ def train(
             rank=ranks.rank,
             world_size=ranks.world_size,
         )
+        with torch.device("meta"):
+            require_room(build_model(arch, facts), f"{config.train_paths[0]} with {arch.name}")
         torch.manual_seed(config.seed)
         model = build_model(arch, facts).to(ranks.device)
         model.prepare(batches.local_batch_size // config.num_shards(ranks.world_size))
@@ -159,6 +169,14 @@ def train(
                 trainer.fit()
             except OutputError as error:
                 raise ConfigError(f"an evaluation's files cannot be written: {error}") from None
+
+
+def require_same_data(fingerprint: str, ranks: "Ranks") -> None:
+    """Raise DatasetError, on all ranks, unless all of them have the same training data."""
+    seen = ranks.gather_objects(fingerprint)
+    others = [str(rank) for rank, one in enumerate(seen) if one != seen[0]]
+    if others:
+        raise DatasetError(f"the training data of rank {', '.join(others)} are not those of rank 0")
 
 
 def eval_batches(config: TrainConfig, test_set: PuzzleDataset, ranks: "Ranks") -> EvalBatches:

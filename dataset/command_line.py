@@ -2,7 +2,6 @@
 
 import argparse
 import difflib
-import errno
 import re
 import shutil
 import sys
@@ -12,8 +11,8 @@ from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-from dataset.common import DatasetError
-from dataset.sources import NoPuzzleError
+from dataset.common import DatasetError, shown
+from dataset.sources import REFUSALS, NoPuzzleError
 
 EXIT_CONFIGURATION, EXIT_DATA, EXIT_INTERRUPTED = 2, 3, 130
 
@@ -99,8 +98,8 @@ def run(build: Callable[[], str], output_dir: Path, remedy: str) -> int:
     except MemoryError as error:
         return _fail(EXIT_DATA, f"{error}; {remedy}")
     except OSError as error:
-        refused = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
-        return _fail(EXIT_CONFIGURATION if refused else EXIT_DATA, f"{output_dir}: {error}")
+        code = EXIT_CONFIGURATION if error.errno in REFUSALS else EXIT_DATA
+        return _fail(code, f"{output_dir}: {error}")
     except KeyboardInterrupt:
         return _fail(EXIT_INTERRUPTED, f"interrupted; {output_dir} is as it was")
     sys.stdout.write(summary + "\n")
@@ -108,5 +107,5 @@ def run(build: Callable[[], str], output_dir: Path, remedy: str) -> int:
 
 
 def _fail(code: int, reason: object) -> int:
-    sys.stderr.write(f"error: {reason}\n")
+    sys.stderr.write(f"error: {shown(reason, 10_000)}\n")
     return code

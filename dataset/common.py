@@ -31,15 +31,16 @@ import ctypes
 import errno
 import fcntl
 import hashlib
+import io
 import json
 import math
 import os
 import re
-import reprlib
 import secrets
 import shutil
+import stat
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -91,9 +92,6 @@ _LARGEST_INT32 = 2**31 - 1
 _MANIFEST_KEYS = frozenset(("command", "seed", "sources", "counts", "files", "sha256"))
 _MAX_JSON_BYTES = 64 * 2**20
 _VALUES_PER_CHECK = 2**22
-
-_SHOWN = reprlib.Repr()
-_SHOWN.maxstring = _SHOWN.maxlong = _SHOWN.maxother = 80
 
 
 class DatasetError(ValueError):
@@ -182,20 +180,20 @@ class PuzzleDatasetMetadata:
         is_number = isinstance(mean, int | float | np.number) and not isinstance(mean, bool)
         if not is_number or not 0 <= mean <= _LARGEST_INT32:
             raise DatasetError(
-                f"mean_puzzle_examples is {_shown(mean)}, expected a number from 0 to"
+                f"mean_puzzle_examples is {_quoted(mean)}, expected a number from 0 to"
                 f" {_LARGEST_INT32}"
             )
         names = self.sets
         if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-            raise DatasetError(f"sets is {_shown(names)}, expected a list of names")
+            raise DatasetError(f"sets is {_quoted(names)}, expected a list of names")
         for name in names:
             _require_plain_name(name)
         if len(set(names)) != len(names):
-            raise DatasetError(f"sets is {_shown(list(names))}, expected every name once")
+            raise DatasetError(f"sets is {_quoted(list(names))}, expected every name once")
         object.__setattr__(self, "sets", tuple(names))
         if self.format not in (None, LAZY_ARC):
             raise DatasetError(
-                f"format is {_shown(self.format)}, expected {LAZY_ARC!r} or no such key"
+                f"format is {_quoted(self.format)}, expected {LAZY_ARC!r} or no such key"
             )
         if self.format == LAZY_ARC:
             for name, expected in _LAZY_ARC_FACTS.items():
@@ -210,7 +208,7 @@ class PuzzleDatasetMetadata:
         for name, declared in self.fields.items():
             if not _LABEL_FIELD_NAME.fullmatch(name) or name in LAZY_ARC_FIELDS:
                 raise DatasetError(
-                    f"field name {_shown(name)}, expected words of small letters and digits joined"
+                    f"field name {_quoted(name)}, expected words of small letters and digits joined"
                     f" by '_', and none of {', '.join(LAZY_ARC_FIELDS)}"
                 )
             key = f"fields.{name}"
@@ -221,7 +219,7 @@ class PuzzleDatasetMetadata:
                 _require_integer(f"{key}.unknown_label", declared.unknown_label, 0, limit)
             if not isinstance(declared.derived, bool):
                 raise DatasetError(
-                    f"{key}.derived is {_shown(declared.derived)}, expected true or false"
+                    f"{key}.derived is {_quoted(declared.derived)}, expected true or false"
                 )
             if self.format == LAZY_ARC:
                 expected = replace(ARC_PIXELS, derived=True)
@@ -430,7 +428,7 @@ def fingerprint(split_dir: Path) -> str:
 def file_sha256(path: Path) -> str:
     """sha256 (hex) of a file's content. Raises: DatasetError: the file cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise DatasetError(f"{path}: {_reason(error)}") from None
@@ -856,18 +854,18 @@ def _check_identifiers_file(split_dir: Path, metadata: PuzzleDatasetMetadata) ->
 
 def _parse_label_fields(values: Any) -> dict[str, LabelField]:
     if not isinstance(values, dict):
-        raise DatasetError(f"fields is {_shown(values)}, expected an object")
+        raise DatasetError(f"fields is {_quoted(values)}, expected an object")
     known = sorted(field.name for field in fields(LabelField))
     parsed = {}
     for name, declared in values.items():
         # Unless the name is one, it may hold anything, line breaks too.
-        key = f"fields.{name}" if _LABEL_FIELD_NAME.fullmatch(name) else f"field {_shown(name)}"
+        key = f"fields.{name}" if _LABEL_FIELD_NAME.fullmatch(name) else f"field {_quoted(name)}"
         if not isinstance(declared, dict) or "num_classes" not in declared:
-            raise DatasetError(f"{key} is {_shown(declared)}, expected an object with num_classes")
+            raise DatasetError(f"{key} is {_quoted(declared)}, expected an object with num_classes")
         unknown = sorted(declared.keys() - set(known))
         if unknown:
             raise DatasetError(
-                f"{key} has the key {_shown(unknown[0])}; accepted: {', '.join(known)}"
+                f"{key} has the key {_quoted(unknown[0])}; accepted: {', '.join(known)}"
             )
         parsed[name] = LabelField(**declared)
     return parsed
@@ -876,18 +874,13 @@ def _parse_label_fields(values: Any) -> dict[str, LabelField]:
 def _require_integer(name: str, value: Any, low: int, high: int) -> None:
     is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not is_integer or not low <= value <= high:
-        raise DatasetError(f"{name} is {_shown(value)}, expected an integer from {low} to {high}")
-
-
-def _shown(value: Any) -> str:
-    """`repr`, cut: what a file holds may be long, or nested so deep that `repr` gives up."""
-    return _SHOWN.repr(value)
+        raise DatasetError(f"{name} is {_quoted(value)}, expected an integer from {low} to {high}")
 
 
 def _require_plain_name(name: str) -> None:
     if not _PLAIN_NAME.fullmatch(name):
         raise DatasetError(
-            f"set name {_shown(name)}, expected letters, digits, '_', '-' and '.', the first one"
+            f"set name {_quoted(name)}, expected letters, digits, '_', '-' and '.', the first one"
             " neither '-' nor '.'"
         )
 
@@ -940,7 +933,7 @@ def _split_files(
 def _map_array(path: Path) -> np.ndarray:
     """Map an integer `.npy` file read-only; the size check keeps a cut file from being a SIGBUS."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             dtype, shape, fortran_order = _read_npy_header(file, path)
             offset, size = file.tell(), os.fstat(file.fileno()).st_size
             expected = offset + dtype.itemsize * math.prod(shape)
@@ -972,7 +965,7 @@ def _read_npy_header(file: Any, path: Path) -> tuple[np.dtype, tuple[int, ...], 
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
         raise DatasetError(f"{path}: its .npy header cannot be read; the file is damaged") from None
     if not isinstance(descr, str) or not _INTEGER_DTYPE.fullmatch(descr):
-        found = _shown(descr) if isinstance(descr, str) else f"a {type(descr).__name__}"
+        found = _quoted(descr) if isinstance(descr, str) else f"a {type(descr).__name__}"
         raise DatasetError(f"{path}: dtype {found}, expected an integer type")
     is_shape = isinstance(shape, tuple) and len(shape) <= _MAX_DIMENSIONS
     if not is_shape or not all(type(n) is int and n >= 0 for n in shape):
@@ -986,12 +979,33 @@ def _read_npy_header(file: Any, path: Path) -> tuple[np.dtype, tuple[int, ...], 
 
 def _read_small_file(path: Path) -> bytes:
     try:
-        with open(path, "rb") as file:
-            content = file.read(_MAX_JSON_BYTES + 1)
+        return read_bounded(path, _MAX_JSON_BYTES)
     except OSError as error:
         raise DatasetError(f"{path}: {_reason(error)}") from None
-    if len(content) > _MAX_JSON_BYTES:
-        raise DatasetError(f"{path}: more than {_MAX_JSON_BYTES} bytes")
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open a file for reading; a device or a pipe, which may have no end, is none.
+
+    Raises: OSError: there is none, or it cannot be read.
+    """
+    # A pipe that nobody writes to would not open otherwise.
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return file
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """Read a file of at most `limit` bytes.
+
+    Raises: OSError: there is none, it cannot be read, or it is larger.
+    """
+    with open_regular(path) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit} bytes", str(path))
     return content
 
 
@@ -1036,7 +1050,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        # Never through a link that somebody left there.
+        temporary.unlink(missing_ok=True)
+        with open(temporary, "xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -1155,6 +1171,26 @@ def exchange(first: Path, second: Path) -> bool:
     if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
         return False
     raise OSError(code, os.strerror(code), str(second))
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """Write a value on one line of at most `limit` characters."""
+    text = _text(value, str)
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: limit + 1])
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def _quoted(value: object) -> str:
+    return shown(_text(value, repr))
+
+
+def _text(value: object, write: Callable[[object], str]) -> str:
+    try:
+        return write(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    except RecursionError:
+        return "something nested very deep"
 
 
 def _reason(error: OSError) -> str:

@@ -5,6 +5,7 @@ grids, one character per cell, row by row, in which spaces count.
 """
 
 import csv
+import errno
 import gzip
 import logging
 import re
@@ -21,7 +22,11 @@ from dataset.common import DatasetError
 
 CSV_COLUMNS = ["source", "question", "answer", "rating"]
 
+# A folder that may not be written is the user's to change: a mistake, not a fault of the data.
+REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS)
+
 _ROWS_PER_BATCH = 16_384
+_MAX_LINE = 2**18
 
 
 class NoPuzzleError(ValueError):
@@ -79,7 +84,8 @@ def folder_paths(folder: Path) -> dict[str, Path]:
 def hub_paths(repository: str) -> dict[str, Path]:
     """Download train.csv and test.csv of a data set, or find them in the cache of earlier times.
 
-    Raises: DatasetError: huggingface_hub is not installed, or the files cannot be had.
+    Raises: DatasetError: huggingface_hub is not installed, or the files cannot be had. OSError:
+        the cache cannot be written.
     """
     elsewhere = "or use --source generate, or --source FOLDER with train.csv and test.csv"
     try:
@@ -95,6 +101,9 @@ def hub_paths(repository: str) -> dict[str, Path]:
         try:
             path = hf_hub_download(repository, f"{split}.csv", repo_type="dataset")
         except Exception as error:  # its own errors, its HTTP library's, and the system's
+            if isinstance(error, OSError) and error.errno in REFUSALS:
+                said = f"the cache of downloads cannot be written: {error.strerror}"
+                raise OSError(error.errno, said, error.filename) from None
             reason = (str(error).strip().splitlines() or [""])[0]
             raise DatasetError(
                 f"{split}.csv of {repository} cannot be downloaded"
@@ -164,21 +173,19 @@ def read_batches(path: Path, size: int, *, needs_rating: bool) -> Iterator[list[
         raise DatasetError(f"{path}: there is no puzzle below the header")
 
 
-def _lines(file: TextIO) -> Iterator[str]:
-    # The reader bounds a field only after it has a line, which of a small .gz may be any size.
-    longest = len(CSV_COLUMNS) * csv.field_size_limit()
-    while line := file.readline(longest):
-        if len(line) == longest:
-            raise csv.Error(f"a line of {longest} characters or more")
-        yield line
-
-
 def _open_text(path: Path) -> TextIO:
     # Bytes that are not UTF-8 become surrogates: harmless in `source`, a wrong character elsewhere.
     encoding, errors = "utf-8-sig", "surrogateescape"
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding=encoding, errors=errors, newline="")
     return path.open(encoding=encoding, errors=errors, newline="")
+
+
+def _lines(file: TextIO) -> Iterator[str]:
+    while line := file.readline(_MAX_LINE):
+        if len(line) == _MAX_LINE and not line.endswith("\n"):
+            raise csv.Error(f"a line of more than {_MAX_LINE} characters")
+        yield line
 
 
 def _field_problem(row: list[str], size: int, needs_rating: bool) -> str | None:

@@ -142,8 +142,11 @@ class ArcEvaluator:
     def __init__(self, dataset: PuzzleDataset, *, keeps_votes: bool = False) -> None:
         _require_square(dataset, _ARC_VOCABULARY, "a square canvas")
         self._tasks: dict[str, list[TestPair]] = {}
+        of_folders = [_read_identifiers(split_dir) for split_dir in dataset.split_dirs]
         names = [BLANK_NAME] * dataset.metadata.num_puzzle_identifiers
-        for split_dir, offset in zip(dataset.split_dirs, dataset.identifier_offsets, strict=True):
+        for split_dir, offset, of_folder in zip(
+            dataset.split_dirs, dataset.identifier_offsets, of_folders, strict=True
+        ):
             path = split_dir.parent / TEST_PUZZLES_NAME
             for task, pairs in parse_tasks(read_json(path), path).items():
                 if self._tasks.setdefault(task, pairs) != pairs:
@@ -151,7 +154,6 @@ class ArcEvaluator:
                         f"{path}: task {task!r} has other test pairs in another data path: "
                         "evaluate the folders one by one"
                     )
-            of_folder = _read_identifiers(split_dir)
             names[offset : offset + len(of_folder)] = of_folder
         self._names = PuzzleNames(names, dataset.split_dirs[0].parent / IDENTIFIERS_NAME)
         for arrays in dataset.sets.values():

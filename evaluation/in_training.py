@@ -60,5 +60,5 @@ class InTrainingEvaluation:
             )
         findings = finish(self.evaluators, self.ranks.gather_objects)
         for found in findings.values():
-            write_json_files(folder, found.files, self.ranks)
+            write_json_files(folder, found.files, self.ranks, own=True)
         return flatten(results) | flatten_findings(findings)

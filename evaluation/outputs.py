@@ -8,8 +8,10 @@ SIGBUS.
 """
 
 import contextlib
+import errno
 import json
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -69,7 +71,7 @@ class OutputFiles:
         self._on_main(lambda: self._open(batches))
 
     def _open(self, batches: EvalBatches) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_own_folder(self._folder)
         metadata = batches.dataset.metadata
         formats = _row_formats(metadata.seq_len, metadata.vocab_size)
         for name, num_examples in batches.num_examples.items():
@@ -174,8 +176,22 @@ class PublishedOutputFiles:
             raise OutputError(f"{self._path}: {failure.strerror or failure}") from None
 
 
+def make_own_folder(folder: Path) -> None:
+    """Create a folder that has its name from us.
+
+    Raises: OSError: it cannot be created, or a link has that name: it may lead anywhere.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder.is_symlink():
+        raise OSError(errno.ELOOP, "is a link, expected a folder", str(folder))
+
+
 def write_json_files(
-    folder: Path, files: Mapping[str, Callable[[], object]], ranks: Ranks
+    folder: Path,
+    files: Mapping[str, Callable[[], object]],
+    ranks: Ranks,
+    *,
+    own: bool = False,
 ) -> list[Path]:
     """Write the files of an evaluator, each in one indivisible move.
 
@@ -183,6 +199,7 @@ def write_json_files(
         folder: created when it is missing.
         files: JSON-ready content by file name, made on rank 0 alone.
         ranks: all of them take part.
+        own: the folder has its name from us: see `make_own_folder`.
     Returns:
         the paths, on every rank.
     Raises:
@@ -192,7 +209,7 @@ def write_json_files(
     if ranks.is_main:
         for path, content in zip(paths, files.values(), strict=True):
             try:
-                folder.mkdir(parents=True, exist_ok=True)
+                make_own_folder(folder) if own else folder.mkdir(parents=True, exist_ok=True)
                 with replacing(path) as file:
                     file.write((json.dumps(content(), separators=(",", ":")) + "\n").encode())
             except OSError as error:
@@ -206,9 +223,9 @@ def write_json_files(
 
 def _remove_files_of_more_ranks(prefix: Path, world_size: int) -> None:
     """Remove what an evaluation on more ranks has left: readers take all files together."""
-    for path in prefix.parent.glob(f"{prefix.name}.*"):
-        rank = path.name.removeprefix(f"{prefix.name}.")
-        if rank.isdigit() and int(rank) >= world_size:
+    for path in list(prefix.parent.iterdir()):
+        named = re.fullmatch(re.escape(prefix.name) + r"\.([0-9]{1,9})", path.name)
+        if named and int(named[1]) >= world_size:
             path.unlink()
 
 
@@ -219,7 +236,9 @@ class _GrowingArray:
         self._path, self._dtype, self._shape = path, dtype, shape
         self._temporary = path.with_name(f".{path.name}.tmp")
         self._num_rows = 0
-        self._file = self._temporary.open("wb")
+        # Never through a link that somebody left there.
+        self._temporary.unlink(missing_ok=True)
+        self._file = self._temporary.open("xb")
         header = {
             "descr": np.lib.format.dtype_to_descr(self._dtype),
             "fortran_order": False,

@@ -33,6 +33,10 @@ class Schema(BaseModel):
 
 Count = Annotated[int, Field(strict=True, ge=1)]
 CountOrZero = Annotated[int, Field(strict=True, ge=0)]
+# What a stranger's configuration may ask for at most.
+Size = Annotated[int, Field(strict=True, ge=1, le=2**16)]
+SizeOrZero = Annotated[int, Field(strict=True, ge=0, le=2**16)]
+NumLayers = Annotated[int, Field(strict=True, ge=1, le=1024)]
 Probability = Annotated[float, Field(strict=True, ge=0.0, le=1.0)]
 PositiveFloat = Annotated[float, Field(strict=True, gt=0.0)]
 Seconds = Annotated[float, Field(strict=True, gt=0.0, le=86400.0)]
@@ -129,7 +133,7 @@ class FactorizedHeadConfig(_TokenHeadConfig):
     """Two matrices of rank `rank`."""
 
     name: Literal["factorized"] = "factorized"
-    rank: Count = 8
+    rank: Size = 8
     bias: StrictBool = False
 
 
@@ -152,7 +156,7 @@ class PuzzleHeadConfig(_TokenHeadConfig):
     """A weight change of rank `rank` for each puzzle, computed from the puzzle embedding."""
 
     name: Literal["puzzle"] = "puzzle"
-    rank: Count = 8
+    rank: Size = 8
     bias: StrictBool = False
 
 
@@ -160,7 +164,7 @@ class MoEHeadConfig(_TokenHeadConfig):
     """`num_experts` matrices and a router; `top_k` None keeps all."""
 
     name: Literal["moe"] = "moe"
-    num_experts: Count = 4
+    num_experts: Size = 4
     top_k: Count | None = None
     bias: StrictBool = False
 
@@ -175,7 +179,7 @@ class HierarchicalHeadConfig(_TokenHeadConfig):
     """Clusters of tokens, then tokens; `num_clusters` None: the square root of the vocabulary."""
 
     name: Literal["hierarchical"] = "hierarchical"
-    num_clusters: Count | None = None
+    num_clusters: Size | None = None
 
 
 def _linear_unless_named(head: object) -> object:
@@ -321,18 +325,18 @@ class RecurrenceConfig(Schema):
     heads: HeadsConfig = HeadsConfig()
     loss: ACTLossConfig = ACTLossConfig()
 
-    hidden_size: Count = 512
-    num_heads: Count = 8
-    expansion: PositiveFloat = 4.0
+    hidden_size: Size = 512
+    num_heads: Size = 8
+    expansion: Annotated[float, Field(strict=True, gt=0.0, le=1024.0)] = 4.0
     mlp_t: StrictBool = False
     rms_norm_eps: PositiveFloat = 1e-5
 
     pos_encodings: Literal["rope", "learned", "none"] = "rope"
     rope_theta: PositiveFloat = 10000.0
-    puzzle_emb_ndim: CountOrZero = 512
-    puzzle_emb_len: CountOrZero = 0
+    puzzle_emb_ndim: SizeOrZero = 512
+    puzzle_emb_len: SizeOrZero = 0
 
-    halt_max_steps: Count = 16
+    halt_max_steps: Size = 16
     halt_exploration_prob: Probability = 0.1
     no_ACT_continue: StrictBool = False
 
@@ -405,10 +409,10 @@ class HRMConfig(RecurrenceConfig):
 
     name: Literal["hrm"] = "hrm"
 
-    H_cycles: Count = 2
-    L_cycles: Count = 2
-    H_layers: Count = 4
-    L_layers: Count = 4
+    H_cycles: Size = 2
+    L_cycles: Size = 2
+    H_layers: NumLayers = 4
+    L_layers: NumLayers = 4
     gradient: Literal["last_step", "last_cycle"] = "last_step"
     shared_levels: StrictBool = False
 
@@ -431,11 +435,11 @@ class TRMConfig(RecurrenceConfig):
 
     name: Literal["trm", "trm_singlez"] = "trm"
 
-    H_cycles: Count = 3
-    L_cycles: Count = 6
-    H_layers: CountOrZero = 0
-    L_layers: Count = 2
-    puzzle_emb_len: CountOrZero = 16
+    H_cycles: Size = 3
+    L_cycles: Size = 6
+    H_layers: SizeOrZero = 0
+    L_layers: NumLayers = 2
+    puzzle_emb_len: SizeOrZero = 16
     no_ACT_continue: StrictBool = True
 
 
@@ -447,8 +451,8 @@ class TransformerConfig(RecurrenceConfig):
 
     name: Literal["transformer"] = "transformer"
 
-    H_cycles: Count = 1
-    H_layers: Count = 8
+    H_cycles: Size = 1
+    H_layers: NumLayers = 8
 
 
 # How the published configurations call them.

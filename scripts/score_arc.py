@@ -16,10 +16,11 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
-from dataset.common import DatasetError
+from dataset.common import DatasetError, open_regular, shown
 from evaluation.arc import (
     PuzzleNames,
     Tally,
@@ -33,6 +34,7 @@ from training.checkpoint import write_atomically
 from training.errors import EXIT_DATA
 
 FIELDS = ("puzzle_identifiers", "inputs", "preds", "q_halt_logits")
+_MAX_BYTES = 2**35
 DEFAULT_KS = (1, 2, 5, 10, 100)
 
 
@@ -51,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run(options.predictions, options.tasks, options.submission, options.ks)
     except DatasetError as error:
-        sys.stderr.write(f"{parser.prog}: {error}\n")
+        sys.stderr.write(f"{parser.prog}: {shown(error, 10_000)}\n")
         return EXIT_DATA
     return 0
 
@@ -95,7 +97,8 @@ def read_predictions(path: Path) -> dict[str, np.ndarray]:
     Raises: DatasetError: unreadable, or an array is missing or has the wrong shape or type.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
+            _require_bounded(file, path)
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise DatasetError(f"{path}: is no .npz archive")
@@ -122,6 +125,31 @@ def read_predictions(path: Path) -> dict[str, np.ndarray]:
     if not cells or math.isqrt(cells) ** 2 != cells:
         raise DatasetError(f"{path}: {cells} cells in a row are no square canvas")
     return arrays
+
+
+def _require_bounded(file: BinaryIO, path: Path) -> None:
+    """Compare what each array says of its size with what the archive says, before any is read."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            entries = archive.infolist()
+            if sum(entry.file_size for entry in entries) > _MAX_BYTES:
+                raise DatasetError(f"{path}: more than {_MAX_BYTES} bytes when unpacked")
+            for entry in entries:
+                with archive.open(entry) as member:
+                    version = np.lib.format.read_magic(member)
+                    read = {
+                        (1, 0): np.lib.format.read_array_header_1_0,
+                        (2, 0): np.lib.format.read_array_header_2_0,
+                    }[version]
+                    shape, _, dtype = read(member)
+                    if math.prod(shape) * dtype.itemsize > entry.file_size:
+                        raise DatasetError(
+                            f"{path}: {entry.filename[:100]!r} is smaller than its header says"
+                        )
+    except KeyError:
+        raise DatasetError(f"{path}: an array in a format of its own") from None
+    finally:
+        file.seek(0)
 
 
 def positive(text: str) -> int:

@@ -5,12 +5,15 @@ inputs that were solved come first.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
+
+from dataset.common import DatasetError, shown
+from evaluation.arc import read_json
+from training.errors import EXIT_DATA
 
 _GAP = "    "
 
@@ -32,21 +35,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        votes = json.loads(options.votes.read_bytes())
-        tasks = json.loads(options.tasks.read_bytes())
-    except (OSError, ValueError) as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 3
-    shown = [
+        text = votes_as_text(
+            read_json(options.votes), read_json(options.tasks), options.count, options.best
+        )
+    except DatasetError as error:
+        sys.stderr.write(f"error: {shown(error, 10_000)}\n")
+        return EXIT_DATA
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        sys.stderr.write(
+            f"error: {options.votes}: not the votes of an evaluation on {options.tasks}\n"
+        )
+        return EXIT_DATA
+    sys.stdout.write(text)
+    return 0
+
+
+def votes_as_text(votes: Any, tasks: Any, count: int, best: int) -> str:
+    """Return the first `count` test inputs as text, those that were solved first."""
+    chosen = [
         (name, number, found)
         for name, inputs in votes.items()
         if name in tasks
         for number, found in enumerate(inputs)
     ]
-    shown.sort(key=lambda item: item[2]["solved_at"] is None)
-    for name, number, found in shown[: options.count]:
-        sys.stdout.write(describe(name, number, found, tasks[name]["test"][number], options.best))
-    return 0
+    chosen.sort(key=lambda item: item[2]["solved_at"] is None)
+    return "".join(
+        describe(name, number, found, tasks[name]["test"][number], best)
+        for name, number, found in chosen[:count]
+    )
 
 
 def describe(name: str, number: int, found: Any, pair: Any, best: int) -> str:
@@ -62,7 +78,7 @@ def describe(name: str, number: int, found: Any, pair: Any, best: int) -> str:
     ]
     place = found["solved_at"]
     verdict = "not among the answers" if place is None else f"right answer at place {place}"
-    return f"{name}, test input {number + 1}: {verdict}\n\n{side_by_side(columns)}\n\n"
+    return f"{shown(name)}, test input {number + 1}: {verdict}\n\n{side_by_side(columns)}\n\n"
 
 
 def side_by_side(columns: Sequence[tuple[str, Any]]) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dataset.common import exchange, replacing
+from dataset.common import exchange, read_bounded, replacing, shown
 from training.errors import CheckpointError
 
 MANIFEST = "MANIFEST.json"
@@ -32,7 +32,15 @@ RNG = "rng.safetensors"
 WEIGHTS_ONLY = "weights_only"  # In the state: converted from a published file, not a run to resume.
 
 _STEP_FOLDER = re.compile(r"step_(\d+)")
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _MAX_JSON_BYTES = 16 * 2**20
+# Of what a state may hold; what it must hold for its purpose is asked for where it is used.
+_STATE_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("step", "iteration", "position"), (int,)),
+    **dict.fromkeys(("config", "facts"), (dict, type(None))),
+    "environment": (dict,),
+    **dict.fromkeys(("score", "best_score"), (int, float, type(None))),
+}
 
 FileWriter = Callable[[Path], None]
 
@@ -156,6 +164,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
     state = read_json(path / STATE)
     if not isinstance(state.get("step"), int):
         raise CheckpointError(f"{path / STATE}: has no step")
+    for name, kinds in _STATE_TYPES.items():
+        value = state.get(name, kinds[0]())
+        if (
+            not isinstance(value, kinds)
+            or isinstance(value, bool)
+            or (kinds == (int,) and value < 0)
+        ):
+            raise CheckpointError(f"{path / STATE}: {name} is {shown(repr(value))}")
     match = _STEP_FOLDER.fullmatch(path.name)
     if match and int(match[1]) != state["step"]:
         raise CheckpointError(f"{path / STATE}: is of step {state['step']}, not of {path.name}")
@@ -213,11 +229,7 @@ def read_json(path: Path) -> dict[str, Any]:
         CheckpointError: missing, too large, not JSON, or not an object.
     """
     try:
-        if path.stat().st_size > _MAX_JSON_BYTES:
-            raise CheckpointError(
-                f"{path}: larger than {_MAX_JSON_BYTES} bytes, which no checkpoint needs"
-            )
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_bounded(path, _MAX_JSON_BYTES))
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
@@ -270,12 +282,13 @@ def _rename_away(path: Path) -> Path:
 
 def _verify(folder: Path, name: str, entry: object) -> None:
     path = folder / name
-    if Path(name).name != name or not isinstance(entry, dict):
-        raise CheckpointError(f"{folder / MANIFEST}: has a bad entry {name!r}")
+    if not _FILE_NAME.fullmatch(name) or not isinstance(entry, dict):
+        raise CheckpointError(f"{folder / MANIFEST}: has a bad entry {name[:100]!r}")
     if not path.is_file():
         raise CheckpointError(f"{path}: missing")
     if path.stat().st_size != entry.get("size"):
-        raise CheckpointError(f"{path}: {path.stat().st_size} bytes instead of {entry.get('size')}")
+        expected = shown(entry.get("size"))
+        raise CheckpointError(f"{path}: {path.stat().st_size} bytes instead of {expected}")
     if sha256(path) != entry.get("sha256"):
         raise CheckpointError(f"{path}: content changed since it was saved (sha256 differs)")
 

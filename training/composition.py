@@ -2,6 +2,7 @@
 line.
 """
 
+import functools
 import os
 import re
 import sys
@@ -9,12 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from dataset.common import shown
 from models.config import Schema
 from training.config import SchemaT, is_setting, suggest, unknown_key, validate
 from training.errors import ConfigError, exit_code
@@ -83,18 +86,19 @@ def compose_config(
     try:
         plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(_explain(schema, _parse(overrides), error)) from None
+        raise ConfigError(_explain(_parse(overrides), error)) from None
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
 
 
 def _compose(schema: type[Schema], config_name: str, overrides: Sequence[str]) -> DictConfig:
     parsed = _parse(overrides)
+    _require_known(schema, config_name, parsed)
     try:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
             return compose(config_name, list(overrides))
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(_explain(schema, parsed, error)) from None
+        raise ConfigError(_explain(parsed, error)) from None
 
 
 def _parse(overrides: Sequence[str]) -> list[Any]:
@@ -104,39 +108,58 @@ def _parse(overrides: Sequence[str]) -> list[Any]:
         try:
             parsed += parser.parse_overrides([override])
         except HydraException as error:
-            detail = str(error).splitlines()[0]
+            detail = shown(str(error).splitlines()[0], 200)
             raise ConfigError(
-                f"cannot read the override {override!r} (expected key=value): {detail}"
+                f"cannot read the override {shown(repr(override))} (expected key=value): {detail}"
             ) from None
     return parsed
 
 
-def _explain(schema: type[Schema], overrides: list[Any], error: Exception) -> str:
-    groups = {
-        path.parent.relative_to(CONFIG_DIR).as_posix() for path in CONFIG_DIR.glob("*/**/*.yaml")
-    }
+def _require_known(schema: type[Schema], config_name: str, overrides: list[Any]) -> None:
+    """Raise ConfigError for the first override that names no setting and no choice: the choices are
+    the files of a group, so that none is read from elsewhere.
+    """
+    groups = _groups(config_name)
     for override in overrides:
         key, value = override.key_or_group, override.get_value_string()
         if override.is_sweep_override():
-            return f"{key}={value}: one run takes one value; start a run for each"
-        if key in groups:
-            choices = sorted(path.stem for path in (CONFIG_DIR / key).glob("*.yaml"))
-            if value not in choices and not override.is_delete():
+            raise ConfigError(
+                f"{shown(key)}={shown(value)}: one run takes one value; start a run for each"
+            )
+        if key in groups and override.package is None:
+            choices = groups[key]
+            if value not in choices and value != "null" and not override.is_delete():
                 near = suggest(value, choices)
                 hint = f"; did you mean {key}={near}?" if near else ""
-                return (
-                    f"{key}={value}: there is no such choice; accepted: {', '.join(choices)}{hint}"
+                raise ConfigError(
+                    f"{key}={shown(value)}: there is no such choice; accepted: "
+                    f"{', '.join(choices)}{hint}"
                 )
         elif not key.startswith("hydra.") and not is_setting(key, schema):
-            return unknown_key(schema, key, value)
-        elif key.startswith("optimizer.groups.") and f"'{key}'" in str(error):
+            raise ConfigError(unknown_key(schema, key, value, groups))
+
+
+@functools.cache
+def _groups(config_name: str) -> dict[str, list[str]]:
+    """Return the choices of each group of a configuration."""
+    defaults = yaml.safe_load((CONFIG_DIR / f"{config_name}.yaml").read_bytes()).get("defaults", [])
+    groups = [group for entry in defaults if isinstance(entry, dict) for group in entry]
+    return {
+        group: sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml")) for group in groups
+    }
+
+
+def _explain(overrides: list[Any], error: Exception) -> str:
+    for override in overrides:
+        key, value = override.key_or_group, override.get_value_string()
+        if key.startswith("optimizer.groups.") and f"'{key}'" in str(error):
             group = ".".join(key.split(".")[:3])
             return (
-                f"{key}={value}: {group} is not in this configuration; optimizer=grouped has a "
-                f"group for each head, and +{group}.params=[PATTERN] adds one"
+                f"{key}={shown(value)}: {group} is not in this configuration; optimizer=grouped "
+                f"has a group for each head, and +{group}.params=[PATTERN] adds one"
             )
-        elif f"Could not override '{key}'" in str(error):
+        if f"Could not override '{key}'" in str(error):
             section = key.split(".")[0]
-            return f"{key}={value}: the chosen {section} has no such setting"
+            return f"{key}={shown(value)}: the chosen {section} has no such setting"
     # Hydra's own message, without its advice on where to put a plus sign.
-    return re.sub(r"\s+", " ", str(error)).strip()
+    return shown(re.sub(r"\s+", " ", str(error)).strip(), 300)

@@ -4,11 +4,13 @@ Imports no torch: a configuration is checked, and refused, before torch is loade
 """
 
 import difflib
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
+from dataset.common import shown
 from models.config import (
     PUBLISHED_ARCHITECTURES,
     TOKEN_HEADS,
@@ -176,11 +178,15 @@ class TrainConfig(Schema):
     @classmethod
     def _plain_name(cls, name: str | None) -> str | None:
         if name is not None and (
-            not name.strip() or "/" in name or "\\" in name or "\0" in name or name in (".", "..")
+            not name.strip()
+            or "/" in name
+            or "\\" in name
+            or not name.isprintable()
+            or name in (".", "..")
         ):
             raise ValueError(
-                f"{name!r} is used as a folder's name: it must not be empty, '.', '..' or "
-                f"contain a slash"
+                f"{shown(repr(name))} is used as a folder's name: it must not be empty, '.', '..' "
+                f"or contain a slash or control characters"
             )
         return name
 
@@ -321,7 +327,7 @@ def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[s
             continue
         before, after = flat_saved.get(key, "(not set)"), flat_present.get(key, "(not set)")
         if before != after:
-            changes.append(f"{key}: {before} -> {after}")
+            changes.append(f"{shown(key)}: {shown(before)} -> {shown(after)}")
     return changes
 
 
@@ -365,19 +371,26 @@ def _of_one_arch(schema: type[BaseModel], faults: list[Any]) -> list[Any]:
     return [merged, *(fault for fault in faults if fault not in foreign)]
 
 
-def unknown_key(schema: type[BaseModel], path: str, value: object = None) -> str:
-    """Say that `path` is no setting, and which name comes nearest."""
-    shown = path if value is None else f"{path}={value}"
-    hint = suggest(path, setting_paths(schema))
-    return f"unknown setting {shown}" + (f"; did you mean {hint}?" if hint else "")
+def unknown_key(
+    schema: type[BaseModel], path: str, value: object = None, groups: Iterable[str] = ()
+) -> str:
+    """Say that `path` is no setting, nor one of the `groups`, and which name comes nearest."""
+    named = shown(path, 100)
+    said = named if value is None else f"{named}={shown(value)}"
+    hint = suggest(path, [*setting_paths(schema), *groups])
+    return f"unknown setting {said}" + (f"; did you mean {hint}?" if hint else "")
 
 
-def suggest(path: str, candidates: list[str]) -> str | None:
-    """Return the candidate nearest to `path`: the same section first, then anywhere.
+def suggest(path: str, candidates: Iterable[str]) -> str | None:
+    """Return the candidate nearest to `path`: one that a single slip of the finger makes of it (of
+    several, all: "a or b"); else one of the same section, else anywhere.
 
     A `*` in a candidate stands for a free name, such as a parameter group's.
     """
-    candidates = [_with_free_names(candidate, path) for candidate in candidates]
+    candidates = list(dict.fromkeys(_with_free_names(known, path) for known in candidates))
+    slips = [candidate for candidate in candidates if _is_one_edit(path, candidate)]
+    if slips:
+        return " or ".join(slips)
     section, _, leaf = path.rpartition(".")
     siblings = {c.rpartition(".")[2]: c for c in candidates if c.rpartition(".")[0] == section}
     leaves = {c.rpartition(".")[2]: c for c in reversed(candidates)}
@@ -389,6 +402,15 @@ def suggest(path: str, candidates: list[str]) -> str | None:
     first_words = {name.split("_")[0]: full for name, full in reversed(siblings.items())}
     near = difflib.get_close_matches(leaf, first_words, n=1, cutoff=0.7)
     return first_words[near[0]] if near else None
+
+
+def _is_one_edit(a: str, b: str) -> bool:
+    """Return whether one inserted, missing, wrong or transposed character makes `a` of `b`."""
+    start = len(os.path.commonprefix([a, b]))
+    a, b = a[start:], b[start:]
+    end = len(os.path.commonprefix([a[::-1], b[::-1]]))
+    a, b = a[: len(a) - end], b[: len(b) - end]
+    return max(len(a), len(b)) <= 1 or (len(a) == 2 and a == b[::-1])
 
 
 def is_setting(path: str, schema: type[BaseModel]) -> bool:
@@ -438,16 +460,16 @@ def _describe(schema: type[BaseModel], fault: Any) -> str:
     if kind == "extra_forbidden":
         if arch is not None and is_setting(path, schema):
             kinds = f"arch.name={arch}" if lm is None else f"arch.heads.lm.name={lm}"
-            return f"{path}={value}: {kinds} has no such setting"
+            return f"{path}={shown(value)}: {kinds} has no such setting"
         return unknown_key(schema, path, value)
     if kind == "union_tag_invalid" and parts == _LM_PATH:
         return (
-            f"{path}.name={fault['ctx']['tag']}: there is no such token head; accepted: "
+            f"{path}.name={shown(fault['ctx']['tag'])}: there is no such token head; accepted: "
             f"{', '.join(TOKEN_HEADS)}"
         )
     if kind == "union_tag_invalid":
         return (
-            f"{path}.name={fault['ctx']['tag']}: there is no such architecture; accepted: "
+            f"{path}.name={shown(fault['ctx']['tag'])}: there is no such architecture; accepted: "
             f"{', '.join(_ARCH_NAMES)}, or a published class name"
         )
     if kind == "value_error":
@@ -455,7 +477,7 @@ def _describe(schema: type[BaseModel], fault: Any) -> str:
         return f"{path}: {message}" if path else message
     if kind == "missing":
         return f"{path} is not set"
-    return f"{path}={value}: {fault['msg'][0].lower()}{fault['msg'][1:]}"
+    return f"{path}={shown(value)}: {fault['msg'][0].lower()}{fault['msg'][1:]}"
 
 
 def _pop_tag(parts: list[str], section: list[str], tags: tuple[str, ...]) -> str | None:

@@ -1,6 +1,8 @@
 """Device, number format and host settings: decided once, at the edge, and passed down."""
 
 import ctypes
+import itertools
+import os
 import sys
 from typing import Literal
 
@@ -62,6 +64,22 @@ def cpu_has_bfloat16() -> bool:
     except OSError:
         return False
     return "bf16" in flags.split()
+
+
+def require_room(model: torch.nn.Module, source: object) -> None:
+    """Check that a model, built on the device `meta`, fits into the memory of this machine.
+
+    Raises:
+        ConfigError: it does not; names `source`, which asks for it.
+    """
+    tensors = itertools.chain(model.parameters(), model.buffers())
+    wanted = sum(tensor.numel() * tensor.itemsize for tensor in tensors)
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if wanted > there:
+        raise ConfigError(
+            f"{source}: the model takes {wanted / 1e9:,.0f} GB, this machine has "
+            f"{there / 1e9:,.0f} GB"
+        )
 
 
 def prepare_host(num_threads: int | None) -> None:

@@ -172,8 +172,7 @@ class Ranks:
         dtype.
         """
         # Not contiguous(), which leaves a single row as it is, whatever its stride.
-        host = self.to_host(tensor.detach())
-        local = host.clone(memory_format=torch.contiguous_format)
+        local = self.to_host(tensor.detach()).clone(memory_format=torch.contiguous_format)
         if not self.active:
             return local
         as_bytes = local.view(torch.uint8) if local.ndim else local.reshape(1).view(torch.uint8)

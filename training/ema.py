@@ -32,7 +32,9 @@ class WeightAverage:
         """Take the weights of a step in, unless `hold` (bool []) is true."""
         average, weights = list(self._average.values()), list(self._weights.values())
         difference = torch._foreach_sub(weights, average)
-        torch._foreach_mul_(difference, (1 - self.rate) * (~hold).float())
+        torch._foreach_mul_(difference, 1 - self.rate)
+        for change in difference:
+            change.masked_fill_(hold, 0.0)  # A factor of 0 would leave NaN what is NaN.
         torch._foreach_add_(average, difference)
 
     @contextmanager

@@ -8,6 +8,7 @@ EXIT_CONFIG = 2
 EXIT_DATA = 3
 EXIT_CHECKPOINT = 4
 EXIT_NON_FINITE = 5
+EXIT_LOCKED = 6
 EXIT_RANK = 7
 EXIT_PREEMPTED = 75
 
@@ -22,6 +23,10 @@ class CheckpointError(ValueError):
 
 class NonFiniteError(ArithmeticError):
     """A loss or gradient was not finite. No update was made from it and nothing is saved."""
+
+
+class LockedError(RuntimeError):
+    """Another run is at work in the folder; the message names the folder and the process."""
 
 
 class RankError(RuntimeError):
@@ -41,6 +46,7 @@ _EXIT_CODES = {
     DatasetError: EXIT_DATA,
     CheckpointError: EXIT_CHECKPOINT,
     NonFiniteError: EXIT_NON_FINITE,
+    LockedError: EXIT_LOCKED,
     RankError: EXIT_RANK,
     Preempted: EXIT_PREEMPTED,
 }

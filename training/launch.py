@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from dataset.common import shown
 from training.errors import EXIT_RANK
+
+_MAX_MESSAGE = 10_000
 
 # Where `scripts/launch.py` wants to find the exit codes of its ranks: torchrun drops them.
 EXIT_CODES_FOLDER = "RANK_EXIT_CODES_FOLDER"
@@ -35,7 +38,8 @@ def env_world_size() -> int:
 
 def say(message: str) -> None:
     """Tell people in one line on standard error what went wrong; nothing if there is no message."""
-    line = " ".join(message.split("\n"))
+    # Names from a stranger's files may hold what steers a terminal.
+    line = shown(" ".join(message.split("\n")), _MAX_MESSAGE)
     if line:
         sys.stderr.write(f"{Path(sys.argv[0]).name}: {line}\n")
 

@@ -63,7 +63,8 @@ class MetricBlock:
         rows = len(self._host)
         if not rows:
             return []
-        sums = sum_in_order(self.ranks.to_host(self.ranks.concat(self._sums[:, :rows]))).tolist()
+        shards = self.ranks.concat(self._sums[:, :rows])
+        sums = self.ranks.to_host(sum_in_order(shards)).tolist()
         same = self._same[:rows].tolist()
         records = []
         for host, step_sums, step_same in zip(self._host, sums, same, strict=True):

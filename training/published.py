@@ -5,13 +5,18 @@ class to build is looked up in our table by the published name; nothing is impor
 checkpoint's folder. Imports no torch.
 """
 
+import os
+import pickletools
+import re
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import yaml
 
+from dataset.common import open_regular, read_bounded, shown
 from models.config import (
     PUBLISHED_ARCHITECTURES,
     PUBLISHED_LOSSES,
@@ -64,6 +69,21 @@ _SWITCHES = {"mlp_t": False, "puzzle_emb_len": 0, "no_ACT_continue": False}
 _TRM_SWITCHES = {"mlp_t": False, "puzzle_emb_len": 16, "no_ACT_continue": True, "H_layers": 0}
 _TRM = _PublishedClass(("H_cycles", "L_cycles", "L_layers", *_REQUIRED), _DEFAULTS | _TRM_SWITCHES)
 
+# What the pickle of a state dict calls, beside the storages: anything else is refused before it is
+# read, also what torch would call and what only costs memory (bytearray).
+_STATE_DICT_GLOBALS = frozenset(
+    {
+        "collections OrderedDict",
+        "torch._utils _rebuild_parameter",
+        "torch._utils _rebuild_tensor_v2",
+    }
+)
+_STORAGE = re.compile(r"torch (Double|Float|Half|BFloat16|Long|Int|Short|Char|Byte|Bool)Storage")
+_CALLING_OPCODES = frozenset(
+    {"EXT1", "EXT2", "EXT4", "INST", "NEWOBJ", "NEWOBJ_EX", "OBJ", "STACK_GLOBAL"}
+)
+_MAX_PICKLE_BYTES = 16 * 2**20
+
 _CLASSES = {
     "hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1": _HRM,
     "recursive_reasoning.hrm@HierarchicalReasoningModel_ACTV1": _PublishedClass(
@@ -108,6 +128,45 @@ def read_published_config(weights: Path) -> dict[str, Any]:
         if recorded.get(key) is not None:
             run[key] = recorded[key]
     return run
+
+
+def require_state_dict(path: Path) -> None:
+    """Check, before torch reads it, that a file is what torch.save makes of a state dict: a zip
+    archive that unpacks to no more than its size, with a pickle that calls nothing else.
+
+    Raises:
+        CheckpointError: it is not; says what is in it.
+    """
+    try:
+        with open_regular(path) as file:
+            _require_plain_archive(file)
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from None
+    # What zipfile raises of what it does not know, too.
+    except (ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise CheckpointError(f"{path}: not a published checkpoint: {shown(error, 200)}") from None
+
+
+def _require_plain_archive(file: BinaryIO) -> None:
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise ValueError("files in it are compressed, which torch does not do")
+        if sum(entry.file_size for entry in entries) > os.fstat(file.fileno()).st_size:
+            raise ValueError("files in it are larger than the archive")
+        names = {entry.filename.rpartition("/")[2]: entry for entry in entries}
+        if "constants.pkl" in names:
+            raise ValueError("it is a TorchScript program")
+        if (pickled := names.get("data.pkl")) is None:
+            raise ValueError("it has no data.pkl")
+        if pickled.file_size > _MAX_PICKLE_BYTES:
+            raise ValueError(f"its data.pkl is larger than {_MAX_PICKLE_BYTES} bytes")
+        content = archive.read(pickled)
+    for opcode, argument, _ in pickletools.genops(content):
+        called = str(argument) if opcode.name == "GLOBAL" else opcode.name
+        is_plain = called in _STATE_DICT_GLOBALS or _STORAGE.fullmatch(called)
+        if opcode.name in _CALLING_OPCODES or (opcode.name == "GLOBAL" and not is_plain):
+            raise ValueError(f"its pickle calls {shown(called)!r}, which no state dict does")
 
 
 def _translate_arch(arch: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -188,18 +247,26 @@ def _require_published_heads(arch: ArchConfig) -> None:
         raise ConfigError(f"no published class has what is set in {', '.join(unlike)}")
 
 
+class _PlainLoader(yaml.SafeLoader):
+    """Reads plain values, and no aliases: a few of them stand for a tree without end."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose the next node."""
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has an alias (*)")
+        return super().compose_node(parent, index)
+
+
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_CONFIG_BYTES + 1)
+        content = read_bounded(path, _MAX_CONFIG_BYTES)
     except OSError as error:
-        raise CheckpointError(
-            f"{path}: {error.strerror or error}; a published checkpoint needs it beside its weights"
-        ) from None
-    if len(content) > _MAX_CONFIG_BYTES:
-        raise CheckpointError(f"{path}: more than {_MAX_CONFIG_BYTES} bytes")
+        hint = ""
+        if isinstance(error, FileNotFoundError):
+            hint = "; a published checkpoint needs it beside its weights"
+        raise CheckpointError(f"{path}: {error.strerror or error}{hint}") from None
     try:
-        return _mapping(yaml.safe_load(content), path, "its content")
+        return _mapping(yaml.load(content, _PlainLoader), path, "its content")
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         if isinstance(error, CheckpointError):
             raise
@@ -214,7 +281,6 @@ def _mapping(value: object, path: Path, what: str) -> dict[str, Any]:
 
 
 def _plain(values: Mapping[str, Any], path: Path, section: str) -> dict[str, Any]:
-    # Aliases let a small file stand for a huge tree: nothing nested is looked at, or printed.
     for key, value in values.items():
         if not isinstance(value, str | int | float | None):
             raise CheckpointError(f"{path}: {section}.{key} is not a plain value")

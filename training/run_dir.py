@@ -12,6 +12,7 @@ import yaml
 from coolname import generate_slug
 from pydantic import ValidationError
 
+from dataset.common import shown
 from models.config import DataFacts
 from training.checkpoint import (
     WEIGHTS_ONLY,
@@ -56,6 +57,8 @@ def prepare_run_dir(run_dir: Path) -> None:
     probe = run_dir / f".probe.{os.getpid()}"
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
+        # Never through a link that somebody left there.
+        probe.unlink(missing_ok=True)
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
@@ -132,10 +135,10 @@ def _require_same_run(
         )
     if state.get("facts") != facts.to_dict():
         raise CheckpointError(
-            f"{checkpoint.path} does not fit the data: it was trained with {state.get('facts')}, "
-            f"the data have {facts.to_dict()}"
+            f"{checkpoint.path} does not fit the data: it was trained with "
+            f"{shown(state.get('facts'), 300)}, the data have {facts.to_dict()}"
         )
-    changes = changed_keys(_completed(state.get("config", {})), config.model_dump(mode="json"))
+    changes = changed_keys(_completed(state.get("config") or {}), config.model_dump(mode="json"))
     if state.get("data_fingerprint") != fingerprint:
         changes.append("the content of the training data")
     if changes and not config.resume_changed:

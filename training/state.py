@@ -15,14 +15,41 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from models.act import ACTCarry
+from training.checkpoint import MANIFEST, Checkpoint, load_checkpoint, sha256
 from training.distributed import Ranks
 from training.errors import CheckpointError
 from training.optim import ParamGroup
 
+_MAX_FAULTS = 100
 COMPILED_PREFIX = "_orig_mod."
 _ALL_RANKS = "all"
 
 Shapes = Mapping[str, tuple[int, ...]]
+
+
+def take_over(found: Checkpoint | None, ranks: Ranks) -> Checkpoint | None:
+    """Return on every rank the checkpoint that rank 0 found (those of the others are not looked
+    at), or None.
+
+    Raises:
+        CheckpointError: a rank sees another one at that path, or one that does not verify; raised
+            on every rank, names the rank and the file.
+    """
+    chosen = ranks.broadcast_object(found and (found.path, sha256(found.path / MANIFEST)))
+    if chosen is None:
+        return None
+    (path, manifest), fault = chosen, None
+    if not ranks.is_main:
+        try:
+            found = load_checkpoint(path)
+            if sha256(path / MANIFEST) != manifest:
+                raise CheckpointError(f"{path}: is not the one that rank 0 sees")
+        except (CheckpointError, OSError) as error:
+            fault = f"rank {ranks.rank}: {error}"
+    faults = [fault for fault in ranks.gather_objects(fault) if fault]
+    if faults:
+        raise CheckpointError("; ".join(faults))
+    return found
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -100,7 +127,9 @@ def require_fit(model: nn.Module, shapes: Shapes, source: Path) -> None:
         if key in own and shape != own[key]
     ]
     if faults:
-        raise CheckpointError(f"{source} does not fit the model: {'; '.join(sorted(faults))}")
+        told = sorted(faults)[:_MAX_FAULTS]
+        more = f"; and {len(faults) - len(told)} more" if len(faults) > len(told) else ""
+        raise CheckpointError(f"{source} does not fit the model: {'; '.join(told)}{more}")
 
 
 def shapes_of(tensors: Mapping[str, Tensor]) -> Shapes:

@@ -113,9 +113,12 @@ class TrainedModel:
             CheckpointError: the weights are damaged, or do not fit the architecture or the data.
             ConfigError: `arch.attention` cannot run on `device`.
         """
+        import torch
+
         from models.attention import require_backend
         from models.registry import build_model
-        from training.state import restore_model
+        from training.device import require_room
+        from training.state import require_fit, restore_model, shapes_of
         from training.weights import load_weights
 
         try:
@@ -125,6 +128,11 @@ class TrainedModel:
         tensors = load_weights(self.weights, averaged=averaged)
         facts = self.facts or _facts_in(self.weights, tensors, data.seq_len)
         self._require_same(facts, data, source)
+        with torch.device("meta"):
+            # Of the size that the configuration asks for, which nobody has checked.
+            planned = build_model(arch, facts)
+        require_fit(planned, shapes_of(tensors), self.weights)
+        require_room(planned, self.weights)
         model = build_model(arch, facts)
         restore_model(model, tensors, self.weights)
         return model.to(device).eval()

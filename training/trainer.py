@@ -28,6 +28,7 @@ from training.checkpoint import (
     MODEL,
     OPTIMIZER,
     RNG,
+    STATE,
     Checkpoint,
     prune,
     remove_leftovers,
@@ -375,7 +376,12 @@ class Trainer:
     # Saving and resuming
 
     def save(self, *, score: float | None = None, permanent: bool = False) -> None:
-        """Write a checkpoint of everything, on rank 0, and drop the ones that need not stay."""
+        """Write a checkpoint of everything, on rank 0, and drop the ones that need not stay.
+
+        Raises:
+            CheckpointError: the disk refused. NonFiniteError: something in it is not finite, or a
+                step was held back. On all ranks, and nothing is written.
+        """
         self._heed(self.verdicts.rest())
         self.ranks.mark(f"saving step {self.progress.step}", long=True)
         carry = gather_carry(self.carry, self.ranks)
@@ -384,12 +390,12 @@ class Trainer:
         # Also the barrier behind which every rank may rely on the checkpoint.
         failure = self.ranks.broadcast_object(failure)
         if failure is not None:
-            raise CheckpointError(failure)
+            raise failure
         self.ranks.mark(f"after saving step {self.progress.step}")
 
     def _write(
         self, carry: dict[str, Tensor], rng: dict[str, Tensor], score: float | None, permanent: bool
-    ) -> str | None:
+    ) -> Exception | None:
         progress = self.progress
         state = {
             "step": progress.step,
@@ -413,13 +419,22 @@ class Trainer:
         }
         if self.average:
             files[EMA] = self.average.tensors()
+        for file, tensors in files.items():
+            for name, tensor in tensors.items():
+                if tensor.is_floating_point() and not tensor.isfinite().all():
+                    return NonFiniteError(
+                        f"step {progress.step}: {name}, for {file}, is not finite; nothing is "
+                        "saved. The checkpoints before are untouched"
+                    )
         try:
             self.tracker.sync()
             writers = {name: tensor_writer(tensors) for name, tensors in files.items()}
             save_checkpoint(self.run_dir, progress.step, state, writers)
             prune(self.run_dir, keep_last=self.config.keep_last, keep_best=self.config.keep_best)
-        except (CheckpointError, OSError) as error:
-            return str(error)
+        except CheckpointError as error:
+            return error
+        except OSError as error:
+            return CheckpointError(str(error))
         return None
 
     def resume(self, checkpoint: Checkpoint) -> None:
@@ -429,6 +444,9 @@ class Trainer:
             CheckpointError: something in it does not fit this run.
         """
         path, state = checkpoint.path, checkpoint.state
+        for name in ("iteration", "position"):
+            if name not in state:
+                raise CheckpointError(f"{path / STATE}: has no {name}")
         restore_model(self.model, load_tensors(path / MODEL), path / MODEL)
         restore_optimizer(self.optimizer, self.groups, load_tensors(path / OPTIMIZER))
         if self.average:
@@ -442,7 +460,10 @@ class Trainer:
         else:
             self.carry = carry
         if self.diagnostics and state.get("diagnostics"):
-            self.diagnostics.restore(state["diagnostics"])
+            try:
+                self.diagnostics.restore(state["diagnostics"])
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise CheckpointError(f"{path / STATE}: diagnostics: {error}") from None
         self.progress = Progress(
             checkpoint.step,
             int(state["iteration"]),
@@ -632,4 +653,7 @@ class _Verdicts:
             with self._ranks.wait():
                 event.synchronize()
         loss, hold, stop = values.tolist()
+        if hold:
+            # Whoever asks again is told again: from here on nothing may be saved.
+            self._pending.appendleft((step, values, event))
         return _Verdict(step, loss, bool(hold), bool(stop))

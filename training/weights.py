@@ -9,7 +9,7 @@ from torch import Tensor
 from models.losses import ACTLossHead
 from training.checkpoint import EMA, MODEL, load_checkpoint
 from training.errors import CheckpointError
-from training.published import average_of
+from training.published import average_of, require_state_dict
 from training.state import COMPILED_PREFIX, load_tensors, restore_model
 
 _PUZZLE_TABLE = "model.inner.puzzle_emb.weights"
@@ -18,7 +18,8 @@ _PUZZLE_TABLE = "model.inner.puzzle_emb.weights"
 def load_weights(path: Path, *, averaged: bool = True) -> dict[str, Tensor]:
     """Read model weights from a checkpoint of ours or a published `step_N` file.
 
-    Published files are pickles: they are read with `weights_only=True`, which runs no code.
+    Published files are pickles: they are looked through first, then read with `weights_only=True`,
+    which runs no code, and mapped: a storage that claims more than the file has is not believed.
 
     Args:
         averaged: take the moving average where the checkpoint has one, which is what it was
@@ -38,15 +39,23 @@ def load_weights(path: Path, *, averaged: bool = True) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: no such checkpoint")
     if averaged and average_of(path).exists():
         path = average_of(path)
+    require_state_dict(path)
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # torch.load raises whatever its unpickler meets
         raise CheckpointError(f"{path}: not a published checkpoint: {_first_line(error)}") from None
     if not isinstance(content, dict) or not all(
         isinstance(value, Tensor) for value in content.values()
     ):
         raise CheckpointError(f"{path}: not a state dict")
-    return {str(key).removeprefix(COMPILED_PREFIX): value for key, value in content.items()}
+    tensors = {}
+    for key, value in content.items():
+        # Of a few bytes, strides of 0 make a tensor of any size.
+        if value.layout != torch.strided or value.numel() * value.itemsize > path.stat().st_size:
+            raise CheckpointError(f"{path}: {str(key)[:100]} is larger than the file")
+        # A copy, because a mapped file that is cut ends the process without a word.
+        tensors[str(key).removeprefix(COMPILED_PREFIX)] = value.clone()
+    return tensors
 
 
 def load_start_weights(model: ACTLossHead, path: Path, warn: Callable[[str], None]) -> None:

@@ -6,13 +6,17 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from dataset.common import DatasetError
+from pretrain import require_same_data
 from training.checkpoint import save_checkpoint
 from training.published import CONFIG_FILE
+from training.run_lock import run_lock
 
 # Five seconds are promised on a machine that does nothing else.
 SECONDS = 15.0
@@ -96,6 +100,24 @@ def test_a_step_that_is_not_there(
 ) -> None:
     finished = run_python("pretrain.py", *tiny_settings, "resume=7")
     assert_one_line(finished, 4, f"{tmp_path / 'run' / 'step_7'}: no such checkpoint")
+
+
+def test_another_run_in_the_folder(
+    run_python: Callable[..., Any], tiny_settings: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    with run_lock(tmp_path / "run"):
+        finished = run_python("pretrain.py", *tiny_settings)
+    assert finished.code == 6
+    assert finished.err.startswith(f"pretrain.py: {tmp_path / 'run'}: another run is at work here")
+    assert len(finished.err_lines) == 1
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_ranks_with_other_training_data() -> None:
+    ranks: Any = SimpleNamespace(gather_objects=lambda own: [own, "b", own, "c"])
+    with pytest.raises(DatasetError, match="the training data of rank 1, 3 are not those of rank"):
+        require_same_data("a", ranks)
 
 
 def test_help_needs_no_data(run_python: Callable[..., Any]) -> None:

@@ -49,6 +49,7 @@ WITHOUT_TORCH = (
     "training.launch",
     "training.published",
     "training.run_dir",
+    "training.run_lock",
     "training.tracking",
     "training.trained_model",
     "training.watch",

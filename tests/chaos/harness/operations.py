@@ -90,6 +90,22 @@ class FailAt:
 
 
 @dataclass(frozen=True)
+class FailAll:
+    """Let every operation below `root` fail with `error`."""
+
+    root: Path
+    error: int
+
+    def __call__(self) -> None:
+        """Arm this process."""
+
+        def strike(operation: Operation) -> None:
+            raise OSError(self.error, os.strerror(self.error), str(operation.path))
+
+        watch(self.root, strike)
+
+
+@dataclass(frozen=True)
 class NoteTo:
     """Append the operations below `root` to a file outside of it, one a line."""
 

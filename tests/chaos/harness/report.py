@@ -53,6 +53,9 @@ project with one of its protections taken out, and must fail its row.
   renamed. At least two checkpoints are kept; one that is to go is renamed away first.
 - **Loading verifies** every hash, names the file that is bad and falls back to the checkpoint
   before; a step asked for by name never does.
+- **One run at a time works in a folder.** A second start ends with exit code 6 and names the
+  process at work; a run that was killed locks nobody out. All ranks go on from the very checkpoint
+  that the first one found.
 - **A number that is not finite** stops all ranks at the same step, before any update from it, and
   is never saved.
 - **Equal bits** are promised for the same device type, torch version, compile mode and thread

@@ -10,7 +10,7 @@ from dataset.common import DatasetError
 from models.config import FURTHER_HEADS, ACTLossConfig, HeadsConfig
 from training.composition import CONFIG_DIR, compose_config, load_config, run_entry_point
 from training.config import TrainConfig, setting_paths
-from training.errors import CheckpointError, ConfigError, NonFiniteError, Preempted
+from training.errors import CheckpointError, ConfigError, LockedError, NonFiniteError, Preempted
 
 
 def configure(*settings: str) -> TrainConfig:
@@ -335,6 +335,7 @@ def refuse(overrides: list[str]) -> None:
         (DatasetError("why"), 3),
         (CheckpointError("why"), 4),
         (NonFiniteError("why"), 5),
+        (LockedError("why"), 6),
         (Preempted("why"), 75),
         (KeyboardInterrupt(), 130),
     ],

@@ -1,6 +1,4 @@
-"""Ranks find each other whatever an earlier attempt has left in their store; collectives of a group
-of one rank, and sums in a given order.
-"""
+"""How ranks find each other, collectives of one rank, and sums in a given order."""
 
 import socket
 from collections.abc import Iterator

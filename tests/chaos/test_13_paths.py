@@ -1,0 +1,138 @@
+"""Row 13: what cannot be written is refused before anything is trained, measured or built, with
+exit code 2 and the path.
+"""
+
+import errno
+import json
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.mounts import ReadOnly, available
+from harness.operations import FailAll
+from harness.paths import CachedDownloads, build_puzzles, write_tasks
+from harness.processes import Child, Fault, ForkServer, evaluate, pretrain
+
+
+@pytest.fixture(scope="module", params=["read-only disk", "refused by the system"])
+def unwritable(request: pytest.FixtureRequest) -> Callable[[Path], Fault]:
+    """Return the fault that lets nobody write below a folder."""
+    if request.param == "read-only disk" and available():
+        return ReadOnly
+    # Where nobody may mount, the hook answers both times as a disk would.
+    refusal = errno.EROFS if request.param == "read-only disk" else errno.EACCES
+    return lambda folder: FailAll(folder, refusal)
+
+
+def tree(folder: Path) -> Mapping[str, bytes | None]:
+    """All that is below a folder."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def require_refusal(child: Child, named: Path, folder: Path, before: Mapping[str, Any]) -> None:
+    """Demand exit code 2, one line that names the path, and everything as it was."""
+    assert child.wait() == 2, child.err
+    assert len(child.err.splitlines()) == 1, child.err
+    assert str(named) in child.err, child.err
+    assert child.out == ""
+    assert tree(folder) == before
+
+
+@pytest.mark.row(13)
+def test_a_run_where_nothing_can_be_written(
+    fork_server: ForkServer,
+    full_settings: list[str],
+    unwritable: Callable[[Path], Fault],
+    tmp_path: Path,
+    tally: Callable[..., None],
+) -> None:
+    disk = tmp_path / "disk"
+    (disk / "empty").mkdir(parents=True)
+    settings = [*full_settings, "max_steps=3"]
+    begun = fork_server.run(pretrain, *settings, f"checkpoint_path={disk / 'begun'}")
+    assert begun.wait() == 0, begun.err
+    places = ("empty", "begun", "to be made", "to be made/below")
+    before = tree(disk)
+    for place in places:
+        overrides = [*settings, f"checkpoint_path={disk / place}", "max_steps=6"]
+        child = fork_server.run(pretrain, *overrides, faults=[unwritable(disk)])
+        require_refusal(child, disk / place, disk, before)
+    without_path = [one for one in settings if not one.startswith("checkpoint_path")]
+    faults = [unwritable(disk), partial(os.chdir, disk)]
+    child = fork_server.run(pretrain, *without_path, faults=faults)
+    require_refusal(child, Path("checkpoints"), disk, before)
+    tally(f"{len(places) + 1} run folders refused")
+
+
+@pytest.mark.row(13)
+def test_an_evaluation_whose_result_cannot_be_written(
+    fork_server: ForkServer,
+    full_settings: list[str],
+    unwritable: Callable[[Path], Fault],
+    tmp_path: Path,
+    tally: Callable[..., None],
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    run = disk / "run"
+    begun = fork_server.run(pretrain, *full_settings, f"checkpoint_path={run}", "max_steps=3")
+    assert begun.wait() == 0, begun.err
+    before = tree(disk)
+    outputs = {
+        "": run / "eval_step_3.json",
+        f"output={disk / 'other.json'}": disk / "other.json",
+        f"output={disk / 'new' / 'other.json'}": disk / "new" / "other.json",
+    }
+    for setting, named in outputs.items():
+        overrides = [f"checkpoint={run}", "device=cpu", *filter(None, [setting])]
+        child = fork_server.run(evaluate, *overrides, faults=[unwritable(disk)])
+        require_refusal(child, named, disk, before)
+    elsewhere = [f"checkpoint={run}", "device=cpu", f"output={tmp_path / 'elsewhere.json'}"]
+    child = fork_server.run(evaluate, *elsewhere, faults=[unwritable(disk)])
+    assert child.wait() == 0, child.err
+    assert json.loads((tmp_path / "elsewhere.json").read_bytes())["step"] == 3
+    tally(f"{len(outputs)} results of evaluations refused")
+
+
+@pytest.mark.row(13)
+@pytest.mark.parametrize("kind", ["sudoku", "maze", "arc"])
+def test_a_data_set_that_cannot_be_written(
+    fork_server: ForkServer,
+    unwritable: Callable[[Path], Fault],
+    tmp_path: Path,
+    kind: str,
+    tally: Callable[..., None],
+) -> None:
+    disk, tasks = tmp_path / "disk", tmp_path / "tasks"
+    disk.mkdir()
+    write_tasks(tasks)
+    built = fork_server.run(build_puzzles, kind, tasks, disk / "built")
+    assert built.wait() == 0, built.err
+    before = tree(disk)
+    places = ("built", "new", "new/below")
+    for place in places:
+        child = fork_server.run(build_puzzles, kind, tasks, disk / place, faults=[unwritable(disk)])
+        require_refusal(child, disk / place, disk, before)
+    tally(f"{len(places)} outputs of the {kind} builder refused")
+
+
+@pytest.mark.row(13)
+def test_a_cache_of_downloads_that_cannot_be_written(
+    fork_server: ForkServer,
+    unwritable: Callable[[Path], Fault],
+    tmp_path: Path,
+    tally: Callable[..., None],
+) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    faults = [CachedDownloads(cache), unwritable(cache)]
+    child = fork_server.run(build_puzzles, "download", tmp_path, tmp_path / "new", faults=faults)
+    require_refusal(child, cache, cache, {})
+    assert not (tmp_path / "new").exists()
+    tally("1 cache of downloads refused")

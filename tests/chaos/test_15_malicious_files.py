@@ -1,0 +1,553 @@
+"""Row 15: files from a stranger. Nothing in them is executed, what they claim costs no memory, and
+each is refused in one line that names it, or does nothing.
+"""
+
+import gzip
+import json
+import os
+import pickle
+import shutil
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from harness import hostile
+from harness.processes import Child, Fault, ForkServer, evaluate, pretrain
+
+PUBLISHED = Path(__file__).resolve().parents[1] / "parity" / "published_format"
+TASKS = '{"identifiers": ["<blank>", "a"], "test_puzzles": {"a": {"test": [{"input": [[1]]}]}}}'
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a payload is put: copies of a published run, of a run of ours, and of their data."""
+
+    folder: Path
+
+    @property
+    def canary(self) -> Path:
+        """The file that must not come into being."""
+        return self.folder / "canary"
+
+    @property
+    def published(self) -> Path:
+        """A published file of weights."""
+        return self.folder / "published" / "step_7"
+
+    @property
+    def own(self) -> Path:
+        """A checkpoint of ours."""
+        return self.folder / "own" / "step_7"
+
+    @property
+    def data(self) -> Path:
+        """A data set."""
+        return self.folder / "data"
+
+    def settings(self, weights: Path, *more: str) -> tuple[str, ...]:
+        """The overrides of an evaluation."""
+        given = (f"checkpoint={weights}", "device=cpu", "num_threads=1", "evaluators=[]")
+        return (*given, f"data_path={self.data}", f"output={self.folder / 'result.json'}", *more)
+
+
+Call = tuple[Callable[..., None], tuple[str, ...]]
+Payload = Callable[[Place], Call]
+PAYLOADS: dict[str, tuple[Payload, set[int]]] = {}
+
+
+def payload(name: str, *codes: int) -> Callable[[Payload], Payload]:
+    """Register how a payload is laid, and the exit codes with which it may end."""
+
+    def register(lay: Payload) -> Payload:
+        PAYLOADS[name] = lay, set(codes)
+        return lay
+
+    return register
+
+
+def evaluated(place: Place, content: bytes) -> Call:
+    place.published.write_bytes(content)
+    return evaluate, place.settings(place.published)
+
+
+def saved(content: Any, **how: Any) -> Callable[[Path], bytes]:
+    """torch.save into bytes."""
+
+    def save(folder: Path) -> bytes:
+        torch.save(content, folder / "saved", **how)
+        return (folder / "saved").read_bytes()
+
+    return save
+
+
+# Published files
+
+
+PICKLES: dict[str, Callable[[Place], bytes]] = {
+    "os.system": lambda p: saved(hostile.touches(p.canary))(p.folder),
+    "builtins.eval": lambda p: saved(hostile.evaluates(p.canary))(p.folder),
+    "a call among tensors": lambda p: saved(
+        {"model.inner.H_init": torch.zeros(2), "x": hostile.touches(p.canary)}
+    )(p.folder),
+    "a bare pickle": lambda p: pickle.dumps(hostile.touches(p.canary)),
+    "torch's old format": lambda p: saved(
+        hostile.touches(p.canary), _use_new_zipfile_serialization=False
+    )(p.folder),
+    "a pickle for torch to load": lambda p: saved(
+        hostile.Calls(torch.storage._load_from_bytes, (pickle.dumps(hostile.touches(p.canary)),))
+    )(p.folder),
+    "protocol 4": lambda p: saved(hostile.touches(p.canary), pickle_protocol=4)(p.folder),
+    "memory for a bytearray": lambda p: saved({"x": hostile.Calls(bytearray, (10**11,))})(p.folder),
+    "an archive in the archive": lambda p: hostile.archive_of(
+        hostile.archive_of(pickle.dumps(hostile.touches(p.canary), 2), storages={}), storages={}
+    ),
+    "a pickle of a gigabyte in a megabyte": lambda p: hostile.archive_of(
+        b"\x80\x02(" + b"N" * 2**30 + b"l.", storages={}, deflated=True
+    ),
+    "a storage larger than its data": lambda p: hostile.archive_of(
+        hostile.tensor_of("model.inner.H_init", (10**9,), (1,), 10**9), storages={"0": b"\0" * 16}
+    ),
+    "a tensor larger than its storage": lambda p: hostile.archive_of(
+        hostile.tensor_of("model.inner.H_init", (10**12,), (0,), 4), storages={"0": b"\0" * 16}
+    ),
+}
+for _name, _make in PICKLES.items():
+    payload(f"published: {_name}", 4)(lambda p, make=_make: evaluated(p, make(p)))
+
+
+@payload("published: a TorchScript program", 4)
+def _(place: Place) -> Call:
+    archive = hostile.archive_of(b"\x80\x02}.", storages={})
+    place.published.write_bytes(archive.replace(b"x/byteorder", b"constants.p"))
+    return evaluated(place, archive.replace(b"x/byteorder", b"constants.p"))
+
+
+@payload("published: os.system in the average", 4)
+def _(place: Place) -> Call:
+    torch.save(hostile.touches(place.canary), place.published.with_name("step_7_ema"))
+    return evaluate, place.settings(place.published)
+
+
+@payload("published: os.system in start weights", 4)
+def _(place: Place) -> Call:
+    torch.save(hostile.touches(place.canary), place.published)
+    return pretrain, (
+        *(f"data_path={place.data}", f"load_checkpoint={place.published}", "logger=jsonl"),
+        *(f"checkpoint_path={place.folder / 'run'}", "global_batch_size=2", "epochs=2"),
+        *("eval_interval=2", "device=cpu", "evaluators=[]", "arch.hidden_size=32"),
+        "arch.num_heads=2",
+    )
+
+
+@payload("published: os.system, converted", 4)
+def _(place: Place) -> Call:
+    torch.save(hostile.touches(place.canary), place.published)
+    output = place.folder / "exported"
+    return hostile.convert, (
+        f"checkpoint={place.published}",
+        f"output={output}",
+        f"data_path={place.data}",
+    )
+
+
+# all_config.yaml
+
+
+def configured(place: Place, content: str) -> Call:
+    place.published.with_name("all_config.yaml").write_text(content)
+    return evaluate, place.settings(place.published)
+
+
+def changed(old: str, new: str) -> Callable[[Place], str]:
+    def change(place: Place) -> str:
+        text = place.published.with_name("all_config.yaml").read_text()
+        assert old in text
+        return text.replace(old, new)
+
+    return change
+
+
+_BOMB = "\n".join(
+    ["l0: &l0 [x, x]"] + [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 12)]
+)
+_MERGES = "\n".join(
+    ["l0: &l0 {a: 1}"]
+    + [f"l{i}: &l{i} {{<<: [{', '.join([f'*l{i - 1}'] * 9)}]}}" for i in range(1, 12)]
+)
+_NAME = "hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1"
+YAMLS: dict[str, Callable[[Place], str]] = {
+    "os.system": lambda p: f"!!python/object/apply:os.system ['touch {p.canary}']",
+    "eval in arch": lambda p: (
+        f"arch: !!python/object/apply:eval [\"open('{p.canary}', 'w').close()\"]"
+    ),
+    "an object in the name": changed(_NAME, "!!python/name:os.system"),
+    "a tree of aliases": lambda p: f"{_BOMB}\narch: *l11",
+    "aliases in evaluators": lambda p: f"{changed('lr:', 'eta:')(p)}\n{_BOMB}\nevaluators: *l11",
+    "a tree of merges": lambda p: f"{_MERGES}\narch: *l11",
+    "a class of another module": changed(_NAME, "os.system@x"),
+    "a target": changed("arch:", "arch:\n  _target_: os.system"),
+    "a model of terabytes": changed("hidden_size: 32", "hidden_size: 65536"),
+    "a width without end": changed("hidden_size: 32", f"hidden_size: {2**62 + 1}"),
+    "a number of thousands of digits": changed("H_layers: 2", f"H_layers: 0x{'f' * 20_000}"),
+    "brackets": lambda p: "[" * 100_000,
+    "an interpolation": changed("H_layers: 2", "H_layers: ${oc.decode:2}"),
+}
+for _name, _make in YAMLS.items():
+    payload(f"all_config.yaml: {_name}", 4)(lambda p, make=_make: configured(p, make(p)))
+
+
+@payload("all_config.yaml: an interpolation as a path", 3)
+def _(place: Place) -> Call:
+    target, settings = configured(
+        place, changed("data_path: data", "data_path: ${oc.env:HOME}")(place)
+    )
+    return target, tuple(setting for setting in settings if not setting.startswith("data_path="))
+
+
+@payload("all_config.yaml: a batch of terabytes", 0)
+def _(place: Place) -> Call:
+    return configured(place, changed("global_batch_size: 4", f"global_batch_size: {10**12}")(place))
+
+
+# A run of ours
+
+
+@payload("config.yaml: os.system, which nobody reads", 0)
+def _(place: Place) -> Call:
+    (place.own.parent / "config.yaml").write_text(
+        f"!!python/object/apply:os.system ['touch {place.canary}']"
+    )
+    return evaluate, place.settings(place.own.parent)
+
+
+def resealed(place: Place, name: str, content: bytes) -> Call:
+    (place.own / name).write_bytes(content)
+    hostile.seal(place.own)
+    return evaluate, place.settings(place.own)
+
+
+def state_with(place: Place, **changes: Any) -> bytes:
+    return json.dumps(json.loads((place.own / "state.json").read_bytes()) | changes).encode()
+
+
+STATES: dict[str, Callable[[Place], bytes]] = {
+    "brackets": lambda p: b"[" * 10**6,
+    "a number of thousands of digits": lambda p: b'{"step": ' + b"9" * 10**5 + b"}",
+    "a step of another type": lambda p: state_with(p, step=[7]),
+    "a class of another module": lambda p: state_with(
+        p, config={"arch": {"name": "os.system@x", "_target_": "os.system"}}
+    ),
+    "a model of terabytes": lambda p: state_with(
+        p, config={"arch": {"name": "hrm", "hidden_size": 65536, "H_layers": 1024}}
+    ),
+}
+for _name, _make in STATES.items():
+    payload(f"state.json: {_name}", 4)(lambda p, make=_make: resealed(p, "state.json", make(p)))
+
+
+@payload("MANIFEST.json: brackets", 4)
+def _(place: Place) -> Call:
+    (place.own / "MANIFEST.json").write_bytes(b'{"files":' + b"[" * 10**6)
+    return evaluate, place.settings(place.own)
+
+
+@payload("MANIFEST.json: a file without end", 4)
+def _(place: Place) -> Call:
+    (place.own / "MANIFEST.json").unlink()
+    (place.own / "MANIFEST.json").symlink_to("/dev/zero")
+    return evaluate, place.settings(place.own)
+
+
+TENSORS = {
+    "a header without end": hostile.safetensors("{}", length=2**62),
+    "a tensor larger than the file": hostile.safetensors(
+        '{"a":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4000000000000]}}', b"\0" * 8
+    ),
+    "sizes that overflow": hostile.safetensors(
+        '{"a":{"dtype":"F32","shape":[4611686018427387904,8],"data_offsets":[0,0]}}'
+    ),
+    "overlapping tensors": hostile.safetensors(
+        '{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},'
+        '"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}',
+        b"\0" * 12,
+    ),
+    "the same key twice": hostile.safetensors(
+        '{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},'
+        '"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}',
+        b"\0" * 8,
+    ),
+    "a type that torch lacks": hostile.safetensors(
+        '{"a":{"dtype":"F4","shape":[2],"data_offsets":[0,1]}}', b"\0"
+    ),
+    "brackets": hostile.safetensors('{"a":' + "[" * 10**5),
+}
+for _name, _content in TENSORS.items():
+    payload(f"safetensors: {_name}", 4)(
+        lambda p, content=_content: resealed(p, "model.safetensors", content)
+    )
+
+
+# Data
+
+
+def with_data(place: Place, name: str, content: bytes) -> Call:
+    (place.data / name).write_bytes(content)
+    return evaluate, place.settings(place.published)
+
+
+def objects(place: Place) -> bytes:
+    np.save(place.folder / "x.npy", np.array([hostile.touches(place.canary)]), allow_pickle=True)
+    return (place.folder / "x.npy").read_bytes()
+
+
+def header(descr: str, shape: str) -> bytes:
+    return hostile.npy(f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}")
+
+
+ARRAYS: dict[str, Callable[[Place], bytes]] = {
+    "objects": objects,
+    "a bare pickle": lambda p: pickle.dumps(hostile.touches(p.canary)),
+    "an expression": lambda p: header(f"__import__('os').system('touch {p.canary}')", "(1,)"),
+    "a header that warns": lambda p: header("'<i4'", "(1if 1else 2,)"),
+    "a size without end": lambda p: header("'<i4'", f"({'9' * 4000}, {'9' * 4000}, 1)"),
+    "nothing, a googol wide": lambda p: header("'<i4'", f"(0, {10**100})"),
+    "nothing, too wide for NumPy": lambda p: header("'<i4'", f"(0{f', {2**31 - 1}' * 4})"),
+    "a type of thousands of digits": lambda p: header(f"0x{'f' * 8000}", "(1,)"),
+    "signs": lambda p: hostile.npy("-" * 9000 + "1"),
+}
+for _name, _make in ARRAYS.items():
+    payload(f".npy: {_name}", 3)(
+        lambda p, make=_make: with_data(p, "test/all__inputs.npy", make(p))
+    )
+
+
+def metadata_with(place: Place, **changes: Any) -> bytes:
+    path = place.data / "test" / "dataset.json"
+    return json.dumps(json.loads(path.read_bytes()) | changes).encode()
+
+
+METADATA: dict[str, Callable[[Place], bytes]] = {
+    "brackets": lambda p: b"[" * 10**6,
+    "numbers of 4000 digits": lambda p: metadata_with(p, vocab_size=10**4000),
+    "numbers of 5000 digits": lambda p: b'{"vocab_size": ' + b"1" * 5000 + b"}",
+    "an infinite mean": lambda p: metadata_with(p, mean_puzzle_examples=float("inf")),
+    "a hundred megabytes": lambda p: b" " * 10**8,
+}
+for _name, _make in METADATA.items():
+    payload(f"dataset.json: {_name}", 3)(
+        lambda p, make=_make: with_data(p, "test/dataset.json", make(p))
+    )
+
+
+@payload("dataset.json: two thousand million puzzles", 2)
+def _(place: Place) -> Call:
+    path = place.data / "train" / "dataset.json"
+    content = json.loads(path.read_bytes()) | {"num_puzzle_identifiers": 2**31 - 1}
+    path.write_text(json.dumps(content))
+    return pretrain, (
+        *(f"data_path={place.data}", "global_batch_size=2", "epochs=2", "eval_interval=2"),
+        *(f"checkpoint_path={place.folder / 'run'}", "logger=jsonl", "evaluators=[]"),
+        "device=cpu",
+    )
+
+
+@payload("dataset.json: a pipe that nobody writes to", 3)
+def _(place: Place) -> Call:
+    (place.data / "test" / "dataset.json").unlink()
+    os.mkfifo(place.data / "test" / "dataset.json")
+    return evaluate, place.settings(place.published)
+
+
+@payload("manifest.json: brackets", 3)
+def _(place: Place) -> Call:
+    return with_data(place, "manifest.json", b'{"files":' + b"[" * 10**6)
+
+
+@payload("a link to a device as labels", 3)
+def _(place: Place) -> Call:
+    (place.data / "test" / "all__labels.npy").unlink()
+    (place.data / "test" / "all__labels.npy").symlink_to("/dev/zero")
+    return evaluate, place.settings(place.published)
+
+
+@payload("a link to somebody else's file as inputs", 3)
+def _(place: Place) -> Call:
+    (place.data / "test" / "all__inputs.npy").unlink()
+    (place.data / "test" / "all__inputs.npy").symlink_to("/etc/passwd")
+    return evaluate, place.settings(place.published)
+
+
+# What the scripts and builders read
+
+
+def scored(place: Place, tasks: str = TASKS, **arrays: np.ndarray) -> Call:
+    rows = {"puzzle_identifiers": np.ones(1, int), "q_halt_logits": np.zeros(1)}
+    rows |= {name: np.zeros((1, 4), int) for name in ("inputs", "preds")}
+    np.savez_compressed(place.folder / "rows.npz", **(rows | arrays))
+    (place.folder / "tasks.json").write_text(tasks)
+    return hostile.score_arc, (str(place.folder / "rows.npz"), str(place.folder / "tasks.json"))
+
+
+@payload("score_arc: objects", 3)
+def _(place: Place) -> Call:
+    return scored(place, preds=np.array([hostile.touches(place.canary)]))
+
+
+@payload("score_arc: eight gigabytes in eight megabytes", 3)
+def _(place: Place) -> Call:
+    call = scored(place)
+    with zipfile.ZipFile(place.folder / "rows.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("puzzle_identifiers", "q_halt_logits", "inputs", "preds"):
+            archive.writestr(f"{name}.npy", header("'<i8'", f"({10**12}, 4)"))
+    return call
+
+
+@payload("score_arc: brackets", 3)
+def _(place: Place) -> Call:
+    return scored(place, tasks="[" * 10**6)
+
+
+@payload("show_votes: brackets", 3)
+def _(place: Place) -> Call:
+    (place.folder / "votes.json").write_text("[" * 10**6)
+    return hostile.show_votes, (str(place.folder / "votes.json"),) * 2
+
+
+@payload("show_votes: values of another type", 3)
+def _(place: Place) -> Call:
+    (place.folder / "votes.json").write_text('{"a": [{"solved_at": {}, "grids": 3}]}')
+    return hostile.show_votes, (str(place.folder / "votes.json"),) * 2
+
+
+@payload("a line of a gigabyte in train.csv.gz", 3)
+def _(place: Place) -> Call:
+    for split in ("train", "test"):
+        with gzip.open(place.folder / f"{split}.csv.gz", "wb", compresslevel=1) as file:
+            file.write(b"source,question,answer,rating\n")
+            for _ in range(64):
+                file.write(b"1" * 2**24)
+    output = f"--output-dir={place.folder / 'built'}"
+    return hostile.build_sudoku, (f"--source={place.folder}", output)
+
+
+@payload("a task of brackets", 3)
+def _(place: Place) -> Call:
+    (place.folder / "tasks" / "training").mkdir(parents=True)
+    (place.folder / "tasks" / "training" / "a.json").write_text("[" * 10**6)
+    output = f"--output-dir={place.folder / 'built'}"
+    return hostile.build_arc, (f"--dataset-dirs={place.folder / 'tasks'}", output)
+
+
+@payload("a task that is a pipe", 3)
+def _(place: Place) -> Call:
+    (place.folder / "tasks" / "training").mkdir(parents=True)
+    os.mkfifo(place.folder / "tasks" / "training" / "a.json")
+    output = f"--output-dir={place.folder / 'built'}"
+    return hostile.build_arc, (f"--dataset-dirs={place.folder / 'tasks'}", output)
+
+
+# The row
+
+
+@pytest.fixture(scope="module")
+def original(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A published run, the same as a checkpoint of ours, and their data."""
+    folder = tmp_path_factory.mktemp("original")
+    shutil.copytree(PUBLISHED / "checkpoint", folder / "published")
+    shutil.copytree(PUBLISHED / "data", folder / "data")
+    overrides = (f"checkpoint={folder / 'published'}", f"output={folder / 'own'}")
+    child = fork_server.run(hostile.convert, *overrides, f"data_path={folder / 'data'}")
+    assert child.wait() == 0, child.err
+    return folder
+
+
+def lay(
+    server: ForkServer, original: Path, folder: Path, name: str, *faults: Fault
+) -> tuple[Place, Child]:
+    """Put a payload into a copy of `original`, and let its entry point meet it."""
+    place = Place(shutil.copytree(original, folder, symlinks=True))
+    target, arguments = PAYLOADS[name][0](place)
+    faults = (hostile.bound_memory, *faults)
+    child = server.start(target, *arguments, faults=faults, folder=place.folder)
+    child.wait(60.0)
+    return place, child
+
+
+@pytest.mark.row(15)
+def test_nothing_of_a_strangers_files_is_executed(
+    fork_server: ForkServer, original: Path, tmp_path: Path, tally: Callable[..., None]
+) -> None:
+    faults = []
+    for number, (name, (_, codes)) in enumerate(PAYLOADS.items()):
+        folder = tmp_path / f"{number}"
+        place, child = lay(fork_server, original, folder, name)
+        code, said = child.wait(), child.err.splitlines()
+        if place.canary.exists():
+            faults.append(f"{name}: executed")
+        if (
+            code not in codes
+            or (code and len(said) != 1)
+            or any(len(line) > 12_000 for line in said)
+        ):
+            faults.append(f"{name}: exit code {code}: {child.err[-400:]}")
+        elif code and str(folder) not in said[0] and "${oc.env:HOME}" not in said[0]:
+            faults.append(f"{name}: which file? {said[0]}")
+        shutil.rmtree(folder)
+    assert faults == [], "\n".join(faults)
+    tally(f"{len(PAYLOADS)} payloads", "0 executed", "each refused in one line, or inert")
+
+
+@pytest.mark.row(15)
+def test_python_files_beside_a_checkpoint_are_not_imported(
+    run_python: Callable[..., Any], original: Path, tmp_path: Path, tally: Callable[..., None]
+) -> None:
+    names = ("models", "evaluation", "sitecustomize", "usercustomize", "yaml", "json", "torch")
+    place = Place(tmp_path)
+    shutil.copytree(original, tmp_path, dirs_exist_ok=True)
+    for folder in (
+        tmp_path,
+        tmp_path / "published",
+        tmp_path / "published" / "recursive_reasoning",
+    ):
+        folder.mkdir(exist_ok=True)
+        for name in names:
+            (folder / f"{name}.py").write_text(f"open({str(place.canary)!r}, 'w').close()\n")
+    finished = run_python("evaluate.py", *place.settings(place.published))
+    assert finished.code == 0, finished.err
+    assert not place.canary.exists()
+    tally(f"{3 * len(names)} modules beside a checkpoint and in the working folder: 0 imported")
+
+
+@pytest.mark.row(15)
+def test_torch_refuses_too_what_is_not_looked_through(
+    fork_server: ForkServer, original: Path, tmp_path: Path, tally: Callable[..., None]
+) -> None:
+    names = [f"published: {name}" for name in ("os.system", "builtins.eval", "a bare pickle")]
+    for number, name in enumerate(names):
+        folder = tmp_path / f"{number}"
+        place, child = lay(fork_server, original, folder, name, hostile.skip_the_look)
+        assert (child.wait(), place.canary.exists()) == (4, False), child.err
+    tally(f"{len(names)} pickles stopped by weights_only alone")
+
+
+@pytest.mark.parametrize(
+    ("name", "mutant"),
+    [
+        pytest.param(name, mutant, marks=pytest.mark.row(15, mutant=f"{mutant.__doc__}"), id=name)
+        for name, mutant in (
+            ("published: os.system", hostile.trust_pickles),
+            (".npy: objects", hostile.allow_pickled_arrays),
+            ("all_config.yaml: os.system", hostile.load_any_yaml),
+        )
+    ],
+)
+def test_without_its_protection_a_payload_is_executed(
+    fork_server: ForkServer, original: Path, tmp_path: Path, name: str, mutant: Fault
+) -> None:
+    place, _ = lay(fork_server, original, tmp_path / "copy", name, mutant)
+    assert place.canary.exists()
