@@ -37,7 +37,7 @@ def omit_random_state() -> None:
 def add_by_rank() -> None:
     """gradients added up on each rank before they are added over the ranks"""
     from training import optim
-    from training.distributed import env_world_size
+    from training.launch import env_world_size
 
     add = optim.sum_in_order
 
@@ -51,7 +51,7 @@ def add_by_rank() -> None:
 def draw_by_rank() -> None:
     """dropout drawn by rank instead of by shard"""
     from training import trainer
-    from training.distributed import env_rank
+    from training.launch import env_rank
 
     keyed = trainer.torch_seed
     trainer.torch_seed = lambda seed, step, part: keyed(seed, step, env_rank())
