@@ -1003,8 +1003,10 @@ def read_bounded(path: Path, limit: int) -> bytes:
     Raises: OSError: there is none, it cannot be read, or it is larger.
     """
     with open_regular(path) as file:
-        content = file.read(limit + 1)
-    if len(content) > limit:
+        # Not as much as may be: that would be allocated at once.
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(min(size, limit) + 1)
+    if max(size, len(content)) > limit:
         raise OSError(errno.EFBIG, f"larger than {limit} bytes", str(path))
     return content
 

@@ -34,12 +34,10 @@ def kill_at_random(server: ForkServer, settings: list[str], rng: np.random.Gener
     if rng.random() < 0.8:
         # Not always while it is still looking at its configuration.
         until(lambda: "run folder" in child.out or not child.alive, "the run begins")
-    try:
-        code = child.wait(rng.uniform(0.0, 1.0))
-    except TimeoutError:
+    if not child.ended_within(rng.uniform(0.0, 0.5)):
         child.kill()
         return True
-    assert code == 0, child.err
+    assert child.wait() == 0, child.err
     return False
 
 

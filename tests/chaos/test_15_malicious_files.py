@@ -349,6 +349,8 @@ def _(place: Place) -> Call:
     path = place.data / "train" / "dataset.json"
     content = json.loads(path.read_bytes()) | {"num_puzzle_identifiers": 2**31 - 1}
     path.write_text(json.dumps(content))
+    # Which would have to hold as many names.
+    (place.data / "identifiers.json").unlink()
     return pretrain, (
         *(f"data_path={place.data}", "global_batch_size=2", "epochs=2", "eval_interval=2"),
         *(f"checkpoint_path={place.folder / 'run'}", "logger=jsonl", "evaluators=[]"),

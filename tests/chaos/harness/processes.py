@@ -31,7 +31,6 @@ def pretrain(*overrides: str) -> None:
     from training.composition import run_entry_point
     from training.config import TrainConfig
 
-    faulthandler.enable()
     sys.argv = ["pretrain.py", *overrides]
     run_entry_point(TrainConfig, "cfg_pretrain", entry_point.main, "")
 
@@ -42,7 +41,6 @@ def evaluate(*overrides: str) -> None:
     from evaluation.config import EvalConfig
     from training.composition import run_entry_point
 
-    faulthandler.enable()
     sys.argv = ["evaluate.py", *overrides]
     run_entry_point(EvalConfig, "cfg_evaluate", entry_point.main, "")
 
@@ -76,12 +74,18 @@ class Child:
     def wait(self, timeout: float = 120.0) -> int:
         """Wait for its end; returns the exit code, -N after signal N.
 
-        Raises: TimeoutError: it still runs; what it printed is shown.
+        Raises: RuntimeError: it still runs. It is ended and shows where it stood.
         """
-        self._process.join(timeout)
-        if self._process.exitcode is None:
-            raise TimeoutError(f"still running after {timeout} s\n{self.out}\n{self.err}")
+        if not self.ended_within(timeout):
+            self.signal(signal.SIGABRT)  # faulthandler tells where the threads are.
+            self._process.join(10.0)
+            raise RuntimeError(f"still running after {timeout} s\n{self.out}\n{self.err}")
         return self._process.exitcode
+
+    def ended_within(self, seconds: float) -> bool:
+        """Wait for its end, and return whether it came."""
+        self._process.join(seconds)
+        return self._process.exitcode is not None
 
     @property
     def out(self) -> str:
@@ -238,6 +242,7 @@ def _obey(order: _Order) -> None:
         os.close(descriptor)
     sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    faulthandler.enable()
     for fault in order.faults:
         fault()
     order.target(*order.arguments)
