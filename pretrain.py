@@ -23,7 +23,7 @@ from training.composition import load_config, run_entry_point
 from training.config import CANONICAL_SHARDS, TrainConfig
 from training.data import facts_of, open_data, require_batches
 from training.errors import ConfigError
-from training.launch import env_rank, env_world_size
+from training.launch import env_rank, env_world_size, stop_at_once
 from training.run_dir import (
     find_checkpoint,
     prepare_run_dir,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from training.distributed import Ranks
 
 
+@stop_at_once()
 def main(overrides: list[str]) -> None:
     """Compose, validate, check everything that needs no torch, then train."""
     config = load_config(TrainConfig, "cfg_pretrain", overrides)

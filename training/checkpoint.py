@@ -31,7 +31,7 @@ RNG = "rng.safetensors"
 
 WEIGHTS_ONLY = "weights_only"  # In the state: converted from a published file, not a run to resume.
 
-_STEP_FOLDER = re.compile(r"step_(\d+)")
+_STEP_FOLDER = re.compile(r"step_(0|[1-9][0-9]*)")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _MAX_JSON_BYTES = 16 * 2**20
 # Of what a state may hold; what it must hold for its purpose is asked for where it is used.

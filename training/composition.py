@@ -5,6 +5,7 @@ line.
 import functools
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from dataset.common import shown
 from models.config import Schema
 from training.config import SchemaT, is_setting, suggest, unknown_key, validate
-from training.errors import ConfigError, exit_code
+from training.errors import EXIT_PREEMPTED, ConfigError, Preempted, exit_code
 from training.launch import enter, launched, leave, say
 
 CONFIG_DIR = Path(__file__).resolve().parent.parent / "config"
@@ -60,10 +61,13 @@ def run_entry_point(
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         leave(130)
-    except Exception as error:
+    except (Exception, Preempted) as error:
         code = exit_code(error)
         if code is None:
             raise
+        if code == EXIT_PREEMPTED:
+            # A scheduler asks all processes, and a launcher passes on what it was asked.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         say(str(error))
         leave(code)
 

@@ -226,12 +226,15 @@ class Ranks:
             self.barrier()
             self._watch.stop()
             # A rank that leaves while another is still inside its last collective, or asks the
-            # store, can take that one down with it.
-            dist.barrier()
+            # store, can take that one down with it. All have done their work: who dies here, dies
+            # without harm.
+            with contextlib.suppress(RuntimeError):
+                dist.barrier()
         elif isinstance(error, RankError):
             self._watch.stop(str(error))
         else:
-            self._watch.stop(f"rank {self.rank} has ended: {kind.__name__}: {error}")
+            why = f"{kind.__name__}: {error}".removesuffix(": ")
+            self._watch.stop(f"rank {self.rank} has ended: {why}")
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
 

@@ -35,9 +35,11 @@ class RankError(RuntimeError):
     """
 
 
-class Preempted(Exception):
-    """A signal asked the run to stop; its state has been saved. Ranks that leave the telling to
-    another have no message.
+class Preempted(BaseException):
+    """A signal asked the run to stop; its state has been saved, or it had none yet. Ranks that leave
+    the telling to another have no message.
+
+    No Exception, as KeyboardInterrupt is none: what guards itself against errors lets it through.
     """
 
 
@@ -52,6 +54,6 @@ _EXIT_CODES = {
 }
 
 
-def exit_code(error: Exception) -> int | None:
+def exit_code(error: BaseException) -> int | None:
     """Return the exit code of an error that is meant for people, None for a fault of ours."""
     return next((code for kind, code in _EXIT_CODES.items() if isinstance(error, kind)), None)

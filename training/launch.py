@@ -3,12 +3,16 @@ torch.
 """
 
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import NoReturn
 
 from dataset.common import shown
-from training.errors import EXIT_RANK
+from training.errors import EXIT_RANK, Preempted
 
 _MAX_MESSAGE = 10_000
 
@@ -42,6 +46,25 @@ def say(message: str) -> None:
     line = shown(" ".join(message.split("\n")), _MAX_MESSAGE)
     if line:
         sys.stderr.write(f"{Path(sys.argv[0]).name}: {line}\n")
+
+
+@contextmanager
+def stop_at_once() -> Iterator[None]:
+    """Let SIGTERM end the block at once, as Preempted: before training begins there is nothing to
+    save, and behind it everything is saved. In between the trainer heeds signals.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if isinstance(sys.exception(), Preempted):
+            return  # It has heeded one signal, and is closing what was open.
+        said = "asked to stop while it was not training; the same command goes on"
+        raise Preempted("" if env_rank() else said)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def enter() -> None:

@@ -205,13 +205,14 @@ def _records_until(path: Path, checkpoint: Checkpoint) -> list[str]:
     # A checkpoint inside an iteration, even behind its last batch, comes before the evaluation.
     evaluated = checkpoint.state.get("position") == 0
     kept = []
-    for line in path.read_text().splitlines(keepends=True):
+    for line in path.read_text(errors="replace").splitlines(keepends=True):
         try:
             record = json.loads(line)
-        except ValueError:
-            break  # The line a kill cut short; nothing good follows it.
-        due = checkpoint.step if evaluated or "train/lr" in record else checkpoint.step - 1
-        if record["step"] <= due and line.endswith("\n"):
+            due = checkpoint.step if evaluated or "train/lr" in record else checkpoint.step - 1
+            is_due = record["step"] <= due
+        except (ValueError, TypeError, KeyError):
+            break  # The line a kill or a power loss cut short; nothing good follows it.
+        if is_due and line.endswith("\n"):
             kept.append(line)
     return kept
 

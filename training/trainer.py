@@ -194,6 +194,8 @@ class Trainer:
                 if stopped:
                     return self._stop()
                 self._evaluate_and_save()
+        # The first rank closes its logs, and W&B may have much to send.
+        self.ranks.mark("the end", long=True)
         self.say(
             f"training ended at step {self.progress.step} (the schedule counts {self.total_steps})"
         )

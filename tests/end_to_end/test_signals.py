@@ -16,6 +16,7 @@ from training import trainer as trainer_module
 from training.composition import run_entry_point
 from training.config import TrainConfig
 from training.errors import Preempted
+from training.tracking import JsonlLog
 from training.trainer import Trainer
 
 Train = Callable[[Sequence[str]], None]
@@ -74,9 +75,12 @@ def test_the_exit_code_of_a_run_that_was_asked_to_stop(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["pretrain.py", *tiny_settings])
     signal_at(3, signal.SIGTERM)
+    before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit) as ended:
         run_entry_point(TrainConfig, "cfg_pretrain", pretrain.main, "")
     assert ended.value.code == 75
+    # It is on its way out; another one would only change its exit code.
+    assert signal.signal(signal.SIGTERM, before) is signal.SIG_IGN
     assert capsys.readouterr().err.splitlines()[-1] == (
         "pretrain.py: asked to stop: saved at step 3; the same command resumes the run"
     )
@@ -104,6 +108,49 @@ def test_a_later_ctrl_c_ends_the_run_at_once(
     with pytest.raises(KeyboardInterrupt):
         train(tiny_settings)
     assert files_of(tmp_path / "run").steps == []
+
+
+@pytest.mark.parametrize("place", ["find_checkpoint", "set_aside_newer", "open_tracker"])
+def test_a_signal_outside_of_training_stops_at_once(
+    train: Train,
+    tiny_settings: list[str],
+    files_of: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+) -> None:
+    train([*tiny_settings, "max_steps=3"])
+    saved = files_of(tmp_path / "run").digest()
+
+    def asked(*arguments: Any, **options: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pretrain, place, asked)
+        with pytest.raises(Preempted, match="asked to stop while it was not training"):
+            train(tiny_settings)
+    assert files_of(tmp_path / "run").leftovers() == []
+    assert files_of(tmp_path / "run").digest() == saved
+    train(tiny_settings)
+    assert max(files_of(tmp_path / "run").steps) > 3
+
+
+def test_a_signal_that_comes_again_while_the_run_closes_changes_nothing(
+    train: Train,
+    tiny_settings: list[str],
+    signal_at: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    close = JsonlLog.close
+
+    def asked_again(log: JsonlLog) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        close(log)
+
+    monkeypatch.setattr(JsonlLog, "close", asked_again)
+    signal_at(3, signal.SIGTERM)
+    with pytest.raises(Preempted, match="saved at step 3"):
+        train(tiny_settings)
 
 
 # Processes

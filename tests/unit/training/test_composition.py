@@ -1,5 +1,6 @@
 """What the command line composes to, and how mistakes in it are answered."""
 
+import signal
 import sys
 from collections.abc import Callable
 
@@ -315,10 +316,13 @@ def enter(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int | str | None]:
 
     def run(*arguments: str, main: Callable[[list[str]], None]) -> int | str | None:
         monkeypatch.setattr(sys, "argv", ["/x/pretrain.py", *arguments])
+        before = signal.getsignal(signal.SIGTERM)
         try:
             run_entry_point(TrainConfig, "cfg_pretrain", main, "How to use it.")
         except SystemExit as end:
             return end.code
+        finally:
+            signal.signal(signal.SIGTERM, before)
         return 0
 
     return run

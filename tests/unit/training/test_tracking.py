@@ -81,6 +81,14 @@ def test_an_evaluation_that_comes_again_is_not_there_twice(tmp_path: Path) -> No
     assert reopened(path, at(2, position=2)) == [trained(1), trained(2)]
 
 
+@pytest.mark.parametrize("end", [b"\0\0\0", b"\xff\xfe\n", b"[]\n", b"{}\n", b"7\n"])
+def test_what_a_power_loss_left_of_a_line_is_dropped(tmp_path: Path, end: bytes) -> None:
+    path = tmp_path / "m.jsonl"
+    write(path, [trained(1)])
+    path.write_bytes(path.read_bytes() + end)
+    assert reopened(path, at(3)) == [trained(1)]
+
+
 def test_a_line_cut_by_a_kill_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     whole = json.dumps(trained(2))
