@@ -36,8 +36,8 @@ class RankError(RuntimeError):
 
 
 class Preempted(BaseException):
-    """A signal asked the run to stop; its state has been saved, or it had none yet. Ranks that leave
-    the telling to another have no message.
+    """A signal asked the run to stop; its state is saved, or it had none yet. Ranks that leave the
+    telling to another have no message.
 
     No Exception, as KeyboardInterrupt is none: what guards itself against errors lets it through.
     """

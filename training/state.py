@@ -238,9 +238,10 @@ def tensor_writer(tensors: dict[str, Tensor]) -> Callable[[Path], None]:
     return write
 
 
-def environment(ranks: Ranks, forward_dtype: str) -> dict[str, Any]:
+def environment(ranks: Ranks, forward_dtype: str, *, compiled: bool) -> dict[str, Any]:
     """Describe what must be equal for a resumed run to end in the same bits."""
     return {
+        "compiled": compiled,
         "device": ranks.device.type,
         "device_name": torch.cuda.get_device_name(ranks.device)
         if ranks.device.type == "cuda"

@@ -166,7 +166,7 @@ class Trainer:
                 ranks=ranks,
             )
         self.verdicts = _Verdicts(ranks)
-        self.environment = environment(ranks, forward_dtype)
+        self.environment = environment(ranks, forward_dtype, compiled=forward is not model)
         self.stop_requested = False
         self._started_at = 0  # The step from which this process went on.
         self._seed_further_rank()

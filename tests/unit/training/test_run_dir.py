@@ -162,6 +162,7 @@ CHANGED = {
     "seed": ("seed=1", "seed: 0 -> 1"),
     "optimizer.name": ("optimizer=grouped", "optimizer.name: adam_atan2 -> adamw"),
     "eval_interval": ("eval_interval=5000", "eval_interval: 10000 -> 5000"),
+    "reduction": ("reduction=exact", "reduction: fast -> exact"),
     "global_batch_size": ("global_batch_size=12", "global_batch_size: 768 -> 12"),
 }
 
