@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dataset.common import DatasetError
 from evaluation.config import EvalConfig
@@ -23,13 +23,16 @@ from evaluation.metrics import SetResult
 from evaluation.report import as_json, findings_as_json, findings_table, pooled, table
 from models.config import EvaluatorName
 from puzzle_dataset import PuzzleDataset
-from training.checkpoint import write_atomically
+from training.checkpoint import MANIFEST, sha256, write_atomically
 from training.composition import load_config, run_entry_point
-from training.data import facts_of, require_folder, untold_heads
-from training.errors import ConfigError
+from training.data import facts_of, require_folder, require_same_data, untold_heads
+from training.errors import CheckpointError, ConfigError
 from training.launch import env_world_size
 from training.tracking import warn
 from training.trained_model import TrainedModel, find_trained_model
+
+if TYPE_CHECKING:
+    from training.distributed import Ranks
 
 
 def main(overrides: list[str]) -> None:
@@ -77,6 +80,8 @@ def run(
     arch = resolve_dtype(trained.run.arch.model_copy(update=overrides), device_type)
     prepare_host(config.num_threads)
     with Ranks(device_type, timeout=config.rank_timeout) as ranks:
+        require_same_data(dataset.fingerprint(), ranks)
+        require_same_weights(trained, ranks)
         source = str(dataset.split_dirs[0])
         averaged = config.weights == "averaged"
         model = trained.load(arch, facts_of(dataset), source, ranks.device, averaged=averaged)
@@ -130,7 +135,7 @@ def run(
                 "data_fingerprint": dataset.fingerprint(),
                 "max_examples": config.max_examples,
                 "global_batch_size": batch_size,
-                "environment": environment(ranks, arch.forward_dtype),
+                "environment": environment(ranks, arch.forward_dtype, compiled=compiles),
             }
             report(results, findings, written, facts, output)
 
@@ -181,6 +186,20 @@ def open_dataset(config: EvalConfig, trained: TrainedModel) -> PuzzleDataset:
     except DatasetError as error:
         hint = "" if config.data_folders else " (the run's own; data_path=FOLDER names another)"
         raise DatasetError(f"{error}{hint}") from None
+
+
+def require_same_weights(trained: TrainedModel, ranks: "Ranks") -> None:
+    """Raise CheckpointError, on all ranks, unless all of them have found the same checkpoint: of a
+    run at work one may see a newer one.
+    """
+    weights = trained.weights
+    manifest = weights if trained.is_published else weights / MANIFEST
+    others = ", ".join(map(str, ranks.that_differ(sha256(manifest))))
+    if others:
+        raise CheckpointError(
+            f"{weights}: rank {others} has found another checkpoint than rank 0: name one, "
+            "checkpoint=RUN_FOLDER/step_N"
+        )
 
 
 def output_path(config: EvalConfig, trained: TrainedModel) -> Path:

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from dataset.common import DatasetError
 from evaluation.evaluators import Evaluator, build_evaluators
 from models.config import EvaluatorName
 from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
 from training.checkpoint import MODEL, Checkpoint
 from training.composition import load_config, run_entry_point
 from training.config import CANONICAL_SHARDS, TrainConfig
-from training.data import facts_of, open_data, require_batches
+from training.data import facts_of, open_data, require_batches, require_same_data
 from training.errors import ConfigError
 from training.launch import env_rank, env_world_size, stop_at_once
 from training.run_dir import (
@@ -170,14 +169,6 @@ def train(
                 trainer.fit()
             except OutputError as error:
                 raise ConfigError(f"an evaluation's files cannot be written: {error}") from None
-
-
-def require_same_data(fingerprint: str, ranks: "Ranks") -> None:
-    """Raise DatasetError, on all ranks, unless all of them have the same training data."""
-    seen = ranks.gather_objects(fingerprint)
-    others = [str(rank) for rank, one in enumerate(seen) if one != seen[0]]
-    if others:
-        raise DatasetError(f"the training data of rank {', '.join(others)} are not those of rank 0")
 
 
 def eval_batches(config: TrainConfig, test_set: PuzzleDataset, ranks: "Ranks") -> EvalBatches:

@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dataset.common import DatasetError, PuzzleDatasetMetadata, load_metadata
 from models.config import DataFacts, HeadsConfig, TokenHeadConfig
 from puzzle_dataset import PuzzleDataset, TrainBatches
 from training.config import DataConfig, TrainConfig
 from training.errors import ConfigError
+
+if TYPE_CHECKING:
+    from training.distributed import Ranks
 
 _WRITTEN_BY = {
     "actions": "dataset/build_maze_dataset.py writes it: build the set anew",
@@ -150,3 +154,10 @@ def facts_in(metadata: PuzzleDatasetMetadata, fields: Iterable[str] = ()) -> Dat
         num_puzzle_identifiers=metadata.num_puzzle_identifiers,
         fields={name: (field.num_classes, field.channels) for name, field in declared.items()},
     )
+
+
+def require_same_data(fingerprint: str, ranks: "Ranks") -> None:
+    """Raise DatasetError, on all ranks, unless all of them have read the same data."""
+    others = ", ".join(map(str, ranks.that_differ(fingerprint)))
+    if others:
+        raise DatasetError(f"the data of rank {others} are not those of rank 0")

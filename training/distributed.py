@@ -208,6 +208,11 @@ class Ranks:
             dist.all_gather_object(values, value)
         return values  # type: ignore[return-value]
 
+    def that_differ(self, value: object) -> list[int]:
+        """Return, on every rank, the ranks whose value is not that of rank 0."""
+        seen = self.gather_objects(value)
+        return [rank for rank, one in enumerate(seen) if one != seen[0]]
+
     def barrier(self) -> None:
         """Wait for all ranks."""
         if self.active:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -46,23 +47,32 @@ def settings(tiny_settings: list[str], tasks_data: Path, train: Train, tmp_path:
 
 
 @pytest.fixture
-def train_on(start: Any) -> Callable[..., list[str]]:
-    """Run `pretrain.py` on some ranks, without a launcher; returns what they said."""
+def start_ranks(start: Any) -> Callable[..., list[Any]]:
+    """Start an entry point on ranks with these settings each, without a launcher."""
 
-    def run(world_size: int, *settings: str) -> list[str]:
+    def begin(entry_point: str, settings: Sequence[Sequence[str]]) -> list[Any]:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = str(server.getsockname()[1])
         place = {
-            "WORLD_SIZE": str(world_size),
+            "WORLD_SIZE": str(len(settings)),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": port,
         }
-        processes = [
-            start("pretrain.py", *settings, env={**place, "RANK": rank, "LOCAL_RANK": rank})
-            for rank in map(str, range(world_size))
+        return [
+            start(entry_point, *own, env={**place, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+            for rank, own in enumerate(settings)
         ]
+
+    return begin
+
+
+@pytest.fixture
+def train_on(start_ranks: Callable[..., list[Any]]) -> Callable[..., list[str]]:
+    """Run `pretrain.py` on some ranks; returns what they said."""
+
+    def run(world_size: int, *settings: str) -> list[str]:
         said = []
-        for process in processes:
+        for process in start_ranks("pretrain.py", [settings] * world_size):
             out, err = process.communicate(timeout=120)
             assert process.returncode == 0, err
             assert "Warning" not in err
@@ -239,15 +249,12 @@ def test_ranks_drop_other_cells(
 
 @pytest.mark.slow
 def test_a_number_that_is_not_finite_stops_both_ranks(
-    settings: list[str], start: Any, files_of: Any, tmp_path: Path
+    settings: list[str],
+    start_ranks: Callable[..., list[Any]],
+    files_of: Any,
+    tmp_path: Path,
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    processes = [
-        start("pretrain.py", *settings, "lr=1e38", env={**place, "RANK": rank})
-        for rank in ("0", "1")
-    ]
+    processes = start_ranks("pretrain.py", [[*settings, "lr=1e38"]] * 2)
     lines = []
     for process in processes:
         _, err = process.communicate(timeout=120)
@@ -255,3 +262,36 @@ def test_a_number_that_is_not_finite_stops_both_ranks(
         lines.append(err.splitlines()[-1])
     assert lines[0].partition(":")[2].split()[:2] == lines[1].partition(":")[2].split()[:2]
     assert files_of(tmp_path / "run").steps == []
+
+
+@pytest.mark.parametrize("differs", ["checkpoint", "data"])
+def test_ranks_that_would_not_measure_the_same_are_told(
+    settings: list[str],
+    start_ranks: Callable[..., list[Any]],
+    train: Train,
+    tasks_data: Path,
+    tmp_path: Path,
+    differs: str,
+) -> None:
+    train([*settings, "checkpoint_interval=1", "max_steps=2"])
+    other = shutil.copytree(tasks_data, tmp_path / "other")
+    labels = np.load(other / "test" / "all__labels.npy")
+    np.save(other / "test" / "all__labels.npy", labels[::-1])
+    run = tmp_path / "run"
+    wanted, code, said = {
+        "checkpoint": (
+            [[f"checkpoint={run / step}"] for step in ("step_1", "step_2")],
+            4,
+            "rank 1 has found another checkpoint than rank 0: name one",
+        ),
+        "data": (
+            [[f"checkpoint={run}", f"data_path={data}"] for data in (tasks_data, other)],
+            3,
+            "the data of rank 1 are not those of rank 0",
+        ),
+    }[differs]
+    for process in start_ranks("evaluate.py", [[*own, "device=cpu"] for own in wanted]):
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == code, err
+        assert said in err.splitlines()[-1]
+    assert not list(run.glob("eval*.json"))

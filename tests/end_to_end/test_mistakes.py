@@ -6,14 +6,11 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from dataset.common import DatasetError
-from pretrain import require_same_data
 from training.checkpoint import save_checkpoint
 from training.published import CONFIG_FILE
 from training.run_lock import run_lock
@@ -112,12 +109,6 @@ def test_another_run_in_the_folder(
     assert finished.err.startswith(f"pretrain.py: {tmp_path / 'run'}: another run is at work here")
     assert len(finished.err_lines) == 1
     assert list((tmp_path / "run").iterdir()) == []
-
-
-def test_ranks_with_other_training_data() -> None:
-    ranks: Any = SimpleNamespace(gather_objects=lambda own: [own, "b", own, "c"])
-    with pytest.raises(DatasetError, match="the training data of rank 1, 3 are not those of rank"):
-        require_same_data("a", ranks)
 
 
 def test_help_needs_no_data(run_python: Callable[..., Any]) -> None:

@@ -3,6 +3,8 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,13 @@ import pytest
 from dataset.common import DatasetError
 from training.composition import load_config
 from training.config import DataConfig, TrainConfig
-from training.data import facts_of, open_data, require_batches, require_folder
+from training.data import (
+    facts_of,
+    open_data,
+    require_batches,
+    require_folder,
+    require_same_data,
+)
 from training.errors import ConfigError
 
 
@@ -115,3 +123,11 @@ def test_metadata_is_read_as_json(sudoku_data: Path, tmp_path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"seq_len": 15}))
     with pytest.raises(DatasetError, match=r"16 cells a row, but seq_len is 15"):
         open_data(configure(f"data_path={folder}"), check_values=False, warn=pytest.fail)
+
+
+def test_ranks_with_other_data_are_named() -> None:
+    ranks: Any = SimpleNamespace(that_differ=lambda own: [1, 3])
+    with pytest.raises(DatasetError, match="the data of rank 1, 3 are not those of rank 0"):
+        require_same_data("a", ranks)
+    ranks.that_differ = lambda own: []
+    require_same_data("a", ranks)
