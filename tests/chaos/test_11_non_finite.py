@@ -23,17 +23,30 @@ SAVED, STRUCK = 9, 11
 
 
 @pytest.fixture
-def settings(full_settings: list[str], fork_server: ForkServer, tmp_path: Path) -> Any:
-    """Overrides of a run in a folder of this name, which goes on from a checkpoint at step 9."""
-    begun = [*full_settings, f"checkpoint_path={tmp_path / 'begun'}"]
-    child = fork_server.run(pretrain, *begun, f"max_steps={SAVED}")
-    assert child.wait() == 0, child.err
+def begin(full_settings: list[str], fork_server: ForkServer, tmp_path: Path) -> Any:
+    """Train up to a checkpoint at step 9; returns what gives the overrides of a run in a folder of
+    some name that goes on from there.
+    """
 
-    def overrides(name: str) -> list[str]:
-        shutil.copytree(tmp_path / "begun", tmp_path / name)
-        return [*full_settings, f"checkpoint_path={tmp_path / name}"]
+    def run(*more: str) -> Any:
+        common = [*full_settings, *more]
+        begun = f"checkpoint_path={tmp_path / 'begun'}"
+        child = fork_server.run(pretrain, *common, begun, f"max_steps={SAVED}")
+        assert child.wait() == 0, child.err
 
-    return overrides
+        def overrides(name: str) -> list[str]:
+            shutil.copytree(tmp_path / "begun", tmp_path / name)
+            return [*common, f"checkpoint_path={tmp_path / name}"]
+
+        return overrides
+
+    return run
+
+
+@pytest.fixture
+def settings(begin: Any) -> Any:
+    """`begin` with nothing else set."""
+    return begin()
 
 
 def start(
@@ -121,6 +134,27 @@ def test_all_ranks_stop_at_that_step(
         "0 bytes changed",
         "all saves refused",
     )
+
+
+@pytest.mark.row(11)
+def test_both_ranks_stop_with_exact_reduction_and_one_goes_on(
+    fork_server: ForkServer,
+    begin: Any,
+    files_of: Any,
+    tmp_path: Path,
+    rng: np.random.Generator,
+    tally: Callable[..., None],
+) -> None:
+    settings = begin("reduction=exact")
+    for place in PLACES:
+        case = (place, float(rng.choice(VALUES)), 2, int(rng.integers(2)))
+        overrides = settings(place)
+        require_stop(fork_server, overrides, tmp_path / place, case)
+    for unpoisoned in (settings("whole"), overrides):
+        child = fork_server.run(pretrain, *unpoisoned)
+        assert child.wait() == 0, child.err
+    assert files_of(tmp_path / place).digest() == files_of(tmp_path / "whole").digest()
+    tally(f"{len(PLACES)} with reduction=exact on 2 ranks, and one goes on in the same bits")
 
 
 @pytest.mark.row(11)
