@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.processes import ROOT, ForkServer, pretrain, until
+from harness.ranks import SignalIn
 
-from training.errors import EXIT_PREEMPTED
+from training.errors import EXIT_PREEMPTED, EXIT_RANK
 
 # What is promised, and the slack that a busy machine gets.
 SECONDS = 10.0
@@ -83,6 +84,56 @@ def test_ranks_that_are_signalled_save_the_same_step(
         f"{signals} signals to one or all ranks: the same step saved by all within "
         f"{slowest:.1f} s, 0 steps lost, the same bits"
     )
+
+
+STARTING = (
+    ("pretrain", "open_data"),
+    ("training.distributed", "meet"),
+    ("training.state", "take_over"),
+    ("pretrain", "open_tracker"),
+)
+TRAINING = (
+    ("training.trainer", "lr_factor"),
+    ("evaluation.in_training", "evaluate"),
+    ("training.trainer", "gather_carry"),
+)
+
+
+@pytest.mark.row(5)
+def test_a_signal_anywhere_loses_nothing(
+    fork_server: ForkServer,
+    start_child: object,
+    full_settings: list[str],
+    files_of: Any,
+    tmp_path: Path,
+    tally: Callable[..., None],
+) -> None:
+    files = files_of(tmp_path / "run")
+    for child in fork_server.start_ranks(2, pretrain, *full_settings, "max_steps=4"):
+        assert child.wait() == 0, child.err
+    for place in STARTING:
+        both = dict.fromkeys(range(2), [SignalIn(signal.SIGTERM, *place)])
+        children = fork_server.start_ranks(2, pretrain, *full_settings, faults=both)
+        # Whoever comes late may find that the other has left.
+        codes = {child.wait() for child in children}
+        assert EXIT_PREEMPTED in codes, (place, [child.err for child in children])
+        assert codes <= {EXIT_PREEMPTED, EXIT_RANK}, (place, codes)
+        assert not any("Traceback" in child.err for child in children), place
+        assert files.steps[-1] == 4
+    for place in TRAINING:
+        before = files.steps[-1]
+        children = fork_server.start_ranks(
+            2, pretrain, *full_settings, faults={1: [SignalIn(signal.SIGTERM, *place)]}
+        )
+        codes = [child.wait() for child in children]
+        assert codes == [EXIT_PREEMPTED] * 2, (place, [child.err for child in children])
+        assert require_saved_once(files, children[0].err) > before
+    for name in ("run", "whole"):
+        end = f"checkpoint_path={tmp_path / name}"
+        for child in fork_server.start_ranks(2, pretrain, *full_settings, end):
+            assert child.wait() == 0, child.err
+    assert files.digest() == files_of(tmp_path / "whole").digest()
+    tally(f"SIGTERM at {len(STARTING)} places of a start and {len(TRAINING)} later: 75, same bits")
 
 
 @pytest.mark.row(5)

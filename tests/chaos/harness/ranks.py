@@ -1,5 +1,7 @@
 """Faults of one rank among several. Called in a child before its entry point."""
 
+import importlib
+import os
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -65,6 +67,27 @@ class SlowEvaluation:
             return think(*arguments)
 
         runner.think = slow
+
+
+@dataclass(frozen=True)
+class SignalIn:
+    """Send a signal to this process at the first call of `function` of `module`."""
+
+    number: int
+    module: str
+    function: str
+
+    def __call__(self) -> None:
+        """Arm this process."""
+        module, pending = importlib.import_module(self.module), [self.number]
+        original = getattr(module, self.function)
+
+        def signalled(*arguments: Any, **options: Any) -> Any:
+            if pending:
+                os.kill(os.getpid(), pending.pop())
+            return original(*arguments, **options)
+
+        setattr(module, self.function, signalled)
 
 
 def say_nothing_is_long() -> None:
