@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from harness import mutants
 from harness.processes import Child, Fault, ForkServer, pretrain, until
+from harness.ranks import compile_quickly
 
 from training.checkpoint import list_steps
 
@@ -96,6 +97,23 @@ def test_runs_that_lose_ranks_and_change_their_number_end_in_the_same_bits(
         f"{len(stood_at)} different steps to go on from",
         "0 ended in other bits than one rank",
     )
+
+
+@pytest.mark.row(4)
+def test_compiled_steps_have_the_same_bits_on_two_ranks(
+    fork_server: ForkServer,
+    settings: Settings,
+    files_of: Any,
+    tmp_path: Path,
+    tally: Callable[..., None],
+) -> None:
+    for world_size in (1, 2):
+        compiled = settings(f"on {world_size}", "compile=true", "max_steps=4")
+        finish(fork_server, world_size, compiled, compile_quickly)
+    one, two = (files_of(tmp_path / f"on {world_size}") for world_size in (1, 2))
+    assert one.state(4)["environment"]["compiled"]
+    assert two.digest() == one.digest()
+    tally("compiled on 1 and 2 ranks: the same bits")
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,14 @@ class SignalIn:
         setattr(module, self.function, signalled)
 
 
+def compile_quickly() -> None:
+    """Let torch.compile do all but write C++, which takes a compiler and most of a minute."""
+    import torch
+
+    compiled = torch.compile
+    torch.compile = lambda model, **options: compiled(model, backend="aot_eager", **options)
+
+
 def say_nothing_is_long() -> None:
     """a rank that does not tell the others what takes long"""
     from training.distributed import Ranks
