@@ -1,7 +1,7 @@
 """Evaluations in the course of a training run."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from evaluation.evaluators import Evaluator, finish
@@ -37,9 +37,13 @@ class InTrainingEvaluation:
         self.batches, self.evaluators, self.fields = batches, evaluators, save_outputs
         self.forward, self.ranks, self.run_dir = forward, ranks, run_dir
 
-    def __call__(self, model: ACTLossHead, step: int) -> dict[str, float]:
+    def __call__(
+        self, model: ACTLossHead, step: int, before_batch: Callable[[], None]
+    ) -> dict[str, float]:
         """Return the figures by name, the same on all ranks.
 
+        Args:
+            before_batch: see `evaluation.runner.evaluate`.
         Raises:
             OutputError: a file cannot be written; names it.
         """
@@ -57,6 +61,7 @@ class InTrainingEvaluation:
                 self.ranks,
                 save=save,
                 evaluators=self.evaluators.values(),
+                before_batch=before_batch,
             )
         findings = finish(self.evaluators, self.ranks.gather_objects)
         for found in findings.values():

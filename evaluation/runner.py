@@ -1,6 +1,6 @@
 """Run a model over test sets: every puzzle takes all ACT steps, the last answer is measured."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -31,6 +31,7 @@ def evaluate(
     *,
     save: OutputFiles | PublishedOutputFiles | None = None,
     evaluators: Collection[Evaluator] = (),
+    before_batch: Callable[[], None] = lambda: None,
     show_progress: bool = False,
 ) -> dict[str, SetResult]:
     """Measure a model on all sets of `batches`; every rank returns the same.
@@ -46,6 +47,7 @@ def evaluate(
         batches: of this rank.
         save: receives the outputs of the last step; completed by its own context.
         evaluators: begin anew and receive this rank's rows; finished by the caller.
+        before_batch: called before each batch, on all ranks; may raise to break off.
         show_progress: whether to draw a bar of the batches on standard error.
     Returns:
         the result of each set, by name, in the order of the data set; empty sets included.
@@ -69,6 +71,7 @@ def evaluate(
             )
             for number, (name, batch, count, _) in enumerate(bar, 1):
                 ranks.mark(f"batch {number} of the evaluation", long=True)
+                before_batch()
                 step = think(forward, model, ranks.on_device(batch.arrays()))
                 rows[name].append(torch.stack([step.rows[key] for key in names], dim=-1))
                 if save is not None:

@@ -321,7 +321,7 @@ def build_trainer(config: TrainConfig, dataset: PuzzleDataset, ranks: Ranks) -> 
             global_batch_size=config.global_batch_size,
             epochs_per_iter=config.epochs_per_iteration,
         ),
-        evaluate=lambda model, step: {},
+        evaluate=lambda model, step, before_batch: {},
         ranks=ranks,
         run_dir=Path(os.devnull),
         tracker=Tracker(None, None),

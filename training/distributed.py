@@ -156,6 +156,10 @@ class Ranks:
                 dist.all_reduce(tensor)
         return tensor
 
+    def any(self, asked: bool) -> bool:
+        """Return, on every rank, whether one of them asks."""
+        return bool(self.sum_(torch.tensor(float(asked))))
+
     def concat(self, tensor: Tensor) -> Tensor:
         """Return the ranks' tensors [b, ...] one after the other, [world_size * b, ...], on every
         rank.

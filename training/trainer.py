@@ -60,7 +60,7 @@ from training.state import (
 )
 from training.tracking import Tracker, warn
 
-Evaluate = Callable[[ACTLossHead, int], Mapping[str, float]]
+Evaluate = Callable[[ACTLossHead, int, Callable[[], None]], Mapping[str, float]]
 Forward = Callable[[ACTCarry, Examples, Exploration], LossOutput]
 
 SCORE = "eval/exact_accuracy"
@@ -90,8 +90,8 @@ class Trainer:
         forward: `model` or its compiled form, called at each step. forward_dtype: what it really
             computes in.
         batches: training batches of this rank.
-        evaluate: measures the model after each iteration; its `eval/exact_accuracy` ranks the
-            checkpoints.
+        evaluate: measures the model at a step, after each iteration, and calls its last argument
+            before each batch; its `eval/exact_accuracy` ranks the checkpoints.
         run_dir: the run's folder. tracker: receives a record for every step and every evaluation.
         show_progress: whether to draw a bar on standard error.
         say: prints a line for people.
@@ -193,7 +193,10 @@ class Trainer:
                 self._log_block(bar)
                 if stopped:
                     return self._stop()
-                self._evaluate_and_save()
+                try:
+                    self._evaluate_and_save()
+                except _EvaluationStopped:
+                    return self._stop()
         # The first rank closes its logs, and W&B may have much to send.
         self.ranks.mark("the end", long=True)
         self.say(
@@ -336,6 +339,11 @@ class Trainer:
             asked |= verdict.stop
         return asked
 
+    def _heed_in_evaluation(self) -> None:
+        # It may take longer than a launcher waits; the resumed run begins it anew.
+        if self.ranks.any(self.stop_requested):
+            raise _EvaluationStopped
+
     def _stop(self) -> None:
         self.save()
         if self._reached_max_steps():
@@ -352,14 +360,12 @@ class Trainer:
         config, progress = self.config, self.progress
         if config.checkpoint_interval and progress.step % config.checkpoint_interval:
             self.save()  # An evaluation may take long, and nothing of the training is lost in it.
-        progress.iteration += 1
-        progress.position = 0
-        last = progress.iteration == config.num_iterations
+        last = progress.iteration + 1 == config.num_iterations
         score = None
-        if progress.iteration > config.min_eval_interval or last:
+        if progress.iteration >= config.min_eval_interval or last:
             self.model.eval()
             with self._averaged():
-                metrics = dict(self.evaluate(self.model, progress.step))
+                metrics = dict(self.evaluate(self.model, progress.step, self._heed_in_evaluation))
             self.ranks.mark(f"after evaluating step {progress.step}")
             self.model.train()
             score = metrics.get(SCORE)
@@ -370,6 +376,8 @@ class Trainer:
                 )
                 which = " (averaged weights)" if self.average else ""
                 self.say(f"step {progress.step}{which}: {shown}")
+        progress.iteration += 1
+        progress.position = 0
         best = score is not None and (progress.best_score is None or score > progress.best_score)
         if best:
             progress.best_score = score
@@ -587,6 +595,10 @@ class Trainer:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+class _EvaluationStopped(Exception):
+    """All ranks leave an evaluation because one of them was asked to stop."""
 
 
 class _Shard(NamedTuple):

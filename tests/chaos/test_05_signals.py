@@ -86,16 +86,17 @@ def test_ranks_that_are_signalled_save_the_same_step(
     )
 
 
+EVALUATING = ("evaluation.in_training", "evaluate")
 STARTING = (
     ("pretrain", "open_data"),
-    ("training.distributed", "meet"),
+    ("models.registry", "build_model"),
     ("training.state", "take_over"),
     ("pretrain", "open_tracker"),
 )
 TRAINING = (
     ("training.trainer", "lr_factor"),
-    ("evaluation.in_training", "evaluate"),
     ("training.trainer", "gather_carry"),
+    EVALUATING,
 )
 
 
@@ -127,7 +128,11 @@ def test_a_signal_anywhere_loses_nothing(
         )
         codes = [child.wait() for child in children]
         assert codes == [EXIT_PREEMPTED] * 2, (place, [child.err for child in children])
-        assert require_saved_once(files, children[0].err) > before
+        step = require_saved_once(files, children[0].err)
+        assert step > before
+        if place == EVALUATING:
+            assert files.state(step)["position"] > 0, "the evaluation comes again"
+            assert all(record["step"] < step for record in files.eval_records)
     for name in ("run", "whole"):
         end = f"checkpoint_path={tmp_path / name}"
         for child in fork_server.start_ranks(2, pretrain, *full_settings, end):
