@@ -307,6 +307,8 @@ def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, 
         "HOME": str(tmp_path_factory.mktemp("home")),
         "OMP_NUM_THREADS": "1",
         "PYTHONHASHSEED": "random",
+        # Ranks on one machine need nobody to look up its name.
+        "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
     }
 
 
