@@ -17,14 +17,26 @@ from harness.paths import CachedDownloads, build_puzzles, write_tasks
 from harness.processes import Child, Fault, ForkServer, evaluate, pretrain
 
 
-@pytest.fixture(scope="module", params=["read-only disk", "refused by the system"])
-def unwritable(request: pytest.FixtureRequest) -> Callable[[Path], Fault]:
+@pytest.fixture(scope="module", params=["read-only disk", "no permission"])
+def hindrance(request: pytest.FixtureRequest) -> str:
+    """Why nothing can be written."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def unwritable(hindrance: str) -> Callable[[Path], Fault]:
     """Return the fault that lets nobody write below a folder."""
-    if request.param == "read-only disk" and available():
+    if hindrance == "read-only disk" and available():
         return ReadOnly
     # Where nobody may mount, the hook answers both times as a disk would.
-    refusal = errno.EROFS if request.param == "read-only disk" else errno.EACCES
+    refusal = errno.EROFS if hindrance == "read-only disk" else errno.EACCES
     return lambda folder: FailAll(folder, refusal)
+
+
+@pytest.fixture
+def tally(tally: Callable[..., None], hindrance: str) -> Callable[..., None]:
+    """Say of each figure what the hindrance was."""
+    return lambda *figures: tally(*(f"{hindrance}: {figure}" for figure in figures))
 
 
 def tree(folder: Path) -> Mapping[str, bytes | None]:
