@@ -135,7 +135,8 @@ def test_a_missing_lock_is_noticed(
     where = tmp_path / "starts"
     with (
         many_starts(fork_server, settings("run"), where, mutants.omit_lock, number=3) as starts,
-        pytest.raises(AssertionError, match="runs at work in one folder"),
+        # Several at work, or one that came to grief over the files of another.
+        pytest.raises(AssertionError, match=r"runs at work in one folder|assert -?\d+ == 6"),
     ):
         require_one(starts, tmp_path / "run")
 
