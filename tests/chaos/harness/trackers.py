@@ -48,9 +48,7 @@ class FailingWandb:
             return Run()
 
         module = types.ModuleType("wandb")
-        vars(module).update(
-            init=init, Settings=lambda **options: options, api=types.SimpleNamespace(api_key=None)
-        )
+        vars(module).update(init=init, Settings=lambda **options: options)
         sys.modules["wandb"] = module
 
 
