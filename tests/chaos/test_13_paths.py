@@ -11,20 +11,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.mounts import ReadOnly, available
+from harness.builds import CachedDownloads, build, flags, write_sources
+from harness.mounts import Protected, ReadOnly, available
 from harness.operations import FailAll
-from harness.paths import CachedDownloads, build_puzzles, write_tasks
 from harness.processes import Child, Fault, ForkServer, evaluate, pretrain
 
+GENERATED = {
+    "sudoku": ("--source=generate", "--size=4", "--subsample-size=4", "--test-size=2"),
+    "maze": (
+        *("--source=generate", "--size=6", "--min-length=6"),
+        *("--subsample-size=4", "--test-size=2"),
+    ),
+}
 
-@pytest.fixture(scope="module", params=["read-only disk", "refused by the system"])
-def unwritable(request: pytest.FixtureRequest) -> Callable[[Path], Fault]:
+
+@pytest.fixture(params=["read-only disk", "no right to write"])
+def how(request: pytest.FixtureRequest) -> str:
+    """Why nothing can be written."""
+    return request.param
+
+
+@pytest.fixture
+def unwritable(how: str) -> Callable[[Path], Fault]:
     """Return the fault that lets nobody write below a folder."""
-    if request.param == "read-only disk" and available():
-        return ReadOnly
-    # Where nobody may mount, the hook answers both times as a disk would.
-    refusal = errno.EROFS if request.param == "read-only disk" else errno.EACCES
-    return lambda folder: FailAll(folder, refusal)
+    if how == "no right to write":
+        return Protected
+    # Where nobody may mount, the hook answers as such a disk would.
+    return ReadOnly if available() else lambda folder: FailAll(folder, errno.EROFS)
 
 
 def tree(folder: Path) -> Mapping[str, bytes | None]:
@@ -49,6 +62,7 @@ def test_a_run_where_nothing_can_be_written(
     fork_server: ForkServer,
     full_settings: list[str],
     unwritable: Callable[[Path], Fault],
+    how: str,
     tmp_path: Path,
     tally: Callable[..., None],
 ) -> None:
@@ -67,7 +81,7 @@ def test_a_run_where_nothing_can_be_written(
     faults = [unwritable(disk), partial(os.chdir, disk)]
     child = fork_server.run(pretrain, *without_path, faults=faults)
     require_refusal(child, Path("checkpoints"), disk, before)
-    tally(f"{len(places) + 1} run folders refused")
+    tally(f"{how}: {len(places) + 1} run folders refused")
 
 
 @pytest.mark.row(13)
@@ -75,6 +89,7 @@ def test_an_evaluation_whose_result_cannot_be_written(
     fork_server: ForkServer,
     full_settings: list[str],
     unwritable: Callable[[Path], Fault],
+    how: str,
     tmp_path: Path,
     tally: Callable[..., None],
 ) -> None:
@@ -97,7 +112,7 @@ def test_an_evaluation_whose_result_cannot_be_written(
     child = fork_server.run(evaluate, *elsewhere, faults=[unwritable(disk)])
     assert child.wait() == 0, child.err
     assert json.loads((tmp_path / "elsewhere.json").read_bytes())["step"] == 3
-    tally(f"{len(outputs)} results of evaluations refused")
+    tally(f"{how}: {len(outputs)} results of evaluations refused")
 
 
 @pytest.mark.row(13)
@@ -105,34 +120,43 @@ def test_an_evaluation_whose_result_cannot_be_written(
 def test_a_data_set_that_cannot_be_written(
     fork_server: ForkServer,
     unwritable: Callable[[Path], Fault],
+    how: str,
     tmp_path: Path,
     kind: str,
     tally: Callable[..., None],
 ) -> None:
-    disk, tasks = tmp_path / "disk", tmp_path / "tasks"
+    disk, sources = tmp_path / "disk", write_sources(tmp_path / "sources")
     disk.mkdir()
-    write_tasks(tasks)
-    built = fork_server.run(build_puzzles, kind, tasks, disk / "built")
+
+    def arguments(output: Path) -> list[str]:
+        if kind in GENERATED:
+            return [*GENERATED[kind], f"--output-dir={output}"]
+        return flags(kind, sources, output)
+
+    built = fork_server.run(build, kind, *arguments(disk / "built"))
     assert built.wait() == 0, built.err
     before = tree(disk)
     places = ("built", "new", "new/below")
     for place in places:
-        child = fork_server.run(build_puzzles, kind, tasks, disk / place, faults=[unwritable(disk)])
+        faults = [unwritable(disk)]
+        child = fork_server.run(build, kind, *arguments(disk / place), faults=faults)
         require_refusal(child, disk / place, disk, before)
-    tally(f"{len(places)} outputs of the {kind} builder refused")
+    tally(f"{how}: {len(places)} outputs of the {kind} builder refused")
 
 
 @pytest.mark.row(13)
 def test_a_cache_of_downloads_that_cannot_be_written(
     fork_server: ForkServer,
     unwritable: Callable[[Path], Fault],
+    how: str,
     tmp_path: Path,
     tally: Callable[..., None],
 ) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     faults = [CachedDownloads(cache), unwritable(cache)]
-    child = fork_server.run(build_puzzles, "download", tmp_path, tmp_path / "new", faults=faults)
+    output = f"--output-dir={tmp_path / 'new'}"
+    child = fork_server.run(build, "sudoku", "--source=hf", output, faults=faults)
     require_refusal(child, cache, cache, {})
     assert not (tmp_path / "new").exists()
-    tally("1 cache of downloads refused")
+    tally(f"{how}: 1 cache of downloads refused")
