@@ -302,11 +302,14 @@ class Finished:
 @pytest.fixture(scope="session")
 def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     """An environment with one thread and an empty home: no W&B key, proxy or launcher shows."""
-    kept = ("PATH", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "SYSTEMROOT")
+    kept = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "SYSTEMROOT")
     return {name: os.environ[name] for name in kept if name in os.environ} | {
         "HOME": str(tmp_path_factory.mktemp("home")),
+        "TMPDIR": str(tmp_path_factory.mktemp("tmp")),  # torchrun leaves its folders there.
         "OMP_NUM_THREADS": "1",
         "PYTHONHASHSEED": "random",
+        # Ranks on one machine need nobody to look up its name.
+        "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
     }
 
 

@@ -62,7 +62,7 @@ class _Account:
             return
         row = self._row(number)
         (row.passed if report.passed else row.failed).append(report.nodeid)
-        row.figures += json.loads(str(told.get("figures", "[]")))
+        row.figures[report.nodeid] = json.loads(str(told.get("figures", "[]")))
 
     def _row(self, number: int) -> report.Row:
         return self._rows.setdefault(number, report.Row())
@@ -81,7 +81,7 @@ class _Account:
             terminalreporter.write_line(f"a row of the programme may not be skipped: {nodeid}")
         for number, row in sorted(self._rows.items()):
             word = "FAILED" if row.failed else "held"
-            terminalreporter.write_line(f"row {number:2}: {word}: {'; '.join(row.figures)}")
+            terminalreporter.write_line(f"row {number:2}: {word}: {row.text}")
         for name, (number, caught) in sorted(self._mutants.items()):
             word = "caught" if caught else "NOT CAUGHT"
             terminalreporter.write_line(f"mutant of row {number}: {name}: {word}")

@@ -2,6 +2,7 @@
 from the one that was being saved, and ends in the bits of one that nobody disturbed.
 """
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import mutants
-from harness.processes import Fault, ForkServer, pretrain
+from harness.processes import Fault, ForkServer, evaluate, pretrain
 from harness.saves import AtEachOperation, struck
 
 from training.checkpoint import list_steps, newest_good
@@ -43,6 +44,18 @@ def good_step(folder: Path, saved: int) -> int:
     return checkpoint.step
 
 
+def evaluated(server: ForkServer, checkpoint: Path, folder: Path) -> dict[str, Any]:
+    """Return what an evaluation finds, of a checkpoint or of the newest good one of a run."""
+    output = folder / "evaluation.json"
+    child = server.run(
+        evaluate, f"checkpoint={checkpoint}", f"output={output}", "device=cpu", "num_threads=1"
+    )
+    assert child.wait() == 0, child.err
+    found = json.loads(output.read_bytes())
+    del found["checkpoint"]
+    return found
+
+
 @pytest.mark.row(2)
 @pytest.mark.parametrize("which", SAVES)
 def test_a_kill_at_any_operation_loses_nothing(
@@ -68,13 +81,22 @@ def test_a_kill_at_any_operation_loses_nothing(
         assert outcomes == {saved}
     else:
         assert len(outcomes) == 2
+    expected = {
+        step: evaluated(fork_server, whole.folder / f"step_{step}", tmp_path) for step in outcomes
+    }
     for folder, operation in left:
+        found = evaluated(fork_server, folder, tmp_path)
+        assert found == expected[found["step"]], operation
         child = fork_server.run(pretrain, *full_settings, f"checkpoint_path={folder}")
         assert child.wait() == 0, (operation, child.err)
         files = files_of(folder)
         assert files.digest() == whole.digest(), operation
         assert files.leftovers() == [], operation
-    tally(f"{which}: {len(left)} kills, all operations", "0 ended in other bits")
+    tally(
+        f"{which}: {len(left)} kills, all operations",
+        "0 evaluated otherwise",
+        "0 ended in other bits",
+    )
 
 
 @pytest.mark.parametrize(

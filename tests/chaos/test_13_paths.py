@@ -25,19 +25,25 @@ GENERATED = {
 }
 
 
-@pytest.fixture(params=["read-only disk", "no right to write"])
-def how(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(scope="module", params=["read-only disk", "no permission"])
+def hindrance(request: pytest.FixtureRequest) -> str:
     """Why nothing can be written."""
     return request.param
 
 
-@pytest.fixture
-def unwritable(how: str) -> Callable[[Path], Fault]:
+@pytest.fixture(scope="module")
+def unwritable(hindrance: str) -> Callable[[Path], Fault]:
     """Return the fault that lets nobody write below a folder."""
-    if how == "no right to write":
+    if hindrance == "no permission":
         return Protected
     # Where nobody may mount, the hook answers as such a disk would.
     return ReadOnly if available() else lambda folder: FailAll(folder, errno.EROFS)
+
+
+@pytest.fixture
+def tally(tally: Callable[..., None], hindrance: str) -> Callable[..., None]:
+    """Say of each figure what the hindrance was."""
+    return lambda *figures: tally(*(f"{hindrance}: {figure}" for figure in figures))
 
 
 def tree(folder: Path) -> Mapping[str, bytes | None]:
@@ -62,7 +68,6 @@ def test_a_run_where_nothing_can_be_written(
     fork_server: ForkServer,
     full_settings: list[str],
     unwritable: Callable[[Path], Fault],
-    how: str,
     tmp_path: Path,
     tally: Callable[..., None],
 ) -> None:
@@ -81,7 +86,7 @@ def test_a_run_where_nothing_can_be_written(
     faults = [unwritable(disk), partial(os.chdir, disk)]
     child = fork_server.run(pretrain, *without_path, faults=faults)
     require_refusal(child, Path("checkpoints"), disk, before)
-    tally(f"{how}: {len(places) + 1} run folders refused")
+    tally(f"{len(places) + 1} run folders refused")
 
 
 @pytest.mark.row(13)
@@ -89,7 +94,6 @@ def test_an_evaluation_whose_result_cannot_be_written(
     fork_server: ForkServer,
     full_settings: list[str],
     unwritable: Callable[[Path], Fault],
-    how: str,
     tmp_path: Path,
     tally: Callable[..., None],
 ) -> None:
@@ -112,7 +116,7 @@ def test_an_evaluation_whose_result_cannot_be_written(
     child = fork_server.run(evaluate, *elsewhere, faults=[unwritable(disk)])
     assert child.wait() == 0, child.err
     assert json.loads((tmp_path / "elsewhere.json").read_bytes())["step"] == 3
-    tally(f"{how}: {len(outputs)} results of evaluations refused")
+    tally(f"{len(outputs)} results of evaluations refused")
 
 
 @pytest.mark.row(13)
@@ -120,7 +124,6 @@ def test_an_evaluation_whose_result_cannot_be_written(
 def test_a_data_set_that_cannot_be_written(
     fork_server: ForkServer,
     unwritable: Callable[[Path], Fault],
-    how: str,
     tmp_path: Path,
     kind: str,
     tally: Callable[..., None],
@@ -141,14 +144,13 @@ def test_a_data_set_that_cannot_be_written(
         faults = [unwritable(disk)]
         child = fork_server.run(build, kind, *arguments(disk / place), faults=faults)
         require_refusal(child, disk / place, disk, before)
-    tally(f"{how}: {len(places)} outputs of the {kind} builder refused")
+    tally(f"{len(places)} outputs of the {kind} builder refused")
 
 
 @pytest.mark.row(13)
 def test_a_cache_of_downloads_that_cannot_be_written(
     fork_server: ForkServer,
     unwritable: Callable[[Path], Fault],
-    how: str,
     tmp_path: Path,
     tally: Callable[..., None],
 ) -> None:
@@ -159,4 +161,4 @@ def test_a_cache_of_downloads_that_cannot_be_written(
     child = fork_server.run(build, "sudoku", "--source=hf", output, faults=faults)
     require_refusal(child, cache, cache, {})
     assert not (tmp_path / "new").exists()
-    tally(f"{how}: 1 cache of downloads refused")
+    tally("1 cache of downloads refused")
