@@ -20,13 +20,12 @@ from typing import BinaryIO
 
 import numpy as np
 
-from dataset.common import DatasetError, open_regular, shown
+from dataset.common import DatasetError, open_regular, read_json, shown
 from evaluation.arc import (
     PuzzleNames,
     Tally,
     parse_names,
     parse_tasks,
-    read_json,
     score,
     submission,
 )
