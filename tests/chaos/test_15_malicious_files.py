@@ -107,6 +107,9 @@ PICKLES: dict[str, Callable[[Place], bytes]] = {
     "an archive in the archive": lambda p: hostile.archive_of(
         hostile.archive_of(pickle.dumps(hostile.touches(p.canary), 2), storages={}), storages={}
     ),
+    "a harmless pickle after it": lambda p: hostile.archive_of(
+        pickle.dumps(hostile.touches(p.canary), 2), storages={"data.pkl": pickle.dumps({}, 2)}
+    ),
     "a pickle of a gigabyte in a megabyte": lambda p: hostile.archive_of(
         b"\x80\x02(" + b"N" * 2**30 + b"l.", storages={}, deflated=True
     ),
@@ -366,6 +369,13 @@ def _(place: Place) -> Call:
     return evaluate, place.settings(place.published)
 
 
+@payload(".npy: a pipe that nobody writes to", 3)
+def _(place: Place) -> Call:
+    (place.data / "test" / "all__inputs.npy").unlink()
+    os.mkfifo(place.data / "test" / "all__inputs.npy")
+    return evaluate, place.settings(place.published)
+
+
 @payload("manifest.json: brackets", 3)
 def _(place: Place) -> Call:
     return with_data(place, "manifest.json", b'{"files":' + b"[" * 10**6)
@@ -410,6 +420,15 @@ def _(place: Place) -> Call:
     return call
 
 
+@payload("score_arc: a size that cannot be counted", 3)
+def _(place: Place) -> Call:
+    call = scored(place)
+    with zipfile.ZipFile(place.folder / "rows.npz", "w") as archive:
+        for name in ("puzzle_identifiers", "q_halt_logits", "inputs", "preds"):
+            archive.writestr(f"{name}.npy", header("'<i8'", f"(0, {10**30})"))
+    return call
+
+
 @payload("score_arc: brackets", 3)
 def _(place: Place) -> Call:
     return scored(place, tasks="[" * 10**6)
@@ -434,6 +453,14 @@ def _(place: Place) -> Call:
             file.write(b"source,question,answer,rating\n")
             for _ in range(64):
                 file.write(b"1" * 2**24)
+    output = f"--output-dir={place.folder / 'built'}"
+    return build, ("sudoku", f"--source={place.folder}", output)
+
+
+@payload("a train.csv that is a pipe", 3)
+def _(place: Place) -> Call:
+    (place.folder / "test.csv").write_text("source,question,answer,rating\n")
+    os.mkfifo(place.folder / "train.csv")
     output = f"--output-dir={place.folder / 'built'}"
     return build, ("sudoku", f"--source={place.folder}", output)
 
