@@ -218,6 +218,16 @@ def _(place: Place) -> Call:
     return configured(place, changed("global_batch_size: 4", f"global_batch_size: {10**12}")(place))
 
 
+@payload("all_config.yaml: less than no tokens, converted", 2)
+def _(place: Place) -> Call:
+    content = place.published.with_name("all_config.yaml").read_text()
+    facts = "data_facts: {vocab_size: -5, seq_len: 81, num_puzzle_identifiers: 3}"
+    content = content.replace("data_path:", "data_paht:")
+    place.published.with_name("all_config.yaml").write_text(f"{content}\n{facts}\n")
+    settings = (f"checkpoint={place.published}", f"output={place.folder / 'converted'}")
+    return convert, settings
+
+
 # A run of ours
 
 
