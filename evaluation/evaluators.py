@@ -24,6 +24,7 @@ from dataset.common import (
     TEST_PUZZLES_NAME,
     DatasetError,
     load_metadata,
+    read_json,
 )
 from dataset.sudoku import EMPTY_TOKEN, are_valid_solutions, grid_size
 from evaluation.arc import (
@@ -32,7 +33,6 @@ from evaluation.arc import (
     TestPair,
     parse_names,
     parse_tasks,
-    read_json,
     score,
     submission,
     task_details,

@@ -20,13 +20,12 @@ from typing import BinaryIO
 
 import numpy as np
 
-from dataset.common import DatasetError, open_regular, shown
+from dataset.common import DatasetError, open_regular, read_json, shown
 from evaluation.arc import (
     PuzzleNames,
     Tally,
     parse_names,
     parse_tasks,
-    read_json,
     score,
     submission,
 )
@@ -108,7 +107,8 @@ def read_predictions(path: Path) -> dict[str, np.ndarray]:
             arrays = {field: archive[field] for field in FIELDS}
     except OSError as error:
         raise DatasetError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    # The last is of a size that NumPy cannot count.
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, OverflowError) as error:
         if isinstance(error, DatasetError):
             raise
         raise DatasetError(f"{path}: cannot be read: {error}") from None

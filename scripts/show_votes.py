@@ -11,8 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from dataset.common import DatasetError, shown
-from evaluation.arc import read_json
+from dataset.common import DatasetError, read_json, shown
 from training.errors import EXIT_DATA
 
 _GAP = "    "

@@ -121,7 +121,7 @@ def remove_checkpoint(path: Path) -> None:
         CheckpointError: the disk refused; the other checkpoints are untouched.
     """
     try:
-        shutil.rmtree(_rename_away(path))
+        _remove(_rename_away(path))
     except OSError as error:
         raise CheckpointError(f"{path}: could not be removed: {error}") from error
 
@@ -298,7 +298,7 @@ def _write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

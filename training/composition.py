@@ -139,7 +139,7 @@ def _require_known(schema: type[Schema], config_name: str, overrides: list[Any])
                     f"{key}={shown(value)}: there is no such choice; accepted: "
                     f"{', '.join(choices)}{hint}"
                 )
-        elif not key.startswith("hydra.") and not is_setting(key, schema):
+        elif not is_setting(key, schema):
             raise ConfigError(unknown_key(schema, key, value, groups))
 
 

@@ -154,11 +154,14 @@ def _require_plain_archive(file: BinaryIO) -> None:
             raise ValueError("files in it are compressed, which torch does not do")
         if sum(entry.file_size for entry in entries) > os.fstat(file.fileno()).st_size:
             raise ValueError("files in it are larger than the archive")
-        names = {entry.filename.rpartition("/")[2]: entry for entry in entries}
-        if "constants.pkl" in names:
+        # torch takes one that we would not look at otherwise, whatever its folder or case.
+        named = [(entry.filename.rpartition("/")[2].lower(), entry) for entry in entries]
+        if any(name == "constants.pkl" for name, _ in named):
             raise ValueError("it is a TorchScript program")
-        if (pickled := names.get("data.pkl")) is None:
-            raise ValueError("it has no data.pkl")
+        pickles = [entry for name, entry in named if name == "data.pkl"]
+        if len(pickles) != 1:
+            raise ValueError(f"it has {len(pickles) or 'no'} data.pkl, expected one")
+        pickled = pickles[0]
         if pickled.file_size > _MAX_PICKLE_BYTES:
             raise ValueError(f"its data.pkl is larger than {_MAX_PICKLE_BYTES} bytes")
         content = archive.read(pickled)
@@ -226,8 +229,8 @@ def published_arch(arch: ArchConfig) -> dict[str, Any]:
             kept = {key: value for key, value in settings.items() if key in known}
             loss = {"name": _LOSSES[arch.loss.name], "loss_type": arch.loss.loss_type}
             return {"name": name, "loss": loss, **kept}
-    shown = ", ".join(f"arch.{key}={value}" for key, value in unlike.items())
-    raise ConfigError(f"no published class of this architecture has {shown}")
+    settings_unlike = ", ".join(f"arch.{key}={value}" for key, value in unlike.items())
+    raise ConfigError(f"no published class of this architecture has {settings_unlike}")
 
 
 def _require_published_heads(arch: ArchConfig) -> None:
@@ -289,8 +292,8 @@ def _plain(values: Mapping[str, Any], path: Path, section: str) -> dict[str, Any
 
 def _known(table: Mapping[str, Any], name: object, path: Path, what: str) -> Any:
     if not isinstance(name, str) or name not in table:
-        shown = repr(name)[:100] if isinstance(name, str | None) else "not a name"
+        found = shown(repr(name), 100) if isinstance(name, str | None) else "not a name"
         raise CheckpointError(
-            f"{path}: {what} is {shown}, which is not known here; known: {', '.join(table)}"
+            f"{path}: {what} is {found}, which is not known here; known: {', '.join(table)}"
         )
     return table[name]

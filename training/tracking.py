@@ -2,14 +2,17 @@
 run.
 """
 
+import errno
 import http.client
 import json
 import math
+import netrc
 import os
 import secrets
 import sys
 import threading
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -93,6 +96,9 @@ class WandbLog:
             return
 
         def start() -> Any:
+            if (run_dir / "wandb").is_symlink():
+                # A folder from somebody else may lead anywhere.
+                raise OSError(errno.ELOOP, "is a link, expected a folder", str(run_dir / "wandb"))
             online = config.mode == "online" or (config.mode == "auto" and _can_reach_server())
             self.run_id = run_id or secrets.token_hex(4)
             return wandb.init(
@@ -223,11 +229,9 @@ def _json_number(value: Any) -> Any:
 
 def _can_reach_server() -> bool:
     """Return whether there is a key and the server answers within 10 s, name look-up included."""
-    import wandb
-
-    if not (os.environ.get("WANDB_API_KEY") or wandb.api.api_key):
-        return False
     url = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
+    if not _has_key(url):
+        return False
     reached = threading.Event()
 
     def ask() -> None:
@@ -244,3 +248,14 @@ def _can_reach_server() -> bool:
     thread.start()
     thread.join(_REACH_SECONDS)
     return reached.is_set()
+
+
+def _has_key(url: str) -> bool:
+    """Return whether somebody is logged in at `url`: by the environment, or by `wandb login`."""
+    if os.environ.get("WANDB_API_KEY"):
+        return True
+    try:
+        keys = netrc.netrc(os.environ.get("NETRC") or Path.home() / ".netrc")
+        return keys.authenticators(urllib.parse.urlsplit(url).hostname or "") is not None
+    except (OSError, ValueError, RuntimeError, netrc.NetrcParseError):
+        return False

@@ -231,7 +231,7 @@ def _published(path: Path) -> TrainedModel:
 
 def _facts(recorded: object) -> DataFacts | None:
     names = ("vocab_size", "seq_len", "num_puzzle_identifiers")
-    if not isinstance(recorded, dict) or any(type(recorded.get(name)) is not int for name in names):
+    if not isinstance(recorded, dict) or not all(_is_size(recorded.get(name)) for name in names):
         return None
     fields = recorded.get("fields", {})
     if not isinstance(fields, dict) or not all(map(_is_shape, fields.values())):
@@ -243,7 +243,13 @@ def _facts(recorded: object) -> DataFacts | None:
 
 
 def _is_shape(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(type(n) is int for n in value)
+    if not isinstance(value, list) or len(value) != 2:
+        return False
+    return _is_size(value[0]) and (value[1] == 0 or _is_size(value[1]))
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and 1 <= value < 2**31  # What data sets may say.
 
 
 def _newest_published(folder: Path) -> Path | None:

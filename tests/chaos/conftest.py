@@ -5,6 +5,7 @@
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import report
-from harness.processes import ForkServer
+from harness.processes import IMPORTS, ForkServer, convert
 
 HERE = Path(__file__).resolve().parent
 FORM = os.environ.get("CHAOS_FORM", "quick")
@@ -139,8 +140,20 @@ def start_child(fork_server: ForkServer) -> Iterator[Callable[..., Any]]:
 @pytest.fixture
 def torchrun(start: Callable[..., Any]) -> Callable[..., Any]:
     """Start `scripts/launch.py`, which is torchrun, with arguments."""
-    environment = {"PYTHONPATH": os.pathsep.join((str(HERE.parents[1]), str(HERE)))}
-    return lambda *arguments: start("scripts/launch.py", *arguments, env=environment)
+    return lambda *arguments: start("scripts/launch.py", *arguments, env=IMPORTS)
+
+
+@pytest.fixture(scope="session")
+def original(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder to copy: a published run, the same as a checkpoint of ours, and their data."""
+    folder = tmp_path_factory.mktemp("original")
+    published = HERE.parent / "parity" / "published_format"
+    shutil.copytree(published / "checkpoint", folder / "published")
+    shutil.copytree(published / "data", folder / "data")
+    overrides = (f"checkpoint={folder / 'published'}", f"output={folder / 'own'}")
+    child = fork_server.run(convert, *overrides, f"data_path={folder / 'data'}")
+    assert child.wait() == 0, child.err
+    return folder
 
 
 @pytest.fixture

@@ -71,11 +71,7 @@ def test_kills_change_no_bit(
 
 
 @pytest.mark.parametrize(
-    "omit",
-    [
-        pytest.param(omit, marks=pytest.mark.row(1, mutant=f"{omit.__doc__}"), id=omit.__name__)
-        for omit in (mutants.omit_carry, mutants.omit_optimizer, mutants.omit_random_state)
-    ],
+    "omit", mutants.params(1, mutants.omit_carry, mutants.omit_optimizer, mutants.omit_random_state)
 )
 def test_what_a_checkpoint_omits_is_missed(
     fork_server: ForkServer, settings: Settings, files_of: Any, tmp_path: Path, omit: Fault

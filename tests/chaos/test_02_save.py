@@ -100,13 +100,7 @@ def test_a_kill_at_any_operation_loses_nothing(
 
 
 @pytest.mark.parametrize(
-    "mutant",
-    [
-        pytest.param(
-            mutant, marks=pytest.mark.row(2, mutant=f"{mutant.__doc__}"), id=mutant.__name__
-        )
-        for mutant in (mutants.save_in_place, mutants.delete_before_replacing)
-    ],
+    "mutant", mutants.params(2, mutants.save_in_place, mutants.delete_before_replacing)
 )
 def test_an_unsafe_save_is_caught(
     strike: Callable[..., list[tuple[Path, str]]], tmp_path: Path, mutant: Fault

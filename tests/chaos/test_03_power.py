@@ -82,15 +82,7 @@ def test_no_image_of_the_disk_loses_what_was_saved(
     tally(f"{tried} disk images", "0 saved steps lost")
 
 
-@pytest.mark.parametrize(
-    "mutant",
-    [
-        pytest.param(
-            mutant, marks=pytest.mark.row(3, mutant=f"{mutant.__doc__}"), id=mutant.__name__
-        )
-        for mutant in (mutants.no_fsync, mutants.no_folder_fsync)
-    ],
-)
+@pytest.mark.parametrize("mutant", mutants.params(3, mutants.no_fsync, mutants.no_folder_fsync))
 def test_what_is_not_flushed_is_lost(
     lose_power: Callable[..., tuple[int, Found]], mutant: Fault
 ) -> None:

@@ -116,15 +116,7 @@ def test_compiled_steps_have_the_same_bits_on_two_ranks(
     tally("compiled on 1 and 2 ranks: the same bits")
 
 
-@pytest.mark.parametrize(
-    "mutant",
-    [
-        pytest.param(
-            mutant, marks=pytest.mark.row(4, mutant=f"{mutant.__doc__}"), id=mutant.__name__
-        )
-        for mutant in (mutants.add_by_rank, mutants.draw_by_rank)
-    ],
-)
+@pytest.mark.parametrize("mutant", mutants.params(4, mutants.add_by_rank, mutants.draw_by_rank))
 def test_what_depends_on_the_number_of_ranks_is_noticed(
     fork_server: ForkServer, settings: Settings, files_of: Any, tmp_path: Path, mutant: Fault
 ) -> None:

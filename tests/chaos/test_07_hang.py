@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from harness import mutants
 from harness.processes import Child, Fault, ForkServer, pretrain, until
-from harness.ranks import SleepAt, SlowEvaluation, SlowSave, say_nothing_is_long
+from harness.ranks import SleepAt, SlowEvaluation, SlowSave
 
 from training.errors import EXIT_RANK
 
@@ -113,10 +114,8 @@ def test_a_rank_that_is_slow_is_waited_for(start_ranks: Start, tally: Callable[.
     tally("half the timeout late, a save of 1.5 and an evaluation of 1.5: no alarm")
 
 
-@pytest.mark.row(7, mutant="ranks that do not say what takes long")
+@pytest.mark.row(7, mutant=f"{mutants.say_nothing_is_long.__doc__}")
 def test_silence_about_what_takes_long_is_noticed(start_ranks: Start) -> None:
-    codes = [
-        c.wait()
-        for c in start_ranks("epochs=12", faults={r: [*SLOW[r], say_nothing_is_long] for r in SLOW})
-    ]
+    faults = {rank: [*slow, mutants.say_nothing_is_long] for rank, slow in SLOW.items()}
+    codes = [child.wait() for child in start_ranks("epochs=12", faults=faults)]
     assert EXIT_RANK in codes

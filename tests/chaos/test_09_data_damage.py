@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import builds, data_damage
+from harness import builds, data_damage, mutants
 from harness.data_damage import ANYWHERE, IN_ARRAYS, wrong_fact, wrong_offset
-from harness.processes import ROOT, ForkServer, pretrain
+from harness.processes import IMPORTS, ForkServer, pretrain
 
 Damage = Callable[..., dict[str, Any]]
 
@@ -25,12 +25,11 @@ def damage(run_python: Callable[..., Any], tmp_path: Path) -> Damage:
     def run(cases: int, mutant: str | None = None) -> dict[str, Any]:
         seed = int(os.environ.get("CHAOS_SEED", "0"))
         order = {"seed": [seed, 9], "cases": cases, "folder": str(tmp_path), "mutant": mutant}
-        path = os.pathsep.join((str(ROOT), str(ROOT / "tests" / "chaos")))
         finished = run_python(
             "-m",
             "harness.data_damage",
             json.dumps(order),
-            env={"PYTHONPATH": path},
+            env=IMPORTS,
             timeout=60.0 + cases,
         )
         assert finished.code == 0, f"CHAOS_SEED={seed}: {finished.err}"
@@ -62,7 +61,7 @@ def test_damage_is_noticed_before_torch_is_loaded(
     )
 
 
-@pytest.mark.row(9, mutant=data_damage.hash_not_compared.__doc__)
+@pytest.mark.row(9, mutant=f"{mutants.hash_not_compared.__doc__}")
 def test_hashes_that_are_not_compared_are_missed(damage: Damage) -> None:
     account = damage(200, "hash_not_compared")
     with pytest.raises(AssertionError):

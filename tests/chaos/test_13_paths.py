@@ -11,10 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.mounts import ReadOnly, available
+from harness.builds import CachedDownloads, build, flags, write_sources
+from harness.mounts import Protected, ReadOnly, available
 from harness.operations import FailAll
-from harness.paths import CachedDownloads, build_puzzles, write_tasks
 from harness.processes import Child, Fault, ForkServer, evaluate, pretrain
+
+GENERATED = {
+    "sudoku": ("--source=generate", "--size=4", "--subsample-size=4", "--test-size=2"),
+    "maze": (
+        *("--source=generate", "--size=6", "--min-length=6"),
+        *("--subsample-size=4", "--test-size=2"),
+    ),
+}
 
 
 @pytest.fixture(scope="module", params=["read-only disk", "no permission"])
@@ -26,11 +34,10 @@ def hindrance(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def unwritable(hindrance: str) -> Callable[[Path], Fault]:
     """Return the fault that lets nobody write below a folder."""
-    if hindrance == "read-only disk" and available():
-        return ReadOnly
-    # Where nobody may mount, the hook answers both times as a disk would.
-    refusal = errno.EROFS if hindrance == "read-only disk" else errno.EACCES
-    return lambda folder: FailAll(folder, refusal)
+    if hindrance == "no permission":
+        return Protected
+    # Where nobody may mount, the hook answers as such a disk would.
+    return ReadOnly if available() else lambda folder: FailAll(folder, errno.EROFS)
 
 
 @pytest.fixture
@@ -121,15 +128,21 @@ def test_a_data_set_that_cannot_be_written(
     kind: str,
     tally: Callable[..., None],
 ) -> None:
-    disk, tasks = tmp_path / "disk", tmp_path / "tasks"
+    disk, sources = tmp_path / "disk", write_sources(tmp_path / "sources")
     disk.mkdir()
-    write_tasks(tasks)
-    built = fork_server.run(build_puzzles, kind, tasks, disk / "built")
+
+    def arguments(output: Path) -> list[str]:
+        if kind in GENERATED:
+            return [*GENERATED[kind], f"--output-dir={output}"]
+        return flags(kind, sources, output)
+
+    built = fork_server.run(build, kind, *arguments(disk / "built"))
     assert built.wait() == 0, built.err
     before = tree(disk)
     places = ("built", "new", "new/below")
     for place in places:
-        child = fork_server.run(build_puzzles, kind, tasks, disk / place, faults=[unwritable(disk)])
+        faults = [unwritable(disk)]
+        child = fork_server.run(build, kind, *arguments(disk / place), faults=faults)
         require_refusal(child, disk / place, disk, before)
     tally(f"{len(places)} outputs of the {kind} builder refused")
 
@@ -144,7 +157,8 @@ def test_a_cache_of_downloads_that_cannot_be_written(
     cache = tmp_path / "cache"
     cache.mkdir()
     faults = [CachedDownloads(cache), unwritable(cache)]
-    child = fork_server.run(build_puzzles, "download", tmp_path, tmp_path / "new", faults=faults)
+    output = f"--output-dir={tmp_path / 'new'}"
+    child = fork_server.run(build, "sudoku", "--source=hf", output, faults=faults)
     require_refusal(child, cache, cache, {})
     assert not (tmp_path / "new").exists()
     tally("1 cache of downloads refused")

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness import hostile
-from harness.processes import Child, Fault, ForkServer, evaluate, pretrain
+from harness import hostile, mutants
+from harness.builds import build
+from harness.mounts import MemoryLimit
+from harness.processes import Child, Fault, ForkServer, convert, evaluate, pretrain
 
-PUBLISHED = Path(__file__).resolve().parents[1] / "parity" / "published_format"
 TASKS = '{"identifiers": ["<blank>", "a"], "test_puzzles": {"a": {"test": [{"input": [[1]]}]}}}'
 
 
@@ -106,6 +107,9 @@ PICKLES: dict[str, Callable[[Place], bytes]] = {
     "an archive in the archive": lambda p: hostile.archive_of(
         hostile.archive_of(pickle.dumps(hostile.touches(p.canary), 2), storages={}), storages={}
     ),
+    "a harmless pickle after it": lambda p: hostile.archive_of(
+        pickle.dumps(hostile.touches(p.canary), 2), storages={"data.pkl": pickle.dumps({}, 2)}
+    ),
     "a pickle of a gigabyte in a megabyte": lambda p: hostile.archive_of(
         b"\x80\x02(" + b"N" * 2**30 + b"l.", storages={}, deflated=True
     ),
@@ -148,7 +152,7 @@ def _(place: Place) -> Call:
 def _(place: Place) -> Call:
     torch.save(hostile.touches(place.canary), place.published)
     output = place.folder / "exported"
-    return hostile.convert, (
+    return convert, (
         f"checkpoint={place.published}",
         f"output={output}",
         f"data_path={place.data}",
@@ -212,6 +216,16 @@ def _(place: Place) -> Call:
 @payload("all_config.yaml: a batch of terabytes", 0)
 def _(place: Place) -> Call:
     return configured(place, changed("global_batch_size: 4", f"global_batch_size: {10**12}")(place))
+
+
+@payload("all_config.yaml: less than no tokens, converted", 2)
+def _(place: Place) -> Call:
+    content = place.published.with_name("all_config.yaml").read_text()
+    facts = "data_facts: {vocab_size: -5, seq_len: 81, num_puzzle_identifiers: 3}"
+    content = content.replace("data_path:", "data_paht:")
+    place.published.with_name("all_config.yaml").write_text(f"{content}\n{facts}\n")
+    settings = (f"checkpoint={place.published}", f"output={place.folder / 'converted'}")
+    return convert, settings
 
 
 # A run of ours
@@ -365,6 +379,13 @@ def _(place: Place) -> Call:
     return evaluate, place.settings(place.published)
 
 
+@payload(".npy: a pipe that nobody writes to", 3)
+def _(place: Place) -> Call:
+    (place.data / "test" / "all__inputs.npy").unlink()
+    os.mkfifo(place.data / "test" / "all__inputs.npy")
+    return evaluate, place.settings(place.published)
+
+
 @payload("manifest.json: brackets", 3)
 def _(place: Place) -> Call:
     return with_data(place, "manifest.json", b'{"files":' + b"[" * 10**6)
@@ -409,6 +430,15 @@ def _(place: Place) -> Call:
     return call
 
 
+@payload("score_arc: a size that cannot be counted", 3)
+def _(place: Place) -> Call:
+    call = scored(place)
+    with zipfile.ZipFile(place.folder / "rows.npz", "w") as archive:
+        for name in ("puzzle_identifiers", "q_halt_logits", "inputs", "preds"):
+            archive.writestr(f"{name}.npy", header("'<i8'", f"(0, {10**30})"))
+    return call
+
+
 @payload("score_arc: brackets", 3)
 def _(place: Place) -> Call:
     return scored(place, tasks="[" * 10**6)
@@ -434,7 +464,15 @@ def _(place: Place) -> Call:
             for _ in range(64):
                 file.write(b"1" * 2**24)
     output = f"--output-dir={place.folder / 'built'}"
-    return hostile.build_sudoku, (f"--source={place.folder}", output)
+    return build, ("sudoku", f"--source={place.folder}", output)
+
+
+@payload("a train.csv that is a pipe", 3)
+def _(place: Place) -> Call:
+    (place.folder / "test.csv").write_text("source,question,answer,rating\n")
+    os.mkfifo(place.folder / "train.csv")
+    output = f"--output-dir={place.folder / 'built'}"
+    return build, ("sudoku", f"--source={place.folder}", output)
 
 
 @payload("a task of brackets", 3)
@@ -442,7 +480,7 @@ def _(place: Place) -> Call:
     (place.folder / "tasks" / "training").mkdir(parents=True)
     (place.folder / "tasks" / "training" / "a.json").write_text("[" * 10**6)
     output = f"--output-dir={place.folder / 'built'}"
-    return hostile.build_arc, (f"--dataset-dirs={place.folder / 'tasks'}", output)
+    return build, ("arc", f"--dataset-dirs={place.folder / 'tasks'}", output)
 
 
 @payload("a task that is a pipe", 3)
@@ -450,22 +488,10 @@ def _(place: Place) -> Call:
     (place.folder / "tasks" / "training").mkdir(parents=True)
     os.mkfifo(place.folder / "tasks" / "training" / "a.json")
     output = f"--output-dir={place.folder / 'built'}"
-    return hostile.build_arc, (f"--dataset-dirs={place.folder / 'tasks'}", output)
+    return build, ("arc", f"--dataset-dirs={place.folder / 'tasks'}", output)
 
 
 # The row
-
-
-@pytest.fixture(scope="module")
-def original(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A published run, the same as a checkpoint of ours, and their data."""
-    folder = tmp_path_factory.mktemp("original")
-    shutil.copytree(PUBLISHED / "checkpoint", folder / "published")
-    shutil.copytree(PUBLISHED / "data", folder / "data")
-    overrides = (f"checkpoint={folder / 'published'}", f"output={folder / 'own'}")
-    child = fork_server.run(hostile.convert, *overrides, f"data_path={folder / 'data'}")
-    assert child.wait() == 0, child.err
-    return folder
 
 
 def lay(
@@ -474,7 +500,7 @@ def lay(
     """Put a payload into a copy of `original`, and let its entry point meet it."""
     place = Place(shutil.copytree(original, folder, symlinks=True))
     target, arguments = PAYLOADS[name][0](place)
-    faults = (hostile.bound_memory, *faults)
+    faults = (MemoryLimit(3 * 2**30), *faults)
     child = server.start(target, *arguments, faults=faults, folder=place.folder)
     child.wait(60.0)
     return place, child
@@ -532,24 +558,21 @@ def test_torch_refuses_too_what_is_not_looked_through(
     names = [f"published: {name}" for name in ("os.system", "builtins.eval", "a bare pickle")]
     for number, name in enumerate(names):
         folder = tmp_path / f"{number}"
-        place, child = lay(fork_server, original, folder, name, hostile.skip_the_look)
+        place, child = lay(fork_server, original, folder, name, mutants.skip_the_look)
         assert (child.wait(), place.canary.exists()) == (4, False), child.err
     tally(f"{len(names)} pickles stopped by weights_only alone")
 
 
-@pytest.mark.parametrize(
-    ("name", "mutant"),
-    [
-        pytest.param(name, mutant, marks=pytest.mark.row(15, mutant=f"{mutant.__doc__}"), id=name)
-        for name, mutant in (
-            ("published: os.system", hostile.trust_pickles),
-            (".npy: objects", hostile.allow_pickled_arrays),
-            ("all_config.yaml: os.system", hostile.load_any_yaml),
-        )
-    ],
-)
+EXECUTED_BY = {
+    mutants.trust_pickles: "published: os.system",
+    mutants.allow_pickled_arrays: ".npy: objects",
+    mutants.load_any_yaml: "all_config.yaml: os.system",
+}
+
+
+@pytest.mark.parametrize("mutant", mutants.params(15, *EXECUTED_BY))
 def test_without_its_protection_a_payload_is_executed(
-    fork_server: ForkServer, original: Path, tmp_path: Path, name: str, mutant: Fault
+    fork_server: ForkServer, original: Path, tmp_path: Path, mutant: Fault
 ) -> None:
-    place, _ = lay(fork_server, original, tmp_path / "copy", name, mutant)
+    place, _ = lay(fork_server, original, tmp_path / "copy", EXECUTED_BY[mutant], mutant)
     assert place.canary.exists()

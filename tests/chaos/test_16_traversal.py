@@ -10,15 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from harness import hostile
-from harness.processes import ForkServer
+from harness import mutants, processes
+from harness.processes import ForkServer, pretrain
+from harness.trackers import writing_wandb
 
 import evaluate
 from dataset.build_arc_dataset import main as build_arc
 from dataset.common import DatasetError, PuzzleDatasetMetadata, load_split
 from evaluation.arc import PuzzleNames, Tally, parse_names, parse_tasks, submission
 from evaluation.outputs import OutputError
-from training.checkpoint import load_checkpoint
+from scripts.convert_checkpoint import facts_of_folder
+from training.checkpoint import list_steps, load_checkpoint
 from training.composition import load_config
 from training.config import TrainConfig
 from training.conversion import from_published
@@ -27,7 +29,6 @@ from training.run_dir import prepare_run_dir, save_config, with_names
 from training.trained_model import find_trained_model
 
 REFUSALS = (ConfigError, DatasetError, CheckpointError, OutputError)
-PUBLISHED = Path(__file__).resolve().parents[1] / "parity" / "published_format"
 
 
 def names(outside: Path) -> list[str]:
@@ -183,18 +184,7 @@ def as_recorded_data(root: Root, name: str, original: Path) -> None:
         text.replace("data_path: data", f"data_path: {json.dumps(name)}")
     )
     trained = find_trained_model(folder / "step_7", pytest.fail)
-    from_published(trained, None, root.path / "own")
-
-
-def as_link(root: Root, name: str, original: Path) -> None:
-    """A link of each name that a run writes under, to a file outside."""
-    run = root.path / "run"
-    (run / "eval_step_1_outputs").parent.mkdir(parents=True)
-    for linked in ("config.yaml", ".config.yaml.tmp", f".probe.{os.getpid()}", "metrics.jsonl"):
-        (run / linked).symlink_to(root.surroundings / "outside" / "kept")
-    config = with_names(load_config(TrainConfig, "cfg_pretrain", [f"checkpoint_path={run}"]))
-    prepare_run_dir(run)
-    save_config(run, config)
+    from_published(trained, facts_of_folder(original / "data"), root.path / "own")
 
 
 USES: dict[str, Use] = {
@@ -211,18 +201,6 @@ USES: dict[str, Use] = {
         as_recorded_data,
     )
 }
-
-
-@pytest.fixture(scope="module")
-def original(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A published run, the same as a checkpoint of ours, and their data."""
-    folder = tmp_path_factory.mktemp("original")
-    shutil.copytree(PUBLISHED / "checkpoint", folder / "published")
-    shutil.copytree(PUBLISHED / "data", folder / "data")
-    overrides = (f"checkpoint={folder / 'published'}", f"output={folder / 'own'}")
-    child = fork_server.run(hostile.convert, *overrides, f"data_path={folder / 'data'}")
-    assert child.wait() == 0, child.err
-    return folder
 
 
 def tried(folder: Path, use: Use, name: str, original: Path) -> tuple[bool, list[str]]:
@@ -259,18 +237,40 @@ def test_no_name_leads_outside(
 
 
 @pytest.mark.row(16)
-def test_links_in_a_run_are_not_written_through(tmp_path: Path, original: Path) -> None:
-    assert tried(tmp_path / "x", as_link, "", original) == (False, [])
-
-
-@pytest.mark.row(16, mutant="the names of sets are not checked")
-@pytest.mark.usefixtures("restored_host", "capsys")
-def test_without_the_check_a_set_is_written_outside(
-    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_among_links_writes_through_none(
+    fork_server: ForkServer, full_settings: list[str], tmp_path: Path, tally: Callable[..., None]
 ) -> None:
-    from dataset import common
+    root = Root(tmp_path / "around")
+    outside, run = root.surroundings / "outside", root.path / "run"
+    run.mkdir()
+    files = ("config.yaml", ".config.yaml.tmp", "metrics.jsonl", ".metrics.jsonl.tmp", ".lock")
+    folders = (".step_3.tmp", ".step_2.old", "wandb")
+    for name in (*files, *folders):
+        (run / name).symlink_to(outside / "kept" if name in files else outside)
+    settings = [*full_settings, f"checkpoint_path={run}", "logger.name=wandb", "max_steps=6"]
+    child = fork_server.run(pretrain, *settings, faults=[writing_wandb])
+    assert child.wait() == 0, child.err
+    assert child.err.count("is a link, expected a folder") == 1
+    assert root.changes() == []
+    assert list_steps(run) == [3, 6]
+    assert (run / "metrics.jsonl").read_text().count("\n") >= 6
+    tally(f"a run among {len(files) + len(folders)} links, 0 written through")
 
-    monkeypatch.setattr(common, "_require_plain_name", lambda name: None)
+
+@pytest.mark.row(16)
+def test_the_probe_of_a_folder_is_not_written_through_a_link(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    link = root.path / f".probe.{os.getpid()}"
+    link.symlink_to(tmp_path / "outside" / "new")
+    prepare_run_dir(root.path)
+    assert root.changes() == []
+    assert not link.is_symlink()
+
+
+@pytest.mark.row(16, mutant=f"{mutants.take_any_set_name.__doc__}")
+def test_without_the_check_a_set_is_written_outside(
+    fork_server: ForkServer, original: Path, tmp_path: Path
+) -> None:
     data = shutil.copytree(original / "data", tmp_path / "around" / "a" / "root" / "data")
     described = data / "test" / "dataset.json"
     described.write_text(json.dumps(json.loads(described.read_bytes()) | {"sets": ["../../x"]}))
@@ -278,10 +278,11 @@ def test_without_the_check_a_set_is_written_outside(
         path.rename(data.parent / path.name.replace("all", "x"))
     output = data.parent / "results" / "r.json"
     (output.parent / "r_outputs").mkdir(parents=True)
-    evaluate.main(
-        [
-            *(f"checkpoint={original / 'own'}", f"data_path={data}", f"output={output}"),
-            *("device=cpu", "num_threads=1", "evaluators=[]", "save_outputs=[q_halt_logits]"),
-        ]
+    child = fork_server.run(
+        processes.evaluate,
+        *(f"checkpoint={original / 'own'}", f"data_path={data}", f"output={output}"),
+        *("device=cpu", "num_threads=1", "evaluators=[]", "save_outputs=[q_halt_logits]"),
+        faults=[mutants.take_any_set_name],
     )
+    assert child.wait() == 0, child.err
     assert (data.parent / "x__q_halt_logits.npy").exists()

@@ -11,7 +11,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from harness import builds
+from harness import builds, mutants
 from harness.builds import contents, flags, main_of
 from harness.operations import FailAt, KillAt, watching
 from harness.processes import Fault, ForkServer
@@ -63,8 +63,7 @@ class Site:
         child = server.start(
             builds.build,
             self.kind,
-            self.sources,
-            self.output,
+            *flags(self.kind, self.sources, self.output),
             faults=[*faults, KillAt(self.root, number, torn)],
         )
         assert child.wait() == -signal.SIGKILL, child.err
@@ -102,7 +101,7 @@ def kill_everywhere(server: ForkServer, site: Site, *faults: Fault, torn: bool) 
     """Kill a build at each operation, and build again; returns what each kill left."""
     verdicts = []
     for number in range(len(site.operations)):
-        site.kill(server, number, builds.no_waiting, *faults, torn=torn)
+        site.kill(server, number, mutants.no_fsync, *faults, torn=torn)
         verdicts.append(site.verdict())
         assert site.build() == 0
         assert (site.verdict(), site.others()) == ("new", []), f"after a kill at {number}"
@@ -163,7 +162,7 @@ def test_where_two_names_cannot_be_swapped(
         first = site.operations.index("exchange")
         verdicts = []
         for number in range(first, len(site.operations)):
-            site.kill(fork_server, number, builds.no_waiting, builds.no_exchange, torn=False)
+            site.kill(fork_server, number, mutants.no_fsync, builds.no_exchange, torn=False)
             away = not site.output.exists()
             with pytest.raises(InterruptedError), common.atomic_build(site.output):
                 raise InterruptedError
@@ -178,11 +177,11 @@ def test_where_two_names_cannot_be_swapped(
     tally(f"{len(verdicts)} kills and 6 refusals without renameat2, old set put back or new one")
 
 
-@pytest.mark.row(19, mutant="data sets built in place")
+@pytest.mark.row(19, mutant=f"{mutants.in_place.__doc__}")
 def test_a_build_in_place_is_noticed(fork_server: ForkServer, tmp_path: Path) -> None:
     site = Site(tmp_path, "sudoku", over_older=True)
     verdicts = set()
     for number in range(10, 60, 10):
-        site.kill(fork_server, number, builds.in_place, torn=False)
+        site.kill(fork_server, number, mutants.in_place, torn=False)
         verdicts.add(site.verdict())
     assert "mixed" in verdicts

@@ -3,16 +3,15 @@ folders list their files.
 """
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from harness import builds
+from harness import builds, mutants
 from harness.builds import contents
-from harness.processes import ROOT
+from harness.processes import IMPORTS
 
 TRIES = 5
 ARC = "--num-aug=3"
@@ -45,10 +44,7 @@ def run(run_python: Callable[..., Any], tmp_path: Path, rng: np.random.Generator
             "-m",
             "harness.disorder",
             json.dumps(order),
-            env={
-                "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests" / "chaos"))),
-                "PYTHONHASHSEED": str(rng.integers(2**32)),
-            },
+            env={**IMPORTS, "PYTHONHASHSEED": str(rng.integers(2**32))},
             timeout=120.0,
         )
         assert finished.code == 0, finished.err
@@ -72,13 +68,7 @@ def test_the_same_seed_gives_the_same_bytes(
     tally(f"{TRIES} builds of {len(SETS)} sets and {TRIES} runs of 8 steps", "1 digest of each")
 
 
-@pytest.mark.parametrize(
-    "mutant",
-    [
-        pytest.param(name, marks=pytest.mark.row(20, mutant=getattr(builds, name).__doc__))
-        for name in ("in_directory_order", "by_hash")
-    ],
-)
-def test_what_follows_the_machine_is_noticed(run: Run, mutant: str) -> None:
-    folders = [run(number, ["arc"], [], mutant) for number in range(2)]
+@pytest.mark.parametrize("mutant", mutants.params(20, mutants.in_directory_order, mutants.by_hash))
+def test_what_follows_the_machine_is_noticed(run: Run, mutant: Callable[[], None]) -> None:
+    folders = [run(number, ["arc"], [], mutant.__name__) for number in range(2)]
     assert contents(folders[0] / "arc") != contents(folders[1] / "arc")

@@ -1,15 +1,14 @@
-"""The builders, called on tiny sources of each kind; and builders with a protection taken out."""
+"""The builders, tiny sources of each kind, and a hub to download from."""
 
 import contextlib
 import importlib
 import io
 import json
-import os
 import sys
 import tempfile
-from collections.abc import Iterator
+import types
+from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 KINDS = ("sudoku", "maze", "arc")
@@ -63,9 +62,9 @@ def flags(kind: str, sources: Path | str, output: Path | str, *more: str) -> lis
     return [*arguments, *more, f"--output-dir={output}"]
 
 
-def build(kind: str, sources: Path, output: Path, *more: str) -> None:
-    """`python dataset/build_KIND_dataset.py FLAGS`, exit code and all."""
-    sys.exit(main_of(kind)(flags(kind, sources, output, *more)))
+def build(kind: str, *arguments: str) -> None:
+    """`python dataset/build_KIND_dataset.py ARGUMENTS`, exit code and all."""
+    sys.exit(main_of(kind)(arguments))
 
 
 def warm_up() -> None:
@@ -85,11 +84,6 @@ def contents(folder: Path) -> dict[str, bytes]:
 # Faults
 
 
-def no_waiting() -> None:
-    """Let fsync return at once: a kill cannot tell, and the disk would take most of the time."""
-    os.fsync = lambda descriptor: None
-
-
 def no_exchange() -> None:
     """A file system that cannot swap two names."""
     from dataset import common
@@ -97,34 +91,21 @@ def no_exchange() -> None:
     common.exchange = lambda first, second: False
 
 
-# Mutants
+@dataclass(frozen=True)
+class CachedDownloads:
+    """Let huggingface_hub keep what it downloads in `folder`, as the real one does."""
 
+    folder: Path
 
-def in_place() -> None:
-    """data sets built in place"""
-    from dataset import build_sudoku_dataset
+    def __call__(self) -> None:
+        """Arm this process."""
 
-    @contextlib.contextmanager
-    def build_there(output: Path) -> Iterator[Path]:
-        output.mkdir(parents=True, exist_ok=True)
-        yield output
+        def download(repository: str, name: str, repo_type: str) -> str:
+            path = self.folder / repo_type / repository / name
+            path.parent.mkdir(parents=True)
+            path.write_text("source,question,answer,rating\n")
+            return str(path)
 
-    build_sudoku_dataset.atomic_build = build_there
-
-
-def in_directory_order() -> None:
-    """ARC tasks taken in the order of the folder"""
-    from dataset import arc
-
-    vars(arc)["sorted"] = lambda values, **options: list(values)
-
-
-def by_hash() -> None:
-    """augmentations drawn by Python's hash of the name"""
-    from dataset import arc_augmentation
-
-    def hashed(name: bytes) -> SimpleNamespace:
-        digest = hash(name).to_bytes(8, "little", signed=True)
-        return SimpleNamespace(digest=lambda: digest)
-
-    vars(arc_augmentation)["hashlib"] = SimpleNamespace(sha256=hashed)
+        module = types.ModuleType("huggingface_hub")
+        vars(module).update(hf_hub_download=download)
+        sys.modules["huggingface_hub"] = module

@@ -8,10 +8,8 @@ can be allocated that the files do not justify.
 
 import contextlib
 import dataclasses
-import importlib
 import io
 import json
-import resource
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -24,7 +22,8 @@ from numpy.lib import format as npy_format
 
 import pretrain
 from dataset.common import MANIFEST_NAME, METADATA_NAME, DatasetError
-from harness import builds
+from harness import builds, mutants
+from harness.mounts import MemoryLimit
 from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
 from training.composition import load_config
 from training.config import TrainConfig
@@ -329,7 +328,7 @@ class Target:
 def main(order: dict[str, Any]) -> Account:
     """Damage, `cases` times, one set after the other; see above."""
     if order["mutant"] is not None:
-        globals()[order["mutant"]]()
+        getattr(mutants, order["mutant"])()
     folder, rng = Path(order["folder"]), np.random.default_rng(order["seed"])
     with contextlib.redirect_stdout(io.StringIO()):
         targets = [
@@ -337,8 +336,7 @@ def main(order: dict[str, Any]) -> Account:
             for name in SETS
             for has_manifest in (True, False)
         ]
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + _SPARE_BYTES, resource.RLIM_INFINITY))
+    MemoryLimit(_SPARE_BYTES)()
     account = Account()
     for number in range(order["cases"]):
         targets[number % len(targets)].try_once(rng, account)
@@ -346,7 +344,7 @@ def main(order: dict[str, Any]) -> Account:
     return account
 
 
-# Faults and mutants
+# Faults
 
 
 def no_model() -> None:
@@ -357,12 +355,6 @@ def no_model() -> None:
         raise AssertionError("a model is built")
 
     models.registry.build_model = refuse
-
-
-def hash_not_compared() -> None:
-    """hashes of data files not compared"""
-    common = importlib.import_module("dataset.common")
-    common._check_manifest = lambda *arguments: None
 
 
 if __name__ == "__main__":

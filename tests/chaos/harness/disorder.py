@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from harness import builds
+from harness import builds, mutants
 
 
 class _Entries:
@@ -61,7 +61,7 @@ def main(order: dict[str, Any]) -> None:
     """Do what the order says; see above."""
     disorder(order["seed"])
     if order["mutant"] is not None:
-        getattr(builds, order["mutant"])()
+        getattr(mutants, order["mutant"])()
     for kind, *arguments in order["builds"]:
         assert builds.main_of(kind)(builds.flags(kind, *arguments)) == 0
     if order["train"]:

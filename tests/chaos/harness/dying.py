@@ -7,26 +7,30 @@ command and no function.
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from harness.processes import pretrain
+from harness.steps import before_step
 from training.launch import env_rank
-from training.trainer import Trainer
 
 
 def main(folder: Path, deaths: list[str], overrides: list[str]) -> None:
     """Arm this process and train."""
-    train_step = Trainer._train_step
 
-    def mortal(trainer: Trainer, batch: Any) -> None:
-        death = f"{env_rank()}:{trainer.progress.step + 1}"
-        if death in deaths and not (folder / death).exists():
-            (folder / death).touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        train_step(trainer, batch)
+    def die_of(death: str) -> Callable[[Any], None]:
+        def die(trainer: Any) -> None:
+            if not (folder / death).exists():
+                (folder / death).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
 
-    Trainer._train_step = mortal
+        return die
+
+    for death in deaths:
+        rank, step = map(int, death.split(":"))
+        if rank == env_rank():
+            before_step(step, die_of(death))
     pretrain(*overrides)
 
 

@@ -1,11 +1,10 @@
-"""Files and names that a stranger might send, and the entry points that read them."""
+"""Files and names that a stranger might send, and the scripts that read them."""
 
 import hashlib
 import io
 import json
 import os
 import pickle
-import resource
 import struct
 import sys
 import zipfile
@@ -13,17 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-_SPARE_BYTES = 3 * 2**30
-
-
-def convert(*overrides: str) -> None:
-    """`python scripts/convert_checkpoint.py OVERRIDES`, exit code and all."""
-    from scripts import convert_checkpoint as entry_point
-    from training.composition import run_entry_point
-
-    sys.argv = ["convert_checkpoint.py", *overrides]
-    run_entry_point(entry_point.ConvertConfig, "cfg_convert", entry_point.main, "")
 
 
 def score_arc(*arguments: str) -> None:
@@ -38,71 +26,6 @@ def show_votes(*arguments: str) -> None:
     from scripts.show_votes import main
 
     sys.exit(main(arguments))
-
-
-def build_arc(*arguments: str) -> None:
-    """`python dataset/build_arc_dataset.py ARGUMENTS`."""
-    from dataset.build_arc_dataset import main
-
-    sys.exit(main(arguments))
-
-
-def build_sudoku(*arguments: str) -> None:
-    """`python dataset/build_sudoku_dataset.py ARGUMENTS`."""
-    from dataset.build_sudoku_dataset import main
-
-    sys.exit(main(arguments))
-
-
-def bound_memory() -> None:
-    """Let this process have three gigabytes more than it has, and no more."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + _SPARE_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-
-
-# Mutants
-
-
-def skip_the_look() -> None:
-    """published pickles are not looked through before they are read"""
-    from training import weights
-
-    weights.require_state_dict = lambda path: None
-
-
-def trust_pickles() -> None:
-    """published files read with weights_only=False"""
-    import torch
-
-    from training import weights
-
-    skip_the_look()
-    load = torch.load
-    weights.torch.load = lambda path, **how: load(path, **how | {"weights_only": False})
-
-
-def allow_pickled_arrays() -> None:
-    """arrays read with allow_pickle=True"""
-    import numpy as np
-
-    from dataset import common
-
-    common._map_array = lambda path: np.load(path, allow_pickle=True)
-
-
-def load_any_yaml() -> None:
-    """all_config.yaml read as by yaml.unsafe_load"""
-    from training import published
-
-    published._PlainLoader = published.yaml.UnsafeLoader
-
-
-def take_any_set_name() -> None:
-    """the names of sets are not checked"""
-    from dataset import common
-
-    common._require_plain_name = lambda name: None
 
 
 # Pickles

@@ -1,4 +1,4 @@
-"""Disks that only one process sees: small, or read-only.
+"""Disks that only one process sees, small or read-only, and other limits of one process.
 
 Mounting needs root or a kernel that lets everybody have a user namespace; `available` tells.
 """
@@ -13,6 +13,8 @@ from pathlib import Path
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
+
+_CAPABILITIES_VERSION_3, _CAP_DAC_OVERRIDE = 0x20080522, 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -64,6 +66,19 @@ class FileSizeLimit:
 
 
 @dataclass(frozen=True)
+class MemoryLimit:
+    """Let this process have `more` bytes of address space beyond what it has, and no more."""
+
+    more: int
+
+    def __call__(self) -> None:
+        """Limit this process."""
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + self.more
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+@dataclass(frozen=True)
 class ReadOnly:
     """Let `folder` be on a disk that cannot be written, with what is there."""
 
@@ -74,6 +89,24 @@ class ReadOnly:
         _own_mounts()
         _mount(bytes(self.folder), self.folder, b"", _MS_BIND)
         _mount(b"", self.folder, b"", _MS_REMOUNT | _MS_BIND | _MS_RDONLY)
+
+
+@dataclass(frozen=True)
+class Protected:
+    """Let nobody write below `folder`, and take root's way around that from this process."""
+
+    folder: Path
+
+    def __call__(self) -> None:
+        """Take both rights away."""
+        for path in [*self.folder.rglob("*"), self.folder]:
+            path.chmod(path.stat().st_mode & ~0o222)
+        header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION_3, 0)
+        sets = (ctypes.c_uint32 * 6)()
+        _check(_libc.capget(header, sets))
+        for effective_and_permitted in (0, 1):
+            sets[effective_and_permitted] &= ~(1 << _CAP_DAC_OVERRIDE)
+        _check(_libc.capset(header, sets))
 
 
 def _own_mounts() -> None:

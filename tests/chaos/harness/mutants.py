@@ -2,12 +2,27 @@
 before its entry point.
 """
 
+import contextlib
 import json
 import os
 import shutil
 import stat
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+
+def params(row: int, *mutants: Callable[[], None]) -> list[Any]:
+    """Return parameters of a test that must fail on each of these mutants of a row."""
+    import pytest
+
+    return [
+        pytest.param(
+            mutant, marks=pytest.mark.row(row, mutant=f"{mutant.__doc__}"), id=mutant.__name__
+        )
+        for mutant in mutants
+    ]
 
 
 def omit_carry() -> None:
@@ -138,8 +153,6 @@ def omit_sparse_check() -> None:
 
 def omit_lock() -> None:
     """the lock on the run's folder left out"""
-    import contextlib
-
     import pretrain
 
     pretrain.run_lock = lambda run_dir: contextlib.nullcontext()
@@ -170,3 +183,89 @@ def count_padding() -> None:
         return gather(local, names, padded, ranks)
 
     runner._gather = gather_all
+
+
+def say_nothing_is_long() -> None:
+    """ranks that do not say what takes long"""
+    from training.distributed import Ranks
+
+    mark = Ranks.mark
+    Ranks.mark = lambda ranks, place, *, long=False: mark(ranks, place)
+
+
+def hash_not_compared() -> None:
+    """hashes of data files not compared"""
+    from dataset import common
+
+    common._check_manifest = lambda *arguments: None
+
+
+def skip_the_look() -> None:
+    """published pickles are not looked through before they are read"""
+    from training import weights
+
+    weights.require_state_dict = lambda path: None
+
+
+def trust_pickles() -> None:
+    """published files read with weights_only=False"""
+    import torch
+
+    from training import weights
+
+    skip_the_look()
+    load = torch.load
+    weights.torch.load = lambda path, **how: load(path, **how | {"weights_only": False})
+
+
+def allow_pickled_arrays() -> None:
+    """arrays read with allow_pickle=True"""
+    import numpy as np
+
+    from dataset import common
+
+    common._map_array = lambda path: np.load(path, allow_pickle=True)
+
+
+def load_any_yaml() -> None:
+    """all_config.yaml read as by yaml.unsafe_load"""
+    from training import published
+
+    published._PlainLoader = published.yaml.UnsafeLoader
+
+
+def take_any_set_name() -> None:
+    """the names of sets are not checked"""
+    from dataset import common
+
+    common._require_plain_name = lambda name: None
+
+
+def in_place() -> None:
+    """data sets built in place"""
+    from dataset import build_sudoku_dataset
+
+    @contextlib.contextmanager
+    def build_there(output: Path) -> Iterator[Path]:
+        output.mkdir(parents=True, exist_ok=True)
+        yield output
+
+    build_sudoku_dataset.atomic_build = build_there
+
+
+def in_directory_order() -> None:
+    """ARC tasks taken in the order of the folder"""
+    from dataset import arc
+
+    vars(arc)["sorted"] = lambda values, **options: list(values)
+
+
+def by_hash() -> None:
+    """augmentations drawn by Python's hash of the name"""
+    from dataset import arc_augmentation
+
+    def hashed(name: bytes) -> SimpleNamespace:
+        digest = hash(name).to_bytes(8, "little", signed=True)
+        return SimpleNamespace(digest=lambda: digest)
+
+    vars(arc_augmentation)["hashlib"] = SimpleNamespace(sha256=hashed)

@@ -60,7 +60,7 @@ class KillAt:
                 operation.tear()
             os.kill(os.getpid(), signal.SIGKILL)
 
-        watch(self.root, _nth(self.number, strike))
+        watch(self.root, nth(self.number, strike))
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class FailAt:
                 operation.tear()
             raise OSError(self.error, os.strerror(self.error), str(operation.path))
 
-        return _nth(self.number, strike, lasting=self.lasting)
+        return nth(self.number, strike, lasting=self.lasting)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,10 @@ _forever = ExitStack()
 _NEEDS_ROOM = ("open", "write", "close", "fsync", "mkdir", "link", "symlink")
 
 
-def _nth(number: int, strike: Before, *, lasting: bool = False) -> Before:
+def nth(number: int, strike: Before, *, lasting: bool = False) -> Before:
+    """Return what strikes at operation `number`; `lasting`: and at all later ones that need room
+    too.
+    """
     seen = 0
 
     def count(operation: Operation) -> None:

@@ -20,7 +20,8 @@ from typing import Any
 from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[3]
-_HARNESS = Path(__file__).resolve().parents[1]
+IMPORTS = {"PYTHONPATH": os.pathsep.join((str(ROOT), str(Path(__file__).resolve().parents[1])))}
+"""The environment in which a new interpreter finds the project and the harness."""
 
 Fault = Callable[[], None]
 
@@ -43,6 +44,15 @@ def evaluate(*overrides: str) -> None:
 
     sys.argv = ["evaluate.py", *overrides]
     run_entry_point(EvalConfig, "cfg_evaluate", entry_point.main, "")
+
+
+def convert(*overrides: str) -> None:
+    """`python scripts/convert_checkpoint.py OVERRIDES`, exit code and all."""
+    from scripts import convert_checkpoint as entry_point
+    from training.composition import run_entry_point
+
+    sys.argv = ["convert_checkpoint.py", *overrides]
+    run_entry_point(entry_point.ConvertConfig, "cfg_convert", entry_point.main, "")
 
 
 class Child:
@@ -126,10 +136,7 @@ class ForkServer:
     def __init__(self, environment: Mapping[str, str], logs: Path) -> None:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["harness.preload"])
-        self._environment = {
-            **environment,
-            "PYTHONPATH": os.pathsep.join((str(ROOT), str(_HARNESS))),
-        }
+        self._environment = {**environment, **IMPORTS}
         self._logs = logs
         self._children: list[Child] = []
 

@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from harness.steps import before_step
+
 
 @dataclass(frozen=True)
 class SleepAt:
@@ -18,16 +20,7 @@ class SleepAt:
 
     def __call__(self) -> None:
         """Arm this process."""
-        from training.trainer import Trainer
-
-        train_step = Trainer._train_step
-
-        def late(trainer: Trainer, batch: Any) -> None:
-            if trainer.progress.step + 1 == self.step:
-                time.sleep(self.seconds)
-            train_step(trainer, batch)
-
-        Trainer._train_step = late
+        before_step(self.step, lambda trainer: time.sleep(self.seconds))
 
 
 @dataclass(frozen=True)
@@ -96,11 +89,3 @@ def compile_quickly() -> None:
 
     compiled = torch.compile
     torch.compile = lambda model, **options: compiled(model, backend="aot_eager", **options)
-
-
-def say_nothing_is_long() -> None:
-    """a rank that does not tell the others what takes long"""
-    from training.distributed import Ranks
-
-    mark = Ranks.mark
-    Ranks.mark = lambda ranks, place, *, long=False: mark(ranks, place)

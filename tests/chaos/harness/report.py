@@ -61,8 +61,10 @@ project with one of its protections taken out, and must fail its row.
 - **Equal bits** are promised for the same device type, torch version, compile mode and thread
   count: at the same number of ranks with `reduction=fast`, on 1, 2 or 4 ranks and any sequence of
   them with `reduction=exact`.
-- **A stranger's files execute nothing**: published pickles are read with `weights_only=True`,
-  everything else is safetensors, JSON and arrays without objects; classes come from our registry.
+- **A stranger's files execute nothing**: published pickles are looked through first and read with
+  `weights_only=True`, everything else is safetensors, JSON, YAML without tags and arrays without
+  objects; classes come from our registry. Sizes are compared with the file before memory is asked
+  for, and nothing is written through a link.
 
 Zero failures among N random cases bound the rate only below 3 / N (95 %). Rows 2, 10 and 19 are
 exhaustive: every file operation. Row 3 takes, after every operation, the changes that were not yet

@@ -12,10 +12,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.operations import Operation, watching
+from harness.operations import Operation, nth, watching
 
 _NOT_REACHED, _NOT_TORN = 90, 91  # Exit codes: fewer operations than that; it was no write.
-_NEEDS_ROOM = ("open", "write", "close", "fsync", "mkdir")
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,6 @@ class AtEachOperation:
     Attributes:
         saves_before: how many saves are made as usual; None: all but the run's last.
         kinds: of the strikes. copies: folder for the copies; exists.
-        mutant: called in the run first.
     """
 
     saves_before: int | None
@@ -88,22 +86,19 @@ class AtEachOperation:
         """Save with a fault; the exit code is the error's, 0 when the save got over it."""
         from training.errors import exit_code
 
-        seen, reached = count(), False
+        reached = False
 
-        def before(operation: Operation) -> None:
+        def act(operation: Operation) -> None:
             nonlocal reached
-            number = next(seen)
-            lasts = strike.kind == "ENOSPC" and operation.name in _NEEDS_ROOM
-            if number == strike.number or (number > strike.number and lasts):
-                if strike.kind == "tear" and operation.tear is None:
-                    os._exit(_NOT_TORN)
-                if number == strike.number:
-                    copy.with_suffix(".operation").write_text(str(operation))
-                reached = True
-                self._strike(strike, operation)
+            if strike.kind == "tear" and operation.tear is None:
+                os._exit(_NOT_TORN)
+            if not reached:
+                copy.with_suffix(".operation").write_text(str(operation))
+            reached = True
+            self._strike(strike, operation)
 
         try:
-            with watching(copy, before):
+            with watching(copy, nth(strike.number, act, lasting=strike.kind == "ENOSPC")):
                 save()
         except Exception as error:
             copy.with_suffix(".error").write_text(str(error))

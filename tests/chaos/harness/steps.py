@@ -13,6 +13,20 @@ from typing import Any, ClassVar
 from harness.processes import until
 
 
+def before_step(step: int, act: Callable[[Any], None]) -> None:
+    """Call `act` with the trainer before a step; what is armed later acts earlier."""
+    from training.trainer import Trainer
+
+    original = Trainer._train_step
+
+    def acted(trainer: Any, batch: Any) -> None:
+        if trainer.progress.step + 1 == step:
+            act(trainer)
+        original(trainer, batch)
+
+    Trainer._train_step = acted  # type: ignore[method-assign]
+
+
 @dataclass(frozen=True)
 class WaitFor:
     """Begin only when a file is there."""
@@ -45,7 +59,7 @@ class StandStill:
             time.sleep(600)
             os._exit(1)
 
-        _before(self.step, stay)
+        before_step(self.step, stay)
 
 
 def without_flock() -> None:
@@ -86,13 +100,13 @@ class Poison:
                 with torch.no_grad():
                     trainer.model.model.inner.embed_tokens.embedding_weight[:, 0] = self.value
 
-            _before(self.step, poison)
+            before_step(self.step, poison)
         elif self.place == "puzzle embedding":
 
             def poison(trainer: Any) -> None:
                 trainer.model.puzzle_embedding.weights[:, 0] = self.value
 
-            _before(self.step, poison)
+            before_step(self.step, poison)
         elif self.place == "carry":
 
             def poison(trainer: Any) -> None:
@@ -101,7 +115,7 @@ class Poison:
                     if tensor.is_floating_point():
                         tensor[..., 0] = self.value
 
-            _before(self.step, poison)
+            before_step(self.step, poison)
         else:
             self._poison_update()
 
@@ -156,7 +170,7 @@ class Observe:
                 self.file.write_text(json.dumps(seen))
                 raise
 
-        _before(self.step, note)
+        before_step(self.step, note)
         Trainer.fit = observed  # type: ignore[method-assign]
 
 
@@ -195,20 +209,6 @@ class SpoilSave:
             save(trainer, **options)
 
         Trainer.save = spoilt  # type: ignore[method-assign]
-
-
-def _before(step: int, act: Callable[[Any], None]) -> None:
-    """Call `act` with the trainer before a step; what is armed later acts earlier."""
-    from training.trainer import Trainer
-
-    original = Trainer._train_step
-
-    def acted(trainer: Any, batch: Any) -> None:
-        if trainer.progress.step + 1 == step:
-            act(trainer)
-        original(trainer, batch)
-
-    Trainer._train_step = acted  # type: ignore[method-assign]
 
 
 def _digest(trainer: Any) -> str:

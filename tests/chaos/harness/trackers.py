@@ -6,6 +6,7 @@ import types
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 
@@ -48,10 +49,22 @@ class FailingWandb:
             return Run()
 
         module = types.ModuleType("wandb")
-        vars(module).update(
-            init=init, Settings=lambda **options: options, api=types.SimpleNamespace(api_key=None)
-        )
+        vars(module).update(init=init, Settings=lambda **options: options)
         sys.modules["wandb"] = module
+
+
+def writing_wandb() -> None:
+    """Put a module in the place of wandb that writes where the real one does."""
+
+    def init(*, dir: str, **options: Any) -> Any:
+        folder = Path(dir) / "wandb"
+        folder.mkdir(exist_ok=True)
+        (folder / "debug.log").write_text("begun")
+        return types.SimpleNamespace(log=lambda values, step: None, finish=lambda: None)
+
+    module = types.ModuleType("wandb")
+    vars(module).update(init=init, Settings=lambda **options: options)
+    sys.modules["wandb"] = module
 
 
 @contextmanager

@@ -417,6 +417,34 @@ def test_damaged_gzip_files_are_named(
     assert error_line(capsys).startswith(f"error: {folder / 'train.csv.gz'}: ")
 
 
+@pytest.mark.parametrize("name", ["train.csv", "train.csv.gz"])
+def test_a_pipe_is_not_waited_for(
+    name: str, folder: Path, output: Path, capsys: pytest.CaptureFixture[str]
+):
+    (folder / "train.csv").unlink()
+    os.mkfifo(folder / name)
+    assert build(output, folder, "--size=4") == 3
+    assert f"{folder / name}: cannot be read after line 0: not a regular" in error_line(capsys)
+
+
+def test_a_file_that_unpacks_to_too_much_is_refused(
+    folder: Path,
+    output: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    text = (folder / "train.csv").read_bytes()
+    (folder / "train.csv").unlink()
+    (folder / "train.csv.gz").write_bytes(gzip.compress(text))
+    monkeypatch.setattr(sources, "_MAX_CHARACTERS", len(text))
+    assert build(output, folder, "--size=4") == 0
+    monkeypatch.setattr(sources, "_MAX_CHARACTERS", len(text) - 1)
+    capsys.readouterr()
+    assert build(output, folder, "--size=4") == 3
+    reason = f"cannot be read after line 3: more than {len(text) - 1} characters"
+    assert f"{folder / 'train.csv.gz'}: {reason}" in error_line(capsys)
+
+
 def test_missing_files_and_folders_are_named(
     folder: Path, output: Path, capsys: pytest.CaptureFixture[str]
 ):

@@ -27,6 +27,7 @@ from dataset.common import (
     load_metadata,
     load_set,
     load_split,
+    read_json,
     write_json,
     write_manifest,
     write_split,
@@ -776,3 +777,14 @@ def test_killed_build_leaves_the_old_set_or_the_new_one(
         raise RuntimeError
     assert (output / "train" / "dataset.json").read_text() == (expected or "old")
     assert list(tmp_path.iterdir()) == [output]
+
+
+def test_files_that_are_missing_or_no_json_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"x\.json: No such file"):
+        read_json(tmp_path / "x.json")
+    (tmp_path / "y.json").write_text("{")
+    with pytest.raises(DatasetError, match=r"y\.json: not JSON"):
+        read_json(tmp_path / "y.json")
+    (tmp_path / "y.json").write_text("[" * 100_000)
+    with pytest.raises(DatasetError, match=r"y\.json: not JSON"):
+        read_json(tmp_path / "y.json")

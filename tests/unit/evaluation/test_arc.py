@@ -19,7 +19,6 @@ from evaluation.arc import (
     grid_of,
     parse_names,
     parse_tasks,
-    read_json,
     score,
     submission,
     task_details,
@@ -308,14 +307,6 @@ def test_identifiers_without_a_usable_name_are_named() -> None:
         names.check([2])
     with pytest.raises(DatasetError, match="expected a list of names"):
         parse_names(["a", 1], "identifiers.json")
-
-
-def test_files_that_are_missing_or_no_json_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"x\.json: No such file"):
-        read_json(tmp_path / "x.json")
-    (tmp_path / "y.json").write_text("{")
-    with pytest.raises(DatasetError, match=r"y\.json: not JSON"):
-        read_json(tmp_path / "y.json")
 
 
 # Real tasks

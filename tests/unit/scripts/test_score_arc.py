@@ -2,6 +2,7 @@ import importlib.util
 import json
 import os
 import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -172,6 +173,29 @@ def test_predictions_of_another_form_are_named(
     code, out, err = run(*small)
     assert (code, out) == (3, "")
     assert re.search(told, err)
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        {"descr": "|V0", "shape": (10**30,)},
+        {"descr": "<i8", "shape": (0, 10**30)},
+        {"descr": "<i8", "shape": (2**62, 0)},
+        {"descr": "<i8", "shape": (-3, -4)},
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(
+    run: Callable[..., tuple[int, str, str]], small: tuple[Path, Path], claim: dict[str, Any]
+) -> None:
+    header = repr(claim | {"fortran_order": False}).encode()
+    array = np.lib.format.magic(1, 0) + len(header).to_bytes(2, "little") + header
+    with zipfile.ZipFile(small[0], "w") as archive:
+        for field in FIELDS:
+            archive.writestr(f"{field}.npy", array)
+    code, out, err = run(*small)
+    assert (code, out) == (3, "")
+    assert str(small[0]) in err
     assert err.count("\n") == 1
 
 

@@ -250,6 +250,21 @@ def test_leftovers_of_kills_are_removed_and_nothing_else(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == [".notes", "step_2"]
 
 
+def test_links_are_removed_and_what_they_lead_to_is_not(tmp_path: Path) -> None:
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    run.mkdir()
+    elsewhere.mkdir()
+    kept = save(elsewhere, 3)
+    for name in ("step_3", ".step_4.tmp", ".step_2.old"):
+        (run / name).symlink_to(kept)
+    remove_leftovers(run)
+    assert [path.name for path in run.iterdir()] == ["step_3"]
+    assert load_checkpoint(run / "step_3").step == 3
+    remove_checkpoint(run / "step_3")
+    assert list(run.iterdir()) == []
+    assert load_checkpoint(kept).step == 3
+
+
 def test_a_leftover_of_a_killed_save_is_in_nobodys_way(tmp_path: Path) -> None:
     (tmp_path / ".step_3.tmp").mkdir()
     (tmp_path / ".step_3.tmp" / "foreign.bin").write_bytes(b"x")

@@ -199,6 +199,7 @@ def test_settings_are_frozen(defaults: TrainConfig) -> None:
         "+arch.hiden_size=3": ["did you mean arch.hidden_size?"],
         "+arch.loss.los_type=x": ["arch.loss.los_type=x", "did you mean arch.loss.loss_type?"],
         "lrr=1": ["lrr=1", "did you mean lr?"],
+        "hydra.run.dir=x": ["unknown setting hydra.run.dir=x"],
         "epoch=3": ["epoch=3", "did you mean epochs?"],
         "lr=-1": ["lr=-1", "greater than or equal to 0"],
         "lr=nan": ["lr=nan"],

@@ -130,10 +130,10 @@ class FakeWandb:
         module = types.ModuleType("wandb")
         module.init = self.init  # type: ignore[attr-defined]
         module.Settings = lambda **settings: settings  # type: ignore[attr-defined]
-        module.api = types.SimpleNamespace(api_key=None)  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "wandb", module)
         for name in ("WANDB_API_KEY", "WANDB_BASE_URL"):
             monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("NETRC", os.devnull)
 
     def init(self, **options: Any) -> FakeRun:
         self.calls.append(("init", options))
@@ -240,6 +240,19 @@ def test_whatever_wandb_raises_is_said_once_and_the_run_goes_on(
     assert [record["step"] for record in lines(tmp_path / "m.jsonl")] == [1, 2, 3]
 
 
+def test_nothing_is_written_through_a_link_in_the_folder(
+    wandb: FakeWandb, opened: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "wandb").symlink_to(tmp_path / "elsewhere")
+    tracker, _, warnings = opened()
+    run_three_steps(tracker)
+    assert wandb.names == []
+    assert len(warnings) == 1
+    assert f"is a link, expected a folder: '{tmp_path / 'wandb'}'" in warnings[0]
+    assert lines(tmp_path / "m.jsonl") == [trained(1), trained(2), trained(3)]
+
+
 def test_without_wandb_a_notice_says_how_to_get_it(
     opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,6 +333,21 @@ def test_offline_without_a_key(
     wandb: FakeWandb, opened: Any, monkeypatch: pytest.MonkeyPatch, answering_server: str
 ) -> None:
     assert chosen_mode(wandb, opened, monkeypatch, answering_server, None) == "offline"
+
+
+@pytest.mark.parametrize(("host", "mode"), [("127.0.0.1", "online"), ("elsewhere", "offline")])
+def test_a_key_that_was_stored_by_a_login_counts_for_its_server(
+    wandb: FakeWandb,
+    opened: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    answering_server: str,
+    host: str,
+    mode: str,
+) -> None:
+    (tmp_path / "netrc").write_text(f"machine {host}\n  login user\n  password {'k' * 40}\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    assert chosen_mode(wandb, opened, monkeypatch, answering_server, None) == mode
 
 
 @pytest.mark.parametrize("server", ["silent_server", "black_hole", "refused", "no address"])

@@ -87,6 +87,9 @@ def test_nothing_to_be_found_is_said(tmp_path: Path) -> None:
     [
         ({"facts": None}, "does not say what data"),
         ({"facts": {"vocab_size": "6", "seq_len": 16, "num_puzzle_identifiers": 3}}, "what data"),
+        ({"facts": {"vocab_size": -6, "seq_len": 16, "num_puzzle_identifiers": 3}}, "what data"),
+        ({"facts": {"vocab_size": 6, "seq_len": 2**70, "num_puzzle_identifiers": 3}}, "what data"),
+        ({"facts": FACTS.to_dict() | {"fields": {"actions": [-5, 0]}}}, "what data"),
         ({"config": None}, "has no configuration"),
         ({"config": {"arch": {"name": "hrm", "hiden_size": 3}}}, "did you mean arch.hidden_size"),
         ({"config": {"arch": {"name": "other"}}}, "arch.name=other"),

@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from models.losses import ACTLossHead
 from models.registry import build_model
 from training.checkpoint import MODEL, save_checkpoint
 from training.errors import CheckpointError
+from training.published import require_state_dict
 from training.state import model_tensors, tensor_writer
 from training.trained_model import find_start_weights
 from training.weights import load_start_weights, load_weights
@@ -117,6 +120,16 @@ def test_a_pickle_never_runs_code(tmp_path: Path, how: str) -> None:
     assert len(str(caught.value).splitlines()) == 1
     pickle.loads(pickle.dumps(evil))
     assert canary.exists()  # The payload works where code is let in.
+
+
+@pytest.mark.parametrize("other", ["x/y/data.pkl", "x/DATA.PKL", "x/data.pkl"])
+def test_a_second_pickle_hides_no_first_one(tmp_path: Path, other: str) -> None:
+    with zipfile.ZipFile(tmp_path / "step_1", "w") as archive:
+        archive.writestr("x/data.pkl", pickle.dumps(RunsCode(tmp_path / "canary"), 2))
+        with warnings.catch_warnings(action="ignore"):  # Of a name that is there twice.
+            archive.writestr(other, pickle.dumps({}, 2))
+    with pytest.raises(CheckpointError, match=r"step_1: not .*: it has 2 data\.pkl"):
+        require_state_dict(tmp_path / "step_1")
 
 
 @pytest.mark.parametrize(
