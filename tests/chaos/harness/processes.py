@@ -5,6 +5,7 @@ faults that are put into it first, are module-level functions or instances of cl
 can be sent to it.
 """
 
+import contextlib
 import faulthandler
 import multiprocessing
 import os
@@ -73,8 +74,10 @@ class Child:
 
     def signal(self, number: int) -> None:
         """Send it a signal; nothing happens when it has ended."""
-        if self.alive:
-            os.kill(self.pid, number)
+        # The server has waited for one that has ended, so that its number is gone at once.
+        with contextlib.suppress(ProcessLookupError):
+            if self.alive:
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """kill -9, and wait until it is gone."""
