@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 from unittest.mock import patch
+
+from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[3]
 IMPORTS = {"PYTHONPATH": os.pathsep.join((str(ROOT), str(Path(__file__).resolve().parents[1])))}
@@ -65,12 +68,13 @@ class Child:
 
     def __init__(self, process: Any, log: Path) -> None:
         self._process, self._log = process, log
+        self._exit_code: int | None = None
         self.pid: int = process.pid
 
     @property
     def alive(self) -> bool:
         """Whether it still runs (or is stopped)."""
-        return self._process.is_alive()
+        return not self.ended_within(0.0)
 
     def signal(self, number: int) -> None:
         """Send it a signal; nothing happens when it has ended."""
@@ -91,14 +95,19 @@ class Child:
         """
         if not self.ended_within(timeout):
             self.signal(signal.SIGABRT)  # faulthandler tells where the threads are.
-            self._process.join(10.0)
+            self.ended_within(10.0)
             raise RuntimeError(f"still running after {timeout} s\n{self.out}\n{self.err}")
-        return self._process.exitcode
+        assert self._exit_code is not None
+        return self._exit_code
 
     def ended_within(self, seconds: float) -> bool:
         """Wait for its end, and return whether it came."""
-        self._process.join(seconds)
-        return self._process.exitcode is not None
+        if self._exit_code is None:
+            self._process.join(seconds)
+            self._exit_code = self._process.exitcode
+            if self._exit_code is not None:
+                self._process.close()  # Thousands are started, and each keeps a descriptor.
+        return self._exit_code is not None
 
     @property
     def out(self) -> str:
@@ -253,6 +262,8 @@ def _obey(order: _Order) -> None:
     sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     faulthandler.enable()
+    # The server's is a semaphore that all its children share: one killed with it would stop them.
+    tqdm.set_lock(threading.RLock())
     for fault in order.faults:
         fault()
     order.target(*order.arguments)
