@@ -17,7 +17,7 @@ from tqdm import tqdm
 from evaluation.evaluators import Evaluator, build_evaluators
 from models.config import EvaluatorName
 from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
-from training.checkpoint import MODEL, Checkpoint
+from training.checkpoint import Checkpoint
 from training.composition import load_config, run_entry_point
 from training.config import CANONICAL_SHARDS, TrainConfig
 from training.data import facts_of, open_data, require_batches, require_same_data
@@ -89,7 +89,7 @@ def train(
     from models.registry import build_model
     from training.device import prepare_host, require_room, resolve_device, resolve_dtype
     from training.distributed import Ranks
-    from training.state import read_shapes, require_fit, take_over
+    from training.state import take_over
     from training.trainer import Trainer
     from training.weights import load_start_weights
 
@@ -121,10 +121,7 @@ def train(
         torch.manual_seed(config.seed)
         model = build_model(arch, facts).to(ranks.device)
         model.prepare(batches.local_batch_size // config.num_shards(ranks.world_size))
-        if checkpoint is not None:
-            # Before anything in the run's folder is touched.
-            require_fit(model, read_shapes(checkpoint.path / MODEL), checkpoint.path)
-        elif start_weights is not None:
+        if checkpoint is None and start_weights is not None:
             load_start_weights(model, start_weights, warn)
         ranks.broadcast_(list(model.state_dict().values()))
         compiles = device_type == "cuda" if config.compile == "auto" else config.compile
@@ -143,30 +140,30 @@ def train(
             f"{arch.forward_dtype}, {ranks}"
         )
         say(f"run folder: {run_dir}")
+        trainer = Trainer(
+            config,
+            facts=facts,
+            fingerprint=fingerprint,
+            model=model,
+            forward=forward,
+            forward_dtype=arch.forward_dtype,
+            batches=batches,
+            evaluate=evaluation,
+            ranks=ranks,
+            run_dir=run_dir,
+            show_progress=ranks.is_main,
+            say=say,
+        )
+        if checkpoint is not None:
+            # It may not fit: so before anything in the run's folder is touched.
+            trainer.resume(checkpoint)
         if ranks.is_main:
             save_config(run_dir, config)
             for path in set_aside_newer(run_dir, checkpoint.step) if checkpoint else []:
                 say(f"set aside: {path}")
         with open_tracker(config, run_dir, checkpoint, is_main=ranks.is_main) as tracker:
-            trainer = Trainer(
-                config,
-                facts=facts,
-                fingerprint=fingerprint,
-                model=model,
-                forward=forward,
-                forward_dtype=arch.forward_dtype,
-                batches=batches,
-                evaluate=evaluation,
-                ranks=ranks,
-                run_dir=run_dir,
-                tracker=tracker,
-                show_progress=ranks.is_main,
-                say=say,
-            )
-            if checkpoint is not None:
-                trainer.resume(checkpoint)
             try:
-                trainer.fit()
+                trainer.fit(tracker)
             except OutputError as error:
                 raise ConfigError(f"an evaluation's files cannot be written: {error}") from None
 

@@ -45,7 +45,6 @@ from training.device import prepare_host, resolve_device, resolve_dtype
 from training.distributed import Ranks
 from training.errors import ConfigError, exit_code
 from training.optim import build_optimizer, hold_optimizer
-from training.tracking import Tracker
 from training.trainer import Trainer
 
 CASES = {
@@ -324,7 +323,6 @@ def build_trainer(config: TrainConfig, dataset: PuzzleDataset, ranks: Ranks) -> 
         evaluate=lambda model, step, before_batch: {},
         ranks=ranks,
         run_dir=Path(os.devnull),
-        tracker=Tracker(None, None),
         show_progress=False,
         say=_say,
     )

@@ -137,20 +137,6 @@ def shapes_of(tensors: Mapping[str, Tensor]) -> Shapes:
     return {key: tuple(value.shape) for key, value in tensors.items()}
 
 
-def read_shapes(path: Path) -> Shapes:
-    """Read the shapes in a safetensors file from its header alone.
-
-    Raises:
-        CheckpointError: the file is missing or not safetensors.
-    """
-    try:
-        with safe_open(path, framework="pt") as file:
-            keys = file.keys()
-            return {key: tuple(file.get_slice(key).get_shape()) for key in keys}
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path}: {error}") from None
-
-
 def gather_carry(carry: ACTCarry, ranks: Ranks) -> dict[str, Tensor]:
     """Return the carry of all ranks in global row order; empty on ranks other than the first."""
     rows = {name: ranks.gather_rows(value) for name, value in carry.tensors().items()}

@@ -92,7 +92,7 @@ class Trainer:
         batches: training batches of this rank.
         evaluate: measures the model at a step, after each iteration, and calls its last argument
             before each batch; its `eval/exact_accuracy` ranks the checkpoints.
-        run_dir: the run's folder. tracker: receives a record for every step and every evaluation.
+        run_dir: the run's folder.
         show_progress: whether to draw a bar on standard error.
         say: prints a line for people.
     """
@@ -110,13 +110,13 @@ class Trainer:
         evaluate: Evaluate,
         ranks: Ranks,
         run_dir: Path,
-        tracker: Tracker,
         show_progress: bool,
         say: Callable[[str], None],
     ) -> None:
         self.config, self.facts, self.fingerprint = config, facts, fingerprint
         self.model, self.forward, self.batches, self.evaluate = model, forward, batches, evaluate
-        self.ranks, self.run_dir, self.tracker = ranks, run_dir, tracker
+        self.ranks, self.run_dir = ranks, run_dir
+        self.tracker = Tracker(None, None)
         self.show_progress, self.say = show_progress, say
 
         self.groups = groups_of(model, config)
@@ -173,13 +173,16 @@ class Trainer:
 
     # The run
 
-    def fit(self) -> None:
+    def fit(self, tracker: Tracker) -> None:
         """Train to the end, from wherever the run stands.
 
+        Args:
+            tracker: receives a record for every step and every evaluation.
         Raises:
             Preempted: a signal asked to stop; everything is saved.
             NonFiniteError: a loss or gradient was not finite; nothing was updated from it.
         """
+        self.tracker = tracker
         if self._reached_max_steps():
             return self.say(f"nothing to do: step {self.progress.step} has reached max_steps")
         self.model.train()

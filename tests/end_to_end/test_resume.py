@@ -313,6 +313,15 @@ def test_a_change_that_is_wanted_is_trained_on(
     assert (rates[3], rates[4]) == (pytest.approx(0.01), pytest.approx(0.02, rel=0.05))
 
 
+def test_a_change_that_does_not_fit_leaves_the_folder_alone(runs: Any) -> None:
+    part = runs("run", (), "checkpoint_interval=1", "keep_last=3", "max_steps=3")
+    files = {path: path.read_bytes() for path in part.folder.rglob("*") if path.is_file()}
+    with pytest.raises(CheckpointError, match="optimizer state of unknown parameters"):
+        runs("run", (), "resume=1", "freeze_weights=true", "resume_changed=true")
+    assert part.steps == [1, 2, 3]
+    assert {path: path.read_bytes() for path in part.folder.rglob("*") if path.is_file()} == files
+
+
 def test_another_batch_size_starts_new_puzzles(
     runs: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
