@@ -97,6 +97,8 @@ def test_a_server_that_does_not_answer_delays_the_start_a_little(
                 _, err = process.communicate()
                 assert process.returncode == 0, err
                 require_same(files_of(tmp_path / name), whole)
+                sent_later = list((tmp_path / name / "wandb").glob("offline-run-*/*.wandb"))
+                assert len(sent_later) == 1 or mode == "online"
     slowest = max(delays.values())
     assert slowest < START_DELAYED_AT_MOST, delays
     tally(
