@@ -22,7 +22,7 @@ from training.errors import CheckpointError, ConfigError, NonFiniteError
 from training.exploration import min_halt_steps
 from training.schedule import lr_factor
 from training.state import load_tensors, model_tensors, optimizer_tensors
-from training.tracking import WandbLog
+from training.tracking import Tracker, WandbLog
 from training.trainer import Trainer
 
 
@@ -328,9 +328,9 @@ def trainers(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
     seen: list[Trainer] = []
     fit = Trainer.fit
 
-    def noting(trainer: Trainer) -> None:
+    def noting(trainer: Trainer, tracker: Tracker) -> None:
         seen.append(trainer)
-        fit(trainer)
+        fit(trainer, tracker)
 
     monkeypatch.setattr(Trainer, "fit", noting)
     return seen

@@ -158,9 +158,9 @@ class Observe:
         def note(trainer: Any) -> None:
             seen["before"] = _digest(trainer)
 
-        def observed(trainer: Any) -> None:
+        def observed(trainer: Any, tracker: Any) -> None:
             try:
-                fit(trainer)
+                fit(trainer, tracker)
             except NonFiniteError:
                 seen["after"] = _digest(trainer)
                 try:
