@@ -73,7 +73,19 @@ class FurtherHead(nn.Module):
         raise NotImplementedError
 
 
-class ConfidenceHead(FurtherHead):
+class CellLogitHead(FurtherHead):
+    """One logit a cell, [B, S]."""
+
+    def __init__(self, hidden_size: int, detach: bool) -> None:
+        super().__init__(detach)
+        self.proj = CastedLinear(hidden_size, 1, bias=True)
+
+    def read(self, answer: Tensor, num_prefix: int) -> Tensor:
+        """Return [B, S]."""
+        return self.proj(answer[:, num_prefix:]).squeeze(-1)
+
+
+class ConfidenceHead(CellLogitHead):
     """Is each cell right? One logit a cell, [B, S].
 
     Metrics: `accuracy`, the share of labelled cells of which it says rightly whether they are
@@ -84,14 +96,6 @@ class ConfidenceHead(FurtherHead):
 
     name = "confidence"
     metric_names = ("accuracy", *(f"bin{i}_gap" for i in range(NUM_BINS)))
-
-    def __init__(self, hidden_size: int, detach: bool) -> None:
-        super().__init__(detach)
-        self.proj = CastedLinear(hidden_size, 1, bias=True)
-
-    def read(self, answer: Tensor, num_prefix: int) -> Tensor:
-        """Return [B, S]."""
-        return self.proj(answer[:, num_prefix:]).squeeze(-1)
 
     def measure(self, logits: Tensor, examples: Examples, answered: Answered) -> Measured:
         """Binary cross entropy over the labelled cells."""
@@ -109,7 +113,7 @@ class ConfidenceHead(FurtherHead):
         return Measured(_mean(losses, labelled), metrics)
 
 
-class PositionAttentionHead(FurtherHead):
+class PositionAttentionHead(CellLogitHead):
     """Which cells will the answer change? A distribution over the S cells, [B, S] logits.
 
     The target spreads evenly over the labelled cells whose label differs from the input. Metric:
@@ -118,14 +122,6 @@ class PositionAttentionHead(FurtherHead):
 
     name = "attention"
     metric_names = ("precision",)
-
-    def __init__(self, hidden_size: int, detach: bool) -> None:
-        super().__init__(detach)
-        self.proj = CastedLinear(hidden_size, 1, bias=True)
-
-    def read(self, answer: Tensor, num_prefix: int) -> Tensor:
-        """Return [B, S]."""
-        return self.proj(answer[:, num_prefix:]).squeeze(-1)
 
     def measure(self, logits: Tensor, examples: Examples, answered: Answered) -> Measured:
         """Cross entropy between the even target and the softmax over cells."""
