@@ -32,7 +32,7 @@ from training.published import (
     average_of,
     published_arch,
 )
-from training.state import COMPILED_PREFIX, require_fit, shapes_of, tensor_writer
+from training.state import COMPILED_PREFIX, require_fit, tensor_writer
 from training.trained_model import TrainedModel
 from training.weights import load_weights
 
@@ -138,5 +138,5 @@ def _published_settings(trained: TrainedModel) -> dict[str, Any]:
 
 def _fitting(path: Path, model: torch.nn.Module) -> Mapping[str, Tensor]:
     tensors = load_weights(path, averaged=False)
-    require_fit(model, shapes_of(tensors), path)
+    require_fit(model, tensors, path)
     return tensors

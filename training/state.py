@@ -24,8 +24,6 @@ _MAX_FAULTS = 100
 COMPILED_PREFIX = "_orig_mod."
 _ALL_RANKS = "all"
 
-Shapes = Mapping[str, tuple[int, ...]]
-
 
 def take_over(found: Checkpoint | None, ranks: Ranks) -> Checkpoint | None:
     """Return on every rank the checkpoint that rank 0 found (those of the others are not looked
@@ -110,31 +108,26 @@ def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], source: Path)
     Raises:
         CheckpointError: lists what is missing, unknown or of another shape.
     """
-    require_fit(model, shapes_of(tensors), source)
+    require_fit(model, tensors, source)
     model.load_state_dict(dict(tensors))
 
 
-def require_fit(model: nn.Module, shapes: Shapes, source: Path) -> None:
-    """Raise CheckpointError, which lists what is missing, unknown or of another shape, unless
-    weights of these shapes fit the model.
+def require_fit(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
+    """Raise CheckpointError, which lists what is missing, unknown or of another shape, unless the
+    weights fit the model.
     """
-    own = shapes_of(model.state_dict())
-    faults = [f"{key} is missing" for key in own.keys() - shapes.keys()]
-    faults += [f"{key} is unknown to this model" for key in shapes.keys() - own.keys()]
+    own = model.state_dict()
+    faults = [f"{key} is missing" for key in own.keys() - tensors.keys()]
+    faults += [f"{key} is unknown to this model" for key in tensors.keys() - own.keys()]
     faults += [
-        f"{key} has shape {shape}, the model has {own[key]}"
-        for key, shape in shapes.items()
-        if key in own and shape != own[key]
+        f"{key} has shape {tuple(value.shape)}, the model has {tuple(own[key].shape)}"
+        for key, value in tensors.items()
+        if key in own and value.shape != own[key].shape
     ]
     if faults:
         told = sorted(faults)[:_MAX_FAULTS]
         more = f"; and {len(faults) - len(told)} more" if len(faults) > len(told) else ""
         raise CheckpointError(f"{source} does not fit the model: {'; '.join(told)}{more}")
-
-
-def shapes_of(tensors: Mapping[str, Tensor]) -> Shapes:
-    """Return the shapes of tensors by key."""
-    return {key: tuple(value.shape) for key, value in tensors.items()}
 
 
 def gather_carry(carry: ACTCarry, ranks: Ranks) -> dict[str, Tensor]:

@@ -118,7 +118,7 @@ class TrainedModel:
         from models.attention import require_backend
         from models.registry import build_model
         from training.device import require_room
-        from training.state import require_fit, restore_model, shapes_of
+        from training.state import require_fit, restore_model
         from training.weights import load_weights
 
         try:
@@ -131,7 +131,7 @@ class TrainedModel:
         with torch.device("meta"):
             # Of the size that the configuration asks for, which nobody has checked.
             planned = build_model(arch, facts)
-        require_fit(planned, shapes_of(tensors), self.weights)
+        require_fit(planned, tensors, self.weights)
         require_room(planned, self.weights)
         model = build_model(arch, facts)
         restore_model(model, tensors, self.weights)
