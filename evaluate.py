@@ -39,12 +39,12 @@ def main(overrides: list[str]) -> None:
     """Compose, validate, check everything that needs no torch, then evaluate."""
     config = load_config(EvalConfig, "cfg_evaluate", overrides)
     trained = find_trained_model(Path(config.checkpoint), warn)
-    batch_size = global_batch_size(config, trained, env_world_size())
+    world_size = env_world_size()
+    batch_size = global_batch_size(config, trained, world_size)
     dataset = open_dataset(config, trained)
     if config.global_batch_size is None:
         # The recorded one, which may be of any size; rows beyond the data would be padding.
         most = max((arrays.num_examples for arrays in dataset.sets.values()), default=1)
-        world_size = env_world_size()
         batch_size = min(batch_size, -(-max(1, most) // world_size) * world_size)
     source = str(dataset.split_dirs[0])
     trained.require_fit(facts_of(dataset), source)
@@ -76,11 +76,12 @@ def run(
     from training.state import environment
 
     device_type = resolve_device(config.device)
+    fingerprint = dataset.fingerprint()
     overrides = config.arch_overrides.model_dump(exclude_none=True)
     arch = resolve_dtype(trained.run.arch.model_copy(update=overrides), device_type)
     prepare_host(config.num_threads)
     with Ranks(device_type, timeout=config.rank_timeout) as ranks:
-        require_same_data(dataset.fingerprint(), ranks)
+        require_same_data(fingerprint, ranks)
         require_same_weights(trained, ranks)
         source = str(dataset.split_dirs[0])
         averaged = config.weights == "averaged"
@@ -132,7 +133,7 @@ def run(
                 "step": trained.step,
                 "arch": arch.model_dump(mode="json"),
                 "data": [str(folder) for folder in dataset.split_dirs],
-                "data_fingerprint": dataset.fingerprint(),
+                "data_fingerprint": fingerprint,
                 "max_examples": config.max_examples,
                 "global_batch_size": batch_size,
                 "environment": environment(ranks, arch.forward_dtype, compiled=compiles),
@@ -192,6 +193,8 @@ def require_same_weights(trained: TrainedModel, ranks: "Ranks") -> None:
     """Raise CheckpointError, on all ranks, unless all of them have found the same checkpoint: of a
     run at work one may see a newer one.
     """
+    if ranks.world_size == 1:
+        return  # A published file is large, and there is nobody to differ.
     weights = trained.weights
     manifest = weights if trained.is_published else weights / MANIFEST
     others = ", ".join(map(str, ranks.that_differ(sha256(manifest))))
