@@ -985,6 +985,14 @@ def _read_small_file(path: Path) -> bytes:
         raise DatasetError(f"{path}: {_reason(error)}") from None
 
 
+def require_no_link(folder: Path) -> None:
+    """Raise OSError when a link stands where a folder of ours is to be written: in somebody else's
+    folder it may lead anywhere.
+    """
+    if folder.is_symlink():
+        raise OSError(errno.ELOOP, "is a link, expected a folder", str(folder))
+
+
 def open_regular(path: Path) -> io.BufferedReader:
     """Open a file for reading; a device or a pipe, which may have no end, is none.
 

@@ -8,7 +8,6 @@ SIGBUS.
 """
 
 import contextlib
-import errno
 import json
 import os
 import re
@@ -20,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dataset.common import replacing
+from dataset.common import replacing, require_no_link
 from models.losses import LossOutput
 from puzzle_dataset import EvalBatches
 from training.distributed import Ranks
@@ -182,8 +181,7 @@ def make_own_folder(folder: Path) -> None:
     Raises: OSError: it cannot be created, or a link has that name: it may lead anywhere.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    if folder.is_symlink():
-        raise OSError(errno.ELOOP, "is a link, expected a folder", str(folder))
+    require_no_link(folder)
 
 
 def write_json_files(

@@ -2,7 +2,6 @@
 run.
 """
 
-import errno
 import http.client
 import json
 import math
@@ -20,6 +19,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from dataset.common import require_no_link
 from training.checkpoint import Checkpoint, fsync, write_atomically
 from training.config import LoggerConfig, TrainConfig
 
@@ -96,9 +96,7 @@ class WandbLog:
             return
 
         def start() -> Any:
-            if (run_dir / "wandb").is_symlink():
-                # A folder from somebody else may lead anywhere.
-                raise OSError(errno.ELOOP, "is a link, expected a folder", str(run_dir / "wandb"))
+            require_no_link(run_dir / "wandb")
             online = config.mode == "online" or (config.mode == "auto" and _can_reach_server())
             self.run_id = run_id or secrets.token_hex(4)
             return wandb.init(
