@@ -105,24 +105,6 @@ class FailAll:
         watch(self.root, strike)
 
 
-@dataclass(frozen=True)
-class NoteTo:
-    """Append the operations below `root` to a file outside of it, one a line."""
-
-    root: Path
-    file: Path
-
-    def __call__(self) -> None:
-        """Arm this process."""
-
-        def note(operation: Operation) -> None:
-            with _open(self.file, "a") as file:
-                file.write(f"{operation}\n")
-
-        watch(self.root, note)
-
-
-_open = builtins.open
 _forever = ExitStack()
 _NEEDS_ROOM = ("open", "write", "close", "fsync", "mkdir", "link", "symlink")
 
