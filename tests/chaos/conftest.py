@@ -157,6 +157,12 @@ def original(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture
+def settings(full_settings: list[str], tmp_path: Path) -> Callable[..., list[str]]:
+    """`full_settings` in a folder of this name, and more."""
+    return lambda name, *more: [*full_settings, f"checkpoint_path={tmp_path / name}", *more]
+
+
+@pytest.fixture
 def full_settings(tiny_settings: list[str], tasks_data: Path) -> list[str]:
     """Overrides of a tiny run in which everything that a checkpoint holds makes a difference.
 

@@ -29,8 +29,7 @@ def strike(
         copies.mkdir()
         at = AtEachOperation(saves_before, ("kill", "tear"), copies)
         settings = [*full_settings, f"checkpoint_path={tmp_path / 'struck'}"]
-        child = fork_server.run(pretrain, *settings, faults=(*faults, at))
-        assert child.wait() == 0, child.err
+        fork_server.finish(pretrain, *settings, faults=(*faults, at))
         return list(struck(copies))
 
     return run
@@ -47,10 +46,9 @@ def good_step(folder: Path, saved: int) -> int:
 def evaluated(server: ForkServer, checkpoint: Path, folder: Path) -> dict[str, Any]:
     """Return what an evaluation finds, of a checkpoint or of the newest good one of a run."""
     output = folder / "evaluation.json"
-    child = server.run(
+    server.finish(
         evaluate, f"checkpoint={checkpoint}", f"output={output}", "device=cpu", "num_threads=1"
     )
-    assert child.wait() == 0, child.err
     found = json.loads(output.read_bytes())
     del found["checkpoint"]
     return found
@@ -69,10 +67,9 @@ def test_a_kill_at_any_operation_loses_nothing(
     tally: Callable[..., None],
     which: str,
 ) -> None:
-    child = fork_server.run(
+    fork_server.finish(
         pretrain, *full_settings, f"checkpoint_path={tmp_path / 'whole'}", "keep_last=99"
     )
-    assert child.wait() == 0, child.err
     whole = files_of(tmp_path / "whole")
     left = strike(SAVES[which])
     saved = list_steps(tmp_path / "struck")[-1]

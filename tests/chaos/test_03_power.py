@@ -28,17 +28,15 @@ def lose_power(
 
     def run(steps: int, most: int, *faults: Fault) -> tuple[int, Found]:
         settings = [*full_settings, f"max_steps={steps}"]
-        child = fork_server.run(
+        fork_server.finish(
             pretrain, *settings, f"checkpoint_path={tmp_path / 'whole'}", "keep_last=99"
         )
-        assert child.wait() == 0, child.err
         (tmp_path / "record").mkdir()
         (tmp_path / "run").mkdir()
         record = RecordTo(tmp_path / "run", tmp_path / "record")
-        child = fork_server.run(
+        fork_server.finish(
             pretrain, *settings, f"checkpoint_path={tmp_path / 'run'}", faults=(record, *faults)
         )
-        assert child.wait() == 0, child.err
         tried, lost = 0, []
         for image in images(tmp_path / "record", most):
             tried += 1

@@ -2,14 +2,14 @@
 a random number of ranks, ends in the bits of one that a single rank made undisturbed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from harness import mutants
-from harness.processes import Child, Fault, ForkServer, pretrain, until
+from harness.processes import Fault, ForkServer, kill_at_random, pretrain
 from harness.ranks import compile_quickly
 
 from training.checkpoint import list_steps
@@ -37,24 +37,6 @@ def finish(server: ForkServer, world_size: int, settings: list[str], *faults: Fa
     return children[0].out
 
 
-def kill_one_of(children: Sequence[Child], rng: np.random.Generator) -> bool:
-    """Kill a random rank at a random instant, and then all others, as a launcher does; returns
-    False when the run was done before.
-    """
-    if rng.random() < 0.8:
-        # Not always while they are still looking for each other.
-        until(lambda: "run folder" in children[0].out or not children[0].alive, "the run begins")
-    victim = children[int(rng.integers(len(children)))]
-    if not victim.ended_within(rng.uniform(0.0, 2.0)):
-        victim.kill()
-        for child in children:
-            child.kill()
-        return True
-    for child in children:
-        assert child.wait() == 0, child.err
-    return False
-
-
 @pytest.mark.row(4)
 def test_runs_that_lose_ranks_and_change_their_number_end_in_the_same_bits(
     fork_server: ForkServer,
@@ -77,7 +59,7 @@ def test_runs_that_lose_ranks_and_change_their_number_end_in_the_same_bits(
         while kills < wanted and not done:
             world_size = int(rng.choice(WORLD_SIZES))
             children = fork_server.start_ranks(world_size, pretrain, *settings(name))
-            done = not kill_one_of(children, rng)
+            done = not kill_at_random(children, rng, within=2.0)
             kills += not done
             stood_at.add(max(list_steps(tmp_path / name), default=0))
             moves += before not in (None, world_size)

@@ -34,10 +34,7 @@ def checkpoints(
     """A run's folder with the checkpoints of steps 6 and 9. Not to be changed."""
     if not run_dir:
         folder = tmp_path_factory.mktemp("checkpoints")
-        child = fork_server.run(
-            pretrain, *full_settings, f"checkpoint_path={folder}", "max_steps=9"
-        )
-        assert child.wait() == 0, child.err
+        fork_server.finish(pretrain, *full_settings, f"checkpoint_path={folder}", "max_steps=9")
         run_dir.append(folder)
     assert list_steps(run_dir[0]) == [6, 9]
     return run_dir[0]
@@ -160,8 +157,7 @@ def test_runs_and_evaluations_name_the_file(
         assert "sha256" in child.error_line
     assert path.exists()
 
-    child = fork_server.run(pretrain, *settings)
-    assert child.wait() == 0, child.err
+    child = fork_server.finish(pretrain, *settings)
     assert "warning: skipping a damaged checkpoint" in child.err
     assert "resumed exactly from" in child.out
     assert "step_6 at step 6" in child.out

@@ -56,8 +56,7 @@ def test_an_error_at_any_operation_leaves_the_old_checkpoint(
     copies.mkdir()
     at = AtEachOperation(saves_before, ("ENOSPC", "EIO"), copies)
     settings = [*full_settings, f"checkpoint_path={tmp_path / 'struck'}"]
-    child = fork_server.run(pretrain, *settings, faults=[at])
-    assert child.wait() == 0, child.err
+    fork_server.finish(pretrain, *settings, faults=[at])
     saved = list_steps(tmp_path / "struck")[-1]
     left = list(struck(copies))
     refused = 0
@@ -84,8 +83,7 @@ def saved_run(
     """A run of 6 steps: how to go on with it, and its folder."""
     folder = tmp_path / "run"
     settings = [*full_settings, f"checkpoint_path={folder}"]
-    child = fork_server.run(pretrain, *settings, "max_steps=6")
-    assert child.wait() == 0, child.err
+    fork_server.finish(pretrain, *settings, "max_steps=6")
     assert list_steps(folder) == [3, 6]
     return settings, folder
 
@@ -129,8 +127,7 @@ def test_a_full_disk(
         require_whole(folder, files_of, 6)
         tally("files that may not grow (no right to mount a small disk here)")
 
-    child = fork_server.run(pretrain, *settings, "max_steps=9")
-    assert child.wait() == 0, child.err
+    fork_server.finish(pretrain, *settings, "max_steps=9")
     assert list_steps(folder) == [6, 9]
 
 

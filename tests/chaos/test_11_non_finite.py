@@ -31,8 +31,7 @@ def begin(full_settings: list[str], fork_server: ForkServer, tmp_path: Path) -> 
     def run(*more: str) -> Any:
         common = [*full_settings, *more]
         begun = f"checkpoint_path={tmp_path / 'begun'}"
-        child = fork_server.run(pretrain, *common, begun, f"max_steps={SAVED}")
-        assert child.wait() == 0, child.err
+        fork_server.finish(pretrain, *common, begun, f"max_steps={SAVED}")
 
         def overrides(name: str) -> list[str]:
             shutil.copytree(tmp_path / "begun", tmp_path / name)
@@ -124,8 +123,7 @@ def test_all_ranks_stop_at_that_step(
     whole, last = settings("whole"), tmp_path / name
     after = [*whole[:-1], f"checkpoint_path={last}"]
     for overrides in (whole, after):
-        child = fork_server.run(pretrain, *overrides)
-        assert child.wait() == 0, child.err
+        fork_server.finish(pretrain, *overrides)
     assert files_of(last).digest() == files_of(tmp_path / "whole").digest()
     ranks = sum(num_ranks for _, _, num_ranks, _ in struck)
     tally(
@@ -151,8 +149,7 @@ def test_both_ranks_stop_with_exact_reduction_and_one_goes_on(
         overrides = settings(place)
         require_stop(fork_server, overrides, tmp_path / place, case)
     for unpoisoned in (settings("whole"), overrides):
-        child = fork_server.run(pretrain, *unpoisoned)
-        assert child.wait() == 0, child.err
+        fork_server.finish(pretrain, *unpoisoned)
     assert files_of(tmp_path / place).digest() == files_of(tmp_path / "whole").digest()
     tally(f"{len(PLACES)} with reduction=exact on 2 ranks, and one goes on in the same bits")
 

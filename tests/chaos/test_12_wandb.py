@@ -19,16 +19,9 @@ START_DELAYED_AT_MOST = 3 * 10.0
 
 
 @pytest.fixture
-def settings(full_settings: list[str], tmp_path: Path) -> Callable[..., list[str]]:
-    """The overrides of a run in a folder of this name."""
-    return lambda name, *more: [*full_settings, f"checkpoint_path={tmp_path / name}", *more]
-
-
-@pytest.fixture
 def whole(fork_server: ForkServer, settings: Callable[..., list[str]], files_of: Any) -> Any:
     """The files of a run without W&B."""
-    child = fork_server.run(pretrain, *settings("whole"))
-    assert child.wait() == 0, child.err
+    fork_server.finish(pretrain, *settings("whole"))
     return files_of(Path(settings("whole")[-1].partition("=")[2]))
 
 
@@ -49,8 +42,7 @@ def require_indifference(
 ) -> None:
     """Let W&B fail in `call`, and demand that the run says so in one line and ends well."""
     faults = (*faults, FailingWandb(call))
-    child = server.run(pretrain, *settings("run", "logger.name=wandb"), faults=faults)
-    assert child.wait() == 0, child.err
+    child = server.finish(pretrain, *settings("run", "logger.name=wandb"), faults=faults)
     warnings = [line for line in child.err.splitlines() if line.startswith("warning: ")]
     wanted = "wandb is not installed" if call == "import" else "W&B failed (Error: told to fail"
     assert len(warnings) == 1, warnings

@@ -74,8 +74,7 @@ def test_a_run_where_nothing_can_be_written(
     disk = tmp_path / "disk"
     (disk / "empty").mkdir(parents=True)
     settings = [*full_settings, "max_steps=3"]
-    begun = fork_server.run(pretrain, *settings, f"checkpoint_path={disk / 'begun'}")
-    assert begun.wait() == 0, begun.err
+    fork_server.finish(pretrain, *settings, f"checkpoint_path={disk / 'begun'}")
     places = ("empty", "begun", "to be made", "to be made/below")
     before = tree(disk)
     for place in places:
@@ -100,8 +99,7 @@ def test_an_evaluation_whose_result_cannot_be_written(
     disk = tmp_path / "disk"
     disk.mkdir()
     run = disk / "run"
-    begun = fork_server.run(pretrain, *full_settings, f"checkpoint_path={run}", "max_steps=3")
-    assert begun.wait() == 0, begun.err
+    fork_server.finish(pretrain, *full_settings, f"checkpoint_path={run}", "max_steps=3")
     before = tree(disk)
     outputs = {
         "": run / "eval_step_3.json",
@@ -113,8 +111,7 @@ def test_an_evaluation_whose_result_cannot_be_written(
         child = fork_server.run(evaluate, *overrides, faults=[unwritable(disk)])
         require_refusal(child, named, disk, before)
     elsewhere = [f"checkpoint={run}", "device=cpu", f"output={tmp_path / 'elsewhere.json'}"]
-    child = fork_server.run(evaluate, *elsewhere, faults=[unwritable(disk)])
-    assert child.wait() == 0, child.err
+    fork_server.finish(evaluate, *elsewhere, faults=[unwritable(disk)])
     assert json.loads((tmp_path / "elsewhere.json").read_bytes())["step"] == 3
     tally(f"{len(outputs)} results of evaluations refused")
 
@@ -136,8 +133,7 @@ def test_a_data_set_that_cannot_be_written(
             return [*GENERATED[kind], f"--output-dir={output}"]
         return flags(kind, sources, output)
 
-    built = fork_server.run(build, kind, *arguments(disk / "built"))
-    assert built.wait() == 0, built.err
+    fork_server.finish(build, kind, *arguments(disk / "built"))
     before = tree(disk)
     places = ("built", "new", "new/below")
     for place in places:

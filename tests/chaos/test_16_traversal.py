@@ -248,8 +248,7 @@ def test_a_run_among_links_writes_through_none(
     for name in (*files, *folders):
         (run / name).symlink_to(outside / "kept" if name in files else outside)
     settings = [*full_settings, f"checkpoint_path={run}", "logger.name=wandb", "max_steps=6"]
-    child = fork_server.run(pretrain, *settings, faults=[writing_wandb])
-    assert child.wait() == 0, child.err
+    child = fork_server.finish(pretrain, *settings, faults=[writing_wandb])
     assert child.err.count("is a link, expected a folder") == 1
     assert root.changes() == []
     assert list_steps(run) == [3, 6]
@@ -278,11 +277,10 @@ def test_without_the_check_a_set_is_written_outside(
         path.rename(data.parent / path.name.replace("all", "x"))
     output = data.parent / "results" / "r.json"
     (output.parent / "r_outputs").mkdir(parents=True)
-    child = fork_server.run(
+    fork_server.finish(
         processes.evaluate,
         *(f"checkpoint={original / 'own'}", f"data_path={data}", f"output={output}"),
         *("device=cpu", "num_threads=1", "evaluators=[]", "save_outputs=[q_halt_logits]"),
         faults=[mutants.take_any_set_name],
     )
-    assert child.wait() == 0, child.err
     assert (data.parent / "x__q_halt_logits.npy").exists()

@@ -20,12 +20,6 @@ TAKES_OVER_WITHIN = 3 * 10.0
 Starts = tuple[list[Child], list[Child]]
 
 
-@pytest.fixture
-def settings(full_settings: list[str], tmp_path: Path) -> Callable[[str], list[str]]:
-    """The overrides of a run in a folder of this name."""
-    return lambda name: [*full_settings, f"checkpoint_path={tmp_path / name}"]
-
-
 @contextmanager
 def many_starts(
     server: ForkServer,
@@ -106,8 +100,7 @@ def test_one_proceeds_and_the_next_takes_over(
     cases: Callable[..., int],
     tally: Callable[..., None],
 ) -> None:
-    finished = fork_server.run(pretrain, *settings("whole"))
-    assert finished.wait() == 0, finished.err
+    fork_server.finish(pretrain, *settings("whole"))
     slowest, rounds = 0.0, cases(quick=1, long=20)
     for number in range(rounds):
         name = f"run {number}"

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -197,6 +198,14 @@ class ForkServer:
         child.wait(timeout)
         return child
 
+    def finish(
+        self, target: Callable[..., Any], *arguments: Any, faults: Sequence[Fault] = ()
+    ) -> Child:
+        """`run`, and require exit code 0."""
+        child = self.run(target, *arguments, faults=faults)
+        assert child.wait() == 0, child.err
+        return child
+
     def start_ranks(
         self,
         world_size: int,
@@ -238,6 +247,26 @@ class ForkServer:
         trace: TracebackType | None,
     ) -> None:
         self.end_all()
+
+
+def kill_at_random(children: Sequence[Child], rng: np.random.Generator, within: float) -> bool:
+    """Kill one of a run's processes at a random instant, and then all others, as a launcher does;
+    returns False when the run was done before.
+
+    Args: within: seconds, from where the run begins.
+    """
+    if rng.random() < 0.8:
+        # Not always while they still look at their configuration, and for each other.
+        until(lambda: "run folder" in children[0].out or not children[0].alive, "the run begins")
+    victim = children[int(rng.integers(len(children)))]
+    if not victim.ended_within(rng.uniform(0.0, within)):
+        victim.kill()
+        for child in children:
+            child.kill()
+        return True
+    for child in children:
+        assert child.wait() == 0, child.err
+    return False
 
 
 def until(true: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
