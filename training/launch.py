@@ -12,7 +12,7 @@ from types import FrameType
 from typing import NoReturn
 
 from dataset.common import shown
-from training.errors import EXIT_RANK, Preempted
+from training.errors import EXIT_PREEMPTED, EXIT_RANK, Preempted
 
 _MAX_MESSAGE = 10_000
 
@@ -93,7 +93,9 @@ def common_exit_code(folder: Path) -> int | None:
     when they left with several, or without.
 
     Ranks that were killed do not count, nor do those that left because another was gone: torchrun
-    ends the others when one has left. A single EXIT_PREEMPTED tells that all have saved.
+    ends the others when one has left, by the signal that a scheduler sends, so that a rank that
+    failed before training began leaves others preempted. Once it has begun, a single
+    EXIT_PREEMPTED tells that all have saved.
 
     Args:
         folder: what the ranks were given as EXIT_CODES_FOLDER.
@@ -101,7 +103,7 @@ def common_exit_code(folder: Path) -> int | None:
     attempts = sorted(folder.iterdir(), key=lambda attempt: int(attempt.name))
     said = {path.read_text() for path in attempts[-1].iterdir()} if attempts else set()
     codes = {int(code) for code in said if code}
-    causes = codes - {EXIT_RANK} or codes
+    causes = codes - {EXIT_RANK, EXIT_PREEMPTED} or codes - {EXIT_RANK} or codes
     return causes.pop() if len(causes) == 1 else None
 
 

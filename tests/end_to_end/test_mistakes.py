@@ -4,6 +4,7 @@ the exit code of its kind. Each in a process of its own, as people meet them.
 
 import re
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from training.checkpoint import save_checkpoint
+from training.errors import EXIT_PREEMPTED
 from training.published import CONFIG_FILE
 from training.run_lock import run_lock
 
@@ -224,17 +226,18 @@ def test_every_worker_answers(
     finished = launch(run_python, "pretrain.py", f"data_path={sudoku_data}", *settings)
     assert finished.code != 0
     assert 1 <= finished.err.count(line) <= 2
-    # torchrun ends the other worker when one has failed: by a signal, if it was not done itself.
-    codes = exit_codes(finished.err)
-    assert codes[0] == code, finished.err
-    assert set(codes) <= {code, -15}
+    # torchrun ends the other worker when one has failed: if it was not done itself, by a signal
+    # that kills or preempts it.
+    codes = set(exit_codes(finished.err))
+    assert code in codes, finished.err
+    assert codes <= {code, -signal.SIGTERM, EXIT_PREEMPTED}
     assert finished.err.count("Traceback") <= 1  # torchrun's own
 
 
 @pytest.mark.slow
 def test_every_worker_of_an_evaluation_answers(run_python: Callable[..., Any]) -> None:
     finished = launch(run_python, "evaluate.py", "checkpoint=nowhere")
-    assert exit_codes(finished.err)[0] == 4, finished.err
+    assert 4 in exit_codes(finished.err), finished.err
     assert "evaluate.py: nowhere: no such checkpoint" in finished.err
 
 
