@@ -41,10 +41,11 @@ chaos-quick: $(READY) ## Kill, starve and deceive runs on purpose; writes docs/r
 chaos: $(READY) ## The long form of it: 3,000 kills, an hour or more
 	CHAOS_FORM=long $(PYTEST) --dist worksteal -m chaos tests/chaos
 
-check: $(READY) ## Check format, lint and types
+check: $(READY) ## Check format, lint, types and shell scripts
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m pyright
+	$(VENV)/bin/shellcheck -x scripts/*.sh .ci/run
 
 format: $(READY) ## Format the code and fix what ruff can fix
 	$(PY) -m ruff check --fix .

@@ -1,3 +1,4 @@
+# shellcheck shell=sh disable=SC2034,SC2154
 # What the demos share; needs $python and $experiment.
 
 # Print a setting of the experiment, by its path.
@@ -10,5 +11,8 @@ print(value)"; }
 
 data="$(setting data.path)"
 run="$(setting checkpoint_path)"
-build="$(setting data.build_command)"
-build="${build#python }"
+build_command="$(setting data.build_command)"
+
+# Build the experiment's data, with further options.
+# shellcheck disable=SC2086
+build() { "$python" ${build_command#python } "$@"; }
