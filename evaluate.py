@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataset.common import DatasetError
+from dataset.errors import DatasetError
 from evaluation.config import EvalConfig
 from evaluation.evaluators import Evaluator, Findings, build_evaluators, finish
 from evaluation.metrics import SetResult

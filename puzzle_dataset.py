@@ -32,18 +32,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dataset.common import (
-    IGNORE_LABEL_ID,
-    METADATA_NAME,
-    DatasetError,
-    LabelField,
-    LazyArcSet,
-    PuzzleDatasetMetadata,
-    PuzzleSet,
-    fingerprint,
-    load_metadata,
-    load_split,
-)
+from dataset.common import METADATA_NAME, fingerprint, load_metadata, load_split
+from dataset.errors import DatasetError
+from dataset.schema import IGNORE_LABEL_ID, LabelField, LazyArcSet, PuzzleDatasetMetadata, PuzzleSet
 
 _PHILOX_KEY_TAG = 0x9A22_1E5D_A7A5_E7B0  # Sets these draws apart from any other use of the seed.
 _GROUP_STREAM, _EXAMPLE_STREAM, _SHIFT_STREAM = 0, 1, 2

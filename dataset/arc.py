@@ -16,14 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dataset.arc_augmentation import NUM_COLOURS, Pair, parse_identifier
-from dataset.common import (
-    ARC_BORDER_TOKEN,
-    ARC_FIRST_COLOUR_TOKEN,
-    ARC_SIDE,
-    DatasetError,
-    file_sha256,
-    read_json,
-)
+from dataset.errors import DatasetError
+from dataset.formats import file_sha256, read_json
+from dataset.schema import ARC_BORDER_TOKEN, ARC_FIRST_COLOUR_TOKEN, ARC_SIDE
 
 BLANK_NAME = "<blank>"
 EVALUATION_FOLDER = "evaluation"

@@ -15,7 +15,7 @@ from math import factorial
 import numpy as np
 
 from dataset.augmentation import random_words
-from dataset.common import ARC_SIDE
+from dataset.schema import ARC_SIDE
 
 NUM_VIEWS = 8
 INVERSE_VIEWS = (0, 3, 2, 1, 4, 5, 6, 7)

@@ -1,20 +1,20 @@
 """Rows of lazy ARC sets: the stored pair recoloured, viewed, and moved on the canvas.
 
-`dataset.common.LazyArcSet` keeps every pair once, in the top left corner of its canvas. Here it is
+`dataset.schema.LazyArcSet` keeps every pair once, in the top left corner of its canvas. Here it is
 turned, by compiled code, into the row that the published builder would have written.
 """
 
 import numpy as np
 
 from dataset.augmentation import random_words
-from dataset.common import (
+from dataset.compiled import compiled
+from dataset.schema import (
     ARC_BORDER_TOKEN,
     ARC_FIRST_COLOUR_TOKEN,
     ARC_SIDE,
     IGNORE_LABEL_ID,
     LazyArcSet,
 )
-from dataset.compiled import compiled
 
 _UNSHIFTED_STREAM = 18
 
@@ -75,7 +75,7 @@ def draw_rows(
 
 
 def colour_pixels(labels: np.ndarray) -> np.ndarray:
-    """Return red, green and blue of each cell's colour, the field `dataset.common.ARC_PIXELS`.
+    """Return red, green and blue of each cell's colour, the field `dataset.schema.ARC_PIXELS`.
 
     Args: labels: integer [b, cells] tokens of ARC, or -100.
 

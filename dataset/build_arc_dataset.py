@@ -39,21 +39,23 @@ from dataset.arc_augmentation import IDENTITY, Pair, draw_augmentations, format_
 from dataset.augmentation import random_words
 from dataset.command_line import Parser, integer, require_room, run
 from dataset.common import (
+    IDENTIFIERS_NAME,
+    TEST_PUZZLES_NAME,
+    atomic_build,
+    write_augmentations,
+    write_manifest,
+    write_split,
+)
+from dataset.errors import DatasetError
+from dataset.formats import write_json
+from dataset.schema import (
     ARC_PIXELS,
     ARC_PIXELS_NAME,
     ARC_SIDE,
-    IDENTIFIERS_NAME,
     LAZY_ARC,
-    TEST_PUZZLES_NAME,
-    DatasetError,
     LazyArcSet,
     PuzzleDatasetMetadata,
     PuzzleSet,
-    atomic_build,
-    write_augmentations,
-    write_json,
-    write_manifest,
-    write_split,
 )
 
 _PUBLISHED_DIRS = ("dataset/raw-data/ARC-AGI/data", "dataset/raw-data/ConceptARC/corpus")

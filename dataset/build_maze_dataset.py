@@ -30,16 +30,9 @@ from dataset.augmentation import (
     maze_keys,
 )
 from dataset.command_line import Parser, command_of, integer, progress, require_room, run
-from dataset.common import (
-    IDENTIFIERS_NAME,
-    DatasetError,
-    LabelField,
-    atomic_build,
-    file_sha256,
-    write_json,
-    write_manifest,
-    write_puzzles,
-)
+from dataset.common import IDENTIFIERS_NAME, atomic_build, write_manifest, write_puzzles
+from dataset.errors import DatasetError
+from dataset.formats import file_sha256, write_json
 from dataset.maze import (
     CHARACTERS,
     NUM_ACTIONS,
@@ -55,6 +48,7 @@ from dataset.maze import (
     solve,
     text_to_tokens,
 )
+from dataset.schema import LabelField
 from dataset.sources import (
     CSV_COLUMNS,
     CsvRow,

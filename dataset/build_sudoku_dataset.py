@@ -26,15 +26,9 @@ from dataset.augmentation import (
     augment_sudoku,
 )
 from dataset.command_line import Parser, command_of, integer, progress, require_room, run
-from dataset.common import (
-    IDENTIFIERS_NAME,
-    DatasetError,
-    atomic_build,
-    file_sha256,
-    write_json,
-    write_manifest,
-    write_puzzles,
-)
+from dataset.common import IDENTIFIERS_NAME, atomic_build, write_manifest, write_puzzles
+from dataset.errors import DatasetError
+from dataset.formats import file_sha256, write_json
 from dataset.sources import (
     CSV_COLUMNS,
     CsvRow,

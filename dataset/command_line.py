@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-from dataset.common import DatasetError, shown
+from dataset.errors import DatasetError, shown
 from dataset.sources import REFUSALS, NoPuzzleError
 
 EXIT_CONFIGURATION, EXIT_DATA, EXIT_INTERRUPTED = 2, 3, 130

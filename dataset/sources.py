@@ -20,7 +20,8 @@ import numpy as np
 from tqdm import tqdm
 
 from dataset.augmentation import choose
-from dataset.common import DatasetError, open_regular
+from dataset.errors import DatasetError
+from dataset.files import open_regular
 
 CSV_COLUMNS = ["source", "question", "answer", "rating"]
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dataset.arc_augmentation import parse_identifier, undo_grid
-from dataset.common import DatasetError
+from dataset.errors import DatasetError
 
 PASS_KS = (1, 2, 5, 10, 100, 1000)
 """Numbers of first-ranked grids among which the right one is looked for."""

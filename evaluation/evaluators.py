@@ -18,14 +18,9 @@ import numpy as np
 
 from dataset import maze
 from dataset.arc import BLANK_NAME
-from dataset.common import (
-    IDENTIFIERS_NAME,
-    METADATA_NAME,
-    TEST_PUZZLES_NAME,
-    DatasetError,
-    load_metadata,
-    read_json,
-)
+from dataset.common import IDENTIFIERS_NAME, METADATA_NAME, TEST_PUZZLES_NAME, load_metadata
+from dataset.errors import DatasetError
+from dataset.formats import read_json
 from dataset.sudoku import EMPTY_TOKEN, are_valid_solutions, grid_size
 from evaluation.arc import (
     PuzzleNames,

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dataset.common import replacing, require_no_link
+from dataset.files import replacing, require_no_link
 from models.losses import LossOutput
 from puzzle_dataset import EvalBatches
 from training.distributed import Ranks

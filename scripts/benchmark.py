@@ -30,7 +30,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dataset.common import DatasetError, LabelField, write_puzzles
+from dataset.common import write_puzzles
+from dataset.errors import DatasetError
+from dataset.schema import LabelField
 from models.attention import require_backend
 from models.config import ArchConfig, DataFacts, HeadsConfig
 from models.heads.token import Linear, MixtureOfExperts, Tied

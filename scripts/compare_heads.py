@@ -24,9 +24,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dataset.arc_lazy import ARC_PALETTE
 from dataset.augmentation import augment_sudoku
-from dataset.common import ARC_PIXELS
 from dataset.maze import NUM_ACTIONS, maze_pixels, path_actions, solve
 from dataset.maze_generator import generate_mazes
+from dataset.schema import ARC_PIXELS
 from dataset.sudoku_generator import generate_puzzles
 from evaluation.runner import think
 from models.act import ACTCarry, Examples, Exploration

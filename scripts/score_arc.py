@@ -20,7 +20,9 @@ from typing import BinaryIO
 
 import numpy as np
 
-from dataset.common import DatasetError, open_regular, read_json, shown
+from dataset.errors import DatasetError, shown
+from dataset.files import open_regular
+from dataset.formats import read_json
 from evaluation.arc import (
     PuzzleNames,
     Tally,

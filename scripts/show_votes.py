@@ -11,7 +11,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from dataset.common import DatasetError, read_json, shown
+from dataset.errors import DatasetError, shown
+from dataset.formats import read_json
 from training.errors import EXIT_DATA
 
 _GAP = "    "

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dataset.common import DatasetError
+from dataset.errors import DatasetError
 from dataset.sudoku import BOX_SHAPES, grid_size, parse_puzzle, tokens_to_grid
 from evaluation.config import SolveConfig
 from models.config import DataFacts

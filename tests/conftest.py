@@ -18,7 +18,8 @@ import pytest
 
 from dataset.arc_augmentation import augment_grid, format_identifier
 from dataset.augmentation import augment_sudoku
-from dataset.common import PuzzleDatasetMetadata, PuzzleSet, write_puzzles, write_split
+from dataset.common import write_puzzles, write_split
+from dataset.schema import PuzzleDatasetMetadata, PuzzleSet
 from dataset.sudoku import EMPTY_TOKEN
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dataset.common import exchange, read_bounded, replacing, shown
+from dataset.errors import shown
+from dataset.files import exchange, read_bounded, replacing
 from training.errors import CheckpointError
 
 MANIFEST = "MANIFEST.json"

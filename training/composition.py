@@ -18,7 +18,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from dataset.common import shown
+from dataset.errors import shown
 from models.config import Schema
 from training.config import SchemaT, is_setting, suggest, unknown_key, validate
 from training.errors import EXIT_PREEMPTED, ConfigError, Preempted, exit_code

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from dataset.common import shown
+from dataset.errors import shown
 from models.config import (
     PUBLISHED_ARCHITECTURES,
     TOKEN_HEADS,

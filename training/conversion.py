@@ -13,7 +13,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from dataset.common import replacing
+from dataset.files import replacing
 from models.config import DataFacts
 from models.registry import build_model
 from training.checkpoint import (

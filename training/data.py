@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dataset.common import DatasetError, PuzzleDatasetMetadata, load_metadata
+from dataset.common import load_metadata
+from dataset.errors import DatasetError
+from dataset.schema import PuzzleDatasetMetadata
 from models.config import DataFacts, HeadsConfig, TokenHeadConfig
 from puzzle_dataset import PuzzleDataset, TrainBatches
 from training.config import DataConfig, TrainConfig

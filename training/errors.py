@@ -2,7 +2,7 @@
 apart.
 """
 
-from dataset.common import DatasetError
+from dataset.errors import DatasetError
 
 EXIT_CONFIG = 2
 EXIT_DATA = 3

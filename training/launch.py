@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from dataset.common import shown
+from dataset.errors import shown
 from training.errors import EXIT_PREEMPTED, EXIT_RANK, Preempted
 
 _MAX_MESSAGE = 10_000

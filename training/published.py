@@ -16,7 +16,8 @@ from typing import Any, BinaryIO
 
 import yaml
 
-from dataset.common import open_regular, read_bounded, shown
+from dataset.errors import shown
+from dataset.files import open_regular, read_bounded
 from models.config import (
     PUBLISHED_ARCHITECTURES,
     PUBLISHED_LOSSES,

@@ -12,7 +12,7 @@ import yaml
 from coolname import generate_slug
 from pydantic import ValidationError
 
-from dataset.common import shown
+from dataset.errors import shown
 from models.config import DataFacts
 from training.checkpoint import (
     WEIGHTS_ONLY,

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from dataset.common import require_no_link
+from dataset.files import require_no_link
 from training.checkpoint import Checkpoint, fsync, write_atomically
 from training.config import LoggerConfig, TrainConfig
 

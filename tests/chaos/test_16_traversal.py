@@ -16,7 +16,9 @@ from harness.trackers import writing_wandb
 
 import evaluate
 from dataset.build_arc_dataset import main as build_arc
-from dataset.common import DatasetError, PuzzleDatasetMetadata, load_split
+from dataset.common import load_split
+from dataset.errors import DatasetError
+from dataset.schema import PuzzleDatasetMetadata
 from evaluation.arc import PuzzleNames, Tally, parse_names, parse_tasks, submission
 from evaluation.outputs import OutputError
 from scripts.convert_checkpoint import facts_of_folder

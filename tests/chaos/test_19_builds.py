@@ -16,7 +16,8 @@ from harness.builds import contents, flags, main_of
 from harness.operations import FailAt, KillAt, watching
 from harness.processes import Fault, ForkServer
 
-from dataset import common
+from dataset import files
+from dataset.common import atomic_build
 
 # What makes the older set another one.
 FEWER = {"sudoku": "--subsample-size=1", "maze": "--subsample-size=1", "arc": "--tasks=a"}
@@ -157,14 +158,14 @@ def test_refusals_of_the_disk_leave_the_old_set(
 def test_where_two_names_cannot_be_swapped(
     fork_server: ForkServer, tmp_path: Path, tally: Callable[..., None]
 ) -> None:
-    with patch.object(common, "exchange", lambda first, second: False):
+    with patch.object(files, "exchange", lambda first, second: False):
         site = Site(tmp_path, "sudoku", over_older=True)
         first = site.operations.index("exchange")
         verdicts = []
         for number in range(first, len(site.operations)):
             site.kill(fork_server, number, mutants.no_fsync, builds.no_exchange, torn=False)
             away = not site.output.exists()
-            with pytest.raises(InterruptedError), common.atomic_build(site.output):
+            with pytest.raises(InterruptedError), atomic_build(site.output):
                 raise InterruptedError
             verdicts.append("away" if away and site.verdict() == "old" else site.verdict())
             assert site.others() == []

@@ -13,7 +13,8 @@ import pytest
 from harness import mutants
 from harness.processes import Fault, ForkServer, evaluate, pretrain
 
-from dataset.common import PuzzleSet, load_metadata, write_split
+from dataset.common import load_metadata, write_split
+from dataset.schema import PuzzleSet
 
 IGNORED = 0
 NUM_ROWS = 60

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from dataset import build_arc_dataset, build_maze_dataset
-from dataset.common import DatasetError, LabelField, load_split, write_puzzles
+from dataset.common import load_split, write_puzzles
+from dataset.errors import DatasetError
+from dataset.schema import LabelField
 from models.config import DataFacts
 from models.registry import build_model
 from training.composition import CONFIG_DIR, load_config

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataset.arc import decode_canvas, encode_canvas, parse_task, read_folder
-from dataset.common import DatasetError
+from dataset.errors import DatasetError
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 11) | st.floats() | st.text(max_size=3),

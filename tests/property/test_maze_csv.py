@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataset.build_maze_dataset import read_mazes
-from dataset.common import DatasetError
+from dataset.errors import DatasetError
 from dataset.maze import check_paths
 
 HEADER = "source,question,answer,rating"

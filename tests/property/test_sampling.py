@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import puzzle_dataset
-from dataset.common import PuzzleSet
+from dataset.schema import PuzzleSet
 from puzzle_dataset import PuzzleDataset, TrainBatches
 
 Groups = list[list[int]]  # The number of examples of each puzzle of each group.

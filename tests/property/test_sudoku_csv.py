@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataset.build_sudoku_dataset import read_puzzles
-from dataset.common import DatasetError
+from dataset.errors import DatasetError
 from dataset.sudoku import are_valid_solutions, parse_puzzle
 
 HEADER = "source,question,answer,rating"

@@ -7,13 +7,9 @@ import pytest
 
 from dataset.arc_lazy import ARC_PALETTE
 from dataset.build_arc_dataset import main as build_arc
-from dataset.common import (
-    DatasetError,
-    LabelField,
-    PuzzleDatasetMetadata,
-    PuzzleSet,
-    write_split,
-)
+from dataset.common import write_split
+from dataset.errors import DatasetError
+from dataset.schema import LabelField, PuzzleDatasetMetadata, PuzzleSet
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset, TrainBatches
 
 FIELDS = {"moves": LabelField(5), "rgb": LabelField(256, channels=3, unknown_label=1)}

@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dataset.common import DatasetError, PuzzleDatasetMetadata, PuzzleSet, write_split
+from dataset.common import write_split
+from dataset.errors import DatasetError
+from dataset.schema import PuzzleDatasetMetadata, PuzzleSet
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset, TrainBatches
 
 ROOT = Path(__file__).parents[2]

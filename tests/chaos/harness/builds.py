@@ -86,9 +86,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def no_exchange() -> None:
     """A file system that cannot swap two names."""
-    from dataset import common
+    from dataset import files
 
-    common.exchange = lambda first, second: False
+    files.exchange = lambda first, second: False
 
 
 @dataclass(frozen=True)

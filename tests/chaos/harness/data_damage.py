@@ -21,7 +21,8 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 import pretrain
-from dataset.common import MANIFEST_NAME, METADATA_NAME, DatasetError
+from dataset.common import MANIFEST_NAME, METADATA_NAME
+from dataset.errors import DatasetError
 from harness import builds, mutants
 from harness.mounts import MemoryLimit
 from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches

@@ -224,7 +224,7 @@ def allow_pickled_arrays() -> None:
 
     from dataset import common
 
-    common._map_array = lambda path: np.load(path, allow_pickle=True)
+    common.map_array = lambda path: np.load(path, allow_pickle=True)
 
 
 def load_any_yaml() -> None:
@@ -236,9 +236,9 @@ def load_any_yaml() -> None:
 
 def take_any_set_name() -> None:
     """the names of sets are not checked"""
-    from dataset import common
+    from dataset import common, schema
 
-    common._require_plain_name = lambda name: None
+    schema.require_plain_name = common.require_plain_name = lambda name: None
 
 
 def in_place() -> None:

@@ -22,7 +22,7 @@ from dataset.arc import (
     read_kaggle,
 )
 from dataset.arc_augmentation import augment_grid, parse_identifier
-from dataset.common import DatasetError
+from dataset.errors import DatasetError
 
 TASK = {
     "train": [

@@ -6,7 +6,7 @@ import pytest
 from dataset.arc import encode_canvas
 from dataset.arc_augmentation import augment_grid
 from dataset.arc_lazy import draw_rows, read_rows, unshifted_rows
-from dataset.common import LazyArcSet
+from dataset.schema import LazyArcSet
 
 RNG = np.random.default_rng(0)
 

@@ -15,7 +15,8 @@ import pytest
 from dataset.arc import decode_canvas
 from dataset.arc_augmentation import augment_grid, parse_identifier
 from dataset.build_arc_dataset import main, parse_options
-from dataset.common import LazyArcSet, PuzzleSet, load_split
+from dataset.common import load_split
+from dataset.schema import LazyArcSet, PuzzleSet
 from puzzle_dataset import PuzzleDataset
 
 ROOT = Path(__file__).parents[3]

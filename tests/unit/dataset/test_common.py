@@ -16,22 +16,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dataset import common
+from dataset import checks, files
 from dataset.common import (
-    SET_FIELDS,
-    DatasetError,
-    PuzzleDatasetMetadata,
-    PuzzleSet,
     atomic_build,
     fingerprint,
     load_metadata,
     load_set,
     load_split,
-    read_json,
-    write_json,
     write_manifest,
     write_split,
 )
+from dataset.errors import DatasetError
+from dataset.formats import write_json
+from dataset.schema import SET_FIELDS, PuzzleDatasetMetadata, PuzzleSet
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED = ROOT / "tests/parity/published_format/data"
@@ -407,7 +404,7 @@ def test_values_behind_the_first_piece_are_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     split_dir = build(tmp_path)
-    monkeypatch.setattr(common, "_VALUES_PER_CHECK", 8)
+    monkeypatch.setattr(checks, "_VALUES_PER_CHECK", 8)
     inputs = np.load(array_path(split_dir, "inputs"))
     inputs[4, 2] = 200
     np.save(array_path(split_dir, "inputs"), inputs)
@@ -588,7 +585,7 @@ def test_atomic_build_replaces_an_older_set(
     (output / "old").touch()
     reader = load_split(output / "train")[1]["all"].inputs
     if not exchange:
-        monkeypatch.setattr(common, "exchange", lambda first, second: False)
+        monkeypatch.setattr(files, "exchange", lambda first, second: False)
     with atomic_build(output) as temporary:
         build(temporary, manifest=True)
     assert sorted(path.name for path in output.iterdir()) == ["manifest.json", "train"]
@@ -651,7 +648,7 @@ def test_everything_is_on_the_disk_before_the_swap_and_the_swap_after_it(
     output = tmp_path / "set"
     build(output)
     done: list[tuple[str, int | None]] = []
-    sync, rename, swap = os.fsync, os.rename, common.exchange
+    sync, rename, swap = os.fsync, os.rename, files.exchange
 
     def note_sync(descriptor: int) -> None:
         done.append(("sync", os.fstat(descriptor).st_ino))
@@ -668,7 +665,7 @@ def test_everything_is_on_the_disk_before_the_swap_and_the_swap_after_it(
 
     monkeypatch.setattr(os, "fsync", note_sync)
     monkeypatch.setattr(os, "rename", note_rename)
-    monkeypatch.setattr(common, "exchange", note_exchange)
+    monkeypatch.setattr(files, "exchange", note_exchange)
     with atomic_build(output) as temporary:
         build(temporary, manifest=True)
     swaps = [place for place, (what, _) in enumerate(done) if what == "swap"]
@@ -683,16 +680,16 @@ def test_a_swap_that_is_not_on_the_disk_is_undone(
 ) -> None:
     output = tmp_path / "set"
     build(output)
-    sync = common._fsync_directory
+    sync = files.fsync_directory
 
     def refuse(path: Path) -> None:
         if path == tmp_path:
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
         sync(path)
 
-    monkeypatch.setattr(common, "_fsync_directory", refuse)
+    monkeypatch.setattr(files, "fsync_directory", refuse)
     if not exchange:
-        monkeypatch.setattr(common, "exchange", lambda first, second: False)
+        monkeypatch.setattr(files, "exchange", lambda first, second: False)
 
     def build_anew(place: Path) -> None:
         with atomic_build(place) as temporary:
@@ -720,26 +717,27 @@ def test_builds_at_the_same_time_do_not_disturb_each_other(tmp_path: Path) -> No
 KILLED_BUILD = """
 import os, signal, sys
 from pathlib import Path
-from dataset import common
+from dataset import files
+from dataset.common import atomic_build
 
 def die(*arguments, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 
 point, output = sys.argv[1], Path(sys.argv[2])
-rename, exchange = os.rename, common.exchange
+rename, exchange = os.rename, files.exchange
 if point == "before exchange":
-    common.exchange = die
+    files.exchange = die
 elif point == "after exchange":
-    common.exchange = lambda first, second: die(exchange(first, second))
+    files.exchange = lambda first, second: die(exchange(first, second))
 elif point != "half built":
     calls = []
     def counted(first, second):
         if len(calls) == int(point):
             die()
         calls.append(rename(first, second))
-    common.exchange, os.rename = (lambda first, second: False), counted
-    common.shutil.rmtree = die
-with common.atomic_build(output) as temporary:
+    files.exchange, os.rename = (lambda first, second: False), counted
+    files.shutil.rmtree = die
+with atomic_build(output) as temporary:
     (temporary / "train").mkdir()
     if point == "half built":
         die()
@@ -777,14 +775,3 @@ def test_killed_build_leaves_the_old_set_or_the_new_one(
         raise RuntimeError
     assert (output / "train" / "dataset.json").read_text() == (expected or "old")
     assert list(tmp_path.iterdir()) == [output]
-
-
-def test_files_that_are_missing_or_no_json_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"x\.json: No such file"):
-        read_json(tmp_path / "x.json")
-    (tmp_path / "y.json").write_text("{")
-    with pytest.raises(DatasetError, match=r"y\.json: not JSON"):
-        read_json(tmp_path / "y.json")
-    (tmp_path / "y.json").write_text("[" * 100_000)
-    with pytest.raises(DatasetError, match=r"y\.json: not JSON"):
-        read_json(tmp_path / "y.json")

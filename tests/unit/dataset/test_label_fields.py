@@ -10,18 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset.common import (
-    ARC_PIXELS,
-    DatasetError,
-    LabelField,
-    PuzzleDatasetMetadata,
-    PuzzleSet,
-    fingerprint,
-    load_set,
-    load_split,
-    write_manifest,
-    write_split,
-)
+from dataset.common import fingerprint, load_set, load_split, write_manifest, write_split
+from dataset.errors import DatasetError
+from dataset.schema import ARC_PIXELS, LabelField, PuzzleDatasetMetadata, PuzzleSet
 
 METADATA = PuzzleDatasetMetadata(
     pad_id=0,

@@ -10,9 +10,6 @@ import numpy as np
 import pytest
 
 from dataset.common import (
-    LAZY_ARC_FIELDS,
-    DatasetError,
-    LazyArcSet,
     fingerprint,
     load_metadata,
     load_set,
@@ -20,6 +17,8 @@ from dataset.common import (
     write_augmentations,
     write_split,
 )
+from dataset.errors import DatasetError
+from dataset.schema import LAZY_ARC_FIELDS, LazyArcSet
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dataset.arc_augmentation import augment_grid, format_identifier
-from dataset.common import DatasetError
+from dataset.errors import DatasetError
 from evaluation.arc import (
     PuzzleNames,
     Tally,

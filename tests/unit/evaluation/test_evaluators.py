@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset.common import DatasetError
+from dataset.errors import DatasetError
 from dataset.sudoku import is_valid_solution, keeps_clues
 from evaluation.evaluators import AnsweredRows, Evaluator, Findings, build_evaluators, finish
 from evaluation.runner import evaluate

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from dataset.common import PuzzleDatasetMetadata, PuzzleSet, write_split
+from dataset.common import write_split
+from dataset.schema import PuzzleDatasetMetadata, PuzzleSet
 from evaluation.metrics import SetResult
 from evaluation.runner import evaluate
 from models.losses import ACTLossHead, LossOutput

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from dataset.common import DatasetError
+from dataset.errors import DatasetError
 from dataset.sudoku import parse_puzzle
 from evaluation.config import SolveConfig
 from evaluation.solving import Reasoning

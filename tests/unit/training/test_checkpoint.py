@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset import common
+from dataset import files
 from training import checkpoint as checkpoint_module
 from training.checkpoint import (
     MANIFEST,
@@ -90,7 +90,7 @@ def system_calls(
 
         return call
 
-    exchange_ = common.exchange
+    exchange_ = files.exchange
 
     def noting_exchange(first: Path, second: Path) -> bool:
         before("exchange", f"{first.name} <-> {second.name}")
@@ -206,7 +206,7 @@ def test_a_kill_anywhere_in_a_save_leaves_a_good_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaces: bool, exchanges: bool
 ) -> None:
     if not exchanges:
-        monkeypatch.setattr(common, "exchange", lambda first, second: False)
+        monkeypatch.setattr(files, "exchange", lambda first, second: False)
     (tmp_path / "count").mkdir()
     steps = (5, 6) if not replaces else (6, 6)
     for step in (1, steps[0]):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from pydantic import ValidationError
 
-from dataset.common import DatasetError
+from dataset.errors import DatasetError
 from models.config import FURTHER_HEADS, ACTLossConfig, HeadsConfig
 from training.composition import CONFIG_DIR, compose_config, load_config, run_entry_point
 from training.config import TrainConfig, setting_paths

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset.common import DatasetError
+from dataset.errors import DatasetError
 from training.composition import load_config
 from training.config import DataConfig, TrainConfig
 from training.data import (
