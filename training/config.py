@@ -46,7 +46,10 @@ class ParamGroupConfig(Schema):
         params: shell-style patterns on parameter names (`*.lm_head.*`); a parameter belongs to
             exactly one group.
         lr: peak learning rate; None takes the run's `lr`.
-        weight_decay: decoupled weight decay; None takes the run's `weight_decay`.
+        weight_decay: decoupled weight decay; None takes the run's `weight_decay`. The learned
+            weights of losses never decay.
+        decay_vectors: whether it is also for parameters of less than two dimensions: biases, and
+            the scales of norms.
         max_grad_norm: L2 norm to which the group's gradient is clipped; None does not clip.
         optional: whether the group may match nothing; it is left out then.
     """
@@ -54,6 +57,7 @@ class ParamGroupConfig(Schema):
     params: list[str] = Field(min_length=1)
     lr: NonNegativeFloat | None = None
     weight_decay: NonNegativeFloat | None = None
+    decay_vectors: StrictBool = True
     max_grad_norm: PositiveFloat | None = None
     optional: StrictBool = False
 

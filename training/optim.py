@@ -15,16 +15,23 @@ from training.config import OptimizerConfig, ParamGroupConfig, TrainConfig
 from training.distributed import Ranks, sum_in_order
 from training.errors import ConfigError
 
+LOSS_WEIGHTS_PREFIX = "log_variances."
+PEAK_RATE = "peak_lr"
+"""Key of a torch parameter group: its rate where the schedule's factor is 1."""
+
 
 @dataclass(frozen=True)
 class ParamGroup:
-    """Parameters that share hyperparameters, by name, in the model's order."""
+    """Parameters that share hyperparameters, by name, in the model's order; `without_decay` names
+    those of them that do not decay.
+    """
 
     name: str
     params: dict[str, nn.Parameter]
     lr: float
     weight_decay: float
     max_grad_norm: float | None
+    without_decay: frozenset[str] = frozenset()
 
 
 def assign_groups(
@@ -66,17 +73,26 @@ def assign_groups(
                 f"optimizer.groups.{group}: params={config.params} match no parameter; there are "
                 f"{', '.join(parameters)}"
             )
-    return [
-        ParamGroup(
-            name=group,
-            params={name: p for name, p in parameters.items() if owners[name] == [group]},
-            lr=lr if config.lr is None else config.lr,
-            weight_decay=weight_decay if config.weight_decay is None else config.weight_decay,
-            max_grad_norm=config.max_grad_norm,
-        )
-        for group, config in configs.items()
-        if [group] in owners.values()
-    ]
+    groups = []
+    for group, config in configs.items():
+        params = {name: p for name, p in parameters.items() if owners[name] == [group]}
+        if params:
+            vectors = {
+                name for name, p in params.items() if p.ndim < 2 and not config.decay_vectors
+            }
+            learned = {name for name in params if name.startswith(LOSS_WEIGHTS_PREFIX)}
+            decay = weight_decay if config.weight_decay is None else config.weight_decay
+            groups.append(
+                ParamGroup(
+                    name=group,
+                    params=params,
+                    lr=lr if config.lr is None else config.lr,
+                    weight_decay=decay,
+                    max_grad_norm=config.max_grad_norm,
+                    without_decay=frozenset(vectors | learned),
+                )
+            )
+    return groups
 
 
 def groups_of(model: nn.Module, config: TrainConfig) -> list[ParamGroup]:
@@ -98,16 +114,27 @@ def groups_of(model: nn.Module, config: TrainConfig) -> list[ParamGroup]:
 def build_optimizer(
     config: OptimizerConfig, groups: list[ParamGroup], betas: tuple[float, float]
 ) -> Optimizer:
-    """Build the optimizer with one torch parameter group for each of ours, in order, each with its
-    peak rate.
+    """Build the optimizer. Each of our groups, in order, is one torch parameter group for what
+    decays and one for what does not; `set_rates` gives them their rates.
     """
-    torch_groups = [
-        {"params": list(group.params.values()), "lr": group.lr, "weight_decay": group.weight_decay}
-        for group in groups
-    ]
+    torch_groups = []
+    for group in groups:
+        for decays, weight_decay in ((True, group.weight_decay), (False, 0.0)):
+            params = [
+                p for name, p in group.params.items() if (name in group.without_decay) != decays
+            ]
+            rates = {"lr": group.lr, PEAK_RATE: group.lr, "weight_decay": weight_decay}
+            if params:
+                torch_groups.append({"params": params, **rates})
     if config.name == "adam_atan2":
         return AdamATan2(torch_groups, betas=betas)
     return torch.optim.AdamW(torch_groups, betas=betas, fused=True)
+
+
+def set_rates(optimizer: Optimizer, factor: float) -> None:
+    """Set each group's rate to this share of its peak."""
+    for group in optimizer.param_groups:
+        group["lr"] = group[PEAK_RATE] * factor
 
 
 def hold_optimizer(optimizer: Optimizer, hold: Tensor) -> None:

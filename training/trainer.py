@@ -41,7 +41,13 @@ from training.ema import WeightAverage
 from training.errors import CheckpointError, NonFiniteError, Preempted
 from training.exploration import min_halt_steps, torch_seed
 from training.metrics import MetricBlock
-from training.optim import GradientBucket, build_optimizer, groups_of, hold_optimizer
+from training.optim import (
+    GradientBucket,
+    build_optimizer,
+    groups_of,
+    hold_optimizer,
+    set_rates,
+)
 from training.schedule import lr_factor, published_total_steps
 from training.sparse_sign_sgd import SparseSignSGD
 from training.state import (
@@ -233,7 +239,8 @@ class Trainer:
             total_steps=self.total_steps,
             min_ratio=self.config.lr_min_ratio,
         )
-        self._set_rates(factor)
+        if self.optimizer:
+            set_rates(self.optimizer, factor)
         self.bucket.zero_()
         shards = self._work_on_shards(batch)
         norms = self._update(sum_in_order(torch.stack([shard.loss for shard in shards])), factor)
@@ -294,7 +301,8 @@ class Trainer:
         if self.ranks.is_main:
             for warning in diagnosis.warnings:
                 warn(warning)
-        return diagnosis.numbers
+        learned = self.model.learned_weights()
+        return diagnosis.numbers | {f"diagnose/weight/{name}": w for name, w in learned.items()}
 
     def _update(self, loss: Tensor, factor: float) -> Tensor:
         """Apply the gradients of all ranks, unless something is not finite; returns the groups'
@@ -317,11 +325,6 @@ class Trainer:
             self.sparse.step(hold)
             self.sparse.zero_grad()
         return norms
-
-    def _set_rates(self, factor: float) -> None:
-        torch_groups = self.optimizer.param_groups if self.optimizer else []
-        for torch_group, group in zip(torch_groups, self.groups, strict=True):
-            torch_group["lr"] = group.lr * factor
 
     def _must_stop(self) -> bool:
         asked = self._heed(self.verdicts.due())

@@ -91,6 +91,7 @@ def test_the_default_optimizer_decays_everything_alike(defaults: TrainConfig) ->
         "params": ["*"],
         "lr": None,
         "weight_decay": None,
+        "decay_vectors": True,
         "max_grad_norm": None,
         "optional": False,
     }
@@ -163,7 +164,7 @@ def test_the_loss_group_keeps_the_published_path() -> None:
 def test_one_group_of_parameters_can_be_changed_alone() -> None:
     groups = configure("optimizer=grouped", "optimizer.groups.q_head.lr=5e-4").optimizer.groups
     further = [f"{name}_head" for name in FURTHER_HEADS]
-    others = ["embeddings", "trunk", "biases"]
+    others = ["embeddings", "trunk", "loss_weights"]
     assert list(groups) == ["lm_head", "q_head", *further, *others]
     assert {name for name, group in groups.items() if group.lr is not None} == {"q_head"}
     assert groups["q_head"].lr == 5e-4

@@ -23,6 +23,7 @@ from training.optim import (
     build_optimizer,
     groups_of,
     hold_optimizer,
+    set_rates,
 )
 from training.sparse_sign_sgd import SparseSignSGD
 
@@ -124,8 +125,6 @@ MODELS: dict[str, dict[str, Any]] = {
 
 def kind(name: str) -> str:
     """The group of `optimizer=grouped` that a parameter of HRM belongs to."""
-    if name.endswith(".bias"):
-        return "biases"
     for part in ("lm_head", "q_head"):
         if f".{part}." in name:
             return part
@@ -139,15 +138,40 @@ def test_grouped_owns_every_parameter_once(model: str) -> None:
     )
     module = small_model(**MODELS[model])
     groups = {group.name: group for group in groups_of(module, config)}
-    assert list(groups) == ["lm_head", "q_head", "embeddings", "trunk", "biases"]
+    assert list(groups) == ["lm_head", "q_head", "embeddings", "trunk"]
     owners = {name: group.name for group in groups.values() for name in group.params}
     assert owners == {name: kind(name) for name, _ in module.named_parameters()}
     assert groups["q_head"].lr == 5e-4
     assert groups["trunk"].lr == groups["lm_head"].lr == config.lr
-    assert groups["biases"].weight_decay == groups["embeddings"].weight_decay == 0
+    assert groups["embeddings"].weight_decay == 0
     assert groups["trunk"].weight_decay == config.weight_decay
+    assert groups["q_head"].without_decay == {"model.inner.q_head.bias"}
     optimizer = build_optimizer(config.optimizer, list(groups.values()), (0.9, 0.95))
     assert isinstance(optimizer, torch.optim.AdamW)
+
+
+@pytest.mark.parametrize("optimizer", ["adam_atan2", "adamw"])
+def test_what_does_not_decay_has_the_rate_of_its_group(optimizer: str) -> None:
+    module = small_module()
+    module.log_variances = nn.ParameterDict({"lm": nn.Parameter(torch.ones(()))})
+    everything = assign(module, configs(a={"params": ["*"], "lr": 0.3}))
+    no_vectors = assign(module, configs(a={"params": ["*"], "lr": 0.3, "decay_vectors": False}))
+    # The learned weights of losses in no case.
+    for groups, kept in (
+        (everything, {"log_variances.lm"}),
+        (no_vectors, {"log_variances.lm", "first.bias"}),
+    ):
+        before = {name: p.detach().clone() for name, p in module.named_parameters()}
+        config = OptimizerConfig.model_validate({"name": optimizer, "groups": configs(x=["*"])})
+        built = build_optimizer(config, groups, (0.9, 0.95))
+        set_rates(built, 0.5)
+        assert {group["lr"] for group in built.param_groups} == {0.15}
+        for parameter in module.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        built.step()
+        for name, parameter in module.named_parameters():
+            expected = before[name] * (1 if name in kept else 1 - 0.15 * 0.2)
+            torch.testing.assert_close(parameter.detach(), expected)
 
 
 def test_the_default_is_one_group_with_decay_on_everything() -> None:
