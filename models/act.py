@@ -6,9 +6,9 @@ next. One call is one ACT step for all slots, so that shapes never change and no
 tensor values in Python.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -91,8 +91,8 @@ class Predictions(NamedTuple):
     """What the heads say of one answer.
 
     Attributes:
-        logits: of the token head, [B, S, V] in forward dtype; log-probabilities where it is
-            `normalized`.
+        logits: of the token head, [B, S, V] in forward dtype; log-probabilities, in float32, where
+            it is `normalized`.
         q_halt_logits, q_continue_logits: float32 [B]. Without a Q head, the `halt` head's gap of
             halt over go on, and 0; without either, 0.
         further: logits of the other heads, by name.
@@ -206,9 +206,8 @@ class ACT(nn.Module):
     def _target_q_continue(self, latents: Latents, examples: Examples, last_step: Tensor) -> Tensor:
         """Bootstrap from the Q values of one more ACT step."""
         _, answer = self.inner(latents, examples)
-        ahead = self.read(answer, examples)
-        best = torch.maximum(ahead.q_halt_logits, ahead.q_continue_logits)
-        return torch.where(last_step, ahead.q_halt_logits, best).sigmoid()
+        q_halt, q_continue = self.read.q_values(answer)
+        return torch.where(last_step, q_halt, torch.maximum(q_halt, q_continue)).sigmoid()
 
 
 @dataclass(frozen=True)
@@ -234,4 +233,13 @@ class HaltingRule:
         return wants & (steps >= self.min_steps) if self.min_steps > 1 else wants
 
 
-ReadHeads = Callable[[Tensor, Examples], Predictions]
+class ReadHeads(Protocol):
+    """Reads heads on the trunk's answer [B, T, D]; `models.heads.build.HeadReader`."""
+
+    def __call__(self, answer: Tensor, examples: Examples, /) -> Predictions:
+        """Return what all heads say."""
+        ...
+
+    def q_values(self, answer: Tensor, /) -> tuple[Tensor, Tensor]:
+        """Return q_halt and q_continue, float32 [B]; asked for only if q_continue is learned."""
+        ...

@@ -269,8 +269,9 @@ class LossWeights(Schema):
 
 
 class LossClip(Schema):
-    """The largest value that a loss may have for a sequence, in nats; beyond it there is no
-    gradient. None: no limit.
+    """Losses of a sequence, in nats, from which on they enter the sum by their logarithm, as limit
+    * (1 + log(loss / limit)): the gradient is then that of the loss scaled down to the limit.
+    None: no limit.
     """
 
     lm: PositiveFloat | None = None
@@ -377,6 +378,14 @@ class RecurrenceConfig(Schema):
                 f"heads.lm.name={lm.name} gives probabilities by softmax: it needs "
                 f"loss.loss_type=softmax_cross_entropy (loss=act_softmax)"
             )
+        if lm.name == "adaptive":
+            num_tails = len(lm.cutoffs or [0])
+            if self.hidden_size < lm.div_value**num_tails:
+                raise ValueError(
+                    f"heads.lm.div_value={lm.div_value:g}: with hidden_size={self.hidden_size} "
+                    f"the last of {num_tails} tails would have no width; lower it, or give fewer "
+                    f"cutoffs"
+                )
         q = self.heads.q
         if q is not None and q.rule == "continue" and self.no_ACT_continue:
             raise ValueError(

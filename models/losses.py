@@ -3,6 +3,7 @@
 Sums are over the sequences of the batch; the trainer divides by the global batch size.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -188,10 +189,19 @@ class ACTLossHead(nn.Module):
         _, losses = self._measure(carry, output)
         return {name: self._weighed(name, value) for name, value in losses.items()}
 
+    def learned_weights(self) -> dict[str, float]:
+        """Return the factor of each loss in the sum, where they are learned."""
+        if self.config.weighting == "fixed":
+            return {}
+        return {
+            name: getattr(self.config.weights, name) * math.exp(-s.item())
+            for name, s in self.log_variances.items()
+        }
+
     def _weighed(self, name: str, values: Tensor) -> Tensor:
         """Return the part of a loss [B] in the sum."""
         limit = getattr(self.config.clip, name)
-        total = (values if limit is None else values.clamp_max(limit)).sum()
+        total = (values if limit is None else _clipped(values, limit)).sum()
         weight = getattr(self.config.weights, name)
         if self.config.weighting == "uncertainty":
             s = self.log_variances[name]
@@ -244,6 +254,14 @@ class ACTLossHead(nn.Module):
                 output.q_continue_logits, output.target_q_continue
             )
         return losses
+
+
+def _clipped(values: Tensor, limit: float) -> Tensor:
+    """Let losses [B] beyond the limit grow with their logarithm only: the gradient is then that of
+    the loss scaled down to the limit, and never 0, so that a model that starts there learns too.
+    """
+    beyond = limit * (1 + (values.clamp_min(limit) / limit).log())
+    return torch.where(values > limit, beyond, values)
 
 
 def _binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

@@ -98,9 +98,15 @@ def compose_config(
 def _compose(schema: type[Schema], config_name: str, overrides: Sequence[str]) -> DictConfig:
     parsed = _parse(overrides)
     _require_known(schema, config_name, parsed)
+    # Hydra takes no null for a group, not even where that is the default.
+    chosen = [
+        override.input_line
+        for override in parsed
+        if override.key_or_group not in _groups(config_name) or _text(override) != "null"
+    ]
     try:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-            return compose(config_name, list(overrides))
+            return compose(config_name, chosen)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_explain(parsed, error)) from None
 
@@ -125,37 +131,49 @@ def _require_known(schema: type[Schema], config_name: str, overrides: list[Any])
     """
     groups = _groups(config_name)
     for override in overrides:
-        key, value = override.key_or_group, override.get_value_string()
+        key, value = override.key_or_group, _text(override)
         if override.is_sweep_override():
             raise ConfigError(
                 f"{shown(key)}={shown(value)}: one run takes one value; start a run for each"
             )
         if key in groups and override.package is None:
             choices = groups[key]
-            if value not in choices and value != "null" and not override.is_delete():
+            if value not in choices or override.is_delete():
                 near = suggest(value, choices)
                 hint = f"; did you mean {key}={near}?" if near else ""
                 raise ConfigError(
-                    f"{key}={shown(value)}: there is no such choice; accepted: "
+                    f"{shown(override.input_line)}: there is no such choice; accepted: "
                     f"{', '.join(choices)}{hint}"
                 )
         elif not is_setting(key, schema):
             raise ConfigError(unknown_key(schema, key, value, groups))
+        elif override.is_delete() and not re.fullmatch(r"optimizer\.groups\.\w+", key):
+            # Its default would stand in, which may be the very opposite.
+            raise ConfigError(
+                f"~{key}: a setting cannot be taken out; {key}=null leaves out what can be left out"
+            )
+
+
+def _text(override: Any) -> str:
+    """The value of an override as it was written; empty where it has none."""
+    return "" if override.value() is None and override.is_delete() else override.get_value_string()
 
 
 @functools.cache
 def _groups(config_name: str) -> dict[str, list[str]]:
-    """Return the choices of each group of a configuration."""
+    """Return the choices of each group of a configuration; null where that is the default."""
     defaults = yaml.safe_load((CONFIG_DIR / f"{config_name}.yaml").read_bytes()).get("defaults", [])
-    groups = [group for entry in defaults if isinstance(entry, dict) for group in entry]
+    chosen = {k: v for entry in defaults if isinstance(entry, dict) for k, v in entry.items()}
     return {
-        group: sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml")) for group in groups
+        group: sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml"))
+        + ([] if choice else ["null"])
+        for group, choice in chosen.items()
     }
 
 
 def _explain(overrides: list[Any], error: Exception) -> str:
     for override in overrides:
-        key, value = override.key_or_group, override.get_value_string()
+        key, value = override.key_or_group, _text(override)
         if key.startswith("optimizer.groups.") and f"'{key}'" in str(error):
             group = ".".join(key.split(".")[:3])
             return (
@@ -163,7 +181,28 @@ def _explain(overrides: list[Any], error: Exception) -> str:
                 f"has a group for each head, and +{group}.params=[PATTERN] adds one"
             )
         if f"Could not override '{key}'" in str(error):
-            section = key.split(".")[0]
-            return f"{key}={shown(value)}: the chosen {section} has no such setting"
+            return f"{key}={shown(value)}: {_where_it_is(key, overrides)}"
     # Hydra's own message, without its advice on where to put a plus sign.
     return shown(re.sub(r"\s+", " ", str(error)).strip(), 300)
+
+
+def _where_it_is(key: str, overrides: list[Any]) -> str:
+    """Say which choices of the group that is placed there have a setting."""
+    group = next((g for g in ("heads", "loss") if key.startswith(f"arch.{g}.")), key.split(".")[0])
+    path = key.split(".")[2 if group in ("heads", "loss") else 1 :]
+    section = key.rpartition(".")[0]
+    if any(override.key_or_group == f"{section}.name" for override in overrides):
+        return f"write +{key}, for it is not in the file whose {section}.name is changed"
+    files = sorted((CONFIG_DIR / group).glob("*.yaml"))
+    having = [f"{group}={file.stem}" for file in files if _has(file, path)]
+    others = f", but of {', '.join(having[:4])}{', ...' * (len(having) > 4)}" if having else ""
+    return f"not a setting of the chosen {group}{others}"
+
+
+def _has(file: Path, path: Sequence[str]) -> bool:
+    node = yaml.safe_load(file.read_bytes())
+    for part in path:
+        if not isinstance(node, dict) or part not in node:
+            return False
+        node = node[part]
+    return True

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from models.act import Examples, Predictions
@@ -41,8 +42,8 @@ from models.recurrence import Recurrence
 def build_token_head(
     config: RecurrenceConfig, facts: DataFacts, embedding: nn.Module
 ) -> Projection | OutputHead:
-    """Build `heads.lm`. Without norm and dropout it is the bare projection, whose weight has the
-    published key `lm_head.weight`.
+    """Build `heads.lm`. Without a norm it is the bare projection, whose weight has the published
+    key `lm_head.weight`; its dropout is `HeadReader`'s then.
 
     Args:
         embedding: the token embedding, which a tied head refers to.
@@ -64,12 +65,10 @@ def build_token_head(
             projection = MixtureOfExperts(D, V, lm.num_experts, lm.top_k, lm.bias)
         case "hierarchical":
             projection = Hierarchical(D, V, lm.num_clusters or math.ceil(math.sqrt(V)))
-    blocks: list[nn.Module] = []
-    if lm.norm != "none":
-        blocks.append(RMSNorm(D) if lm.norm == "rms" else LayerNorm(D))
-    if lm.dropout:
-        blocks.append(nn.Dropout(lm.dropout))
-    return OutputHead.of(projection, blocks) if blocks else projection
+    if lm.norm == "none":
+        return projection
+    norm = RMSNorm(D) if lm.norm == "rms" else LayerNorm(D)
+    return OutputHead.of(projection, [norm, nn.Dropout(lm.dropout)] if lm.dropout else [norm])
 
 
 class QHead(CastedLinear):
@@ -127,15 +126,14 @@ class HeadReader:
     def __init__(self, inner: Recurrence, heads: HeadsConfig) -> None:
         self._inner = inner
         self._has_q = heads.q is not None
+        self._dropout = heads.lm.dropout if heads.lm.norm == "none" else 0.0
         self._further = [name for name in FURTHER_HEADS if getattr(heads, name) is not None]
 
     def __call__(self, answer: Tensor, examples: Examples) -> Predictions:
         """Return what all heads say of the answer [B, T, D]."""
         inner: Any = self._inner
         P = inner.num_prefix
-        logits, balance = inner.lm_head.with_balance(
-            answer[:, P:] if P else answer, self._puzzle(examples)
-        )
+        logits, balance = inner.lm_head.with_balance(self._cells(answer), self._puzzle(examples))
         further = {name: getattr(inner, f"{name}_head")(answer, P) for name in self._further}
         if self._has_q:
             q_halt, q_continue = inner.q_head.read(answer)
@@ -145,6 +143,11 @@ class HeadReader:
         else:
             q_halt = q_continue = answer.new_zeros(answer.shape[0], dtype=torch.float32)
         return Predictions(logits, q_halt, q_continue, further, balance)
+
+    def q_values(self, answer: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the Q head's q_halt and q_continue, float32 [B], for the answer [B, T, D]."""
+        inner: Any = self._inner
+        return inner.q_head.read(answer)
 
     def token_logits(
         self,
@@ -158,12 +161,17 @@ class HeadReader:
         [Q]) alone, and of the tokens `tokens` (int64 [K]) alone, where given.
         """
         inner: Any = self._inner
-        cells = answer[:, inner.num_prefix :]
+        cells = self._cells(answer)
         cells = cells if positions is None else cells[:, positions]
         puzzle = self._puzzle(examples)
         if tokens is None:
             return inner.lm_head(cells, puzzle)
         return inner.lm_head.score(cells, tokens, puzzle)
+
+    def _cells(self, answer: Tensor) -> Tensor:
+        P = self._inner.num_prefix
+        cells = answer[:, P:] if P else answer
+        return F.dropout(cells, self._dropout, self._inner.training) if self._dropout else cells
 
     def _puzzle(self, examples: Examples) -> Tensor | None:
         if not self._inner.num_prefix:

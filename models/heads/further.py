@@ -117,7 +117,8 @@ class PositionAttentionHead(CellLogitHead):
     """Which cells will the answer change? A distribution over the S cells, [B, S] logits.
 
     The target spreads evenly over the labelled cells whose label differs from the input. Metric:
-    `precision`, the share of its n most likely cells that do change, n their number.
+    `precision`, the share of its n most likely cells that do change, n their number; 1 where none
+    changes.
     """
 
     name = "attention"

@@ -161,9 +161,11 @@ class PuzzleAdapted(Projection):
 class MixtureOfExperts(Projection):
     """E matrices [V, D]; a router weighs their logits cell by cell.
 
-    Of the E weights, a softmax, the `top_k` largest are kept and brought back to sum 1. The balance
-    loss is that of Switch transformers (arXiv:2101.03961, 2.2), E * sum_e f_e P_e for each row: f_e
-    the share of its cells whose first choice is e, P_e the mean weight of e; 1 when balanced.
+    Of the E weights, a softmax, the `top_k` largest are kept and brought back to sum 1; a single
+    one keeps its size, or the router would learn nothing (arXiv:2101.03961, 2.1). All experts are
+    computed: V is small. The balance loss is that of Switch transformers (2.2 there), E * sum_e f_e
+    P_e for each row: f_e the share of its cells whose first choice is e, P_e the mean weight of e;
+    1 when balanced.
     """
 
     def __init__(
@@ -214,7 +216,7 @@ class MixtureOfExperts(Projection):
             return weights
         values, chosen = weights.topk(self.top_k, dim=-1)
         kept = torch.zeros_like(weights).scatter(-1, chosen, values)
-        return kept / kept.sum(-1, keepdim=True)
+        return kept if self.top_k == 1 else kept / kept.sum(-1, keepdim=True)
 
     @staticmethod
     def _mix(hidden: Tensor, weights: Tensor, experts: Tensor, bias: Tensor | None) -> Tensor:
@@ -243,6 +245,11 @@ class Hierarchical(Projection):
         self.coarse = CastedLinear(embed_dim, self.num_clusters, bias=True)
         self.fine = CastedLinear(embed_dim, vocab_size, bias=True)
 
+    @property
+    def weight(self) -> Tensor:
+        """The matrix [V, D] of the tokens in their clusters."""
+        return self.fine.weight
+
     def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
         """Return log-probabilities [B, S, V], float32 (float64 stays)."""
         coarse = widened(self.coarse(hidden)).log_softmax(-1)
@@ -270,7 +277,8 @@ class Hierarchical(Projection):
 class Adaptive(Projection):
     """Adaptive softmax (arXiv:1609.04309): frequent tokens first, rare ones in ever thinner tails.
 
-    torch's `AdaptiveLogSoftmaxWithLoss`, in float32; tokens count as sorted by falling frequency.
+    torch's `AdaptiveLogSoftmaxWithLoss` with its own fresh weights, in float32; tokens count as
+    sorted by falling frequency.
 
     Args:
         cutoffs: first tokens of the tails, ascending, each below `vocab_size`.
@@ -286,6 +294,11 @@ class Adaptive(Projection):
         self.softmax = nn.AdaptiveLogSoftmaxWithLoss(
             embed_dim, vocab_size, list(cutoffs), div_value=div_value
         )
+
+    @property
+    def weight(self) -> Tensor:
+        """The head's matrix: the frequent tokens, then a row for each tail."""
+        return self.softmax.head.weight
 
     def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
         """Return log-probabilities [B, S, V], float32 (float64 where the weights are)."""
@@ -360,7 +373,7 @@ class OutputHead(nn.Module):
         super().__init__()
         if norm is not None and not use_norm:
             raise ValueError("a norm is given, and use_norm=False leaves it out")
-        blocks = [norm or LayerNorm(embed_dim)] if use_norm else []
+        blocks = [LayerNorm(embed_dim) if norm is None else norm] if use_norm else []
         self.blocks = nn.Sequential(*blocks)
         self.projection: Projection = Linear(embed_dim, vocab_size, bias)
         if tied_embedding is not None:
@@ -387,7 +400,9 @@ class OutputHead(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The projection's matrix, [V, D] unless it has several."""
+        """The projection's matrix [V, D]; of experts [E, V, D], of an adaptive softmax its
+        head's, [V of the head and a row for each tail, D].
+        """
         return cast(Tensor, self.projection.weight)
 
     @property

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from models import registry
@@ -80,6 +81,17 @@ def test_every_so_many_steps_have_a_diagnosis(run: Callable[..., Any]) -> None:
         expected = {f"diagnose/{name}" for name in always} if record["step"] % 5 == 0 else set()
         assert names - {"diagnose/q_auc"} == expected
         assert all(math.isfinite(record[name]) for name in names)
+
+
+def test_learned_weights_of_losses_are_recorded(run: Callable[..., Any]) -> None:
+    files, _ = run("arch.loss.weighting=uncertainty", "weight_decay=1", "diagnose_interval=8")
+    first, last = (r for r in files.train_records if "diagnose/weight/lm" in r)
+    weights = load_file(files.folder / f"step_{last['step']}" / "model.safetensors")
+    for name in ("lm", "q_halt", "q_continue"):
+        s = weights[f"log_variances.{name}"].item()
+        weight = 1.0 if name == "lm" else 0.5
+        assert last[f"diagnose/weight/{name}"] == pytest.approx(weight * math.exp(-s))
+        assert last[f"diagnose/weight/{name}"] != first[f"diagnose/weight/{name}"]
 
 
 def test_without_an_interval_nothing_is_diagnosed(run: Callable[..., Any]) -> None:

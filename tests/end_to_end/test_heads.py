@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,14 +65,15 @@ def test_grouped_owns_every_parameter_of_every_head(name: str, weighting: str) -
     small = ["arch.hidden_size=16", "arch.num_heads=2", "arch.H_layers=1", "arch.L_layers=1"]
     config = configure("data_path=x", *settings, *small)
     model = build_model(config.arch, FACTS)
-    groups = {group.name: group.params for group in groups_of(model, config)}
-    owned = [key for params in groups.values() for key in params]
-    assert sorted(owned) == sorted(key for key, _ in model.named_parameters())
-    without_decay = {*groups["embeddings"], *groups.get("biases", {})}
+    groups = groups_of(model, config)
+    owner = {key: group for group in groups for key in group.params}
+    assert sorted(owner) == sorted(key for key, _ in model.named_parameters())
     for key, parameter in model.named_parameters():
-        if parameter.ndim < 2:
-            assert key in without_decay, key
-        assert (".lm_head." in key and parameter.ndim >= 2) == (key in groups.get("lm_head", {}))
+        group = owner[key]
+        decays = group.weight_decay > 0 and key not in group.without_decay
+        assert decays == (parameter.ndim >= 2 and group.name != "embeddings"), key
+        head = re.search(r"\.(\w+_head)\.", key)
+        assert group.name == head[1] if head else not group.name.endswith("_head"), key
 
 
 @pytest.mark.parametrize("name", ["action", "pixel", "sage"])
@@ -147,12 +149,29 @@ def test_cutoffs_beyond_the_vocabulary_are_refused(
         ("arch.loss.clip.lm=0", "arch.loss.clip.lm=0"),
         ("arch.loss.weighting=learned", "'uncertainty'"),
         ("heads=standrad", "standard"),
+        ("heads=null", "accepted: action, adaptive"),
+        ("~heads", "accepted: action, adaptive"),
+        ("~arch.heads.q", "arch.heads.q=null leaves out"),
+        ("arch.heads.lm.rank=4", "not a setting of the chosen heads, but of heads=factorized"),
+        ("arch.heads.lm.name=factorized arch.heads.lm.rank=4", "write +arch.heads.lm.rank"),
+        ("heads=sage arch.heads.q.rule=zero", "heads=confidence, ..."),
+        (
+            "heads=adaptive loss=act_softmax arch.heads.lm.div_value=600",
+            "the last of 1 tails would have no width",
+        ),
     ],
 )
 def test_mistakes_are_named(setting: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        configure("data_path=x", setting)
+        configure("data_path=x", *setting.split())
     assert told in str(caught.value)
+
+
+def test_what_can_be_left_out_is() -> None:
+    assert configure("data_path=x", "experiment=null") == configure("data_path=x")
+    assert configure("data_path=x", "arch.heads.q=null").arch.heads.q is None
+    groups = configure("optimizer=grouped", "~optimizer.groups.loss_weights").optimizer.groups
+    assert "loss_weights" not in groups
 
 
 # Fields of real data

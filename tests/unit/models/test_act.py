@@ -46,12 +46,20 @@ class Scripted(nn.Module):
         self.calls.append((carry["z_H"][:, 0, 0].clone(), examples, torch.is_grad_enabled()))
         return {"z_H": carry["z_H"] + 1, "z_L": carry["z_L"] + 2}, self.weight
 
-    def read(self, answer: Tensor, examples: Examples) -> Predictions:
-        """Stand in for the heads."""
-        halt, proceed = self.q.pop(0) if len(self.q) > 1 else self.q[0]
+
+class Heads:
+    """Stands in for the heads of a scripted recurrence."""
+
+    def __init__(self, inner: Scripted) -> None:
+        self.q = inner.q
+
+    def __call__(self, answer: Tensor, examples: Examples) -> Predictions:
         logits = examples["inputs"].float().unsqueeze(-1) * answer
-        q = torch.tensor(halt) * answer, torch.tensor(proceed) * answer
-        return Predictions(logits, *q, further={}, balance=None)
+        return Predictions(logits, *self.q_values(answer), further={}, balance=None)
+
+    def q_values(self, answer: Tensor) -> tuple[Tensor, Tensor]:
+        halt, proceed = self.q.pop(0) if len(self.q) > 1 else self.q[0]
+        return torch.tensor(halt) * answer, torch.tensor(proceed) * answer
 
 
 def offer(number: int, batch_size: int = 3) -> Examples:
@@ -79,7 +87,7 @@ def build(
     rule = HaltingRule(compares=learns_continue)
     act = ACT(
         inner,
-        inner.read,
+        Heads(inner),
         halt_max_steps=halt_max_steps,
         learns_continue=learns_continue,
         rule=rule,
@@ -325,7 +333,7 @@ def test_without_a_rule_every_slot_takes_all_steps() -> None:
 def test_a_carry_that_is_parted_and_joined_is_the_same() -> None:
     model = ACT(
         inner := Scripted(([0.0] * 4, [1.0] * 4)),
-        inner.read,
+        Heads(inner),
         halt_max_steps=3,
         learns_continue=False,
         rule=None,

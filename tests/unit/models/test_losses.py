@@ -302,7 +302,7 @@ def test_weights_are_those_of_the_configuration() -> None:
     torch.testing.assert_close(output.loss, 2 * lm + 0.25 * q_halt)
 
 
-def test_a_limit_holds_the_loss_and_its_gradient() -> None:
+def test_a_limit_scales_the_gradient_of_larger_losses() -> None:
     logits = answering(PREDICTIONS).requires_grad_()
     free = measure(LABELS, logits, **GIVEN)
     limit = free.rows["lm_loss"].median().item()
@@ -310,13 +310,18 @@ def test_a_limit_holds_the_loss_and_its_gradient() -> None:
     lm, q_halt, q_continue = parts(output)
     # What is reported is the loss without a limit.
     assert torch.equal(lm, free.rows["lm_loss"])
-    held = lm.clamp_max(limit).sum() + 0.5 * (q_halt.clamp_max(1.0).sum() + q_continue.sum())
-    torch.testing.assert_close(output.loss, held)
+
+    def held(loss: Tensor, limit: float) -> Tensor:
+        return torch.where(loss > limit, limit * (1 + (loss / limit).log()), loss).sum()
+
+    whole = held(lm, limit) + 0.5 * (held(q_halt, 1.0) + q_continue.sum())
+    torch.testing.assert_close(output.loss, whole)
     (grad,) = torch.autograd.grad(output.loss, logits)
+    (unlimited,) = torch.autograd.grad(free.loss, logits)
     beyond = lm > limit
     assert beyond.any()
-    assert not grad[beyond].any()
-    assert grad[(lm < limit) & (lm > 0)].flatten(1).any(-1).all()
+    scale = torch.where(beyond, limit / lm, 1.0)
+    torch.testing.assert_close(grad, unlimited * scale[:, None, None])
 
 
 def test_uncertainty_weighs_by_what_is_learned() -> None:
@@ -339,6 +344,8 @@ def test_uncertainty_weighs_by_what_is_learned() -> None:
         s, weight = learned[name], 1.0 if name == "lm" else 0.5
         whole += weight * sum(math.exp(-s) * value + s for value in part.tolist())
     assert output.loss.item() == pytest.approx(whole, rel=1e-5)
+    weights = {name: math.exp(-s) * (1.0 if name == "lm" else 0.5) for name, s in learned.items()}
+    assert head.learned_weights() == pytest.approx(weights, rel=1e-6)
 
 
 def test_the_learned_log_variance_approaches_the_log_of_the_loss() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from pydantic import ValidationError
+from torch import Tensor
 
 from models.act import Examples
 from models.config import DataFacts, HRMConfig, QHeadConfig, TRMConfig
@@ -110,7 +111,33 @@ def test_a_field_that_the_data_lack_is_named(name: str) -> None:
         build_model(config, DataFacts(7, 5, 6))
 
 
+@pytest.mark.parametrize("norm", ["none", "layer"])
+def test_dropout_is_for_training_and_has_no_key(norm: str, make_examples: MakeExamples) -> None:
+    examples = make_examples()
+    plain, dropping = build({"lm": {"norm": norm}}), build({"lm": {"norm": norm, "dropout": 0.5}})
+    dropping.load_state_dict(plain.state_dict())
+
+    def logits(model: ACTLossHead) -> Tensor:
+        return model(model.initial_carry(examples), examples).output.logits
+
+    assert torch.equal(logits(dropping.eval()), logits(plain.eval()))
+    dropping.train()
+    assert not torch.equal(logits(dropping), logits(dropping))
+
+
 # Q
+
+
+def test_the_target_of_q_continue_asks_no_other_head(make_examples: MakeExamples) -> None:
+    model, examples = build({"pixel": FURTHER["pixel"]}).train(), with_fields(make_examples())
+    calls: list[str] = []
+    for name in ("lm_head", "q_head", "pixel_head"):
+        head = getattr(inner_of(model), name)
+        head.register_forward_hook(lambda *_, name=name: calls.append(name))
+    output = model(model.initial_carry(examples), examples)
+    assert output.output.target_q_continue is not None
+    # with_balance of a plain projection calls it.
+    assert sorted(calls) == ["lm_head", "pixel_head", "q_head", "q_head"]
 
 
 def test_q_starts_where_it_is_told() -> None:

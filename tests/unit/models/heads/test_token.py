@@ -39,6 +39,7 @@ PROJECTIONS: dict[str, Callable[[], Projection]] = {
     "puzzle": lambda: PuzzleAdapted(D, V, puzzle_dim=N, rank=2, bias=True),
     "experts": lambda: MixtureOfExperts(D, V, num_experts=3),
     "two experts of four": lambda: MixtureOfExperts(D, V, num_experts=4, top_k=2, bias=True),
+    "one expert of three": lambda: MixtureOfExperts(D, V, num_experts=3, top_k=1),
     "hierarchical": lambda: Hierarchical(D, V, num_clusters=4),
     "hierarchical, equal clusters": lambda: Hierarchical(D, 12, num_clusters=4),
     "one cluster": lambda: Hierarchical(D, V, num_clusters=1),
@@ -85,7 +86,7 @@ def slow(head: Projection, x: Tensor, p: Tensor) -> Tensor:
             weights = (projection.router.weight @ x).softmax(0)
             kept = sorted(range(len(weights)), key=lambda e: -weights[e].item())
             kept = kept[: projection.top_k or len(weights)]
-            total = sum(weights[e] for e in kept)
+            total = sum(weights[e] for e in kept) if len(kept) > 1 else 1
             out = sum(weights[e] / total * (projection.experts[e, v] * x).sum() for e in kept)
             out = out + (0 if projection.bias is None else projection.bias[v])
         elif isinstance(head, Hierarchical):
@@ -178,6 +179,15 @@ def test_a_head_adapted_to_the_puzzle_needs_its_rows() -> None:
         build("puzzle")(inputs()[0])
 
 
+@pytest.mark.parametrize("top_k", [1, 2, 3])
+def test_the_router_learns_from_the_logits(top_k: int) -> None:
+    torch.manual_seed(0)
+    projection = MixtureOfExperts(D, V, num_experts=3, top_k=top_k)
+    projection(inputs(torch.float32)[0]).square().sum().backward()
+    assert projection.router.weight.grad is not None
+    assert projection.router.weight.grad.abs().max() > 1e-2
+
+
 def test_balance_is_1_when_all_experts_get_the_same_and_more_otherwise() -> None:
     projection = MixtureOfExperts(2, V, num_experts=2)
     even = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 0.0]]])
@@ -213,10 +223,18 @@ def test_a_norm_of_ones_own_and_none() -> None:
     hidden, _ = inputs(torch.float32)
     doubled = OutputHead(D, V, norm=nn.Identity())
     torch.testing.assert_close(doubled(hidden), hidden @ doubled.weight.T)
+    # A module that is false, because it is empty, is one all the same.
+    empty = OutputHead(D, V, norm=nn.Sequential())
+    torch.testing.assert_close(empty(hidden), hidden @ empty.weight.T)
     without = OutputHead(D, V, use_norm=False)
     assert len(without.blocks) == 0
     with pytest.raises(ValueError, match="use_norm=False"):
         OutputHead(D, V, norm=nn.Identity(), use_norm=False)
+
+
+@pytest.mark.parametrize("name", PROJECTIONS)
+def test_every_head_has_its_matrix(name: str) -> None:
+    assert OutputHead.of(build(name), []).weight.shape[-1] == D
 
 
 @pytest.mark.parametrize("kind", ["module", "our embedding", "parameter", "frozen"])
