@@ -107,14 +107,20 @@ def fsync_tree(root: Path) -> None:
 
 def clear_leftovers(output: Path) -> None:
     """Remove what killed builds of this folder left; put back a set that one had moved away."""
-    replaced = _leftovers(output, "replaced")
-    if replaced and not output.exists():
-        os.rename(replaced.pop(), output)
-    for path in replaced:
+    put_back(output)
+    for path in _leftovers(output, "replaced"):
         os.rename(path, _sibling(output, "building"))
     for path in _leftovers(output, "building"):
         with contextlib.suppress(OSError), _locked(path):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def put_back(output: Path) -> None:
+    """Give a folder its name back that a killed `swap_into_place` had moved away."""
+    replaced = [path for path in _leftovers(output, "replaced") if not path.is_symlink()]
+    if replaced and not os.path.lexists(output):
+        os.rename(replaced[-1], output)
+        fsync_directory(output.parent)
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ before it is deleted. Loading verifies every hash and names the file that is bad
 whether a checkpoint exists and fits is known before torch is loaded.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dataset.errors import shown
-from dataset.files import exchange, read_bounded, replacing
+from dataset.files import put_back, read_bounded, replacing, swap_into_place
 from training.errors import CheckpointError
 
 MANIFEST = "MANIFEST.json"
@@ -32,6 +33,7 @@ RNG = "rng.safetensors"
 
 WEIGHTS_ONLY = "weights_only"  # In the state: converted from a published file, not a run to resume.
 
+_REPLACED = ".step_*.replaced-*"
 _STEP_FOLDER = re.compile(r"step_(0|[1-9][0-9]*)")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _MAX_JSON_BYTES = 16 * 2**20
@@ -101,16 +103,14 @@ def save_checkpoint(
         _write_json(temporary / MANIFEST, {"files": entries})
         fsync(temporary / MANIFEST)
         fsync(temporary)
-        if final.exists():
-            _replace(final, temporary)
-        else:
-            temporary.rename(final)
-            fsync(run_dir)
+        swap_into_place(temporary, final)
     except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
         raise CheckpointError(
             f"{final}: could not be saved: {error}; older checkpoints are untouched"
         ) from error
+    finally:
+        # Half a checkpoint, or the one that was replaced: what cannot be deleted is a leftover.
+        shutil.rmtree(temporary, ignore_errors=True)
     return final
 
 
@@ -127,11 +127,29 @@ def remove_checkpoint(path: Path) -> None:
         raise CheckpointError(f"{path}: could not be removed: {error}") from error
 
 
+def put_back_replaced(run_dir: Path) -> None:
+    """Give a checkpoint its name back that a killed save had moved away, to put the same step anew
+    in its place.
+
+    Raises:
+        CheckpointError: the disk refused.
+    """
+    for path in run_dir.glob(_REPLACED):
+        final = run_dir / path.name[1:].partition(".")[0]
+        try:
+            put_back(final)
+        except OSError as error:
+            raise CheckpointError(f"{final}: could not be put back: {error}") from error
+
+
 def remove_leftovers(run_dir: Path) -> None:
-    """Delete what killed saves and removals left in a run's folder."""
-    for pattern in (".step_*.tmp", ".step_*.old"):
+    """Delete what killed saves and removals left in a run's folder; what cannot be deleted stays,
+    and is in nobody's way before it is to be written again.
+    """
+    for pattern in (".step_*.tmp", ".step_*.old", _REPLACED):
         for path in run_dir.glob(pattern):
-            _remove(path)
+            with contextlib.suppress(OSError):
+                _remove(path)
 
 
 def list_steps(run_dir: Path) -> list[int]:
@@ -150,6 +168,13 @@ def load_checkpoint(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: names the file that is missing, cut, changed, unreadable or unlisted.
     """
+    try:
+        return _load(path)
+    except OSError as error:
+        raise CheckpointError(f"{error.filename or path}: {error.strerror or error}") from None
+
+
+def _load(path: Path) -> Checkpoint:
     if not path.is_dir():
         raise CheckpointError(f"{path}: no such checkpoint")
     manifest = read_json(path / MANIFEST)
@@ -261,18 +286,6 @@ def write_atomically(path: Path, content: str) -> None:
         file.write(content.encode())
 
 
-def _replace(old: Path, new: Path) -> None:
-    """Put a finished folder in the place of a checkpoint: in one move where the file system can."""
-    if exchange(new, old):
-        doomed = new
-    else:
-        doomed = _rename_away(old)
-        new.rename(old)
-    fsync(old.parent)
-    # The new one is safe: what cannot be deleted of the old one is a leftover, not a failed save.
-    shutil.rmtree(doomed, ignore_errors=True)
-
-
 def _rename_away(path: Path) -> Path:
     doomed = path.with_name(f".{path.name}.old")
     _remove(doomed)
@@ -287,10 +300,15 @@ def _verify(folder: Path, name: str, entry: object) -> None:
         raise CheckpointError(f"{folder / MANIFEST}: has a bad entry {name[:100]!r}")
     if not path.is_file():
         raise CheckpointError(f"{path}: missing")
-    if path.stat().st_size != entry.get("size"):
-        expected = shown(entry.get("size"))
-        raise CheckpointError(f"{path}: {path.stat().st_size} bytes instead of {expected}")
-    if sha256(path) != entry.get("sha256"):
+    try:
+        size, digest = path.stat().st_size, None
+        if size == entry.get("size"):
+            digest = sha256(path)
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from None
+    if digest is None:
+        raise CheckpointError(f"{path}: {size} bytes instead of {shown(entry.get('size'))}")
+    if digest != entry.get("sha256"):
         raise CheckpointError(f"{path}: content changed since it was saved (sha256 differs)")
 
 

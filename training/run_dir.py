@@ -21,6 +21,7 @@ from training.checkpoint import (
     list_steps,
     load_checkpoint,
     newest_good,
+    put_back_replaced,
     write_atomically,
 )
 from training.config import TrainConfig, changed_keys
@@ -83,6 +84,7 @@ def find_checkpoint(
         CheckpointError: the checkpoint is damaged, or its run differs in something that changes the
             result.
     """
+    put_back_replaced(run_dir)
     if config.resume == "never":
         if list_steps(run_dir):
             raise ConfigError(
