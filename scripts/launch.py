@@ -7,32 +7,42 @@ the code with which the ranks of this machine left.
 """
 
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
 
-from torch.distributed import run
-from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-
+from training.errors import EXIT_PREEMPTED, EXIT_RANK
 from training.launch import EXIT_CODES_FOLDER, common_exit_code
 
 
 def main(arguments: list[str]) -> int:
-    """Run torchrun in this process, which receives its signals; returns the exit code."""
+    """Run torchrun in this process, which receives its signals; returns the exit code.
+
+    After SIGTERM it is EXIT_PREEMPTED also where no rank could say so: none was there yet, or those
+    that were had left because another was gone.
+    """
+    # Until torchrun has handlers of its own.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(EXIT_PREEMPTED))
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    preempted = False
     with tempfile.TemporaryDirectory() as folder:
         os.environ[EXIT_CODES_FOLDER] = folder
         try:
             run.main(arguments)
         except SignalException as error:
-            code = 128 + error.sigval
+            preempted = error.sigval == signal.SIGTERM
+            code = EXIT_PREEMPTED if preempted else 128 + error.sigval
         except ChildFailedError as error:
             sys.stderr.write(f"{error}\n")
             code = 1
         else:
             return 0
         common = common_exit_code(Path(folder))
-        return code if common is None else common
+    return code if common is None or (preempted and common == EXIT_RANK) else common
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from training.errors import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DATA, EXIT_NON_FI
 
 ROOT = Path(__file__).resolve().parents[2]
 SLURM = ROOT / "scripts" / "launch_slurm.sh"
+RENDEZVOUS_PORT = 20007
 STAND_INS = {
     # One node; what runs is signalled through its number.
     "srun": 'while [ "${1#--}" != "$1" ]; do shift; done\necho $$ > "$TASKS"\nexec "$@"',
@@ -39,12 +41,13 @@ def job(tmp_path: Path, start_command: Callable[..., Any]) -> Callable[..., Any]
         "RANKS_PER_NODE": "2",
         "SLURM_JOB_ID": "7",
         "SLURM_JOB_NODELIST": "localhost",
-        "SLURM_JOB_NUM_NODES": "1",
         "SLURM_SUBMIT_DIR": str(ROOT),
         "TASKS": str(tmp_path / "tasks"),
         "REQUESTS": str(tmp_path / "requests"),
     }
-    return lambda *settings: start_command("bash", SLURM, *settings, env=environment)
+    return lambda *settings, nodes=1: start_command(
+        "bash", SLURM, *settings, env=environment | {"SLURM_JOB_NUM_NODES": str(nodes)}
+    )
 
 
 @pytest.mark.slow
@@ -70,6 +73,41 @@ def test_a_slurm_job_that_is_preempted_goes_back_into_the_queue_and_resumes(
     assert process.returncode == 0, (out, err)
     assert f"resumed exactly from {tmp_path / 'run' / f'step_{step}'}" in out
     assert (tmp_path / "requests").read_text() == "requeue 7\n"
+
+
+@pytest.mark.parametrize("moment", ["before torchrun is there", "before the other node is"])
+def test_a_slurm_job_that_is_preempted_before_its_ranks_are_there_goes_back(
+    job: Callable[..., Any], tmp_path: Path, moment: str
+) -> None:
+    process = job(nodes=2)
+    tasks = tmp_path / "tasks"
+    wait_until(lambda: tasks.exists() and tasks.read_text().endswith("\n"))
+    pid = int(tasks.read_text())
+    wait_until(lambda: handles_sigterm(pid))
+    if moment == "before the other node is":
+        wait_until(lambda: listens(RENDEZVOUS_PORT))
+    os.kill(pid, signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == EXIT_PREEMPTED, (out, err)
+    assert (tmp_path / "requests").read_text() == "requeue 7\n"
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def handles_sigterm(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = int(re.findall(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)[0], 16)
+    return bool(caught >> (signal.SIGTERM - 1) & 1)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("localhost", port)) == 0
 
 
 def test_a_slurm_job_with_a_mistake_is_not_started_again(
