@@ -22,7 +22,7 @@ from training.composition import load_config, run_entry_point
 from training.config import CANONICAL_SHARDS, TrainConfig
 from training.data import facts_of, open_data, require_batches, require_same_data
 from training.errors import ConfigError
-from training.launch import env_rank, env_world_size, stop_at_once
+from training.launch import env_max_restarts, env_rank, env_world_size, stop_at_once
 from training.run_dir import (
     find_checkpoint,
     prepare_run_dir,
@@ -43,6 +43,7 @@ def main(overrides: list[str]) -> None:
     """Compose, validate, check everything that needs no torch, then train."""
     config = load_config(TrainConfig, "cfg_pretrain", overrides)
     config.check_world_size(env_world_size())
+    config.check_restarts(env_max_restarts())
     train_set, test_set = open_data(config, check_values=env_rank() == 0, warn=warn)
     require_batches(config, train_set)
     evaluators = {}

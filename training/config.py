@@ -274,6 +274,16 @@ class TrainConfig(Schema):
                 near = max(divisor, round(size / divisor) * divisor)
                 raise ConfigError(f"{name}={size} must be a multiple of {what}: try {near}")
 
+    def check_restarts(self, max_restarts: int) -> None:
+        """Raise ConfigError when a launcher would start the run again from an older checkpoint than
+        its newest, or not at all.
+        """
+        if max_restarts and self.resume != "auto":
+            raise ConfigError(
+                f"resume={self.resume}: with --max-restarts {max_restarts} each restart would obey "
+                f"it too; start once without restarts, then go on with resume=auto"
+            )
+
 
 def chosen_evaluators(
     asked: list[EvaluatorName] | None, data: DataConfig | None, test_paths: list[str]

@@ -40,6 +40,11 @@ def env_world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def env_max_restarts() -> int:
+    """Return how often torchrun would start this run again."""
+    return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
+
+
 def say(message: str) -> None:
     """Tell people in one line on standard error what went wrong; nothing if there is no message."""
     # Names from a stranger's files may hold what steers a terminal.

@@ -170,6 +170,15 @@ def test_one_group_of_parameters_can_be_changed_alone() -> None:
     assert groups["q_head"].lr == 5e-4
 
 
+@pytest.mark.parametrize("resume", ["never", "3"])
+def test_a_launcher_that_restarts_goes_on_from_the_newest(resume: str) -> None:
+    config = configure(f"resume={resume}")
+    config.check_restarts(0)
+    configure().check_restarts(3)
+    with pytest.raises(ConfigError, match=f"^resume={resume}: with --max-restarts 3 .*resume=auto"):
+        config.check_restarts(3)
+
+
 def choices(group: str) -> list[str]:
     return sorted(f"{group}={path.stem}" for path in (CONFIG_DIR / group).glob("*.yaml"))
 
