@@ -33,8 +33,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker("chaos")
-            if item.get_closest_marker("row") is None:
+            marker = item.get_closest_marker("row")
+            if marker is None:
                 raise pytest.UsageError(f"{item.nodeid}: which row of the programme?")
+            # Also of a test that is skipped before anything of it runs.
+            item.user_properties.append(("row", marker.args[0]))
+            item.user_properties.extend(marker.kwargs.items())
 
 
 class _Account:
@@ -46,6 +50,7 @@ class _Account:
         self._rows: dict[int, report.Row] = {}
         self._mutants: dict[str, tuple[int, bool]] = {}
         self._skipped: list[str] = []
+        self._missing: list[int] = []
         self._page: Path | None = None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -68,9 +73,14 @@ class _Account:
         return self._rows.setdefault(number, report.Row())
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self._skipped:
+        if self._is_worker:
+            return
+        asked = session.config.option
+        if HERE in {Path(name).resolve() for name in session.config.args} and not asked.keyword:
+            self._missing = sorted(set(report.ROWS) - set(self._rows))
+        if self._skipped or self._missing:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        if not self._is_worker and set(self._rows) == set(report.ROWS):
+        if set(self._rows) == set(report.ROWS):
             page = report.render(
                 self._rows, self._mutants, form=FORM, seconds=time.monotonic() - self._began
             )
@@ -79,6 +89,8 @@ class _Account:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         for nodeid in self._skipped:
             terminalreporter.write_line(f"a row of the programme may not be skipped: {nodeid}")
+        for number in self._missing:
+            terminalreporter.write_line(f"row {number:2}: not run")
         for number, row in sorted(self._rows.items()):
             word = "FAILED" if row.failed else "held"
             terminalreporter.write_line(f"row {number:2}: {word}: {row.text}")
@@ -87,15 +99,6 @@ class _Account:
             terminalreporter.write_line(f"mutant of row {number}: {name}: {word}")
         if self._page is not None:
             terminalreporter.write_line(f"written: {self._page}")
-
-
-@pytest.fixture(autouse=True)
-def _told(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> None:
-    """Send the row's number, and the mutant's name, with the test's report."""
-    marker = request.node.get_closest_marker("row")
-    record_property("row", marker.args[0])
-    if "mutant" in marker.kwargs:
-        record_property("mutant", marker.kwargs["mutant"])
 
 
 @pytest.fixture

@@ -58,8 +58,8 @@ project with one of its protections taken out, and must fail its row.
   that the first one found.
 - **A number that is not finite** stops all ranks at the same step, before any update from it, and
   is never saved.
-- **Equal bits** are promised for the same device type, torch version, compile mode and thread
-  count: at the same number of ranks with `reduction=fast`, on 1, 2 or 4 ranks and any sequence of
+- **Equal bits** are promised for the same device type (measured on CPUs; on CUDA not yet), torch
+  version, compile mode and thread count: at the same number of ranks with `reduction=fast`, on 1, 2 or 4 ranks and any sequence of
   them with `reduction=exact`.
 - **A stranger's files execute nothing**: published pickles are looked through first and read with
   `weights_only=True`, everything else is safetensors, JSON, YAML without tags and arrays without
