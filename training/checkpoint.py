@@ -206,15 +206,19 @@ def _load(path: Path) -> Checkpoint:
 
 def newest_good(run_dir: Path, warn: Callable[[str], None]) -> Checkpoint | None:
     """Return the newest checkpoint that verifies, warning of each newer one that does not; None
-    without any.
+    without any. One that a killed save had moved away counts.
 
     Raises:
         CheckpointError: there are checkpoints but none is good.
     """
     failures = []
-    for step in reversed(list_steps(run_dir)):
+    folders = {step: checkpoint_path(run_dir, step) for step in list_steps(run_dir)}
+    for path in run_dir.glob(_REPLACED):
+        if (match := _STEP_FOLDER.match(path.name, 1)) and not path.is_symlink():
+            folders.setdefault(int(match[1]), path)
+    for _, path in sorted(folders.items(), reverse=True):
         try:
-            return load_checkpoint(checkpoint_path(run_dir, step))
+            return load_checkpoint(path)
         except CheckpointError as error:
             failures.append(str(error))
             warn(f"skipping a damaged checkpoint: {error}")

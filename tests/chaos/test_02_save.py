@@ -9,13 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import mutants
+from harness import builds, mutants
 from harness.processes import Fault, ForkServer, evaluate, pretrain
 from harness.saves import AtEachOperation, struck
 
 from training.checkpoint import list_steps, newest_good
 
-SAVES = {"a further step": 2, "the last step again": None}
+# Which save is struck (None: the last one, of a step that is there), and what else is the matter.
+SAVES: dict[str, tuple[int | None, list[Fault]]] = {
+    "a further step": (2, []),
+    "the last step again": (None, []),
+    "the last step again, two names cannot be swapped": (None, [builds.no_exchange]),
+}
 
 
 @pytest.fixture
@@ -71,10 +76,11 @@ def test_a_kill_at_any_operation_loses_nothing(
         pretrain, *full_settings, f"checkpoint_path={tmp_path / 'whole'}", "keep_last=99"
     )
     whole = files_of(tmp_path / "whole")
-    left = strike(SAVES[which])
+    number, faults = SAVES[which]
+    left = strike(number, *faults)
     saved = list_steps(tmp_path / "struck")[-1]
     outcomes = {good_step(folder, saved) for folder, _ in left}
-    if SAVES[which] is None:
+    if number is None:
         assert outcomes == {saved}
     else:
         assert len(outcomes) == 2

@@ -146,6 +146,7 @@ def test_a_signal_anywhere_loses_nothing(
     ("to", "number"),
     [
         ("launcher", signal.SIGTERM),
+        ("launcher", signal.SIGINT),
         ("group", signal.SIGINT),  # What the terminal does.
         ("one rank", signal.SIGTERM),
     ],

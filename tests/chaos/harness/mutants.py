@@ -97,11 +97,12 @@ def delete_before_replacing() -> None:
     """the old checkpoint deleted before the new one takes its place"""
     from training import checkpoint
 
-    def replace(old: Path, new: Path) -> None:
-        shutil.rmtree(old)
-        new.rename(old)
+    def replace(built: Path, output: Path) -> None:
+        if output.exists():
+            shutil.rmtree(output)
+        built.rename(output)
 
-    checkpoint._replace = replace
+    checkpoint.swap_into_place = replace
 
 
 def no_fsync() -> None:
@@ -183,6 +184,28 @@ def count_padding() -> None:
         return gather(local, names, padded, ranks)
 
     runner._gather = gather_all
+
+
+def share_a_prefix() -> None:
+    """one prefix in torchrun's store for the keys of all attempts"""
+    from training.launch import env_rank
+
+    if env_rank() == 0:
+        _draw_nothing()
+
+
+def share_a_question() -> None:
+    """ranks that ask for that prefix under a name that the dead had too"""
+    from training.launch import env_rank
+
+    if env_rank() != 0:
+        _draw_nothing()
+
+
+def _draw_nothing() -> None:
+    from training import distributed
+
+    distributed.secrets.token_hex = lambda size: "the same"
 
 
 def say_nothing_is_long() -> None:

@@ -229,9 +229,12 @@ def test_a_kill_anywhere_in_a_save_leaves_a_good_checkpoint(
 
         with system_calls(monkeypatch, kill), pytest.raises(Kill):
             save(run_dir, steps[1], new=True)
+        seen_by_readers = newest_good(run_dir, pytest.fail)
         put_back_replaced(run_dir)
         found = newest_good(run_dir, pytest.fail)
         assert found is not None
+        assert seen_by_readers is not None
+        assert seen_by_readers.state == found.state
         outcomes.add((found.step, found.state.get("new", False)))
         remove_leftovers(run_dir)
         assert [path.name for path in run_dir.iterdir() if path.name.startswith(".")] == []
