@@ -20,6 +20,9 @@ VALUES = (math.nan, math.inf, -math.inf)
 # Of (ranks, the rank that is struck).
 RANKS = ((1, 0), (2, 0), (2, 1))
 SAVED, STRUCK = 9, 11
+# Before step 11 a slot has made 10 ACT steps at most. The draws of the halting rule's noise are the
+# seed's alone, and on either of two ranks they let some slot go on for 11 steps: its carry is read.
+UNHALTED = ("arch.halt_exploration_prob=1.0", "arch.halt_max_steps=16")
 
 
 @pytest.fixture
@@ -29,7 +32,7 @@ def begin(full_settings: list[str], fork_server: ForkServer, tmp_path: Path) -> 
     """
 
     def run(*more: str) -> Any:
-        common = [*full_settings, *more]
+        common = [*full_settings, *UNHALTED, *more]
         begun = f"checkpoint_path={tmp_path / 'begun'}"
         fork_server.finish(pretrain, *common, begun, f"max_steps={SAVED}")
 

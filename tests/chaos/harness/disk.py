@@ -10,7 +10,7 @@ any part of it, in any choice, may have reached the disk; only a rename is indiv
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ class _File:
     safe: bytes = b""
     written: bytes | None = None
 
-    def contents(self, limit: int) -> list[bytes]:
+    def contents(self, choose: "_Choose") -> list[bytes]:
         if self.written is None:
             return [self.safe]
         kept = self.safe if self.written.startswith(self.safe) else b""
@@ -80,6 +80,7 @@ class _File:
 
 _Entries = dict[str, "_File | _Folder"]
 _Change = dict[str, "_File | _Folder | None"]
+_Choose = Callable[[list[_Change]], Iterator[list[_Change]]]
 
 
 @dataclass
@@ -99,18 +100,17 @@ class _Folder:
             _apply(self.safe, change)
         self.pending = []
 
-    def contents(self, limit: int) -> list[Tree]:
-        found: list[Tree] = []
-        for choice in _choices(self.pending):
+    def contents(self, choose: "_Choose") -> list[Tree]:
+        found: dict[Any, Tree] = {}
+        for choice in choose(self.pending):
             entries = dict(self.safe)
             for change in choice:
                 _apply(entries, change)
-            options = [entry.contents(limit) for entry in entries.values()]
+            options = [entry.contents(choose) for entry in entries.values()]
             for picked in _picks(options):
-                found.append(dict(zip(entries, picked, strict=True)))
-                if len(found) == limit:
-                    return found
-        return found
+                tree = dict(zip(entries, picked, strict=True))
+                found.setdefault(_frozen(tree), tree)
+        return list(found.values())
 
 
 @dataclass(frozen=True)
@@ -131,18 +131,19 @@ class Image:
         _put(self.tree, root)
 
 
-def images(record: Path, most: int) -> Iterator[Image]:
+def images(record: Path, *, any_choice: bool = False) -> Iterator[Image]:
     """Yield the images after each operation of a record, without repeating one.
 
-    Args: most: images of one moment.
+    Args: any_choice: of the changes that are not safe, instead of those that `_choices` names.
     """
+    choose = _any_choice if any_choice else _choices
     root, saved, seen = _Folder(), None, set[Any]()
     for operation in _moments(record):
         if operation["name"] == "saved":
             saved = operation["step"]
         else:
             _play(root, operation, record)
-        for tree in root.contents(most):
+        for tree in root.contents(choose):
             key = (_frozen(tree), saved)
             if key not in seen:
                 seen.add(key)
@@ -209,6 +210,12 @@ def _choices(pending: list[_Change]) -> Iterator[list[_Change]]:
     for number in range(len(pending)):
         yield pending[:number] + pending[number + 1 :]
         yield pending[number : number + 1]
+
+
+def _any_choice(pending: list[_Change]) -> Iterator[list[_Change]]:
+    """Yield all choices of changes that came through."""
+    for through in itertools.product((True, False), repeat=len(pending)):
+        yield list(itertools.compress(pending, through))
 
 
 def _picks(options: list[list[Any]]) -> Iterator[tuple[Any, ...]]:

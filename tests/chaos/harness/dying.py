@@ -1,7 +1,7 @@
 """pretrain.py whose ranks kill themselves: -m harness.dying FOLDER RANK:STEP,... KEY=VALUE ...
 
 Each rank named dies before that step, once: FOLDER keeps account. For torchrun, which starts a
-command and no function.
+command and no function. And a rank that looks for the others and does no more.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.processes import pretrain
 from harness.steps import before_step
-from training.launch import env_rank
+from training.launch import env_rank, env_world_size
 
 
 def main(folder: Path, deaths: list[str], overrides: list[str]) -> None:
@@ -32,6 +32,20 @@ def main(folder: Path, deaths: list[str], overrides: list[str]) -> None:
         if rank == env_rank():
             before_step(step, die_of(death))
     pretrain(*overrides)
+
+
+def meet_at(port: int, timeout: float) -> None:
+    """Meet the other ranks in a store on this machine, and print their prefix, or why not."""
+    from torch.distributed import TCPStore
+
+    from training.distributed import meet
+    from training.errors import RankError
+
+    store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+    try:
+        sys.stdout.write(meet(store, env_rank(), env_world_size(), timeout))
+    except RankError as error:
+        sys.stdout.write(str(error))
 
 
 if __name__ == "__main__":
