@@ -69,9 +69,18 @@ def prepare_run_dir(run_dir: Path) -> None:
 
 
 def save_config(run_dir: Path, config: TrainConfig) -> None:
-    """Write the resolved configuration into the run's folder."""
+    """Write the resolved configuration into the run's folder.
+
+    Raises:
+        CheckpointError: the disk refused.
+    """
     content = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-    write_atomically(run_dir / CONFIG_FILE, content)
+    try:
+        write_atomically(run_dir / CONFIG_FILE, content)
+    except OSError as error:
+        raise CheckpointError(
+            f"{run_dir / CONFIG_FILE}: could not be written: {error.strerror or error}"
+        ) from error
 
 
 def find_checkpoint(

@@ -112,9 +112,11 @@ def run_lock(run_dir: Path) -> Iterator[None]:
 def _require_free(path: Path, has_flock: bool) -> None:
     owner = Owner.recorded(path)
     try:
-        descriptor = os.open(path, os.O_RDWR)
-    except FileNotFoundError:
-        return
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP):
+            return  # No run of ours left a link.
+        raise
     try:
         if (has_flock and _flock(descriptor)) or (owner is not None and owner.is_gone):
             return
@@ -164,9 +166,16 @@ def _gate(run_dir: Path, has_flock: bool) -> Iterator[None]:
 
 
 def _pass(path: Path, has_flock: bool) -> int | None:
+    # With O_EXCL a link is just a file that exists.
+    flags = os.O_RDWR | os.O_CREAT | (os.O_NOFOLLOW if has_flock else os.O_EXCL)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | (0 if has_flock else os.O_EXCL), 0o666)
-    except FileExistsError:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ELOOP):
+            raise
+        if path.is_symlink():
+            # Somebody else's, which may lead anywhere.
+            path.unlink(missing_ok=True)
         return None
     # The one before deletes the file while it is inside: then this is no longer the gate.
     if has_flock and not (_flock(descriptor) and _is_at(descriptor, path)):

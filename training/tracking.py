@@ -2,6 +2,7 @@
 run.
 """
 
+import contextlib
 import http.client
 import json
 import math
@@ -13,7 +14,7 @@ import threading
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -22,9 +23,11 @@ from tqdm import tqdm
 from dataset.files import require_no_link
 from training.checkpoint import Checkpoint, fsync, write_atomically
 from training.config import LoggerConfig, TrainConfig
+from training.errors import CheckpointError
 
 METRICS_FILE = "metrics.jsonl"
 _REACH_SECONDS = 10.0
+_FINISH_SECONDS = 30.0  # What is then left to upload lies in its folder.
 
 Record = Mapping[str, Any]
 
@@ -36,30 +39,45 @@ class JsonlLog:
         path: the file.
         checkpoint: records of what came after it belong to a future that did not happen and are
             dropped; None starts the file anew.
+    Raises:
+        CheckpointError: the disk refused, here and in all methods; names the file and the reason.
     """
 
     def __init__(self, path: Path, checkpoint: Checkpoint | None) -> None:
-        kept = [] if checkpoint is None else _records_until(path, checkpoint)
-        write_atomically(path, "".join(kept))
         self.path = path
-        self._file: TextIO = path.open("a")
+        with self._disk():
+            kept = [] if checkpoint is None else _records_until(path, checkpoint)
+            write_atomically(path, "".join(kept))
+            self._file: TextIO = path.open("a")
 
     def log(self, records: Iterable[Record]) -> None:
         """Write records and hand them to the operating system."""
-        for record in records:
-            finite = {key: _json_number(value) for key, value in record.items()}
-            self._file.write(json.dumps(finite, allow_nan=False) + "\n")
-        self._file.flush()
+        with self._disk():
+            for record in records:
+                finite = {key: _json_number(value) for key, value in record.items()}
+                self._file.write(json.dumps(finite, allow_nan=False) + "\n")
+            self._file.flush()
 
     def sync(self) -> None:
         """Flush the file to the disk, before a checkpoint claims its steps."""
-        self._file.flush()
-        fsync(self.path)
+        with self._disk():
+            self._file.flush()
+            fsync(self.path)
 
     def close(self) -> None:
         """Flush and close the file."""
-        self.sync()
-        self._file.close()
+        with self._disk(), self._file:
+            self.sync()
+
+    @contextlib.contextmanager
+    def _disk(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path}: could not be written: {error.strerror or error}; the checkpoints "
+                "are untouched"
+            ) from error
 
 
 class WandbLog:
@@ -99,6 +117,9 @@ class WandbLog:
             require_no_link(run_dir / "wandb")
             online = config.mode == "online" or (config.mode == "auto" and _can_reach_server())
             self.run_id = run_id or secrets.token_hex(4)
+            # Its own process, which the interpreter waits for at its exit, gives up then too. Not
+            # among the settings: older versions know none of that name.
+            os.environ.setdefault("WANDB_FINISH_TIMEOUT", f"{_FINISH_SECONDS:g}")
             return wandb.init(
                 project=project,
                 name=name,
@@ -124,9 +145,19 @@ class WandbLog:
                     return
 
     def close(self) -> None:
-        """End the run."""
-        if self._run is not None:
-            self._guard(self._run.finish)
+        """End the run; W&B has 30 s for it."""
+        if self._run is None:
+            return
+        # In a thread, because a network knows no haste.
+        thread = threading.Thread(target=self._guard, args=(self._run.finish,), daemon=True)
+        thread.start()
+        thread.join(_FINISH_SECONDS)
+        if thread.is_alive():
+            self._warn(
+                f"W&B has not finished within {_FINISH_SECONDS:g} s and is left alone; "
+                "`wandb sync` sends what is missing"
+            )
+            self._warn = lambda message: None  # Whatever it still raises.
 
     def _guard(self, call: Callable[[], Any]) -> Any:
         # W&B raises many kinds of errors of its own, of its transport and of the operating system.
@@ -168,11 +199,16 @@ class Tracker:
     def __enter__(self) -> "Tracker":
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        if self._jsonl:
-            self._jsonl.close()
-        if self._wandb:
-            self._wandb.close()
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        try:
+            if self._jsonl:
+                self._jsonl.close()
+        except CheckpointError:
+            if kind is None:  # Otherwise it would hide what ends the run.
+                raise
+        finally:
+            if self._wandb:
+                self._wandb.close()
 
 
 def open_tracker(

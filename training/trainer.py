@@ -7,7 +7,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -187,6 +187,7 @@ class Trainer:
         Raises:
             Preempted: a signal asked to stop; everything is saved.
             NonFiniteError: a loss or gradient was not finite; nothing was updated from it.
+            CheckpointError: the disk refused a save, or the metrics.
         """
         self.tracker = tracker
         if self._reached_max_steps():
@@ -197,7 +198,8 @@ class Trainer:
                 try:
                     stopped = self._train_iteration(bar)
                 except NonFiniteError:
-                    self._log_block(bar)  # All ranks are here: what led to it can be read.
+                    with suppress(CheckpointError):  # It would hide the cause.
+                        self._log_block(bar)  # All ranks are here: what led to it can be read.
                     raise
                 self._log_block(bar)
                 if stopped:

@@ -1,7 +1,8 @@
 """Weights from a checkpoint of ours or from a published one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -48,14 +49,9 @@ def load_weights(path: Path, *, averaged: bool = True) -> dict[str, Tensor]:
         isinstance(value, Tensor) for value in content.values()
     ):
         raise CheckpointError(f"{path}: not a state dict")
-    tensors = {}
-    for key, value in content.items():
-        # Of a few bytes, strides of 0 make a tensor of any size.
-        if value.layout != torch.strided or value.numel() * value.itemsize > path.stat().st_size:
-            raise CheckpointError(f"{path}: {str(key)[:100]} is larger than the file")
-        # A copy, because a mapped file that is cut ends the process without a word.
-        tensors[str(key).removeprefix(COMPILED_PREFIX)] = value.clone()
-    return tensors
+    _require_sizes(content, path)
+    # Copies, because a mapped file that is cut ends the process without a word.
+    return {str(key).removeprefix(COMPILED_PREFIX): value.clone() for key, value in content.items()}
 
 
 def load_start_weights(model: ACTLossHead, path: Path, warn: Callable[[str], None]) -> None:
@@ -78,6 +74,20 @@ def load_start_weights(model: ACTLossHead, path: Path, warn: Callable[[str], Non
             )
             tensors[_PUZZLE_TABLE] = old.float().mean(0, keepdim=True).expand(rows, width).clone()
     restore_model(model, tensors, path)
+
+
+def _require_sizes(content: Mapping[Any, Tensor], path: Path) -> None:
+    size, total = path.stat().st_size, 0
+    for key, value in content.items():
+        # Of a few bytes, strides of 0 make a tensor of any size.
+        if value.layout != torch.strided or value.numel() * value.itemsize > size:
+            raise CheckpointError(f"{path}: {str(key)[:100]} is larger than the file")
+        total += value.numel() * value.itemsize
+    if total > size:
+        raise CheckpointError(
+            f"{path}: its tensors are of {total} bytes, the file of {size}: they share storage, "
+            "which those of published files do not"
+        )
 
 
 def _first_line(error: Exception) -> str:

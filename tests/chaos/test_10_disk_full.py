@@ -2,13 +2,18 @@
 they were, nothing half done, and one line that says why.
 """
 
+import errno
+import json
+import shutil
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness.mounts import FileSizeLimit, SmallDisk, available
-from harness.processes import Fault, ForkServer, pretrain
+from harness.operations import FailAt
+from harness.processes import Child, Fault, ForkServer, pretrain
 from harness.saves import AtEachOperation, struck
 
 from training.checkpoint import (
@@ -18,6 +23,7 @@ from training.checkpoint import (
     newest_good,
     remove_leftovers,
 )
+from training.errors import EXIT_RANK
 from training.run_lock import LOCK_FILE
 
 
@@ -94,13 +100,23 @@ def size_of(folder: Path) -> int:
 
 
 def require_refused(
-    fork_server: ForkServer, settings: list[str], fault: Fault, reason: str
+    fork_server: ForkServer,
+    settings: list[str],
+    fault: Fault,
+    reason: str,
+    what: str = "step_9: could not be saved",
 ) -> None:
-    """Require a run to end with exit code 4 and one line that says which save failed, and why."""
+    """Require a run to end with exit code 4 and one line that says what failed, and why."""
     child = fork_server.run(pretrain, *settings, faults=[fault])
+    require_said(child, what, reason)
+
+
+def require_said(child: Child, what: str, reason: str) -> None:
+    """Require exit code 4 and one line that says what failed, and why."""
     assert child.wait() == 4, child.err
-    assert "step_9: could not be saved" in child.error_line
+    assert f"{what}: " in child.error_line
     assert reason in child.error_line
+    assert child.err.count("could not be") == 1
     assert "Traceback" not in child.err
 
 
@@ -139,3 +155,75 @@ def test_files_that_may_not_grow(
     size = max(path.stat().st_size for path in (folder / "step_6").iterdir()) // 2
     require_refused(fork_server, settings, FileSizeLimit(size), "File too large")
     require_whole(folder, files_of, 6)
+
+
+METRICS = "metrics.jsonl: could not be written"
+
+
+def require_resumed(
+    fork_server: ForkServer, settings: list[str], folder: Path, files_of: Any
+) -> None:
+    """Require a run whose metrics were refused behind step 6 to have kept what it had, and to go on
+    to step 9.
+    """
+    require_whole(folder, files_of, 6)
+    fork_server.finish(pretrain, *settings, "max_steps=9")
+    assert list_steps(folder)[-1] == 9
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in records if "train/lr" in r] == list(range(1, 10))
+
+
+@pytest.mark.row(10)
+def test_metrics_on_a_disk_that_refuses_at_any_operation(
+    fork_server: ForkServer,
+    saved_run: tuple[list[str], Path],
+    files_of: Any,
+    tmp_path: Path,
+    tally: Callable[..., None],
+) -> None:
+    settings, folder = saved_run
+    shutil.copytree(folder, tmp_path / "kept")
+    refused = 0
+    for number in count():
+        error, reason = [(errno.ENOSPC, "No space left"), (errno.EIO, "Input/output")][number % 2]
+        fault = FailAt(folder / "metrics.jsonl", number, error, lasting=error == errno.ENOSPC)
+        child = fork_server.run(pretrain, *settings, "max_steps=9", faults=[fault])
+        if child.wait() == 0:
+            break
+        refused += 1
+        require_said(child, METRICS, reason)
+        require_resumed(fork_server, settings, folder, files_of)
+        shutil.rmtree(folder)
+        shutil.copytree(tmp_path / "kept", folder)
+    # Opening, three records, flushes of the save and of the end, closing.
+    assert refused >= 6
+    tally(f"metrics refused at each of {refused} operations: one line, resumed")
+
+
+@pytest.mark.row(10)
+def test_metrics_that_may_not_grow(
+    fork_server: ForkServer, saved_run: tuple[list[str], Path], files_of: Any
+) -> None:
+    settings, folder = saved_run
+    limit = FileSizeLimit((folder / "metrics.jsonl").stat().st_size + 100)
+    require_refused(fork_server, [*settings, "log_interval=1"], limit, "File too large", METRICS)
+    require_resumed(fork_server, settings, folder, files_of)
+
+
+@pytest.mark.row(10)
+def test_metrics_that_are_refused_leave_no_rank_behind(
+    fork_server: ForkServer,
+    start_child: object,
+    saved_run: tuple[list[str], Path],
+    files_of: Any,
+    tally: Callable[..., None],
+) -> None:
+    settings, folder = saved_run
+    fault = FailAt(folder / "metrics.jsonl", 1, errno.ENOSPC, lasting=True)
+    ranks = fork_server.start_ranks(2, pretrain, *settings, faults={0: [fault]})
+    require_said(ranks[0], METRICS, "No space left")
+    assert ranks[1].wait(30.0) == EXIT_RANK, ranks[1].err
+    assert "rank 0 " in ranks[1].error_line  # Why, is often gone with the store that it kept.
+    assert "Traceback" not in ranks[1].err
+    require_resumed(fork_server, settings, folder, files_of)
+    tally("metrics refused on the first of two ranks: the other names it and ends")

@@ -2,6 +2,7 @@
 metrics in its own file.
 """
 
+import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -11,11 +12,14 @@ from typing import Any
 import pytest
 from harness import mutants
 from harness.processes import Fault, ForkServer, pretrain
+from harness.ranks import SignalIn
 from harness.trackers import FailingWandb, deaf_server, no_server, silent_server
+
+from training.errors import EXIT_PREEMPTED
 
 SERVERS = {"refused": no_server, "silent": silent_server, "deaf": deaf_server}
 MODES = ("auto", "online")
-START_DELAYED_AT_MOST = 3 * 10.0
+START_DELAYED_AT_MOST, END_DELAYED_AT_MOST = 3 * 10.0, 3 * 30.0
 
 
 @pytest.fixture
@@ -63,6 +67,32 @@ def test_a_failing_package_changes_nothing(
 ) -> None:
     require_indifference(fork_server, settings, files_of, whole, tmp_path, call)
     tally(f"raises in {call}: same bits, all {len(whole.records)} records")
+
+
+@pytest.mark.row(12)
+def test_a_finish_that_hangs_keeps_no_run_that_was_asked_to_stop(
+    fork_server: ForkServer,
+    settings: Callable[..., list[str]],
+    files_of: Any,
+    whole: Any,
+    tmp_path: Path,
+    tally: Callable[..., None],
+) -> None:
+    overrides = settings("run", "logger.name=wandb")
+    asked = SignalIn(signal.SIGTERM, "training.trainer", "sum_in_order")
+    began = time.monotonic()
+    child = fork_server.start(
+        pretrain, *overrides, faults=[FailingWandb("finish", hangs=True), asked]
+    )
+    assert child.wait(END_DELAYED_AT_MOST) == EXIT_PREEMPTED, child.err
+    seconds = time.monotonic() - began
+    warnings = [line for line in child.err.splitlines() if line.startswith("warning: ")]
+    assert len(warnings) == 1, warnings
+    assert "W&B has not finished within 30 s" in warnings[0], warnings
+    assert "Traceback" not in child.err
+    fork_server.finish(pretrain, *settings("run"))
+    require_same(files_of(tmp_path / "run"), whole)
+    tally(f"hangs in finish: asked to stop, start and end within {seconds:.0f} s, resumed exactly")
 
 
 @pytest.mark.row(12)

@@ -119,6 +119,10 @@ PICKLES: dict[str, Callable[[Place], bytes]] = {
     "a tensor larger than its storage": lambda p: hostile.archive_of(
         hostile.tensor_of("model.inner.H_init", (10**12,), (0,), 4), storages={"0": b"\0" * 16}
     ),
+    "four gigabytes of tensors that share a megabyte": lambda p: hostile.archive_of(
+        hostile.tensor_of("model.inner.H_init", (2**18,), (1,), 2**18, times=4096),
+        storages={"0": bytes(2**20)},
+    ),
 }
 for _name, _make in PICKLES.items():
     payload(f"published: {_name}", 4)(lambda p, make=_make: evaluated(p, make(p)))

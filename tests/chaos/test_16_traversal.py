@@ -246,16 +246,22 @@ def test_a_run_among_links_writes_through_none(
     outside, run = root.surroundings / "outside", root.path / "run"
     run.mkdir()
     files = ("config.yaml", ".config.yaml.tmp", "metrics.jsonl", ".metrics.jsonl.tmp", ".lock")
+    absent = (
+        ".lock.new",
+        ".lock.gate",
+    )  # In these places a link leads to a file that is not there.
     folders = (".step_3.tmp", ".step_2.old", "wandb")
-    for name in (*files, *folders):
-        (run / name).symlink_to(outside / "kept" if name in files else outside)
+    targets = dict.fromkeys(files, outside / "kept") | dict.fromkeys(absent, outside / "new")
+    targets |= dict.fromkeys(folders, outside)
+    for name, target in targets.items():
+        (run / name).symlink_to(target)
     settings = [*full_settings, f"checkpoint_path={run}", "logger.name=wandb", "max_steps=6"]
     child = fork_server.finish(pretrain, *settings, faults=[writing_wandb])
     assert child.err.count("is a link, expected a folder") == 1
     assert root.changes() == []
     assert list_steps(run) == [3, 6]
     assert (run / "metrics.jsonl").read_text().count("\n") >= 6
-    tally(f"a run among {len(files) + len(folders)} links, 0 written through")
+    tally(f"a run among {len(targets)} links, 0 written through")
 
 
 @pytest.mark.row(16)

@@ -75,14 +75,22 @@ class _Storage:
     claim: tuple[Any, ...]
 
 
-def tensor_of(key: str, shape: tuple[int, ...], stride: tuple[int, ...], numel: int) -> bytes:
-    """Return the pickle of a state dict {key: tensor} whose storage claims `numel` floats."""
+def tensor_of(
+    key: str, shape: tuple[int, ...], stride: tuple[int, ...], numel: int, *, times: int = 1
+) -> bytes:
+    """Return the pickle of a state dict {key: tensor} whose storage claims `numel` floats; `times`:
+    that of so many tensors, which share it.
+    """
     import torch
 
     storage = _Storage(("storage", torch.FloatStorage, "0", "cpu", numel))
-    rebuilt = Calls(torch._utils._rebuild_tensor_v2, (storage, 0, shape, stride, False, {}))
+    claim = (storage, 0, shape, stride, False, {})
+    state = {
+        f"{key}{number or ''}": Calls(torch._utils._rebuild_tensor_v2, claim)
+        for number in range(times)
+    }
     file = io.BytesIO()
-    _StatePickler(file, 2).dump({key: rebuilt})
+    _StatePickler(file, 2).dump(state)
     return file.getvalue()
 
 

@@ -66,11 +66,12 @@ project with one of its protections taken out, and must fail its row.
   objects; classes come from our registry. Sizes are compared with the file before memory is asked
   for, and nothing is written through a link.
 
-Where a time is promised (10 s to save and leave, to do without W&B, to take over), the tests allow
-three times as much: the machines that run them are shared. Zero failures among N random cases bound
-the rate only below 3 / N (95 %). Rows 2, 10 and 19 are exhaustive: every file operation. Row 3
-takes, after every operation, the changes that were not yet flushed: all of them, none, every first
-part, all but one, one alone; in the long form any choice of them.
+Where a time is promised (10 s to save and leave, to start without W&B, to take over; 30 s for W&B
+to finish), the tests allow three times as much: the machines that run them are shared. Zero
+failures among N random cases bound the rate only below 3 / N (95 %). Rows 2, 10 and 19 are
+exhaustive: every file operation. Row 3 takes, after every operation, the changes that were not yet
+flushed: all of them, none, every first part, all but one, one alone; in the long form any choice of
+them.
 """
 
 

@@ -2,6 +2,7 @@
 
 import socket
 import sys
+import threading
 import types
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,10 +14,12 @@ from typing import Any, ClassVar
 @dataclass(frozen=True)
 class FailingWandb:
     """Put a module in the place of wandb that raises in `call` (of the run: from its third record
-    on), with what the real one raises: its own errors are no OSError.
+    on), with what the real one raises: its own errors are no OSError; `hangs`: that never returns
+    from it.
     """
 
     call: str
+    hangs: bool = False
 
     calls: ClassVar[tuple[str, ...]] = ("import", "init", "log", "finish")
 
@@ -30,6 +33,8 @@ class FailingWandb:
             pass
 
         def raise_in(call: str) -> None:
+            if call == self.call and self.hangs:
+                threading.Event().wait()
             if call == self.call:
                 raise Error(f"told to fail in {call}")
 

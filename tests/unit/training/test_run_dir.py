@@ -118,6 +118,11 @@ def test_the_saved_settings_give_the_same_run(tmp_path: Path) -> None:
     assert TrainConfig.model_validate(content) == config
 
 
+def test_a_configuration_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"config\.yaml: could not be written: No such file"):
+        save_config(tmp_path / "gone", configure())
+
+
 # Where a run goes on
 
 

@@ -191,6 +191,30 @@ def test_what_killed_runs_left_is_in_nobodys_way(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("either_system")
+@pytest.mark.parametrize("target", ["new", "kept"])
+@pytest.mark.parametrize("suffix", ["", ".new", ".gate"])
+def test_links_that_somebody_left_are_not_followed(
+    tmp_path: Path, suffix: str, target: str
+) -> None:
+    run, outside = tmp_path / "run", tmp_path / "outside"
+    run.mkdir()
+    outside.mkdir()
+    # Of a process that lives.
+    write_record(outside)
+    (outside / LOCK_FILE).rename(outside / "kept")
+    before = (outside / "kept").read_bytes()
+    (run / f"{LOCK_FILE}{suffix}").symlink_to(outside / target)
+    with (outside / "kept").open() as file:
+        module._flock(file.fileno())
+        with run_lock(run):
+            assert [path.name for path in run.iterdir()] == [LOCK_FILE]
+            assert not (run / LOCK_FILE).is_symlink()
+    assert [path.name for path in outside.iterdir()] == ["kept"]
+    assert (outside / "kept").read_bytes() == before
+    assert list(run.iterdir()) == []
+
+
 # Without flock
 
 

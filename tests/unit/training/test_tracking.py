@@ -17,6 +17,7 @@ from training import tracking
 from training.checkpoint import Checkpoint
 from training.composition import load_config
 from training.config import LoggerConfig, TrainConfig
+from training.errors import CheckpointError, Preempted
 from training.tracking import JsonlLog, Tracker, WandbLog, open_tracker
 
 
@@ -101,12 +102,46 @@ def test_a_file_that_was_deleted_is_started_anew(tmp_path: Path) -> None:
     assert reopened(tmp_path / "m.jsonl", at(5)) == []
 
 
+@pytest.fixture
+def on_full_disk(tmp_path: Path) -> Tracker:
+    """A tracker whose file refuses whatever it is given, with half a line on its way there."""
+    log = JsonlLog(tmp_path / "m.jsonl", None)
+    log._file.close()
+    log._file = Path("/dev/full").open("a")  # noqa: SIM115
+    log._file.write("{")
+    return Tracker(log, None)
+
+
+REFUSED = r"m\.jsonl: could not be written: No space left on device; the checkpoints are untouched"
+
+
+def test_a_disk_that_refuses_is_one_error_that_names_the_file(on_full_disk: Tracker) -> None:
+    with pytest.raises(CheckpointError, match=REFUSED):
+        on_full_disk.log([trained(1)])
+    with pytest.raises(CheckpointError, match=REFUSED):
+        on_full_disk.sync()
+    with pytest.raises(CheckpointError, match=REFUSED), on_full_disk:
+        pass
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "m.jsonl").mkdir()
+    with pytest.raises(CheckpointError, match=r"m\.jsonl: could not be written: Is a directory"):
+        JsonlLog(tmp_path / "m.jsonl", None)
+
+
+def test_closing_hides_no_other_error(on_full_disk: Tracker) -> None:
+    with pytest.raises(Preempted), on_full_disk:
+        raise Preempted
+
+
 # W&B
 
 
 class FakeRun:
     def __init__(self, calls: list[tuple[str, Any]], faults: set[str]) -> None:
         self.calls, self.faults = calls, faults
+        self.released, self.finishes_in = threading.Event(), threading.main_thread()
 
     def log(self, values: dict[str, Any], step: int) -> None:
         self.calls.append(("log", (step, values)))
@@ -115,6 +150,9 @@ class FakeRun:
 
     def finish(self) -> None:
         self.calls.append(("finish", None))
+        self.finishes_in = threading.current_thread()
+        if "hang" in self.faults:
+            self.released.wait()
         if "finish" in self.faults:
             raise RuntimeError("stuck")
 
@@ -238,6 +276,22 @@ def test_whatever_wandb_raises_is_said_once_and_the_run_goes_on(
     assert len(warnings) == 1
     assert warnings[0].startswith("W&B failed (")
     assert [record["step"] for record in lines(tmp_path / "m.jsonl")] == [1, 2, 3]
+
+
+def test_a_finish_that_hangs_is_left_alone(
+    wandb: FakeWandb, opened: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "_FINISH_SECONDS", 0.1)
+    wandb.faults = {"hang", "finish"}
+    tracker, log, warnings = opened()
+    run = log._run
+    run_three_steps(tracker)
+    run.released.set()
+    run.finishes_in.join()
+    assert wandb.names[-1] == "finish"
+    assert warnings == [
+        "W&B has not finished within 0.1 s and is left alone; `wandb sync` sends what is missing"
+    ]
 
 
 def test_nothing_is_written_through_a_link_in_the_folder(

@@ -141,6 +141,13 @@ def test_what_is_no_state_dict_is_refused(tmp_path: Path, content: Any) -> None:
         load_weights(tmp_path / "step_1")
 
 
+def test_tensors_that_share_their_storage_are_refused(tmp_path: Path) -> None:
+    table = torch.zeros(10_000)
+    torch.save({"a": table, "b": table[:5000]}, tmp_path / "step_1")
+    with pytest.raises(CheckpointError, match=r"step_1: its tensors are of 60000 .* share storage"):
+        load_weights(tmp_path / "step_1")
+
+
 @pytest.mark.parametrize("content", [b"", b"\0" * 100, b"PK\x03\x04 cut", b"{}"])
 def test_what_is_no_torch_file_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "step_1").write_bytes(content)
