@@ -38,7 +38,7 @@ test-slow: $(READY) ## Run the slow tests
 chaos-quick: $(READY) ## Kill, starve and deceive runs on purpose; writes docs/reliability.md: at most 10 minutes on 2 cores
 	CHAOS_FORM=quick $(PYTEST) --dist worksteal -m chaos tests/chaos
 
-chaos: $(READY) ## The long form of it: 3,000 kills, an hour or more
+chaos: $(READY) ## The long form of it: 3,000 kills, about 45 minutes
 	CHAOS_FORM=long $(PYTEST) --dist worksteal -m chaos tests/chaos
 
 check: $(READY) ## Check format, lint, types and shell scripts
