@@ -22,8 +22,8 @@ def main(arguments: list[str]) -> int:
     After SIGTERM it is EXIT_PREEMPTED also where no rank could say so: none was there yet, or those
     that were had left because another was gone.
     """
-    # Until torchrun has handlers of its own.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(EXIT_PREEMPTED))
+    # Until torchrun has handlers of its own. An exception could get lost in what is being imported.
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(EXIT_PREEMPTED))
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
