@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dataset.errors import DatasetError
+from dataset.files import sha256, write_atomically
 from evaluation.config import EvalConfig
 from evaluation.evaluators import Evaluator, Findings, build_evaluators, finish
 from evaluation.metrics import SetResult
 from evaluation.report import as_json, findings_as_json, findings_table, pooled, table
 from models.config import EvaluatorName
 from puzzle_dataset import PuzzleDataset
-from training.checkpoint import MANIFEST, sha256, write_atomically
+from training.checkpoint import MANIFEST
 from training.composition import load_config, run_entry_point
 from training.data import facts_of, require_folder, require_same_data, untold_heads
 from training.errors import CheckpointError, ConfigError

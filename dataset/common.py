@@ -43,7 +43,7 @@ from dataset.checks import (
 from dataset.errors import DatasetError
 from dataset.files import (
     clear_leftovers,
-    fsync_directory,
+    fsync,
     fsync_tree,
     locked_sibling,
     swap_into_place,
@@ -276,7 +276,7 @@ def write_split(
         for part, path in _field_paths(split_dir, name, metadata).items():
             write_array(path, arrays.fields[part], np.uint8)
     write_bytes(split_dir / METADATA_NAME, metadata.to_json().encode())
-    fsync_directory(split_dir)
+    fsync(split_dir)
 
 
 def write_puzzles(

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import hashlib
 import io
 import os
 import re
@@ -77,16 +78,28 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        fsync_directory(path.parent)
+        fsync(path.parent)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
 
 
-def fsync_directory(path: Path) -> None:
-    """Put on the disk which names a folder holds."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def write_atomically(path: Path, content: str) -> None:
+    """Replace a text file in one indivisible move. Raises: OSError: it cannot be written."""
+    with replacing(path) as file:
+        file.write(content.encode())
+
+
+def sha256(path: Path) -> str:
+    """sha256 (hex) of a file's content. Raises: OSError: there is none, or it cannot be read."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fsync(path: Path) -> None:
+    """Put a file on the disk, or which names a folder holds."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -96,10 +109,8 @@ def fsync_directory(path: Path) -> None:
 def fsync_tree(root: Path) -> None:
     """Put a folder on the disk, and all that lies in it."""
     for folder, _, names in os.walk(root, topdown=False):
-        for name in names:
-            with open(os.path.join(folder, name), "rb") as file:
-                os.fsync(file.fileno())
-        fsync_directory(Path(folder))
+        for path in (*(Path(folder, name) for name in names), Path(folder)):
+            fsync(path)
 
 
 # Replacing a folder
@@ -120,7 +131,7 @@ def put_back(output: Path) -> None:
     replaced = [path for path in _leftovers(output, "replaced") if not path.is_symlink()]
     if replaced and not os.path.lexists(output):
         os.rename(replaced[-1], output)
-        fsync_directory(output.parent)
+        fsync(output.parent)
 
 
 @contextlib.contextmanager
@@ -157,11 +168,11 @@ def swap_into_place(built: Path, output: Path) -> None:
             undo.callback(os.rename, replaced, output)
             os.rename(built, output)
             undo.callback(os.rename, output, built)
-            fsync_directory(output.parent)
+            fsync(output.parent)
             # Under a name that is never put back: a kill may leave half of it.
             os.rename(replaced, built)
             undo.callback(os.rename, built, replaced)
-        fsync_directory(output.parent)
+        fsync(output.parent)
         undo.pop_all()
 
 

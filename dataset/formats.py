@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from dataset.errors import DatasetError, quoted
-from dataset.files import open_regular, read_bounded, write_bytes
+from dataset.files import open_regular, read_bounded, sha256, write_bytes
 
 _INTEGER_DTYPE = re.compile(r"[<>|=]?[iu][1248]")
 _MAX_HEADER_BYTES = 10_000
@@ -153,7 +153,6 @@ def json_sha256(values: Mapping[str, Any]) -> str | None:
 def file_sha256(path: Path) -> str:
     """sha256 (hex) of a file's content. Raises: DatasetError: the file cannot be read."""
     try:
-        with open_regular(path) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256(path)
     except OSError as error:
         raise DatasetError(f"{path}: {error.strerror or error}") from None

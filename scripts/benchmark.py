@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from dataset.common import write_puzzles
 from dataset.errors import DatasetError
+from dataset.files import write_atomically
 from dataset.schema import LabelField
 from models.attention import require_backend
 from models.config import ArchConfig, DataFacts, HeadsConfig
@@ -39,7 +40,6 @@ from models.heads.token import Linear, MixtureOfExperts, Tied
 from models.layers import CastedLinear
 from models.registry import build_model
 from puzzle_dataset import Batch, PuzzleDataset, TrainBatches
-from training.checkpoint import write_atomically
 from training.composition import load_config
 from training.config import OptimizerConfig, TrainConfig
 from training.data import facts_of

@@ -21,7 +21,7 @@ from typing import BinaryIO
 import numpy as np
 
 from dataset.errors import DatasetError, shown
-from dataset.files import open_regular
+from dataset.files import open_regular, write_atomically
 from dataset.formats import read_json
 from evaluation.arc import (
     PuzzleNames,
@@ -31,7 +31,6 @@ from evaluation.arc import (
     score,
     submission,
 )
-from training.checkpoint import write_atomically
 from training.errors import EXIT_DATA
 
 FIELDS = ("puzzle_identifiers", "inputs", "preds", "q_halt_logits")

@@ -9,18 +9,16 @@ whether a checkpoint exists and fits is known before torch is loaded.
 """
 
 import contextlib
-import hashlib
 import json
-import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dataset.errors import shown
-from dataset.files import put_back, read_bounded, replacing, swap_into_place
+from dataset.files import fsync, put_back, read_bounded, sha256, swap_into_place
 from training.errors import CheckpointError
 
 MANIFEST = "MANIFEST.json"
@@ -121,8 +119,12 @@ def remove_checkpoint(path: Path) -> None:
     Raises:
         CheckpointError: the disk refused; the other checkpoints are untouched.
     """
+    doomed = path.with_name(f".{path.name}.old")
     try:
-        _remove(_rename_away(path))
+        _remove(doomed)
+        path.rename(doomed)
+        fsync(path.parent)
+        _remove(doomed)
     except OSError as error:
         raise CheckpointError(f"{path}: could not be removed: {error}") from error
 
@@ -134,8 +136,8 @@ def put_back_replaced(run_dir: Path) -> None:
     Raises:
         CheckpointError: the disk refused.
     """
-    for path in run_dir.glob(_REPLACED):
-        final = run_dir / path.name[1:].partition(".")[0]
+    for step in _moved_away(run_dir):
+        final = checkpoint_path(run_dir, step)
         try:
             put_back(final)
         except OSError as error:
@@ -168,22 +170,18 @@ def load_checkpoint(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: names the file that is missing, cut, changed, unreadable or unlisted.
     """
-    try:
-        return _load(path)
-    except OSError as error:
-        raise CheckpointError(f"{error.filename or path}: {error.strerror or error}") from None
-
-
-def _load(path: Path) -> Checkpoint:
-    if not path.is_dir():
-        raise CheckpointError(f"{path}: no such checkpoint")
+    with _reading(path):
+        if not path.is_dir():
+            raise CheckpointError(f"{path}: no such checkpoint")
+        present = sorted(path.iterdir())
     manifest = read_json(path / MANIFEST)
     entries = manifest.get("files")
     if not isinstance(entries, dict) or STATE not in entries:
         raise CheckpointError(f"{path / MANIFEST}: does not list the checkpoint's files")
     for name, entry in entries.items():
-        _verify(path, name, entry)
-    for file in sorted(path.iterdir()):
+        with _reading(path / name):
+            _verify(path, name, entry)
+    for file in present:
         # Hidden files (.DS_Store, .nfs...) come from elsewhere and are never read.
         if file.name not in (*entries, MANIFEST) and not file.name.startswith("."):
             raise CheckpointError(f"{file}: is not in {MANIFEST}")
@@ -212,10 +210,8 @@ def newest_good(run_dir: Path, warn: Callable[[str], None]) -> Checkpoint | None
         CheckpointError: there are checkpoints but none is good.
     """
     failures = []
-    folders = {step: checkpoint_path(run_dir, step) for step in list_steps(run_dir)}
-    for path in run_dir.glob(_REPLACED):
-        if (match := _STEP_FOLDER.match(path.name, 1)) and not path.is_symlink():
-            folders.setdefault(int(match[1]), path)
+    own = {step: checkpoint_path(run_dir, step) for step in list_steps(run_dir)}
+    folders = _moved_away(run_dir) | own
     for _, path in sorted(folders.items(), reverse=True):
         try:
             return load_checkpoint(path)
@@ -259,9 +255,8 @@ def read_json(path: Path) -> dict[str, Any]:
         CheckpointError: missing, too large, not JSON, or not an object.
     """
     try:
-        content = json.loads(read_bounded(path, _MAX_JSON_BYTES))
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}") from None
+        with _reading(path):
+            content = json.loads(read_bounded(path, _MAX_JSON_BYTES))
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not JSON: {error}") from None
     if not isinstance(content, dict):
@@ -269,33 +264,19 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def sha256(path: Path) -> str:
-    """Return the sha256 of a file in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def fsync(path: Path) -> None:
-    """Flush a file or folder to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn an error of the disk into one of this file or folder."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from None
 
 
-def write_atomically(path: Path, content: str) -> None:
-    """Replace a text file in one indivisible move."""
-    with replacing(path) as file:
-        file.write(content.encode())
-
-
-def _rename_away(path: Path) -> Path:
-    doomed = path.with_name(f".{path.name}.old")
-    _remove(doomed)
-    path.rename(doomed)
-    fsync(path.parent)
-    return doomed
+def _moved_away(run_dir: Path) -> dict[int, Path]:
+    """Return, by step, the checkpoints that a killed save had moved away."""
+    found = {path: _STEP_FOLDER.match(path.name, 1) for path in run_dir.glob(_REPLACED)}
+    return {int(match[1]): path for path, match in found.items() if match and not path.is_symlink()}
 
 
 def _verify(folder: Path, name: str, entry: object) -> None:
@@ -304,15 +285,10 @@ def _verify(folder: Path, name: str, entry: object) -> None:
         raise CheckpointError(f"{folder / MANIFEST}: has a bad entry {name[:100]!r}")
     if not path.is_file():
         raise CheckpointError(f"{path}: missing")
-    try:
-        size, digest = path.stat().st_size, None
-        if size == entry.get("size"):
-            digest = sha256(path)
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}") from None
-    if digest is None:
-        raise CheckpointError(f"{path}: {size} bytes instead of {shown(entry.get('size'))}")
-    if digest != entry.get("sha256"):
+    if path.stat().st_size != entry.get("size"):
+        expected = shown(entry.get("size"))
+        raise CheckpointError(f"{path}: {path.stat().st_size} bytes instead of {expected}")
+    if sha256(path) != entry.get("sha256"):
         raise CheckpointError(f"{path}: content changed since it was saved (sha256 differs)")
 
 

@@ -188,8 +188,9 @@ def _explain(overrides: list[Any], error: Exception) -> str:
 
 def _where_it_is(key: str, overrides: list[Any]) -> str:
     """Say which choices of the group that is placed there have a setting."""
-    group = next((g for g in ("heads", "loss") if key.startswith(f"arch.{g}.")), key.split(".")[0])
-    path = key.split(".")[2 if group in ("heads", "loss") else 1 :]
+    group, *path = key.split(".")
+    if group == "arch" and path[0] in ("heads", "loss"):
+        group, *path = path
     section = key.rpartition(".")[0]
     if any(override.key_or_group == f"{section}.name" for override in overrides):
         return f"write +{key}, for it is not in the file whose {section}.name is changed"

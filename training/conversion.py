@@ -13,7 +13,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from dataset.files import replacing
+from dataset.files import replacing, write_atomically
 from models.config import DataFacts
 from models.registry import build_model
 from training.checkpoint import (
@@ -22,7 +22,6 @@ from training.checkpoint import (
     WEIGHTS_ONLY,
     checkpoint_path,
     save_checkpoint,
-    write_atomically,
 )
 from training.errors import CheckpointError, ConfigError
 from training.published import (

@@ -67,12 +67,6 @@ def assign_groups(
             raise ConfigError(
                 f"optimizer.groups: {name} is matched by several groups: {', '.join(groups)}"
             )
-    for group, config in configs.items():
-        if [group] not in owners.values() and not config.optional:
-            raise ConfigError(
-                f"optimizer.groups.{group}: params={config.params} match no parameter; there are "
-                f"{', '.join(parameters)}"
-            )
     groups = []
     for group, config in configs.items():
         params = {name: p for name, p in parameters.items() if owners[name] == [group]}
@@ -91,6 +85,11 @@ def assign_groups(
                     max_grad_norm=config.max_grad_norm,
                     without_decay=frozenset(vectors | learned),
                 )
+            )
+        elif not config.optional:
+            raise ConfigError(
+                f"optimizer.groups.{group}: params={config.params} match no parameter; there are "
+                f"{', '.join(parameters)}"
             )
     return groups
 

@@ -13,6 +13,7 @@ from coolname import generate_slug
 from pydantic import ValidationError
 
 from dataset.errors import shown
+from dataset.files import write_atomically
 from models.config import DataFacts
 from training.checkpoint import (
     WEIGHTS_ONLY,
@@ -22,7 +23,6 @@ from training.checkpoint import (
     load_checkpoint,
     newest_good,
     put_back_replaced,
-    write_atomically,
 )
 from training.config import TrainConfig, changed_keys
 from training.errors import CheckpointError, ConfigError

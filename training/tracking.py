@@ -20,8 +20,8 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from dataset.files import require_no_link
-from training.checkpoint import Checkpoint, fsync, write_atomically
+from dataset.files import fsync, require_no_link, write_atomically
+from training.checkpoint import Checkpoint
 from training.config import LoggerConfig, TrainConfig
 from training.errors import CheckpointError
 

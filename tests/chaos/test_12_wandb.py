@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from harness import mutants
-from harness.processes import Fault, ForkServer, pretrain
+from harness.processes import Child, Fault, ForkServer, pretrain
 from harness.ranks import SignalIn
 from harness.trackers import FailingWandb, deaf_server, no_server, silent_server
 
@@ -35,6 +35,13 @@ def require_same(run: Any, whole: Any) -> None:
     assert run.records == whole.records
 
 
+def require_one_warning(child: Child, wanted: str) -> None:
+    """Require that a run warned once, and of this."""
+    warnings = [line for line in child.err.splitlines() if line.startswith("warning: ")]
+    assert len(warnings) == 1, warnings
+    assert wanted in warnings[0], warnings
+
+
 def require_indifference(
     server: ForkServer,
     settings: Callable[..., list[str]],
@@ -47,10 +54,8 @@ def require_indifference(
     """Let W&B fail in `call`, and demand that the run says so in one line and ends well."""
     faults = (*faults, FailingWandb(call))
     child = server.finish(pretrain, *settings("run", "logger.name=wandb"), faults=faults)
-    warnings = [line for line in child.err.splitlines() if line.startswith("warning: ")]
     wanted = "wandb is not installed" if call == "import" else "W&B failed (Error: told to fail"
-    assert len(warnings) == 1, warnings
-    assert wanted in warnings[0], warnings
+    require_one_warning(child, wanted)
     require_same(files_of(tmp_path / "run"), whole)
 
 
@@ -86,9 +91,7 @@ def test_a_finish_that_hangs_keeps_no_run_that_was_asked_to_stop(
     )
     assert child.wait(END_DELAYED_AT_MOST) == EXIT_PREEMPTED, child.err
     seconds = time.monotonic() - began
-    warnings = [line for line in child.err.splitlines() if line.startswith("warning: ")]
-    assert len(warnings) == 1, warnings
-    assert "W&B has not finished within 30 s" in warnings[0], warnings
+    require_one_warning(child, "W&B has not finished within 30 s")
     assert "Traceback" not in child.err
     fork_server.finish(pretrain, *settings("run"))
     require_same(files_of(tmp_path / "run"), whole)

@@ -57,11 +57,12 @@ def test_a_slurm_job_that_is_preempted_goes_back_into_the_queue_and_resumes(
     settings = [*tiny_settings, "log_interval=1", "epochs=4000"]
     process = job(*settings)
     metrics = tmp_path / "run" / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while not metrics.exists() or metrics.read_bytes().count(b"\n") < 5:
+
+    def trains() -> bool:
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+        return metrics.exists() and metrics.read_bytes().count(b"\n") >= 5
+
+    wait_until(trains)
     os.kill(int((tmp_path / "tasks").read_text()), signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert process.returncode == EXIT_PREEMPTED, (out, err)

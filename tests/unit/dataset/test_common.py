@@ -680,14 +680,14 @@ def test_a_swap_that_is_not_on_the_disk_is_undone(
 ) -> None:
     output = tmp_path / "set"
     build(output)
-    sync = files.fsync_directory
+    sync = files.fsync
 
     def refuse(path: Path) -> None:
         if path == tmp_path:
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
         sync(path)
 
-    monkeypatch.setattr(files, "fsync_directory", refuse)
+    monkeypatch.setattr(files, "fsync", refuse)
     if not exchange:
         monkeypatch.setattr(files, "exchange", lambda first, second: False)
 

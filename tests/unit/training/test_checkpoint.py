@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dataset import files
+from dataset.files import write_atomically
 from training import checkpoint as checkpoint_module
 from training.checkpoint import (
     MANIFEST,
@@ -25,7 +26,6 @@ from training.checkpoint import (
     remove_checkpoint,
     remove_leftovers,
     save_checkpoint,
-    write_atomically,
 )
 from training.errors import CheckpointError
 
