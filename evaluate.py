@@ -16,24 +16,23 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataset.errors import DatasetError
-from dataset.files import sha256, write_atomically
 from evaluation.config import EvalConfig
 from evaluation.evaluators import Evaluator, Findings, build_evaluators, finish
 from evaluation.metrics import SetResult
 from evaluation.report import as_json, findings_as_json, findings_table, pooled, table
 from models.config import EvaluatorName
 from puzzle_dataset import PuzzleDataset
-from training.checkpoint import MANIFEST
-from training.composition import load_config, run_entry_point
+from runtime.errors import CheckpointError, ConfigError, DatasetError
+from runtime.files import sha256, write_atomically
+from runtime.launch import env_world_size
+from training.checkpoint.store import MANIFEST
+from training.checkpoint.trained_model import TrainedModel, find_trained_model
+from training.config.composition import load_config, run_entry_point
 from training.data import facts_of, require_folder, require_same_data, untold_heads
-from training.errors import CheckpointError, ConfigError
-from training.launch import env_world_size
 from training.tracking import warn
-from training.trained_model import TrainedModel, find_trained_model
 
 if TYPE_CHECKING:
-    from training.distributed import Ranks
+    from runtime.ranks import Ranks
 
 
 def main(overrides: list[str]) -> None:
@@ -72,14 +71,15 @@ def run(
     from evaluation.outputs import OutputError, OutputFiles, PublishedOutputFiles, write_json_files
     from evaluation.runner import evaluate
     from puzzle_dataset import EvalBatches
-    from training.device import prepare_host, resolve_device, resolve_dtype
-    from training.distributed import Ranks
-    from training.state import environment
+    from runtime.device import prepare_host, resolve_device, resolve_dtype
+    from runtime.ranks import Ranks
+    from training.checkpoint.run_state import environment
 
     device_type = resolve_device(config.device)
     fingerprint = dataset.fingerprint()
-    overrides = config.arch_overrides.model_dump(exclude_none=True)
-    arch = resolve_dtype(trained.run.arch.model_copy(update=overrides), device_type)
+    arch = trained.run.arch.model_copy(update=config.arch_overrides.model_dump(exclude_none=True))
+    forward_dtype = resolve_dtype(arch.forward_dtype, device_type)
+    arch = arch.model_copy(update={"forward_dtype": forward_dtype})
     prepare_host(config.num_threads)
     with Ranks(device_type, timeout=config.rank_timeout) as ranks:
         require_same_data(fingerprint, ranks)

@@ -17,25 +17,25 @@ from tqdm import tqdm
 from evaluation.evaluators import Evaluator, build_evaluators
 from models.config import EvaluatorName
 from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
-from training.checkpoint import Checkpoint
-from training.composition import load_config, run_entry_point
-from training.config import CANONICAL_SHARDS, TrainConfig
-from training.data import facts_of, open_data, require_batches, require_same_data
-from training.errors import ConfigError
-from training.launch import env_max_restarts, env_rank, env_world_size, stop_at_once
-from training.run_dir import (
+from runtime.errors import ConfigError
+from runtime.launch import env_max_restarts, env_rank, env_world_size, stop_at_once
+from training.checkpoint.lock import run_lock
+from training.checkpoint.run_folder import (
     find_checkpoint,
     prepare_run_dir,
     save_config,
     set_aside_newer,
     with_names,
 )
-from training.run_lock import run_lock
+from training.checkpoint.store import Checkpoint
+from training.checkpoint.trained_model import find_start_weights
+from training.config.composition import load_config, run_entry_point
+from training.config.schema import CANONICAL_SHARDS, TrainConfig
+from training.data import facts_of, open_data, require_batches, require_same_data
 from training.tracking import open_tracker, warn
-from training.trained_model import find_start_weights
 
 if TYPE_CHECKING:
-    from training.distributed import Ranks
+    from runtime.ranks import Ranks
 
 
 @stop_at_once()
@@ -88,14 +88,15 @@ def train(
     from evaluation.outputs import OutputError
     from models.attention import require_backend
     from models.registry import build_model
-    from training.device import prepare_host, require_room, resolve_device, resolve_dtype
-    from training.distributed import Ranks
-    from training.state import take_over
+    from runtime.device import prepare_host, require_room, resolve_device, resolve_dtype
+    from runtime.ranks import Ranks
+    from training.checkpoint.run_state import take_over
+    from training.checkpoint.start_weights import load_start_weights
     from training.trainer import Trainer
-    from training.weights import load_start_weights
 
     device_type = resolve_device(config.device)
-    arch = resolve_dtype(config.arch, device_type)
+    forward_dtype = resolve_dtype(config.arch.forward_dtype, device_type)
+    arch = config.arch.model_copy(update={"forward_dtype": forward_dtype})
     prepare_host(config.num_threads)
     with Ranks(device_type, timeout=config.rank_timeout) as ranks:
         try:

@@ -17,9 +17,7 @@ The rows of lazy ARC sets are made when they are read, and those of training bat
 inside the canvas: by how much is drawn for (seed, iteration, position, row of the global batch).
 Further labels of the cells (`fields` of dataset.json) come with the rows where they are asked for.
 
-Random numbers are raw 64-bit words of Philox4x64 (Salmon et al. 2011), read at a counter made of
-(set, iteration, epoch). Numpy promises the same words from `random_raw` in all its versions, but
-not the same results from `Generator.permutation` and its like.
+Random words are read at a counter made of (set, iteration, epoch): see `runtime.streams`.
 """
 
 from __future__ import annotations
@@ -32,12 +30,19 @@ from pathlib import Path
 
 import numpy as np
 
-from dataset.common import METADATA_NAME, fingerprint, load_metadata, load_split
-from dataset.errors import DatasetError
-from dataset.schema import IGNORE_LABEL_ID, LabelField, LazyArcSet, PuzzleDatasetMetadata, PuzzleSet
+from dataset.format.disk import METADATA_NAME, fingerprint, load_metadata, load_split
+from dataset.format.schema import (
+    IGNORE_LABEL_ID,
+    LabelField,
+    LazyArcSet,
+    PuzzleDatasetMetadata,
+    PuzzleSet,
+)
+from runtime.errors import DatasetError
+from runtime.streams import Stream, random_words
 
-_PHILOX_KEY_TAG = 0x9A22_1E5D_A7A5_E7B0  # Sets these draws apart from any other use of the seed.
-_GROUP_STREAM, _EXAMPLE_STREAM, _SHIFT_STREAM = 0, 1, 2
+# What a draw is for: the highest word of its counter in `Stream.BATCHES`.
+_GROUPS, _EXAMPLES, _SHIFTS = 0, 1, 2
 _DRAWS_PER_CHUNK = 2**15
 
 
@@ -163,7 +168,7 @@ class PuzzleDataset:
         arrays = self.sets[set_name]
         if isinstance(arrays, LazyArcSet):
             # Imported here because it loads the compiler: only who reads such a set waits for it.
-            from dataset.arc_lazy import colour_pixels, read_rows
+            from dataset.arc.lazy import colour_pixels, read_rows
 
             inputs, labels = read_rows(arrays, rows, shifts)
             # Pixels are the only field that such a set can declare.
@@ -382,7 +387,7 @@ class _GroupSampler:
         self, iteration: int, first_epoch: int, num_epochs: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Groups in the order drawn and the puzzle of each: int64 [num_epochs * num_groups]."""
-        words = self._words(_GROUP_STREAM, iteration, first_epoch, num_epochs, 2 * self.num_groups)
+        words = self._words(_GROUPS, iteration, first_epoch, num_epochs, 2 * self.num_groups)
         order_words, puzzle_words = words[:, : self.num_groups], words[:, self.num_groups :]
 
         # The group's number replaces the lowest bits of its word, so that one sort gives the order.
@@ -400,16 +405,15 @@ class _GroupSampler:
     def draw_slots(self, iteration: int, first_epoch: int, num_epochs: int) -> np.ndarray:
         """Words that order the examples of each puzzle drawn: uint64 [num_epochs, slots]."""
         num_slots = int(self.slot_starts[-1])
-        return self._words(_EXAMPLE_STREAM, iteration, first_epoch, num_epochs, num_slots)
+        return self._words(_EXAMPLES, iteration, first_epoch, num_epochs, num_slots)
 
     def _words(
-        self, stream: int, iteration: int, first_epoch: int, num_epochs: int, per_epoch: int
+        self, purpose: int, iteration: int, first_epoch: int, num_epochs: int, per_epoch: int
     ) -> np.ndarray:
         blocks = -(-per_epoch // 4)  # Philox4x64 gives four words for each value of its counter.
-        counter = [first_epoch * blocks, iteration, self._set_number, stream]
-        philox = _philox(self._seed, counter)
-        words = philox.random_raw(num_epochs * blocks * 4).reshape(num_epochs, blocks * 4)
-        return words[:, :per_epoch]
+        counter = (first_epoch * blocks, iteration, self._set_number, purpose)
+        words = random_words(self._seed, Stream.BATCHES, counter, num_epochs * blocks * 4)
+        return words.reshape(num_epochs, blocks * 4)[:, :per_epoch]
 
 
 class _ShiftSampler:
@@ -419,7 +423,7 @@ class _ShiftSampler:
         self, arrays: LazyArcSet, seed: int, set_number: int, global_batch_size: int
     ) -> None:
         # Imported here because it loads the compiler: only who reads such a set waits for it.
-        from dataset.arc_lazy import unshifted_rows
+        from dataset.arc.lazy import unshifted_rows
 
         self._unshifted = unshifted_rows(arrays, seed)
         self._seed, self._set_number = seed, set_number
@@ -427,8 +431,8 @@ class _ShiftSampler:
 
     def draw(self, iteration: int, position: int, rows: np.ndarray) -> np.ndarray:
         """Words for int64 [B] rows of a global batch: uint64 [B], 0 where a row must not move."""
-        counter = [position * self._blocks, iteration, self._set_number, _SHIFT_STREAM]
-        words = _philox(self._seed, counter).random_raw(self._blocks * 4)[: len(rows)]
+        counter = (position * self._blocks, iteration, self._set_number, _SHIFTS)
+        words = random_words(self._seed, Stream.BATCHES, counter, self._blocks * 4)[: len(rows)]
         nearest = np.minimum(np.searchsorted(self._unshifted, rows), len(self._unshifted) - 1)
         words[self._unshifted[nearest] == rows] = 0
         return words
@@ -537,11 +541,6 @@ class _IterationWalk:
 
 
 # Helpers
-
-
-def _philox(seed: int, counter: Sequence[int]) -> np.random.Philox:
-    key = np.array([seed, _PHILOX_KEY_TAG], np.uint64)
-    return np.random.Philox(key=key, counter=np.array(counter, np.uint64))
 
 
 def _local_batch_size(global_batch_size: int, rank: int, world_size: int) -> int:

@@ -1,4 +1,4 @@
-"""Symmetries of puzzles, and the keyed random streams that they are drawn from.
+"""Symmetries of puzzles.
 
 Augmentation j of puzzle i depends on (seed, i, j) alone: not on how the work is cut into chunks,
 nor on how many puzzles or augmentations are built with it.
@@ -12,30 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dataset.sudoku import BOX_SHAPES, EMPTY_TOKEN, grid_size
-
-SUBSAMPLE_STREAM, TEST_STREAM, AUGMENTATION_STREAM, NEW_TRAIN_STREAM, NEW_TEST_STREAM = range(5)
-"""What random streams are for: two of them never share a number."""
+from dataset.sudoku.rules import BOX_SHAPES, EMPTY_TOKEN, grid_size
+from runtime.streams import Stream, random_words
 
 _ROWS_PER_CHUNK = 2048  # keeps a chunk's index arrays (1.3 MB each) in the processor's cache
 
 
-def random_words(seed: int, stream: int, index: int, count: int) -> np.ndarray:
-    """Draw uint64 [count]: the first words of the Philox stream keyed by (seed, stream, index).
-
-    Raw words are what numpy keeps the same across its versions; what `Generator` makes of them is
-    not promised.
-
-    Args: seed, index: 0 to 2**64 - 1.
-    """
-    key = np.array([seed, stream], dtype=np.uint64)
-    counter = np.array([0, 0, index, 0], dtype=np.uint64)
-    return np.random.Philox(key=key, counter=counter).random_raw(count)
-
-
-def choose(seed: int, stream: int, population: int, count: int) -> np.ndarray:
+def choose(seed: int, stream: Stream, population: int, count: int) -> np.ndarray:
     """Choose `count` of range(population) without replacement; int64 [count], ascending."""
-    words = random_words(seed, stream, 0, population)
+    words = random_words(seed, stream, (0, 0, 0, 0), population)
     return np.sort(np.argsort(words, kind="stable")[:count])
 
 
@@ -155,7 +140,8 @@ def augment_sudoku(
         for start in range(0, num_puzzles, step):
             stop = min(start + step, num_puzzles)
             words = [
-                random_words(seed, AUGMENTATION_STREAM, i, num_aug) for i in range(start, stop)
+                random_words(seed, Stream.AUGMENTATION, (0, 0, i, 0), num_aug)
+                for i in range(start, stop)
             ]
             numbers = (np.concatenate(words) % np.uint64(symmetries.num_symmetries)).astype(
                 np.int64

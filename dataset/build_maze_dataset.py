@@ -4,11 +4,11 @@
     python dataset/build_maze_dataset.py --aug --output-dir data/maze-30x30-hard-1k-aug
     python dataset/build_maze_dataset.py --source generate --pixels --output-dir data/maze-new
 
-The first is the published command line. `dataset.common` describes what is written. Each training
-maze makes one group: the original and, with --aug, its seven other views. Every puzzle holds one
-example and has the identifier 0. The field `actions` holds the move along the answer's path in each
-cell, with --pixels the field `pixels` the answer's colours. The same command gives the same bytes,
-wherever they are written to.
+The first is the published command line. `dataset.format.disk` describes what is written. Each
+training maze makes one group: the original and, with --aug, its seven other views. Every puzzle
+holds one example and has the identifier 0. The field `actions` holds the move along the answer's
+path in each cell, with --pixels the field `pixels` the answer's colours. The same command gives the
+same bytes, wherever they are written to.
 """
 
 import argparse
@@ -21,19 +21,15 @@ from typing import Any
 import numpy as np
 
 from dataset.augmentation import (
-    NEW_TEST_STREAM,
-    NEW_TRAIN_STREAM,
     NUM_DIHEDRAL_VIEWS,
-    SUBSAMPLE_STREAM,
-    TEST_STREAM,
     augment_mazes,
     maze_keys,
 )
 from dataset.command_line import Parser, command_of, integer, progress, require_room, run
-from dataset.common import IDENTIFIERS_NAME, atomic_build, write_manifest, write_puzzles
-from dataset.errors import DatasetError
-from dataset.formats import file_sha256, write_json
-from dataset.maze import (
+from dataset.format.arrays import file_sha256, write_json
+from dataset.format.disk import IDENTIFIERS_NAME, atomic_build, write_manifest, write_puzzles
+from dataset.format.schema import LabelField
+from dataset.maze.rules import (
     CHARACTERS,
     NUM_ACTIONS,
     PATH,
@@ -48,7 +44,6 @@ from dataset.maze import (
     solve,
     text_to_tokens,
 )
-from dataset.schema import LabelField
 from dataset.sources import (
     CSV_COLUMNS,
     CsvRow,
@@ -60,6 +55,8 @@ from dataset.sources import (
     subsample,
     without_test_puzzles,
 )
+from runtime.errors import DatasetError
+from runtime.streams import Stream
 
 _PUBLISHED_REPOSITORY = "sapientinc/maze-30x30-hard-1k"
 _PUBLISHED_OUTPUT_DIR = Path("data/maze-30x30-hard-1k")
@@ -219,13 +216,13 @@ def generated_source(options: Options) -> Source:
     Raises: NoPuzzleError: there are not as many as asked for, or they are too hard to find.
     """
     # Imported here because it loads the compiler: mistakes are answered without it.
-    from dataset.maze_generator import generate_mazes
+    from dataset.maze.generator import generate_mazes
 
     taken: set[bytes] = set()
     puzzles, counts = {}, {}
     for split, stream, number in (
-        ("test", NEW_TEST_STREAM, options.test_size),
-        ("train", NEW_TRAIN_STREAM, options.subsample_size),
+        ("test", Stream.NEW_TEST, options.test_size),
+        ("train", Stream.NEW_TRAIN, options.subsample_size),
     ):
         assert number is not None
         assert options.min_length is not None
@@ -258,8 +255,8 @@ def csv_source(paths: dict[str, Path], options: Options) -> Source:
             f" mazes in {paths['test']}"
         )
     for split, stream, number in (
-        ("train", SUBSAMPLE_STREAM, options.subsample_size),
-        ("test", TEST_STREAM, options.test_size),
+        ("train", Stream.SUBSAMPLE, options.subsample_size),
+        ("test", Stream.TEST, options.test_size),
     ):
         puzzles[split] = subsample(puzzles[split], number, options.seed, stream)
     files = {path.name: file_sha256(path) for path in paths.values()}
@@ -276,8 +273,8 @@ def read_mazes(path: Path, size: int) -> Puzzles:
 
     Raises: DatasetError: the file cannot be read, has no header or no maze, or a row is wrong: its
         fields, its length, a character, not one S and one G, an answer that is not the question
-        with the `o` cells of a shortest path (see `dataset.maze.check_paths`), a rating that is not
-        their number and 2. The message names the file and the line.
+        with the `o` cells of a shortest path (see `dataset.maze.rules`), a rating that is not their
+        number and 2. The message names the file and the line.
     """
     batches = read_batches(path, size, needs_rating=False)
     return Puzzles.joined([_checked_mazes(batch, path) for batch in batches])

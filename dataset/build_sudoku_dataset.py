@@ -4,9 +4,9 @@
         --subsample-size 1000 --num-aug 1000
     python dataset/build_sudoku_dataset.py --source generate --output-dir data/sudoku-new
 
-The first is the published command line. `dataset.common` describes what is written. Each training
-puzzle makes one group: the original, then its images. Every puzzle holds one example and has the
-identifier 0. The same command gives the same bytes, wherever they are written to.
+The first is the published command line. `dataset.format.disk` describes what is written. Each
+training puzzle makes one group: the original, then its images. Every puzzle holds one example and
+has the identifier 0. The same command gives the same bytes, wherever they are written to.
 """
 
 import argparse
@@ -19,16 +19,11 @@ from typing import Any
 import numpy as np
 
 from dataset.augmentation import (
-    NEW_TEST_STREAM,
-    NEW_TRAIN_STREAM,
-    SUBSAMPLE_STREAM,
-    TEST_STREAM,
     augment_sudoku,
 )
 from dataset.command_line import Parser, command_of, integer, progress, require_room, run
-from dataset.common import IDENTIFIERS_NAME, atomic_build, write_manifest, write_puzzles
-from dataset.errors import DatasetError
-from dataset.formats import file_sha256, write_json
+from dataset.format.arrays import file_sha256, write_json
+from dataset.format.disk import IDENTIFIERS_NAME, atomic_build, write_manifest, write_puzzles
 from dataset.sources import (
     CSV_COLUMNS,
     CsvRow,
@@ -40,7 +35,9 @@ from dataset.sources import (
     subsample,
     without_test_puzzles,
 )
-from dataset.sudoku import EMPTY_TOKEN, are_valid_solutions, find_conflict
+from dataset.sudoku.rules import EMPTY_TOKEN, are_valid_solutions, find_conflict
+from runtime.errors import DatasetError
+from runtime.streams import Stream
 
 _PUBLISHED_REPOSITORY = "sapientinc/sudoku-extreme"
 _PUBLISHED_OUTPUT_DIR = Path("data/sudoku-extreme-full")
@@ -203,13 +200,13 @@ def generated_source(options: Options) -> Source:
     Raises: NoPuzzleError: there are not as many as asked for, or they are too hard to find.
     """
     # Imported here because it loads the compiler: only who generates waits for it.
-    from dataset.sudoku_generator import generate_puzzles
+    from dataset.sudoku.generator import generate_puzzles
 
     taken: set[int] = set()
     puzzles, counts = {}, {}
     for split, stream, number in (
-        ("test", NEW_TEST_STREAM, options.test_size),
-        ("train", NEW_TRAIN_STREAM, options.subsample_size),
+        ("test", Stream.NEW_TEST, options.test_size),
+        ("train", Stream.NEW_TRAIN, options.subsample_size),
     ):
         assert number is not None
         with progress(number, f"generate {split}", "puzzles") as bar:
@@ -240,8 +237,8 @@ def csv_source(paths: dict[str, Path], options: Options) -> Source:
     )
     counts["train"]["dropped_as_in_test"] = counts["train"]["rows"] - len(puzzles["train"].ratings)
     for split, stream, number in (
-        ("train", SUBSAMPLE_STREAM, options.subsample_size),
-        ("test", TEST_STREAM, options.test_size),
+        ("train", Stream.SUBSAMPLE, options.subsample_size),
+        ("test", Stream.TEST, options.test_size),
     ):
         before = puzzles[split]
         if options.min_difficulty is not None:

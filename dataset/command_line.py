@@ -11,8 +11,9 @@ from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-from dataset.errors import DatasetError, shown
 from dataset.sources import REFUSALS, NoPuzzleError
+from runtime.errors import DatasetError
+from runtime.text import shown
 
 EXIT_CONFIGURATION, EXIT_DATA, EXIT_INTERRUPTED = 2, 3, 130
 

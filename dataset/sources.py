@@ -20,8 +20,9 @@ import numpy as np
 from tqdm import tqdm
 
 from dataset.augmentation import choose
-from dataset.errors import DatasetError
-from dataset.files import open_regular
+from runtime.errors import DatasetError
+from runtime.files import open_regular
+from runtime.streams import Stream
 
 CSV_COLUMNS = ["source", "question", "answer", "rating"]
 
@@ -228,7 +229,7 @@ def without_test_puzzles(
     return train.rows(np.array([key not in tested for key in keys(train.questions)]))
 
 
-def subsample(puzzles: Puzzles, number: int | None, seed: int, stream: int) -> Puzzles:
+def subsample(puzzles: Puzzles, number: int | None, seed: int, stream: Stream) -> Puzzles:
     """Choose `number` puzzles at random without replacement, in their order; None: keep all."""
     count = len(puzzles.ratings)
     if number is None or number >= count:

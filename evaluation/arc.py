@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dataset.arc_augmentation import parse_identifier, undo_grid
-from dataset.errors import DatasetError
+from dataset.arc.augmentation import parse_identifier, undo_grid
+from runtime.errors import DatasetError
 
 PASS_KS = (1, 2, 5, 10, 100, 1000)
 """Numbers of first-ranked grids among which the right one is looked for."""

@@ -4,13 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from models.config import (
-    AttentionBackend,
+from models.config import AttentionBackend, EvaluatorName, ForwardDtype, OutputField
+from runtime.schema import (
     Count,
     CountOrZero,
-    EvaluatorName,
-    ForwardDtype,
-    OutputField,
     PositiveFloat,
     Schema,
     Seconds,

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dataset.maze import FREE, GOAL, PATH, START, WALL
-from dataset.sudoku import EMPTY_TOKEN, find_conflict, grid_size, layout_of, tokens_to_grid
+from dataset.maze.rules import FREE, GOAL, PATH, START, WALL
+from dataset.sudoku.rules import EMPTY_TOKEN, find_conflict, grid_size, layout_of, tokens_to_grid
 
 UNDECIDED = -1
 

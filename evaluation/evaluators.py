@@ -16,12 +16,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dataset import maze
-from dataset.arc import BLANK_NAME
-from dataset.common import IDENTIFIERS_NAME, METADATA_NAME, TEST_PUZZLES_NAME, load_metadata
-from dataset.errors import DatasetError
-from dataset.formats import read_json
-from dataset.sudoku import EMPTY_TOKEN, are_valid_solutions, grid_size
+from dataset.arc.tasks import BLANK_NAME
+from dataset.format.arrays import read_json
+from dataset.format.disk import IDENTIFIERS_NAME, METADATA_NAME, TEST_PUZZLES_NAME, load_metadata
+from dataset.maze import rules as maze
+from dataset.sudoku.rules import EMPTY_TOKEN, are_valid_solutions, grid_size
 from evaluation.arc import (
     PuzzleNames,
     Tally,
@@ -36,6 +35,7 @@ from evaluation.arc import (
 from evaluation.metrics import wilson
 from models.config import EvaluatorName
 from puzzle_dataset import PuzzleDataset
+from runtime.errors import DatasetError
 
 Gather = Callable[[Any], list[Any]]
 """Takes this rank's value and returns those of all ranks, in rank order, on every rank."""
@@ -261,7 +261,7 @@ class SudokuEvaluator(_SharesEvaluator):
 
 class MazeEvaluator(_SharesEvaluator):
     """Shares of the answers that are a path from start to goal (`valid_path`), and that are a
-    shortest one (`shortest_path`); `dataset.maze.check_paths` has the rule.
+    shortest one (`shortest_path`); `dataset.maze.rules.check_paths` has the rule.
     """
 
     shares = ("valid_path", "shortest_path")

@@ -11,7 +11,7 @@ from evaluation.runner import Forward, evaluate
 from models.config import EvaluatorName
 from models.losses import ACTLossHead
 from puzzle_dataset import EvalBatches
-from training.distributed import Ranks
+from runtime.ranks import Ranks
 
 
 class InTrainingEvaluation:

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dataset.files import replacing, require_no_link
 from models.losses import LossOutput
 from puzzle_dataset import EvalBatches
-from training.distributed import Ranks
+from runtime.files import replacing, require_no_link
+from runtime.ranks import Ranks
 
 _OUTPUTS: dict[str, Callable[[LossOutput], Tensor]] = {
     "inputs": lambda step: step.carry.examples["inputs"],

@@ -14,7 +14,7 @@ from evaluation.outputs import OutputFiles, PublishedOutputFiles
 from models.act import ACTCarry, Examples
 from models.losses import ACTLossHead, LossOutput
 from puzzle_dataset import Batch, EvalBatches
-from training.distributed import Ranks
+from runtime.ranks import Ranks
 
 
 class Forward(Protocol):

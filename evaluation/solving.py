@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from dataset.sudoku import (
+from dataset.sudoku.rules import (
     grid_to_tokens,
     is_valid_solution,
     keeps_clues,

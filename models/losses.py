@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from models.act import ACT, ACTCarry, ACTOutput, Examples, Exploration
 from models.config import FURTHER_HEADS, ACTLossConfig, HeadsConfig
-from models.heads.further import IGNORE_LABEL_ID, Answered, FurtherHead
+from models.heads.auxiliary import IGNORE_LABEL_ID, Answered, FurtherHead
 from models.layers import widened
 from models.sparse_embedding import CastedSparseEmbedding
 

@@ -1,7 +1,7 @@
 """The puzzle embedding: a large table of which each step touches a few rows.
 
 The table is a float32 buffer outside the parameters. The rows of the batch are copied to a leaf
-that receives the gradient; `training.sparse_sign_sgd` sends it back to the table.
+that receives the gradient; `training.optim.sparse_sign_sgd` sends it back to the table.
 """
 
 import torch

@@ -30,23 +30,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dataset.common import write_puzzles
-from dataset.errors import DatasetError
-from dataset.files import write_atomically
-from dataset.schema import LabelField
+from dataset.format.disk import write_puzzles
+from dataset.format.schema import LabelField
 from models.attention import require_backend
 from models.config import ArchConfig, DataFacts, HeadsConfig
-from models.heads.token import Linear, MixtureOfExperts, Tied
+from models.heads.tokens import Linear, MixtureOfExperts, Tied
 from models.layers import CastedLinear
 from models.registry import build_model
 from puzzle_dataset import Batch, PuzzleDataset, TrainBatches
-from training.composition import load_config
-from training.config import OptimizerConfig, TrainConfig
+from runtime.device import prepare_host, resolve_device, resolve_dtype
+from runtime.errors import ConfigError, DatasetError, exit_code
+from runtime.files import write_atomically
+from runtime.ranks import Ranks
+from training.config.composition import load_config
+from training.config.schema import OptimizerConfig, TrainConfig
 from training.data import facts_of
-from training.device import prepare_host, resolve_device, resolve_dtype
-from training.distributed import Ranks
-from training.errors import ConfigError, exit_code
-from training.optim import build_optimizer, hold_optimizer
+from training.optim.groups import build_optimizer, hold_optimizer
 from training.trainer import Trainer
 
 CASES = {
@@ -236,7 +235,8 @@ def _runnable(settings: Sequence[str]) -> TrainConfig:
         require_backend(config.arch.attention, torch.device(device))
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    arch = resolve_dtype(config.arch, device)
+    forward_dtype = resolve_dtype(config.arch.forward_dtype, device)
+    arch = config.arch.model_copy(update={"forward_dtype": forward_dtype})
     return config.model_copy(update={"arch": arch, "device": device})
 
 

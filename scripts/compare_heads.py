@@ -22,20 +22,21 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from dataset.arc_lazy import ARC_PALETTE
+from dataset.arc.lazy import ARC_PALETTE
 from dataset.augmentation import augment_sudoku
-from dataset.maze import NUM_ACTIONS, maze_pixels, path_actions, solve
-from dataset.maze_generator import generate_mazes
-from dataset.schema import ARC_PIXELS
-from dataset.sudoku_generator import generate_puzzles
+from dataset.format.schema import ARC_PIXELS
+from dataset.maze.generator import generate_mazes
+from dataset.maze.rules import NUM_ACTIONS, maze_pixels, path_actions, solve
+from dataset.sudoku.generator import generate_puzzles
 from evaluation.runner import think
 from models.act import ACTCarry, Examples, Exploration
 from models.config import DataFacts
 from models.heads.calibration import with_calibration_error
 from models.losses import ACTLossHead
 from models.registry import build_model
-from training.composition import CONFIG_DIR, load_config
-from training.config import TrainConfig
+from runtime.streams import Stream
+from training.config.composition import CONFIG_DIR, load_config
+from training.config.schema import TrainConfig
 from training.exploration import min_halt_steps
 
 HEADS = sorted(path.stem for path in (CONFIG_DIR / "heads").glob("*.yaml"))
@@ -84,12 +85,19 @@ def make_task(name: str) -> Task:
     if name == "maze":
         # More than a run sees.
         mazes = generate_mazes(
-            20_200, seed=0, stream=0, size=4, min_length=3, taken=set(), workers=1
+            20_200, seed=0, stream=Stream.SUBSAMPLE, size=4, min_length=3, taken=set(), workers=1
         ).mazes
         answers, _ = solve(mazes)
         return _task(mazes, answers, path_actions(answers), maze_pixels(answers), test=200)
     found = generate_puzzles(
-        300, seed=0, stream=0, size=4, min_clues=7, max_clues=9, min_rating=0, taken=set()
+        300,
+        seed=0,
+        stream=Stream.SUBSAMPLE,
+        size=4,
+        min_clues=7,
+        max_clues=9,
+        min_rating=0,
+        taken=set(),
     )
     questions, answers = found.questions + 1, found.answers + 1
     if name == "open":

@@ -10,13 +10,14 @@ and load_checkpoint. Every tensor keeps its bytes.
 import sys
 from pathlib import Path
 
-from dataset.common import load_metadata
-from models.config import DataFacts, Schema
-from training.composition import load_config, run_entry_point
+from dataset.format.disk import load_metadata
+from models.config import DataFacts
+from runtime.errors import ConfigError
+from runtime.schema import Schema
+from training.checkpoint.trained_model import find_trained_model
+from training.config.composition import load_config, run_entry_point
 from training.data import facts_in
-from training.errors import ConfigError
 from training.tracking import warn
-from training.trained_model import find_trained_model
 
 
 class ConvertConfig(Schema):
@@ -40,7 +41,7 @@ def main(overrides: list[str]) -> None:
     trained = find_trained_model(Path(config.checkpoint), warn)
     output = Path(config.output)
 
-    from training.conversion import from_published, to_published
+    from training.checkpoint.conversion import from_published, to_published
 
     if not trained.is_published:
         written = to_published(trained, output)

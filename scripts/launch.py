@@ -12,8 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from training.errors import EXIT_PREEMPTED, EXIT_RANK
-from training.launch import EXIT_CODES_FOLDER, common_exit_code
+from runtime.errors import EXIT_PREEMPTED, EXIT_RANK
+from runtime.launch import EXIT_CODES_FOLDER, common_exit_code
 
 
 def main(arguments: list[str]) -> int:

@@ -20,9 +20,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from dataset.errors import DatasetError, shown
-from dataset.files import open_regular, write_atomically
-from dataset.formats import read_json
+from dataset.format.arrays import read_json
 from evaluation.arc import (
     PuzzleNames,
     Tally,
@@ -31,7 +29,9 @@ from evaluation.arc import (
     score,
     submission,
 )
-from training.errors import EXIT_DATA
+from runtime.errors import EXIT_DATA, DatasetError
+from runtime.files import open_regular, write_atomically
+from runtime.text import shown
 
 FIELDS = ("puzzle_identifiers", "inputs", "preds", "q_halt_logits")
 _MAX_BYTES = 2**35

@@ -11,9 +11,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from dataset.errors import DatasetError, shown
-from dataset.formats import read_json
-from training.errors import EXIT_DATA
+from dataset.format.arrays import read_json
+from runtime.errors import EXIT_DATA, DatasetError
+from runtime.text import shown
 
 _GAP = "    "
 

@@ -19,16 +19,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dataset.errors import DatasetError
-from dataset.sudoku import BOX_SHAPES, grid_size, parse_puzzle, tokens_to_grid
+from dataset.sudoku.rules import BOX_SHAPES, grid_size, parse_puzzle, tokens_to_grid
 from evaluation.config import SolveConfig
 from models.config import DataFacts
 from puzzle_dataset import PuzzleDataset
-from training.composition import load_config, run_entry_point
+from runtime.errors import CheckpointError, ConfigError, DatasetError
+from training.checkpoint.trained_model import TrainedModel, find_trained_model
+from training.config.composition import load_config, run_entry_point
 from training.data import require_folder
-from training.errors import CheckpointError, ConfigError
 from training.tracking import warn
-from training.trained_model import TrainedModel, find_trained_model
 
 if TYPE_CHECKING:
     from evaluation.solving import Reasoning
@@ -55,13 +54,15 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[np.ndarray],
     import torch
 
     from evaluation.solving import make_decoder, reason
-    from training.device import prepare_host, resolve_device, resolve_dtype
+    from runtime.device import prepare_host, resolve_device, resolve_dtype
 
     device_type = resolve_device(config.device)
     changes = config.arch_overrides.model_dump(exclude_none=True)
     if config.steps is not None:
         changes["halt_max_steps"] = config.steps
-    arch = resolve_dtype(trained.run.arch.model_copy(update=changes), device_type)
+    arch = trained.run.arch.model_copy(update=changes)
+    forward_dtype = resolve_dtype(arch.forward_dtype, device_type)
+    arch = arch.model_copy(update={"forward_dtype": forward_dtype})
     prepare_host(config.num_threads)
     device = torch.device(device_type)
     model = trained.load(arch, sudoku_facts(size), f"Sudoku {size}x{size}", device)

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset.arc_augmentation import augment_grid, format_identifier
+from dataset.arc.augmentation import augment_grid, format_identifier
 from dataset.augmentation import augment_sudoku
-from dataset.common import write_puzzles, write_split
-from dataset.schema import PuzzleDatasetMetadata, PuzzleSet
-from dataset.sudoku import EMPTY_TOKEN
+from dataset.format.disk import write_puzzles, write_split
+from dataset.format.schema import PuzzleDatasetMetadata, PuzzleSet
+from dataset.sudoku.rules import EMPTY_TOKEN
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -4,16 +4,15 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dataset.common import load_metadata
-from dataset.errors import DatasetError
-from dataset.schema import PuzzleDatasetMetadata
+from dataset.format.disk import load_metadata
+from dataset.format.schema import PuzzleDatasetMetadata
 from models.config import DataFacts, HeadsConfig, TokenHeadConfig
 from puzzle_dataset import PuzzleDataset, TrainBatches
-from training.config import DataConfig, TrainConfig
-from training.errors import ConfigError
+from runtime.errors import ConfigError, DatasetError
+from training.config.schema import DataConfig, TrainConfig
 
 if TYPE_CHECKING:
-    from training.distributed import Ranks
+    from runtime.ranks import Ranks
 
 _WRITTEN_BY = {
     "actions": "dataset/build_maze_dataset.py writes it: build the set anew",

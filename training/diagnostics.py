@@ -17,7 +17,7 @@ from torch import Tensor
 
 from models.layers import widened
 from models.losses import IGNORE_LABEL_ID, ACTLossHead, LossOutput
-from training.distributed import Ranks
+from runtime.ranks import Ranks
 
 # A warning is told when its condition held at this many diagnoses in a row, over at least so many
 # steps, and is over when it failed for as long: a batch may be odd, and a healthy model may say one

@@ -4,9 +4,7 @@ of torch's generators.
 
 import numpy as np
 
-# "halt" and "torc": keep these streams apart from each other and from the data's.
-_HALT_STREAM = 0x68616C74
-_TORCH_STREAM = 0x746F7263
+from runtime.streams import Stream, random_words
 
 
 def min_halt_steps(
@@ -25,7 +23,7 @@ def min_halt_steps(
     """
     if halt_max_steps < 2:
         return np.zeros(num_rows, np.int32)
-    words = _words(seed, _HALT_STREAM, (step, 0), 2 * num_rows)
+    words = random_words(seed, Stream.HALT, (0, step, 0, 0), 2 * num_rows)
     explores, where = (words >> np.uint64(11)).astype(np.float64).reshape(2, num_rows) * 2.0**-53
     steps = 2 + np.floor(where * (halt_max_steps - 1))
     return np.where(explores < probability, steps, 0).astype(np.int32)
@@ -40,9 +38,4 @@ def torch_seed(seed: int, step: int, part: int) -> int:
     Returns:
         0 to 2**64 - 1, a pure function of the arguments.
     """
-    return int(_words(seed, _TORCH_STREAM, (step, part), 1)[0])
-
-
-def _words(seed: int, stream: int, place: tuple[int, int], count: int) -> np.ndarray:
-    key = np.array([seed, stream], np.uint64)
-    return np.random.Philox(key=key, counter=(0, *place, 0)).random_raw(count)
+    return int(random_words(seed, Stream.TORCH, (0, step, part, 0), 1)[0])

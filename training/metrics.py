@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from models.heads.calibration import with_calibration_error
-from training.distributed import Ranks, sum_in_order
+from runtime.ranks import Ranks, sum_in_order
 
 
 class MetricBlock:

@@ -20,10 +20,10 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from dataset.files import fsync, require_no_link, write_atomically
-from training.checkpoint import Checkpoint
-from training.config import LoggerConfig, TrainConfig
-from training.errors import CheckpointError
+from runtime.errors import CheckpointError
+from runtime.files import fsync, require_no_link, write_atomically
+from training.checkpoint.store import Checkpoint
+from training.config.schema import LoggerConfig, TrainConfig
 
 METRICS_FILE = "metrics.jsonl"
 _REACH_SECONDS = 10.0

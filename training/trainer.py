@@ -22,35 +22,9 @@ from models.act import ACTCarry, Examples, Exploration
 from models.config import DataFacts
 from models.losses import ACTLossHead, LossOutput
 from puzzle_dataset import Batch, TrainBatches
-from training.checkpoint import (
-    CARRY,
-    EMA,
-    MODEL,
-    OPTIMIZER,
-    RNG,
-    STATE,
-    Checkpoint,
-    prune,
-    remove_leftovers,
-    save_checkpoint,
-)
-from training.config import CANONICAL_SHARDS, TrainConfig
-from training.diagnostics import Diagnostics, Measured, trunk_gradient_norms, wants_to_halt
-from training.distributed import Ranks, sum_in_order
-from training.ema import WeightAverage
-from training.errors import CheckpointError, NonFiniteError, Preempted
-from training.exploration import min_halt_steps, torch_seed
-from training.metrics import MetricBlock
-from training.optim import (
-    GradientBucket,
-    build_optimizer,
-    groups_of,
-    hold_optimizer,
-    set_rates,
-)
-from training.schedule import lr_factor, published_total_steps
-from training.sparse_sign_sgd import SparseSignSGD
-from training.state import (
+from runtime.errors import CheckpointError, NonFiniteError, Preempted
+from runtime.ranks import Ranks, sum_in_order
+from training.checkpoint.run_state import (
     environment,
     environment_changes,
     gather_carry,
@@ -64,6 +38,32 @@ from training.state import (
     restore_rng,
     tensor_writer,
 )
+from training.checkpoint.store import (
+    CARRY,
+    EMA,
+    MODEL,
+    OPTIMIZER,
+    RNG,
+    STATE,
+    Checkpoint,
+    prune,
+    remove_leftovers,
+    save_checkpoint,
+)
+from training.config.schema import CANONICAL_SHARDS, TrainConfig
+from training.diagnostics import Diagnostics, Measured, trunk_gradient_norms, wants_to_halt
+from training.exploration import min_halt_steps, torch_seed
+from training.metrics import MetricBlock
+from training.optim.ema import WeightAverage
+from training.optim.groups import (
+    GradientBucket,
+    build_optimizer,
+    groups_of,
+    hold_optimizer,
+    set_rates,
+)
+from training.optim.schedule import lr_factor, published_total_steps
+from training.optim.sparse_sign_sgd import SparseSignSGD
 from training.tracking import Tracker, warn
 
 Evaluate = Callable[[ACTLossHead, int, Callable[[], None]], Mapping[str, float]]

@@ -15,14 +15,14 @@ from models.config import (
     QHeadConfig,
     RecurrenceConfig,
 )
-from models.heads.further import (
+from models.heads.auxiliary import (
     ConfidenceHead,
     FieldHead,
     FurtherHead,
     HaltHead,
     PositionAttentionHead,
 )
-from models.heads.token import (
+from models.heads.tokens import (
     Adaptive,
     Factorized,
     Hierarchical,

@@ -11,7 +11,7 @@ import pytest
 from harness import mutants
 from harness.processes import Fault, ForkServer, kill_at_random, pretrain
 
-from training.checkpoint import list_steps
+from training.checkpoint.store import list_steps
 
 Settings = Callable[..., list[str]]
 

@@ -13,7 +13,7 @@ from harness import builds, mutants
 from harness.processes import Fault, ForkServer, evaluate, pretrain
 from harness.saves import AtEachOperation, struck
 
-from training.checkpoint import list_steps, newest_good
+from training.checkpoint.store import list_steps, newest_good
 
 # Which save is struck (None: the last one, of a step that is there), and what else is the matter.
 SAVES: dict[str, tuple[int | None, list[Fault]]] = {

@@ -13,7 +13,7 @@ from harness import mutants
 from harness.disk import RecordTo, images
 from harness.processes import Fault, ForkServer, pretrain
 
-from training.checkpoint import newest_good
+from training.checkpoint.store import newest_good
 
 # The images that were tried, and what was wrong with the first that lost something.
 Found = tuple[int, str | None]

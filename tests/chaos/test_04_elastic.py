@@ -12,7 +12,7 @@ from harness import mutants
 from harness.processes import Fault, ForkServer, kill_at_random, pretrain
 from harness.ranks import compile_quickly
 
-from training.checkpoint import list_steps
+from training.checkpoint.store import list_steps
 
 WORLD_SIZES = (1, 2, 4)
 Settings = Callable[..., list[str]]

@@ -15,7 +15,7 @@ import pytest
 from harness.processes import ROOT, ForkServer, pretrain, until
 from harness.ranks import SignalIn
 
-from training.errors import EXIT_PREEMPTED, EXIT_RANK
+from runtime.errors import EXIT_PREEMPTED, EXIT_RANK
 
 # What is promised, and the slack that a busy machine gets.
 SECONDS = 10.0
@@ -90,7 +90,7 @@ EVALUATING = ("evaluation.in_training", "evaluate")
 STARTING = (
     ("pretrain", "open_data"),
     ("models.registry", "build_model"),
-    ("training.state", "take_over"),
+    ("training.checkpoint.run_state", "take_over"),
     ("pretrain", "open_tracker"),
 )
 TRAINING = (

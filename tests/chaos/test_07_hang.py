@@ -14,7 +14,7 @@ from harness import mutants
 from harness.processes import Child, Fault, ForkServer, pretrain, until
 from harness.ranks import SleepAt, SlowEvaluation, SlowSave
 
-from training.errors import EXIT_RANK
+from runtime.errors import EXIT_RANK
 
 TIMEOUT = 2.0
 PLACE = r"in [a-z_ ]+, (step|saving step) \d+"

@@ -12,8 +12,8 @@ import pytest
 from harness import mutants
 from harness.processes import ForkServer, evaluate, pretrain
 
-from training.checkpoint import checkpoint_path, list_steps, load_checkpoint, newest_good
-from training.errors import CheckpointError
+from runtime.errors import CheckpointError
+from training.checkpoint.store import checkpoint_path, list_steps, load_checkpoint, newest_good
 
 Damage = Callable[[Path, Path, np.random.Generator], None]
 
@@ -168,5 +168,5 @@ def test_runs_and_evaluations_name_the_file(
 def test_without_hashes_damage_is_silent(
     checkpoints: Path, tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("training.checkpoint.sha256", mutants.any_hash)
+    monkeypatch.setattr("training.checkpoint.store.sha256", mutants.any_hash)
     assert silent_cases(checkpoints, tmp_path / "run", rng, 30, (flip,))

@@ -16,15 +16,15 @@ from harness.operations import FailAt
 from harness.processes import Child, Fault, ForkServer, pretrain
 from harness.saves import AtEachOperation, struck
 
-from training.checkpoint import (
+from runtime.errors import EXIT_RANK
+from training.checkpoint.lock import LOCK_FILE
+from training.checkpoint.store import (
     checkpoint_path,
     list_steps,
     load_checkpoint,
     newest_good,
     remove_leftovers,
 )
-from training.errors import EXIT_RANK
-from training.run_lock import LOCK_FILE
 
 
 def require_whole(folder: Path, files_of: Any, saved: int) -> None:

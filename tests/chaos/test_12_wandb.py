@@ -15,7 +15,7 @@ from harness.processes import Child, Fault, ForkServer, pretrain
 from harness.ranks import SignalIn
 from harness.trackers import FailingWandb, deaf_server, no_server, silent_server
 
-from training.errors import EXIT_PREEMPTED
+from runtime.errors import EXIT_PREEMPTED
 
 SERVERS = {"refused": no_server, "silent": silent_server, "deaf": deaf_server}
 MODES = ("auto", "online")

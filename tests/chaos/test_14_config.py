@@ -15,11 +15,11 @@ import pytest
 from pydantic import BaseModel
 
 from evaluation.config import EvalConfig, SolveConfig
-from models.config import Schema
+from runtime.errors import ConfigError
+from runtime.schema import Schema
 from scripts.convert_checkpoint import ConvertConfig
-from training.composition import CONFIG_DIR, load_config
-from training.config import TrainConfig
-from training.errors import ConfigError
+from training.config.composition import CONFIG_DIR, load_config
+from training.config.schema import TrainConfig
 
 # What makes each configuration valid, so that the mutation alone is to blame.
 PROGRAMS: dict[str, tuple[type[Schema], tuple[str, ...]]] = {

@@ -16,19 +16,18 @@ from harness.trackers import writing_wandb
 
 import evaluate
 from dataset.build_arc_dataset import main as build_arc
-from dataset.common import load_split
-from dataset.errors import DatasetError
-from dataset.schema import PuzzleDatasetMetadata
+from dataset.format.disk import load_split
+from dataset.format.schema import PuzzleDatasetMetadata
 from evaluation.arc import PuzzleNames, Tally, parse_names, parse_tasks, submission
 from evaluation.outputs import OutputError
+from runtime.errors import CheckpointError, ConfigError, DatasetError
 from scripts.convert_checkpoint import facts_of_folder
-from training.checkpoint import list_steps, load_checkpoint
-from training.composition import load_config
-from training.config import TrainConfig
-from training.conversion import from_published
-from training.errors import CheckpointError, ConfigError
-from training.run_dir import prepare_run_dir, save_config, with_names
-from training.trained_model import find_trained_model
+from training.checkpoint.conversion import from_published
+from training.checkpoint.run_folder import prepare_run_dir, save_config, with_names
+from training.checkpoint.store import list_steps, load_checkpoint
+from training.checkpoint.trained_model import find_trained_model
+from training.config.composition import load_config
+from training.config.schema import TrainConfig
 
 REFUSALS = (ConfigError, DatasetError, CheckpointError, OutputError)
 

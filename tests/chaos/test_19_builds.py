@@ -16,8 +16,8 @@ from harness.builds import contents, flags, main_of
 from harness.operations import FailAt, KillAt, watching
 from harness.processes import Fault, ForkServer
 
-from dataset import files
-from dataset.common import atomic_build
+from dataset.format.disk import atomic_build
+from runtime import files
 
 # What makes the older set another one.
 FEWER = {"sudoku": "--subsample-size=1", "maze": "--subsample-size=1", "arc": "--tasks=a"}

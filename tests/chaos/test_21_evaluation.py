@@ -13,8 +13,8 @@ import pytest
 from harness import mutants
 from harness.processes import Fault, ForkServer, evaluate, pretrain
 
-from dataset.common import load_metadata, write_split
-from dataset.schema import PuzzleSet
+from dataset.format.disk import load_metadata, write_split
+from dataset.format.schema import PuzzleSet
 
 IGNORED = 0
 NUM_ROWS = 60

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from training.state import load_tensors
+from training.checkpoint.run_state import load_tensors
 
 Train = Callable[[Sequence[str]], None]
 

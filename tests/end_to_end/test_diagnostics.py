@@ -18,11 +18,11 @@ from models.act import Exploration
 from models.config import DataFacts
 from models.losses import ACTLossHead
 from models.registry import build_model
+from runtime.errors import NonFiniteError
 from training import diagnostics
-from training.composition import load_config
-from training.config import TrainConfig
+from training.config.composition import load_config
+from training.config.schema import TrainConfig
 from training.diagnostics import trunk_gradient_norms, wants_to_halt
-from training.errors import NonFiniteError
 
 Train = Callable[[Sequence[str]], None]
 Break = Callable[[Any], None]

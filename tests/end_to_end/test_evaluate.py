@@ -18,10 +18,10 @@ import torch
 import evaluate
 from models.registry import build_model
 from puzzle_dataset import PuzzleDataset
-from training.checkpoint import MODEL, save_checkpoint
-from training.config import TrainConfig
+from training.checkpoint.run_state import model_tensors, tensor_writer
+from training.checkpoint.store import MODEL, save_checkpoint
+from training.config.schema import TrainConfig
 from training.data import facts_of
-from training.state import model_tensors, tensor_writer
 
 PUBLISHED = Path(__file__).resolve().parents[1] / "parity" / "published_format"
 

@@ -12,15 +12,14 @@ import pytest
 import torch
 
 from dataset import build_arc_dataset, build_maze_dataset
-from dataset.common import load_split, write_puzzles
-from dataset.errors import DatasetError
-from dataset.schema import LabelField
+from dataset.format.disk import load_split, write_puzzles
+from dataset.format.schema import LabelField
 from models.config import DataFacts
 from models.registry import build_model
-from training.composition import CONFIG_DIR, load_config
-from training.config import TrainConfig
-from training.errors import ConfigError
-from training.optim import groups_of
+from runtime.errors import ConfigError, DatasetError
+from training.config.composition import CONFIG_DIR, load_config
+from training.config.schema import TrainConfig
+from training.optim.groups import groups_of
 
 HEADS = sorted(path.stem for path in (CONFIG_DIR / "heads").glob("*.yaml"))
 NEEDS_SOFTMAX = ("adaptive", "hierarchical")

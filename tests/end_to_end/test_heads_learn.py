@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from dataset.maze import GOAL, PATH, START
+from dataset.maze.rules import GOAL, PATH, START
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "compare_heads.py"
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from training.composition import load_config
-from training.config import TrainConfig
-from training.errors import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DATA, EXIT_NON_FINITE, EXIT_PREEMPTED
+from runtime.errors import EXIT_CHECKPOINT, EXIT_CONFIG, EXIT_DATA, EXIT_NON_FINITE, EXIT_PREEMPTED
+from training.config.composition import load_config
+from training.config.schema import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 SLURM = ROOT / "scripts" / "launch_slurm.sh"

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from training.checkpoint import save_checkpoint
-from training.errors import EXIT_PREEMPTED
-from training.published import CONFIG_FILE
-from training.run_lock import run_lock
+from runtime.errors import EXIT_PREEMPTED
+from training.checkpoint.lock import run_lock
+from training.checkpoint.published import CONFIG_FILE
+from training.checkpoint.store import save_checkpoint
 
 # Five seconds are promised on a machine that does nothing else.
 SECONDS = 15.0

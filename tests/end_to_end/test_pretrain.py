@@ -14,14 +14,14 @@ import yaml
 
 import pretrain
 from models.losses import ACTLossHead
-from training import checkpoint as checkpoint_module
+from runtime.errors import CheckpointError, ConfigError, NonFiniteError
 from training import trainer as trainer_module
-from training.composition import run_entry_point
-from training.config import TrainConfig
-from training.errors import CheckpointError, ConfigError, NonFiniteError
+from training.checkpoint import store as checkpoint_module
+from training.checkpoint.run_state import load_tensors, model_tensors, optimizer_tensors
+from training.config.composition import run_entry_point
+from training.config.schema import TrainConfig
 from training.exploration import min_halt_steps
-from training.schedule import lr_factor
-from training.state import load_tensors, model_tensors, optimizer_tensors
+from training.optim.schedule import lr_factor
 from training.tracking import Tracker, WandbLog
 from training.trainer import Trainer
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
-from training.state import load_tensors
+from training.checkpoint.run_state import load_tensors
 
 PUBLISHED = Path(__file__).resolve().parent.parent / "parity" / "published_format"
 

@@ -13,8 +13,8 @@ import torch
 from evaluation import in_training
 from models import registry
 from models.registry import build_model
-from training import device
-from training.errors import CheckpointError, ConfigError
+from runtime import device
+from runtime.errors import CheckpointError, ConfigError
 from training.trainer import Trainer
 
 Train = Callable[[Sequence[str]], None]

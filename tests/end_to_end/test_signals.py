@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import pretrain
+from runtime.errors import Preempted
 from training import trainer as trainer_module
-from training.composition import run_entry_point
-from training.config import TrainConfig
-from training.errors import Preempted
+from training.config.composition import run_entry_point
+from training.config.schema import TrainConfig
 from training.tracking import JsonlLog
 from training.trainer import Trainer
 

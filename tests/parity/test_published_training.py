@@ -16,10 +16,10 @@ from models.act import ACTCarry, Examples, Exploration
 from models.config import DataFacts, HRMConfig
 from models.losses import IGNORE_LABEL_ID, ACTLossHead
 from models.registry import build_model
-from training.adam_atan2 import AdamATan2
-from training.distributed import Ranks
-from training.schedule import lr_factor, published_total_steps
-from training.sparse_sign_sgd import SparseSignSGD
+from runtime.ranks import Ranks
+from training.optim.adam_atan2 import AdamATan2
+from training.optim.schedule import lr_factor, published_total_steps
+from training.optim.sparse_sign_sgd import SparseSignSGD
 
 FOLDER = Path(__file__).parent / "published_format"
 

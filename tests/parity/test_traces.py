@@ -16,14 +16,15 @@ import pytest
 import torch
 
 from models.act import ACTCarry, Examples, Exploration
-from models.config import DataFacts, HRMConfig, Schema, TRMConfig
+from models.config import DataFacts, HRMConfig, TRMConfig
 from models.losses import ACTLossHead, LossOutput
 from models.registry import build_model
-from training.config import OptimizerConfig, ParamGroupConfig
-from training.distributed import Ranks
+from runtime.ranks import Ranks
+from runtime.schema import Schema
+from training.config.schema import OptimizerConfig, ParamGroupConfig
 from training.exploration import min_halt_steps
-from training.optim import GradientBucket, assign_groups, build_optimizer, hold_optimizer
-from training.sparse_sign_sgd import SparseSignSGD
+from training.optim.groups import GradientBucket, assign_groups, build_optimizer, hold_optimizer
+from training.optim.sparse_sign_sgd import SparseSignSGD
 
 FOLDER = Path(os.environ.get("PARITY_DIR") or Path(__file__).parent)
 

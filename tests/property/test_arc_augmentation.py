@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dataset.arc import parse_task
-from dataset.arc_augmentation import (
+from dataset.arc.augmentation import (
     augment_grid,
     draw_augmentations,
     format_identifier,
     parse_identifier,
     undo_grid,
 )
+from dataset.arc.tasks import parse_task
 
 grids = hnp.arrays(np.uint8, hnp.array_shapes(min_dims=2, max_dims=2, max_side=30))
 orders = st.permutations(range(1, 10)).map(lambda order: np.array([0, *order], np.uint8))

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataset.arc import decode_canvas, encode_canvas, parse_task, read_folder
-from dataset.errors import DatasetError
+from dataset.arc.tasks import decode_canvas, encode_canvas, parse_task, read_folder
+from runtime.errors import DatasetError
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 11) | st.floats() | st.text(max_size=3),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dataset.sudoku import are_valid_solutions, find_conflict
+from dataset.sudoku.rules import are_valid_solutions, find_conflict
 from evaluation.constraints import MazeConstraint, SudokuConstraint
 from evaluation.decoding import (
     Decoded,

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataset.build_maze_dataset import read_mazes
-from dataset.errors import DatasetError
-from dataset.maze import check_paths
+from dataset.maze.rules import check_paths
+from runtime.errors import DatasetError
 
 HEADER = "source,question,answer,rating"
 GOOD = ["a,S  # #  G,So #o# oG,5", "b, GS   # #, GS   # #,"]

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataset.augmentation import augment_mazes, maze_keys
-from dataset.maze import (
+from dataset.maze.rules import (
     FREE,
     GOAL,
     PATH,

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import puzzle_dataset
-from dataset.schema import PuzzleSet
+from dataset.format.schema import PuzzleSet
 from puzzle_dataset import PuzzleDataset, TrainBatches
+from runtime.streams import Stream
 
 Groups = list[list[int]]  # The number of examples of each puzzle of each group.
 
@@ -42,7 +43,7 @@ def in_memory(*sets: Groups) -> PuzzleDataset:
 
 def words_of(seed: int, iteration: int, set_number: int, stream: int) -> Iterator[int]:
     philox = np.random.Philox(
-        key=np.array([seed, puzzle_dataset._PHILOX_KEY_TAG], np.uint64),
+        key=np.array([seed, Stream.BATCHES], np.uint64),
         counter=np.array([0, iteration, set_number, stream], np.uint64),
     )
     while True:

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataset.build_sudoku_dataset import read_puzzles
-from dataset.errors import DatasetError
-from dataset.sudoku import are_valid_solutions, parse_puzzle
+from dataset.sudoku.rules import are_valid_solutions, parse_puzzle
+from runtime.errors import DatasetError
 
 HEADER = "source,question,answer,rating"
 GOOD = ["a,.234341221434321,1234341221434321,3", "b,123434124321214.,1234341243212143,-1"]

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataset.sudoku import count_solutions, find_conflict, solve
+from dataset.sudoku.rules import count_solutions, find_conflict, solve
 
 
 @cache

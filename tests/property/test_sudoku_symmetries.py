@@ -5,14 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataset.augmentation import (
-    NEW_TRAIN_STREAM,
     augment_sudoku,
-    random_words,
     sudoku_symmetries,
 )
-from dataset.sudoku import are_valid_solutions, count_solutions
-from dataset.sudoku_generator import generate_puzzles
-from dataset.sudoku_kernels import puzzle_key, solution_key
+from dataset.sudoku.generator import generate_puzzles
+from dataset.sudoku.kernels import puzzle_key, solution_key
+from dataset.sudoku.rules import are_valid_solutions, count_solutions
+from runtime.streams import Stream, random_words
 
 CLUES = {4: (4, 10), 6: (9, 20), 9: (25, 40)}
 seeds = st.integers(0, 2**64 - 1)
@@ -23,7 +22,7 @@ def generate_one(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     made = generate_puzzles(
         1,
         seed=seed,
-        stream=NEW_TRAIN_STREAM,
+        stream=Stream.NEW_TRAIN,
         size=size,
         min_clues=low,
         max_clues=high,
@@ -77,7 +76,9 @@ def test_a_symmetry_can_be_undone(size: int, data: st.DataObject):
     number = data.draw(st.integers(0, symmetries.num_symmetries - 1))
     moves = np.array([number // len(symmetries.tokens)])
     assert sorted(symmetries.sources(moves)[0]) == list(range(size * size))
-    board = (random_words(number, 0, 0, size * size) % np.uint64(size + 2)).astype(np.uint8)
+    board = (
+        random_words(number, Stream.SUBSAMPLE, (0, 0, 0, 0), size * size) % np.uint64(size + 2)
+    ).astype(np.uint8)
     (image,) = symmetries.apply(np.array([number]), board[None])
     counts, image_counts = (np.bincount(b, minlength=size + 2) for b in (board, image[0]))
     assert counts[:2].tolist() == image_counts[:2].tolist()

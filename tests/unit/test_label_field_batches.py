@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dataset.arc_lazy import ARC_PALETTE
+from dataset.arc.lazy import ARC_PALETTE
 from dataset.build_arc_dataset import main as build_arc
-from dataset.common import write_split
-from dataset.errors import DatasetError
-from dataset.schema import LabelField, PuzzleDatasetMetadata, PuzzleSet
+from dataset.format.disk import write_split
+from dataset.format.schema import LabelField, PuzzleDatasetMetadata, PuzzleSet
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset, TrainBatches
+from runtime.errors import DatasetError
 
 FIELDS = {"moves": LabelField(5), "rgb": LabelField(256, channels=3, unknown_label=1)}
 SIZES = np.array([2, 1, 3, 1, 1])  # Examples of each puzzle.

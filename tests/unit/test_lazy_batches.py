@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dataset.arc import decode_canvas
+from dataset.arc.tasks import decode_canvas
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset, TrainBatches
 
 

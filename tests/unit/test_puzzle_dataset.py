@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dataset.common import write_split
-from dataset.errors import DatasetError
-from dataset.schema import PuzzleDatasetMetadata, PuzzleSet
+from dataset.format.disk import write_split
+from dataset.format.schema import PuzzleDatasetMetadata, PuzzleSet
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset, TrainBatches
+from runtime.errors import DatasetError
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = ROOT / "tests/parity/published_format/data"

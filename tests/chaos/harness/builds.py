@@ -86,7 +86,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def no_exchange() -> None:
     """A file system that cannot swap two names."""
-    from dataset import files
+    from runtime import files
 
     files.exchange = lambda first, second: False
 

@@ -21,13 +21,13 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 import pretrain
-from dataset.common import MANIFEST_NAME, METADATA_NAME
-from dataset.errors import DatasetError
+from dataset.format.disk import MANIFEST_NAME, METADATA_NAME
 from harness import builds, mutants
 from harness.mounts import MemoryLimit
 from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
-from training.composition import load_config
-from training.config import TrainConfig
+from runtime.errors import DatasetError
+from training.config.composition import load_config
+from training.config.schema import TrainConfig
 
 Rng = np.random.Generator
 

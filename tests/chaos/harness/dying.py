@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.processes import pretrain
 from harness.steps import before_step
-from training.launch import env_rank, env_world_size
+from runtime.launch import env_rank, env_world_size
 
 
 def main(folder: Path, deaths: list[str], overrides: list[str]) -> None:
@@ -38,8 +38,8 @@ def meet_at(port: int, timeout: float) -> None:
     """Meet the other ranks in a store on this machine, and print their prefix, or why not."""
     from torch.distributed import TCPStore
 
-    from training.distributed import meet
-    from training.errors import RankError
+    from runtime.errors import RankError
+    from runtime.ranks import meet
 
     store = TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
     try:

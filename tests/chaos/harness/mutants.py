@@ -51,8 +51,8 @@ def omit_random_state() -> None:
 
 def add_by_rank() -> None:
     """gradients added up on each rank before they are added over the ranks"""
-    from training import optim
-    from training.launch import env_world_size
+    from runtime.launch import env_world_size
+    from training.optim import groups as optim
 
     add = optim.sum_in_order
 
@@ -65,8 +65,8 @@ def add_by_rank() -> None:
 
 def draw_by_rank() -> None:
     """dropout drawn by rank instead of by shard"""
+    from runtime.launch import env_rank
     from training import trainer
-    from training.launch import env_rank
 
     keyed = trainer.torch_seed
     trainer.torch_seed = lambda seed, step, part: keyed(seed, step, env_rank())
@@ -74,7 +74,8 @@ def draw_by_rank() -> None:
 
 def save_in_place() -> None:
     """a checkpoint written straight to its place"""
-    from training import checkpoint, trainer
+    from training import trainer
+    from training.checkpoint import store as checkpoint
 
     def save(run_dir: Path, step: int, state: Any, files: Any) -> Path:
         folder = checkpoint.checkpoint_path(run_dir, step)
@@ -95,7 +96,7 @@ def save_in_place() -> None:
 
 def delete_before_replacing() -> None:
     """the old checkpoint deleted before the new one takes its place"""
-    from training import checkpoint
+    from training.checkpoint import store as checkpoint
 
     def replace(built: Path, output: Path) -> None:
         if output.exists():
@@ -123,7 +124,7 @@ def no_folder_fsync() -> None:
 
 def no_hash() -> None:
     """the hashes of a checkpoint not compared"""
-    from training import checkpoint
+    from training.checkpoint import store as checkpoint
 
     checkpoint.sha256 = any_hash
 
@@ -147,7 +148,7 @@ def omit_sparse_check() -> None:
     """the gradient of the puzzle embedding not looked at before its sign is taken"""
     import torch
 
-    from training.sparse_sign_sgd import SparseSignSGD
+    from training.optim.sparse_sign_sgd import SparseSignSGD
 
     SparseSignSGD.finite = lambda self: torch.tensor(True)
 
@@ -161,7 +162,7 @@ def omit_lock() -> None:
 
 def omit_owner() -> None:
     """the owner of a held lock taken for alive, whatever became of it"""
-    from training.run_lock import Owner
+    from training.checkpoint.lock import Owner
 
     Owner.is_gone = property(lambda self: False)  # type: ignore[assignment]
 
@@ -188,7 +189,7 @@ def count_padding() -> None:
 
 def share_a_prefix() -> None:
     """one prefix in torchrun's store for the keys of all attempts"""
-    from training.launch import env_rank
+    from runtime.launch import env_rank
 
     if env_rank() == 0:
         _draw_nothing()
@@ -196,21 +197,21 @@ def share_a_prefix() -> None:
 
 def share_a_question() -> None:
     """ranks that ask for that prefix under a name that the dead had too"""
-    from training.launch import env_rank
+    from runtime.launch import env_rank
 
     if env_rank() != 0:
         _draw_nothing()
 
 
 def _draw_nothing() -> None:
-    from training import distributed
+    from runtime import ranks as distributed
 
     distributed.secrets.token_hex = lambda size: "the same"
 
 
 def say_nothing_is_long() -> None:
     """ranks that do not say what takes long"""
-    from training.distributed import Ranks
+    from runtime.ranks import Ranks
 
     mark = Ranks.mark
     Ranks.mark = lambda ranks, place, *, long=False: mark(ranks, place)
@@ -218,14 +219,14 @@ def say_nothing_is_long() -> None:
 
 def hash_not_compared() -> None:
     """hashes of data files not compared"""
-    from dataset import common
+    from dataset.format import disk as common
 
     common._check_manifest = lambda *arguments: None
 
 
 def skip_the_look() -> None:
     """published pickles are not looked through before they are read"""
-    from training import weights
+    from training.checkpoint import start_weights as weights
 
     weights.require_state_dict = lambda path: None
 
@@ -234,7 +235,7 @@ def trust_pickles() -> None:
     """published files read with weights_only=False"""
     import torch
 
-    from training import weights
+    from training.checkpoint import start_weights as weights
 
     skip_the_look()
     load = torch.load
@@ -245,21 +246,22 @@ def allow_pickled_arrays() -> None:
     """arrays read with allow_pickle=True"""
     import numpy as np
 
-    from dataset import common
+    from dataset.format import disk as common
 
     common.map_array = lambda path: np.load(path, allow_pickle=True)
 
 
 def load_any_yaml() -> None:
     """all_config.yaml read as by yaml.unsafe_load"""
-    from training import published
+    from training.checkpoint import published
 
     published._PlainLoader = published.yaml.UnsafeLoader
 
 
 def take_any_set_name() -> None:
     """the names of sets are not checked"""
-    from dataset import common, schema
+    from dataset.format import disk as common
+    from dataset.format import schema
 
     schema.require_plain_name = common.require_plain_name = lambda name: None
 
@@ -278,14 +280,14 @@ def in_place() -> None:
 
 def in_directory_order() -> None:
     """ARC tasks taken in the order of the folder"""
-    from dataset import arc
+    from dataset.arc import tasks as arc
 
     vars(arc)["sorted"] = lambda values, **options: list(values)
 
 
 def by_hash() -> None:
     """augmentations drawn by Python's hash of the name"""
-    from dataset import arc_augmentation
+    from dataset.arc import augmentation as arc_augmentation
 
     def hashed(name: bytes) -> SimpleNamespace:
         digest = hash(name).to_bytes(8, "little", signed=True)

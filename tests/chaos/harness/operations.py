@@ -158,7 +158,7 @@ class _Hook:
             yield os, name, self._on_two(getattr(os, name), "rename")
         for name in ("link", "symlink"):
             yield os, name, self._on_two(getattr(os, name), name, swapped=True)
-        yield from self._by_identity("dataset.files", "exchange", self._exchange)
+        yield from self._by_identity("runtime.files", "exchange", self._exchange)
         yield from self._by_identity("safetensors.torch", "save_file", self._save_file)
 
     def _by_identity(

@@ -84,7 +84,7 @@ class AtEachOperation:
 
     def _save_struck(self, strike: Strike, copy: Path, save: Any) -> int:
         """Save with a fault; the exit code is the error's, 0 when the save got over it."""
-        from training.errors import exit_code
+        from runtime.errors import exit_code
 
         reached = False
 

@@ -149,7 +149,7 @@ class Observe:
 
     def __call__(self) -> None:
         """Arm this process."""
-        from training.errors import NonFiniteError
+        from runtime.errors import NonFiniteError
         from training.trainer import Trainer
 
         seen: dict[str, Any] = {}
@@ -213,7 +213,7 @@ class SpoilSave:
 
 def _digest(trainer: Any) -> str:
     """Return the sha256 of what an update changes: weights, table, average, optimizer."""
-    from training.state import model_tensors, optimizer_tensors
+    from training.checkpoint.run_state import model_tensors, optimizer_tensors
 
     parts = [
         model_tensors(trainer.model),

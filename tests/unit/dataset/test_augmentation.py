@@ -7,16 +7,15 @@ import pytest
 
 from dataset import augmentation
 from dataset.augmentation import (
-    AUGMENTATION_STREAM,
     augment_mazes,
     augment_sudoku,
     choose,
     dihedral_view,
     maze_keys,
-    random_words,
     sudoku_symmetries,
 )
-from dataset.sudoku import are_valid_solutions, layout_of
+from dataset.sudoku.rules import are_valid_solutions, layout_of
+from runtime.streams import Stream, random_words
 
 QUESTION = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
 ANSWER = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
@@ -33,17 +32,28 @@ def same_unit(size: int) -> np.ndarray:
 
 
 def test_a_stream_is_a_function_of_its_key():
-    words = random_words(7, 2, 5, 9)
+    words = random_words(7, Stream.AUGMENTATION, (0, 0, 5, 0), 9)
     assert words.dtype == np.uint64
-    assert random_words(7, 2, 5, 4).tolist() == words[:4].tolist()
-    others = [random_words(*key, 9) for key in [(8, 2, 5), (7, 3, 5), (7, 2, 6), (5, 2, 7)]]
+    assert random_words(7, Stream.AUGMENTATION, (0, 0, 5, 0), 4).tolist() == words[:4].tolist()
+    others = [
+        random_words(seed, stream, (0, 0, index, 0), 9)
+        for seed, stream, index in [
+            (8, Stream.AUGMENTATION, 5),
+            (7, Stream.NEW_TRAIN, 5),
+            (7, Stream.AUGMENTATION, 6),
+            (5, Stream.AUGMENTATION, 7),
+        ]
+    ]
     assert len({word for stream in [words, *others] for word in stream.tolist()}) == 45
-    assert random_words(2**64 - 1, 0, 2**64 - 1, 1).shape == (1,)
+    assert random_words(2**64 - 1, Stream.SUBSAMPLE, (0, 0, 2**64 - 1, 0), 1).shape == (1,)
 
 
 def test_streams_stay_what_they_were():
     """A data set is rebuilt for a checkpoint: its bytes must not move with a new version."""
-    assert random_words(0, 0, 0, 2).tolist() == [213000021201967259, 4455796210202625458]
+    assert random_words(0, Stream.SUBSAMPLE, (0, 0, 0, 0), 2).tolist() == [
+        213000021201967259,
+        4455796210202625458,
+    ]
     inputs, labels = augment_sudoku(tokens(QUESTION), tokens(ANSWER), 100, 3)
     digest = hashlib.sha256(inputs.tobytes() + labels.tobytes()).hexdigest()
     assert digest == "bfd27ddf555ce5e2f97a976a346a7013b04e3038387d8d0fcf7f3b75f9a671ae"
@@ -84,7 +94,7 @@ def test_moves_are_all_different_and_keep_units_together(size: int):
 
 def test_moves_of_nine_keep_units_together():
     symmetries = sudoku_symmetries(9)
-    numbers = random_words(0, 9, 0, 200) % np.uint64(symmetries.num_moves)
+    numbers = random_words(0, Stream.SUBSAMPLE, (0, 0, 0, 0), 200) % np.uint64(symmetries.num_moves)
     sources = symmetries.sources(numbers.astype(np.int64))
     related = same_unit(9)
     for source in sources:
@@ -111,7 +121,9 @@ def test_digit_permutations_are_all_there_and_spare_pad_and_empty(size: int):
 
 def test_apply_equals_its_definition():
     symmetries = sudoku_symmetries(9)
-    numbers = (random_words(4, 0, 0, 50) % np.uint64(symmetries.num_symmetries)).astype(np.int64)
+    numbers = (
+        random_words(4, Stream.SUBSAMPLE, (0, 0, 0, 0), 50) % np.uint64(symmetries.num_symmetries)
+    ).astype(np.int64)
     board = tokens(QUESTION)
     (images,) = symmetries.apply(numbers, np.repeat(board, 50, axis=0))
     for number, image in zip(numbers.tolist(), images, strict=True):
@@ -171,7 +183,7 @@ def test_no_augmentation_gives_the_originals():
 def test_drawn_symmetries_are_spread_evenly():
     """Over 4x4 puzzles: every one of 3,072 symmetries within five sigma of its share."""
     count = sudoku_symmetries(4).num_symmetries
-    words = random_words(0, AUGMENTATION_STREAM, 0, 100 * count)
+    words = random_words(0, Stream.AUGMENTATION, (0, 0, 0, 0), 100 * count)
     seen = np.bincount((words % np.uint64(count)).astype(np.int64), minlength=count)
     assert seen.min() > 100 - 50
     assert seen.max() < 100 + 50

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset.arc import decode_canvas
-from dataset.arc_augmentation import augment_grid, parse_identifier
+from dataset.arc.augmentation import augment_grid, parse_identifier
+from dataset.arc.tasks import decode_canvas
 from dataset.build_arc_dataset import main, parse_options
-from dataset.common import load_split
-from dataset.schema import LazyArcSet, PuzzleSet
+from dataset.format.disk import load_split
+from dataset.format.schema import LazyArcSet, PuzzleSet
 from puzzle_dataset import PuzzleDataset
 
 ROOT = Path(__file__).parents[3]

@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dataset import build_maze_dataset, maze_generator, sources
+from dataset import build_maze_dataset, sources
 from dataset.augmentation import augment_mazes, dihedral_view, maze_keys
 from dataset.build_maze_dataset import main
-from dataset.common import load_split
-from dataset.maze import check_paths, solve, text_to_tokens, tokens_to_text
+from dataset.format.disk import load_split
+from dataset.maze import generator as maze_generator
+from dataset.maze.rules import check_paths, solve, text_to_tokens, tokens_to_text
 from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
 
 ROOT = Path(__file__).parents[3]

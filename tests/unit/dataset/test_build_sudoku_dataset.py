@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dataset import build_sudoku_dataset, sources, sudoku_generator
+from dataset import build_sudoku_dataset, sources
 from dataset.augmentation import sudoku_symmetries
 from dataset.build_sudoku_dataset import main
-from dataset.common import load_split
-from dataset.sudoku import count_solutions, tokens_to_grid
+from dataset.format.disk import load_split
+from dataset.sudoku import generator as sudoku_generator
+from dataset.sudoku.rules import count_solutions, tokens_to_grid
 
 ROOT = Path(__file__).parents[3]
 HEADER = "source,question,answer,rating"

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset.common import fingerprint, load_set, load_split, write_manifest, write_split
-from dataset.errors import DatasetError
-from dataset.schema import ARC_PIXELS, LabelField, PuzzleDatasetMetadata, PuzzleSet
+from dataset.format.disk import fingerprint, load_set, load_split, write_manifest, write_split
+from dataset.format.schema import ARC_PIXELS, LabelField, PuzzleDatasetMetadata, PuzzleSet
+from runtime.errors import DatasetError
 
 METADATA = PuzzleDatasetMetadata(
     pad_id=0,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset.common import (
+from dataset.format.disk import (
     fingerprint,
     load_metadata,
     load_set,
@@ -17,8 +17,8 @@ from dataset.common import (
     write_augmentations,
     write_split,
 )
-from dataset.errors import DatasetError
-from dataset.schema import LAZY_ARC_FIELDS, LazyArcSet
+from dataset.format.schema import LAZY_ARC_FIELDS, LazyArcSet
+from runtime.errors import DatasetError
 
 
 @pytest.fixture

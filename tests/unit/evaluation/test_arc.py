@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset.arc_augmentation import augment_grid, format_identifier
-from dataset.errors import DatasetError
+from dataset.arc.augmentation import augment_grid, format_identifier
 from evaluation.arc import (
     PuzzleNames,
     Tally,
@@ -24,6 +23,7 @@ from evaluation.arc import (
     task_details,
     tasks_without_votes,
 )
+from runtime.errors import DatasetError
 
 SIDE = 30
 PLAIN = np.arange(10, dtype=np.uint8)

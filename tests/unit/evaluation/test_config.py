@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 
 from evaluation.config import EvalConfig, SolveConfig
-from training.composition import load_config
-from training.errors import ConfigError
+from runtime.errors import ConfigError
+from training.config.composition import load_config
 
 
 def test_the_yaml_defaults_are_those_of_the_schemas() -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dataset.sudoku import BOX_SHAPES
+from dataset.sudoku.rules import BOX_SHAPES
 from evaluation.constraints import UNDECIDED, MazeConstraint, SudokuConstraint
 
 

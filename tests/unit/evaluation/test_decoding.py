@@ -11,10 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from dataset.augmentation import NEW_TEST_STREAM
-from dataset.maze import FREE, GOAL, PATH, START, WALL
-from dataset.sudoku import are_valid_solutions
-from dataset.sudoku_generator import generate_puzzles
+from dataset.maze.rules import FREE, GOAL, PATH, START, WALL
+from dataset.sudoku.generator import generate_puzzles
+from dataset.sudoku.rules import are_valid_solutions
 from evaluation.constraints import UNDECIDED, Constraint, MazeConstraint, SudokuConstraint
 from evaluation.decoding import (
     Decoded,
@@ -26,6 +25,7 @@ from evaluation.decoding import (
     decode_top_p,
     safe_softmax,
 )
+from runtime.streams import Stream
 
 SOLUTION = torch.tensor([2, 3, 4, 5, 4, 5, 2, 3, 3, 2, 5, 4, 5, 4, 3, 2])
 SUDOKU, MAZE = SudokuConstraint(), MazeConstraint()
@@ -286,7 +286,7 @@ def puzzles() -> tuple[Tensor, Tensor]:
     made = generate_puzzles(
         40,
         seed=5,
-        stream=NEW_TEST_STREAM,
+        stream=Stream.NEW_TEST,
         size=9,
         min_clues=25,
         max_clues=28,

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset.errors import DatasetError
-from dataset.sudoku import is_valid_solution, keeps_clues
+from dataset.sudoku.rules import is_valid_solution, keeps_clues
 from evaluation.evaluators import AnsweredRows, Evaluator, Findings, build_evaluators, finish
 from evaluation.runner import evaluate
 from models.losses import ACTLossHead
 from puzzle_dataset import EvalBatches, PuzzleDataset
+from runtime.errors import DatasetError
+from runtime.ranks import Ranks
 from training.data import facts_of
-from training.distributed import Ranks
 
 
 def alone(value: Any) -> list[Any]:
@@ -229,7 +229,7 @@ def test_mazes_are_judged_by_their_module(
         numbers = np.arange(len(inputs))
         return numbers < 6, numbers < 3
 
-    monkeypatch.setattr("dataset.maze.check_paths", check_paths)
+    monkeypatch.setattr("dataset.maze.rules.check_paths", check_paths)
     dataset = PuzzleDataset([sudoku_data], "test")
     found = measure(build_evaluators(["maze"], dataset)["maze"], all_rows(dataset))
     assert found.metrics == {"valid_path": 0.6, "shortest_path": 0.3}

@@ -12,8 +12,8 @@ from evaluation.outputs import OutputError, OutputFiles, write_json_files
 from evaluation.runner import evaluate
 from models.losses import ACTLossHead
 from puzzle_dataset import EvalBatches, PuzzleDataset
+from runtime.ranks import Ranks
 from training.data import facts_of
-from training.distributed import Ranks
 
 ALONE = Ranks("cpu")
 FIELDS = [

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from dataset.common import write_split
-from dataset.schema import PuzzleDatasetMetadata, PuzzleSet
+from dataset.format.disk import write_split
+from dataset.format.schema import PuzzleDatasetMetadata, PuzzleSet
 from evaluation.metrics import SetResult
 from evaluation.runner import evaluate
 from models.losses import ACTLossHead, LossOutput
 from puzzle_dataset import EvalBatches, PuzzleDataset
+from runtime.ranks import Ranks
 from training.data import facts_of
-from training.distributed import Ranks
 
 ALONE = Ranks("cpu")
 

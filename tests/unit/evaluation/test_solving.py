@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from dataset.sudoku import BOX_SHAPES, grid_to_tokens
+from dataset.sudoku.rules import BOX_SHAPES, grid_to_tokens
 from evaluation.config import SolveConfig
 from evaluation.constraints import SudokuConstraint
 from evaluation.decoding import (

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from models.config import DataFacts, HRMConfig
-from training.composition import load_config
-from training.config import TrainConfig, validate
-from training.errors import ConfigError
+from runtime.errors import ConfigError
+from training.config.composition import load_config
+from training.config.schema import TrainConfig, validate
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -258,7 +258,7 @@ def test_facts_are_json() -> None:
 
 
 def test_schemas_load_no_torch() -> None:
-    code = "import sys, models.config, training.config; print('torch' in sys.modules)"
+    code = "import sys, models.config, training.config.schema; print('torch' in sys.modules)"
     out = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )

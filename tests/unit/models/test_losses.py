@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from models.act import ACTCarry, ACTOutput, Examples, Exploration, Predictions
 from models.config import ACTLossConfig, HeadsConfig
-from models.heads.token import Linear
+from models.heads.tokens import Linear
 from models.losses import (
     COUNTED_METRICS,
     IGNORE_LABEL_ID,

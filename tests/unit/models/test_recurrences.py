@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 
 from models.act import Examples, Latents
-from models.config import ArchConfig, DataFacts, HRMConfig, TransformerConfig, TRMConfig
+from models.config import (
+    ArchConfig,
+    DataFacts,
+    HRMConfig,
+    TransformerConfig,
+    TRMConfig,
+)
 from models.losses import ACTLossHead
 from models.registry import build_model
 

@@ -14,10 +14,10 @@ import torch
 
 from models.config import DataFacts, HRMConfig
 from puzzle_dataset import PuzzleDataset
-from training.composition import load_config
-from training.config import TrainConfig
-from training.distributed import Ranks
-from training.errors import ConfigError
+from runtime.errors import ConfigError
+from runtime.ranks import Ranks
+from training.config.composition import load_config
+from training.config.schema import TrainConfig
 
 SUDOKU = DataFacts(vocab_size=11, seq_len=81, num_puzzle_identifiers=1)
 TINY = (

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from dataset.errors import DatasetError
-from dataset.sudoku import parse_puzzle
+from dataset.sudoku.rules import parse_puzzle
 from evaluation.config import SolveConfig
 from evaluation.solving import Reasoning
 from models.config import DataFacts, HRMConfig
-from training.errors import CheckpointError, ConfigError
-from training.trained_model import RecordedRun, TrainedModel
+from runtime.errors import CheckpointError, ConfigError, DatasetError
+from training.checkpoint.trained_model import RecordedRun, TrainedModel
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "solve.py"
 

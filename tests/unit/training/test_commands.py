@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from models.config import HRMConfig, TRMConfig
-from training.composition import load_config
-from training.config import TrainConfig
+from training.config.composition import load_config
+from training.config.schema import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[3]
 RATES = "lr=1e-4 puzzle_emb_lr=1e-4 weight_decay=1.0 puzzle_emb_weight_decay=1.0"

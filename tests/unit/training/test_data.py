@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset.errors import DatasetError
-from training.composition import load_config
-from training.config import DataConfig, TrainConfig
+from runtime.errors import ConfigError, DatasetError
+from training.config.composition import load_config
+from training.config.schema import DataConfig, TrainConfig
 from training.data import (
     facts_of,
     open_data,
@@ -19,7 +19,6 @@ from training.data import (
     require_folder,
     require_same_data,
 )
-from training.errors import ConfigError
 
 
 def configure(*settings: str) -> TrainConfig:

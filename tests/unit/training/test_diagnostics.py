@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from models.losses import IGNORE_LABEL_ID, LOG_PROBS
+from runtime.ranks import Ranks
 from training import diagnostics
-from training.config import TrainConfig, is_setting
+from training.config.schema import TrainConfig, is_setting
 from training.diagnostics import CONFIRMATIONS, WINDOW, Diagnosis, Diagnostics, head_gradient_norms
-from training.distributed import Ranks
 
 B, S, V = 12, 9, 11
 INTERVAL, WARMUP = 100, 500

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from training.distributed import Ranks
+from runtime.ranks import Ranks
 from training.metrics import MetricBlock, shares_of
 
 SUMS = {

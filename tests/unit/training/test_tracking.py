@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from runtime.errors import CheckpointError, Preempted
 from training import tracking
-from training.checkpoint import Checkpoint
-from training.composition import load_config
-from training.config import LoggerConfig, TrainConfig
-from training.errors import CheckpointError, Preempted
+from training.checkpoint.store import Checkpoint
+from training.config.composition import load_config
+from training.config.schema import LoggerConfig, TrainConfig
 from training.tracking import JsonlLog, Tracker, WandbLog, open_tracker
 
 

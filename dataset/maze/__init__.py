@@ -1,0 +1,1 @@
+"""Mazes: rules, compiled kernels, generator."""

@@ -1,0 +1,119 @@
+"""Random mazes with a long shortest path, no two of them dihedral views of each other.
+
+A maze has its own wall probability, uniform in 0.3 to 0.5; each cell is a wall with it; S and G are
+two different free cells, all equally likely; and it is kept when a shortest path from S to G is
+long enough. With 109 moves in 30 x 30 cells these are the statistics of the published mazes; one
+attempt in 54,000 is kept.
+
+Attempt i of a stream is a pure function of (seed, stream, i). Attempts are made in order and kept
+unless they fail or repeat an earlier maze, so that a longer list starts with a shorter one.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from dataset.augmentation import maze_keys
+from dataset.maze.kernels import find_maze
+from dataset.sources import NoPuzzleError
+from runtime.streams import Stream, random_words
+
+_Result = TypeVar("_Result")
+
+LOWEST_WALL_PROBABILITY, HIGHEST_WALL_PROBABILITY = 0.3, 0.5
+
+_MAX_ATTEMPTS = 100_000_000
+"""Attempts without a new maze before it is held that there is none."""
+
+_ATTEMPTS_PER_BLOCK = 8192  # of the numbering of attempts: another number gives other mazes
+
+
+class GeneratedMazes(NamedTuple):
+    """mazes: uint8 [N, cells] tokens, no path drawn.  attempts made."""
+
+    mazes: np.ndarray
+    attempts: int
+
+
+def generate_mazes(
+    num_mazes: int,
+    *,
+    seed: int,
+    stream: Stream,
+    size: int,
+    min_length: int,
+    taken: set[bytes],
+    advance: Callable[[int], object] = lambda mazes: None,
+    workers: int | None = None,
+) -> GeneratedMazes:
+    """Generate `num_mazes` mazes of `size` x `size` cells.
+
+    Args:
+        seed: 0 to 2**64 - 1. stream: one of the streams of `dataset.augmentation`.
+        min_length: moves of the shortest path, 1 or more.
+        taken: `maze_keys` of the mazes that must not be repeated; receives those of the new ones.
+        advance: called with 1 after each maze.
+        workers: threads, of which the mazes do not depend; None: one for each usable processor.
+
+    Raises: NoPuzzleError: none was found for long; the message says what was asked for.
+    """
+    lowest = _fixed_point(LOWEST_WALL_PROBABILITY)
+    span = _fixed_point(HIGHEST_WALL_PROBABILITY) - lowest
+
+    def search(block: int) -> list[tuple[int, np.ndarray]]:
+        """Return the mazes kept in a block of attempts, with the attempt's number."""
+        states = random_words(seed, stream, (0, 0, block, 0), _ATTEMPTS_PER_BLOCK)
+        maze = np.zeros(size * size, dtype=np.uint8)
+        kept = []
+        attempt = find_maze(states, 0, size, min_length, lowest, span, maze)
+        while attempt < len(states):
+            kept.append((block * _ATTEMPTS_PER_BLOCK + attempt, maze.copy()))
+            attempt = find_maze(states, attempt + 1, size, min_length, lowest, span, maze)
+        return kept
+
+    mazes = np.zeros((num_mazes, size * size), dtype=np.uint8)
+    found = attempts = 0
+    for block, kept in enumerate(_in_order(search, workers or _num_processors())):
+        for attempt, maze in kept:
+            (key,) = maze_keys(maze[None])
+            if key in taken:
+                continue
+            taken.add(key)
+            mazes[found] = maze
+            found += 1
+            attempts = attempt + 1
+            advance(1)
+            if found == num_mazes:
+                return GeneratedMazes(mazes, attempts)
+        failures = (block + 1) * _ATTEMPTS_PER_BLOCK - attempts
+        if failures >= _MAX_ATTEMPTS:
+            break
+    raise NoPuzzleError(
+        f"no {size}x{size} maze whose shortest path has {min_length} moves or more was found"
+        f" beside the first {found} of {num_mazes}, in {_MAX_ATTEMPTS:,} attempts; ask for fewer"
+        " mazes or shorter paths"
+    )
+
+
+def _in_order(search: Callable[[int], _Result], workers: int) -> Iterator[_Result]:
+    """Yield search(0), search(1), ... without end, made by threads a few ahead."""
+    with ThreadPoolExecutor(workers) as pool:
+        ahead = deque(pool.submit(search, block) for block in range(2 * workers))
+        for block in count(2 * workers):
+            yield ahead.popleft().result()
+            ahead.append(pool.submit(search, block))
+
+
+def _num_processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _fixed_point(probability: float) -> np.uint64:
+    return np.uint64(round(probability * 2**32))

@@ -1,0 +1,302 @@
+"""Compiled maze kernels: the solver, the check of drawn paths, and the generator.
+
+All of them are in one file because numba's cache notices changes of a function's own file only.
+
+A maze is uint8 [cells] of tokens, row by row. The generator works on bit boards: uint64 words whose
+bit row * (size + 1) + column is a cell; the column too many keeps rows apart. Random numbers are
+SplitMix64 (see `sudoku_kernels`), `state` uint64 [1].
+"""
+
+import numpy as np
+
+from dataset.compiled import compiled, mix
+from dataset.maze.rules import FREE, GOAL, PATH, START, WALL
+
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_ONE = np.uint64(1)
+_LAST = np.uint64(63)
+
+
+# Solver
+
+
+@compiled
+def _neighbour(cell, direction, size):
+    """Return the cell down, left, right or up of a cell (directions 0 to 3); -1 off the board."""
+    if direction == 0:
+        return cell + size if cell + size < size * size else -1
+    if direction == 1:
+        return cell - 1 if cell % size > 0 else -1
+    if direction == 2:
+        return cell + 1 if cell % size < size - 1 else -1
+    return cell - size
+
+
+@compiled
+def _find(tokens, token):
+    for cell in range(len(tokens)):
+        if tokens[cell] == token:
+            return cell
+    return -1
+
+
+@compiled
+def _search(tokens, size, parents, queue):
+    """Search breadth first from S; return the moves to G, or -1 when it cannot be reached.
+
+    Args: parents: int64 [cells], receives the cell that each cell was first reached from.
+        queue: int64 [cells], scratch.
+    """
+    parents.fill(-1)
+    start = _find(tokens, START)
+    parents[start] = start
+    queue[0] = start
+    end = 1  # of the cells reached
+    done = 0  # cells whose neighbours were looked at
+    moves = 0
+    while done < end:
+        moves += 1
+        ring = end
+        while done < ring:
+            cell = queue[done]
+            done += 1
+            for direction in range(4):
+                other = _neighbour(cell, direction, size)
+                if other >= 0 and tokens[other] != WALL and parents[other] < 0:
+                    parents[other] = cell
+                    if tokens[other] == GOAL:
+                        return moves
+                    queue[end] = other
+                    end += 1
+    return -1
+
+
+@compiled
+def solve_mazes(inputs, size, labels, moves):
+    """Solve mazes; the rule for the path is in `dataset.maze.rules.solve`.
+
+    Args: inputs: uint8 [N, cells].  labels: uint8 [N, cells], receives the inputs with the path.
+        moves: int64 [N], receives the length of the path, -1 where there is none.
+    """
+    parents = np.empty(size * size, dtype=np.int64)
+    queue = np.empty(size * size, dtype=np.int64)
+    for row in range(len(inputs)):
+        tokens = inputs[row]
+        for cell in range(size * size):
+            labels[row, cell] = tokens[cell]
+        moves[row] = _search(tokens, size, parents, queue)
+        if moves[row] > 0:
+            cell = parents[_find(tokens, GOAL)]
+            while tokens[cell] != START:
+                labels[row, cell] = PATH
+                cell = parents[cell]
+
+
+# Check
+
+
+@compiled
+def _drawn_moves(tokens, size):
+    """Return the moves of the path drawn from S to G, or -1 when the drawing is no such path."""
+    num_drawn = 0
+    for cell in range(size * size):
+        num_drawn += tokens[cell] >= START  # S, G or o
+    previous = -1
+    cell = _find(tokens, START)
+    moves = 0
+    while True:
+        following = -1
+        for direction in range(4):
+            other = _neighbour(cell, direction, size)
+            if other >= 0 and other != previous and tokens[other] >= START:
+                if following >= 0:
+                    return -1  # a fork, or a path that touches itself
+                following = other
+        if tokens[cell] == GOAL:
+            return moves if following < 0 and moves + 1 == num_drawn else -1
+        if following < 0:
+            return -1
+        # This ends: a cell visited twice would have been a fork the first time.
+        previous, cell = cell, following
+        moves += 1
+
+
+@compiled
+def check_mazes(inputs, preds, size, drawn_moves, least_moves):
+    """Measure the drawn path and a shortest path of each maze.
+
+    Args: inputs, preds: uint8 [N, cells].
+        drawn_moves, least_moves: int64 [N], receive moves, -1 where there is no path. Where nothing
+            valid is drawn the shortest path is not looked for either.
+    """
+    parents = np.empty(size * size, dtype=np.int64)
+    queue = np.empty(size * size, dtype=np.int64)
+    for row in range(len(inputs)):
+        drawn_moves[row] = -1
+        least_moves[row] = -1
+        kept = True
+        for cell in range(size * size):
+            given, pred = inputs[row, cell], preds[row, cell]
+            kept = kept and (pred == given or (pred == PATH and given == FREE))
+        if kept:
+            drawn_moves[row] = _drawn_moves(preds[row], size)
+            if drawn_moves[row] > 0:
+                least_moves[row] = _search(inputs[row], size, parents, queue)
+
+
+@compiled
+def path_moves(labels, size, actions):
+    """Write down how drawn paths go; `dataset.maze.rules.path_actions` says what is written.
+
+    Args: labels: uint8 [N, cells].  actions: uint8 [N, cells], zeros, receives the moves.
+
+    Returns: the first row that is no path, or N.
+    """
+    for row in range(len(labels)):
+        tokens = labels[row]
+        if _drawn_moves(tokens, size) < 0:
+            return row
+        previous = -1
+        cell = _find(tokens, START)
+        while tokens[cell] != GOAL:
+            for direction in range(4):
+                other = _neighbour(cell, direction, size)
+                if other >= 0 and other != previous and tokens[other] >= START:
+                    actions[row, cell] = direction + 1
+                    previous, cell = cell, other
+                    break
+    return len(labels)
+
+
+# Generator
+
+
+@compiled
+def _random(state):
+    state[0] += np.uint64(0x9E3779B97F4A7C15)
+    return mix(state[0])
+
+
+@compiled
+def _random_cell(state, cells):
+    """Draw an int64 in [0, cells), uniform up to a bias of cells / 2**32."""
+    return np.int64(_random(state) >> np.uint64(32)) % cells
+
+
+@compiled
+def _random_bits(state, probability):
+    """Draw 64 independent bits that are 1 with `probability` / 2**32.
+
+    Each bit's random number is compared with the probability from the highest digit downwards, all
+    at once, until the last comparison is decided: after seven or eight words, as a rule.
+    """
+    bits = np.uint64(0)
+    undecided = _ALL
+    for place in range(31, -1, -1):
+        word = _random(state)
+        digit = np.uint64(0) - ((probability >> np.uint64(place)) & _ONE)  # 64 times
+        bits |= undecided & digit & ~word
+        undecided &= ~(digit ^ word)
+        if undecided == 0:
+            break
+    return bits
+
+
+@compiled
+def _has_bit(board, pad, bit):
+    return (board[pad + bit // 64] >> np.uint64(bit % 64)) & _ONE
+
+
+@compiled
+def _grow(ball, other, free, grown, width, pad):
+    """Grow a ball by one move over free cells.
+
+    Args: ball, other, free, grown: bit boards with `pad` words of zeros at both ends; `grown`
+        receives the ball, `other` is the one around the other end.
+
+    Returns: whether the ball is unchanged or has met the other one.
+    """
+    # Unsigned positions spare the checks for negative ones, which would keep the loop scalar.
+    words, last = np.uint64(width // 64), np.uint64(len(ball) - pad)
+    left = np.uint64(width % 64)
+    right = _LAST - left  # a shift by 64 is undefined: shift by 1, then by at most 63
+    changed = np.uint64(0)
+    met = np.uint64(0)
+    for at in range(np.uint64(pad), last):
+        new = ball[at] | (ball[at] << _ONE) | (ball[at - _ONE] >> _LAST)
+        new |= (ball[at] >> _ONE) | (ball[at + _ONE] << _LAST)
+        new |= (ball[at - words] << left) | ((ball[at - words - _ONE] >> _ONE) >> right)
+        new |= (ball[at + words] >> left) | ((ball[at + words + _ONE] << _ONE) << right)
+        new &= free[at]
+        changed |= new ^ ball[at]
+        met |= new & other[at]
+        grown[at] = new
+    return changed == 0 or met != 0
+
+
+@compiled
+def find_maze(states, first, size, min_length, lowest, span, question):
+    """Attempt mazes from states[first] on until one is kept.
+
+    An attempt draws the wall probability, the walls, and S and G among the free cells, and keeps
+    the maze when a shortest path from S to G has at least `min_length` moves. Balls around S and G
+    are grown in turn: when they meet, or one cannot grow any more, before `min_length` - 1 steps,
+    the maze is not kept. Only the few others, one in thousands, are searched.
+
+    Args:
+        states: uint64 [attempts], the random state that each attempt starts from.
+        lowest, span: uint64; the wall probability is uniform in [lowest, lowest + span) / 2**32.
+        question: uint8 [cells], receives the maze.
+
+    Returns: the number of the attempt that was kept, or len(states).
+    """
+    width = size + 1
+    pad = width // 64 + 1
+    num_words = (size * width + 63) // 64
+    length = (num_words + 7) // 8 * 8 + 2 * pad  # multiples of eight words are faster
+    inside = np.zeros(length, dtype=np.uint64)
+    for row in range(size):
+        for column in range(size):
+            bit = row * width + column
+            inside[pad + bit // 64] |= _ONE << np.uint64(bit % 64)
+    free = np.zeros(length, dtype=np.uint64)
+    balls = np.zeros((3, length), dtype=np.uint64)
+    parents = np.empty(size * size, dtype=np.int64)
+    queue = np.empty(size * size, dtype=np.int64)
+    ends = np.empty(2, dtype=np.int64)
+    state = np.empty(1, dtype=np.uint64)
+    for attempt in range(first, len(states)):
+        state[0] = states[attempt]
+        probability = lowest + ((span * (_random(state) >> np.uint64(32))) >> np.uint64(32))
+        enough = 0
+        for at in range(pad, pad + num_words):
+            free[at] = ~_random_bits(state, probability) & inside[at]
+            enough += (free[at] != 0) + (free[at] & (free[at] - _ONE) != 0)
+        if enough < 2:  # less than two free cells
+            continue
+        for end in range(2):
+            while True:
+                cell = _random_cell(state, size * size)
+                bit = cell // size * width + cell % size
+                if _has_bit(free, pad, bit) and (end == 0 or cell != ends[0]):
+                    break
+            ends[end] = cell
+            balls[end].fill(0)
+            balls[end, pad + bit // 64] = _ONE << np.uint64(bit % 64)
+        ball, other, grown = balls[0], balls[1], balls[2]
+        over = False
+        for _ in range(min_length - 1):
+            if _grow(ball, other, free, grown, width, pad):
+                over = True
+                break
+            ball, other, grown = other, grown, ball
+        if over:
+            continue
+        for cell in range(size * size):
+            bit = cell // size * width + cell % size
+            question[cell] = FREE if _has_bit(free, pad, bit) else WALL
+        question[ends[0]] = START
+        question[ends[1]] = GOAL
+        if _search(question, size, parents, queue) >= min_length:
+            return attempt
+    return len(states)

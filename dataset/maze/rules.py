@@ -1,0 +1,177 @@
+"""Mazes on square grids: text, tokens, shortest paths, and the check of drawn paths.
+
+A maze is written as one character per cell, row by row: `#` a wall, ` ` a free cell, `S` and `G`
+the two ends, and in an answer `o` for the cells of the path between them. Tokens are 1 to 5 in this
+order; 0 stays free for padding. Moves go down, left, right and up; the length of a path is the
+number of its moves, one more than its `o` cells.
+"""
+
+from math import isqrt
+
+import numpy as np
+
+CHARACTERS = "# SGo"
+"""The character of token 1, 2, ... 5."""
+
+WALL, FREE, START, GOAL, PATH = range(1, len(CHARACTERS) + 1)
+VOCAB_SIZE = len(CHARACTERS) + 1
+
+PALETTE = ("#000000", "#FFFFFF", "#2ECC40", "#FF4136", "#0074D9")
+"""How `# SGo` are drawn: black walls, white cells, from green to red a blue path."""
+
+NUM_ACTIONS = 5
+"""None, down, left, right and up."""
+
+_TOKEN_OF_BYTE = np.zeros(256, dtype=np.uint8)
+_TOKEN_OF_BYTE[list(CHARACTERS.encode())] = range(1, VOCAB_SIZE)
+_PIXELS = np.zeros((VOCAB_SIZE, 3), dtype=np.uint8)
+_PIXELS[WALL:] = [list(bytes.fromhex(colour[1:])) for colour in PALETTE]
+_BYTE_OF_TOKEN = np.frombuffer(("?" + CHARACTERS).encode(), dtype=np.uint8)
+
+
+def grid_size(cells: int) -> int:
+    """Return the size of the square grid with so many cells; ValueError when there is none."""
+    size = isqrt(cells)
+    if size * size != cells or size < 2:
+        raise ValueError(f"{cells} cells are no square grid of 2 x 2 or more")
+    return size
+
+
+def text_to_tokens(texts: list[str]) -> np.ndarray:
+    """Turn texts of equal length into uint8 [N, characters]; 0 stands for any other character."""
+    characters = np.frombuffer("".join(texts).encode("ascii", "replace"), dtype=np.uint8)
+    return _TOKEN_OF_BYTE[characters].reshape(len(texts), -1)
+
+
+def tokens_to_text(tokens: np.ndarray) -> str:
+    """Turn [cells] tokens into text, row after row without line ends; `?` is the padding token.
+
+    Raises: ValueError: a token out of range.
+    """
+    if tokens.min(initial=0) < 0 or tokens.max(initial=0) >= VOCAB_SIZE:
+        raise ValueError(
+            f"tokens from {tokens.min()} to {tokens.max()}; accepted: 0 to {VOCAB_SIZE - 1}"
+        )
+    return _BYTE_OF_TOKEN[tokens.reshape(-1)].tobytes().decode()
+
+
+def are_mazes(inputs: np.ndarray) -> np.ndarray:
+    """Tell which rows consist of walls, free cells, one S and one G.
+
+    Args: inputs: integer [N, cells] tokens.
+
+    Returns: bool [N].
+    """
+    known = np.asarray(((inputs >= WALL) & (inputs <= GOAL)).all(axis=1))
+    starts, goals = (inputs == START).sum(axis=1), (inputs == GOAL).sum(axis=1)
+    return known & (starts == 1) & (goals == 1)
+
+
+def solve(inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Find a shortest path in each maze: of several, the one in the published answers.
+
+    That is the path found by a breadth-first search from S that looks at neighbours in the order
+    down, left, right, up, and comes to each cell from where it was first reached. (It gives all
+    2,000 answers of the published 30 x 30 mazes.)
+
+    Args: inputs: integer [N, cells] tokens of mazes.
+
+    Returns: (labels, moves): uint8 [N, cells], the inputs with the path's cells as `PATH`; int64
+        [N], its length, -1 where G cannot be reached and no path is drawn.
+
+    Raises: ValueError: not square, or a row is no maze; it names the first.
+    """
+    from dataset.maze.kernels import solve_mazes  # loads the compiler: only who solves waits
+
+    mazes, size = _checked(inputs)
+    labels = np.empty_like(mazes)
+    moves = np.empty(len(mazes), dtype=np.int64)
+    solve_mazes(mazes, size, labels, moves)
+    return labels, moves
+
+
+def check_paths(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Tell which predictions draw a path from S to G, and which of those a shortest one.
+
+    A prediction is valid when
+
+    - walls, S and G are where they are in the input, no other cell is one of them, and every other
+      cell is free or `o`;
+    - on the set made up of S, G and the `o` cells, S and G each have exactly one neighbour (down,
+      left, right or up) in the set, every `o` cell has exactly two, and one can walk from S to G
+      past every cell of the set.
+
+    So the cells leave no choice how to walk: `o` cells beside the path, branches, loops, blobs and
+    paths that run along themselves are not valid. No shortest path is lost by this: one with two
+    cells that touch out of turn could be cut short there.
+
+    Args: inputs: integer [N, cells] tokens of mazes. preds: integer [N, cells], any values.
+
+    Returns: (valid, shortest), bool [N] each; `shortest` means valid and as few moves as possible.
+
+    Raises: ValueError: shapes differ or are not square, or an input is no maze; it names the first.
+    """
+    moves, least_moves = path_lengths(inputs, preds)
+    return moves >= 0, (moves >= 0) & (moves == least_moves)
+
+
+def path_lengths(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Count the moves of valid predictions (see `check_paths`), and of a shortest path there.
+
+    Returns: (moves, least moves), int64 [N] each; both -1 where the prediction is not valid.
+    """
+    from dataset.maze.kernels import check_mazes  # loads the compiler: only who checks waits
+
+    if inputs.shape != preds.shape:
+        raise ValueError(f"{list(inputs.shape)} inputs and {list(preds.shape)} predictions")
+    mazes, size = _checked(inputs)
+    drawn = np.where((preds >= WALL) & (preds <= PATH), preds, 0).astype(np.uint8)
+    moves, least_moves = (np.empty(len(mazes), dtype=np.int64) for _ in range(2))
+    check_mazes(mazes, drawn, size, moves, least_moves)
+    return moves, least_moves
+
+
+def path_actions(labels: np.ndarray) -> np.ndarray:
+    """Tell for each cell of a drawn path how it goes on towards G.
+
+    Args: labels: integer [N, cells] tokens, each row with a path as `check_paths` accepts it.
+
+    Returns: uint8 [N, cells]: on S and the `o` cells the move to the next cell, 1 down, 2 left, 3
+        right, 4 up; 0 on G and beside the path.
+
+    Raises: ValueError: not square, or a row has no such path; it names the first.
+    """
+    from dataset.maze.kernels import path_moves  # loads the compiler: only who asks waits
+
+    _, size = _checked(np.where(labels == PATH, FREE, labels))
+    actions = np.zeros(labels.shape, dtype=np.uint8)
+    bad = path_moves(np.ascontiguousarray(labels, dtype=np.uint8), size, actions)
+    if bad < len(labels):
+        raise ValueError(f"label {bad} draws no path from S to G")
+    return actions
+
+
+def maze_pixels(labels: np.ndarray) -> np.ndarray:
+    """Return red, green and blue of each cell in `PALETTE`.
+
+    Args: labels: integer [N, cells] tokens of mazes, with or without a path.
+
+    Returns: uint8 [N, cells, 3].
+    """
+    return _PIXELS[labels]
+
+
+def _checked(inputs: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return inputs as contiguous uint8, and the size of their grid."""
+    if inputs.ndim != 2:
+        raise ValueError(f"inputs of shape {list(inputs.shape)}; accepted: [N, cells]")
+    size = grid_size(inputs.shape[1])
+    good = are_mazes(inputs)
+    if not good.all():
+        row = int(good.argmin())
+        found = {int(token): int((inputs[row] == token).sum()) for token in np.unique(inputs[row])}
+        raise ValueError(
+            f"input {row} is no maze: it has the tokens (and how often) {found}; accepted: {WALL}"
+            f" and {FREE}, and {START} and {GOAL} once each"
+        )
+    return np.ascontiguousarray(inputs, dtype=np.uint8), size

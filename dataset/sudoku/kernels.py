@@ -1,0 +1,437 @@
+"""Compiled Sudoku kernels: the solver, the puzzle generator, and keys shared by symmetric puzzles.
+
+All of them are in one file because numba's cache notices changes of a function's own file only: a
+caller in another file would go on running an outdated copy of what it calls.
+
+Integer arguments are wrapped in np.int64, and no slice is assigned to: numba compiles a function
+anew for every literal that it is called with, and a slice's error message costs it two seconds.
+
+Inside, the digit d is the bit 1 << (d - 1), an empty cell is 0, and a board is int64 [cells] of
+such bits. `layout` comes from `dataset.sudoku.rules.layout_of`. Random numbers are SplitMix64
+(Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), `state`
+uint64 [1].
+"""
+
+import numpy as np
+
+from dataset.compiled import compiled, mix
+
+_BIT_COUNT = np.array([bin(mask).count("1") for mask in range(1 << 9)], dtype=np.int64)
+
+
+# Random numbers
+
+
+@compiled
+def _random_below(state, bound):
+    """Advance `state`; return an int64 in [0, bound), uniform up to a bias of bound / 2**32."""
+    state[0] += np.uint64(0x9E3779B97F4A7C15)
+    return np.int64(mix(state[0]) >> np.uint64(32)) % bound
+
+
+@compiled
+def _shuffle(state, items):
+    for last in range(len(items) - 1, 0, -1):
+        other = _random_below(state, last + 1)
+        items[last], items[other] = items[other], items[last]
+
+
+# Solver
+
+
+@compiled
+def _copy(source, target):
+    for cell in range(len(source)):
+        target[cell] = source[cell]
+
+
+@compiled
+def _place(board, used, cell, bit, layout, trail, filled):
+    board[cell] = bit
+    for kind in range(3):
+        used[layout.cell_units[cell, kind]] |= bit
+    trail[filled] = cell
+    return filled + 1
+
+
+@compiled
+def _candidates(used, cell, layout):
+    units = layout.cell_units
+    return ~(used[units[cell, 0]] | used[units[cell, 1]] | used[units[cell, 2]])
+
+
+@compiled
+def _propagate(board, allowed, used, layout, trail, filled, candidates):
+    """Fill in naked and hidden singles until none is left.
+
+    Returns: (filled, cell): how many cells are filled now, and the empty cell with the fewest
+        candidates (the first of them), or -1 on a full board, or -2 on a contradiction.
+    """
+    cells = len(board)
+    full = (1 << layout.size) - 1
+    while True:
+        placed = True
+        fewest_cell = -1
+        while placed:  # naked singles: a cell with one candidate
+            placed = False
+            fewest = 10
+            fewest_cell = -1
+            for cell in range(cells):
+                if board[cell] != 0:
+                    candidates[cell] = 0
+                    continue
+                options = allowed[cell] & _candidates(used, cell, layout)
+                if options == 0:
+                    return filled, -2
+                candidates[cell] = options
+                count = _BIT_COUNT[options]
+                if count == 1:
+                    filled = _place(board, used, cell, options, layout, trail, filled)
+                    placed = True
+                elif count < fewest:
+                    fewest = count
+                    fewest_cell = cell
+        if fewest_cell == -1:
+            return filled, -1
+        for unit in range(3 * layout.size):  # hidden singles: a digit's last cell in a unit
+            if used[unit] == full:
+                continue
+            once = 0
+            twice = 0
+            for position in range(layout.size):
+                options = candidates[layout.unit_cells[unit, position]]
+                twice |= once & options
+                once |= options
+            if (once | used[unit]) != full:
+                return filled, -2
+            once &= ~twice & ~used[unit]
+            if once == 0:
+                continue
+            for position in range(layout.size):
+                cell = layout.unit_cells[unit, position]
+                bit = candidates[cell] & once
+                if bit != 0 and board[cell] == 0:
+                    if _BIT_COUNT[bit] != 1 or (bit & _candidates(used, cell, layout)) == 0:
+                        return filled, -2
+                    filled = _place(board, used, cell, bit, layout, trail, filled)
+                    placed = True
+        if not placed:
+            return filled, fewest_cell
+
+
+@compiled
+def _search(clues, allowed, layout, limit, randomize, state, answer):
+    """Look for up to `limit` solutions, guessing in the cell with the fewest candidates.
+
+    Args:
+        clues: int64 [cells] bits, 0 where empty; must not contradict each other within a unit.
+        allowed: int64 [cells], the digits each empty cell may take.
+        randomize: 1 to guess digits in an order drawn from `state`, 0 in ascending order.
+        answer: int64 [cells], receives the first solution.
+
+    Returns: (solutions found, backtracks), the guessed digits taken back before the first solution
+        was reached, or before it was certain that there is none.
+    """
+    cells = len(clues)
+    board = clues.copy()
+    used = np.zeros(3 * layout.size, dtype=np.int64)
+    candidates = np.zeros(cells, dtype=np.int64)
+    trail = np.empty(cells, dtype=np.int64)
+    filled = np.int64(0)
+    for cell in range(cells):
+        if clues[cell] != 0:
+            filled = _place(board, used, cell, clues[cell], layout, trail, filled)
+    guess_cell = np.empty(cells + 1, dtype=np.int64)
+    guess_options = np.empty(cells + 1, dtype=np.int64)  # digits not yet tried there
+    guess_filled = np.empty(cells + 1, dtype=np.int64)
+    depth = 0
+    guesses = 0
+    solutions = 0
+    backtracks = 0
+    while True:
+        filled, cell = _propagate(board, allowed, used, layout, trail, filled, candidates)
+        if cell >= 0:
+            guess_cell[depth] = cell
+            guess_options[depth] = candidates[cell]
+            guess_filled[depth] = filled
+            depth += 1
+        elif cell == -1:
+            if solutions == 0:
+                backtracks = guesses - depth
+                _copy(board, answer)
+            solutions += 1
+            if solutions == limit:
+                return solutions, backtracks
+        while depth > 0 and guess_options[depth - 1] == 0:
+            depth -= 1
+        if depth == 0:
+            return solutions, backtracks if solutions > 0 else guesses
+        level = depth - 1
+        while filled > guess_filled[level]:
+            filled -= 1
+            undone = trail[filled]
+            for kind in range(3):
+                used[layout.cell_units[undone, kind]] &= ~board[undone]
+            board[undone] = 0
+        options = guess_options[level]
+        if randomize != 0:
+            for _ in range(_random_below(state, _BIT_COUNT[options])):
+                options &= options - 1
+        bit = options & -options
+        guess_options[level] &= ~bit
+        filled = _place(board, used, guess_cell[level], bit, layout, trail, filled)
+        guesses += 1
+
+
+@compiled
+def _any_digit(layout):
+    return np.full(layout.size * layout.size, (1 << layout.size) - 1, dtype=np.int64)
+
+
+@compiled
+def solve_digits(digits, layout, limit):
+    """Solve one board of digits.
+
+    Args: digits: int64 [cells], 0 where empty; no two equal ones within a unit.
+
+    Returns: (solutions up to `limit`, backtracks before the first, int64 [cells] first solution).
+    """
+    cells = len(digits)
+    clues = np.zeros(cells, dtype=np.int64)
+    for cell in range(cells):
+        if digits[cell] != 0:
+            clues[cell] = 1 << (digits[cell] - 1)
+    answer = np.zeros(cells, dtype=np.int64)
+    state = np.zeros(1, dtype=np.uint64)
+    solutions, backtracks = _search(
+        clues, _any_digit(layout), layout, limit, np.int64(0), state, answer
+    )
+    return solutions, backtracks, _to_digits(answer)
+
+
+@compiled
+def _to_digits(board):
+    digits = np.zeros(len(board), dtype=np.int64)
+    for cell in range(len(board)):
+        mask = board[cell]
+        while mask != 0:
+            digits[cell] += 1
+            mask >>= 1
+    return digits
+
+
+# Generator
+
+
+@compiled
+def draw_puzzle(layout, state, min_clues, max_clues, min_rating, max_steps, question, answer):
+    """Make one attempt at a random puzzle with exactly one solution.
+
+    With `min_rating` 0 the number of clues is drawn uniformly from the range, and clues are removed
+    in random order while the solution remains the only one, until so many are left. Otherwise a
+    vicinity search of up to `max_steps` looks for a rating of at least `min_rating`; its puzzles
+    are minimal, and get as many further clues as `min_clues` asks for, as far as the rating allows.
+
+    Args: question, answer: int64 [cells], receive the digits.
+
+    Returns: (whether the attempt succeeded, rating, steps of the search); for the rating see
+        `dataset.sudoku.rules.solve`.
+    """
+    steps = np.int64(0)
+    solution = _random_solution(layout, state)
+    puzzle = solution.copy()
+    if min_rating == 0:
+        target = min_clues + _random_below(state, max_clues - min_clues + 1)
+        clues = _dig(puzzle, target, layout, state)
+        if clues != target:
+            return False, 0, steps
+    else:
+        steps = _climb(puzzle, solution, min_rating, max_steps, layout, state)
+        _add_clues(puzzle, solution, min_clues, min_rating, layout, state)
+        clues = np.count_nonzero(puzzle)
+        if not min_clues <= clues <= max_clues:
+            return False, 0, steps
+    solutions, rating = _count_and_rate(puzzle, layout, state)
+    if solutions != 1 or rating < min_rating:
+        return False, 0, steps
+    _copy(_to_digits(puzzle), question)
+    _copy(_to_digits(solution), answer)
+    return True, rating, steps
+
+
+@compiled
+def _random_solution(layout, state):
+    """Fill a board at random: a shuffled first row, then random guesses. Not exactly uniform."""
+    cells = layout.size * layout.size
+    clues = np.zeros(cells, dtype=np.int64)
+    for digit in range(layout.size):
+        clues[digit] = 1 << digit
+    _shuffle(state, clues[: layout.size])
+    answer = np.zeros(cells, dtype=np.int64)
+    _search(clues, _any_digit(layout), layout, np.int64(1), np.int64(1), state, answer)
+    return answer
+
+
+@compiled
+def _count_and_rate(puzzle, layout, state):
+    answer = np.zeros(len(puzzle), dtype=np.int64)
+    return _search(puzzle, _any_digit(layout), layout, np.int64(2), np.int64(0), state, answer)
+
+
+@compiled
+def _dig(puzzle, target, layout, state):
+    """Remove clues in random order, down to `target`, as long as one solution remains.
+
+    Returns how many clues are left: more than `target` means that none of them can be spared.
+    """
+    allowed = _any_digit(layout)
+    other = np.zeros(len(puzzle), dtype=np.int64)
+    order = np.flatnonzero(puzzle)
+    _shuffle(state, order)
+    left = len(order)
+    for cell in order:
+        if left <= target:
+            break
+        digit = puzzle[cell]
+        puzzle[cell] = 0
+        allowed[cell] &= ~digit  # another solution would have another digit here
+        solutions, _ = _search(puzzle, allowed, layout, np.int64(1), np.int64(0), state, other)
+        allowed[cell] |= digit
+        if solutions == 0:
+            left -= 1
+        else:
+            puzzle[cell] = digit
+    return left
+
+
+@compiled
+def _climb(puzzle, solution, min_rating, max_steps, layout, state):
+    """Make the puzzle minimal, then harder: the vicinity search.
+
+    A step drops one clue, adds two at a time until the solution is the only one again, makes the
+    puzzle minimal, and is kept unless its rating is lower. Returns the steps made.
+    """
+    _dig(puzzle, np.int64(0), layout, state)
+    _, best = _count_and_rate(puzzle, layout, state)
+    steps = 0
+    while best < min_rating and steps < max_steps:
+        steps += 1
+        neighbour = puzzle.copy()
+        clues = np.flatnonzero(neighbour)
+        neighbour[clues[_random_below(state, len(clues))]] = 0
+        while _count_and_rate(neighbour, layout, state)[0] != 1:
+            for _ in range(2):
+                empty = np.flatnonzero(neighbour == 0)
+                cell = empty[_random_below(state, len(empty))]
+                neighbour[cell] = solution[cell]
+        _dig(neighbour, np.int64(0), layout, state)
+        _, rating = _count_and_rate(neighbour, layout, state)
+        if rating >= best:
+            best = rating
+            _copy(neighbour, puzzle)
+    return steps
+
+
+@compiled
+def _add_clues(puzzle, solution, min_clues, min_rating, layout, state):
+    """Add clues in random order up to `min_clues`, leaving out those that make it too easy."""
+    order = np.flatnonzero(puzzle == 0)
+    _shuffle(state, order)
+    clues = len(puzzle) - len(order)
+    for cell in order:
+        if clues >= min_clues:
+            break
+        puzzle[cell] = solution[cell]
+        _, rating = _count_and_rate(puzzle, layout, state)
+        if rating >= min_rating:
+            clues += 1
+        else:
+            puzzle[cell] = 0
+
+
+# Keys
+
+
+@compiled
+def puzzle_key(digits, sources):
+    """Return a uint64 that all symmetric images of a puzzle share: the hash of the least of them.
+
+    Different puzzles differ in it, but for a collision of hashes.
+
+    Args:
+        digits: int64 [cells].
+        sources: int64 [moves, cells], all ways to move the cells, as `SudokuSymmetries.sources`.
+    """
+    cells = len(digits)
+    least = np.full(cells, 127, dtype=np.int64)
+    renamed = np.empty(10, dtype=np.int64)
+    for move in range(len(sources)):
+        renamed.fill(-1)
+        renamed[0] = 0
+        named = 0  # digits are renamed in the order in which they appear
+        smaller = False
+        for cell in range(cells):
+            digit = digits[sources[move, cell]]
+            if renamed[digit] < 0:
+                named += 1
+                renamed[digit] = named
+            name = renamed[digit]
+            if not smaller and name > least[cell]:
+                break
+            smaller = smaller or name < least[cell]
+            least[cell] = name
+    key = np.uint64(0)
+    for cell in range(cells):
+        key = mix(key + np.uint64(least[cell] + 1))
+    return key
+
+
+@compiled
+def solution_key(digits):
+    """Return a uint64 that all symmetric images of a 9x9 solution share.
+
+    Two solutions with different keys are no images of each other; two with equal keys may be. Two
+    rows define a permutation: the digit of one to the digit below or above it in the other. The
+    lengths of its cycles stay when digits are renamed or columns change places. They are hashed for
+    every pair of rows, then summed in the order-free way in which rows make bands and bands make
+    the board; the same for columns; and the two results are joined without an order.
+    """
+    rows = _lines_key(digits.reshape(9, 9))
+    columns = _lines_key(digits.reshape(9, 9).T.copy())  # C order: compiled once
+    return mix(rows + columns) + mix(rows ^ columns)
+
+
+@compiled
+def _lines_key(grid):
+    position = np.empty(10, dtype=np.int64)
+    board = np.uint64(0)
+    for band in range(3):
+        band_sum = np.uint64(0)
+        for line in range(3 * band, 3 * band + 3):
+            for column in range(9):
+                position[grid[line, column]] = column
+            line_sum = np.uint64(0)
+            for other in range(9):
+                if other != line:
+                    salt = np.uint64(1 if other // 3 == band else 2)
+                    line_sum += mix(_cycles(grid, position, line, other) + salt)
+            band_sum += mix(line_sum)
+        board += mix(band_sum)
+    return mix(board)
+
+
+@compiled
+def _cycles(grid, position, line, other):
+    """Hash the cycle lengths of the permutation from the digits of `line` to those of `other`."""
+    key = np.uint64(0)
+    seen = 0
+    for start in range(9):
+        length = 0
+        column = start
+        while seen & (1 << column) == 0:
+            seen |= 1 << column
+            length += 1
+            column = position[grid[other, column]]
+        if length > 0:
+            key += mix(np.uint64(length))
+    return key

@@ -1,0 +1,175 @@
+"""Sudoku of 4x4, 6x6 and 9x9 cells: rules, text, tokens, and the solver.
+
+A grid is an integer array [size, size] of digits 1 to size, 0 where a cell is empty. Boxes are
+2 rows by 2 columns, 2 by 3, and 3 by 3. Tokens are digit + 1: 1 is an empty cell, and 0 stays free
+for padding.
+"""
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+BOX_SHAPES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}
+"""Rows and columns of a box, by size of the grid."""
+
+EMPTY_TOKEN = 1
+
+_FRAME = "|-+"
+
+
+class Layout(NamedTuple):
+    """Which cells share a unit: a row, a column or a box, numbered 0 to 3 * size - 1 in that order.
+
+    cell_units: int64 [cells, 3], the row, the column and the box of each cell.
+    unit_cells: int64 [3 * size, size], the cells of each unit, ascending.
+    """
+
+    size: int
+    cell_units: np.ndarray
+    unit_cells: np.ndarray
+
+
+@cache
+def layout_of(size: int) -> Layout:
+    """Lay out a grid of `size` 4, 6 or 9; cells are numbered row by row."""
+    box_rows, box_columns = BOX_SHAPES[size]
+    row, column = np.divmod(np.arange(size * size), size)
+    box = row // box_rows * (size // box_columns) + column // box_columns
+    cell_units = np.stack([row, size + column, 2 * size + box], axis=1)
+    unit_cells = np.argsort(cell_units.T, axis=1, kind="stable").reshape(3 * size, size)
+    return Layout(size, cell_units, unit_cells)
+
+
+def grid_size(cells: int) -> int:
+    """Return the size of the grid with so many cells; ValueError when there is none."""
+    for size in BOX_SHAPES:
+        if size * size == cells:
+            return size
+    accepted = ", ".join(str(size * size) for size in BOX_SHAPES)
+    raise ValueError(f"{cells} cells are no Sudoku grid; accepted: {accepted}")
+
+
+def parse_puzzle(text: str) -> np.ndarray:
+    """Read a puzzle from text, row by row; white space and the frame characters | - + are skipped.
+
+    Returns: int8 [size, size] digits, 0 for an empty cell, which is written '.' or '0'.
+
+    Raises: ValueError: another character, a number of cells other than 16, 36 or 81, a digit above
+        the size, or clues that contradict each other; it says where.
+    """
+    symbols = [symbol for symbol in text if not symbol.isspace() and symbol not in _FRAME]
+    for number, symbol in enumerate(symbols, start=1):
+        if symbol not in ".0123456789":
+            raise ValueError(
+                f"cell {number} is {symbol!r}; accepted: a digit, or '.' or '0' for an empty cell"
+            )
+    size = grid_size(len(symbols))
+    digits = np.array([int(symbol.replace(".", "0")) for symbol in symbols], dtype=np.int8)
+    if digits.max() > size:
+        first = int((digits > size).argmax())
+        raise ValueError(
+            f"cell {first + 1} is '{digits[first]}'; accepted in {size}x{size} cells: 1 to {size},"
+            " or '.' or '0' for an empty cell"
+        )
+    grid = digits.reshape(size, size)
+    conflict = find_conflict(grid)
+    if conflict is not None:
+        raise ValueError(conflict)
+    return grid
+
+
+def find_conflict(grid: np.ndarray) -> str | None:
+    """Say which unit is the first to hold a digit twice, as "digit 5 stands twice in row 3"."""
+    layout = layout_of(len(grid))
+    digits = np.sort(grid.reshape(-1)[layout.unit_cells], axis=1)
+    repeated = (digits[:, 1:] == digits[:, :-1]) & (digits[:, 1:] != 0)
+    if not repeated.any():
+        return None
+    unit, position = np.argwhere(repeated)[0]
+    kind = ("row", "column", "box")[unit // layout.size]
+    return f"digit {digits[unit, position]} stands twice in {kind} {unit % layout.size + 1}"
+
+
+def grid_to_tokens(grid: np.ndarray) -> np.ndarray:
+    """Turn digits of any shape (0 empty) into uint8 [cells] tokens, row by row."""
+    return (grid.reshape(-1) + EMPTY_TOKEN).astype(np.uint8)
+
+
+def tokens_to_grid(tokens: np.ndarray) -> np.ndarray:
+    """Turn [cells] tokens into int8 [size, size] digits; the padding token counts as an empty cell.
+
+    Raises: ValueError: a number of tokens that makes no grid, or a token out of range.
+    """
+    size = grid_size(tokens.size)
+    last = size + EMPTY_TOKEN
+    if tokens.min() < 0 or tokens.max() > last:
+        raise ValueError(f"tokens from {tokens.min()} to {tokens.max()}; accepted: 0 to {last}")
+    return np.maximum(tokens.astype(np.int8) - EMPTY_TOKEN, 0).reshape(size, size)
+
+
+def are_valid_solutions(grids: np.ndarray, size: int) -> np.ndarray:
+    """Tell which grids are full and hold every digit once in each unit.
+
+    Args: grids: integer [N, size * size].
+
+    Returns: bool [N].
+    """
+    in_range = np.asarray(((grids >= 1) & (grids <= size)).all(axis=1))
+    bit_of = np.array([1 << digit for digit in range(size + 1)], dtype=np.int16)
+    bits = bit_of[np.where(in_range[:, None], grids, 0)]
+    seen = np.bitwise_or.reduce(bits[:, layout_of(size).unit_cells], axis=2)
+    return in_range & (seen == (1 << (size + 1)) - 2).all(axis=1)
+
+
+def is_valid_solution(grid: np.ndarray, size: int) -> bool:
+    """Whether one grid, [size, size] or flat, is full and holds every digit once in each unit."""
+    return bool(are_valid_solutions(grid.reshape(1, size * size), size)[0])
+
+
+def keeps_clues(question: np.ndarray, answer: np.ndarray) -> bool:
+    """Whether the answer repeats every clue (digit above 0) of a question of the same shape."""
+    return bool(((question == 0) | (question == answer)).all())
+
+
+def solve(puzzle: np.ndarray) -> tuple[np.ndarray | None, int]:
+    """Find the first solution of a puzzle, and the backtracks it took: the puzzle's rating.
+
+    The solver fills in cells with one candidate and digits with one cell left in a unit. When stuck
+    it guesses the digits of the cell with the fewest candidates, the first such cell, in ascending
+    order. The rating counts the guessed digits that had to be taken back. It depends on these
+    orders, so that two images of a puzzle may differ in it, and its scale is not that of the
+    published data sets, which count guesses of the tdoku solver (there 20 is hard; the same puzzles
+    have about 100 backtracks here).
+
+    Args: puzzle: integer [size, size], 0 where empty.
+
+    Returns: (int8 [size, size], backtracks); None for the grid when there is no solution.
+
+    Raises: ValueError: not a square grid of digits 0 to size.
+    """
+    solutions, backtracks, answer = _search(puzzle, limit=1)
+    return (answer if solutions else None), backtracks
+
+
+def count_solutions(puzzle: np.ndarray, limit: int = 2) -> int:
+    """Count the solutions of a puzzle [size, size] up to `limit`; ValueError as for `solve`."""
+    if limit < 1:
+        raise ValueError(f"limit is {limit}; accepted: 1 or more")
+    return _search(puzzle, limit)[0]
+
+
+def _search(puzzle: np.ndarray, limit: int) -> tuple[int, int, np.ndarray]:
+    # Imported here because it loads the compiler, which takes half a second: only who solves waits.
+    from dataset.sudoku.kernels import solve_digits
+
+    if puzzle.ndim != 2 or puzzle.shape[0] != puzzle.shape[1]:
+        raise ValueError(f"a puzzle of shape {list(puzzle.shape)}; accepted: a square grid")
+    size = grid_size(puzzle.size)
+    if puzzle.min() < 0 or puzzle.max() > size:
+        raise ValueError(f"digits from {puzzle.min()} to {puzzle.max()}; accepted: 0 to {size}")
+    if find_conflict(puzzle) is not None:
+        return 0, 0, puzzle
+    digits = np.ascontiguousarray(puzzle, dtype=np.int64).reshape(-1)
+    solutions, backtracks, answer = solve_digits(digits, layout_of(size), limit)
+    return solutions, backtracks, answer.reshape(size, size).astype(np.int8)

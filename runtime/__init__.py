@@ -1,0 +1,1 @@
+"""What every process needs, and nothing about puzzles or models."""

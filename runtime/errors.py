@@ -1,0 +1,61 @@
+"""Errors that end a run, each with its exit code, so that launchers and schedulers can tell them
+apart.
+"""
+
+EXIT_CONFIG = 2
+EXIT_DATA = 3
+EXIT_CHECKPOINT = 4
+EXIT_NON_FINITE = 5
+EXIT_LOCKED = 6
+EXIT_RANK = 7
+EXIT_PREEMPTED = 75
+
+
+class ConfigError(ValueError):
+    """A setting cannot be used; the message names it, its value and what is accepted."""
+
+
+class DatasetError(ValueError):
+    """A data set is missing, damaged or contradicts itself; the message names the file."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint is missing, damaged or does not fit; the message names the file."""
+
+
+class NonFiniteError(ArithmeticError):
+    """A loss or gradient was not finite. No update was made from it and nothing is saved."""
+
+
+class LockedError(RuntimeError):
+    """Another run is at work in the folder; the message names the folder and the process."""
+
+
+class RankError(RuntimeError):
+    """Another rank has died or does not answer; the message names it, where that is known, the
+    collective and the step.
+    """
+
+
+class Preempted(BaseException):
+    """A signal asked the run to stop; its state is saved, or it had none yet. Ranks that leave the
+    telling to another have no message.
+
+    No Exception, as KeyboardInterrupt is none: what guards itself against errors lets it through.
+    """
+
+
+_EXIT_CODES = {
+    ConfigError: EXIT_CONFIG,
+    DatasetError: EXIT_DATA,
+    CheckpointError: EXIT_CHECKPOINT,
+    NonFiniteError: EXIT_NON_FINITE,
+    LockedError: EXIT_LOCKED,
+    RankError: EXIT_RANK,
+    Preempted: EXIT_PREEMPTED,
+}
+
+
+def exit_code(error: BaseException) -> int | None:
+    """Return the exit code of an error that is meant for people, None for a fault of ours."""
+    return next((code for kind, code in _EXIT_CODES.items() if isinstance(error, kind)), None)

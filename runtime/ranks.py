@@ -1,0 +1,313 @@
+"""Ranks and collectives. Nothing else in the project calls torch.distributed."""
+
+import contextlib
+import os
+import re
+import secrets
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from typing import TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from runtime.errors import EXIT_RANK, RankError
+from runtime.launch import env_local_rank, env_rank, env_world_size, launched, leave, say
+from runtime.watch import PATIENCE, Watch
+
+T = TypeVar("T")
+
+RANK_TIMEOUT = 600.0
+# The backend's own: the watch speaks long before, and knows what is worth waiting for.
+_BACKEND_TIMEOUT = timedelta(days=10)
+_POLL_SECONDS = 0.02
+# How gloo says that a peer has gone; it raises plain RuntimeErrors.
+_LOST = re.compile(
+    r"gloo|Connection (closed|reset|refused)|Broken pipe|Timed out waiting", re.IGNORECASE
+)
+
+
+class Ranks:
+    """The processes of a run, one for each device; a single process needs no launcher.
+
+    Attributes:
+        rank, world_size: this process and how many there are.
+        device: where this rank computes.
+
+    Args:
+        timeout: seconds that a rank waits for another. Then the process ends, with exit code
+            EXIT_RANK and a line that says for whom and where.
+    Raises:
+        RankError: another rank has died, or has not come in time; here and from all that the ranks
+            do together.
+    """
+
+    def __init__(self, device_type: str, *, timeout: float = RANK_TIMEOUT) -> None:
+        self.rank, self.world_size = env_rank(), env_world_size()
+        if device_type == "cuda":
+            self.device = torch.device("cuda", env_local_rank())
+            torch.cuda.set_device(self.device)
+        else:
+            self.device = torch.device("cpu")
+        self._watch: Watch | None = None
+        if self.world_size > 1 or launched():
+            self._join("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo", timeout)
+
+    def _join(self, backend: str, timeout: float) -> None:
+        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        keeper = f"the launcher's store at {host}:{port}" if by_launcher else "rank 0"
+        patience = timeout * PATIENCE
+
+        def connect(*, is_master: bool) -> dist.Store:
+            return dist.TCPStore(
+                host,
+                port,
+                is_master=is_master,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=patience),
+            )
+
+        try:
+            store = connect(is_master=self.is_main and not by_launcher)
+            prefix = meet(store, self.rank, self.world_size, patience)
+            # Another connection, because one that waits lets nobody else through.
+            watched = dist.PrefixStore(prefix, connect(is_master=False))
+        except dist.DistError as error:
+            raise RankError(f"{keeper} does not answer, at the start ({_reason(error)})") from None
+        self._watch = Watch(
+            self.rank,
+            self.world_size,
+            watched,
+            keeper=keeper,
+            timeout=timeout,
+            end=_end,
+        )
+        self._watch.start()
+        with self._collective("the connection of the ranks"):
+            dist.init_process_group(
+                backend,
+                store=dist.PrefixStore(prefix, store),
+                rank=self.rank,
+                world_size=self.world_size,
+                timeout=_BACKEND_TIMEOUT,
+            )
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this rank writes files and speaks."""
+        return self.rank == 0
+
+    @property
+    def active(self) -> bool:
+        """Whether collectives go through a process group."""
+        return dist.is_initialized()
+
+    def mark(self, place: str, *, long: bool = False) -> None:
+        """Say where in the run this rank is, as a sign of progress.
+
+        Args:
+            long: what follows may take long, and the others wait PATIENCE times as long for it.
+        """
+        if self._watch is not None:
+            self._watch.mark(place, long=long)
+
+    def wait(self) -> AbstractContextManager[None]:
+        """Return the context of a wait for the device: its queue may hold collectives, and then
+        this is where a rank waits for another.
+        """
+        return nullcontext() if self._watch is None else self._watch.wait()
+
+    def to_host(self, tensor: Tensor) -> Tensor:
+        """Copy a tensor to the CPU, waiting for the device."""
+        with self.wait():
+            return tensor.cpu()
+
+    @contextmanager
+    def _collective(self, name: str) -> Iterator[None]:
+        assert self._watch is not None
+        try:
+            with self._watch.collective(name):
+                yield
+        except RuntimeError as error:
+            if not isinstance(error, dist.DistError) and not _LOST.search(str(error)):
+                raise
+            raise RankError(self._watch.explain(_reason(error))) from None
+
+    def on_device(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+        """Return host arrays as tensors on this rank's device; nobody waits for a copy to CUDA."""
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        if self.device.type != "cuda":
+            return tensors
+        return {
+            name: tensor.pin_memory().to(self.device, non_blocking=True)
+            for name, tensor in tensors.items()
+        }
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        """Add up `tensor` over the ranks in place."""
+        if self.active:
+            with self._collective("all_reduce"):
+                dist.all_reduce(tensor)
+        return tensor
+
+    def any(self, asked: bool) -> bool:
+        """Return, on every rank, whether one of them asks."""
+        return bool(self.sum_(torch.tensor(float(asked))))
+
+    def concat(self, tensor: Tensor) -> Tensor:
+        """Return the ranks' tensors [b, ...] one after the other, [world_size * b, ...], on every
+        rank.
+        """
+        if not self.active:
+            return tensor
+        out = tensor.new_empty((self.world_size * tensor.shape[0], *tensor.shape[1:]))
+        with self._collective("all_gather"):
+            dist.all_gather(list(out.chunk(self.world_size)), tensor.contiguous())
+        return out
+
+    def gather_rows(self, tensor: Tensor) -> Tensor | None:
+        """Return the ranks' rows in global order, on the CPU of rank 0; None on the others. Any
+        dtype.
+        """
+        # Not contiguous(), which leaves a single row as it is, whatever its stride.
+        local = self.to_host(tensor.detach()).clone(memory_format=torch.contiguous_format)
+        if not self.active:
+            return local
+        as_bytes = local.view(torch.uint8) if local.ndim else local.reshape(1).view(torch.uint8)
+        parts = (
+            [torch.empty_like(as_bytes) for _ in range(self.world_size)] if self.is_main else None
+        )
+        with self._collective("gather"):
+            dist.gather(as_bytes, parts)
+        return None if parts is None else torch.cat([part.view(local.dtype) for part in parts])
+
+    def broadcast_(self, tensors: list[Tensor]) -> None:
+        """Overwrite `tensors` with those of rank 0."""
+        if self.active:
+            for tensor in tensors:
+                with self._collective("broadcast"):
+                    dist.broadcast(tensor, 0)
+
+    def broadcast_object(self, value: T) -> T:
+        """Return rank 0's value on every rank."""
+        if not self.active:
+            return value
+        box = [value]
+        with self._collective("broadcast of an object"):
+            dist.broadcast_object_list(box, 0)
+        return box[0]
+
+    def gather_objects(self, value: T) -> list[T]:
+        """Return every rank's value, in rank order, on every rank."""
+        if not self.active:
+            return [value]
+        values: list[T | None] = [None] * self.world_size
+        with self._collective("gathering of objects"):
+            dist.all_gather_object(values, value)
+        return values  # type: ignore[return-value]
+
+    def that_differ(self, value: object) -> list[int]:
+        """Return, on every rank, the ranks whose value is not that of rank 0."""
+        seen = self.gather_objects(value)
+        return [rank for rank, one in enumerate(seen) if one != seen[0]]
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        if self.active:
+            with self._collective("barrier"):
+                dist.barrier()
+
+    def __enter__(self) -> "Ranks":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        if self._watch is None:
+            return
+        if kind is None:
+            self.barrier()
+            self._watch.stop()
+            # A rank that leaves while another is still inside its last collective, or asks the
+            # store, can take that one down with it. All have done their work: who dies here, dies
+            # without harm.
+            with contextlib.suppress(RuntimeError):
+                dist.barrier()
+        elif isinstance(error, RankError):
+            self._watch.stop(str(error))
+        else:
+            why = f"{kind.__name__}: {error}".removesuffix(": ")
+            self._watch.stop(f"rank {self.rank} has ended: {why}")
+        with contextlib.suppress(RuntimeError):
+            dist.destroy_process_group()
+
+    def __str__(self) -> str:
+        return f"{self.world_size} x {self.device.type}"
+
+
+def sum_in_order(shards: Tensor) -> Tensor:
+    """Add up [N, ...] along the first dimension, (((0 + 1) + 2) + 3): a library's sum and a
+    collective choose their own order, and with it other last bits.
+    """
+    total = shards[0].clone()
+    for shard in shards[1:]:
+        total += shard
+    return total
+
+
+def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> str:
+    """Wait for all ranks; returns a prefix for what they keep in `store` that no other attempt has.
+
+    torchrun keeps its store from one restart to the next, with the addresses of the dead in it, and
+    its count of restarts differs from node to node. So rank 0 draws a prefix, and answers with it
+    to whoever is there: a rank that begins asks under a name that nobody had before.
+
+    Raises:
+        RankError: not all came within `timeout` seconds; names those that did not.
+    """
+    deadline = time.monotonic() + timeout
+    if rank != 0:
+        question = secrets.token_hex(8)
+        store.set(f"question/{rank}", question)
+        while not store.check([f"answer/{question}"]):
+            if time.monotonic() > deadline:
+                raise RankError(f"rank 0 does not answer, at the start: not within {timeout:g} s")
+            time.sleep(_POLL_SECONDS)
+        prefix = store.get(f"answer/{question}").decode()
+        store.set(f"{prefix}/there/{rank}", "")
+        return prefix
+    prefix = secrets.token_hex(8)
+    Watch.prepare(dist.PrefixStore(prefix, store), world_size)
+    missing, answered = list(range(1, world_size)), set()
+    while missing:
+        for other in missing:
+            if not store.check([f"question/{other}"]):
+                continue
+            question = store.get(f"question/{other}")
+            if question not in answered:
+                # It may be the question of a rank that is long dead; then another one follows.
+                answered.add(question)
+                store.set(f"answer/{question.decode()}", prefix)
+        missing = [other for other in missing if not store.check([f"{prefix}/there/{other}"])]
+        if missing and time.monotonic() > deadline:
+            names = ", ".join(map(str, missing))
+            raise RankError(f"rank {names} does not answer, at the start: not within {timeout:g} s")
+        time.sleep(_POLL_SECONDS)
+    return prefix
+
+
+def _reason(error: RuntimeError) -> str:
+    """Return the first sentence of a backend's error, without its place in the source."""
+    return re.sub(r"^\[[^]]*\] ", "", str(error).partition("\n")[0]).partition(". ")[0]
+
+
+def _end(message: str) -> None:
+    sys.stderr.write("\n")  # Below the progress bar.
+    say(message)
+    leave(EXIT_RANK)

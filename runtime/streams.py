@@ -1,0 +1,48 @@
+"""Random numbers that depend on their place alone, not on what was drawn before.
+
+All are raw 64-bit words of the counter-based generator Philox4x64 (Salmon et al. 2011). Numpy
+promises the same words from `random_raw` in all its versions, but not the same results from
+`Generator.permutation` and its like.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+
+
+class Stream(IntEnum):
+    """What random words are for. Two purposes never share a number; a number never changes, for
+    built data sets and resumed runs depend on it.
+    """
+
+    # Building data sets.
+    SUBSAMPLE = 0
+    TEST = 1
+    AUGMENTATION = 2
+    NEW_TRAIN = 3
+    NEW_TEST = 4
+    ARC_AUGMENTATION = 16
+    ARC_HASH = 17
+    ARC_UNSHIFTED = 18
+    ARC_SHIFT = 19
+    # Training.
+    BATCHES = 0x9A22_1E5D_A7A5_E7B0
+    HALT = 0x68616C74
+    TORCH = 0x746F7263
+
+
+def random_words(
+    seed: int, stream: Stream, counter: tuple[int, int, int, int], count: int
+) -> np.ndarray:
+    """Draw uint64 [count]: the words from `counter` on, of the stream keyed by (seed, stream).
+
+    Args:
+        seed: 0 to 2**64 - 1.
+        stream: what the words are for.
+        counter: four words of 64 bits, the lowest first. Each step of the lowest gives four words,
+            so that a caller that counts in the others never draws the same words twice.
+        count: number of words.
+    """
+    key = np.array([seed, stream], np.uint64)
+    philox = np.random.Philox(key=key, counter=np.array(counter, np.uint64))
+    return philox.random_raw(count)

@@ -1,0 +1,24 @@
+"""Values from other people's files, written on one line."""
+
+from collections.abc import Callable
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """Write a value on one line of at most `limit` characters."""
+    text = _text(value, str)
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: limit + 1])
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
+def quoted(value: object) -> str:
+    """`shown`, as a Python literal."""
+    return shown(_text(value, repr))
+
+
+def _text(value: object, write: Callable[[object], str]) -> str:
+    try:
+        return write(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    except RecursionError:
+        return "something nested very deep"

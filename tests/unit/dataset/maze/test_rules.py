@@ -1,0 +1,297 @@
+"""Tokens, shortest paths and the check of drawn paths, against drawings and a slow search."""
+
+import csv
+import gzip
+import os
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataset.maze.rules import (
+    are_mazes,
+    check_paths,
+    grid_size,
+    path_actions,
+    path_lengths,
+    solve,
+    text_to_tokens,
+    tokens_to_text,
+)
+
+
+def tokens(*drawings: str) -> np.ndarray:
+    """Read drawings, with lines parted by `/`: uint8 [N, cells]."""
+    return text_to_tokens([drawing.replace("/", "") for drawing in drawings])
+
+
+def verdict(maze: str, drawing: str) -> tuple[bool, bool]:
+    valid, shortest = check_paths(tokens(maze), tokens(drawing))
+    return bool(valid[0]), bool(shortest[0])
+
+
+# Tokens
+
+
+def test_tokens_are_the_published_ones():
+    assert tokens("# SGo").tolist() == [[1, 2, 3, 4, 5]]
+    assert tokens_to_text(np.array([[1, 2], [3, 4]])) == "# SG"
+    assert tokens_to_text(np.array([5, 0])) == "o?"
+
+
+@pytest.mark.parametrize("text", [".", "O", "s", "é", "\udcff", "\0", "\n"])
+def test_other_characters_have_no_token(text: str):
+    assert tokens(text).tolist() == [[0]]
+
+
+@pytest.mark.parametrize("token", [-1, 6])
+def test_tokens_out_of_range_have_no_text(token: int):
+    with pytest.raises(ValueError, match="accepted: 0 to 5"):
+        tokens_to_text(np.array([1, token]))
+
+
+def test_grid_sizes():
+    assert [grid_size(size * size) for size in (2, 3, 30, 362)] == [2, 3, 30, 362]
+    for cells in (0, 1, 2, 899):
+        with pytest.raises(ValueError, match=f"{cells} cells"):
+            grid_size(cells)
+
+
+def test_what_is_a_maze():
+    drawings = ["SG #", "  GS", "SGG ", "SSG ", "SG o", "SG ?", "S   ", "   G"]
+    assert are_mazes(tokens(*drawings)).tolist() == [True, True] + [False] * 6
+
+
+# Shortest paths
+
+
+def test_of_equal_paths_it_is_the_one_down_first():
+    labels, moves = solve(tokens("S  /   /  G"))
+    assert (tokens_to_text(labels[0]), moves.tolist()) == ("S  o  ooG", [4])
+    labels, _ = solve(tokens("G  /   /  S"))
+    assert tokens_to_text(labels[0]) == "G  o  ooS"  # left before up
+    labels, _ = solve(tokens("  S/   /G  "))
+    assert tokens_to_text(labels[0]) == "  S  oGoo"
+    labels, _ = solve(tokens("  G/   /S  "))
+    assert tokens_to_text(labels[0]) == "  G  oSoo"  # right before up
+
+
+def test_neighbours_and_unreachable_goals():
+    labels, moves = solve(tokens("SG/  ", "S#/#G"))
+    assert moves.tolist() == [1, -1]
+    assert [tokens_to_text(row) for row in labels] == ["SG  ", "S##G"]
+
+
+def test_moves_do_not_wrap_around_the_edge():
+    _, moves = solve(tokens("##S/G##/   ", "  S/###/G  "))
+    assert moves.tolist() == [-1, -1]
+    _, moves = solve(tokens(" # /S#G/ # "))
+    assert moves.tolist() == [-1]
+
+
+def slow_solve(maze: str, size: int) -> tuple[str, int]:
+    """The published answer by the plainest search."""
+    parents = {maze.index("S"): -1}
+    queue = deque(parents)
+    while queue:
+        cell = queue.popleft()
+        row, column = divmod(cell, size)
+        for down, right in ((1, 0), (0, -1), (0, 1), (-1, 0)):
+            other = (row + down) * size + column + right
+            inside = 0 <= row + down < size and 0 <= column + right < size
+            if inside and maze[other] != "#" and other not in parents:
+                parents[other] = cell
+                queue.append(other)
+    cell, answer, moves = maze.index("G"), list(maze), 0
+    if cell not in parents:
+        return maze, -1
+    while parents[cell] >= 0:
+        cell, moves = parents[cell], moves + 1
+        answer[cell] = "o" if maze[cell] == " " else maze[cell]
+    return "".join(answer), moves
+
+
+def random_mazes(count: int, size: int, seed: int) -> list[str]:
+    rng = np.random.default_rng(seed)
+    mazes = []
+    for _ in range(count):
+        cells = np.where(rng.random(size * size) < rng.uniform(0.1, 0.5), "#", " ")
+        cells[rng.permutation(size * size)[:2]] = ["S", "G"]
+        mazes.append("".join(cells))
+    return mazes
+
+
+@pytest.mark.parametrize("size", [2, 3, 7, 12])
+def test_the_solver_agrees_with_a_slow_one(size: int):
+    mazes = random_mazes(200, size, seed=size)
+    labels, moves = solve(tokens(*mazes))
+    expected = [slow_solve(maze, size) for maze in mazes]
+    assert [(tokens_to_text(row), int(n)) for row, n in zip(labels, moves, strict=True)] == expected
+    assert len(set(moves.tolist())) > 2
+
+
+def test_inputs_are_left_alone_and_any_integers_do():
+    inputs = tokens("S  /   /  G")
+    labels, _ = solve(inputs)
+    assert tokens_to_text(inputs[0]) == "S       G"
+    again, _ = solve(np.asfortranarray(inputs.astype(np.int64)))
+    assert again.tolist() == labels.tolist()
+    assert labels.dtype == np.uint8
+
+
+# Drawn paths
+
+MAZE = "S   /    / ## /   G"
+
+
+@pytest.mark.parametrize(
+    ("drawing", "expected"),
+    [
+        ("S   /o   /o## /oooG", (True, True)),
+        ("Sooo/   o/ ##o/   G", (True, True)),
+        ("Soo /  oo/ ##o/   G", (True, True)),
+        ("Soo /   o/ ##o/   G", (False, False)),  # torn
+        ("S   /    / ## /   G", (False, False)),  # nothing drawn
+        ("S   /o   /o## /oo G", (False, False)),  # one cell short
+        ("So  /o   /o## /oooG", (False, False)),  # a branch of one cell
+        ("S  o/o   /o## /oooG", (False, False)),  # a cell elsewhere
+        ("Sooo/o  o/o##o/oooG", (False, False)),  # both ways
+        ("Sooo/oooo/o##o/oooG", (False, False)),  # everywhere
+        ("S   /ooo /o## /oooG", (False, False)),  # a longer branch
+        ("S   /o   /o#o /oooG", (False, False)),  # through a wall, beside a good path
+        ("So  / o  / o# / ooG", (False, False)),  # through a wall
+        ("S   /o   /o## /oooo", (False, False)),  # over G
+        ("o   /o   /o## /oooG", (False, False)),  # over S
+        ("S   /o   /o## /oooG".replace("#", " "), (False, False)),  # walls gone
+        ("S   /o   /o## /oooG".replace(" ", "#"), (False, False)),  # walls elsewhere
+        ("S  S/o   /o## /oooG", (False, False)),  # a second S
+        ("S  ?/o   /o## /oooG", (False, False)),  # padding
+    ],
+)
+def test_drawings(drawing: str, expected: tuple[bool, bool]):
+    assert verdict(MAZE, drawing) == expected
+
+
+def test_a_detour_is_valid_but_not_shortest():
+    maze = "S G  /     /     /     /     "
+    assert verdict(maze, "SoG  /     /     /     /     ") == (True, True)
+    assert verdict(maze, "S G  /o o  /ooo  /     /     ") == (True, False)
+    assert path_lengths(tokens(maze), tokens("S G  /o o  /ooo  /     /     "))[0] == 6
+    assert verdict(maze, "S G  /ooo  /     /     /     ") == (True, False)
+
+
+def test_a_path_that_runs_along_itself_is_not_valid():
+    maze = "S    /     /    G/     /     "
+    assert verdict(maze, "Sooo /   o /   oG/     /     ") == (True, True)
+    assert verdict(maze, "Sooo /  oo /  ooG/     /     ") == (False, False)
+    assert verdict(maze, "S    /o    /o  oG/oooo /     ") == (True, False)
+
+
+def test_a_ring_apart_is_not_valid():
+    maze = "SG   /     /     /     /     "
+    assert verdict(maze, maze) == (True, True)
+    assert verdict(maze, "SG   /     / ooo / o o / ooo ") == (False, False)
+    assert verdict(maze, "SG   /     / oo  / oo  /     ") == (False, False)
+
+
+def test_start_beside_goal_leaves_no_way_around():
+    assert verdict("SG/  ", "SG/oo") == (False, False)
+
+
+def test_a_maze_without_a_path_has_no_valid_drawing():
+    for drawing in ("S#/#G", "So/#G", "S#/oG"):
+        assert verdict("S#/#G", drawing) == (False, False)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.int64])
+def test_predictions_of_any_integers(dtype: type):
+    inputs = tokens(MAZE, MAZE).astype(dtype)
+    preds = tokens("S   /o   /o## /oooG", "S   /o   /o## /oo G").astype(dtype)
+    valid, shortest = check_paths(inputs, preds)
+    assert (valid.dtype, shortest.dtype) == (np.bool_, np.bool_)
+    assert (valid.tolist(), shortest.tolist()) == ([True, False], [True, False])
+
+
+@pytest.mark.parametrize("token", [-1, 0, 6, 261, 2**40 + 5])
+def test_predictions_out_of_range_are_not_valid(token: int):
+    preds = tokens("S   /o   /o## /oooG").astype(np.int64)
+    preds[0, 4] = token
+    assert check_paths(tokens(MAZE), preds)[0].tolist() == [False]
+
+
+def test_actions_are_the_moves_along_the_path():
+    drawings = ["So#/#o /Go ", "ooG/o# /S# ", "GoS/   /   "]
+    assert path_actions(tokens(*drawings)).tolist() == [
+        [3, 1, 0, 0, 1, 0, 0, 2, 0],
+        [3, 3, 0, 4, 0, 0, 4, 0, 0],
+        [0, 2, 2, 0, 0, 0, 0, 0, 0],
+    ]
+
+
+def test_actions_take_any_integers_and_no_rows():
+    labels = tokens("SG/  ").astype(np.int64)
+    actions = path_actions(labels)
+    assert actions.dtype == np.uint8
+    assert actions.tolist() == [[3, 0, 0, 0]]
+    assert path_actions(labels[:0]).shape == (0, 4)
+
+
+@pytest.mark.parametrize(
+    ("drawing", "reason"),
+    [
+        ("S G/   /   ", "label 1 draws no path"),
+        ("SoG/o  /   ", "label 1 draws no path"),
+        ("SoG/   /o  ", "label 1 draws no path"),
+        ("SoG/   /  S", "input 1 is no maze"),
+    ],
+)
+def test_actions_need_a_path(drawing: str, reason: str):
+    with pytest.raises(ValueError, match=reason):
+        path_actions(tokens("SoG/   /   ", drawing))
+
+
+def test_no_rows():
+    empty = np.zeros((0, 16), dtype=np.uint8)
+    valid, shortest = check_paths(empty, empty)
+    assert (valid.shape, shortest.shape) == ((0,), (0,))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "reason"),
+    [
+        (tokens(MAZE, "S" * 16), r"input 1 is no maze.*\{3: 16\}"),
+        (tokens(MAZE, " " * 16), "input 1 is no maze"),
+        (tokens("S   /o   /o## /oooG"), "input 0 is no maze"),
+        (tokens(MAZE)[:, :15], "15 cells are no square grid"),
+        (tokens(MAZE)[0], r"shape \[16\]"),
+    ],
+)
+def test_inputs_that_are_no_mazes_are_named(inputs: np.ndarray, reason: str):
+    with pytest.raises(ValueError, match=reason):
+        solve(inputs)
+    with pytest.raises(ValueError, match=reason):
+        check_paths(inputs, inputs)
+
+
+def test_shapes_must_agree():
+    with pytest.raises(ValueError, match=r"\[1, 16\] inputs and \[2, 16\] predictions"):
+        check_paths(tokens(MAZE), tokens(MAZE, MAZE))
+
+
+@pytest.mark.skipif("PUZZLE_DATA_DIR" not in os.environ, reason="PUZZLE_DATA_DIR is not set")
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_the_published_answers_are_the_solvers(split: str):
+    path = Path(os.environ["PUZZLE_DATA_DIR"]) / "maze-30x30-hard-1k" / f"{split}.csv.gz"
+    with gzip.open(path, "rt", newline="") as file:
+        rows = list(csv.DictReader(file))
+    questions = text_to_tokens([row["question"] for row in rows])
+    answers = text_to_tokens([row["answer"] for row in rows])
+    labels, moves = solve(questions)
+    assert len(rows) == 1000
+    assert (labels == answers).all()
+    assert (moves + 1).tolist() == [int(row["rating"]) for row in rows]
+    valid, shortest = check_paths(questions, answers)
+    assert valid.all()
+    assert shortest.all()
+    assert not check_paths(questions, questions)[0].any()

@@ -1,0 +1,184 @@
+"""Generated puzzles: one solution, the clues and rating asked for, never an image of another."""
+
+import hashlib
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from dataset.augmentation import (
+    sudoku_symmetries,
+)
+from dataset.sources import NoPuzzleError
+from dataset.sudoku import generator as sudoku_generator
+from dataset.sudoku.generator import GeneratedPuzzles, generate_puzzles
+from dataset.sudoku.kernels import puzzle_key, solution_key, solve_digits
+from dataset.sudoku.rules import (
+    are_valid_solutions,
+    count_solutions,
+    layout_of,
+    solve,
+)
+from runtime.streams import Stream, random_words
+
+
+def generate(
+    num_puzzles: int,
+    size: int = 9,
+    clues: tuple[int, int] = (30, 40),
+    rating: int = 0,
+    seed: int = 0,
+    taken: set[int] | None = None,
+    stream: int = Stream.NEW_TRAIN,
+) -> GeneratedPuzzles:
+    return generate_puzzles(
+        num_puzzles,
+        seed=seed,
+        stream=stream,
+        size=size,
+        min_clues=clues[0],
+        max_clues=clues[1],
+        min_rating=rating,
+        taken=set() if taken is None else taken,
+    )
+
+
+def all_images(question: np.ndarray) -> set[bytes]:
+    """Every image of a 4x4 puzzle, its digits permuted too."""
+    symmetries = sudoku_symmetries(4)
+    numbers = np.arange(symmetries.num_symmetries)
+    (images,) = symmetries.apply(numbers, np.repeat(question[None] + 1, len(numbers), axis=0))
+    return {image.tobytes() for image in images}
+
+
+@pytest.mark.parametrize(("size", "clues"), [(4, (5, 10)), (6, (12, 20)), (9, (27, 40))])
+def test_puzzles_have_one_solution_and_the_clues_asked_for(size: int, clues: tuple[int, int]):
+    made = generate(150, size, clues)
+    assert made.questions.shape == made.answers.shape == (150, size * size)
+    assert made.questions.dtype == made.answers.dtype == np.uint8
+    assert are_valid_solutions(made.answers, size).all()
+    assert ((made.questions == 0) | (made.questions == made.answers)).all()
+    counts = (made.questions != 0).sum(axis=1)
+    assert set(counts) == set(range(clues[0], clues[1] + 1))
+    for question, answer, rating in zip(*made[:3], strict=True):
+        grid = question.reshape(size, size)
+        assert count_solutions(grid) == 1
+        solution, backtracks = solve(grid)
+        assert solution is not None
+        assert solution.reshape(-1).tolist() == answer.tolist()
+        assert backtracks == rating
+
+
+def test_a_list_starts_with_the_shorter_list_and_depends_on_seed_and_stream():
+    made = generate(40)
+    assert generate(15).questions.tolist() == made.questions[:15].tolist()
+    assert (generate(40, seed=1).questions != made.questions).any(axis=1).all()
+    assert (generate(40, stream=Stream.NEW_TEST).questions != made.questions).any(axis=1).all()
+
+
+def test_puzzles_stay_what_they_were():
+    """The same command gives the same bytes in later versions too."""
+    made = generate(50, clues=(24, 40))
+    hard = generate(3, clues=(17, 80), rating=20)
+    content = made.questions.tobytes() + made.answers.tobytes() + hard.questions.tobytes()
+    assert (
+        hashlib.sha256(content).hexdigest()
+        == "1c78e15395da3355cdc34c8d8bc4246dac361b513c2934b7f33cc6427b693d2d"
+    )
+
+
+def test_solutions_are_varied():
+    """Every digit in every cell about equally often: 2,000 solutions, five sigma."""
+    answers = generate(2000, clues=(60, 60)).answers
+    counts = (answers[:, :, None] == np.arange(1, 10)).sum(axis=0)
+    sigma = np.sqrt(2000 * (1 / 9) * (8 / 9))
+    assert abs(counts - 2000 / 9).max() < 5 * sigma
+
+
+def test_no_puzzle_of_four_is_an_image_of_another():
+    taken: set[int] = set()
+    test = generate(60, 4, (4, 8), taken=taken, stream=Stream.NEW_TEST)
+    train = generate(200, 4, (4, 8), taken=taken)
+    assert len(taken) == 260
+    assert train.attempts > 200  # some were images of earlier ones
+    seen: set[bytes] = set()
+    for question in np.concatenate([test.questions, train.questions]):
+        assert (question + 1).tobytes() not in seen
+        seen |= all_images(question)
+
+
+def test_taken_keys_are_not_repeated():
+    taken: set[int] = set()
+    first = generate(20, taken=taken)
+    second = generate(20, taken=taken)  # the same stream: its first 20 attempts are taken
+    assert second.attempts == 40
+    assert generate(40).questions[20:].tolist() == second.questions.tolist()
+    assert {solution_key(answer.astype(np.int64)) for answer in first.answers} < taken
+
+
+def test_the_known_number_of_puzzles_of_four_with_four_clues():
+    """13 essentially different puzzles, and 2 solutions, are known: the key finds as many."""
+    symmetries = sudoku_symmetries(4)
+    sources = symmetries.sources(np.arange(symmetries.num_moves))
+    solutions = {}
+    for answer in generate(12, 4, (5, 10)).answers.astype(np.int64):
+        solutions[puzzle_key(answer, sources)] = answer
+    assert len(solutions) == 2
+    keys = set()
+    for answer in solutions.values():
+        for cells in combinations(range(16), 4):
+            question = np.zeros(16, dtype=np.int64)
+            question[list(cells)] = answer[list(cells)]
+            if solve_digits(question, layout_of(4), 2)[0] == 1:
+                keys.add(puzzle_key(question, sources))
+    assert len(keys) == 13
+
+
+def test_images_share_their_key_and_others_do_not():
+    made = generate(300, clues=(60, 60))
+    symmetries = sudoku_symmetries(9)
+    keys = [solution_key(answer.astype(np.int64)) for answer in made.answers]
+    assert len(set(keys)) == 300
+    words = random_words(1, Stream.SUBSAMPLE, (0, 0, 0, 0), 300) % np.uint64(
+        symmetries.num_symmetries
+    )
+    (images,) = symmetries.apply(words.astype(np.int64), made.answers + np.uint8(1))
+    assert [solution_key(image.astype(np.int64) - 1) for image in images] == keys
+
+
+def test_hard_puzzles_reach_the_rating_and_are_minimal():
+    made = generate(5, clues=(17, 80), rating=20)
+    assert made.ratings.min() >= 20
+    for question, rating in zip(made.questions, made.ratings, strict=True):
+        grid = question.reshape(9, 9)
+        assert solve(grid)[1] == rating
+        assert count_solutions(grid) == 1
+        for row, column in np.argwhere(grid):
+            fewer = grid.copy()
+            fewer[row, column] = 0
+            assert count_solutions(fewer) == 2
+
+
+def test_hard_puzzles_get_the_clues_asked_for():
+    made = generate(4, clues=(28, 30), rating=10)
+    assert made.ratings.min() >= 10
+    assert set((made.questions != 0).sum(axis=1)) == {28}
+    for question in made.questions:
+        assert count_solutions(question.reshape(9, 9)) == 1
+
+
+@pytest.mark.parametrize(
+    ("num_puzzles", "size", "clues", "rating"),
+    [(14, 4, (4, 4), 0), (1, 9, (17, 17), 0), (1, 4, (4, 15), 1000)],
+)
+def test_puzzles_that_do_not_exist_or_are_not_found_end_the_search(
+    num_puzzles: int,
+    size: int,
+    clues: tuple[int, int],
+    rating: int,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(sudoku_generator, "_MAX_EFFORT", 500)
+    message = f"no {size}x{size} puzzle with {clues[0]} to {clues[1]} clues rated {rating} or more"
+    with pytest.raises(NoPuzzleError, match=message):
+        generate(num_puzzles, size, clues, rating)

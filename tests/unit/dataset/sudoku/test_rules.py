@@ -1,0 +1,267 @@
+"""Rules, text, tokens and the solver, against known puzzles, known counts and a slow solver."""
+
+import csv
+import gzip
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataset import compiled
+from dataset.sudoku.rules import (
+    are_valid_solutions,
+    count_solutions,
+    find_conflict,
+    grid_size,
+    grid_to_tokens,
+    is_valid_solution,
+    keeps_clues,
+    layout_of,
+    parse_puzzle,
+    solve,
+    tokens_to_grid,
+)
+
+# One that fills in without a guess, and one of the kind that people call the hardest.
+EASY = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
+EASY_ANSWER = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
+HARD = "..53.....8......2..7..1.5..4....53...1..7...6..32...8..6.5....9..4....3......97.."
+HARD_ANSWER = "145327698839654127672918543496185372218473956753296481367542819984761235521839764"
+SEVENTEEN_CLUES = (
+    "000000010400000000020000000000050407008000300001090000300400200050100000000806000"
+)
+SIX_BY_SIX = "1.....\n.2....\n..3...\n...4..\n....5.\n.....6"
+
+
+def slow_solutions(grid: np.ndarray, limit: int) -> list[list[int]]:
+    """All solutions up to `limit`: the first empty cell, every digit, no cleverness."""
+    size = len(grid)
+    height, width = {4: (2, 2), 6: (2, 3), 9: (3, 3)}[size]
+    board = [[int(digit) for digit in row] for row in grid]
+    found: list[list[int]] = []
+
+    def fits(row: int, column: int, digit: int) -> bool:
+        if digit in board[row] or any(line[column] == digit for line in board):
+            return False
+        top, left = row // height * height, column // width * width
+        return not any(digit in line[left : left + width] for line in board[top : top + height])
+
+    def fill(cell: int) -> None:
+        if len(found) == limit:
+            return
+        if cell == size * size:
+            found.append([digit for row in board for digit in row])
+            return
+        row, column = divmod(cell, size)
+        if board[row][column]:
+            fill(cell + 1)
+            return
+        for digit in range(1, size + 1):
+            if fits(row, column, digit):
+                board[row][column] = digit
+                fill(cell + 1)
+                board[row][column] = 0
+
+    fill(0)
+    return found
+
+
+def test_boxes_of_six_are_two_rows_by_three_columns():
+    box = layout_of(6).cell_units[:, 2].reshape(6, 6) - 12
+    assert box.tolist() == [
+        [0, 0, 0, 1, 1, 1],
+        [0, 0, 0, 1, 1, 1],
+        [2, 2, 2, 3, 3, 3],
+        [2, 2, 2, 3, 3, 3],
+        [4, 4, 4, 5, 5, 5],
+        [4, 4, 4, 5, 5, 5],
+    ]
+
+
+@pytest.mark.parametrize("size", [4, 6, 9])
+def test_units_list_the_cells_that_name_them(size: int):
+    layout = layout_of(size)
+    for unit, cells in enumerate(layout.unit_cells):
+        assert sorted(cells) == np.flatnonzero((layout.cell_units == unit).any(axis=1)).tolist()
+
+
+@pytest.mark.parametrize("cells", [0, 15, 25, 80, 82])
+def test_other_numbers_of_cells_are_refused(cells: int):
+    with pytest.raises(ValueError, match=f"^{cells} cells .*16, 36, 81"):
+        grid_size(cells)
+
+
+def test_parse_puzzle_reads_lines_and_frames():
+    rows = [EASY[start : start + 9] for start in range(0, 81, 9)]
+    framed = "\n".join(f"| {row[:3]} | {row[3:6]} | {row[6:]} |\n+---+---+---+" for row in rows)
+    grid = parse_puzzle(framed)
+    assert grid.shape == (9, 9)
+    assert grid.dtype == np.int8
+    assert grid.tolist() == parse_puzzle(EASY.replace(".", "0")).tolist()
+    assert grid[0].tolist() == [5, 3, 0, 0, 7, 0, 0, 0, 0]
+    assert parse_puzzle(SIX_BY_SIX).diagonal().tolist() == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (EASY[:-1], "80 cells"),
+        ("", "0 cells"),
+        (EASY.replace("7", "x", 1), "cell 5 is 'x'"),
+        (EASY.replace("7", "٧", 1), "cell 5 is '٧'"),
+        (SIX_BY_SIX.replace("6", "7"), "cell 36 is '7'.*1 to 6"),
+        ("1..1" + 12 * ".", "digit 1 stands twice in row 1"),
+        (2 * "3.......", "digit 3 stands twice in column 1"),
+        ("2....2.." + 8 * ".", "digit 2 stands twice in box 1"),
+    ],
+)
+def test_parse_puzzle_says_what_is_wrong(text: str, message: str):
+    with pytest.raises(ValueError, match=message):
+        parse_puzzle(text)
+
+
+def test_find_conflict_ignores_empty_cells():
+    assert find_conflict(np.zeros((6, 6), dtype=np.int8)) is None
+
+
+def test_tokens_and_back():
+    grid = parse_puzzle(HARD)
+    tokens = grid_to_tokens(grid)
+    assert tokens.dtype == np.uint8
+    assert tokens[:4].tolist() == [1, 1, 6, 4]
+    assert tokens_to_grid(tokens).tolist() == grid.tolist()
+
+
+def test_padding_token_is_an_empty_cell():
+    assert tokens_to_grid(np.array([0, 1, 2, 5] * 4))[0].tolist() == [0, 0, 1, 4]
+
+
+@pytest.mark.parametrize(("token", "cells"), [(6, 16), (-1, 16), (8, 36), (11, 81)])
+def test_tokens_out_of_range_are_refused(token: int, cells: int):
+    tokens = np.ones(cells, dtype=np.int32)
+    tokens[3] = token
+    with pytest.raises(ValueError, match=f"{token}"):
+        tokens_to_grid(tokens)
+
+
+def test_valid_solutions():
+    answer = parse_puzzle(EASY_ANSWER)
+    assert is_valid_solution(answer, 9)
+    assert is_valid_solution(grid_to_tokens(answer).astype(np.int64) - 1, 9)
+    swapped = answer.copy()
+    swapped[0, [0, 1]] = swapped[0, [1, 0]]
+    one_empty = answer.copy()
+    one_empty[8, 8] = 0
+    too_high = answer.copy()
+    too_high[0, 0] = 100
+    latin = (np.arange(9)[:, None] + np.arange(9)) % 9 + 1  # rows and columns right, boxes wrong
+    grids = np.stack([answer, swapped, one_empty, too_high, latin, np.zeros((9, 9))])
+    valid = are_valid_solutions(grids.reshape(-1, 81).astype(np.int16), 9)
+    assert valid.tolist() == [True, False, False, False, False, False]
+
+
+def test_keeps_clues():
+    question, answer = parse_puzzle(EASY), parse_puzzle(EASY_ANSWER)
+    assert keeps_clues(question, answer)
+    answer[0, 2] = 1  # an empty cell of the question
+    assert keeps_clues(question, answer)
+    answer[0, 0] = 1
+    assert not keeps_clues(question, answer)
+
+
+@pytest.mark.parametrize(("question", "answer"), [(EASY, EASY_ANSWER), (HARD, HARD_ANSWER)])
+def test_known_puzzles_are_solved(question: str, answer: str):
+    grid, backtracks = solve(parse_puzzle(question))
+    assert grid is not None
+    assert grid.tolist() == parse_puzzle(answer).tolist()
+    assert (backtracks > 0) == (question == HARD)  # the easy one needs no guess
+    assert count_solutions(parse_puzzle(question)) == 1
+
+
+def test_known_numbers_of_solutions():
+    assert count_solutions(np.zeros((4, 4), dtype=np.int8), limit=1000) == 288
+    # There are 28,200,960 grids of size 6, and 720 first rows.
+    first_row = np.zeros((6, 6), dtype=np.int8)
+    first_row[0] = range(1, 7)
+    assert count_solutions(first_row, limit=100_000) == 28_200_960 // 720
+    assert count_solutions(parse_puzzle(SEVENTEEN_CLUES)) == 1
+    fewer = parse_puzzle(SEVENTEEN_CLUES)
+    fewer[0, 7] = 0
+    assert count_solutions(fewer, limit=7) == 7
+
+
+def test_puzzles_without_solution():
+    twice = parse_puzzle(EASY)
+    twice[0, 2] = 5
+    assert solve(twice) == (None, 0)
+    assert count_solutions(twice) == 0
+    impossible = parse_puzzle(EASY)
+    impossible[0, 2] = 2  # no clue contradicts it, but it is not the solution's digit
+    assert solve(impossible)[0] is None
+    assert not slow_solutions(impossible, 1)
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        (np.zeros(81, dtype=int), "square"),
+        (np.zeros((9, 4), dtype=int), "square"),
+        (np.zeros((5, 5), dtype=int), "25 cells"),
+        (np.full((4, 4), 5), "0 to 4"),
+        (np.full((4, 4), -1), "0 to 4"),
+    ],
+)
+def test_solver_refuses_what_is_no_grid(grid: np.ndarray, message: str):
+    with pytest.raises(ValueError, match=message):
+        solve(grid)
+
+
+def test_limit_must_be_positive():
+    with pytest.raises(ValueError, match="limit is 0"):
+        count_solutions(np.zeros((4, 4), dtype=int), limit=0)
+
+
+def test_solver_equals_the_slow_one_with_several_solutions():
+    rng = np.random.Generator(np.random.Philox(key=3))
+    answer = parse_puzzle(EASY_ANSWER).reshape(-1)
+    counts = []
+    for clues in (30, 34, 38, 42, 46):
+        puzzle = np.zeros(81, dtype=np.int8)
+        kept = rng.permutation(81)[:clues]
+        puzzle[kept] = answer[kept]
+        expected = slow_solutions(puzzle.reshape(9, 9), limit=5)
+        counts.append(count_solutions(puzzle.reshape(9, 9), limit=5))
+        assert counts[-1] == len(expected)
+        grid, _ = solve(puzzle.reshape(9, 9))
+        assert grid is not None
+        assert len(expected) == 5 or grid.reshape(-1).tolist() in expected
+    assert len(set(counts)) > 1
+
+
+def test_without_a_folder_for_its_cache_the_compiler_goes_without(monkeypatch: pytest.MonkeyPatch):
+    calls = []
+
+    def njit(*, nogil, cache=False):
+        calls.append(cache)
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return lambda function: function
+
+    monkeypatch.setattr(compiled.numba, "njit", njit)
+    assert compiled.compiled(len) is len
+    assert calls == [True, False]
+
+
+@pytest.mark.skipif("PUZZLE_DATA_DIR" not in os.environ, reason="PUZZLE_DATA_DIR is not set")
+@pytest.mark.parametrize("name", ["sudoku-extreme-1k/train.csv.gz", "sudoku-hard/test.csv.gz"])
+def test_real_puzzles_have_one_solution_the_published_one(name: str):
+    with gzip.open(Path(os.environ["PUZZLE_DATA_DIR"]) / name, "rt", newline="") as file:
+        rows = list(csv.DictReader(file))[:500]
+    assert len(rows) == 500
+    for row in rows:
+        puzzle = parse_puzzle(row["question"])
+        grid, _ = solve(puzzle)
+        assert grid is not None
+        assert "".join(map(str, grid.reshape(-1))) == row["answer"]
+        assert count_solutions(puzzle) == 1

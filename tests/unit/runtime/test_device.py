@@ -1,0 +1,87 @@
+"""Device and number format, decided once."""
+
+import pytest
+import torch
+
+from runtime import device as device_module
+from runtime.device import cpu_has_bfloat16, prepare_host, resolve_device, resolve_dtype
+from runtime.errors import ConfigError
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: request.param)
+
+
+@pytest.mark.parametrize(
+    ("cuda", "asked", "given"),
+    [
+        (False, "auto", "cpu"),
+        (False, "cpu", "cpu"),
+        (True, "auto", "cuda"),
+        (True, "cpu", "cpu"),
+        (True, "cuda", "cuda"),
+    ],
+    indirect=["cuda"],
+)
+def test_auto_is_the_device_at_hand(cuda: None, asked: str, given: str) -> None:
+    assert resolve_device(asked) == given
+
+
+@pytest.mark.parametrize("cuda", [False], indirect=True)
+def test_a_device_that_is_not_there_is_an_error(cuda: None) -> None:
+    with pytest.raises(ConfigError, match="device=cuda: torch sees no CUDA device"):
+        resolve_device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("device", "has_bfloat16", "asked", "given"),
+    [
+        ("cpu", True, "bfloat16", "bfloat16"),
+        ("cpu", False, "bfloat16", "float32"),
+        ("cpu", False, "float32", "float32"),
+        ("cpu", False, "float64", "float64"),
+        ("cuda", False, "bfloat16", "bfloat16"),
+        ("cuda", False, "float16", "float16"),
+    ],
+)
+def test_bfloat16_needs_the_hardware_for_it(
+    monkeypatch: pytest.MonkeyPatch, device: str, has_bfloat16: bool, asked: str, given: str
+) -> None:
+    monkeypatch.setattr(device_module, "cpu_has_bfloat16", lambda: has_bfloat16)
+    assert resolve_dtype(asked, device) == given
+
+
+def test_float16_never_runs_on_a_cpu() -> None:
+    with pytest.raises(ConfigError, match=r"arch\.forward_dtype=float16"):
+        resolve_dtype("float16", "cpu")
+
+
+def missing(path: str) -> None:
+    raise FileNotFoundError(path)
+
+
+def test_any_of_the_instruction_sets_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = ["_is_avx512_bf16_supported", "_is_amx_tile_supported", "_is_arm_bf16_supported"]
+    for check in checks:
+        monkeypatch.setattr(torch.cpu, check, lambda: False, raising=False)
+    monkeypatch.setattr(device_module, "open", missing, raising=False)
+    assert not cpu_has_bfloat16()
+    for check in checks:
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.cpu, check, lambda: True, raising=False)
+            assert cpu_has_bfloat16()
+
+
+def test_threads_are_set_only_when_asked_for(restored_host: None) -> None:
+    torch.set_num_threads(1)
+    prepare_host(None)
+    assert torch.get_num_threads() == 1
+    prepare_host(2)
+    assert torch.get_num_threads() == 2
+
+
+def test_denormal_numbers_are_flushed(restored_host: None) -> None:
+    prepare_host(None)
+    # On a processor that can; the others keep them, and are right all the same.
+    assert torch.tensor([1e-39]).mul(0.5).item() == 0.0 or not torch.set_flush_denormal(True)

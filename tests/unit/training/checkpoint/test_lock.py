@@ -1,0 +1,295 @@
+"""The lock on a run's folder: who gets it, who does not, and what they are told."""
+
+import errno
+import fcntl
+import json
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.errors import ConfigError, LockedError
+from training.checkpoint import lock as module
+from training.checkpoint.lock import LOCK_FILE, Owner, run_lock
+
+
+@pytest.fixture(params=[True, False], ids=["flock", "no flock"])
+def either_system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """A file system that knows flock, and one that does not; returns which."""
+    if not request.param:
+        without_flock(monkeypatch)
+    return bool(request.param)
+
+
+def without_flock(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+
+def write_record(folder: Path, **changes: Any) -> None:
+    owner = vars(Owner.this_process()) | changes
+    (folder / LOCK_FILE).write_text(json.dumps(owner))
+
+
+def ended_process() -> int:
+    """The number of a process that lives no more."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+@pytest.mark.usefixtures("either_system")
+def test_the_lock_is_one_runs_and_leaves_nothing(tmp_path: Path) -> None:
+    with run_lock(tmp_path):
+        assert [path.name for path in tmp_path.iterdir()] == [LOCK_FILE]
+        with pytest.raises(LockedError) as refused, run_lock(tmp_path):
+            pytest.fail("two runs in one folder")
+        assert [path.name for path in tmp_path.iterdir()] == [LOCK_FILE]
+    assert list(tmp_path.iterdir()) == []
+    said = str(refused.value)
+    assert said.startswith(f"{tmp_path}: another run is at work here (process {os.getpid()} on ")
+    assert re.search(r"since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\S+\): stop it, or choose another", said)
+    with run_lock(tmp_path):
+        pass
+
+
+@pytest.mark.usefixtures("either_system")
+def test_an_error_in_the_run_frees_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), run_lock(tmp_path):
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_file_says_who_holds_it(tmp_path: Path) -> None:
+    with run_lock(tmp_path):
+        owner = Owner.recorded(tmp_path / LOCK_FILE)
+    assert owner is not None
+    assert owner.pid == os.getpid()
+    assert Path("/proc/sys/kernel/random/boot_id").read_text().strip() in owner.boot
+    assert owner.started.isdigit()
+    assert not owner.is_gone
+
+
+# Whose process it was
+
+
+@pytest.mark.parametrize(
+    ("changes", "gone"),
+    [
+        ({}, False),
+        ({"started": "1"}, True),
+        ({"host": "elsewhere", "started": "1"}, False),
+        ({"boot": "another", "started": "1"}, False),
+    ],
+    ids=["lives", "number used again", "other host", "other boot"],
+)
+def test_only_what_can_be_known_to_be_gone_is(
+    tmp_path: Path, changes: dict[str, Any], gone: bool
+) -> None:
+    write_record(tmp_path, **changes)
+    owner = Owner.recorded(tmp_path / LOCK_FILE)
+    assert owner is not None
+    assert owner.is_gone is gone
+
+
+def test_a_process_that_has_ended_is_gone_also_before_its_parent_has_noticed(
+    tmp_path: Path,
+) -> None:
+    write_record(tmp_path, pid=ended_process())
+    assert Owner.recorded(tmp_path / LOCK_FILE).is_gone  # type: ignore[union-attr]
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        started = module._start_of(process.pid)
+        write_record(tmp_path, pid=process.pid, started=started)
+        owner = Owner.recorded(tmp_path / LOCK_FILE)
+        assert owner is not None
+        assert not owner.is_gone
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert owner.is_gone
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '{"pid": 1}', "\0" * 99])
+def test_a_file_that_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    (tmp_path / LOCK_FILE).write_text(content)
+    assert Owner.recorded(tmp_path / LOCK_FILE) is None
+    with run_lock(tmp_path):  # Nobody holds it.
+        pass
+    (tmp_path / LOCK_FILE).write_text(content)
+    without_flock(monkeypatch)
+    with pytest.raises(LockedError, match="does not say which"), run_lock(tmp_path):
+        pass
+
+
+# Killed runs
+
+
+def hold_with_child(folder: str, ready: str) -> None:
+    """Hold the lock, in the company of a child that inherits it."""
+    with run_lock(Path(folder)):
+        child = os.fork()
+        if child == 0:
+            time.sleep(300)
+            os._exit(0)
+        Path(ready).write_text(str(child))
+        time.sleep(300)
+
+
+@pytest.fixture
+def orphan(tmp_path: Path) -> Any:
+    """The folder `tmp_path / "run"`, whose holder was killed while a child of it lives on."""
+    (tmp_path / "run").mkdir()
+    ready = tmp_path / "ready"
+    context = multiprocessing.get_context("spawn")
+    process = context.Process(target=hold_with_child, args=(str(tmp_path / "run"), str(ready)))
+    process.start()
+    try:
+        while not ready.exists() or not ready.read_text():
+            assert process.is_alive()
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.join()
+    child = int(ready.read_text())
+    yield tmp_path / "run"
+    os.kill(child, 9)
+
+
+def test_a_child_of_a_killed_run_locks_nobody_out(orphan: Path) -> None:
+    with (orphan / LOCK_FILE).open() as file, pytest.raises(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with run_lock(orphan):
+        assert Owner.recorded(orphan / LOCK_FILE).pid == os.getpid()  # type: ignore[union-attr]
+        with pytest.raises(LockedError), run_lock(orphan):
+            pass
+    assert list(orphan.iterdir()) == []
+
+
+def test_of_another_hosts_child_nothing_is_known(orphan: Path) -> None:
+    owner = json.loads((orphan / LOCK_FILE).read_text())
+    (orphan / LOCK_FILE).write_text(json.dumps(owner | {"host": "elsewhere"}))
+    with pytest.raises(LockedError, match="on elsewhere, since"), run_lock(orphan):
+        pass
+
+
+def test_what_killed_runs_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    for suffix in ("", ".new", ".gate"):
+        (tmp_path / f"{LOCK_FILE}{suffix}").write_text("{")
+    write_record(tmp_path, started="1")
+    with run_lock(tmp_path):
+        assert [path.name for path in tmp_path.iterdir()] == [LOCK_FILE]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("either_system")
+@pytest.mark.parametrize("target", ["new", "kept"])
+@pytest.mark.parametrize("suffix", ["", ".new", ".gate"])
+def test_links_that_somebody_left_are_not_followed(
+    tmp_path: Path, suffix: str, target: str
+) -> None:
+    run, outside = tmp_path / "run", tmp_path / "outside"
+    run.mkdir()
+    outside.mkdir()
+    # Of a process that lives.
+    write_record(outside)
+    (outside / LOCK_FILE).rename(outside / "kept")
+    before = (outside / "kept").read_bytes()
+    (run / f"{LOCK_FILE}{suffix}").symlink_to(outside / target)
+    with (outside / "kept").open() as file:
+        module._flock(file.fileno())
+        with run_lock(run):
+            assert [path.name for path in run.iterdir()] == [LOCK_FILE]
+            assert not (run / LOCK_FILE).is_symlink()
+    assert [path.name for path in outside.iterdir()] == ["kept"]
+    assert (outside / "kept").read_bytes() == before
+    assert list(run.iterdir()) == []
+
+
+# Without flock
+
+
+def test_without_flock_a_dead_run_of_this_machine_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_flock(monkeypatch)
+    write_record(tmp_path, pid=ended_process())
+    with run_lock(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_flock_the_error_says_what_to_do_about_another_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_flock(monkeypatch)
+    write_record(tmp_path, host="elsewhere")
+    wanted = f"if that run is no more, delete {tmp_path / LOCK_FILE}"
+    with pytest.raises(LockedError, match=re.escape(wanted)), run_lock(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK_FILE]
+
+
+# The gate, and folders that refuse
+
+
+def test_a_start_that_is_stuck_in_the_gate_is_named_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_GATE_SECONDS", 0.1)
+    with (
+        module._gate(tmp_path, True),
+        pytest.raises(LockedError, match="another run is about to start"),
+        run_lock(tmp_path),
+    ):
+        pass
+    without_flock(monkeypatch)
+    gate = tmp_path / f"{LOCK_FILE}.gate"
+    gate.touch()
+    with pytest.raises(LockedError, match=f"if there is none, delete {gate}"), run_lock(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("call", ["write", "open"])
+def test_a_folder_that_refuses_is_a_mistake_of_the_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    original: Callable[..., Any] = getattr(os, call)
+
+    def refuse(first: Any, *rest: Any) -> Any:
+        if call == "write" or str(first).endswith(".new"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(first, *rest)
+
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(ConfigError, match="cannot be locked: No space left"), run_lock(tmp_path):
+        pass
+    monkeypatch.undo()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_programs_that_the_run_starts_do_not_inherit_the_lock(tmp_path: Path) -> None:
+    with run_lock(tmp_path):
+        held = (tmp_path / LOCK_FILE).stat()
+        own = [int(name) for name in os.listdir("/proc/self/fd")]
+        opened = [number for number in own if is_open_at(number, held)]
+        assert len(opened) == 1
+        looks = f"import os; print(os.path.exists('/proc/self/fd/{opened[0]}'))"
+        said = subprocess.check_output([sys.executable, "-c", looks], close_fds=False)
+        assert said == b"False\n"
+
+
+def is_open_at(descriptor: int, file: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), file)
+    except OSError:
+        return False

@@ -1,0 +1,204 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import TypeAdapter
+
+from models.config import ArchConfig, HRMConfig, TransformerConfig, TRMConfig
+from runtime.errors import CheckpointError, ConfigError
+from training.checkpoint.published import published_arch, read_published_config
+
+ARCH: dict[str, Any] = {
+    "name": "hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1",
+    "loss": {"name": "losses@ACTLossHead", "loss_type": "softmax_cross_entropy"},
+    "H_cycles": 2,
+    "L_cycles": 3,
+    "H_layers": 4,
+    "L_layers": 5,
+    "hidden_size": 64,
+    "num_heads": 4,
+    "expansion": 4,
+    "pos_encodings": "learned",
+    "halt_max_steps": 8,
+}
+
+
+def write(folder: Path, arch: Any, **settings: Any) -> Path:
+    (folder / "all_config.yaml").write_text(yaml.safe_dump({"arch": arch, **settings}))
+    return folder / "step_5"
+
+
+def test_the_architecture_and_the_data_are_translated(tmp_path: Path) -> None:
+    arch = ARCH | {"puzzle_emb_ndim": 64, "forward_dtype": "float32", "rope_theta": 500.0}
+    weights = write(tmp_path, arch, data_path="data/arc", global_batch_size=96, lr=1e-4)
+    run = read_published_config(weights)
+    config = HRMConfig.model_validate(run.pop("arch"))
+    assert config == HRMConfig(
+        L_cycles=3,
+        L_layers=5,
+        hidden_size=64,
+        num_heads=4,
+        pos_encodings="learned",
+        halt_max_steps=8,
+        puzzle_emb_ndim=64,
+        forward_dtype="float32",
+        rope_theta=500.0,
+        loss={"loss_type": "softmax_cross_entropy"},  # type: ignore[arg-type]
+    )
+    assert run == {"data_path": "data/arc", "global_batch_size": 96, "lr": 1e-4}
+
+
+def test_absent_keys_have_the_defaults_of_the_published_class(tmp_path: Path) -> None:
+    config = HRMConfig.model_validate(read_published_config(write(tmp_path, ARCH))["arch"])
+    assert config.puzzle_emb_ndim == 0
+    assert config.forward_dtype == "bfloat16"
+    assert (config.rms_norm_eps, config.rope_theta) == (1e-5, 10000.0)
+    assert not config.no_ACT_continue
+
+
+def recursive_reasoning(module: str, class_name: str, **settings: Any) -> dict[str, Any]:
+    return ARCH | {"name": f"recursive_reasoning.{module}@{class_name}"} | settings
+
+
+TRM_CLASS = "TinyRecursiveReasoningModel_ACTV1"
+WIDTHS: Any = {
+    "hidden_size": 64,
+    "num_heads": 4,
+    "pos_encodings": "learned",
+    "halt_max_steps": 8,
+    "puzzle_emb_ndim": 0,
+    "loss": {"loss_type": "softmax_cross_entropy"},
+}
+
+
+@pytest.mark.parametrize(
+    ("arch", "own"),
+    [
+        (
+            recursive_reasoning("hrm", "HierarchicalReasoningModel_ACTV1", mlp_t=True),
+            HRMConfig(**WIDTHS, L_cycles=3, L_layers=5, mlp_t=True),
+        ),
+        (
+            recursive_reasoning("trm", TRM_CLASS, H_layers=0),
+            TRMConfig(**WIDTHS, H_cycles=2, L_cycles=3, L_layers=5, puzzle_emb_len=16),
+        ),
+        (
+            recursive_reasoning("trm", TRM_CLASS, no_ACT_continue=False, puzzle_emb_len=2),
+            TRMConfig(
+                **WIDTHS,
+                H_cycles=2,
+                L_cycles=3,
+                H_layers=4,
+                L_layers=5,
+                puzzle_emb_len=2,
+                no_ACT_continue=False,
+            ),
+        ),
+        (
+            recursive_reasoning("trm_singlez", TRM_CLASS, mlp_t=True, H_layers=0),
+            TRMConfig(**WIDTHS, name="trm_singlez", H_cycles=2, L_cycles=3, L_layers=5, mlp_t=True),
+        ),
+        (
+            {
+                key: value
+                for key, value in recursive_reasoning(
+                    "transformers_baseline", "Model_ACTV2", act_enabled=True, act_inference=False
+                ).items()
+                if key not in ("L_cycles", "L_layers")
+            },
+            TransformerConfig(**WIDTHS, H_cycles=2, H_layers=4),
+        ),
+    ],
+)
+def test_every_published_class_is_known(
+    tmp_path: Path, arch: dict[str, Any], own: ArchConfig
+) -> None:
+    translated = read_published_config(write(tmp_path, arch))["arch"]
+    assert TypeAdapter(ArchConfig).validate_python(translated) == own
+    # And back: what is written is read as the same.
+    again = read_published_config(write(tmp_path, published_arch(own)))["arch"]
+    back = TypeAdapter(ArchConfig).validate_python(again)
+    assert back.model_copy(update={"puzzle_emb_len": own.puzzle_emb_len}) == own
+
+
+@pytest.mark.parametrize("key", ["act_enabled", "act_inference", "causal"])
+def test_a_switch_that_we_lack_is_refused_where_it_is_used(tmp_path: Path, key: str) -> None:
+    used = {"act_enabled": False, "act_inference": True, "causal": True}[key]
+    with pytest.raises(CheckpointError, match=f"arch.{key} can only be {not used} here"):
+        read_published_config(write(tmp_path, ARCH | {key: used}))
+
+
+def test_what_has_no_published_name_is_said() -> None:
+    with pytest.raises(ConfigError, match="gradient=last_cycle: no published architecture"):
+        published_arch(HRMConfig(gradient="last_cycle"))
+
+
+@pytest.mark.parametrize("evaluators", [[], [{"name": "arc@ARC"}]])
+def test_evaluators_are_handed_on(tmp_path: Path, evaluators: list[Any]) -> None:
+    assert read_published_config(write(tmp_path, ARCH, evaluators=evaluators))["evaluators"] == (
+        evaluators
+    )
+
+
+def without(key: str) -> dict[str, Any]:
+    return {name: value for name, value in ARCH.items() if name != key}
+
+
+@pytest.mark.parametrize(
+    ("arch", "told"),
+    [
+        (ARCH | {"name": "mine@Model"}, "arch.name is 'mine@Model'.*known: hrm.hrm_act_v1@"),
+        (ARCH | {"name": ["x"]}, "arch.name is not a name"),
+        (without("name"), "arch.name is None"),
+        (ARCH | {"loss": {"name": "other@Loss"}}, "arch.loss.name is 'other@Loss'"),
+        (without("loss"), "arch.loss is not a mapping"),
+        (without("num_heads"), "arch.num_heads is missing"),
+        (ARCH | {"mlp_t": True}, "unknown key arch.mlp_t; accepted: H_cycles"),
+        (ARCH | {"hidden_size": [64]}, "arch.hidden_size is not a plain value"),
+        ([1, 2], "arch is not a mapping"),
+    ],
+)
+def test_what_we_do_not_know_is_named(tmp_path: Path, arch: Any, told: str) -> None:
+    with pytest.raises(CheckpointError, match=told) as caught:
+        read_published_config(write(tmp_path, arch))
+    assert str(tmp_path / "all_config.yaml") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_configuration_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"all_config\.yaml: No such file"):
+        read_published_config(tmp_path / "step_1")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"!!python/object/apply:os.system ['touch CANARY']",
+        b"arch: !!python/object/apply:pathlib.Path.touch [!!python/name:pathlib.Path CANARY]",
+        b"arch: [unclosed",
+        b"- a\n- list\n",
+        b"\xff\xfe\x00",
+        b"[" * 1200,
+        b"x" * (2**20 + 1),
+    ],
+)
+def test_other_content_is_refused_and_not_run(
+    tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "all_config.yaml").write_bytes(content)
+    with pytest.raises(CheckpointError) as caught:
+        read_published_config(tmp_path / "step_1")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+    assert [path.name for path in tmp_path.iterdir()] == ["all_config.yaml"]
+
+
+def test_a_tree_of_aliases_is_never_printed(tmp_path: Path) -> None:
+    levels = [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 12)]
+    bomb = "\n".join(["l0: &l0 [x, x]", *levels, "arch: {name: *l11}"])
+    (tmp_path / "all_config.yaml").write_text(bomb)
+    with pytest.raises(CheckpointError) as caught:
+        read_published_config(tmp_path / "step_1")
+    assert len(str(caught.value)) < 500

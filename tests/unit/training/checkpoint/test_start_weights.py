@@ -1,0 +1,197 @@
+"""Start weights: from a run, a checkpoint of ours, a published file; and what is not let in."""
+
+import os
+import pickle
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from models.config import DataFacts, HRMConfig
+from models.losses import ACTLossHead
+from models.registry import build_model
+from runtime.errors import CheckpointError
+from training.checkpoint.published import require_state_dict
+from training.checkpoint.run_state import model_tensors, tensor_writer
+from training.checkpoint.start_weights import load_start_weights, load_weights
+from training.checkpoint.store import MODEL, save_checkpoint
+from training.checkpoint.trained_model import find_start_weights
+
+TABLE = "model.inner.puzzle_emb.weights"
+
+
+def build(seed: int = 0, num_puzzles: int = 5, **arch: Any) -> ACTLossHead:
+    torch.manual_seed(seed)
+    settings = {"H_layers": 1, "L_layers": 1, "hidden_size": 16, "num_heads": 2, "expansion": 1}
+    config = HRMConfig.model_validate(settings | {"puzzle_emb_ndim": 16} | arch)
+    model = build_model(config, DataFacts(6, 4, num_puzzles))
+    if model.puzzle_embedding is not None:
+        model.puzzle_embedding.weights.normal_()
+    return model
+
+
+def save(run_dir: Path, step: int, model: ACTLossHead) -> Path:
+    return save_checkpoint(
+        run_dir, step, {"step": step}, {MODEL: tensor_writer(model_tensors(model))}
+    )
+
+
+def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
+
+
+def test_start_weights_of_a_run_are_those_of_its_newest_good_checkpoint(tmp_path: Path) -> None:
+    models = {step: build(seed=step) for step in (1, 2, 3)}
+    for step, model in models.items():
+        save(tmp_path, step, model)
+    (tmp_path / "step_3" / MODEL).write_bytes(b"")
+    warnings: list[str] = []
+    found = find_start_weights(tmp_path, warnings.append)
+    assert found == tmp_path / "step_2"
+    assert equal(load_weights(found), model_tensors(models[2]))
+    assert len(warnings) == 1
+    assert find_start_weights(tmp_path / "step_1", pytest.fail) == tmp_path / "step_1"
+    with pytest.raises(CheckpointError, match=f"step_3/{MODEL}"):
+        find_start_weights(tmp_path / "step_3", pytest.fail)
+
+
+def test_start_weights_in_a_published_folder_are_the_newest(tmp_path: Path) -> None:
+    for name in ("step_5", "step_40", "step_40_ema"):
+        torch.save(build().state_dict(), tmp_path / name)
+    with pytest.raises(CheckpointError, match="there is no checkpoint in this folder"):
+        find_start_weights(tmp_path, pytest.fail)
+    (tmp_path / "all_config.yaml").touch()
+    assert find_start_weights(tmp_path, pytest.fail) == tmp_path / "step_40"
+    assert find_start_weights(tmp_path / "step_5", pytest.fail) == tmp_path / "step_5"
+
+
+def test_start_weights_must_exist() -> None:
+    with pytest.raises(CheckpointError, match="load_checkpoint=nowhere: nowhere: no such"):
+        find_start_weights(Path("nowhere"), pytest.fail)
+
+
+def test_the_average_beside_a_published_file_is_taken_when_asked_for(tmp_path: Path) -> None:
+    last, average = build(seed=1), build(seed=2)
+    torch.save(last.state_dict(), tmp_path / "step_7")
+    torch.save(average.state_dict(), tmp_path / "step_7_ema")
+    assert equal(load_weights(tmp_path / "step_7"), model_tensors(average))
+    assert equal(load_weights(tmp_path / "step_7", averaged=False), model_tensors(last))
+
+
+@pytest.mark.parametrize("prefix", ["", "_orig_mod."])
+def test_weights_of_a_published_file(tmp_path: Path, prefix: str) -> None:
+    model = build(seed=1)
+    content = {f"{prefix}{name}": value for name, value in model.state_dict().items()}
+    torch.save(content, tmp_path / "step_7")
+    assert equal(load_weights(tmp_path / "step_7"), model_tensors(model))
+    other = build(seed=2)
+    load_start_weights(other, tmp_path / "step_7", pytest.fail)
+    assert equal(model_tensors(other), model_tensors(model))
+
+
+class RunsCode:
+    """A pickle that creates a file when it is loaded."""
+
+    def __init__(self, canary: Path) -> None:
+        self.canary = canary
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str, str]]:
+        return os.system, (f"touch {self.canary}", "")[:1]  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("how", ["torch.save", "torch.save, old", "pickle", "in a state dict"])
+def test_a_pickle_never_runs_code(tmp_path: Path, how: str) -> None:
+    canary, file = tmp_path / "canary", tmp_path / "step_1"
+    evil: Any = RunsCode(canary)
+    if how == "pickle":
+        file.write_bytes(pickle.dumps(evil))
+    elif how == "in a state dict":
+        torch.save({"model.inner.H_init": torch.zeros(2), "x": evil}, file)
+    else:
+        torch.save(evil, file, _use_new_zipfile_serialization=how == "torch.save")
+    with pytest.raises(CheckpointError, match="step_1: not a published checkpoint") as caught:
+        load_weights(file)
+    assert not canary.exists()
+    assert len(str(caught.value).splitlines()) == 1
+    pickle.loads(pickle.dumps(evil))
+    assert canary.exists()  # The payload works where code is let in.
+
+
+@pytest.mark.parametrize("other", ["x/y/data.pkl", "x/DATA.PKL", "x/data.pkl"])
+def test_a_second_pickle_hides_no_first_one(tmp_path: Path, other: str) -> None:
+    with zipfile.ZipFile(tmp_path / "step_1", "w") as archive:
+        archive.writestr("x/data.pkl", pickle.dumps(RunsCode(tmp_path / "canary"), 2))
+        with warnings.catch_warnings(action="ignore"):  # Of a name that is there twice.
+            archive.writestr(other, pickle.dumps({}, 2))
+    with pytest.raises(CheckpointError, match=r"step_1: not .*: it has 2 data\.pkl"):
+        require_state_dict(tmp_path / "step_1")
+
+
+@pytest.mark.parametrize(
+    "content", [[1, 2], {"a": 1}, torch.zeros(2), {"a": torch.zeros(1), "b": "text"}]
+)
+def test_what_is_no_state_dict_is_refused(tmp_path: Path, content: Any) -> None:
+    torch.save(content, tmp_path / "step_1")
+    with pytest.raises(CheckpointError, match="step_1: not a state dict"):
+        load_weights(tmp_path / "step_1")
+
+
+def test_tensors_that_share_their_storage_are_refused(tmp_path: Path) -> None:
+    table = torch.zeros(10_000)
+    torch.save({"a": table, "b": table[:5000]}, tmp_path / "step_1")
+    with pytest.raises(CheckpointError, match=r"step_1: its tensors are of 60000 .* share storage"):
+        load_weights(tmp_path / "step_1")
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"PK\x03\x04 cut", b"{}"])
+def test_what_is_no_torch_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "step_1").write_bytes(content)
+    with pytest.raises(CheckpointError, match="step_1: not a published checkpoint"):
+        load_weights(tmp_path / "step_1")
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="step_9: no such checkpoint"):
+        load_weights(tmp_path / "step_9")
+    with pytest.raises(CheckpointError, match=f"{tmp_path}.*MANIFEST"):
+        load_weights(tmp_path)
+
+
+def test_weights_of_another_architecture_are_refused(tmp_path: Path) -> None:
+    save(tmp_path, 1, build(H_layers=2))
+    with pytest.raises(CheckpointError, match=r"H_level\.layers\.1\.\S+ is unknown to this model"):
+        load_start_weights(build(), tmp_path / "step_1", pytest.fail)
+    with pytest.raises(CheckpointError, match=r"has shape \(6, 16\), the model has \(6, 32\)"):
+        load_start_weights(build(hidden_size=32), tmp_path / "step_1", pytest.fail)
+
+
+def test_puzzles_that_the_weights_do_not_know_start_at_the_mean(tmp_path: Path) -> None:
+    old = build(num_puzzles=5)
+    save(tmp_path, 1, old)
+    new, warnings = build(seed=1, num_puzzles=3), list[str]()
+    load_start_weights(new, tmp_path / "step_1", warnings.append)
+    expected = model_tensors(old)
+    mean = expected.pop(TABLE).mean(0)
+    found = model_tensors(new)
+    assert torch.equal(found.pop(TABLE), mean.expand(3, 16))
+    assert equal(found, expected)
+    assert len(warnings) == 1
+    assert "has 5 rows, this data set 3" in warnings[0]
+
+
+def test_a_puzzle_embedding_of_another_width_is_refused(tmp_path: Path) -> None:
+    save(tmp_path, 1, build(puzzle_emb_ndim=8))
+    with pytest.raises(CheckpointError, match=r"puzzle_emb\.weights has shape \(5, 8\)"):
+        load_start_weights(build(), tmp_path / "step_1", pytest.fail)
+
+
+def test_loading_touches_no_file(tmp_path: Path) -> None:
+    path = save(tmp_path, 1, build())
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+    load_start_weights(build(seed=1), path, pytest.fail)
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before

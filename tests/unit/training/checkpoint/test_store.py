@@ -1,0 +1,489 @@
+"""Checkpoint folders: the order of a save, faults at every step of it, damage, pruning."""
+
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runtime import files
+from runtime.errors import CheckpointError
+from runtime.files import write_atomically
+from training.checkpoint import store as checkpoint_module
+from training.checkpoint.store import (
+    MANIFEST,
+    STATE,
+    list_steps,
+    load_checkpoint,
+    newest_good,
+    prune,
+    put_back_replaced,
+    read_json,
+    remove_checkpoint,
+    remove_leftovers,
+    save_checkpoint,
+)
+
+FILES = ("model.bin", "carry.bin")
+
+
+def save(run_dir: Path, step: int, **state: Any) -> Path:
+    """Save a checkpoint of two small files."""
+    writers = {name: lambda path: path.write_bytes(b"content of " * 9) for name in FILES}
+    return save_checkpoint(run_dir, step, {"step": step, **state}, writers)
+
+
+def warnings_of(run_dir: Path) -> tuple[int | None, list[str]]:
+    """Return the step of the newest good checkpoint and the warnings on the way to it."""
+    warnings: list[str] = []
+    found = newest_good(run_dir, warnings.append)
+    return (None if found is None else found.step), warnings
+
+
+# Saving
+
+
+def test_a_checkpoint_comes_back_as_it_was_saved(tmp_path: Path) -> None:
+    path = save(tmp_path, 7, note="x")
+    loaded = load_checkpoint(path)
+    assert (loaded.path, loaded.step, loaded.state["note"]) == (tmp_path / "step_7", 7, "x")
+    assert {entry.name for entry in path.iterdir()} == {*FILES, STATE, MANIFEST}
+    assert list_steps(tmp_path) == [7]
+
+
+def test_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first, second = save(tmp_path / "a", 1, x=1, y=2), save(tmp_path / "b", 1, y=2, x=1)
+    for name in (*FILES, STATE, MANIFEST):
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+@contextmanager
+def system_calls(
+    monkeypatch: pytest.MonkeyPatch, before: Callable[[str, str], None]
+) -> Iterator[None]:
+    """Call `before(operation, file name)` at every operation that changes or syncs files."""
+    descriptors: dict[int, str] = {}
+    open_, fsync_ = os.open, os.fsync
+
+    def noting_open(path: Any, *arguments: Any, **options: Any) -> int:
+        descriptor = open_(path, *arguments, **options)
+        descriptors[descriptor] = Path(os.fsdecode(path)).name
+        return descriptor
+
+    def noting_fsync(descriptor: int) -> None:
+        before("fsync", descriptors.get(descriptor, ""))
+        fsync_(descriptor)
+
+    def noting(name: str) -> Callable[..., Any]:
+        original = getattr(os, name)
+
+        def call(path: Any, *arguments: Any, **options: Any) -> Any:
+            names = [path, arguments[0]] if name == "rename" else [path]
+            before(name, " -> ".join(Path(os.fsdecode(each)).name for each in names))
+            return original(path, *arguments, **options)
+
+        return call
+
+    exchange_ = files.exchange
+
+    def noting_exchange(first: Path, second: Path) -> bool:
+        before("exchange", f"{first.name} <-> {second.name}")
+        return exchange_(first, second)
+
+    with monkeypatch.context() as patch:
+        for name in ("mkdir", "rename", "unlink", "rmdir"):
+            patch.setattr(os, name, noting(name))
+        patch.setattr(os, "open", noting_open)
+        patch.setattr(os, "fsync", noting_fsync)
+        patch.setattr(files, "exchange", noting_exchange)
+        yield
+
+
+def test_order_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, str]] = []
+    with system_calls(monkeypatch, lambda *call: calls.append(call)):
+        save(tmp_path, 3)
+    assert calls == [
+        ("unlink", ".step_3.tmp"),  # a killed save's, were there one
+        ("mkdir", ".step_3.tmp"),
+        *(("fsync", name) for name in (*FILES, STATE)),
+        ("fsync", MANIFEST),
+        ("fsync", ".step_3.tmp"),
+        ("rename", ".step_3.tmp -> step_3"),
+        ("fsync", tmp_path.name),
+    ]
+
+
+def test_a_checkpoint_is_renamed_away_before_it_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(tmp_path, 3)
+    calls: list[tuple[str, str]] = []
+    with system_calls(monkeypatch, lambda *call: calls.append(call)):
+        remove_checkpoint(path)
+    assert calls[:3] == [
+        ("unlink", ".step_3.old"),
+        ("rename", "step_3 -> .step_3.old"),
+        ("fsync", tmp_path.name),
+    ]
+    assert {operation for operation, _ in calls[3:]} == {"unlink", "rmdir"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def count_operations(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> int:
+    """Count the operations of `act`."""
+    calls: list[tuple[str, str]] = []
+    with system_calls(monkeypatch, lambda *call: calls.append(call)):
+        act()
+    return len(calls)
+
+
+@pytest.mark.parametrize("replaces", [False, True], ids=["new step", "step saved before"])
+def test_an_error_anywhere_in_a_save_leaves_a_good_checkpoint_and_no_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaces: bool
+) -> None:
+    (tmp_path / "count").mkdir()
+    step = 1 if replaces else 2
+    save(tmp_path / "count", 1)
+    number = count_operations(monkeypatch, lambda: save(tmp_path / "count", step, new=True))
+    assert number > 6
+    messages = []
+    for failing in range(number):
+        run_dir = tmp_path / f"fault_{failing}"
+        run_dir.mkdir()
+        save(run_dir, 1)
+        calls: list[str] = []
+
+        def fail(
+            operation: str, name: str, calls: list[str] = calls, failing: int = failing
+        ) -> None:
+            calls.append(operation)
+            if len(calls) == failing + 1:
+                raise OSError(errno.ENOSPC, "No space left on device", name)
+
+        with system_calls(monkeypatch, fail):
+            try:
+                save(run_dir, step, new=True)
+            except CheckpointError as error:
+                messages.append(str(error).partition(": ")[2])
+        if calls[failing] in ("unlink", "rmdir"):
+            remove_leftovers(run_dir)  # What cannot be deleted has to stay.
+        assert [path.name for path in run_dir.iterdir() if path.name.startswith(".")] == []
+        assert warnings_of(run_dir) in ((1, []), (2, []))
+        if not replaces:
+            assert load_checkpoint(run_dir / "step_1").state == {"step": 1}
+    assert len(messages) >= 6
+    for message in messages:
+        assert message.startswith("could not be saved: [Errno 28] No space left on device")
+
+
+def test_an_error_of_a_writer_leaves_no_temporary_files(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+
+    def write(path: Path) -> None:
+        path.write_bytes(b"half of the con")
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    with pytest.raises(CheckpointError, match=r"step_2: could not be saved: .*Input/output error"):
+        save_checkpoint(tmp_path, 2, {"step": 2}, {"model.bin": write})
+    assert [path.name for path in tmp_path.iterdir()] == ["step_1"]
+    assert warnings_of(tmp_path) == (1, [])
+
+
+class Kill(BaseException):
+    """Stands for kill -9: nothing after it runs."""
+
+
+@pytest.mark.parametrize("exchanges", [True, False], ids=["exchange", "two renames"])
+@pytest.mark.parametrize("replaces", [False, True], ids=["new step", "step saved before"])
+def test_a_kill_anywhere_in_a_save_leaves_a_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaces: bool, exchanges: bool
+) -> None:
+    if not exchanges:
+        monkeypatch.setattr(files, "exchange", lambda first, second: False)
+    (tmp_path / "count").mkdir()
+    steps = (5, 6) if not replaces else (6, 6)
+    for step in (1, steps[0]):
+        save(tmp_path / "count", step)
+    number = count_operations(monkeypatch, lambda: save(tmp_path / "count", steps[1], new=True))
+    outcomes = set()
+    for killed in range(number):
+        run_dir = tmp_path / f"kill_{killed}"
+        run_dir.mkdir()
+        for step in (1, steps[0]):
+            save(run_dir, step)
+        seen = iter(range(number + 100))
+
+        def kill(
+            operation: str, name: str, seen: Iterator[int] = seen, killed: int = killed
+        ) -> None:
+            if next(seen) >= killed:
+                raise Kill
+
+        with system_calls(monkeypatch, kill), pytest.raises(Kill):
+            save(run_dir, steps[1], new=True)
+        seen_by_readers = newest_good(run_dir, pytest.fail)
+        put_back_replaced(run_dir)
+        found = newest_good(run_dir, pytest.fail)
+        assert found is not None
+        assert seen_by_readers is not None
+        assert seen_by_readers.state == found.state
+        outcomes.add((found.step, found.state.get("new", False)))
+        remove_leftovers(run_dir)
+        assert [path.name for path in run_dir.iterdir() if path.name.startswith(".")] == []
+        save(run_dir, steps[1], new=True)
+        assert warnings_of(run_dir) == (steps[1], [])
+    assert outcomes == {(steps[0], False), (steps[1], True)}
+
+
+def test_a_file_that_cannot_be_read_is_named_and_skipped(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    file = save(tmp_path, 2) / "model.bin"
+    file.unlink()
+    # A file of the kernel's that is there, and gives an error whoever reads it.
+    file.symlink_to("/proc/self/mem")
+    manifest = read_json(file.with_name(MANIFEST))
+    manifest["files"][file.name]["size"] = 0
+    file.with_name(MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match=r"model\.bin: Input/output error"):
+        load_checkpoint(tmp_path / "step_2")
+    found, warnings = warnings_of(tmp_path)
+    assert found == 1
+    assert len(warnings) == 1
+
+
+def test_leftovers_of_kills_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    save(tmp_path, 2)
+    (tmp_path / ".step_3.tmp").mkdir()
+    (tmp_path / ".step_3.tmp" / "model.bin").write_bytes(b"x")
+    (tmp_path / ".step_1.old").mkdir()
+    (tmp_path / ".step_2.replaced-0123abcd").mkdir()
+    (tmp_path / ".notes").write_text("mine")
+    remove_leftovers(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".notes", "step_2"]
+
+
+def test_links_are_removed_and_what_they_lead_to_is_not(tmp_path: Path) -> None:
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    run.mkdir()
+    elsewhere.mkdir()
+    kept = save(elsewhere, 3)
+    for name in ("step_3", ".step_4.tmp", ".step_2.old"):
+        (run / name).symlink_to(kept)
+    remove_leftovers(run)
+    assert [path.name for path in run.iterdir()] == ["step_3"]
+    assert load_checkpoint(run / "step_3").step == 3
+    remove_checkpoint(run / "step_3")
+    assert list(run.iterdir()) == []
+    assert load_checkpoint(kept).step == 3
+
+
+def test_a_leftover_of_a_killed_save_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / ".step_3.tmp").mkdir()
+    (tmp_path / ".step_3.tmp" / "foreign.bin").write_bytes(b"x")
+    assert load_checkpoint(save(tmp_path, 3)).step == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["step_3"]
+
+
+def test_text_is_replaced_or_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "config.yaml"
+    write_atomically(path, "old")
+    write_atomically(path, "new")
+    assert path.read_text() == "new"
+
+    def fail(operation: str, name: str) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with system_calls(monkeypatch, fail), pytest.raises(OSError, match="Input/output"):
+        write_atomically(path, "newest")
+    monkeypatch.undo()
+    assert path.read_text() == "new"
+
+
+# Damage
+
+
+DAMAGED = (*FILES, STATE, MANIFEST)
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_flipped_bits_are_found_and_named(tmp_path: Path, name: str) -> None:
+    file = save(tmp_path, 1, filler="y" * 50) / name
+    original = file.read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        damaged = bytearray(original)
+        damaged[rng.integers(len(damaged))] ^= 1 << rng.integers(8)
+        file.write_bytes(damaged)
+        with pytest.raises(CheckpointError) as caught:
+            load_checkpoint(tmp_path / "step_1")
+        # A bit of the manifest may also be one of another file's name or hash.
+        assert str(file) in str(caught.value) or name == MANIFEST
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_cut_and_missing_files_are_found_and_named(tmp_path: Path, name: str) -> None:
+    file = save(tmp_path, 1) / name
+    content = file.read_bytes()
+    for length in (0, 1, len(content) // 2, len(content) - 2):
+        file.write_bytes(content[:length])
+        with pytest.raises(CheckpointError, match=name):
+            load_checkpoint(tmp_path / "step_1")
+    file.unlink()
+    with pytest.raises(CheckpointError, match=f"{name}: (missing|No such file)"):
+        load_checkpoint(tmp_path / "step_1")
+
+
+def test_a_grown_file_is_found_and_named(tmp_path: Path) -> None:
+    file = save(tmp_path, 1) / "model.bin"
+    file.write_bytes(file.read_bytes() + b"\0")
+    with pytest.raises(CheckpointError, match=r"model\.bin: 100 bytes instead of 99"):
+        load_checkpoint(tmp_path / "step_1")
+
+
+def test_a_file_that_was_not_saved_is_found_and_named(tmp_path: Path) -> None:
+    path = save(tmp_path, 1)
+    (path / ".DS_Store").write_bytes(b"a file manager's")
+    assert load_checkpoint(path).step == 1
+    (path / "optimizer.bin").write_bytes(b"from elsewhere")
+    with pytest.raises(CheckpointError, match=r"optimizer\.bin: is not in MANIFEST\.json"):
+        load_checkpoint(path)
+
+
+def test_a_swapped_file_is_found_and_named(tmp_path: Path) -> None:
+    first, second = save(tmp_path, 1), save(tmp_path, 2)
+    (first / STATE).write_bytes((second / STATE).read_bytes())
+    with pytest.raises(CheckpointError, match=r"step_1/state\.json: content changed"):
+        load_checkpoint(first)
+
+
+def test_the_newest_good_one_is_found_with_a_warning_of_each_bad_one(tmp_path: Path) -> None:
+    assert warnings_of(tmp_path) == (None, [])
+    assert warnings_of(tmp_path / "nowhere") == (None, [])
+    for step in (5, 10, 100):
+        save(tmp_path, step)
+    assert warnings_of(tmp_path) == (100, [])
+    (tmp_path / "step_100" / "model.bin").write_bytes(b"other")
+    (tmp_path / "step_10" / MANIFEST).unlink()
+    step, warnings = warnings_of(tmp_path)
+    assert step == 5
+    assert [str(tmp_path / "step_100" / "model.bin") in warnings[0], len(warnings)] == [True, 2]
+    assert str(tmp_path / "step_10" / MANIFEST) in warnings[1]
+
+
+def test_one_asked_for_by_name_never_gives_another(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    (save(tmp_path, 2) / "model.bin").unlink()
+    with pytest.raises(CheckpointError, match=r"step_2/model\.bin: missing"):
+        load_checkpoint(tmp_path / "step_2")
+    with pytest.raises(CheckpointError, match="step_3: no such checkpoint"):
+        load_checkpoint(tmp_path / "step_3")
+
+
+def test_with_no_good_one_left_the_run_does_not_start_anew(tmp_path: Path) -> None:
+    (save(tmp_path, 2) / "model.bin").unlink()
+    with pytest.raises(CheckpointError, match=r"no good checkpoint is left: .*model\.bin"):
+        newest_good(tmp_path, lambda warning: None)
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret", "/etc/hostname", "..", ".", "", "a/b", "a/../../secret", "\0"]
+)
+def test_a_manifest_cannot_point_outside_its_folder(tmp_path: Path, name: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("s")
+    path = save(tmp_path, 1)
+    manifest = json.loads((path / MANIFEST).read_text())
+    outside = Path(name) if name.startswith("/") else path / "x" / ".." / name
+    is_file = "\0" not in name and outside.is_file()
+    size = outside.stat().st_size if is_file else 1
+    digest = checkpoint_module.sha256(outside) if is_file else "0" * 64
+    manifest["files"][name] = {"size": size, "sha256": digest}
+    (path / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="step_1"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '"files"',
+        "{}",
+        '{"files": []}',
+        '{"files": {}}',
+        '{"files": {"state.json": 7}}',
+        '{"files": {"state.json": {}}}',
+        '{"files": {"state.json": {"size": "1", "sha256": 3}}}',
+        "[" * 100_000,
+        "\udcff",
+    ],
+)
+def test_malformed_manifests_are_refused(tmp_path: Path, content: str) -> None:
+    path = save(tmp_path, 1)
+    (path / MANIFEST).write_bytes(content.encode(errors="surrogateescape"))
+    with pytest.raises(CheckpointError, match="step_1"):
+        load_checkpoint(path)
+
+
+@pytest.mark.parametrize("state", [{}, {"step": "1"}, {"step": None}])
+def test_a_state_without_a_step_is_refused(tmp_path: Path, state: dict[str, Any]) -> None:
+    path = save_checkpoint(tmp_path, 1, state, {})
+    with pytest.raises(CheckpointError, match=r"state\.json: has no step"):
+        load_checkpoint(path)
+
+
+def test_huge_json_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_module, "_MAX_JSON_BYTES", 10)
+    (tmp_path / "x.json").write_text('{"a": "much more"}')
+    with pytest.raises(CheckpointError, match=r"x\.json: larger than 10 bytes"):
+        read_json(tmp_path / "x.json")
+
+
+# Pruning
+
+
+@pytest.mark.parametrize(
+    ("keep_last", "keep_best", "kept"),
+    [
+        (2, 0, [1, 5, 6]),
+        (3, 0, [1, 4, 5, 6]),
+        (2, 1, [1, 3, 5, 6]),
+        (2, 2, [1, 2, 3, 5, 6]),  # of equal scores the later one
+        (10, 0, [0, 1, 2, 3, 4, 5, 6]),
+    ],
+)
+def test_the_last_the_best_and_the_permanent_stay(
+    tmp_path: Path, keep_last: int, keep_best: int, kept: list[int]
+) -> None:
+    scores = {0: 0.5, 1: 0.1, 2: 0.5, 3: 0.9, 4: None, 5: None, 6: None}
+    for step, score in scores.items():
+        save(tmp_path, step, score=score, permanent=step == 1)
+    prune(tmp_path, keep_last=keep_last, keep_best=keep_best)
+    assert list_steps(tmp_path) == kept
+    assert warnings_of(tmp_path) == (6, [])
+
+
+def test_an_unreadable_one_is_neither_counted_nor_deleted(tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4):
+        save(tmp_path, step)
+    (tmp_path / "step_3" / STATE).write_text("{")
+    prune(tmp_path, keep_last=2, keep_best=0)
+    assert list_steps(tmp_path) == [2, 3, 4]
+
+
+def test_other_names_are_no_checkpoints(tmp_path: Path) -> None:
+    for name in ("step_x", "step_", "xstep_1", "step_1.tmp", ".step_1.tmp", "abandoned_step_4"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "step_9").write_text("a published file")
+    assert list_steps(tmp_path) == []

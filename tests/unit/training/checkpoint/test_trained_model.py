@@ -1,0 +1,195 @@
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from models.config import DataFacts, HeadsConfig, HRMConfig
+from runtime.errors import CheckpointError, ConfigError
+from training.checkpoint.store import MODEL, STATE, save_checkpoint
+from training.checkpoint.trained_model import TrainedModel, find_trained_model
+
+FACTS = DataFacts(vocab_size=6, seq_len=16, num_puzzle_identifiers=3)
+CONFIG = {
+    "arch": HRMConfig(hidden_size=32, num_heads=2, puzzle_emb_ndim=32).model_dump(mode="json"),
+    "data_path": "data/train",
+    "data_paths_test": ["data/test"],
+    "global_batch_size": 24,
+    "a_setting_of_another_version": 1,
+}
+PUBLISHED = Path(__file__).resolve().parents[3] / "parity" / "published_format" / "checkpoint"
+
+
+def save(run_dir: Path, step: int, **changes: Any) -> Path:
+    state = {"step": step, "config": CONFIG, "facts": FACTS.to_dict(), **changes}
+    run_dir.mkdir(exist_ok=True)
+    return save_checkpoint(run_dir, step, state, {MODEL: lambda path: path.write_bytes(b"w")})
+
+
+def find(path: Path) -> TrainedModel:
+    def fail(message: str) -> None:
+        raise AssertionError(message)
+
+    return find_trained_model(path, fail)
+
+
+def test_a_run_stands_for_its_newest_checkpoint(tmp_path: Path) -> None:
+    for step in (5, 100, 20):
+        save(tmp_path, step)
+    trained = find(tmp_path)
+    assert (trained.weights, trained.step) == (tmp_path / "step_100", 100)
+    assert trained.facts == FACTS
+    assert trained.run.arch == HRMConfig(hidden_size=32, num_heads=2, puzzle_emb_ndim=32)
+    assert trained.run.global_batch_size == 24
+    assert trained.run.data_folders("train") == ["data/train"]
+    assert trained.run.data_folders("test") == ["data/test"]
+
+
+def test_a_checkpoint_is_taken_itself(tmp_path: Path) -> None:
+    save(tmp_path, 5)
+    save(tmp_path, 20)
+    assert find(tmp_path / "step_5").step == 5
+    renamed = (tmp_path / "step_5").rename(tmp_path / "good_one")
+    assert find(renamed).weights == renamed
+
+
+def test_a_run_falls_back_to_an_older_checkpoint_and_says_so(tmp_path: Path) -> None:
+    save(tmp_path, 5)
+    (save(tmp_path, 20) / MODEL).write_bytes(b"x")
+    warnings: list[str] = []
+    assert find_trained_model(tmp_path, warnings.append).step == 5
+    assert len(warnings) == 1
+    assert str(tmp_path / "step_20" / MODEL) in warnings[0]
+
+
+def test_a_checkpoint_asked_for_by_name_never_falls_back(tmp_path: Path) -> None:
+    save(tmp_path, 5)
+    (save(tmp_path, 20) / MODEL).write_bytes(b"x")
+    with pytest.raises(CheckpointError, match=r"step_20.model\.safetensors: content changed"):
+        find(tmp_path / "step_20")
+    (tmp_path / "step_20" / "MANIFEST.json").unlink()
+    with pytest.raises(CheckpointError, match=r"step_20.MANIFEST\.json"):
+        find(tmp_path / "step_20")
+
+
+def test_nothing_to_be_found_is_said(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="nowhere: no such checkpoint"):
+        find(tmp_path / "nowhere")
+    with pytest.raises(CheckpointError, match="there is no checkpoint in this folder"):
+        find(tmp_path)
+    with pytest.raises(CheckpointError, match="File name too long"):
+        find(tmp_path / ("x" * 300))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"facts": None}, "does not say what data"),
+        ({"facts": {"vocab_size": "6", "seq_len": 16, "num_puzzle_identifiers": 3}}, "what data"),
+        ({"facts": {"vocab_size": -6, "seq_len": 16, "num_puzzle_identifiers": 3}}, "what data"),
+        ({"facts": {"vocab_size": 6, "seq_len": 2**70, "num_puzzle_identifiers": 3}}, "what data"),
+        ({"facts": FACTS.to_dict() | {"fields": {"actions": [-5, 0]}}}, "what data"),
+        ({"config": None}, "has no configuration"),
+        ({"config": {"arch": {"name": "hrm", "hiden_size": 3}}}, "did you mean arch.hidden_size"),
+        ({"config": {"arch": {"name": "other"}}}, "arch.name=other"),
+        ({"config": {}}, "arch is not set"),
+    ],
+)
+def test_a_state_that_tells_too_little_is_refused(
+    tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    path = save(tmp_path, 5, **changes)
+    with pytest.raises(CheckpointError, match=told) as caught:
+        find(path)
+    assert str(path / STATE) in str(caught.value)
+
+
+def test_data_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    trained = find(save(tmp_path, 5))
+    trained.require_fit(FACTS, "data/test")
+    trained.require_fit(DataFacts(6, 16, 1), "data/test")
+    for other, told in (
+        (DataFacts(11, 16, 3), "vocab_size 6, not 11"),
+        (DataFacts(6, 81, 3), "seq_len 16, not 81"),
+        (DataFacts(6, 16, 4), "num_puzzle_identifiers 3, not 4"),
+    ):
+        with pytest.raises(CheckpointError, match=f"does not fit data/test: .*{told}"):
+            trained.require_fit(other, "data/test")
+
+
+def test_fields_must_have_the_classes_that_the_model_knows(tmp_path: Path) -> None:
+    facts = DataFacts(6, 16, 3, fields={"actions": (5, 0)})
+    arch = CONFIG["arch"] | {"heads": {"action": {"field": "actions"}}}  # type: ignore[operator]
+    save(tmp_path, 5, facts=facts.to_dict(), config=CONFIG | {"arch": arch})
+    trained = find(tmp_path)
+    assert trained.facts == facts
+    trained.require_fit(facts, "data")
+    with pytest.raises(CheckpointError, match=r"the field actions of shape \(5, 0\), not \(7, 0\)"):
+        trained.require_fit(DataFacts(6, 16, 3, fields={"actions": (7, 0)}), "data")
+
+
+def test_an_older_checkpoint_has_the_standard_heads(tmp_path: Path) -> None:
+    arch = dict(CONFIG["arch"])  # type: ignore[call-overload]
+    del arch["heads"]
+    arch["loss"] = {"name": "act", "loss_type": "softmax_cross_entropy"}
+    save(tmp_path, 5, config=CONFIG | {"arch": arch})
+    assert find(tmp_path).run.arch.heads == HeadsConfig()
+
+
+def test_without_a_puzzle_embedding_any_puzzles_fit(tmp_path: Path) -> None:
+    arch = CONFIG["arch"] | {"puzzle_emb_ndim": 0}  # type: ignore[operator]
+    trained = find(save(tmp_path, 5, config=CONFIG | {"arch": arch}))
+    trained.require_fit(DataFacts(6, 16, 1000), "data/test")
+
+
+def test_a_published_file_and_its_folder(tmp_path: Path) -> None:
+    trained = find(PUBLISHED / "step_7")
+    assert (trained.weights, trained.step, trained.facts) == (PUBLISHED / "step_7", 7, None)
+    assert trained.run.data_folders("test") == ["data"]
+    assert trained.run.global_batch_size == 4
+
+    for name in ("all_config.yaml", "step_7"):
+        shutil.copy(PUBLISHED / name, tmp_path)
+    (tmp_path / "step_30").write_bytes(b"newer")
+    assert find(tmp_path).weights == tmp_path / "step_30"
+    (tmp_path / "step_30").rename(tmp_path / "renamed.pt")
+    assert find(tmp_path).step == 7
+    assert find(tmp_path / "renamed.pt").step is None
+
+
+def test_published_weights_are_loaded_and_checked(tmp_path: Path) -> None:
+    device, data = torch.device("cpu"), DataFacts(11, 16, 5)
+    trained = find(PUBLISHED)
+    model = trained.load(trained.run.arch, data, "data", device)
+    assert not model.training
+    expected = torch.load(PUBLISHED / "step_7", weights_only=True)
+    own = model.state_dict()
+    assert len(own) == len(expected)
+    for name, value in expected.items():
+        assert torch.equal(own[name.removeprefix("_orig_mod.")], value)
+
+    fewer = trained.load(trained.run.arch, DataFacts(11, 16, 1), "data", device)
+    assert fewer.state_dict().keys() == own.keys()
+    with pytest.raises(CheckpointError, match="vocab_size 11, not 12"):
+        trained.load(trained.run.arch, DataFacts(12, 16, 5), "data", device)
+    with pytest.raises(CheckpointError, match="num_puzzle_identifiers 5, not 6"):
+        trained.load(trained.run.arch, DataFacts(11, 16, 6), "data", device)
+    deeper = trained.run.arch.model_copy(update={"L_layers": 2})
+    with pytest.raises(CheckpointError, match=r"step_7 does not fit.*L_level\.layers\.1"):
+        trained.load(deeper, data, "data", device)
+
+
+def test_an_attention_kernel_that_is_missing_is_a_setting_to_change() -> None:
+    trained = find(PUBLISHED)
+    arch = trained.run.arch.model_copy(update={"attention": "fa4"})
+    with pytest.raises(ConfigError, match=r"arch_overrides\.attention=auto"):
+        trained.load(arch, DataFacts(11, 16, 5), "data", torch.device("cpu"))
+
+
+def test_a_file_without_weights_is_named(tmp_path: Path) -> None:
+    shutil.copy(PUBLISHED / "all_config.yaml", tmp_path)
+    torch.save({"other": torch.zeros(2)}, tmp_path / "step_1")
+    trained = find(tmp_path)
+    with pytest.raises(CheckpointError, match=r"step_1: model\.inner\.lm_head\.weight is missing"):
+        trained.load(trained.run.arch, DataFacts(11, 16, 5), "data", torch.device("cpu"))

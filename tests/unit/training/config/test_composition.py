@@ -1,0 +1,433 @@
+"""What the command line composes to, and how mistakes in it are answered."""
+
+import signal
+import sys
+from collections.abc import Callable
+
+import pytest
+from pydantic import ValidationError
+
+from models.config import FURTHER_HEADS, ACTLossConfig, HeadsConfig
+from runtime.errors import (
+    CheckpointError,
+    ConfigError,
+    DatasetError,
+    LockedError,
+    NonFiniteError,
+    Preempted,
+)
+from training.config.composition import CONFIG_DIR, compose_config, load_config, run_entry_point
+from training.config.schema import TrainConfig, setting_paths
+
+
+def configure(*settings: str) -> TrainConfig:
+    return load_config(TrainConfig, "cfg_pretrain", settings)
+
+
+@pytest.fixture(scope="module")
+def defaults() -> TrainConfig:
+    return configure()
+
+
+# Published behaviour
+
+
+def test_defaults_are_the_published_ones(defaults: TrainConfig) -> None:
+    expected = {
+        "global_batch_size": 768,
+        "epochs": 100000,
+        "eval_interval": 10000,
+        "min_eval_interval": 0,
+        "checkpoint_every_eval": False,
+        "lr": 1e-4,
+        "lr_min_ratio": 1.0,
+        "lr_warmup_steps": 2000,
+        "beta1": 0.9,
+        "beta2": 0.95,
+        "weight_decay": 0.1,
+        "puzzle_emb_lr": 1e-2,
+        "puzzle_emb_weight_decay": 0.1,
+        "seed": 0,
+        "data_path": "data/arc-aug-1000",
+        "project_name": None,
+        "run_name": None,
+        "checkpoint_path": None,
+        "load_checkpoint": None,
+        "eval_save_outputs": [],
+    }
+    values = defaults.model_dump()
+    assert {key: values[key] for key in expected} == expected
+
+
+def test_the_default_architecture_is_the_published_one(defaults: TrainConfig) -> None:
+    expected = {
+        "name": "hrm",
+        "H_cycles": 2,
+        "L_cycles": 2,
+        "H_layers": 4,
+        "L_layers": 4,
+        "hidden_size": 512,
+        "num_heads": 8,
+        "expansion": 4.0,
+        "puzzle_emb_ndim": 512,
+        "puzzle_emb_len": 0,
+        "pos_encodings": "rope",
+        "rope_theta": 10000.0,
+        "rms_norm_eps": 1e-5,
+        "halt_max_steps": 16,
+        "halt_exploration_prob": 0.1,
+        "forward_dtype": "bfloat16",
+        "mlp_t": False,
+        "no_ACT_continue": False,
+        "gradient": "last_step",
+        "attention": "auto",
+    }
+    values = defaults.arch.model_dump()
+    assert {key: values[key] for key in expected} == expected
+    assert defaults.arch.loss == ACTLossConfig()
+    assert defaults.arch.loss.loss_type == "stablemax_cross_entropy"
+    assert defaults.arch.heads == HeadsConfig()
+    assert (defaults.arch.heads.lm.name, defaults.arch.heads.fields) == ("linear", {})
+
+
+def test_the_default_optimizer_decays_everything_alike(defaults: TrainConfig) -> None:
+    assert defaults.optimizer.name == "adam_atan2"
+    (group,) = defaults.optimizer.groups.values()
+    assert group.model_dump() == {
+        "params": ["*"],
+        "lr": None,
+        "weight_decay": None,
+        "decay_vectors": True,
+        "max_grad_norm": None,
+        "optional": False,
+    }
+    assert (defaults.logger.name, defaults.logger.mode) == ("wandb", "auto")
+
+
+def test_the_yaml_names_every_setting_but_those_of_groups() -> None:
+    composed = compose_config(TrainConfig, "cfg_pretrain", [])
+    assert {"arch", "optimizer", "logger", "data"} <= composed.keys()
+    assert composed.keys() == TrainConfig.model_fields.keys()
+
+
+def test_the_published_command_for_sudoku() -> None:
+    config = configure(
+        "data_path=data/sudoku-extreme-1k-aug-1000",
+        "epochs=20000",
+        "eval_interval=2000",
+        "global_batch_size=384",
+        "lr=7e-5",
+        "puzzle_emb_lr=7e-5",
+        "weight_decay=1.0",
+        "puzzle_emb_weight_decay=1.0",
+    )
+    assert config.train_paths == config.test_paths == ["data/sudoku-extreme-1k-aug-1000"]
+    assert (config.epochs, config.epochs_per_iteration, config.num_iterations) == (20000, 2000, 10)
+    assert (config.lr, config.puzzle_emb_lr) == (7e-5, 7e-5)
+    assert (config.weight_decay, config.puzzle_emb_weight_decay) == (1.0, 1.0)
+
+
+def test_the_published_command_for_arc_2() -> None:
+    config = configure("data_path=data/arc-2-aug-1000")
+    config.check_world_size(8)
+    assert config.train_paths == ["data/arc-2-aug-1000"]
+    assert config.num_iterations == 10
+
+
+@pytest.mark.parametrize("prefix", ["", "+", "++"])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("run_name", "mine"),
+        ("project_name", "p"),
+        ("checkpoint_path", "some/where"),
+        ("load_checkpoint", "some/where"),
+    ],
+)
+def test_optional_keys_are_set_with_and_without_a_plus(prefix: str, key: str, value: str) -> None:
+    assert getattr(configure(f"{prefix}{key}={value}"), key) == value
+
+
+def test_a_run_may_be_called_by_a_number() -> None:
+    assert configure("run_name=42").run_name == "42"
+
+
+def test_several_folders_come_before_one() -> None:
+    config = configure("data_paths=[a,b]", "data_paths_test=[c]")
+    assert (config.train_paths, config.test_paths) == (["a", "b"], ["c"])
+    assert configure("data_paths=[a,b]").test_paths == ["a", "b"]
+
+
+# Groups
+
+
+def test_the_loss_group_keeps_the_published_path() -> None:
+    assert configure("loss=act_softmax").arch.loss.loss_type == "softmax_cross_entropy"
+    setting = "arch.loss.loss_type=softmax_cross_entropy"
+    assert configure(setting).arch.loss.loss_type == "softmax_cross_entropy"
+
+
+def test_one_group_of_parameters_can_be_changed_alone() -> None:
+    groups = configure("optimizer=grouped", "optimizer.groups.q_head.lr=5e-4").optimizer.groups
+    further = [f"{name}_head" for name in FURTHER_HEADS]
+    others = ["embeddings", "trunk", "loss_weights"]
+    assert list(groups) == ["lm_head", "q_head", *further, *others]
+    assert {name for name, group in groups.items() if group.lr is not None} == {"q_head"}
+    assert groups["q_head"].lr == 5e-4
+
+
+@pytest.mark.parametrize("resume", ["never", "3"])
+def test_a_launcher_that_restarts_goes_on_from_the_newest(resume: str) -> None:
+    config = configure(f"resume={resume}")
+    config.check_restarts(0)
+    configure().check_restarts(3)
+    with pytest.raises(ConfigError, match=f"^resume={resume}: with --max-restarts 3 .*resume=auto"):
+        config.check_restarts(3)
+
+
+def choices(group: str) -> list[str]:
+    return sorted(f"{group}={path.stem}" for path in (CONFIG_DIR / group).glob("*.yaml"))
+
+
+@pytest.mark.parametrize(
+    "choice", [choice for group in ("arch", "data", "experiment") for choice in choices(group)]
+)
+def test_every_choice_composes(choice: str) -> None:
+    config = configure(choice)
+    if choice.startswith("data="):
+        assert config.data is not None
+        assert config.data_path == config.data.path
+
+
+def test_settings_are_frozen(defaults: TrainConfig) -> None:
+    with pytest.raises(ValidationError):
+        defaults.lr = 1.0  # type: ignore[misc]
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("setting", "parts"),
+    {
+        "arch.L_cylces=4": ["arch.L_cylces=4", "did you mean arch.L_cycles?"],
+        "+arch.hiden=3": ["arch.hiden=3", "did you mean arch.hidden_size?"],
+        "+arch.hiden_size=3": ["did you mean arch.hidden_size?"],
+        "+arch.loss.los_type=x": ["arch.loss.los_type=x", "did you mean arch.loss.loss_type?"],
+        "lrr=1": ["lrr=1", "did you mean lr?"],
+        "hydra.run.dir=x": ["unknown setting hydra.run.dir=x"],
+        "epoch=3": ["epoch=3", "did you mean epochs?"],
+        "lr=-1": ["lr=-1", "greater than or equal to 0"],
+        "lr=nan": ["lr=nan"],
+        "lr=fast": ["lr=fast", "number"],
+        "epochs=2.5": ["epochs=2.5", "integer"],
+        "epochs=0": ["epochs=0", "greater than or equal to 1"],
+        "seed=-1": ["seed=-1", "greater than or equal to 0"],
+        "seed=18446744073709551616": ["seed=", "less than 18446744073709551616"],
+        "arch.mlp_t=1": ["arch.mlp_t=1", "boolean"],
+        "arch.pos_encodings=rop": ["arch.pos_encodings=rop", "'rope', 'learned' or 'none'"],
+        "eval_save_outputs=[pred]": ["eval_save_outputs.0=pred", "'preds'"],
+        "evaluators=[ark]": ["evaluators.0=ark", "'arc', 'sudoku' or 'maze'"],
+        "evaluators=[{name: maze@Maze}]": ["evaluators.0=maze@Maze", "'arc', 'sudoku' or 'maze'"],
+        "evaluators=arc": ["evaluators=arc", "list"],
+        "keep_last=1": ["keep_last=1", "greater than or equal to 2"],
+        "resume=maybe": ["resume", "maybe", "'auto' or 'never'"],
+        "data_path=null": ["no training data", "data_path=FOLDER"],
+        "arch=hrm_v2": ["arch=hrm_v2", "hrm_v1", "mixer", "did you mean arch=hrm_v1?"],
+        "optimizer=adam": ["optimizer=adam", "adam_atan2", "grouped"],
+        "data_path=${nowhere}": ["nowhere"],
+        "lr": ["'lr'", "key=value"],
+        "lr=[": ["'lr=['"],
+    }.items(),
+)
+def test_a_mistake_is_one_line_that_names_it(setting: str, parts: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        configure(setting)
+    message = str(caught.value)
+    assert [part for part in parts if part not in message] == [], message
+    assert len(message.splitlines()) == 1
+    assert len(message) < 400
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (["evaluators=[arc]"], ["arc"]),
+        (["evaluators=[{name: arc@ARC}]"], ["arc"]),
+        (["evaluators=[{name:arc}, maze]"], ["arc", "maze"]),
+        (["evaluators=[]"], []),
+        ([], ["arc"]),
+        (["data=sudoku"], ["sudoku"]),
+        (["data=sudoku", "evaluators=[]"], []),
+        (["data_path=elsewhere"], []),
+        (["data_paths=[data/arc-aug-1000,elsewhere]"], []),
+        (["data_paths_test=[elsewhere]"], []),
+        (["data_paths_test=[elsewhere]", "evaluators=[sudoku]"], ["sudoku"]),
+    ],
+)
+def test_evaluators_are_those_asked_for_or_of_the_named_data(
+    settings: list[str], expected: list[str]
+) -> None:
+    assert configure(*settings).active_evaluators == expected
+
+
+def test_every_mistake_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"lr=-1: .*; beta1=3: "):
+        configure("lr=-1", "beta1=3")
+
+
+def test_heads_must_divide_the_width() -> None:
+    with pytest.raises(ConfigError, match="num_heads=3 must divide hidden_size=64"):
+        configure("arch.num_heads=3", "arch.hidden_size=64")
+
+
+def test_evaluations_must_divide_the_epochs() -> None:
+    with pytest.raises(ConfigError, match="eval_interval=7 must divide epochs=10: try epochs=7"):
+        configure("eval_interval=7", "epochs=10")
+
+
+@pytest.mark.parametrize(
+    ("setting", "shown"),
+    [
+        ("global_batch_size=7", "global_batch_size=7 must be a multiple .* 2: try 8"),
+        ("eval_batch_size=5", "eval_batch_size=5 must be a multiple .* 2: try 4"),
+    ],
+)
+def test_batches_must_be_cut_into_equal_slices(setting: str, shown: str) -> None:
+    config = configure(setting)
+    config.check_world_size(1)
+    with pytest.raises(ConfigError, match=shown):
+        config.check_world_size(2)
+
+
+@pytest.mark.parametrize(
+    ("setting", "world_size", "shown"),
+    [
+        ("global_batch_size=10", 1, "global_batch_size=10 must be a multiple of 4 .*exact: try 8"),
+        ("global_batch_size=2", 2, "global_batch_size=2 must be a multiple of 4 .*exact: try 4"),
+        ("eval_batch_size=9", 1, "eval_batch_size=9 must be a multiple of 4 .*exact: try 8"),
+        ("global_batch_size=24", 3, "there are 3 ranks, accepted are 1, 2, 4; reduction=fast"),
+        ("global_batch_size=24", 8, "there are 8 ranks, accepted are 1, 2, 4; reduction=fast"),
+    ],
+)
+def test_exact_reduction_needs_its_shards(setting: str, world_size: int, shown: str) -> None:
+    configure(setting).check_world_size(1)
+    with pytest.raises(ConfigError, match=shown):
+        configure(setting, "reduction=exact").check_world_size(world_size)
+
+
+def test_shards_are_shared_by_the_ranks() -> None:
+    exact = configure("reduction=exact", "global_batch_size=12", "eval_batch_size=8")
+    for world_size, shards in ((1, 4), (2, 2), (4, 1)):
+        exact.check_world_size(world_size)
+        assert exact.num_shards(world_size) == shards
+    assert configure().num_shards(1) == configure().num_shards(8) == 1
+
+
+# Entry points
+
+
+@pytest.fixture
+def enter(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int | str | None]:
+    """Run an entry point on arguments; returns its exit code, 0 where it just returned."""
+
+    def run(*arguments: str, main: Callable[[list[str]], None]) -> int | str | None:
+        monkeypatch.setattr(sys, "argv", ["/x/pretrain.py", *arguments])
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            run_entry_point(TrainConfig, "cfg_pretrain", main, "How to use it.")
+        except SystemExit as end:
+            return end.code
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        return 0
+
+    return run
+
+
+def refuse(overrides: list[str]) -> None:
+    raise AssertionError(f"called with {overrides}")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("why"), 2),
+        (DatasetError("why"), 3),
+        (CheckpointError("why"), 4),
+        (NonFiniteError("why"), 5),
+        (LockedError("why"), 6),
+        (Preempted("why"), 75),
+        (KeyboardInterrupt(), 130),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
+)
+def test_exit_codes(
+    enter: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+) -> None:
+    def fail(overrides: list[str]) -> None:
+        raise error
+
+    assert enter("a=1", main=fail) == code
+    line = "interrupted\n" if code == 130 else "pretrain.py: why\n"
+    assert capsys.readouterr() == ("", line)
+
+
+def test_a_fault_of_ours_keeps_its_traceback(enter: Callable[..., int]) -> None:
+    def fail(overrides: list[str]) -> None:
+        raise RuntimeError("ours")
+
+    with pytest.raises(RuntimeError, match="ours"):
+        enter(main=fail)
+
+
+def test_a_message_of_several_lines_is_shown_as_one(
+    enter: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(overrides: list[str]) -> None:
+        raise ConfigError("run_name=a\nb")
+
+    assert enter(main=fail) == 2
+    assert capsys.readouterr().err == "pretrain.py: run_name=a b\n"
+
+
+def test_overrides_reach_the_program(enter: Callable[..., int]) -> None:
+    seen: list[str] = []
+    assert enter("lr=1", "+run_name=x", main=seen.extend) == 0
+    assert seen == ["lr=1", "+run_name=x"]
+
+
+@pytest.mark.parametrize("option", ["-h", "--help"])
+def test_help_shows_usage_and_settings(
+    enter: Callable[..., int], capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    assert enter(option, main=refuse) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("How to use it.")
+    assert "global_batch_size: 768" in out
+
+
+def test_the_composed_settings_are_shown(
+    enter: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert enter("--cfg", "lr=0.5", main=refuse) == 0
+    assert "\nlr: 0.5\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--cfg", "arch=hrm_v2"], ["--help", "lrr=1"], ["--lr", "3"]]
+)
+def test_options_answer_mistakes_alike(
+    enter: Callable[..., int], capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert enter(*arguments, main=refuse) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+
+
+def test_paths_of_settings_reach_into_sections() -> None:
+    paths = setting_paths(TrainConfig)
+    assert {"lr", "arch", "arch.L_cycles", "arch.loss.loss_type", "logger.mode"} <= set(paths)

@@ -1,0 +1,109 @@
+"""The moving average of the weights."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from runtime.errors import CheckpointError
+from training.optim.ema import WeightAverage
+
+GO, HOLD = torch.tensor(False), torch.tensor(True)
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    return model
+
+
+def change(model: nn.Module) -> None:
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter))
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def test_it_is_the_published_average(model: nn.Module) -> None:
+    average = WeightAverage(model, rate=0.9)
+    expected = {name: value.double() for name, value in weights(model).items()}
+    for _ in range(5):
+        change(model)
+        average.update(GO)
+        for name, value in weights(model).items():
+            expected[name] = 0.9 * expected[name] + (1 - 0.9) * value.double()
+    found = average.tensors()
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name].double(), value, rtol=0, atol=1e-6)
+
+
+def test_a_step_that_is_held_changes_no_bit(model: nn.Module) -> None:
+    average = WeightAverage(model, rate=0.9)
+    change(model)
+    average.update(GO)
+    before = average.tensors()
+    before = {name: value.clone() for name, value in before.items()}
+    change(model)
+    with torch.no_grad():
+        next(model.parameters())[0] = float("nan")
+    average.update(HOLD)
+    assert all(torch.equal(average.tensors()[name], value) for name, value in before.items())
+
+
+def test_the_model_computes_with_it_and_gets_its_weights_back(model: nn.Module) -> None:
+    average = WeightAverage(model, rate=0.5)
+    change(model)
+    average.update(GO)
+    last = weights(model)
+    with average.in_place_of_weights():
+        for name, value in weights(model).items():
+            assert torch.equal(value, average.tensors()[name])
+            assert not torch.equal(value, last[name])
+    assert all(torch.equal(value, last[name]) for name, value in weights(model).items())
+
+
+def test_the_weights_come_back_after_an_error(model: nn.Module) -> None:
+    average = WeightAverage(model, rate=0.5)
+    change(model)
+    last = weights(model)
+    with pytest.raises(KeyboardInterrupt), average.in_place_of_weights():
+        raise KeyboardInterrupt
+    assert all(torch.equal(value, last[name]) for name, value in weights(model).items())
+
+
+def test_it_goes_on_where_it_was_saved(model: nn.Module) -> None:
+    average = WeightAverage(model, rate=0.9)
+    change(model)
+    average.update(GO)
+    other = WeightAverage(model, rate=0.9)
+    other.restore({name: value.clone() for name, value in average.tensors().items()}, Path("ema"))
+    change(model)
+    for each in (average, other):
+        each.update(GO)
+    for name, value in average.tensors().items():
+        assert torch.equal(other.tensors()[name], value)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda tensors: tensors.pop("0.weight"),
+        lambda tensors: tensors.update({"0.weight": torch.zeros(3, 3)}),
+        lambda tensors: tensors.update({"0.weight": tensors["0.weight"], "more": torch.zeros(1)}),
+    ],
+)
+def test_what_does_not_fit_is_named(
+    model: nn.Module, damage: Callable[[dict[str, Tensor]], None]
+) -> None:
+    average = WeightAverage(model, rate=0.9)
+    tensors = average.tensors()
+    damage(tensors)
+    with pytest.raises(CheckpointError, match=r"a/ema does not fit the model: (0\.weight|more)"):
+        average.restore(tensors, Path("a/ema"))

@@ -1,0 +1,469 @@
+"""Parameter groups, the gradient bucket, and updates that are held back."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from models.config import DataFacts, HRMConfig
+from models.losses import ACTLossHead
+from models.registry import build_model
+from runtime.errors import ConfigError
+from runtime.ranks import Ranks
+from training.config.composition import load_config
+from training.config.schema import OptimizerConfig, ParamGroupConfig, TrainConfig
+from training.optim.adam_atan2 import AdamATan2
+from training.optim.groups import (
+    GradientBucket,
+    ParamGroup,
+    assign_groups,
+    build_optimizer,
+    groups_of,
+    hold_optimizer,
+    set_rates,
+)
+from training.optim.sparse_sign_sgd import SparseSignSGD
+
+FACTS = DataFacts(vocab_size=5, seq_len=4, num_puzzle_identifiers=6)
+
+
+def small_model(**overrides: Any) -> ACTLossHead:
+    settings = {"hidden_size": 8, "num_heads": 2, "H_layers": 1, "L_layers": 1, "expansion": 1.0}
+    settings |= {"puzzle_emb_ndim": 8, "halt_max_steps": 3, "forward_dtype": "float32"}
+    torch.manual_seed(0)
+    model = build_model(HRMConfig.model_validate(settings | overrides), FACTS)
+    model.prepare(3)
+    return model
+
+
+def small_module() -> nn.Module:
+    torch.manual_seed(0)
+    module = nn.Module()
+    module.first = nn.Linear(3, 2)
+    module.second = nn.Linear(2, 2, bias=False)
+    return module
+
+
+def configs(**groups: Any) -> dict[str, ParamGroupConfig]:
+    """Groups from patterns, or from whole settings."""
+    return {
+        name: ParamGroupConfig.model_validate(g if isinstance(g, dict) else {"params": g})
+        for name, g in groups.items()
+    }
+
+
+def assign(module: nn.Module, groups: Mapping[str, ParamGroupConfig]) -> list[ParamGroup]:
+    return assign_groups(module.named_parameters(), groups, lr=0.1, weight_decay=0.2)
+
+
+# Groups
+
+
+def test_groups_take_the_settings_of_the_run_where_they_have_none() -> None:
+    groups = assign(
+        small_module(),
+        configs(
+            heads={"params": ["second.*"], "lr": 0.0, "weight_decay": 0.0, "max_grad_norm": 2.0},
+            rest=["first.*"],
+        ),
+    )
+    heads, rest = groups
+    assert (heads.name, heads.lr, heads.weight_decay, heads.max_grad_norm) == ("heads", 0, 0, 2)
+    assert (rest.name, rest.lr, rest.weight_decay, rest.max_grad_norm) == ("rest", 0.1, 0.2, None)
+
+
+def test_groups_keep_the_order_of_the_configuration_and_of_the_model() -> None:
+    module = small_module()
+    groups = assign(module, configs(z=["second.weight"], a=["first.bias", "first.weight"]))
+    assert [g.name for g in groups] == ["z", "a"]
+    assert list(groups[1].params) == ["first.weight", "first.bias"]
+    assert groups[1].params["first.bias"] is module.get_parameter("first.bias")
+
+
+def test_a_parameter_in_no_group_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"no group matches first\.bias, second\.weight$"):
+        assign(small_module(), configs(a=["first.weight"]))
+
+
+def test_a_parameter_in_two_groups_is_named_with_both() -> None:
+    with pytest.raises(ConfigError, match=r"first\.weight is matched by several groups: a, b$"):
+        assign(small_module(), configs(a=["*.weight"], b=["first.*"]))
+
+
+def test_two_patterns_of_one_group_may_match_the_same_parameter() -> None:
+    (group,) = assign(small_module(), configs(a=["*", "first.*"]))
+    assert list(group.params) == ["first.weight", "first.bias", "second.weight"]
+
+
+def test_a_group_that_matches_nothing_is_named_with_what_there_is() -> None:
+    with pytest.raises(ConfigError, match=r"optimizer\.groups\.b: .*third.*first\.weight"):
+        assign(small_module(), configs(a=["*"], b=["third.*"]))
+    # Case counts, as in all names of parameters.
+    with pytest.raises(ConfigError, match=r"optimizer\.groups\.b"):
+        assign(small_module(), configs(a=["*"], b=["FIRST.*"]))
+
+
+def test_frozen_parameters_need_no_group() -> None:
+    module = small_module()
+    module.get_parameter("second.weight").requires_grad_(False)
+    (group,) = assign(module, configs(a=["first.*"]))
+    assert list(group.params) == ["first.weight", "first.bias"]
+    with pytest.raises(ConfigError, match=r"optimizer\.groups\.b"):
+        assign(module, configs(a=["first.*"], b=["second.*"]))
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    "rope": {},
+    "learned": {"pos_encodings": "learned"},
+    "mixer": {"mlp_t": True},
+    "no puzzle embedding": {"puzzle_emb_ndim": 0},
+}
+
+
+def kind(name: str) -> str:
+    """The group of `optimizer=grouped` that a parameter of HRM belongs to."""
+    for part in ("lm_head", "q_head"):
+        if f".{part}." in name:
+            return part
+    return "embeddings" if ".embed_" in name else "trunk"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_grouped_owns_every_parameter_once(model: str) -> None:
+    config = load_config(
+        TrainConfig, "cfg_pretrain", ["optimizer=grouped", "optimizer.groups.q_head.lr=5e-4"]
+    )
+    module = small_model(**MODELS[model])
+    groups = {group.name: group for group in groups_of(module, config)}
+    assert list(groups) == ["lm_head", "q_head", "embeddings", "trunk"]
+    owners = {name: group.name for group in groups.values() for name in group.params}
+    assert owners == {name: kind(name) for name, _ in module.named_parameters()}
+    assert groups["q_head"].lr == 5e-4
+    assert groups["trunk"].lr == groups["lm_head"].lr == config.lr
+    assert groups["embeddings"].weight_decay == 0
+    assert groups["trunk"].weight_decay == config.weight_decay
+    assert groups["q_head"].without_decay == {"model.inner.q_head.bias"}
+    optimizer = build_optimizer(config.optimizer, list(groups.values()), (0.9, 0.95))
+    assert isinstance(optimizer, torch.optim.AdamW)
+
+
+@pytest.mark.parametrize("optimizer", ["adam_atan2", "adamw"])
+def test_what_does_not_decay_has_the_rate_of_its_group(optimizer: str) -> None:
+    module = small_module()
+    module.log_variances = nn.ParameterDict({"lm": nn.Parameter(torch.ones(()))})
+    everything = assign(module, configs(a={"params": ["*"], "lr": 0.3}))
+    no_vectors = assign(module, configs(a={"params": ["*"], "lr": 0.3, "decay_vectors": False}))
+    # The learned weights of losses in no case.
+    for groups, kept in (
+        (everything, {"log_variances.lm"}),
+        (no_vectors, {"log_variances.lm", "first.bias"}),
+    ):
+        before = {name: p.detach().clone() for name, p in module.named_parameters()}
+        config = OptimizerConfig.model_validate({"name": optimizer, "groups": configs(x=["*"])})
+        built = build_optimizer(config, groups, (0.9, 0.95))
+        set_rates(built, 0.5)
+        assert {group["lr"] for group in built.param_groups} == {0.15}
+        for parameter in module.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        built.step()
+        for name, parameter in module.named_parameters():
+            expected = before[name] * (1 if name in kept else 1 - 0.15 * 0.2)
+            torch.testing.assert_close(parameter.detach(), expected)
+
+
+def test_the_default_is_one_group_with_decay_on_everything() -> None:
+    config = load_config(TrainConfig, "cfg_pretrain", [])
+    module = small_model()
+    (group,) = groups_of(module, config)
+    assert list(group.params) == [name for name, _ in module.named_parameters()]
+    assert (group.lr, group.weight_decay, group.max_grad_norm) == (1e-4, 0.1, None)
+    optimizer = build_optimizer(config.optimizer, [group], (config.beta1, config.beta2))
+    assert isinstance(optimizer, AdamATan2)
+
+
+@pytest.mark.parametrize("name", ["adam_atan2", "adamw"])
+def test_each_group_has_its_own_rate_and_decay(name: str) -> None:
+    module = small_module()
+    groups = assign(
+        module,
+        configs(
+            a={"params": ["first.weight"], "lr": 0.3, "weight_decay": 0.5},
+            b={"params": ["first.bias"], "lr": 0.0},
+            c={"params": ["second.*"], "weight_decay": 0.0},
+        ),
+    )
+    before = {key: p.detach().clone() for key, p in module.named_parameters()}
+    optimizer = build_optimizer(
+        OptimizerConfig.model_validate({"name": name, "groups": {"x": {"params": ["*"]}}}),
+        groups,
+        (0.9, 0.95),
+    )
+    assert [(g["lr"], g["weight_decay"]) for g in optimizer.param_groups] == [
+        (0.3, 0.5),
+        (0.0, 0.2),
+        (0.1, 0.0),
+    ]
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    after = dict(module.named_parameters())
+    torch.testing.assert_close(after["first.weight"], before["first.weight"] * (1 - 0.3 * 0.5))
+    assert torch.equal(after["first.bias"], before["first.bias"])
+    assert torch.equal(after["second.weight"], before["second.weight"])
+
+
+def test_adamw_is_adamw() -> None:
+    module, twin = small_module(), small_module()
+    groups = assign(module, configs(all=["*"]))
+    config = OptimizerConfig.model_validate({"name": "adamw", "groups": {"all": {"params": ["*"]}}})
+    optimizer = build_optimizer(config, groups, (0.8, 0.95))
+    plain = torch.optim.AdamW(twin.parameters(), lr=0.1, weight_decay=0.2, betas=(0.8, 0.95))
+    for step in range(4):
+        for optimized in (module, twin):
+            set_gradients(optimized, step)
+        optimizer.step()
+        plain.step()
+    for actual, expected in zip(module.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-7)
+
+
+def set_gradients(module: nn.Module, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        grad = torch.randn(parameter.shape, generator=generator)
+        if parameter.grad is None:
+            parameter.grad = grad
+        else:
+            parameter.grad.copy_(grad)
+
+
+# The bucket
+
+FINITE = torch.tensor(True)
+
+
+def build_bucket(
+    **max_grad_norm: float | None,
+) -> tuple[nn.Module, list[ParamGroup], GradientBucket]:
+    module = small_module()
+    groups = assign(
+        module,
+        configs(
+            **{
+                name: {"params": [f"{name}.*"], "max_grad_norm": max_grad_norm.get(name)}
+                for name in ("second", "first")
+            }
+        ),
+    )
+    return module, groups, GradientBucket(groups, torch.device("cpu"))
+
+
+def test_backward_fills_the_bucket_group_by_group() -> None:
+    module, groups, bucket = build_bucket()
+    first, second = module.first, module.second
+    assert isinstance(first, nn.Linear)
+    assert isinstance(second, nn.Linear)
+    x = torch.tensor([[1.0, 2.0, 3.0]])
+    second(first(x)).square().sum().backward()
+    grads = [p.grad for group in groups for p in group.params.values()]
+    assert [g.name for g in groups] == ["second", "first"]
+    flat = torch.cat([g.flatten() for g in grads if g is not None])
+    assert flat.abs().min() > 0
+    assert torch.equal(bucket.flat[:-2], flat)
+
+    twin = small_module()
+    twin.second(twin.first(x)).square().sum().backward()  # type: ignore[operator]
+    for p, expected in zip(module.parameters(), twin.parameters(), strict=True):
+        assert p.grad is not None
+        assert expected.grad is not None
+        torch.testing.assert_close(p.grad, expected.grad)
+
+    bucket.zero_()
+    assert not any(p.grad.any() for p in module.parameters() if p.grad is not None)
+    second(first(x)).square().sum().backward()
+    torch.testing.assert_close(bucket.flat[:-2], flat)
+
+
+def test_norms_are_those_of_the_groups() -> None:
+    module, groups, bucket = build_bucket()
+    set_gradients(module, 0)
+    before = bucket.flat.clone()
+    norms, hold, stop = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=False)
+    for group, norm in zip(groups, norms.tolist(), strict=True):
+        squares = [(p.grad**2).sum().item() for p in group.params.values() if p.grad is not None]
+        assert norm == pytest.approx(math.sqrt(sum(squares)), rel=1e-6)
+    assert not hold
+    assert not stop
+    bucket.clip_(norms, hold)
+    assert torch.equal(bucket.flat, before)
+
+
+def test_a_group_is_clipped_to_its_own_norm() -> None:
+    module, _, bucket = build_bucket(second=0.5, first=1e6)
+    set_gradients(module, 0)
+    before = [part.clone() for part in bucket.group_slices]
+    norms, hold, _ = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=False)
+    assert norms[0] > 0.5
+    bucket.clip_(norms, hold)
+    second, first = bucket.group_slices
+    assert second.norm().item() == pytest.approx(0.5, rel=1e-5)
+    torch.testing.assert_close(second / second.norm(), before[0] / before[0].norm())
+    assert torch.equal(first, before[1])
+
+
+def test_a_request_to_stop_holds_nothing() -> None:
+    module, _, bucket = build_bucket()
+    set_gradients(module, 0)
+    _, hold, stop = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=True)
+    assert stop
+    assert not hold
+    bucket.zero_()
+    _, hold, stop = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=False)
+    assert not stop
+    assert not hold
+
+
+def test_shards_are_added_in_their_order() -> None:
+    module = small_module()
+    groups = assign(module, configs(all=["*"]))
+    bucket = GradientBucket(groups, torch.device("cpu"), num_shards=4, in_order=True)
+    generator = torch.Generator().manual_seed(0)
+    for turn in range(2):
+        bucket.zero_()
+        shards: list[dict[str, Tensor]] = []
+        for shard in range(4):
+            bucket.select(shard)
+            scale = 10.0 ** (2 * shard)  # Another order of adding up gives other bits.
+            shards.append({})
+            for name, parameter in module.named_parameters():
+                assert parameter.grad is not None
+                assert not parameter.grad.any()
+                shards[-1][name] = torch.randn(parameter.shape, generator=generator) * scale
+                parameter.grad.add_(shards[-1][name])
+        norms, hold, stop = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=turn == 1)
+        assert not hold
+        assert bool(stop) == (turn == 1)
+        squares = 0.0
+        differs = False
+        for name, parameter in module.named_parameters():
+            first, second, third, fourth = (shard[name] for shard in shards)
+            expected = ((first + second) + third) + fourth
+            assert parameter.grad is not None
+            assert torch.equal(parameter.grad, expected)
+            differs |= not torch.equal(expected, (first + second) + (third + fourth))
+            squares += expected.double().square().sum().item()
+        assert differs
+        assert norms.item() == pytest.approx(math.sqrt(squares), rel=1e-6)
+
+
+@pytest.mark.parametrize("shard", range(3))
+def test_what_is_not_finite_in_any_shard_holds_the_step(shard: int) -> None:
+    module = small_module()
+    groups = assign(module, configs(all=["*"]))
+    bucket = GradientBucket(groups, torch.device("cpu"), num_shards=3, in_order=True)
+    bucket.select(shard)
+    assert isinstance(module.first, nn.Linear)
+    assert module.first.weight.grad is not None
+    module.first.weight.grad[0, 0] = math.nan
+    _, hold, _ = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=False)
+    assert hold
+
+
+# Not finite: nothing may change
+
+WRONG = [float("nan"), float("inf"), float("-inf")]
+PLACES = [
+    "loss",
+    "puzzle embedding",
+    "lm_head",
+    "q_head.bias",
+    "H_level",
+    "L_level",
+    "embed_tokens",
+]
+
+
+class Updates:
+    """The trainer's update of a real model, on gradients that the test chooses."""
+
+    def __init__(self, optimizer_name: str) -> None:
+        self.model = small_model()
+        self.ranks = Ranks("cpu")
+        self.groups = assign_groups(
+            self.model.named_parameters(),
+            configs(
+                heads={"params": ["*_head.*"], "max_grad_norm": 1.0},
+                rest=["*.embed_tokens.*", "*_level.*"],
+            ),
+            lr=0.1,
+            weight_decay=0.2,
+        )
+        config = OptimizerConfig.model_validate(
+            {"name": optimizer_name, "groups": {"unused": {"params": ["*"]}}}
+        )
+        self.optimizer = build_optimizer(config, self.groups, (0.9, 0.95))
+        self.bucket = GradientBucket(self.groups, self.ranks.device)
+        embedding = self.model.puzzle_embedding
+        assert embedding is not None
+        self.embedding = embedding
+        with torch.no_grad():
+            embedding.weights.normal_()
+        self.sparse = SparseSignSGD(embedding, self.ranks, lr=0.1, weight_decay=0.2)
+
+    def step(self, seed: int, place: str | None = None, wrong: float = 0.0) -> bool:
+        """One update; `wrong` is put into one gradient, or is the loss. Returns whether it held."""
+        self.embedding.train()(torch.tensor([1, 3, 1]))
+        self.bucket.zero_()
+        set_gradients(self.model, seed)
+        generator = torch.Generator().manual_seed(seed)
+        self.embedding.local_weights.grad = torch.randn(3, 8, generator=generator)
+        loss = torch.tensor(wrong if place == "loss" else 1.0)
+        for name, parameter in self.model.named_parameters():
+            if place is not None and place in name and parameter.grad is not None:
+                parameter.grad.view(-1)[-1] = wrong
+        if place == "puzzle embedding":
+            self.embedding.local_weights.grad[2, 5] = wrong
+        finite = loss.isfinite() & self.sparse.finite()
+        norms, hold, _ = self.bucket.reduce(self.ranks, finite=finite, stop=False)
+        self.bucket.clip_(norms, hold)
+        hold_optimizer(self.optimizer, hold)
+        self.optimizer.step()
+        self.sparse.step(hold)
+        self.sparse.zero_grad()
+        return bool(hold)
+
+    def state(self) -> dict[str, bytes]:
+        """All bytes of weights, puzzle table and optimizer."""
+        tensors: dict[str, Tensor] = dict(self.model.state_dict())
+        for name, parameter in self.model.named_parameters():
+            for quantity, value in self.optimizer.state[parameter].items():
+                tensors[f"{name}.{quantity}"] = value
+        return {name: value.detach().numpy().tobytes() for name, value in tensors.items()}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("name", ["adam_atan2", "adamw"])
+def test_what_is_not_finite_changes_no_byte(name: str, wrong: float, place: str) -> None:
+    updates = Updates(name)
+    assert not updates.step(0)
+    before = updates.state()
+    assert len(before) > len(dict(updates.model.named_parameters())) * 3
+    assert updates.step(1, place, wrong)
+    assert updates.state() == before
+    assert not updates.bucket.flat.any()
+
+
+@pytest.mark.parametrize("name", ["adam_atan2", "adamw"])
+def test_after_a_held_step_training_goes_on_as_if_it_had_not_been(name: str) -> None:
+    plain, held = Updates(name), Updates(name)
+    for seed in range(3):
+        assert held.step(10 + seed, PLACES[seed], float("nan"))
+        for updates in (plain, held):
+            before = updates.state()
+            assert not updates.step(seed)
+            assert updates.state() != before
+        assert held.state() == plain.state()

@@ -1,0 +1,300 @@
+"""Published checkpoints: a `step_N` file of weights with the run's `all_config.yaml` beside it.
+
+What the published trainers of HRM and TRM wrote is put into our terms, and ours into theirs. The
+class to build is looked up in our table by the published name; nothing is imported from the
+checkpoint's folder. Imports no torch.
+"""
+
+import os
+import pickletools
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import yaml
+
+from models.config import (
+    PUBLISHED_ARCHITECTURES,
+    PUBLISHED_LOSSES,
+    ACTLossConfig,
+    ArchConfig,
+    HeadsConfig,
+    HRMConfig,
+)
+from runtime.errors import CheckpointError, ConfigError
+from runtime.files import open_regular, read_bounded
+from runtime.text import shown
+
+CONFIG_FILE = "all_config.yaml"
+FACTS_KEY = "data_facts"  # Ours: what the model must know of its data, which theirs do not record.
+_MAX_CONFIG_BYTES = 2**20
+
+# Settings of a run, beside `arch`, that the published trainers know.
+PUBLISHED_KEYS = (
+    *("data_path", "data_paths", "data_paths_test", "global_batch_size", "epochs", "seed"),
+    *("eval_interval", "min_eval_interval", "checkpoint_every_eval", "eval_save_outputs"),
+    *("lr", "lr_min_ratio", "lr_warmup_steps", "beta1", "beta2", "weight_decay"),
+    *("puzzle_emb_lr", "puzzle_emb_weight_decay", "ema", "ema_rate", "freeze_weights"),
+    *("project_name", "run_name", "checkpoint_path", "evaluators"),
+)
+_REQUIRED = ("hidden_size", "expansion", "num_heads", "pos_encodings", "halt_max_steps")
+_DEFAULTS = {
+    "puzzle_emb_ndim": 0,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "halt_exploration_prob": 0.1,
+    "forward_dtype": "bfloat16",
+}
+# Keys that change nothing at the one value we accept.
+_INERT = {"act_enabled": True, "act_inference": False, "causal": False}
+
+
+@dataclass(frozen=True)
+class _PublishedClass:
+    """The keys of `arch` that decide what a published class computes.
+
+    Attributes:
+        required: those without a default there. defaults: the others.
+    """
+
+    required: tuple[str, ...]
+    defaults: dict[str, Any]
+
+
+_HRM = _PublishedClass(("H_cycles", "L_cycles", "H_layers", "L_layers", *_REQUIRED), _DEFAULTS)
+# What our schemas have and some published classes lack, at the value that those amount to.
+_SWITCHES = {"mlp_t": False, "puzzle_emb_len": 0, "no_ACT_continue": False}
+_TRM_SWITCHES = {"mlp_t": False, "puzzle_emb_len": 16, "no_ACT_continue": True, "H_layers": 0}
+_TRM = _PublishedClass(("H_cycles", "L_cycles", "L_layers", *_REQUIRED), _DEFAULTS | _TRM_SWITCHES)
+
+# What the pickle of a state dict calls, beside the storages: anything else is refused before it is
+# read, also what torch would call and what only costs memory (bytearray).
+_STATE_DICT_GLOBALS = frozenset(
+    {
+        "collections OrderedDict",
+        "torch._utils _rebuild_parameter",
+        "torch._utils _rebuild_tensor_v2",
+    }
+)
+_STORAGE = re.compile(r"torch (Double|Float|Half|BFloat16|Long|Int|Short|Char|Byte|Bool)Storage")
+_CALLING_OPCODES = frozenset(
+    {"EXT1", "EXT2", "EXT4", "INST", "NEWOBJ", "NEWOBJ_EX", "OBJ", "STACK_GLOBAL"}
+)
+_MAX_PICKLE_BYTES = 16 * 2**20
+
+_CLASSES = {
+    "hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1": _HRM,
+    "recursive_reasoning.hrm@HierarchicalReasoningModel_ACTV1": _PublishedClass(
+        _HRM.required, _DEFAULTS | {"mlp_t": False}
+    ),
+    "recursive_reasoning.trm@TinyRecursiveReasoningModel_ACTV1": _TRM,
+    "recursive_reasoning.trm_singlez@TinyRecursiveReasoningModel_ACTV1": _TRM,
+    "recursive_reasoning.transformers_baseline@Model_ACTV2": _PublishedClass(
+        ("H_layers", *_REQUIRED), _DEFAULTS | {"H_cycles": 1}
+    ),
+}
+
+
+def average_of(weights: Path) -> Path:
+    """Return where the moving average of a published file lies, if we wrote one."""
+    return weights.with_name(f"{weights.name}_ema")
+
+
+_LOSSES = {own: published for published, own in PUBLISHED_LOSSES.items()}
+
+
+def read_published_config(weights: Path) -> dict[str, Any]:
+    """Return the run that wrote the file `weights`, in our terms.
+
+    Returns:
+        `arch` for `models.config.ArchConfig` (not yet validated), and those of PUBLISHED_KEYS and
+        FACTS_KEY that the run recorded.
+    Raises:
+        CheckpointError: all_config.yaml is missing, too large, not YAML of plain values, or names
+            a class or key that we do not know.
+    """
+    path = weights.parent / CONFIG_FILE
+    recorded = _read_yaml(path)
+    arch = _mapping(recorded.get("arch"), path, "arch")
+    loss = _mapping(arch.pop("loss", None), path, "arch.loss")
+    run: dict[str, Any] = {"arch": _translate_arch(arch, path)}
+    run["arch"]["loss"] = {
+        "name": _known(PUBLISHED_LOSSES, loss.pop("name", None), path, "arch.loss.name"),
+        **_plain(loss, path, "arch.loss"),
+    }
+    for key in (*PUBLISHED_KEYS, FACTS_KEY):
+        if recorded.get(key) is not None:
+            run[key] = recorded[key]
+    return run
+
+
+def require_state_dict(path: Path) -> None:
+    """Check, before torch reads it, that a file is what torch.save makes of a state dict: a zip
+    archive that unpacks to no more than its size, with a pickle that calls nothing else.
+
+    Raises:
+        CheckpointError: it is not; says what is in it.
+    """
+    try:
+        with open_regular(path) as file:
+            _require_plain_archive(file)
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from None
+    # What zipfile raises of what it does not know, too.
+    except (ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise CheckpointError(f"{path}: not a published checkpoint: {shown(error, 200)}") from None
+
+
+def _require_plain_archive(file: BinaryIO) -> None:
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise ValueError("files in it are compressed, which torch does not do")
+        if sum(entry.file_size for entry in entries) > os.fstat(file.fileno()).st_size:
+            raise ValueError("files in it are larger than the archive")
+        # torch takes one that we would not look at otherwise, whatever its folder or case.
+        named = [(entry.filename.rpartition("/")[2].lower(), entry) for entry in entries]
+        if any(name == "constants.pkl" for name, _ in named):
+            raise ValueError("it is a TorchScript program")
+        pickles = [entry for name, entry in named if name == "data.pkl"]
+        if len(pickles) != 1:
+            raise ValueError(f"it has {len(pickles) or 'no'} data.pkl, expected one")
+        pickled = pickles[0]
+        if pickled.file_size > _MAX_PICKLE_BYTES:
+            raise ValueError(f"its data.pkl is larger than {_MAX_PICKLE_BYTES} bytes")
+        content = archive.read(pickled)
+    for opcode, argument, _ in pickletools.genops(content):
+        called = str(argument) if opcode.name == "GLOBAL" else opcode.name
+        is_plain = called in _STATE_DICT_GLOBALS or _STORAGE.fullmatch(called)
+        if opcode.name in _CALLING_OPCODES or (opcode.name == "GLOBAL" and not is_plain):
+            raise ValueError(f"its pickle calls {shown(called)!r}, which no state dict does")
+
+
+def _translate_arch(arch: dict[str, Any], path: Path) -> dict[str, Any]:
+    name = arch.pop("name", None)
+    published = _known(_CLASSES, name, path, "arch.name")
+    arch = _plain(arch, path, "arch")
+    for key, value in _INERT.items():
+        if key in arch and arch.pop(key) is not value:
+            raise CheckpointError(f"{path}: arch.{key} can only be {value} here")
+    accepted = (*published.required, *published.defaults)
+    for key in arch:
+        if key not in accepted:
+            raise CheckpointError(
+                f"{path}: unknown key arch.{key}; accepted: {', '.join(sorted(accepted))}"
+            )
+    for key in published.required:
+        if key not in arch:
+            raise CheckpointError(f"{path}: arch.{key} is missing")
+    return {"name": PUBLISHED_ARCHITECTURES[str(name)], **published.defaults, **arch}
+
+
+def published_arch(arch: ArchConfig) -> dict[str, Any]:
+    """Say an architecture of ours in the published terms, for `all_config.yaml`.
+
+    HRM with `shared_levels` and `gradient=last_cycle` is TRM, and called so.
+
+    Raises:
+        ConfigError: no published class computes this; names the setting.
+    """
+    _require_published_heads(arch)
+    settings = arch.model_dump(mode="json", exclude={"name", "heads", "loss", "attention"})
+    own = arch.name
+    if isinstance(arch, HRMConfig):
+        gradient, shared = settings.pop("gradient"), settings.pop("shared_levels")
+        if shared and gradient == "last_cycle":
+            own = "trm"
+        elif shared or gradient == "last_cycle":
+            raise ConfigError(
+                f"arch.shared_levels={shared} with arch.gradient={gradient}: no published "
+                f"architecture has this combination"
+            )
+    if arch.num_prefix in (0, -(-arch.puzzle_emb_ndim // arch.hidden_size)):
+        settings["puzzle_emb_len"] = 0  # As many positions as the width needs.
+    if own == "transformer" and arch.pos_encodings == "none":
+        raise ConfigError("arch.pos_encodings=none: the published transformer has positions")
+    unlike: dict[str, Any] = {}
+    for name, published in _CLASSES.items():
+        if PUBLISHED_ARCHITECTURES[name] != own:
+            continue
+        known = {*published.required, *published.defaults}
+        unlike = {
+            key: value
+            for key, value in settings.items()
+            if key not in known and value != _SWITCHES.get(key)
+        }
+        if not unlike:
+            kept = {key: value for key, value in settings.items() if key in known}
+            loss = {"name": _LOSSES[arch.loss.name], "loss_type": arch.loss.loss_type}
+            return {"name": name, "loss": loss, **kept}
+    settings_unlike = ", ".join(f"arch.{key}={value}" for key, value in unlike.items())
+    raise ConfigError(f"no published class of this architecture has {settings_unlike}")
+
+
+def _require_published_heads(arch: ArchConfig) -> None:
+    """Raise ConfigError, which names what differs, unless heads and loss are the published ones."""
+    parts = (
+        ("heads", HeadsConfig(), arch.heads),
+        # Its type is recorded.
+        ("loss", ACTLossConfig(loss_type=arch.loss.loss_type), arch.loss),
+    )
+    unlike = [
+        f"arch.{name}.{key}"
+        for name, published, own in parts
+        for key in type(own).model_fields
+        if getattr(published, key) != getattr(own, key)
+    ]
+    if unlike:
+        raise ConfigError(f"no published class has what is set in {', '.join(unlike)}")
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Reads plain values, and no aliases: a few of them stand for a tree without end."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose the next node."""
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("it has an alias (*)")
+        return super().compose_node(parent, index)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        content = read_bounded(path, _MAX_CONFIG_BYTES)
+    except OSError as error:
+        hint = ""
+        if isinstance(error, FileNotFoundError):
+            hint = "; a published checkpoint needs it beside its weights"
+        raise CheckpointError(f"{path}: {error.strerror or error}{hint}") from None
+    try:
+        return _mapping(yaml.load(content, _PlainLoader), path, "its content")
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise CheckpointError(f"{path}: not YAML of plain values: {reason[:200]}") from None
+
+
+def _mapping(value: object, path: Path, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise CheckpointError(f"{path}: {what} is not a mapping")
+    return dict(value)
+
+
+def _plain(values: Mapping[str, Any], path: Path, section: str) -> dict[str, Any]:
+    for key, value in values.items():
+        if not isinstance(value, str | int | float | None):
+            raise CheckpointError(f"{path}: {section}.{key} is not a plain value")
+    return dict(values)
+
+
+def _known(table: Mapping[str, Any], name: object, path: Path, what: str) -> Any:
+    if not isinstance(name, str) or name not in table:
+        found = shown(repr(name), 100) if isinstance(name, str | None) else "not a name"
+        raise CheckpointError(
+            f"{path}: {what} is {found}, which is not known here; known: {', '.join(table)}"
+        )
+    return table[name]

@@ -1,0 +1,161 @@
+"""The run's folder: its name, whether it can be written, and the checkpoint from which to go on.
+
+Imports no torch.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from coolname import generate_slug
+from pydantic import ValidationError
+
+from models.config import DataFacts
+from runtime.errors import CheckpointError, ConfigError
+from runtime.files import write_atomically
+from runtime.text import shown
+from training.checkpoint.store import (
+    WEIGHTS_ONLY,
+    Checkpoint,
+    checkpoint_path,
+    list_steps,
+    load_checkpoint,
+    newest_good,
+    put_back_replaced,
+)
+from training.config.schema import TrainConfig, changed_keys
+
+CONFIG_FILE = "config.yaml"
+
+Warn = Callable[[str], None]
+
+
+def with_names(config: TrainConfig) -> TrainConfig:
+    """Fill in project, run and folder names where the user gave none, with a random run name.
+
+    The names follow the published ones: the data set and "ACT-torch" for the project, the
+    architecture and a slug for the run, checkpoints/PROJECT/RUN for the folder.
+    """
+    project = config.project_name or f"{Path(config.train_paths[0]).name.capitalize()} ACT-torch"
+    if config.run_name is None and config.checkpoint_path is not None:
+        run = Path(config.checkpoint_path).name
+    else:
+        run = config.run_name or f"{config.arch.name} {generate_slug(2)}"
+    folder = config.checkpoint_path or str(Path("checkpoints") / project / run)
+    return config.model_copy(
+        update={"project_name": project, "run_name": run, "checkpoint_path": folder}
+    )
+
+
+def prepare_run_dir(run_dir: Path) -> None:
+    """Create the run's folder and prove that it can be written.
+
+    Raises:
+        ConfigError: it cannot; the message names the path.
+    """
+    probe = run_dir / f".probe.{os.getpid()}"
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        # Never through a link that somebody left there.
+        probe.unlink(missing_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"checkpoint_path={run_dir}: cannot be written: {error.strerror or error}"
+        ) from None
+
+
+def save_config(run_dir: Path, config: TrainConfig) -> None:
+    """Write the resolved configuration into the run's folder.
+
+    Raises:
+        CheckpointError: the disk refused.
+    """
+    content = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    try:
+        write_atomically(run_dir / CONFIG_FILE, content)
+    except OSError as error:
+        raise CheckpointError(
+            f"{run_dir / CONFIG_FILE}: could not be written: {error.strerror or error}"
+        ) from error
+
+
+def find_checkpoint(
+    config: TrainConfig, run_dir: Path, facts: DataFacts, fingerprint: str, warn: Warn
+) -> Checkpoint | None:
+    """Return the verified checkpoint from which the run goes on, or None when it starts anew.
+
+    Raises:
+        ConfigError: the folder holds a run that must not be mixed with this one.
+        CheckpointError: the checkpoint is damaged, or its run differs in something that changes the
+            result.
+    """
+    put_back_replaced(run_dir)
+    if config.resume == "never":
+        if list_steps(run_dir):
+            raise ConfigError(
+                f"resume=never: {run_dir} already holds checkpoints; choose another "
+                f"checkpoint_path or run_name, or resume=auto"
+            )
+        return None
+    if config.resume == "auto":
+        checkpoint = newest_good(run_dir, warn)
+    else:
+        checkpoint = load_checkpoint(checkpoint_path(run_dir, config.resume))
+    if checkpoint is not None:
+        _require_same_run(config, checkpoint, facts, fingerprint, warn)
+    return checkpoint
+
+
+def set_aside_newer(run_dir: Path, step: int) -> list[Path]:
+    """Rename the checkpoints after `step`, so that they are never taken for this run's newest;
+    returns the new paths.
+    """
+    moved = []
+    for newer in list_steps(run_dir):
+        if newer > step:
+            path = checkpoint_path(run_dir, newer)
+            number, target = 1, path.with_name(f"abandoned_{path.name}")
+            while target.exists():
+                number, target = number + 1, path.with_name(f"abandoned_{path.name}_{number}")
+            moved.append(path.rename(target))
+    return moved
+
+
+def _completed(saved: dict[str, Any]) -> dict[str, Any]:
+    """Add the settings that the version which saved a configuration did not have, at their
+    defaults.
+    """
+    try:
+        return TrainConfig.model_validate(saved).model_dump(mode="json")
+    except ValidationError:
+        return saved
+
+
+def _require_same_run(
+    config: TrainConfig, checkpoint: Checkpoint, facts: DataFacts, fingerprint: str, warn: Warn
+) -> None:
+    state = checkpoint.state
+    if state.get(WEIGHTS_ONLY):
+        raise CheckpointError(
+            f"{checkpoint.path} holds weights only, a run cannot go on from them: start a new one "
+            f"from them with load_checkpoint={checkpoint.path} and another checkpoint_path"
+        )
+    if state.get("facts") != facts.to_dict():
+        raise CheckpointError(
+            f"{checkpoint.path} does not fit the data: it was trained with "
+            f"{shown(state.get('facts'), 300)}, the data have {facts.to_dict()}"
+        )
+    changes = changed_keys(_completed(state.get("config") or {}), config.model_dump(mode="json"))
+    if state.get("data_fingerprint") != fingerprint:
+        changes.append("the content of the training data")
+    if changes and not config.resume_changed:
+        raise CheckpointError(
+            f"{checkpoint.path} is of a run with other settings: {'; '.join(changes)}. "
+            "Use the old ones, another checkpoint_path or run_name, or resume_changed=true"
+        )
+    if changes:
+        warn(f"resuming a run with other settings: {'; '.join(changes)}")

@@ -1,0 +1,248 @@
+"""What a run is made of, as tensors and JSON: nothing that changes the result is left out of a
+checkpoint.
+"""
+
+import platform
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from models.act import ACTCarry
+from runtime.errors import CheckpointError
+from runtime.ranks import Ranks
+from training.checkpoint.store import MANIFEST, Checkpoint, load_checkpoint, sha256
+from training.optim.groups import ParamGroup
+
+_MAX_FAULTS = 100
+COMPILED_PREFIX = "_orig_mod."
+_ALL_RANKS = "all"
+
+
+def take_over(found: Checkpoint | None, ranks: Ranks) -> Checkpoint | None:
+    """Return on every rank the checkpoint that rank 0 found (those of the others are not looked
+    at), or None.
+
+    Raises:
+        CheckpointError: a rank sees another one at that path, or one that does not verify; raised
+            on every rank, names the rank and the file.
+    """
+    chosen = ranks.broadcast_object(found and (found.path, sha256(found.path / MANIFEST)))
+    if chosen is None:
+        return None
+    (path, manifest), fault = chosen, None
+    if not ranks.is_main:
+        try:
+            found = load_checkpoint(path)
+            if sha256(path / MANIFEST) != manifest:
+                raise CheckpointError(f"{path}: is not the one that rank 0 sees")
+        except (CheckpointError, OSError) as error:
+            fault = f"rank {ranks.rank}: {error}"
+    faults = [fault for fault in ranks.gather_objects(fault) if fault]
+    if faults:
+        raise CheckpointError("; ".join(faults))
+    return found
+
+
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return weights and persistent buffers by published key, on the CPU."""
+    return {
+        name.removeprefix(COMPILED_PREFIX): value.detach().cpu().contiguous()
+        for name, value in model.state_dict().items()
+    }
+
+
+def optimizer_tensors(optimizer: Optimizer | None, groups: list[ParamGroup]) -> dict[str, Tensor]:
+    """Return the optimizer's state as `PARAMETER.QUANTITY`, on the CPU; empty before the first
+    step.
+    """
+    if optimizer is None:
+        return {}
+    return {
+        f"{name}.{key}": value.detach().cpu().contiguous()
+        for group in groups
+        for name, parameter in group.params.items()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def restore_optimizer(
+    optimizer: Optimizer | None, groups: list[ParamGroup], tensors: Mapping[str, Tensor]
+) -> None:
+    """Put back what `optimizer_tensors` returned.
+
+    Raises:
+        CheckpointError: a parameter's state is missing or has another shape.
+    """
+    by_parameter: dict[str, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        name, _, quantity = key.rpartition(".")
+        by_parameter.setdefault(name, {})[quantity] = value
+    for group in groups:
+        for name, parameter in group.params.items():
+            state = by_parameter.pop(name, None)
+            if state is None and tensors:
+                raise CheckpointError(f"optimizer state of {name} is missing")
+            for quantity, value in (state or {}).items():
+                if value.ndim and value.shape != parameter.shape:
+                    raise CheckpointError(
+                        f"optimizer state {name}.{quantity} has shape {tuple(value.shape)}, not "
+                        f"{tuple(parameter.shape)}"
+                    )
+                assert optimizer is not None, "there are groups"
+                # A copy, because what safetensors reads is mapped from the file.
+                optimizer.state[parameter][quantity] = value.to(parameter.device, copy=True)
+    if by_parameter:
+        raise CheckpointError(f"optimizer state of unknown parameters: {', '.join(by_parameter)}")
+
+
+def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
+    """Load weights by key; every key and shape must fit.
+
+    Raises:
+        CheckpointError: lists what is missing, unknown or of another shape.
+    """
+    require_fit(model, tensors, source)
+    model.load_state_dict(dict(tensors))
+
+
+def require_fit(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
+    """Raise CheckpointError, which lists what is missing, unknown or of another shape, unless the
+    weights fit the model.
+    """
+    own = model.state_dict()
+    faults = [f"{key} is missing" for key in own.keys() - tensors.keys()]
+    faults += [f"{key} is unknown to this model" for key in tensors.keys() - own.keys()]
+    faults += [
+        f"{key} has shape {tuple(value.shape)}, the model has {tuple(own[key].shape)}"
+        for key, value in tensors.items()
+        if key in own and value.shape != own[key].shape
+    ]
+    if faults:
+        told = sorted(faults)[:_MAX_FAULTS]
+        more = f"; and {len(faults) - len(told)} more" if len(faults) > len(told) else ""
+        raise CheckpointError(f"{source} does not fit the model: {'; '.join(told)}{more}")
+
+
+def gather_carry(carry: ACTCarry, ranks: Ranks) -> dict[str, Tensor]:
+    """Return the carry of all ranks in global row order; empty on ranks other than the first."""
+    rows = {name: ranks.gather_rows(value) for name, value in carry.tensors().items()}
+    return {name: value for name, value in rows.items() if value is not None}
+
+
+def load_carry(path: Path, ranks: Ranks, template: ACTCarry) -> ACTCarry | None:
+    """Read this rank's rows of a saved carry, for any number of ranks.
+
+    Returns:
+        None when the saved carry belongs to another global batch size or another architecture.
+    """
+    wanted = template.tensors()
+    own = {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            if set(file.keys()) != set(wanted):
+                return None
+            for name, like in wanted.items():
+                rows = file.get_slice(name)
+                local = like.shape[0]
+                if rows.get_shape() != [local * ranks.world_size, *like.shape[1:]]:
+                    return None
+                part = rows[ranks.rank * local : (ranks.rank + 1) * local]
+                if part.dtype != like.dtype:
+                    return None
+                own[name] = part.to(like.device, copy=True)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    return ACTCarry.from_tensors(own)
+
+
+def gather_rng(ranks: Ranks, *, same_on_all: bool = False) -> dict[str, Tensor]:
+    """Return torch's random states of all ranks, from which dropout and a user's modules draw.
+
+    With `same_on_all` one state stands for all ranks, however many there will be.
+    """
+    states = {"cpu": torch.get_rng_state()}
+    if ranks.device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(ranks.device)
+    if same_on_all:
+        return {f"{_ALL_RANKS}.{kind}": state for kind, state in states.items()}
+    return {
+        f"rank{rank}.{kind}": torch.from_numpy(state)
+        for rank, own in enumerate(
+            ranks.gather_objects({kind: value.numpy() for kind, value in states.items()})
+        )
+        for kind, state in own.items()
+    }
+
+
+def restore_rng(tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
+    """Put back this rank's random states, where the checkpoint has them."""
+
+    def saved(kind: str) -> Tensor | None:
+        return tensors.get(f"rank{ranks.rank}.{kind}", tensors.get(f"{_ALL_RANKS}.{kind}"))
+
+    if (state := saved("cpu")) is not None:
+        torch.set_rng_state(state)
+    if ranks.device.type == "cuda" and (state := saved("cuda")) is not None:
+        torch.cuda.set_rng_state(state, ranks.device)
+
+
+def load_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file onto the CPU.
+
+    Raises:
+        CheckpointError: the file is missing or not safetensors.
+    """
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: {error}") from None
+
+
+def tensor_writer(tensors: dict[str, Tensor]) -> Callable[[Path], None]:
+    """Return a function that writes tensors as safetensors to a path, or raises OSError."""
+
+    def write(path: Path) -> None:
+        try:
+            save_file(tensors, path)
+        except SafetensorError as error:  # Its way of saying that the disk is full.
+            raise OSError(str(error)) from error
+
+    return write
+
+
+def environment(ranks: Ranks, forward_dtype: str, *, compiled: bool) -> dict[str, Any]:
+    """Describe what must be equal for a resumed run to end in the same bits."""
+    return {
+        "compiled": compiled,
+        "device": ranks.device.type,
+        "device_name": torch.cuda.get_device_name(ranks.device)
+        if ranks.device.type == "cuda"
+        else platform.machine(),
+        "forward_dtype": forward_dtype,
+        "num_threads": torch.get_num_threads(),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "world_size": ranks.world_size,
+    }
+
+
+def environment_changes(
+    saved: Mapping[str, Any], present: Mapping[str, Any], *, any_world_size: bool = False
+) -> list[str]:
+    """Return 'name: saved -> present' for what differs from the environment of a checkpoint, python
+    and numpy aside; with `any_world_size` the number of ranks too.
+    """
+    changes_nothing = {"python", "numpy", *(["world_size"] if any_world_size else [])}
+    return [
+        f"{name}: {saved.get(name)} -> {value}"
+        for name, value in present.items()
+        if name not in changes_nothing and saved.get(name) != value
+    ]

@@ -1,0 +1,95 @@
+"""Weights from a checkpoint of ours or from a published one."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from models.losses import ACTLossHead
+from runtime.errors import CheckpointError
+from training.checkpoint.published import average_of, require_state_dict
+from training.checkpoint.run_state import COMPILED_PREFIX, load_tensors, restore_model
+from training.checkpoint.store import EMA, MODEL, load_checkpoint
+
+_PUZZLE_TABLE = "model.inner.puzzle_emb.weights"
+
+
+def load_weights(path: Path, *, averaged: bool = True) -> dict[str, Tensor]:
+    """Read model weights from a checkpoint of ours or a published `step_N` file.
+
+    Published files are pickles: they are looked through first, then read with `weights_only=True`,
+    which runs no code, and mapped: a storage that claims more than the file has is not believed.
+
+    Args:
+        averaged: take the moving average where the checkpoint has one, which is what it was
+            evaluated with and what a published file of TRM's holds; otherwise the weights of the
+            last step.
+    Returns:
+        tensors by key, without the prefix that torch.compile adds.
+    Raises:
+        CheckpointError: missing, damaged, or not a state dict.
+    """
+    if path.is_dir():
+        tensors = load_tensors(load_checkpoint(path).path / MODEL)
+        if averaged and (path / EMA).exists():
+            tensors |= load_tensors(path / EMA)
+        return tensors
+    if not path.exists():
+        raise CheckpointError(f"{path}: no such checkpoint")
+    if averaged and average_of(path).exists():
+        path = average_of(path)
+    require_state_dict(path)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # torch.load raises whatever its unpickler meets
+        raise CheckpointError(f"{path}: not a published checkpoint: {_first_line(error)}") from None
+    if not isinstance(content, dict) or not all(
+        isinstance(value, Tensor) for value in content.values()
+    ):
+        raise CheckpointError(f"{path}: not a state dict")
+    _require_sizes(content, path)
+    # Copies, because a mapped file that is cut ends the process without a word.
+    return {str(key).removeprefix(COMPILED_PREFIX): value.clone() for key, value in content.items()}
+
+
+def load_start_weights(model: ACTLossHead, path: Path, warn: Callable[[str], None]) -> None:
+    """Start a model from trained weights; nothing else of the checkpoint is used.
+
+    A puzzle embedding of another size knows other puzzles: every row starts as the mean of the old
+    ones, with a warning.
+
+    Raises:
+        CheckpointError: lists the keys that are missing, unknown or of another shape.
+    """
+    tensors = load_weights(path)
+    embedding, old = model.puzzle_embedding, tensors.get(_PUZZLE_TABLE)
+    if embedding is not None and old is not None and old.ndim == 2:
+        rows, width = embedding.weights.shape
+        if old.shape[0] != rows and old.shape[1] == width:
+            warn(
+                f"{path}: its puzzle embedding has {old.shape[0]} rows, this data set {rows}: "
+                f"all start at their mean"
+            )
+            tensors[_PUZZLE_TABLE] = old.float().mean(0, keepdim=True).expand(rows, width).clone()
+    restore_model(model, tensors, path)
+
+
+def _require_sizes(content: Mapping[Any, Tensor], path: Path) -> None:
+    size, total = path.stat().st_size, 0
+    for key, value in content.items():
+        # Of a few bytes, strides of 0 make a tensor of any size.
+        if value.layout != torch.strided or value.numel() * value.itemsize > size:
+            raise CheckpointError(f"{path}: {str(key)[:100]} is larger than the file")
+        total += value.numel() * value.itemsize
+    if total > size:
+        raise CheckpointError(
+            f"{path}: its tensors are of {total} bytes, the file of {size}: they share storage, "
+            "which those of published files do not"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__

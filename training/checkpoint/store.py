@@ -1,0 +1,303 @@
+"""Checkpoint folders: written so that a kill, a full disk or a power loss leaves the old one or the
+new one.
+
+A checkpoint is a folder `step_N` of safetensors and JSON files with a `MANIFEST.json` (size and
+sha256 of each). It is written to a hidden folder beside its place: each file is fsynced, the
+manifest comes last, then the folder is fsynced and renamed. A folder that is to go is renamed away
+before it is deleted. Loading verifies every hash and names the file that is bad. Imports no torch:
+whether a checkpoint exists and fits is known before torch is loaded.
+"""
+
+import contextlib
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runtime.errors import CheckpointError
+from runtime.files import fsync, put_back, read_bounded, sha256, swap_into_place
+from runtime.text import shown
+
+MANIFEST = "MANIFEST.json"
+STATE = "state.json"
+MODEL = "model.safetensors"
+EMA = "ema.safetensors"  # The averaged parameters, where the run keeps an average.
+OPTIMIZER = "optimizer.safetensors"
+CARRY = "carry.safetensors"
+RNG = "rng.safetensors"
+
+WEIGHTS_ONLY = "weights_only"  # In the state: converted from a published file, not a run to resume.
+
+_REPLACED = ".step_*.replaced-*"
+_STEP_FOLDER = re.compile(r"step_(0|[1-9][0-9]*)")
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_MAX_JSON_BYTES = 16 * 2**20
+# Of what a state may hold; what it must hold for its purpose is asked for where it is used.
+_STATE_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("step", "iteration", "position"), (int,)),
+    **dict.fromkeys(("config", "facts"), (dict, type(None))),
+    "environment": (dict,),
+    **dict.fromkeys(("score", "best_score"), (int, float, type(None))),
+}
+
+FileWriter = Callable[[Path], None]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A verified checkpoint.
+
+    Attributes:
+        path: the folder `step_N`.
+        state: content of `state.json`.
+    """
+
+    path: Path
+    state: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps done."""
+        return int(self.state["step"])
+
+
+def checkpoint_path(run_dir: Path, step: int) -> Path:
+    """Return the folder of the checkpoint at `step`."""
+    return run_dir / f"step_{step}"
+
+
+def save_checkpoint(
+    run_dir: Path, step: int, state: Mapping[str, Any], files: Mapping[str, FileWriter]
+) -> Path:
+    """Write checkpoint `step_N` in one indivisible move.
+
+    Args:
+        run_dir: the run's folder; exists.
+        step: optimizer steps done.
+        state: JSON-ready content of `state.json`.
+        files: for each further file its name and a function that writes it to a path.
+    Returns:
+        the new folder.
+    Raises:
+        CheckpointError: the disk refused; nothing is left behind and older checkpoints are
+            untouched.
+    """
+    final = checkpoint_path(run_dir, step)
+    temporary = run_dir / f".{final.name}.tmp"
+    try:
+        _remove(temporary)
+        temporary.mkdir()
+        entries = {}
+        for name, write in {**files, STATE: lambda path: _write_json(path, state)}.items():
+            write(temporary / name)
+            fsync(temporary / name)
+            entries[name] = {
+                "size": (temporary / name).stat().st_size,
+                "sha256": sha256(temporary / name),
+            }
+        _write_json(temporary / MANIFEST, {"files": entries})
+        fsync(temporary / MANIFEST)
+        fsync(temporary)
+        swap_into_place(temporary, final)
+    except OSError as error:
+        raise CheckpointError(
+            f"{final}: could not be saved: {error}; older checkpoints are untouched"
+        ) from error
+    finally:
+        # Half a checkpoint, or the one that was replaced: what cannot be deleted is a leftover.
+        shutil.rmtree(temporary, ignore_errors=True)
+    return final
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Rename a checkpoint away, then delete it: a kill in between leaves no half checkpoint under a
+    good name.
+
+    Raises:
+        CheckpointError: the disk refused; the other checkpoints are untouched.
+    """
+    doomed = path.with_name(f".{path.name}.old")
+    try:
+        _remove(doomed)
+        path.rename(doomed)
+        fsync(path.parent)
+        _remove(doomed)
+    except OSError as error:
+        raise CheckpointError(f"{path}: could not be removed: {error}") from error
+
+
+def put_back_replaced(run_dir: Path) -> None:
+    """Give a checkpoint its name back that a killed save had moved away, to put the same step anew
+    in its place.
+
+    Raises:
+        CheckpointError: the disk refused.
+    """
+    for step in _moved_away(run_dir):
+        final = checkpoint_path(run_dir, step)
+        try:
+            put_back(final)
+        except OSError as error:
+            raise CheckpointError(f"{final}: could not be put back: {error}") from error
+
+
+def remove_leftovers(run_dir: Path) -> None:
+    """Delete what killed saves and removals left in a run's folder; what cannot be deleted stays,
+    and is in nobody's way before it is to be written again.
+    """
+    for pattern in (".step_*.tmp", ".step_*.old", _REPLACED):
+        for path in run_dir.glob(pattern):
+            with contextlib.suppress(OSError):
+                _remove(path)
+
+
+def list_steps(run_dir: Path) -> list[int]:
+    """Return the steps of the checkpoints in a run's folder, ascending; whether they are good is
+    not asked.
+    """
+    if not run_dir.is_dir():
+        return []
+    matches = (_STEP_FOLDER.fullmatch(path.name) for path in run_dir.iterdir() if path.is_dir())
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Verify every file of a checkpoint and read its state.
+
+    Raises:
+        CheckpointError: names the file that is missing, cut, changed, unreadable or unlisted.
+    """
+    with _reading(path):
+        if not path.is_dir():
+            raise CheckpointError(f"{path}: no such checkpoint")
+        present = sorted(path.iterdir())
+    manifest = read_json(path / MANIFEST)
+    entries = manifest.get("files")
+    if not isinstance(entries, dict) or STATE not in entries:
+        raise CheckpointError(f"{path / MANIFEST}: does not list the checkpoint's files")
+    for name, entry in entries.items():
+        with _reading(path / name):
+            _verify(path, name, entry)
+    for file in present:
+        # Hidden files (.DS_Store, .nfs...) come from elsewhere and are never read.
+        if file.name not in (*entries, MANIFEST) and not file.name.startswith("."):
+            raise CheckpointError(f"{file}: is not in {MANIFEST}")
+    state = read_json(path / STATE)
+    if not isinstance(state.get("step"), int):
+        raise CheckpointError(f"{path / STATE}: has no step")
+    for name, kinds in _STATE_TYPES.items():
+        value = state.get(name, kinds[0]())
+        if (
+            not isinstance(value, kinds)
+            or isinstance(value, bool)
+            or (kinds == (int,) and value < 0)
+        ):
+            raise CheckpointError(f"{path / STATE}: {name} is {shown(repr(value))}")
+    match = _STEP_FOLDER.fullmatch(path.name)
+    if match and int(match[1]) != state["step"]:
+        raise CheckpointError(f"{path / STATE}: is of step {state['step']}, not of {path.name}")
+    return Checkpoint(path, state)
+
+
+def newest_good(run_dir: Path, warn: Callable[[str], None]) -> Checkpoint | None:
+    """Return the newest checkpoint that verifies, warning of each newer one that does not; None
+    without any. One that a killed save had moved away counts.
+
+    Raises:
+        CheckpointError: there are checkpoints but none is good.
+    """
+    failures = []
+    own = {step: checkpoint_path(run_dir, step) for step in list_steps(run_dir)}
+    folders = _moved_away(run_dir) | own
+    for _, path in sorted(folders.items(), reverse=True):
+        try:
+            return load_checkpoint(path)
+        except CheckpointError as error:
+            failures.append(str(error))
+            warn(f"skipping a damaged checkpoint: {error}")
+    if failures:
+        raise CheckpointError(f"{run_dir}: no good checkpoint is left: {failures[0]}")
+    return None
+
+
+def prune(run_dir: Path, *, keep_last: int, keep_best: int) -> None:
+    """Delete the checkpoints that neither are permanent nor among the last or the best.
+
+    `state.json` says whether a checkpoint is permanent and, in `score`, how good its evaluation was
+    (higher is better). A checkpoint whose state cannot be read is left for people to look at.
+    """
+    states = {}
+    for step in list_steps(run_dir):
+        try:
+            states[step] = read_json(checkpoint_path(run_dir, step) / STATE)
+        except CheckpointError:
+            continue
+    steps = sorted(states)
+    scored = [step for step in steps if states[step].get("score") is not None]
+    best = sorted(scored, key=lambda step: (states[step]["score"], step), reverse=True)[:keep_best]
+    kept = (
+        set(steps[-keep_last:])
+        | set(best)
+        | {step for step in steps if states[step].get("permanent")}
+    )
+    for step in steps:
+        if step not in kept:
+            remove_checkpoint(checkpoint_path(run_dir, step))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object of bounded size.
+
+    Raises:
+        CheckpointError: missing, too large, not JSON, or not an object.
+    """
+    try:
+        with _reading(path):
+            content = json.loads(read_bounded(path, _MAX_JSON_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: not a JSON object")
+    return content
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn an error of the disk into one of this file or folder."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from None
+
+
+def _moved_away(run_dir: Path) -> dict[int, Path]:
+    """Return, by step, the checkpoints that a killed save had moved away."""
+    found = {path: _STEP_FOLDER.match(path.name, 1) for path in run_dir.glob(_REPLACED)}
+    return {int(match[1]): path for path, match in found.items() if match and not path.is_symlink()}
+
+
+def _verify(folder: Path, name: str, entry: object) -> None:
+    path = folder / name
+    if not _FILE_NAME.fullmatch(name) or not isinstance(entry, dict):
+        raise CheckpointError(f"{folder / MANIFEST}: has a bad entry {name[:100]!r}")
+    if not path.is_file():
+        raise CheckpointError(f"{path}: missing")
+    if path.stat().st_size != entry.get("size"):
+        expected = shown(entry.get("size"))
+        raise CheckpointError(f"{path}: {path.stat().st_size} bytes instead of {expected}")
+    if sha256(path) != entry.get("sha256"):
+        raise CheckpointError(f"{path}: content changed since it was saved (sha256 differs)")
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

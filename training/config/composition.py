@@ -1,0 +1,209 @@
+"""Compose a configuration with Hydra, and turn everything that can go wrong in a run into one clear
+line.
+"""
+
+import functools
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from runtime.errors import EXIT_PREEMPTED, ConfigError, Preempted, exit_code
+from runtime.launch import enter, launched, leave, say
+from runtime.schema import Schema
+from runtime.text import shown
+from training.config.schema import SchemaT, is_setting, suggest, unknown_key, validate
+
+CONFIG_DIR = Path(__file__).resolve().parents[2] / "config"
+
+
+def run_entry_point(
+    schema: type[Schema], config_name: str, main: Callable[[list[str]], None], usage: str
+) -> None:
+    """Run `main` on the command line's overrides and exit: an error that is meant for people is one
+    line on standard error.
+
+    `--help` explains, `--cfg` prints the composed configuration. Exit codes are those of
+    `runtime.errors`.
+    """
+    enter()
+    arguments = sys.argv[1:]
+    options = [argument for argument in arguments if argument.startswith("-")]
+    overrides = [argument for argument in arguments if not argument.startswith("-")]
+    if launched():
+        # Its sentences about a peer that has gone come with a stack of C++ frames; ours says who.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    try:
+        if options and options[0] in ("-h", "--help"):
+            sys.stdout.write(
+                f"{usage}\n\nSettings and their defaults:\n\n"
+                f"{OmegaConf.to_yaml(_compose(schema, config_name, overrides))}"
+            )
+        elif options == ["--cfg"]:
+            sys.stdout.write(OmegaConf.to_yaml(_compose(schema, config_name, overrides)))
+        elif options:
+            raise ConfigError(
+                f"unknown option {options[0]}: settings are given as key=value; see --help"
+            )
+        else:
+            main(overrides)
+            leave(0)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        leave(130)
+    except (Exception, Preempted) as error:
+        code = exit_code(error)
+        if code is None:
+            raise
+        if code == EXIT_PREEMPTED:
+            # A scheduler asks all processes, and a launcher passes on what it was asked.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        say(str(error))
+        leave(code)
+
+
+def load_config(schema: type[SchemaT], config_name: str, overrides: Sequence[str]) -> SchemaT:
+    """Compose `config/CONFIG_NAME.yaml` with `overrides` (Hydra's grammar) and validate it.
+
+    Raises:
+        ConfigError: one line; names the override or the path, the value, what is accepted, the
+            nearest name.
+    """
+    return validate(schema, compose_config(schema, config_name, overrides))
+
+
+def compose_config(
+    schema: type[Schema], config_name: str, overrides: Sequence[str]
+) -> dict[str, Any]:
+    """Return the composed, resolved configuration as plain containers."""
+    composed = _compose(schema, config_name, overrides)
+    try:
+        plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(_explain(_parse(overrides), error)) from None
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
+def _compose(schema: type[Schema], config_name: str, overrides: Sequence[str]) -> DictConfig:
+    parsed = _parse(overrides)
+    _require_known(schema, config_name, parsed)
+    # Hydra takes no null for a group, not even where that is the default.
+    chosen = [
+        override.input_line
+        for override in parsed
+        if override.key_or_group not in _groups(config_name) or _text(override) != "null"
+    ]
+    try:
+        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
+            return compose(config_name, chosen)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_explain(parsed, error)) from None
+
+
+def _parse(overrides: Sequence[str]) -> list[Any]:
+    parser = OverridesParser.create()
+    parsed = []
+    for override in overrides:
+        try:
+            parsed += parser.parse_overrides([override])
+        except HydraException as error:
+            detail = shown(str(error).splitlines()[0], 200)
+            raise ConfigError(
+                f"cannot read the override {shown(repr(override))} (expected key=value): {detail}"
+            ) from None
+    return parsed
+
+
+def _require_known(schema: type[Schema], config_name: str, overrides: list[Any]) -> None:
+    """Raise ConfigError for the first override that names no setting and no choice: the choices are
+    the files of a group, so that none is read from elsewhere.
+    """
+    groups = _groups(config_name)
+    for override in overrides:
+        key, value = override.key_or_group, _text(override)
+        if override.is_sweep_override():
+            raise ConfigError(
+                f"{shown(key)}={shown(value)}: one run takes one value; start a run for each"
+            )
+        if key in groups and override.package is None:
+            choices = groups[key]
+            if value not in choices or override.is_delete():
+                near = suggest(value, choices)
+                hint = f"; did you mean {key}={near}?" if near else ""
+                raise ConfigError(
+                    f"{shown(override.input_line)}: there is no such choice; accepted: "
+                    f"{', '.join(choices)}{hint}"
+                )
+        elif not is_setting(key, schema):
+            raise ConfigError(unknown_key(schema, key, value, groups))
+        elif override.is_delete() and not re.fullmatch(r"optimizer\.groups\.\w+", key):
+            # Its default would stand in, which may be the very opposite.
+            raise ConfigError(
+                f"~{key}: a setting cannot be taken out; {key}=null leaves out what can be left out"
+            )
+
+
+def _text(override: Any) -> str:
+    """The value of an override as it was written; empty where it has none."""
+    return "" if override.value() is None and override.is_delete() else override.get_value_string()
+
+
+@functools.cache
+def _groups(config_name: str) -> dict[str, list[str]]:
+    """Return the choices of each group of a configuration; null where that is the default."""
+    defaults = yaml.safe_load((CONFIG_DIR / f"{config_name}.yaml").read_bytes()).get("defaults", [])
+    chosen = {k: v for entry in defaults if isinstance(entry, dict) for k, v in entry.items()}
+    return {
+        group: sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml"))
+        + ([] if choice else ["null"])
+        for group, choice in chosen.items()
+    }
+
+
+def _explain(overrides: list[Any], error: Exception) -> str:
+    for override in overrides:
+        key, value = override.key_or_group, _text(override)
+        if key.startswith("optimizer.groups.") and f"'{key}'" in str(error):
+            group = ".".join(key.split(".")[:3])
+            return (
+                f"{key}={shown(value)}: {group} is not in this configuration; optimizer=grouped "
+                f"has a group for each head, and +{group}.params=[PATTERN] adds one"
+            )
+        if f"Could not override '{key}'" in str(error):
+            return f"{key}={shown(value)}: {_where_it_is(key, overrides)}"
+    # Hydra's own message, without its advice on where to put a plus sign.
+    return shown(re.sub(r"\s+", " ", str(error)).strip(), 300)
+
+
+def _where_it_is(key: str, overrides: list[Any]) -> str:
+    """Say which choices of the group that is placed there have a setting."""
+    group, *path = key.split(".")
+    if group == "arch" and path[0] in ("heads", "loss"):
+        group, *path = path
+    section = key.rpartition(".")[0]
+    if any(override.key_or_group == f"{section}.name" for override in overrides):
+        return f"write +{key}, for it is not in the file whose {section}.name is changed"
+    files = sorted((CONFIG_DIR / group).glob("*.yaml"))
+    having = [f"{group}={file.stem}" for file in files if _has(file, path)]
+    others = f", but of {', '.join(having[:4])}{', ...' * (len(having) > 4)}" if having else ""
+    return f"not a setting of the chosen {group}{others}"
+
+
+def _has(file: Path, path: Sequence[str]) -> bool:
+    node = yaml.safe_load(file.read_bytes())
+    for part in path:
+        if not isinstance(node, dict) or part not in node:
+            return False
+        node = node[part]
+    return True

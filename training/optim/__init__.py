@@ -1,0 +1,1 @@
+"""Optimizers, their parameter groups, the averaged weights and the learning rate."""

@@ -1,0 +1,76 @@
+"""Exponential moving average of the weights: what TRM evaluates and publishes (arXiv:2510.04871).
+
+The average covers the parameters; the puzzle embedding, a table outside of them, is not averaged,
+as published.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from runtime.errors import CheckpointError
+
+
+class WeightAverage:
+    """average = rate * average + (1 - rate) * weight, after every step; starts as the weights.
+
+    Args:
+        model: its parameters are averaged, on their device, in float32.
+        rate: the share that a step leaves, 0 to below 1.
+    """
+
+    def __init__(self, model: nn.Module, rate: float) -> None:
+        self.rate = rate
+        self._weights = {name: p.detach() for name, p in model.named_parameters()}
+        self._average = {name: weight.clone() for name, weight in self._weights.items()}
+
+    @torch.no_grad()
+    def update(self, hold: Tensor) -> None:
+        """Take the weights of a step in, unless `hold` (bool []) is true."""
+        average, weights = list(self._average.values()), list(self._weights.values())
+        difference = torch._foreach_sub(weights, average)
+        torch._foreach_mul_(difference, 1 - self.rate)
+        for change in difference:
+            change.masked_fill_(hold, 0.0)  # A factor of 0 would leave NaN what is NaN.
+        torch._foreach_add_(average, difference)
+
+    @contextmanager
+    def in_place_of_weights(self) -> Iterator[None]:
+        """Let the model compute with the average inside the block; the very weights come back."""
+        kept = {name: weight.clone() for name, weight in self._weights.items()}
+        _copy(self._average, self._weights)
+        try:
+            yield
+        finally:
+            _copy(kept, self._weights)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the average by parameter, on the CPU; what a checkpoint keeps."""
+        return {name: value.cpu().contiguous() for name, value in self._average.items()}
+
+    def restore(self, tensors: Mapping[str, Tensor], source: Path) -> None:
+        """Put back what `tensors` returned.
+
+        Raises:
+            CheckpointError: names `source` and the parameters that are missing, unknown or of
+                another shape.
+        """
+        faults = sorted(
+            name
+            for name in self._average.keys() | tensors.keys()
+            if name not in tensors
+            or name not in self._average
+            or tensors[name].shape != self._average[name].shape
+        )
+        if faults:
+            raise CheckpointError(f"{source} does not fit the model: {', '.join(faults)}")
+        _copy(tensors, self._average)
+
+
+@torch.no_grad()
+def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
+    for name, tensor in target.items():
+        tensor.copy_(source[name])
