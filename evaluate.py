@@ -28,7 +28,7 @@ from runtime.launch import env_world_size
 from training.checkpoint.store import MANIFEST
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.composition import load_config, run_entry_point
-from training.data import facts_of, require_folder, require_same_data, untold_heads
+from training.data import data_facts, require_folder, require_same_data, untold_heads
 from training.tracking import warn
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def main(overrides: list[str]) -> None:
         most = max((arrays.num_examples for arrays in dataset.sets.values()), default=1)
         batch_size = min(batch_size, -(-max(1, most) // world_size) * world_size)
     source = str(dataset.split_dirs[0])
-    trained.require_fit(facts_of(dataset), source)
+    trained.require_fit(data_facts(dataset.metadata, dataset.fields), source)
     asked = config.evaluators
     evaluators = build_evaluators(
         trained.run.active_evaluators if asked is None else asked, dataset
@@ -86,7 +86,13 @@ def run(
         require_same_weights(trained, ranks)
         source = str(dataset.split_dirs[0])
         averaged = config.weights == "averaged"
-        model = trained.load(arch, facts_of(dataset), source, ranks.device, averaged=averaged)
+        model = trained.load(
+            arch,
+            data_facts(dataset.metadata, dataset.fields),
+            source,
+            ranks.device,
+            averaged=averaged,
+        )
         fields = arch.heads.fields
         model.leave_unmeasured(head for head in fields if fields[head] not in dataset.fields)
         compiles = device_type == "cuda" if config.compile == "auto" else config.compile

@@ -31,7 +31,7 @@ from training.checkpoint.store import Checkpoint
 from training.checkpoint.trained_model import find_start_weights
 from training.config.composition import load_config, run_entry_point
 from training.config.schema import CANONICAL_SHARDS, TrainConfig
-from training.data import facts_of, open_data, require_batches, require_same_data
+from training.data import data_facts, open_data, require_batches, require_same_data
 from training.tracking import open_tracker, warn
 
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ def main(overrides: list[str]) -> None:
             run_dir = Path(str(config.checkpoint_path))
             prepare_run_dir(run_dir)
             held.enter_context(run_lock(run_dir))
-            checkpoint = find_checkpoint(config, run_dir, facts_of(train_set), fingerprint, warn)
+            checkpoint = find_checkpoint(
+                config, run_dir, data_facts(train_set.metadata, train_set.fields), fingerprint, warn
+            )
             if checkpoint is None and config.load_checkpoint is not None:
                 start_weights = find_start_weights(Path(config.load_checkpoint), warn)
         train(config, train_set, test_set, evaluators, fingerprint, checkpoint, start_weights)
@@ -88,7 +90,13 @@ def train(
     from evaluation.outputs import OutputError
     from models.attention import require_backend
     from models.registry import build_model
-    from runtime.device import prepare_host, require_room, resolve_device, resolve_dtype
+    from runtime.device import (
+        prepare_host,
+        require_room,
+        resolve_compile,
+        resolve_device,
+        resolve_dtype,
+    )
     from runtime.ranks import Ranks
     from training.checkpoint.run_state import take_over
     from training.checkpoint.start_weights import load_start_weights
@@ -99,17 +107,14 @@ def train(
     arch = config.arch.model_copy(update={"forward_dtype": forward_dtype})
     prepare_host(config.num_threads)
     with Ranks(device_type, timeout=config.rank_timeout) as ranks:
-        try:
-            require_backend(arch.attention, ranks.device)
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
+        require_backend(arch.attention, ranks.device)
         say = print_line if ranks.is_main else lambda line: None
         config, start_weights = ranks.broadcast_object((config, start_weights))
         checkpoint = take_over(checkpoint, ranks)
         require_same_data(fingerprint, ranks)
         run_dir = Path(str(config.checkpoint_path))
 
-        facts = facts_of(train_set)
+        facts = data_facts(train_set.metadata, train_set.fields)
         batches = TrainBatches(
             train_set,
             seed=config.seed,
@@ -126,8 +131,8 @@ def train(
         if checkpoint is None and start_weights is not None:
             load_start_weights(model, start_weights, warn)
         ranks.broadcast_(list(model.state_dict().values()))
-        compiles = device_type == "cuda" if config.compile == "auto" else config.compile
-        forward = torch.compile(model, dynamic=False) if compiles else model
+        compiled = resolve_compile(config.compile, device_type)
+        forward = torch.compile(model, dynamic=False) if compiled else model
         evaluation = InTrainingEvaluation(
             test_set and eval_batches(config, test_set, ranks),
             evaluators,

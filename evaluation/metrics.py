@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.heads.calibration import with_calibration_error
+from models.metrics import is_loss
 
 # Rows with a yes or no; over the labelled rows.
 SHARES = ("exact_accuracy", "q_halt_accuracy", "halt_accuracy")
@@ -56,13 +57,6 @@ class SetResult:
             name: self.metrics.get(name, Estimate(value, None, None))
             for name, value in with_calibration_error(values).items()
         }
-
-
-def is_loss(name: str) -> bool:
-    """Whether a metric is a loss, a mean over all rows of the set: a row without labels has lm_loss
-    0 and counts as right for q_halt_loss, as in training. The others are over the labelled rows.
-    """
-    return name.endswith("_loss")
 
 
 def summarize(rows: Mapping[str, np.ndarray]) -> SetResult:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.evaluators import Findings
-from evaluation.metrics import SetResult, is_loss
+from evaluation.metrics import SetResult
 from models.config import EvaluatorName
 from models.heads.calibration import with_calibration_error
+from models.metrics import is_loss
 
 _COLUMNS = ("exact_accuracy", "accuracy", "q_halt_accuracy", "steps", "lm_loss", "q_halt_loss")
 _WITH_INTERVAL = ("exact_accuracy", "accuracy", "q_halt_accuracy")

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from models.layers import CastedLinear, apply_rotary
+from runtime.errors import ConfigError
 
 _SDPA_KERNELS = {"sdpa_flash": SDPBackend.FLASH_ATTENTION, "sdpa_cudnn": SDPBackend.CUDNN_ATTENTION}
 
@@ -32,7 +33,7 @@ _FLASH_ATTENTION = {
     "fa4": ("flash_attn.cute", "flash_attn_func", "pip install flash-attn-4"),
 }
 
-
+_TORCH_S_OWN = "arch.attention=auto (evaluate.py: arch_overrides.attention=auto)"
 # Kernels by backend, put here by `require_backend`: a graph that is compiled cannot import.
 _LOADED: dict[str, Callable[..., Tensor]] = {}
 
@@ -43,7 +44,7 @@ def require_backend(backend: str, device: torch.device) -> None:
     To be called before `attend` with a backend that is not torch's own.
 
     Raises:
-        ValueError: names the backend, what is missing and how to install it.
+        ConfigError: names the backend, what is missing and how to install it.
     """
     if backend in ("auto", "math"):
         return
@@ -53,15 +54,15 @@ def require_backend(backend: str, device: torch.device) -> None:
         module, function, install = _FLASH_ATTENTION[backend]
         kernel = _load_kernel(module, function)
         if kernel is None:
-            raise ValueError(
+            raise ConfigError(
                 f"arch.attention={backend} needs a CUDA device and the package {module}, which is "
-                f"missing or does not import: {install}; or use attention=auto"
+                f"missing or does not import: {install}; or use {_TORCH_S_OWN}"
             )
         _LOADED[backend] = kernel
     if device.type != "cuda":
-        raise ValueError(
+        raise ConfigError(
             f"arch.attention={backend} needs a CUDA device, this run is on {device.type}; use "
-            f"attention=auto"
+            f"{_TORCH_S_OWN}"
         )
 
 

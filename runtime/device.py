@@ -52,6 +52,11 @@ def resolve_dtype(forward_dtype: DtypeT, device: str) -> DtypeT | Literal["float
     return forward_dtype
 
 
+def resolve_compile(setting: Literal["auto"] | bool, device: str) -> bool:
+    """Return whether to compile the model: `auto` compiles on a GPU, not on a CPU."""
+    return device == "cuda" if setting == "auto" else setting
+
+
 def cpu_has_bfloat16() -> bool:
     """Return whether this CPU multiplies bfloat16 matrices in hardware (AVX512-BF16, AMX, or Arm's
     BF16).

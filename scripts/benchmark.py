@@ -44,7 +44,7 @@ from runtime.files import write_atomically
 from runtime.ranks import Ranks
 from training.config.composition import load_config
 from training.config.schema import OptimizerConfig, TrainConfig
-from training.data import facts_of
+from training.data import data_facts
 from training.optim.groups import build_optimizer, hold_optimizer
 from training.trainer import Trainer
 
@@ -253,7 +253,7 @@ def _measure_case(
     say: Callable[[str], None],
 ) -> CaseResult:
     device, batch_size = ranks.device, config.global_batch_size
-    flop = count_flop(config.arch, facts_of(dataset))
+    flop = count_flop(config.arch, data_facts(dataset.metadata, dataset.fields))
     trainer = build_trainer(config, dataset, ranks)
     case = CaseResult(
         name=name,
@@ -305,7 +305,7 @@ class StepTrainer(Trainer):
 def build_trainer(config: TrainConfig, dataset: PuzzleDataset, ranks: Ranks) -> StepTrainer:
     """Wire a trainer as `pretrain.py` does, without a run's folder."""
     torch.manual_seed(config.seed)
-    facts = facts_of(dataset)
+    facts = data_facts(dataset.metadata, dataset.fields)
     model = build_model(config.arch, facts).to(ranks.device)
     model.prepare(config.global_batch_size // config.num_shards(ranks.world_size))
     compiles = ranks.device.type == "cuda" if config.compile == "auto" else config.compile

@@ -16,7 +16,7 @@ from runtime.errors import ConfigError
 from runtime.schema import Schema
 from training.checkpoint.trained_model import find_trained_model
 from training.config.composition import load_config, run_entry_point
-from training.data import facts_in
+from training.data import data_facts
 from training.tracking import warn
 
 
@@ -58,7 +58,7 @@ def main(overrides: list[str]) -> None:
 
 def facts_of_folder(folder: Path) -> DataFacts:
     """Read what a model must know of the data set in `folder`."""
-    return facts_in(load_metadata(folder / "train"))
+    return data_facts(load_metadata(folder / "train"))
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def untold_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> dict
     untold = {}
     for folder in folders:
         metadata = load_metadata(Path(folder) / split)
-        facts = facts_in(metadata, metadata.fields)
+        facts = data_facts(metadata, metadata.fields)
         for head, name in heads.fields.items():
             try:
                 facts.field(name, f"arch.heads.{head}")
@@ -141,13 +141,8 @@ def require_folder(path: str, known: DataConfig | None) -> None:
         raise DatasetError(f"{path}: no such data folder{hint}")
 
 
-def facts_of(dataset: PuzzleDataset) -> DataFacts:
-    """Return what a model must know of a data set; of its fields, those that are read."""
-    return facts_in(dataset.metadata, dataset.fields)
-
-
-def facts_in(metadata: PuzzleDatasetMetadata, fields: Iterable[str] = ()) -> DataFacts:
-    """Return what a model must know of data with this metadata, and of these fields of them."""
+def data_facts(metadata: PuzzleDatasetMetadata, fields: Iterable[str] = ()) -> DataFacts:
+    """Return what a model must know of a data set, of its label fields these."""
     declared = {name: metadata.fields[name] for name in fields}
     return DataFacts(
         vocab_size=metadata.vocab_size,

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.heads.calibration import with_calibration_error
+from models.metrics import mean_metrics
 from runtime.ranks import Ranks, sum_in_order
 
 
@@ -69,25 +69,8 @@ class MetricBlock:
         records = []
         for host, step_sums, step_same in zip(self._host, sums, same, strict=True):
             values = dict(zip(self.names, step_sums, strict=True))
-            shares = shares_of(values, self.global_batch_size)
-            record = host | {f"train/{name}": value for name, value in shares.items()}
+            means = mean_metrics(values, self.global_batch_size)
+            record = host | {f"train/{name}": value for name, value in means.items()}
             records.append(record | dict(zip(self.replicated, step_same, strict=True)))
         self._host = []
         return records
-
-
-def shares_of(sums: Mapping[str, float], global_batch_size: int) -> dict[str, float]:
-    """Turn sums into what is reported: losses (`*_loss`) by the global batch size, the others by
-    `count`.
-
-    With a count of 0 the counted metrics are left out: nothing halted, so there is nothing to
-    report. The gaps of the confidence become its calibration error.
-    """
-    count = sums["count"]
-    shares = {"count": count}
-    for name, value in sums.items():
-        if name.endswith("_loss"):
-            shares[name] = value / global_batch_size
-        elif name != "count" and count > 0:
-            shares[name] = value / count
-    return with_calibration_error(shares)

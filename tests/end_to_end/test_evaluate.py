@@ -21,7 +21,7 @@ from puzzle_dataset import PuzzleDataset
 from training.checkpoint.run_state import model_tensors, tensor_writer
 from training.checkpoint.store import MODEL, save_checkpoint
 from training.config.schema import TrainConfig
-from training.data import facts_of
+from training.data import data_facts
 
 PUBLISHED = Path(__file__).resolve().parents[1] / "parity" / "published_format"
 
@@ -47,7 +47,7 @@ def own_run(sudoku_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
             "global_batch_size": 4,
         }
     )
-    facts = facts_of(PuzzleDataset([sudoku_data], "test"))
+    facts = data_facts(PuzzleDataset([sudoku_data], "test").metadata)
     torch.manual_seed(0)
     model = build_model(config.arch, facts)
     with torch.no_grad():

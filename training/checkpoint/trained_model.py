@@ -122,10 +122,7 @@ class TrainedModel:
         from training.checkpoint.run_state import require_fit, restore_model
         from training.checkpoint.start_weights import load_weights
 
-        try:
-            require_backend(arch.attention, device)
-        except ValueError as error:
-            raise ConfigError(f"{error} (arch_overrides.attention=auto)") from None
+        require_backend(arch.attention, device)
         tensors = load_weights(self.weights, averaged=averaged)
         facts = self.facts or _facts_in(self.weights, tensors, data.seq_len)
         self._require_same(facts, data, source)

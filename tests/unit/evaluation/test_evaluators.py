@@ -14,7 +14,7 @@ from models.losses import ACTLossHead
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import DatasetError
 from runtime.ranks import Ranks
-from training.data import facts_of
+from training.data import data_facts
 
 
 def alone(value: Any) -> list[Any]:
@@ -268,7 +268,7 @@ def test_evaluators_are_given_the_real_rows(
     make_model: Callable[..., ACTLossHead], tasks_data: Path
 ) -> None:
     dataset = PuzzleDataset([tasks_data], "test")
-    model, spy = make_model(facts_of(dataset)), Spy()
+    model, spy = make_model(data_facts(dataset.metadata, dataset.fields)), Spy()
     batches = EvalBatches(dataset, global_batch_size=5)
     result = evaluate(model, model, batches, Ranks("cpu"), evaluators=[spy])["all"]
     assert spy.begun == 1
@@ -292,7 +292,7 @@ def test_ranks_are_given_their_own_rows(
     make_model: Callable[..., ACTLossHead], tasks_data: Path
 ) -> None:
     dataset = PuzzleDataset([tasks_data], "test")
-    model = make_model(facts_of(dataset))
+    model = make_model(data_facts(dataset.metadata, dataset.fields))
     inputs = dataset.sets["all"].inputs
     counts = []
     for rank in (0, 1):

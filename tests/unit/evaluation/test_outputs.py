@@ -13,7 +13,7 @@ from evaluation.runner import evaluate
 from models.losses import ACTLossHead
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.ranks import Ranks
-from training.data import facts_of
+from training.data import data_facts
 
 ALONE = Ranks("cpu")
 FIELDS = [
@@ -41,7 +41,7 @@ def save_all(model: ACTLossHead, batches: EvalBatches, folder: Path) -> dict[str
 def test_files_hold_every_row_in_test_order(
     make_model: Callable[..., ACTLossHead], batches: EvalBatches, tmp_path: Path
 ) -> None:
-    model = make_model(facts_of(batches.dataset))
+    model = make_model(data_facts(batches.dataset.metadata, batches.dataset.fields))
     saved = save_all(model, batches, tmp_path / "outputs")
     assert sorted(path.name for path in (tmp_path / "outputs").iterdir()) == sorted(
         f"all__{field}.npy" for field in FIELDS
@@ -68,7 +68,9 @@ def test_files_hold_every_row_in_test_order(
 def test_outputs_are_those_of_the_last_step(
     make_model: Callable[..., ACTLossHead], batches: EvalBatches, tmp_path: Path
 ) -> None:
-    model = make_model(facts_of(batches.dataset), forward_dtype="bfloat16").eval()
+    model = make_model(
+        data_facts(batches.dataset.metadata, batches.dataset.fields), forward_dtype="bfloat16"
+    ).eval()
     saved = save_all(model, batches, tmp_path)
     examples = {
         "inputs": torch.from_numpy(saved["inputs"]),
@@ -93,7 +95,7 @@ def test_an_unknown_field_is_refused(batches: EvalBatches, tmp_path: Path) -> No
 def test_an_evaluation_that_fails_leaves_older_files_alone(
     make_model: Callable[..., ACTLossHead], batches: EvalBatches, tmp_path: Path
 ) -> None:
-    model = make_model(facts_of(batches.dataset))
+    model = make_model(data_facts(batches.dataset.metadata, batches.dataset.fields))
     before = save_all(model, batches, tmp_path)
     with pytest.raises(ZeroDivisionError), OutputFiles(tmp_path, FIELDS, batches, ALONE) as save:
         evaluate(lambda *_: 1 / 0, model, batches, ALONE, save=save)  # type: ignore[arg-type]
@@ -110,7 +112,7 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model = make_model(facts_of(batches.dataset))
+    model = make_model(data_facts(batches.dataset.metadata, batches.dataset.fields))
     append = outputs._GrowingArray.append
 
     def failing(self: Any, rows: np.ndarray) -> None:

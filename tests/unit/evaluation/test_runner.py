@@ -13,7 +13,7 @@ from evaluation.runner import evaluate
 from models.losses import ACTLossHead, LossOutput
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.ranks import Ranks
-from training.data import facts_of
+from training.data import data_facts
 
 ALONE = Ranks("cpu")
 
@@ -59,7 +59,7 @@ def test_equals_one_row_at_a_time(
     make_model: Callable[..., ACTLossHead], tasks_data: Path, batch_size: int
 ) -> None:
     dataset = PuzzleDataset([tasks_data], "test")
-    model = make_model(facts_of(dataset))
+    model = make_model(data_facts(dataset.metadata, dataset.fields))
     batches = EvalBatches(dataset, global_batch_size=batch_size)
     result = evaluate(model, model, batches, ALONE)["all"]
     assert (result.num_examples, result.count) == (24, 24)
@@ -72,7 +72,7 @@ def test_counts_do_not_depend_on_the_batch_size(
     make_model: Callable[..., ACTLossHead], tasks_data: Path
 ) -> None:
     dataset = PuzzleDataset([tasks_data], "test")
-    model = make_model(facts_of(dataset))
+    model = make_model(data_facts(dataset.metadata, dataset.fields))
     results = [
         evaluate(model, model, EvalBatches(dataset, global_batch_size=size), ALONE)["all"]
         for size in (3, 7, 24, 100)
@@ -85,7 +85,7 @@ def test_all_steps_are_taken_whatever_q_says(
     make_model: Callable[..., ACTLossHead], sudoku_data: Path
 ) -> None:
     dataset = PuzzleDataset([sudoku_data], "test")
-    model = make_model(facts_of(dataset), halt_max_steps=4)
+    model = make_model(data_facts(dataset.metadata, dataset.fields), halt_max_steps=4)
     with torch.no_grad():
         model.state_dict()["model.inner.q_head.bias"].copy_(torch.tensor([50.0, -50.0]))
     result = evaluate(model, model, EvalBatches(dataset, global_batch_size=4), ALONE)["all"]
@@ -96,7 +96,7 @@ def test_the_compiled_form_is_what_runs(
     make_model: Callable[..., ACTLossHead], sudoku_data: Path
 ) -> None:
     dataset = PuzzleDataset([sudoku_data], "test")
-    model = make_model(facts_of(dataset))
+    model = make_model(data_facts(dataset.metadata, dataset.fields))
     calls = []
 
     def forward(*arguments: object) -> LossOutput:
@@ -112,7 +112,7 @@ def test_the_mode_of_the_model_is_put_back(
     make_model: Callable[..., ACTLossHead], sudoku_data: Path, training: bool
 ) -> None:
     dataset = PuzzleDataset([sudoku_data], "test")
-    model = make_model(facts_of(dataset)).train(training)
+    model = make_model(data_facts(dataset.metadata, dataset.fields)).train(training)
     modes = []
     model.register_forward_pre_hook(lambda module, _: modes.append(module.training))
     evaluate(model, model, EvalBatches(dataset, global_batch_size=16), ALONE)
@@ -132,7 +132,7 @@ def test_rows_without_labels_and_empty_sets(
     metadata: PuzzleDatasetMetadata = dataclasses.replace(source.metadata, sets=("all", "none"))
     write_split(tmp_path / "test", metadata, {"all": full, "none": empty})
     dataset = PuzzleDataset([tmp_path], "test")
-    model = make_model(facts_of(dataset))
+    model = make_model(data_facts(dataset.metadata, dataset.fields))
     results = evaluate(model, model, EvalBatches(dataset, global_batch_size=7), ALONE)
     assert list(results) == ["all", "none"]
     assert (results["all"].num_examples, results["all"].count) == (24, 22)
@@ -144,7 +144,7 @@ def test_max_examples_takes_the_first_rows(
     make_model: Callable[..., ACTLossHead], sudoku_data: Path
 ) -> None:
     dataset = PuzzleDataset([sudoku_data], "test")
-    model = make_model(facts_of(dataset))
+    model = make_model(data_facts(dataset.metadata, dataset.fields))
     batches = EvalBatches(dataset, global_batch_size=4, max_examples=6)
     result = evaluate(model, model, batches, ALONE)["all"]
     assert (result.num_examples, result.count) == (6, 6)

@@ -13,7 +13,7 @@ from runtime.errors import ConfigError, DatasetError
 from training.config.composition import load_config
 from training.config.schema import DataConfig, TrainConfig
 from training.data import (
-    facts_of,
+    data_facts,
     open_data,
     require_batches,
     require_folder,
@@ -30,7 +30,7 @@ def test_both_splits_are_opened(sudoku_data: Path) -> None:
     train, test = open_data(config, check_values=True, warn=pytest.fail)
     assert test is not None
     assert (train.metadata.total_groups, test.metadata.total_groups) == (8, 10)
-    assert facts_of(train).to_dict() == {
+    assert data_facts(train.metadata, train.fields).to_dict() == {
         "vocab_size": 6,
         "seq_len": 16,
         "num_puzzle_identifiers": 1,

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from models.metrics import mean_metrics
 from runtime.ranks import Ranks
-from training.metrics import MetricBlock, shares_of
+from training.metrics import MetricBlock
 
 SUMS = {
     "count": 4.0,
@@ -35,7 +36,7 @@ def record(block: MetricBlock, step: int, norm: float = 0.5, **overrides: float)
 
 
 def test_counted_metrics_are_shares_of_count_losses_of_the_batch() -> None:
-    assert shares_of(SUMS, 8) == {
+    assert mean_metrics(SUMS, 8) == {
         "count": 4.0,
         "accuracy": 0.75,
         "exact_accuracy": 0.25,
@@ -49,7 +50,7 @@ def test_counted_metrics_are_shares_of_count_losses_of_the_batch() -> None:
 
 def test_nothing_counted_leaves_the_counted_metrics_out() -> None:
     none = SUMS | dict.fromkeys(("count", "accuracy", "exact_accuracy", "steps"), 0.0)
-    assert shares_of(none, 8) == {
+    assert mean_metrics(none, 8) == {
         "count": 0.0,
         "lm_loss": 2.0,
         "q_halt_loss": 0.5,
@@ -65,7 +66,7 @@ def test_a_record_for_every_step_in_order() -> None:
     assert first == {
         "step": 5,
         "train/lr": 5e-4,
-        **{f"train/{name}": value for name, value in shares_of(SUMS, 8).items()},
+        **{f"train/{name}": value for name, value in mean_metrics(SUMS, 8).items()},
         "train/grad_norm/all": 0.25,
     }
     assert second["step"] == 6

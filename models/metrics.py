@@ -1,0 +1,30 @@
+"""How sums over rows become what is reported, in training and in evaluation. Imports no torch."""
+
+from collections.abc import Mapping
+
+from models.heads.calibration import with_calibration_error
+
+
+def is_loss(name: str) -> bool:
+    """Whether a metric is a loss: a mean over all rows. The others are means over the `count` rows
+    that have labels (in training: and halted at this step).
+
+    A row without labels has lm_loss 0 and counts as right for q_halt_loss.
+    """
+    return name.endswith("_loss")
+
+
+def mean_metrics(sums: Mapping[str, float], num_rows: int) -> dict[str, float]:
+    """Turn sums into means: losses over `num_rows`, the others over `sums["count"]`.
+
+    Where the count is 0 there is nothing to report, and the counted metrics are left out. The gaps
+    of the confidence become its calibration error.
+    """
+    count = sums["count"]
+    means = {"count": count}
+    for name, value in sums.items():
+        if is_loss(name):
+            means[name] = value / num_rows
+        elif name != "count" and count > 0:
+            means[name] = value / count
+    return with_calibration_error(means)
