@@ -45,7 +45,7 @@ from runtime.ranks import Ranks
 from training.config.composition import load_config
 from training.config.schema import OptimizerConfig, TrainConfig
 from training.data import facts_of
-from training.optim.groups import build_optimizer, hold_optimizer
+from training.optim.groups import build_optimizer, skip_update
 from training.trainer import Trainer
 
 CASES = {
@@ -349,7 +349,7 @@ def evaluation_step(trainer: StepTrainer, batch: Batch) -> Callable[[], None]:
 def optimizer_steps(trainer: StepTrainer) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield the optimizers by name, each with a call that makes one step on random gradients."""
     trainer.bucket.flat.normal_()
-    no_hold = torch.zeros((), dtype=torch.bool, device=trainer.ranks.device)
+    no_skip = torch.zeros((), dtype=torch.bool, device=trainer.ranks.device)
     betas = trainer.config.beta1, trainer.config.beta2
     groups = trainer.config.optimizer.groups
     for label, config in (
@@ -357,12 +357,12 @@ def optimizer_steps(trainer: StepTrainer) -> Iterator[tuple[str, Callable[[], ob
         ("AdamW step", OptimizerConfig(name="adamw", groups=groups)),
     ):
         optimizer = build_optimizer(config, trainer.groups, betas)
-        hold_optimizer(optimizer, no_hold)
+        skip_update(optimizer, no_skip)
         yield label, optimizer.step
     if trainer.sparse is not None:
         leaf = trainer.sparse.embedding.local_weights
         leaf.grad = torch.randn_like(leaf)
-        yield "SparseSignSGD step", partial(trainer.sparse.step, no_hold)
+        yield "SparseSignSGD step", partial(trainer.sparse.step, no_skip)
 
 
 def product_rates(dtype: str, device: torch.device, effort: Effort) -> dict[int, float]:
