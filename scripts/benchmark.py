@@ -39,7 +39,7 @@ from models.layers import CastedLinear
 from models.registry import build_model
 from puzzle_dataset import Batch, PuzzleDataset, TrainBatches
 from runtime.device import prepare_host, resolve_device, resolve_dtype
-from runtime.errors import ConfigError, DatasetError, exit_code
+from runtime.errors import EXIT_INTERRUPTED, ConfigError, DatasetError, exit_code
 from runtime.files import write_atomically
 from runtime.ranks import Ranks
 from training.config.composition import load_config
@@ -177,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write_atomically(output, json.dumps(report, indent=1) + "\n")
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
-        sys.exit(130)
+        sys.exit(EXIT_INTERRUPTED)
     except Exception as error:
         code = exit_code(error)
         if code is None:
