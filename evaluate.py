@@ -24,7 +24,7 @@ from models.config import EvaluatorName
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError, DatasetError
 from runtime.files import sha256, write_atomically
-from runtime.launch import env_world_size
+from runtime.process import env_world_size
 from training.checkpoint.store import MANIFEST
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.composition import load_config, run_entry_point

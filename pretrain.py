@@ -18,7 +18,7 @@ from evaluation.evaluators import Evaluator, build_evaluators
 from models.config import EvaluatorName
 from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
 from runtime.errors import ConfigError
-from runtime.launch import env_max_restarts, env_rank, env_world_size, stop_at_once
+from runtime.process import env_max_restarts, env_rank, env_world_size, preempt_on_sigterm
 from training.checkpoint.lock import run_lock
 from training.checkpoint.run_folder import (
     find_checkpoint,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from runtime.ranks import Ranks
 
 
-@stop_at_once()
+@preempt_on_sigterm()
 def main(overrides: list[str]) -> None:
     """Compose, validate, check everything that needs no torch, then train."""
     config = load_config(TrainConfig, "cfg_pretrain", overrides)

@@ -12,17 +12,15 @@ from typing import Any, NoReturn
 from tqdm import tqdm
 
 from dataset.sources import REFUSALS, NoPuzzleError
-from runtime.errors import DatasetError
+from runtime.errors import EXIT_CONFIG, EXIT_DATA, EXIT_INTERRUPTED, DatasetError
 from runtime.text import shown
-
-EXIT_CONFIGURATION, EXIT_DATA, EXIT_INTERRUPTED = 2, 3, 130
 
 
 class Parser(argparse.ArgumentParser):
     """A parser that answers a mistake with one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_CONFIGURATION, f"error: {message} (--help lists the flags)\n")
+        self.exit(EXIT_CONFIG, f"error: {message} (--help lists the flags)\n")
 
     def parse_all(self, arguments: Sequence[str] | None) -> argparse.Namespace:
         """Parse; an unknown argument is a mistake, answered with the nearest flag."""
@@ -95,11 +93,11 @@ def run(build: Callable[[], str], output_dir: Path, remedy: str) -> int:
     except DatasetError as error:
         return _fail(EXIT_DATA, error)
     except NoPuzzleError as error:
-        return _fail(EXIT_CONFIGURATION, error)
+        return _fail(EXIT_CONFIG, error)
     except MemoryError as error:
         return _fail(EXIT_DATA, f"{error}; {remedy}")
     except OSError as error:
-        code = EXIT_CONFIGURATION if error.errno in REFUSALS else EXIT_DATA
+        code = EXIT_CONFIG if error.errno in REFUSALS else EXIT_DATA
         return _fail(code, f"{output_dir}: {error}")
     except KeyboardInterrupt:
         return _fail(EXIT_INTERRUPTED, f"interrupted; {output_dir} is as it was")

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from runtime.errors import EXIT_RANK, RankError
-from runtime.launch import env_local_rank, env_rank, env_world_size, launched, leave, say
+from runtime.process import env_local_rank, env_rank, env_world_size, launched, leave, print_error
 from runtime.watch import PATIENCE, Watch
 
 T = TypeVar("T")
@@ -309,5 +309,5 @@ def _reason(error: RuntimeError) -> str:
 
 def _end(message: str) -> None:
     sys.stderr.write("\n")  # Below the progress bar.
-    say(message)
+    print_error(message)
     leave(EXIT_RANK)

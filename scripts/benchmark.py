@@ -39,13 +39,13 @@ from models.layers import CastedLinear
 from models.registry import build_model
 from puzzle_dataset import Batch, PuzzleDataset, TrainBatches
 from runtime.device import prepare_host, resolve_device, resolve_dtype
-from runtime.errors import ConfigError, DatasetError, exit_code
+from runtime.errors import EXIT_INTERRUPTED, ConfigError, DatasetError, exit_code
 from runtime.files import write_atomically
 from runtime.ranks import Ranks
 from training.config.composition import load_config
 from training.config.schema import OptimizerConfig, TrainConfig
 from training.data import data_facts
-from training.optim.groups import build_optimizer, hold_optimizer
+from training.optim.groups import build_optimizer, skip_update
 from training.trainer import Trainer
 
 CASES = {
@@ -177,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write_atomically(output, json.dumps(report, indent=1) + "\n")
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
-        sys.exit(130)
+        sys.exit(EXIT_INTERRUPTED)
     except Exception as error:
         code = exit_code(error)
         if code is None:
@@ -349,7 +349,7 @@ def evaluation_step(trainer: StepTrainer, batch: Batch) -> Callable[[], None]:
 def optimizer_steps(trainer: StepTrainer) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield the optimizers by name, each with a call that makes one step on random gradients."""
     trainer.bucket.flat.normal_()
-    no_hold = torch.zeros((), dtype=torch.bool, device=trainer.ranks.device)
+    no_skip = torch.zeros((), dtype=torch.bool, device=trainer.ranks.device)
     betas = trainer.config.beta1, trainer.config.beta2
     groups = trainer.config.optimizer.groups
     for label, config in (
@@ -357,12 +357,12 @@ def optimizer_steps(trainer: StepTrainer) -> Iterator[tuple[str, Callable[[], ob
         ("AdamW step", OptimizerConfig(name="adamw", groups=groups)),
     ):
         optimizer = build_optimizer(config, trainer.groups, betas)
-        hold_optimizer(optimizer, no_hold)
+        skip_update(optimizer, no_skip)
         yield label, optimizer.step
     if trainer.sparse is not None:
         leaf = trainer.sparse.embedding.local_weights
         leaf.grad = torch.randn_like(leaf)
-        yield "SparseSignSGD step", partial(trainer.sparse.step, no_hold)
+        yield "SparseSignSGD step", partial(trainer.sparse.step, no_skip)
 
 
 def product_rates(dtype: str, device: torch.device, effort: Effort) -> dict[int, float]:

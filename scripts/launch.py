@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from runtime.errors import EXIT_PREEMPTED, EXIT_RANK
-from runtime.launch import EXIT_CODES_FOLDER, common_exit_code
+from runtime.process import EXIT_CODES_FOLDER, common_exit_code
 
 
 def main(arguments: list[str]) -> int:

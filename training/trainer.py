@@ -59,8 +59,8 @@ from training.optim.groups import (
     GradientBucket,
     build_optimizer,
     groups_of,
-    hold_optimizer,
     set_rates,
+    skip_update,
 )
 from training.optim.schedule import lr_factor, published_total_steps
 from training.optim.sparse_sign_sgd import SparseSignSGD
@@ -266,7 +266,7 @@ class Trainer:
             rows = slice(number * size, (number + 1) * size)
             own = {name: array[rows] for name, array in arrays.items()}
             if number and self.sparse:
-                self.sparse.set_aside()
+                self.sparse.keep_gradient()
             self.bucket.select(number)
             if self.exact:
                 self._seed(first + number)
@@ -314,17 +314,17 @@ class Trainer:
         if self.sparse:
             # Asked before the sign, which turns NaN into 0.
             finite = finite & self.sparse.finite()
-        norms, hold, stop = self.bucket.reduce(self.ranks, finite=finite, stop=self.stop_requested)
-        hold = self.verdicts.add(self.progress.step + 1, loss, hold, stop)
-        self.bucket.clip_(norms, hold)
+        norms, skip, stop = self.bucket.reduce(self.ranks, finite=finite, stop=self.stop_requested)
+        skip = self.verdicts.add(self.progress.step + 1, loss, skip, stop)
+        self.bucket.clip_(norms, skip)
         if self.optimizer:
-            hold_optimizer(self.optimizer, hold)
+            skip_update(self.optimizer, skip)
             self.optimizer.step()
         if self.average:
-            self.average.update(hold)
+            self.average.update(skip)
         if self.sparse:
             self.sparse.lr = self.config.puzzle_emb_lr * factor
-            self.sparse.step(hold)
+            self.sparse.step(skip)
             self.sparse.zero_grad()
         return norms
 
@@ -338,7 +338,7 @@ class Trainer:
     def _heed(self, verdicts: "Iterator[_Verdict]") -> bool:
         asked = False
         for verdict in verdicts:
-            if verdict.hold:
+            if verdict.skip:
                 raise NonFiniteError(
                     f"step {verdict.step}: the loss ({verdict.loss}) or a gradient is not finite; "
                     "no update was made from it and nothing is saved. A lower lr or "
@@ -399,7 +399,7 @@ class Trainer:
 
         Raises:
             CheckpointError: the disk refused. NonFiniteError: something in it is not finite, or a
-                step was held back. On all ranks, and nothing is written.
+                step was skipped. On all ranks, and nothing is written.
         """
         self._heed(self.verdicts.rest())
         self.ranks.mark(f"saving step {self.progress.step}", long=True)
@@ -623,13 +623,13 @@ class _Shard(NamedTuple):
 
 @dataclass(frozen=True)
 class _Verdict:
-    """What all ranks know of a step: whether its update was held back, whether one of them was
+    """What all ranks know of a step: whether its update was skipped, whether one of them was
     asked to stop.
     """
 
     step: int
     loss: float
-    hold: bool
+    skip: bool
     stop: bool
 
 
@@ -643,22 +643,22 @@ class _Verdicts:
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
         self._lag = 2 if ranks.device.type == "cuda" else 0
-        self._held = torch.zeros((), dtype=torch.bool, device=ranks.device)
+        self._skipping = torch.zeros((), dtype=torch.bool, device=ranks.device)
         self._pending: deque[tuple[int, Tensor, Any]] = deque()
 
-    def add(self, step: int, loss: Tensor, hold: Tensor, stop: Tensor) -> Tensor:
-        """Note a step's verdict; returns whether to hold its update: once held, all later ones are
-        too.
+    def add(self, step: int, loss: Tensor, skip: Tensor, stop: Tensor) -> Tensor:
+        """Note a step's verdict; returns whether to skip its update: once one is skipped, all
+        later ones are too.
         """
-        self._held = self._held | hold
-        values = torch.stack([loss.float(), hold.float(), stop.float()])
+        self._skipping = self._skipping | skip
+        values = torch.stack([loss.float(), skip.float(), stop.float()])
         event = None
         if self._lag:
             values = torch.empty(3, pin_memory=True).copy_(values, non_blocking=True)
             event = torch.cuda.Event()
             event.record()
         self._pending.append((step, values, event))
-        return self._held
+        return self._skipping
 
     def due(self) -> Iterator[_Verdict]:
         """Yield the verdicts that may be read by now."""
@@ -675,8 +675,8 @@ class _Verdicts:
         if event is not None:
             with self._ranks.wait():
                 event.synchronize()
-        loss, hold, stop = values.tolist()
-        if hold:
+        loss, skip, stop = values.tolist()
+        if skip:
             # Whoever asks again is told again: from here on nothing may be saved.
             self._pending.appendleft((step, values, event))
-        return _Verdict(step, loss, bool(hold), bool(stop))
+        return _Verdict(step, loss, bool(skip), bool(stop))

@@ -23,7 +23,7 @@ from runtime.ranks import Ranks
 from runtime.schema import Schema
 from training.config.schema import OptimizerConfig, ParamGroupConfig
 from training.exploration import min_halt_steps
-from training.optim.groups import GradientBucket, assign_groups, build_optimizer, hold_optimizer
+from training.optim.groups import GradientBucket, assign_groups, build_optimizer, skip_update
 from training.optim.sparse_sign_sgd import SparseSignSGD
 
 FOLDER = Path(os.environ.get("PARITY_DIR") or Path(__file__).parent)
@@ -173,14 +173,14 @@ def test_training(trace: Trace) -> None:
         if step == 0:
             assert_gradients(model, trace.under("train/step0/grad/"))
 
-        norms, hold, stop = bucket.reduce(ranks, finite=output.loss.isfinite(), stop=False)
-        assert not hold
+        norms, skip, stop = bucket.reduce(ranks, finite=output.loss.isfinite(), stop=False)
+        assert not skip
         assert not stop
-        bucket.clip_(norms, hold)
-        hold_optimizer(optimizer, hold)
+        bucket.clip_(norms, skip)
+        skip_update(optimizer, skip)
         optimizer.step()
         if sparse:
-            sparse.step(hold)
+            sparse.step(skip)
             sparse.zero_grad()
 
     final = trace.under("final/")

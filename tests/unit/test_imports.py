@@ -52,7 +52,7 @@ WITHOUT_TORCH = (
     "puzzle_dataset",
     "runtime.errors",
     "runtime.files",
-    "runtime.launch",
+    "runtime.process",
     "runtime.schema",
     "runtime.streams",
     "runtime.watch",

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runtime.errors import EXIT_PREEMPTED, ConfigError, Preempted, exit_code
-from runtime.launch import enter, launched, leave, say
+from runtime.process import launched, leave, note_start, print_error
 from runtime.schema import Schema
 from runtime.text import shown
 from training.config.schema import SchemaT, is_setting, suggest, unknown_key, validate
@@ -36,7 +36,7 @@ def run_entry_point(
     `--help` explains, `--cfg` prints the composed configuration. Exit codes are those of
     `runtime.errors`.
     """
-    enter()
+    note_start()
     arguments = sys.argv[1:]
     options = [argument for argument in arguments if argument.startswith("-")]
     overrides = [argument for argument in arguments if not argument.startswith("-")]
@@ -68,7 +68,7 @@ def run_entry_point(
         if code == EXIT_PREEMPTED:
             # A scheduler asks all processes, and a launcher passes on what it was asked.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        say(str(error))
+        print_error(str(error))
         leave(code)
 
 

@@ -23,7 +23,7 @@ class AdamATan2(Optimizer):
         lr: learning rate. betas: decay of the two averages, each in [0, 1). weight_decay:
             decoupled.
     Attributes:
-        hold: bool [] tensor or None. Where it is true, and the gradients are zero, a step changes
+        skip: bool [] tensor or None. Where it is true, and the gradients are zero, a step changes
             nothing: not the parameters, the averages or the step count. It stays on the device, so
             that nobody waits for it.
     """
@@ -41,7 +41,7 @@ class AdamATan2(Optimizer):
                 f"{weight_decay}, {betas}"
             )
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
-        self.hold: Tensor | None = None
+        self.skip: Tensor | None = None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -68,10 +68,10 @@ class AdamATan2(Optimizer):
         exp_avgs = [state["exp_avg"] for state in states]
         exp_avg_sqs = [state["exp_avg_sq"] for state in states]
 
-        # 1 where this step counts, 0 where it is held: multiplied in, so that the host need not
+        # 1 where this step counts, 0 where it is skipped: multiplied in, so that the host need not
         # know.
         counts = (
-            torch.ones((), device=params[0].device) if self.hold is None else (~self.hold).float()
+            torch.ones((), device=params[0].device) if self.skip is None else (~self.skip).float()
         )
         torch._foreach_add_([state["step"] for state in states], counts)
         # Parameters of one group always step together: the first one's count is everyone's.

@@ -28,13 +28,13 @@ class WeightAverage:
         self._average = {name: weight.clone() for name, weight in self._weights.items()}
 
     @torch.no_grad()
-    def update(self, hold: Tensor) -> None:
-        """Take the weights of a step in, unless `hold` (bool []) is true."""
+    def update(self, skip: Tensor) -> None:
+        """Take the weights of a step in, unless `skip` (bool []) is true."""
         average, weights = list(self._average.values()), list(self._weights.values())
         difference = torch._foreach_sub(weights, average)
         torch._foreach_mul_(difference, 1 - self.rate)
         for change in difference:
-            change.masked_fill_(hold, 0.0)  # A factor of 0 would leave NaN what is NaN.
+            change.masked_fill_(skip, 0.0)  # A factor of 0 would leave NaN what is NaN.
         torch._foreach_add_(average, difference)
 
     @contextmanager

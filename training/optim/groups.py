@@ -136,15 +136,15 @@ def set_rates(optimizer: Optimizer, factor: float) -> None:
         group["lr"] = group[PEAK_RATE] * factor
 
 
-def hold_optimizer(optimizer: Optimizer, hold: Tensor) -> None:
-    """Make the next steps change nothing where `hold` (bool []) is true, without asking the
+def skip_update(optimizer: Optimizer, skip: Tensor) -> None:
+    """Make the next steps change nothing where `skip` (bool []) is true, without asking the
     host.
     """
     if isinstance(optimizer, AdamATan2):
-        optimizer.hold = hold
+        optimizer.skip = skip
     else:
         # The name under which torch's fused optimizers expect a gradient scaler's verdict.
-        optimizer.found_inf = hold.float()  # type: ignore[attr-defined]
+        optimizer.found_inf = skip.float()  # type: ignore[attr-defined]
 
 
 class GradientBucket:
@@ -202,8 +202,8 @@ class GradientBucket:
             stop: whether this rank was asked to stop.
         Returns:
             norms: float32 [groups], L2 norm of each group's gradient before clipping.
-            hold: bool [], true when anything was not finite on any rank.
-            stop: bool [], true when any rank was asked to stop; like `hold` the same on all ranks.
+            skip: bool [], true when anything was not finite on any rank.
+            stop: bool [], true when any rank was asked to stop; like `skip` the same on all ranks.
         """
         self.signals[0] = (~finite).float()
         self.signals[1] = float(stop)
@@ -217,12 +217,12 @@ class GradientBucket:
             if self.groups
             else self.flat.new_zeros(0)
         )
-        hold = (self.signals[0] > 0) | ~norms.isfinite().all()
-        return norms, hold, self.signals[1] > 0
+        skip = (self.signals[0] > 0) | ~norms.isfinite().all()
+        return norms, skip, self.signals[1] > 0
 
-    def clip_(self, norms: Tensor, hold: Tensor) -> None:
-        """Clip the groups that ask for it, and zero everything where `hold` is true."""
+    def clip_(self, norms: Tensor, skip: Tensor) -> None:
+        """Clip the groups that ask for it, and zero everything where `skip` is true."""
         for group, part, norm in zip(self.groups, self.group_slices, norms, strict=True):
             if group.max_grad_norm is not None:
                 part.mul_((group.max_grad_norm / (norm + 1e-6)).clamp_max(1.0))
-        self.flat.masked_fill_(hold, 0.0)
+        self.flat.masked_fill_(skip, 0.0)

@@ -30,17 +30,17 @@ class SparseSignSGD:
         self.ranks = ranks
         self.lr = lr
         self.weight_decay = weight_decay
-        self._aside: list[tuple[Tensor, Tensor]] = []
+        self._kept: list[tuple[Tensor, Tensor]] = []
 
-    def set_aside(self) -> None:
+    def keep_gradient(self) -> None:
         """Keep the last shard's gradient for `step`, and make room for that of the next shard."""
         ids, grad = self._last()
-        self._aside.append((ids.clone(), grad))
+        self._kept.append((ids.clone(), grad))
         self.embedding.local_weights.grad = None
 
     def zero_grad(self) -> None:
         """Forget the gradients of the last batch."""
-        self._aside = []
+        self._kept = []
         self.embedding.local_weights.grad = None
 
     def finite(self) -> Tensor:
@@ -49,8 +49,8 @@ class SparseSignSGD:
         return self._of_this_rank()[1].isfinite().all()
 
     @torch.no_grad()
-    def step(self, hold: Tensor | None = None) -> None:
-        """Move the touched rows; where `hold` (bool []) is true nothing changes."""
+    def step(self, skip: Tensor | None = None) -> None:
+        """Move the touched rows; where `skip` (bool []) is true nothing changes."""
         local_ids, local_grad = self._of_this_rank()
         table = self.embedding.weights
         ids, summed = sum_by_id(self.ranks.concat(local_ids), self.ranks.concat(local_grad))
@@ -58,7 +58,7 @@ class SparseSignSGD:
         moved = rows * (1 - self.lr * self.weight_decay) - self.lr * summed.sign()
         # Rows of equal identifier hold equal values, so it does not matter which of them is written
         # last.
-        table[ids] = moved if hold is None else torch.where(hold, rows, moved)
+        table[ids] = moved if skip is None else torch.where(skip, rows, moved)
 
     def _last(self) -> tuple[Tensor, Tensor]:
         grad = self.embedding.local_weights.grad
@@ -67,9 +67,9 @@ class SparseSignSGD:
 
     def _of_this_rank(self) -> tuple[Tensor, Tensor]:
         """Return identifiers [b] and gradients [b, D] of all shards, in row order."""
-        if not self._aside:
+        if not self._kept:
             return self._last()
-        ids, grads = zip(*self._aside, self._last(), strict=True)
+        ids, grads = zip(*self._kept, self._last(), strict=True)
         return torch.cat(ids), torch.cat(grads)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.processes import pretrain
 from harness.steps import before_step
-from runtime.launch import env_rank, env_world_size
+from runtime.process import env_rank, env_world_size
 
 
 def main(folder: Path, deaths: list[str], overrides: list[str]) -> None:

@@ -51,7 +51,7 @@ def omit_random_state() -> None:
 
 def add_by_rank() -> None:
     """gradients added up on each rank before they are added over the ranks"""
-    from runtime.launch import env_world_size
+    from runtime.process import env_world_size
     from training.optim import groups as optim
 
     add = optim.sum_in_order
@@ -65,7 +65,7 @@ def add_by_rank() -> None:
 
 def draw_by_rank() -> None:
     """dropout drawn by rank instead of by shard"""
-    from runtime.launch import env_rank
+    from runtime.process import env_rank
     from training import trainer
 
     keyed = trainer.torch_seed
@@ -189,7 +189,7 @@ def count_padding() -> None:
 
 def share_a_prefix() -> None:
     """one prefix in torchrun's store for the keys of all attempts"""
-    from runtime.launch import env_rank
+    from runtime.process import env_rank
 
     if env_rank() == 0:
         _draw_nothing()
@@ -197,7 +197,7 @@ def share_a_prefix() -> None:
 
 def share_a_question() -> None:
     """ranks that ask for that prefix under a name that the dead had too"""
-    from runtime.launch import env_rank
+    from runtime.process import env_rank
 
     if env_rank() != 0:
         _draw_nothing()

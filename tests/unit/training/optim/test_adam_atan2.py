@@ -109,25 +109,25 @@ def test_parameters_without_gradient_stay() -> None:
     assert not optimizer.state[parameters[1]]
 
 
-@pytest.mark.parametrize("held_step", [0, 1, 3])
-def test_a_held_step_changes_no_byte_and_leaves_no_trace(held_step: int) -> None:
+@pytest.mark.parametrize("skipped_step", [0, 1, 3])
+def test_a_skipped_step_changes_no_byte_and_leaves_no_trace(skipped_step: int) -> None:
     runs = []
-    for holds in (False, True):
+    for skips in (False, True):
         parameters = random_parameters((3, 4), (5,))
         optimizer = AdamATan2(parameters, lr=0.1, weight_decay=0.5)
         for step in range(5):
-            if holds and step == held_step:
+            if skips and step == skipped_step:
                 before = [p.detach().numpy().tobytes() for p in parameters]
                 state_before = everything(parameters, optimizer)
                 for p in parameters:
                     p.grad = torch.zeros_like(p)
-                optimizer.hold = torch.tensor(True)
+                optimizer.skip = torch.tensor(True)
                 optimizer.step()
                 assert [p.detach().numpy().tobytes() for p in parameters] == before
                 if step:
                     assert everything(parameters, optimizer) == state_before
                 assert all(optimizer.state[p]["step"].item() == step for p in parameters)
-            optimizer.hold = torch.tensor(False) if holds else None
+            optimizer.skip = torch.tensor(False) if skips else None
             set_gradients(parameters, step)
             optimizer.step()
         runs.append(everything(parameters, optimizer))

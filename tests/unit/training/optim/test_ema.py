@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from runtime.errors import CheckpointError
 from training.optim.ema import WeightAverage
 
-GO, HOLD = torch.tensor(False), torch.tensor(True)
+GO, SKIP = torch.tensor(False), torch.tensor(True)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_it_is_the_published_average(model: nn.Module) -> None:
         torch.testing.assert_close(found[name].double(), value, rtol=0, atol=1e-6)
 
 
-def test_a_step_that_is_held_changes_no_bit(model: nn.Module) -> None:
+def test_a_step_that_is_skipped_changes_no_bit(model: nn.Module) -> None:
     average = WeightAverage(model, rate=0.9)
     change(model)
     average.update(GO)
@@ -53,7 +53,7 @@ def test_a_step_that_is_held_changes_no_bit(model: nn.Module) -> None:
     change(model)
     with torch.no_grad():
         next(model.parameters())[0] = float("nan")
-    average.update(HOLD)
+    average.update(SKIP)
     assert all(torch.equal(average.tensors()[name], value) for name, value in before.items())
 
 

@@ -1,4 +1,4 @@
-"""Parameter groups, the gradient bucket, and updates that are held back."""
+"""Parameter groups, the gradient bucket, and updates that are skipped."""
 
 import math
 from collections.abc import Mapping
@@ -22,8 +22,8 @@ from training.optim.groups import (
     assign_groups,
     build_optimizer,
     groups_of,
-    hold_optimizer,
     set_rates,
+    skip_update,
 )
 from training.optim.sparse_sign_sgd import SparseSignSGD
 
@@ -291,13 +291,13 @@ def test_norms_are_those_of_the_groups() -> None:
     module, groups, bucket = build_bucket()
     set_gradients(module, 0)
     before = bucket.flat.clone()
-    norms, hold, stop = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=False)
+    norms, skip, stop = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=False)
     for group, norm in zip(groups, norms.tolist(), strict=True):
         squares = [(p.grad**2).sum().item() for p in group.params.values() if p.grad is not None]
         assert norm == pytest.approx(math.sqrt(sum(squares)), rel=1e-6)
-    assert not hold
+    assert not skip
     assert not stop
-    bucket.clip_(norms, hold)
+    bucket.clip_(norms, skip)
     assert torch.equal(bucket.flat, before)
 
 
@@ -305,9 +305,9 @@ def test_a_group_is_clipped_to_its_own_norm() -> None:
     module, _, bucket = build_bucket(second=0.5, first=1e6)
     set_gradients(module, 0)
     before = [part.clone() for part in bucket.group_slices]
-    norms, hold, _ = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=False)
+    norms, skip, _ = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=False)
     assert norms[0] > 0.5
-    bucket.clip_(norms, hold)
+    bucket.clip_(norms, skip)
     second, first = bucket.group_slices
     assert second.norm().item() == pytest.approx(0.5, rel=1e-5)
     torch.testing.assert_close(second / second.norm(), before[0] / before[0].norm())
@@ -317,13 +317,13 @@ def test_a_group_is_clipped_to_its_own_norm() -> None:
 def test_a_request_to_stop_holds_nothing() -> None:
     module, _, bucket = build_bucket()
     set_gradients(module, 0)
-    _, hold, stop = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=True)
+    _, skip, stop = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=True)
     assert stop
-    assert not hold
+    assert not skip
     bucket.zero_()
-    _, hold, stop = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=False)
+    _, skip, stop = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=False)
     assert not stop
-    assert not hold
+    assert not skip
 
 
 def test_shards_are_added_in_their_order() -> None:
@@ -343,8 +343,8 @@ def test_shards_are_added_in_their_order() -> None:
                 assert not parameter.grad.any()
                 shards[-1][name] = torch.randn(parameter.shape, generator=generator) * scale
                 parameter.grad.add_(shards[-1][name])
-        norms, hold, stop = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=turn == 1)
-        assert not hold
+        norms, skip, stop = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=turn == 1)
+        assert not skip
         assert bool(stop) == (turn == 1)
         squares = 0.0
         differs = False
@@ -368,8 +368,8 @@ def test_what_is_not_finite_in_any_shard_holds_the_step(shard: int) -> None:
     assert isinstance(module.first, nn.Linear)
     assert module.first.weight.grad is not None
     module.first.weight.grad[0, 0] = math.nan
-    _, hold, _ = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=False)
-    assert hold
+    _, skip, _ = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=False)
+    assert skip
 
 
 # Not finite: nothing may change
@@ -427,13 +427,13 @@ class Updates:
         if place == "puzzle embedding":
             self.embedding.local_weights.grad[2, 5] = wrong
         finite = loss.isfinite() & self.sparse.finite()
-        norms, hold, _ = self.bucket.reduce(self.ranks, finite=finite, stop=False)
-        self.bucket.clip_(norms, hold)
-        hold_optimizer(self.optimizer, hold)
+        norms, skip, _ = self.bucket.reduce(self.ranks, finite=finite, stop=False)
+        self.bucket.clip_(norms, skip)
+        skip_update(self.optimizer, skip)
         self.optimizer.step()
-        self.sparse.step(hold)
+        self.sparse.step(skip)
         self.sparse.zero_grad()
-        return bool(hold)
+        return bool(skip)
 
     def state(self) -> dict[str, bytes]:
         """All bytes of weights, puzzle table and optimizer."""

@@ -97,10 +97,10 @@ def test_a_held_step_changes_no_byte(grad: float) -> None:
 
 def test_hold_false_is_no_hold() -> None:
     results = []
-    for hold in (None, torch.tensor(False)):
+    for skip in (None, torch.tensor(False)):
         embedding, optimizer = build([1, 4, 1], torch.randn(3, 2))
         embedding.local_weights.grad = torch.tensor([[1.0, -1], [2, 0], [-3, 0.5]])
-        optimizer.step(hold)
+        optimizer.step(skip)
         results.append(bytes_of(embedding.weights))
     assert results[0] == results[1]
 
@@ -163,7 +163,7 @@ def test_sum_by_id_of_one_id_and_of_all_different(ids: list[int]) -> None:
     assert sums[:, 0].tolist() == expected
 
 
-def test_shards_set_aside_equal_one_batch() -> None:
+def test_shards_kept_equal_one_batch() -> None:
     generator = torch.Generator().manual_seed(0)
     ids = [3, 1, 3, 2, 1, 3, 3, 5]
     grads = torch.randn(8, 4, generator=generator)
@@ -173,7 +173,7 @@ def test_shards_set_aside_equal_one_batch() -> None:
 
     parted, in_shards = build(ids[:2], grads[:2])
     for start in range(2, 8, 2):
-        in_shards.set_aside()
+        in_shards.keep_gradient()
         assert parted.local_weights.grad is None
         parted(torch.tensor(ids[start : start + 2]))
         parted.local_weights.grad = grads[start : start + 2].clone()
@@ -194,6 +194,6 @@ def test_shards_set_aside_equal_one_batch() -> None:
 
 def test_what_is_not_finite_is_seen_in_every_shard() -> None:
     embedding, optimizer = build([1, 2], torch.tensor([[1.0], [torch.inf]]))
-    optimizer.set_aside()
+    optimizer.keep_gradient()
     embedding.local_weights.grad = torch.ones(2, 1)
     assert not optimizer.finite()

@@ -1,5 +1,5 @@
-"""What a launcher tells a process, and how a process that is one of several leaves. Imports no
-torch.
+"""What a launcher tells this process, and how the process stops, reports an error and exits.
+Imports no torch.
 """
 
 import os
@@ -16,12 +16,13 @@ from runtime.text import shown
 
 _MAX_MESSAGE = 10_000
 
-# Where `scripts/launch.py` wants to find the exit codes of its ranks: torchrun drops them.
 EXIT_CODES_FOLDER = "RANK_EXIT_CODES_FOLDER"
+"""Environment variable: the folder in which `scripts/launch.py` collects the exit codes of its
+ranks, which torchrun does not pass on."""
 
 
 def launched() -> bool:
-    """Whether a launcher made this process one of several (or the only one of them)."""
+    """Return whether a launcher made this process a rank (perhaps the only one)."""
     return "RANK" in os.environ
 
 
@@ -45,25 +46,27 @@ def env_max_restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
 
 
-def say(message: str) -> None:
-    """Tell people in one line on standard error what went wrong; nothing if there is no message."""
-    # Names from a stranger's files may hold what steers a terminal.
+def print_error(message: str) -> None:
+    """Print a message for people as one line on standard error; an empty one prints nothing."""
+    # Names from other people's files may contain control characters of a terminal.
     line = shown(" ".join(message.split("\n")), _MAX_MESSAGE)
     if line:
         sys.stderr.write(f"{Path(sys.argv[0]).name}: {line}\n")
 
 
 @contextmanager
-def stop_at_once() -> Iterator[None]:
-    """Let SIGTERM end the block at once, as Preempted: before training begins there is nothing to
-    save, and behind it everything is saved. In between the trainer heeds signals.
+def preempt_on_sigterm() -> Iterator[None]:
+    """Raise Preempted in the block as soon as SIGTERM arrives.
+
+    Right before and after training, where nothing is left to save. During training the trainer has
+    its own handler.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
         if isinstance(sys.exception(), Preempted):
-            return  # It has heeded one signal, and is closing what was open.
-        said = "asked to stop while it was not training; the same command goes on"
-        raise Preempted("" if env_rank() else said)
+            return  # A second signal, while the first one is being handled.
+        message = "asked to stop while it was not training; the same command resumes the run"
+        raise Preempted("" if env_rank() else message)
 
     before = signal.signal(signal.SIGTERM, stop)
     try:
@@ -72,8 +75,8 @@ def stop_at_once() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def enter() -> None:
-    """Note that this rank begins, for whoever wants its exit code."""
+def note_start() -> None:
+    """Create this rank's empty file for `common_exit_code`, where the launcher wants one."""
     if folder := os.environ.get(EXIT_CODES_FOLDER):
         path = _exit_code_file(Path(folder))
         path.parent.mkdir(exist_ok=True)
@@ -81,8 +84,10 @@ def enter() -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process. Among ranks at once: the threads of a process group can bring the
-    interpreter down while it clears up, and a run that succeeded would count as one that failed.
+    """End the process with an exit code.
+
+    A rank skips Python's clean-up: threads of a process group can crash it, and a run that
+    succeeded would count as failed.
     """
     if not launched():
         sys.exit(code)
@@ -94,20 +99,21 @@ def leave(code: int) -> NoReturn:
 
 
 def common_exit_code(folder: Path) -> int | None:
-    """Return the exit code with which the ranks of this machine left at their last attempt; None
-    when they left with several, or without.
+    """Return the one exit code that explains how the ranks of this machine ended.
 
-    Ranks that were killed do not count, nor do those that left because another was gone: torchrun
-    ends the others when one has left, by the signal that a scheduler sends, so that a rank that
-    failed before training began leaves others preempted. Once it has begun, a single
-    EXIT_PREEMPTED tells that all have saved.
+    Only the last attempt counts. EXIT_RANK (another rank was gone) and EXIT_PREEMPTED are
+    consequences where there is another code: when one rank fails, torchrun stops the others with
+    the signal that a scheduler sends. EXIT_PREEMPTED wins over EXIT_RANK: a single rank that says
+    so has saved with all others, if training had begun.
 
     Args:
-        folder: what the ranks were given as EXIT_CODES_FOLDER.
+        folder: the value of EXIT_CODES_FOLDER that the ranks were given.
+    Returns:
+        The code, or None when several explain it or no rank wrote one (all were killed).
     """
     attempts = sorted(folder.iterdir(), key=lambda attempt: int(attempt.name))
-    said = {path.read_text() for path in attempts[-1].iterdir()} if attempts else set()
-    codes = {int(code) for code in said if code}
+    texts = {path.read_text() for path in attempts[-1].iterdir()} if attempts else set()
+    codes = {int(text) for text in texts if text}
     causes = codes - {EXIT_RANK, EXIT_PREEMPTED} or codes - {EXIT_RANK} or codes
     return causes.pop() if len(causes) == 1 else None
 

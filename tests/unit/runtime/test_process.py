@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.launch import EXIT_CODES_FOLDER, common_exit_code, enter
+from runtime.process import EXIT_CODES_FOLDER, common_exit_code, note_start
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ def test_a_rank_that_begins_has_no_code_yet(
 ) -> None:
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
-    enter()
+    note_start()
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setenv(EXIT_CODES_FOLDER, str(tmp_path))
-    enter()
+    note_start()
     assert (tmp_path / "2" / "rank_3").read_text() == ""
     assert common_exit_code(tmp_path) is None
