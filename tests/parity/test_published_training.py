@@ -51,11 +51,8 @@ def example(metadata: dict[str, Any]) -> Examples:
 
 def build(expected: dict[str, Any], metadata: dict[str, Any]) -> ACTLossHead:
     loss = {"loss_type": expected["overrides"]["arch.loss.loss_type"]}
-    facts = DataFacts(
-        vocab_size=metadata["vocab_size"],
-        seq_len=metadata["seq_len"],
-        num_puzzle_identifiers=metadata["num_puzzle_identifiers"],
-    )
+    names = ("vocab_size", "seq_len", "num_puzzle_identifiers")
+    facts = DataFacts(**{name: metadata[name] for name in names})
     model = build_model(HRMConfig.model_validate(expected["arch"] | {"loss": loss}), facts)
     model.load_state_dict(torch.load(FOLDER / "init_step_0", weights_only=True))
     return model

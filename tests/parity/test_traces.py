@@ -32,6 +32,9 @@ FOLDER = Path(os.environ.get("PARITY_DIR") or Path(__file__).parent)
 SCHEMAS: dict[str, type[Schema]] = {"hrm": HRMConfig, "trm": TRMConfig}
 
 FIRST_STEP, LATER_STEPS = 1e-5, 2e-4
+# float32 rounding grows up to fourfold with each ACT step, and otherwise on another processor
+# (4.1e-4 was seen at the fourth); float64 has next to none, and stays within the recording's own.
+GROWTH = {"float32": 4, "float64": 1}
 LOSSES, GRADIENTS, FINAL_WEIGHTS = 5e-5, 1e-5, 1e-4
 
 EXACT_METRICS = ("count", "exact_accuracy", "q_halt_accuracy", "steps")
@@ -58,16 +61,12 @@ class Trace:
         steps = {key.split("/")[1] for key in self.arrays if key.startswith(f"{part}/step")}
         return len(steps)
 
-    def build(self) -> ACTLossHead:
+    def build(self, **changes: str) -> ACTLossHead:
         """The project's model with the weights that the run started from."""
-        settings = dict(self.spec["config"])
+        settings = dict(self.spec["config"]) | changes
         settings.pop("batch_size")
-        facts = DataFacts(
-            **{
-                name: settings.pop(name)
-                for name in ("vocab_size", "seq_len", "num_puzzle_identifiers")
-            }
-        )
+        names = ("vocab_size", "seq_len", "num_puzzle_identifiers")
+        facts = DataFacts(**{name: settings.pop(name) for name in names})
         settings["loss"] = {"loss_type": self.spec["loss_type"]}
         config: Any = SCHEMAS[self.spec["arch"]].model_validate(settings)
         model = build_model(config, facts)
@@ -114,25 +113,26 @@ def assert_measured(output: LossOutput, expected: Mapping[str, torch.Tensor], wh
             assert_near(output.metrics[name], value, LOSSES, f"{where} {name}")
 
 
-def test_evaluation(trace: Trace) -> None:
-    model = trace.build().eval()
+@pytest.mark.parametrize("dtype", GROWTH)
+def test_evaluation(trace: Trace, dtype: str) -> None:
+    model = trace.build(forward_dtype=dtype).eval()
     examples: Examples = trace.under("eval/batch/")
     carry = model.initial_carry(examples)
-    last = trace.num_steps("eval") - 1
+    last, bound = trace.num_steps("eval") - 1, FIRST_STEP
     for step in range(last + 1):
         expected = trace.under(f"eval/step{step}/")
         with torch.no_grad():
             output = model(carry, examples)
         carry = output.carry
-        bound = LATER_STEPS if step else FIRST_STEP
+        bound = max(LATER_STEPS, FIRST_STEP * GROWTH[dtype] ** step) if step else FIRST_STEP
         for name in ("logits", "q_halt_logits", "q_continue_logits"):
             actual = getattr(output.output, name)
             assert_near(actual, expected[name], bound, f"step {step} {name}")
         assert_measured(output, expected, f"step {step}")
         assert carry.halted.all().item() == (step == last)
     state = trace.under(f"eval/step{last}/z_")
-    assert_near(carry.inner["z_H"], state["H"], LATER_STEPS, "z_H")
-    assert_near(carry.inner["z_L"], state["L"], LATER_STEPS, "z_L")
+    assert_near(carry.inner["z_H"], state["H"], bound, "z_H")
+    assert_near(carry.inner["z_L"], state["L"], bound, "z_L")
 
 
 def test_training(trace: Trace) -> None:
