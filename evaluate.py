@@ -4,24 +4,23 @@ PATH is a run's folder (its newest good checkpoint), a checkpoint in it, or a pu
 file. With several processes: torchrun --nproc-per-node N evaluate.py checkpoint=PATH.
 
 Needs neither the training data nor an optimizer. What can be checked is checked before torch is
-loaded, so that a mistake answers at once.
+loaded, so that mistakes are reported within a few seconds.
 """
 
-import contextlib
 import faulthandler
 import json
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluation.config import EvalConfig
-from evaluation.evaluators import Evaluator, Findings, build_evaluators, finish
-from evaluation.metrics import SetResult
-from evaluation.report import as_json, findings_as_json, findings_table, pooled, table
-from models.config import EvaluatorName
-from puzzle_dataset import PuzzleDataset
+from evaluation.evaluators import Evaluator, build_evaluators
+from evaluation.report import Evaluation, as_json, as_text, pooled
+from models.config import DataFacts, EvaluatorName
+from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError, DatasetError
 from runtime.files import sha256, write_atomically
 from runtime.process import env_world_size
@@ -32,142 +31,181 @@ from training.data import data_facts, require_folder, require_same_data, untold_
 from training.tracking import warn
 
 if TYPE_CHECKING:
+    from evaluation.runner import Forward
+    from models.losses import ACTLossHead
     from runtime.ranks import Ranks
+
+
+@dataclass(frozen=True)
+class Job:
+    """An evaluation whose settings, model and data have been checked as far as needs no torch.
+
+    Attributes:
+        facts: of the data set.
+        batch_size: puzzles at a time, over all ranks.
+        output: the JSON file to write.
+    """
+
+    config: EvalConfig
+    trained: TrainedModel
+    dataset: PuzzleDataset
+    facts: DataFacts
+    evaluators: Mapping[EvaluatorName, Evaluator]
+    batch_size: int
+    output: Path
 
 
 def main(overrides: list[str]) -> None:
     """Compose, validate, check everything that needs no torch, then evaluate."""
-    config = load_config(EvalConfig, "cfg_evaluate", overrides)
+    run(prepare(load_config(EvalConfig, "cfg_evaluate", overrides)))
+
+
+def prepare(config: EvalConfig) -> Job:
+    """Find the model, open the data, and check that they fit and that the result can be written.
+
+    Raises:
+        CheckpointError, ConfigError, DatasetError: names what is wrong.
+    """
     trained = find_trained_model(Path(config.checkpoint), warn)
-    world_size = env_world_size()
-    batch_size = global_batch_size(config, trained, world_size)
     dataset = open_dataset(config, trained)
-    if config.global_batch_size is None:
-        # The recorded one, which may be of any size; rows beyond the data would be padding.
-        most = max((arrays.num_examples for arrays in dataset.sets.values()), default=1)
-        batch_size = min(batch_size, -(-max(1, most) // world_size) * world_size)
-    source = str(dataset.split_dirs[0])
-    trained.require_fit(data_facts(dataset.metadata, dataset.fields), source)
-    asked = config.evaluators
-    evaluators = build_evaluators(
-        trained.run.active_evaluators if asked is None else asked, dataset
+    facts = data_facts(dataset.metadata, dataset.fields)
+    trained.require_fit(facts, str(dataset.split_dirs[0]))
+    names = trained.run.active_evaluators if config.evaluators is None else config.evaluators
+    job = Job(
+        config,
+        trained,
+        dataset,
+        facts,
+        build_evaluators(names, dataset),
+        global_batch_size(config, trained, dataset, env_world_size()),
+        output_path(config, trained),
     )
-    output = output_path(config, trained)
-    require_writable(output)
-    run(config, trained, dataset, evaluators, batch_size, output)
+    require_writable(job.output)
+    return job
 
 
-def run(
-    config: EvalConfig,
-    trained: TrainedModel,
-    dataset: PuzzleDataset,
-    evaluators: Mapping[EvaluatorName, Evaluator],
-    batch_size: int,
-    output: Path,
-) -> None:
-    """Load torch, wire the parts together, measure and report."""
+def run(job: Job) -> None:
+    """Load torch and the model, measure it, and report on rank 0."""
     import torch
 
-    from evaluation.outputs import OutputError, OutputFiles, PublishedOutputFiles, write_json_files
-    from evaluation.runner import evaluate
-    from puzzle_dataset import EvalBatches
-    from runtime.device import prepare_host, resolve_device, resolve_dtype
+    from models.registry import arch_on_device
+    from runtime.device import prepare_host, resolve_compile, resolve_device
     from runtime.ranks import Ranks
     from training.checkpoint.run_state import environment
 
+    config, trained, dataset = job.config, job.trained, job.dataset
     device_type = resolve_device(config.device)
-    fingerprint = dataset.fingerprint()
-    arch = trained.run.arch.model_copy(update=config.arch_overrides.model_dump(exclude_none=True))
-    forward_dtype = resolve_dtype(arch.forward_dtype, device_type)
-    arch = arch.model_copy(update={"forward_dtype": forward_dtype})
+    fingerprint, data = dataset.fingerprint(), [str(folder) for folder in dataset.split_dirs]
+    arch = arch_on_device(trained.run.arch, device_type, config.arch_overrides)
     prepare_host(config.num_threads)
     with Ranks(device_type, timeout=config.rank_timeout) as ranks:
         require_same_data(fingerprint, ranks)
         require_same_weights(trained, ranks)
-        source = str(dataset.split_dirs[0])
         averaged = config.weights == "averaged"
-        model = trained.load(
-            arch,
-            data_facts(dataset.metadata, dataset.fields),
-            source,
-            ranks.device,
-            averaged=averaged,
-        )
+        model = trained.load(arch, job.facts, data[0], ranks.device, averaged=averaged)
         fields = arch.heads.fields
         model.leave_unmeasured(head for head in fields if fields[head] not in dataset.fields)
-        compiles = device_type == "cuda" if config.compile == "auto" else config.compile
-        batches = EvalBatches(
-            dataset,
-            global_batch_size=batch_size,
-            rank=ranks.rank,
-            world_size=ranks.world_size,
-            max_examples=config.max_examples,
-        )
-        forward = torch.compile(model, dynamic=False) if compiles else model
-        try:
-            if not config.save_outputs:
-                saving = contextlib.nullcontext()
-            elif trained.is_published:
-                prefix = output.with_name(f"{trained.weights.name}_all_preds")
-                saving = PublishedOutputFiles(prefix, config.save_outputs, batches, ranks)
-            else:
-                folder = output.with_name(f"{output.stem}_outputs")
-                saving = OutputFiles(folder, config.save_outputs, batches, ranks)
-            with saving as save:
-                results = evaluate(
-                    forward,
-                    model,
-                    batches,
-                    ranks,
-                    save=save,
-                    evaluators=evaluators.values(),
-                    show_progress=ranks.is_main,
-                )
-        except OutputError as error:
-            raise ConfigError(f"save_outputs: {error}") from None
-        findings = finish(evaluators, ranks.gather_objects)
-        try:
-            written: dict[EvaluatorName, list[Path]] = {
-                name: write_json_files(output.parent, found.files, ranks)
-                for name, found in findings.items()
-            }
-        except OutputError as error:
-            raise ConfigError(f"output={output}: cannot write beside it: {error}") from None
+        compiled = resolve_compile(config.compile, device_type)
+        forward = torch.compile(model, dynamic=False) if compiled else model
+        evaluation = measure(job, forward, model, ranks)
         if ranks.is_main:
             facts = {
                 "checkpoint": str(trained.weights),
                 "weights": config.weights if trained.has_average else None,
                 "step": trained.step,
                 "arch": arch.model_dump(mode="json"),
-                "data": [str(folder) for folder in dataset.split_dirs],
+                "data": data,
                 "data_fingerprint": fingerprint,
                 "max_examples": config.max_examples,
-                "global_batch_size": batch_size,
-                "environment": environment(ranks, arch.forward_dtype, compiled=compiles),
+                "global_batch_size": job.batch_size,
+                "environment": environment(ranks, arch.forward_dtype, compiled=compiled),
             }
-            report(results, findings, written, facts, output)
+            report(evaluation, facts, job.output)
 
 
-def global_batch_size(config: EvalConfig, trained: TrainedModel, world_size: int) -> int:
-    """Return the batch size asked for, or the run's, rounded up to a multiple of the ranks.
+def measure(job: Job, forward: "Forward", model: "ACTLossHead", ranks: "Ranks") -> Evaluation:
+    """Evaluate on all ranks and write the outputs asked for and the evaluators' files.
+
+    Raises:
+        ConfigError: a file cannot be written; names it.
+    """
+    from evaluation.outputs import OutputError, open_outputs, write_json_files
+    from evaluation.runner import evaluate
+
+    batches = EvalBatches(
+        job.dataset,
+        global_batch_size=job.batch_size,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        max_examples=job.config.max_examples,
+    )
+    output, weights = job.output, job.trained.weights
+    folder = output.with_name(f"{output.stem}_outputs")
+    prefix = output.with_name(f"{weights.name}_all_preds") if job.trained.is_published else None
+    try:
+        with open_outputs(job.config.save_outputs, folder, batches, ranks, prefix) as save:
+            evaluation = evaluate(
+                forward,
+                model,
+                batches,
+                ranks,
+                save=save,
+                evaluators=job.evaluators,
+                show_progress=ranks.is_main,
+            )
+        write_json_files(output.parent, evaluation.files, ranks)
+    except OutputError as error:
+        raise ConfigError(f"the evaluation's files cannot be written: {error}") from None
+    return evaluation
+
+
+def report(evaluation: Evaluation, facts: dict[str, Any], output: Path) -> None:
+    """Write the result as JSON, `facts` first, and print it as tables."""
+    content = json.dumps(facts | as_json(evaluation, output.parent), indent=1, allow_nan=False)
+    try:
+        write_atomically(output, content + "\n")
+    except OSError as error:
+        raise ConfigError(f"output={output}: cannot be written: {error.strerror}") from None
+    weights = f" ({facts['weights']} weights)" if facts["weights"] else ""
+    files = [output, *(output.parent / name for name in evaluation.files)]
+    exact = pooled(evaluation.sets).get("exact_accuracy")
+    sys.stdout.write(
+        f"checkpoint: {facts['checkpoint']}{weights}\n"
+        f"data: {', '.join(facts['data'])}\n\n"
+        f"{as_text(evaluation)}\n\n"
+        f"written: {', '.join(map(str, files))}\n"
+        f"exact_accuracy: {'no puzzle has labels' if exact is None else f'{exact:.4f}'}\n"
+    )
+
+
+# What is opened and checked
+
+
+def global_batch_size(
+    config: EvalConfig, trained: TrainedModel, dataset: PuzzleDataset, world_size: int
+) -> int:
+    """Return the batch size asked for, or the run's, rounded up to a multiple of the ranks; but no
+    more than the largest set needs, because further rows would be padding.
 
     Raises:
         ConfigError: the one asked for is no multiple of the ranks.
     """
-    if config.global_batch_size is None:
-        return -(-trained.run.global_batch_size // world_size) * world_size
-    if config.global_batch_size % world_size:
-        near = max(world_size, round(config.global_batch_size / world_size) * world_size)
+    size = config.global_batch_size
+    if size is None:
+        largest = max((arrays.num_examples for arrays in dataset.sets.values()), default=1)
+        return -(-min(trained.run.global_batch_size, max(1, largest)) // world_size) * world_size
+    if size % world_size:
+        near = max(world_size, round(size / world_size) * world_size)
         raise ConfigError(
-            f"global_batch_size={config.global_batch_size} must be a multiple of the number of "
-            f"ranks, {world_size}: try {near}"
+            f"global_batch_size={size} must be a multiple of the number of ranks, {world_size}: "
+            f"try {near}"
         )
-    return config.global_batch_size
+    return size
 
 
 def open_dataset(config: EvalConfig, trained: TrainedModel) -> PuzzleDataset:
-    """Open the data asked for, or the run's, with the fields of the heads that these have; warns
-    of the others.
+    """Open the data asked for, or the run's, with the label fields that the heads read; warns of
+    heads whose field the data do not have.
 
     Raises:
         ConfigError: neither names a folder.
@@ -197,11 +235,11 @@ def open_dataset(config: EvalConfig, trained: TrainedModel) -> PuzzleDataset:
 
 
 def require_same_weights(trained: TrainedModel, ranks: "Ranks") -> None:
-    """Raise CheckpointError, on all ranks, unless all of them have found the same checkpoint: of a
-    run at work one may see a newer one.
+    """Raise CheckpointError, on all ranks, unless all of them have found the same checkpoint: while
+    the run goes on, one may see a newer one than another.
     """
     if ranks.world_size == 1:
-        return  # A published file is large, and there is nobody to differ.
+        return  # A published file is large, and there is no other rank.
     weights = trained.weights
     manifest = weights if trained.is_published else weights / MANIFEST
     others = ", ".join(map(str, ranks.that_differ(sha256(manifest))))
@@ -220,8 +258,9 @@ def output_path(config: EvalConfig, trained: TrainedModel) -> Path:
         return Path(config.output)
     parts = ["eval", trained.weights.name]
     own = {Path(folder).resolve() for folder in trained.run.data_folders(config.split)}
-    if own and not {Path(folder).resolve() for folder in config.data_folders} <= own:
-        parts += [Path(folder).resolve().name for folder in config.data_folders]
+    asked = [Path(folder).resolve() for folder in config.data_folders]
+    if own and not own.issuperset(asked):
+        parts += [folder.name for folder in asked]
     if config.split != "test":
         parts.append(config.split)
     return trained.weights.parent / f"{'_'.join(parts)}.json"
@@ -237,36 +276,6 @@ def require_writable(output: Path) -> None:
             pass
     except OSError as error:
         raise ConfigError(f"output={output}: cannot be written: {error.strerror}") from None
-
-
-def report(
-    results: Mapping[str, SetResult],
-    findings: Mapping[EvaluatorName, Findings],
-    written: Mapping[EvaluatorName, list[Path]],
-    facts: dict[str, Any],
-    output: Path,
-) -> None:
-    """Write the result as JSON and print it as tables; `written` are the files of evaluators."""
-    measured = as_json(results) | {"evaluators": findings_as_json(findings, written)}
-    content = json.dumps(facts | measured, indent=1, allow_nan=False)
-    try:
-        write_atomically(output, content + "\n")
-    except OSError as error:
-        raise ConfigError(f"output={output}: cannot be written: {error.strerror}") from None
-    exact = pooled(results).get("exact_accuracy")
-    shown = "no puzzle has labels" if exact is None else f"{exact:.4f}"
-    which = f" ({facts['weights']} weights)" if facts["weights"] else ""
-    found = f"{findings_table(findings)}\n\n" if findings else ""
-    paths = [output, *(path for files in written.values() for path in files)]
-    sys.stdout.write(
-        f"checkpoint: {facts['checkpoint']}{which}\n"
-        f"data: {', '.join(facts['data'])}\n\n"
-        f"{table(results)}\n"
-        "in brackets: 95 % confidence intervals\n\n"
-        f"{found}"
-        f"written: {', '.join(str(path) for path in paths)}\n"
-        f"exact_accuracy: {shown}\n"
-    )
 
 
 if __name__ == "__main__":

@@ -89,22 +89,15 @@ def train(
     from evaluation.in_training import InTrainingEvaluation
     from evaluation.outputs import OutputError
     from models.attention import require_backend
-    from models.registry import build_model
-    from runtime.device import (
-        prepare_host,
-        require_room,
-        resolve_compile,
-        resolve_device,
-        resolve_dtype,
-    )
+    from models.registry import arch_on_device, build_model
+    from runtime.device import prepare_host, require_room, resolve_compile, resolve_device
     from runtime.ranks import Ranks
     from training.checkpoint.run_state import take_over
     from training.checkpoint.start_weights import load_start_weights
     from training.trainer import Trainer
 
     device_type = resolve_device(config.device)
-    forward_dtype = resolve_dtype(config.arch.forward_dtype, device_type)
-    arch = config.arch.model_copy(update={"forward_dtype": forward_dtype})
+    arch = arch_on_device(config.arch, device_type)
     prepare_host(config.num_threads)
     with Ranks(device_type, timeout=config.rank_timeout) as ranks:
         require_backend(arch.attention, ranks.device)

@@ -10,7 +10,7 @@ the number of ranks changes a bit of any result.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,16 +18,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dataset.arc.augmentation import parse_identifier, undo_grid
+from dataset.arc.tasks import parse_grid
+from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, LAZY_ARC_FACTS
 from runtime.errors import DatasetError
 
 PASS_KS = (1, 2, 5, 10, 100, 1000)
 """Numbers of first-ranked grids among which the right one is looked for."""
 
 NUM_ATTEMPTS = 2
+ARC_VOCAB_SIZE = LAZY_ARC_FACTS["vocab_size"]
 
-_FIRST_COLOUR, _LAST_COLOUR = 2, 11
 # A sigmoid in float64 is a multiple of this unit where it is at least 2**-75 (a logit above -52).
 _Q_BITS = 128
+_MAX_GRIDS = 100  # of a test input, in the details
 # What the official sample submission holds where there is nothing to say.
 _NO_ANSWER = [[0, 0], [0, 0]]
 
@@ -35,25 +38,29 @@ _NO_ANSWER = [[0, 0], [0, 0]]
 # Canvases and grids
 
 
-def crop_sizes(canvases: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Find the largest full rectangle of colour tokens (2 to 11) in the top left corner.
+def crop_grids(canvases: np.ndarray) -> list[np.ndarray]:
+    """Return of each canvas the largest full rectangle of colours in its top left corner.
 
-    Of equally large ones it is the one with the fewest rows; without a colour in the corner there
-    is none, and both sides are 0.
+    Of equally large ones it is the one with the fewest rows; without a colour in the corner it is
+    empty.
 
-    Args: canvases: integer [N, side * side] tokens, row by row.
-
-    Returns: (heights, widths), int64 [N].
+    Args:
+        canvases: integer [N, S] tokens, row by row; S is a square.
+    Returns:
+        N grids of colours, uint8 [h, w].
     """
     side = math.isqrt(canvases.shape[1])
-    colours = (canvases >= _FIRST_COLOUR) & (canvases <= _LAST_COLOUR)
-    runs = np.logical_and.accumulate(colours.reshape(-1, side, side), axis=2).sum(axis=2)
+    colours = canvases.reshape(-1, side, side) - ARC_FIRST_COLOUR_TOKEN
+    is_colour = (canvases >= ARC_FIRST_COLOUR_TOKEN) & (canvases < ARC_VOCAB_SIZE)
+    runs = np.logical_and.accumulate(is_colour.reshape(colours.shape), axis=2).sum(axis=2)
     widths = np.minimum.accumulate(runs, axis=1)  # of the rectangle that ends with each row
     areas = widths * np.arange(1, side + 1)
-    last = areas.argmax(axis=1)
-    rows = np.arange(len(canvases))
-    widths = widths[rows, last]
-    return np.where(widths > 0, last + 1, 0), widths
+    heights = np.where(areas.any(axis=1), areas.argmax(axis=1) + 1, 0)
+    widths = widths[np.arange(len(canvases)), heights - 1]
+    return [
+        grid[:height, : width if height else 0].astype(np.uint8)
+        for grid, height, width in zip(colours, heights.tolist(), widths.tolist(), strict=True)
+    ]
 
 
 def grid_key(grid: np.ndarray) -> bytes:
@@ -83,49 +90,43 @@ Tasks = Mapping[str, Sequence[TestPair]]
 def parse_tasks(test_puzzles: object, source: str | Path) -> dict[str, list[TestPair]]:
     """Read the original tasks, {name: {"test": [{"input": grid, "output": grid}, ...]}, ...}.
 
-    An output may be missing or null.
-
-    Raises: DatasetError: not of this form; names `source`, task and pair.
+    Args:
+        test_puzzles: parsed JSON; an output may be missing or null.
+        source: the file it is from.
+    Returns:
+        the test pairs of each task, by name.
+    Raises:
+        DatasetError: it is not of this form; names `source`, task and pair.
     """
     if not isinstance(test_puzzles, dict):
         raise DatasetError(f"{source}: expected an object of tasks by name")
     tasks = {}
     for name, task in test_puzzles.items():
+        where = f"{source}: task {name!r}"
         pairs = task.get("test") if isinstance(task, dict) else None
         if not isinstance(pairs, list) or not pairs:
-            raise DatasetError(f"{source}: task {name!r} has no list of test pairs")
-        tasks[name] = []
-        for number, pair in enumerate(pairs):
-            where = f"{source}: task {name!r}, test pair {number}"
-            if not isinstance(pair, dict) or "input" not in pair:
-                raise DatasetError(f"{where}: has no input")
-            output = pair.get("output")
-            tasks[name].append(
-                TestPair(
-                    _parse_grid(pair["input"], f"{where}, input"),
-                    None if output is None else _parse_grid(output, f"{where}, output"),
-                )
-            )
+            raise DatasetError(f"{where} has no list of test pairs")
+        tasks[name] = [
+            _parse_pair(pair, f"{where}: test pair {number}")
+            for number, pair in enumerate(pairs, 1)
+        ]
     return tasks
 
 
-def _parse_grid(value: object, where: str) -> bytes:
-    try:
-        grid = np.array(value)
-    except ValueError:
-        grid = np.zeros(0)  # rows of different lengths
-    if grid.ndim != 2 or not grid.size or grid.dtype.kind != "i" or max(grid.shape) > 255:
-        raise DatasetError(f"{where}: is no grid of equally long rows of integers")
-    if grid.min() < 0 or grid.max() > 9:
-        raise DatasetError(f"{where}: colours {grid.min()} to {grid.max()}, expected 0 to 9")
-    return grid_key(grid.astype(np.uint8))
+def _parse_pair(pair: object, where: str) -> TestPair:
+    if not isinstance(pair, dict) or "input" not in pair:
+        raise DatasetError(f"{where} has no input")
+    question, output = parse_grid(pair["input"], f"{where}: input"), pair.get("output")
+    answer = None if output is None else grid_key(parse_grid(output, f"{where}: output"))
+    return TestPair(grid_key(question), answer)
 
 
 class PuzzleNames:
     """What each puzzle identifier says: its task and augmentation.
 
     Args:
-        names: by identifier. source: the file they are from.
+        names: by identifier.
+        source: the file they are from.
     """
 
     def __init__(self, names: Sequence[str], source: str | Path) -> None:
@@ -134,7 +135,8 @@ class PuzzleNames:
     def __getitem__(self, identifier: int) -> tuple[str, int, np.ndarray]:
         """Return (task, view, colours uint8 [10]).
 
-        Raises: DatasetError: there is no such identifier, or its name says nothing.
+        Raises:
+            DatasetError: there is no such identifier, or its name is not that of an augmentation.
         """
         if not 0 <= identifier < len(self._names):
             raise DatasetError(
@@ -145,14 +147,9 @@ class PuzzleNames:
         except ValueError as error:
             raise DatasetError(f"{self._source}: identifier {identifier}: {error}") from None
 
-    def check(self, identifiers: Iterable[int]) -> None:
-        """Raise DatasetError when one of the identifiers has no name, or one that says nothing."""
-        for identifier in identifiers:
-            self[identifier]
-
 
 def parse_names(names: object, source: str | Path) -> list[str]:
-    """Check that this is a list of names. Raises: DatasetError: names `source`."""
+    """Return a list of names from parsed JSON; DatasetError, naming `source`, where it is none."""
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise DatasetError(f"{source}: expected a list of names")
     return names
@@ -165,7 +162,9 @@ def parse_names(names: object, source: str | Path) -> list[str]:
 class Votes:
     """Votes for one grid.
 
-    count: number of them. q_sum: sum of sigmoid(q_halt) in units of 2**-128, rounded down.
+    Attributes:
+        count: number of them.
+        q_sum: sum of sigmoid(q_halt) in units of 2**-128, each rounded down.
     """
 
     count: int = 0
@@ -203,41 +202,43 @@ class Tally:
         """Count rows of augmented test inputs.
 
         Args:
-            inputs, preds: integer [N, S] canvases of tokens, S a square.
+            tasks: the original test pairs.
+            names: of the puzzle identifiers.
+            inputs: integer [N, S] canvases of tokens, S a square.
+            preds: integer [N, S] canvases, the answers.
             puzzle_identifiers: integer [N].
-            q_halt_logits: float [N]; one that is not a number counts as Q = 0.
+            q_halt_logits: float [N]; NaN counts as Q = 0.
         Raises:
-            DatasetError: an identifier has no name, or one that says nothing.
+            DatasetError: see `PuzzleNames`.
         """
-        input_grids, pred_grids = _grids(inputs), _grids(preds)
         self.num_predictions += len(puzzle_identifiers)
-        for identifier, given, answer, q_logit in zip(
+        for identifier, question, answer, q_logit in zip(
             puzzle_identifiers.tolist(),
-            input_grids,
-            pred_grids,
+            crop_grids(inputs),
+            crop_grids(preds),
             q_halt_logits.tolist(),
             strict=True,
         ):
             task, view, colours = names[identifier]
-            input_key = grid_key(undo_grid(given, view, colours))
+            input_key = grid_key(undo_grid(question, view, colours))
             if all(pair.input_key != input_key for pair in tasks.get(task, ())):
                 self.num_unmatched += 1
                 continue
-            grids = self._votes.setdefault((task, input_key), {})
-            votes = grids.setdefault(grid_key(undo_grid(answer, view, colours)), Votes())
-            votes.count += 1
-            votes.q_sum += _fixed_point_sigmoid(q_logit)
+            key = grid_key(undo_grid(answer, view, colours))
+            self._add((task, input_key), key, Votes(1, _fixed_point_sigmoid(q_logit)))
 
     def merge(self, other: "Tally") -> None:
         """Add the votes of other rows."""
         self.num_predictions += other.num_predictions
         self.num_unmatched += other.num_unmatched
-        for place, their_grids in other._votes.items():
-            grids = self._votes.setdefault(place, {})
-            for key, theirs in their_grids.items():
-                votes = grids.setdefault(key, Votes())
-                votes.count += theirs.count
-                votes.q_sum += theirs.q_sum
+        for place, grids in other._votes.items():
+            for key, votes in grids.items():
+                self._add(place, key, votes)
+
+    def _add(self, place: tuple[str, bytes], key: bytes, more: Votes) -> None:
+        votes = self._votes.setdefault(place, {}).setdefault(key, Votes())
+        votes.count += more.count
+        votes.q_sum += more.q_sum
 
     def ranked(self, task: str, input_key: bytes) -> list[tuple[bytes, Votes]]:
         """Return the grids voted for, best first, by key.
@@ -247,17 +248,6 @@ class Tally:
         """
         grids = self._votes.get((task, input_key), {})
         return sorted(grids.items(), key=lambda item: (-item[1].count, -item[1].q_sum, item[0]))
-
-
-def _grids(canvases: np.ndarray) -> list[np.ndarray]:
-    side = math.isqrt(canvases.shape[1])
-    # Outside the crop this may wrap around.
-    colours = (canvases.reshape(-1, side, side) - _FIRST_COLOUR).astype(np.uint8)
-    heights, widths = crop_sizes(canvases)
-    return [
-        grid[:height, :width]
-        for grid, height, width in zip(colours, heights.tolist(), widths.tolist(), strict=True)
-    ]
 
 
 def _fixed_point_sigmoid(logit: float) -> int:
@@ -291,7 +281,7 @@ class Scores:
 
 def score(tasks: Tasks, tally: Tally, ks: Sequence[int] = PASS_KS) -> Scores:
     """Score the votes for all tasks; a test output without a vote is not solved."""
-    solved_at = [
+    places = [
         [
             _place_of(pair.output_key, tally.ranked(name, pair.input_key))
             for pair in pairs
@@ -299,10 +289,13 @@ def score(tasks: Tasks, tally: Tally, ks: Sequence[int] = PASS_KS) -> Scores:
         ]
         for name, pairs in tasks.items()
     ]
-    scored = [places for places in solved_at if places]
+    scored = [of_task for of_task in places if of_task]
     if not scored:
         return Scores({}, {}, 0)
-    shares = {k: [_share_up_to(k, places) for places in scored] for k in ks}
+    shares = {
+        k: [sum(place is not None and place <= k for place in one) / len(one) for one in scored]
+        for k in ks
+    }
     return Scores(
         per_test_output={k: math.fsum(values) / len(scored) for k, values in shares.items()},
         per_task={k: values.count(1.0) / len(scored) for k, values in shares.items()},
@@ -322,17 +315,28 @@ def submission(tasks: Tasks, tally: Tally) -> dict[str, list[dict[str, list[list
     }
 
 
-def task_details(
-    tasks: Tasks, tally: Tally, max_grids: int = 100
-) -> dict[str, list[dict[str, Any]]]:
+def task_details(tasks: Tasks, tally: Tally) -> dict[str, list[dict[str, Any]]]:
     """Return the votes of each task, JSON-ready: a list with an entry for each test input.
 
     Keys of an entry: `votes` and `num_grids` in all; `solved_at`, the place of the right grid (1 is
     the first), null when it is not among them or not known; `known`, whether it is known; `grids`,
-    the first `max_grids`, each with `votes`, `mean_q` (of sigmoid(q_halt)) and `grid`.
+    the first 100, each with `votes`, `mean_q` (of sigmoid(q_halt)) and `grid`.
     """
+
+    def details(pair: TestPair, ranked: list[tuple[bytes, Votes]]) -> dict[str, Any]:
+        return {
+            "votes": sum(votes.count for _, votes in ranked),
+            "num_grids": len(ranked),
+            "known": pair.output_key is not None,
+            "solved_at": _place_of(pair.output_key, ranked),
+            "grids": [
+                {"votes": votes.count, "mean_q": votes.mean_q, "grid": grid_of(key).tolist()}
+                for key, votes in ranked[:_MAX_GRIDS]
+            ],
+        }
+
     return {
-        name: [_pair_details(pair, tally.ranked(name, pair.input_key), max_grids) for pair in pairs]
+        name: [details(pair, tally.ranked(name, pair.input_key)) for pair in pairs]
         for name, pairs in tasks.items()
     }
 
@@ -347,30 +351,12 @@ def tasks_without_votes(tasks: Tasks, tally: Tally) -> list[str]:
 
 
 def _place_of(key: bytes | None, ranked: list[tuple[bytes, Votes]]) -> int | None:
+    """Return the place of a grid, 1 for the first; None where it is not among them."""
     places = (place for place, (voted, _) in enumerate(ranked, start=1) if voted == key)
     return next(places, None)
-
-
-def _share_up_to(k: int, places: list[int | None]) -> float:
-    return sum(place is not None and place <= k for place in places) / len(places)
 
 
 def _attempts(ranked: list[tuple[bytes, Votes]]) -> dict[str, list[list[int]]]:
     grids = [grid_of(key).tolist() for key, _ in ranked[:NUM_ATTEMPTS]] or [_NO_ANSWER]
     grids += grids[:1] * (NUM_ATTEMPTS - len(grids))
     return {f"attempt_{number}": grid for number, grid in enumerate(grids, start=1)}
-
-
-def _pair_details(
-    pair: TestPair, ranked: list[tuple[bytes, Votes]], max_grids: int
-) -> dict[str, Any]:
-    return {
-        "votes": sum(votes.count for _, votes in ranked),
-        "num_grids": len(ranked),
-        "known": pair.output_key is not None,
-        "solved_at": _place_of(pair.output_key, ranked),
-        "grids": [
-            {"votes": votes.count, "mean_q": votes.mean_q, "grid": grid_of(key).tolist()}
-            for key, votes in ranked[:max_grids]
-        ],
-    }

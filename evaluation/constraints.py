@@ -24,45 +24,46 @@ UNDECIDED = -1
 _FLOOD_MOVES = 16
 
 State = dict[str, Tensor]
-"""N partial answers, each value [N, ...]. All have `tokens`, int64 [N, S], UNDECIDED where open."""
+"""N partial answers, each value [N, ...]. All have `tokens`, int64 [N, S], UNDECIDED where open,
+and `allowed`, bool [N, S, V], what can be decided next: nothing where a cell is decided, has no
+token left, or must wait for other cells."""
 
 
 class Constraint(Protocol):
     """Masks that follow the decisions made so far; N rows, S cells, V tokens."""
 
     def choices(self, num_cells: int, vocab_size: int) -> Tensor:
-        """Tell the tokens that a cell which the puzzle leaves open can hold at all, bool [V].
+        """Return the tokens that a cell which the puzzle leaves open can hold at all, bool [V].
 
-        Raises: ValueError: no puzzle of this kind has so many cells, or more tokens are needed.
+        Raises:
+            ValueError: no puzzle of this kind has so many cells, or more tokens are needed.
         """
         ...
 
     def start(self, inputs: Tensor, vocab_size: int) -> State:
         """Decide the cells that the puzzle fixes.
 
-        Args: inputs: integer [N, S] tokens.
-        Raises: ValueError: a row is no puzzle of this kind; names the first.
-        """
-        ...
-
-    def allowed(self, state: State) -> Tensor:
-        """Tell what can be decided next, bool [N, S, V].
-
-        All False where a cell is decided, has no token left, or must wait for other cells.
+        Args:
+            inputs: integer [N, S] tokens.
+            vocab_size: V.
+        Raises:
+            ValueError: a row is no puzzle of this kind; names the first.
         """
         ...
 
     def is_feasible(self, state: State) -> Tensor:
-        """Tell the rows that are not known to have no completion, bool [N].
-
-        Where nothing is allowed any more, this says that the row is complete.
+        """Return the rows that may have a completion, bool [N]; once nothing is allowed any more,
+        those that are complete.
         """
         ...
 
     def place(self, state: State, cells: Tensor, tokens: Tensor) -> State:
         """Return the state after deciding one cell of each row, and what follows from it at once.
 
-        Args: cells, tokens: int64 [N], allowed in `state`, which is left as it is.
+        Args:
+            state: left as it is.
+            cells: int64 [N].
+            tokens: int64 [N], allowed in `state`.
         """
         ...
 
@@ -93,9 +94,6 @@ class SudokuConstraint:
         peers = _peers(inputs)
         ruled_out = peers.float() @ _one_hot(tokens, vocab_size).float() > 0
         return {"tokens": tokens, "allowed": choices & ~ruled_out & ~is_clue.unsqueeze(-1)}
-
-    def allowed(self, state: State) -> Tensor:
-        return state["allowed"]
 
     def is_feasible(self, state: State) -> Tensor:
         return ((state["tokens"] != UNDECIDED) | state["allowed"].any(-1)).all(-1)
@@ -141,9 +139,6 @@ class MazeConstraint:
             )
         tokens = torch.where(inputs == FREE, UNDECIDED, inputs.long())
         return self._enter(tokens, is_start.int().argmax(-1), vocab_size)
-
-    def allowed(self, state: State) -> Tensor:
-        return state["allowed"]
 
     def is_feasible(self, state: State) -> Tensor:
         return state["has_arrived"] | state["allowed"][..., PATH].any(-1)

@@ -65,7 +65,7 @@ def decode_greedy(
         ValueError: shapes do not fit, a logit is NaN or +inf, a cell has no finite logit, or the
             inputs are no puzzles of the constraint; says where and what is accepted.
     """
-    return _decode(logits, inputs, constraint, _best)
+    return _decode(logits, inputs, constraint, lambda scores: scores.argmax(-1))
 
 
 def decode_temperature(
@@ -79,11 +79,12 @@ def decode_temperature(
     """Draw each cell's token from softmax(logits / temperature).
 
     Args:
+        logits, inputs, constraint: as for `decode_greedy`.
         temperature: above 0; towards 0 the draws become those of `decode_greedy`.
         generator: source of the draws, on any device. The draws of a row depend on the rows before
             it in the batch.
-    Further arguments, return and errors as for `decode_greedy`; also
-    ValueError: a temperature that is not above 0 and finite.
+    Raises:
+        ValueError: as for `decode_greedy`; also a temperature that is not above 0 and finite.
     """
     return _decode(logits, inputs, constraint, _sampler(temperature, generator))
 
@@ -100,8 +101,10 @@ def decode_top_k(
     """Draw as `decode_temperature`, among the k most probable (allowed) tokens of each cell.
 
     Args:
+        logits, generator, temperature, inputs, constraint: as for `decode_temperature`.
         k: 1 or more; from V on nothing is cut. Of equal tokens the first are kept.
-    ValueError also: k below 1.
+    Raises:
+        ValueError: as for `decode_temperature`; also k below 1.
     """
     if k < 1:
         raise ValueError(f"top_k is {k}; accepted: 1 or more")
@@ -125,8 +128,10 @@ def decode_top_p(
     whose probabilities, after the temperature, add up to p or more (arXiv:1904.09751).
 
     Args:
+        logits, generator, temperature, inputs, constraint: as for `decode_temperature`.
         p: above 0, at most 1, which cuts nothing. The most probable token always stays.
-    ValueError also: p out of range.
+    Raises:
+        ValueError: as for `decode_temperature`; also p out of range.
     """
     if not 0 < p <= 1:
         raise ValueError(f"top_p is {p}; accepted: above 0, at most 1")
@@ -156,8 +161,10 @@ def decode_beam(
     A wider beam usually finds more, but no width promises it.
 
     Args:
+        logits, inputs, constraint: as for `decode_greedy`.
         width: 1 or more.
-    Further arguments, return and errors as for `decode_greedy`; ValueError also: width below 1.
+    Raises:
+        ValueError: as for `decode_greedy`; also a width below 1.
     """
     if width < 1:
         raise ValueError(f"beam_width is {width}; accepted: 1 or more")
@@ -193,9 +200,12 @@ def answer_confidence(logits: Tensor, q_halt_logits: Tensor, q_continue_logits: 
 
     Args:
         logits: float [B, S, V], as for the decoders; V at least 2.
-        q_halt_logits, q_continue_logits: float [B].
-    Returns: float32 (float64 for such logits) [B], 0 to 1.
-    Raises: ValueError: shapes do not fit, or logits as for the decoders.
+        q_halt_logits: float [B].
+        q_continue_logits: float [B].
+    Returns:
+        float32 (float64 for such logits) [B], 0 to 1.
+    Raises:
+        ValueError: shapes do not fit, or logits as for the decoders.
     """
     probs = _cell_logits(logits).softmax(-1)
     batch_size, _, vocab_size = probs.shape
@@ -209,26 +219,10 @@ def answer_confidence(logits: Tensor, q_halt_logits: Tensor, q_continue_logits: 
     return certainty * (q_halt_logits.to(probs) - q_continue_logits.to(probs)).sigmoid()
 
 
-def safe_softmax(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """Softmax of logits / temperature over the last dimension, computed from their differences to
-    the largest: neither large logits nor low temperatures overflow.
-
-    Args:
-        logits: any float dtype [..., V]; -inf excludes a token, whose probability is then 0.
-        temperature: above 0.
-    Returns: float32 (float64 stays) [..., V], each row summing to 1.
-    Raises: ValueError: not a float tensor with a last dimension of 1 or more, a logit is NaN or
-        +inf, a row is -inf throughout (it has no distribution), or the temperature is not above 0
-        and finite; says where.
-    """
-    _require_temperature(temperature)
-    return _tempered(_checked(logits), temperature).softmax(-1)
-
-
-def _checked(logits: Tensor) -> Tensor:
-    """Return logits in float32 (float64 stays); ValueError as for `safe_softmax`."""
-    if logits.ndim == 0 or logits.shape[-1] == 0:
-        raise ValueError(f"logits of shape {list(logits.shape)}; accepted: one or more tokens last")
+def _cell_logits(logits: Tensor) -> Tensor:
+    """Return logits [B, S, V] in float32 (float64 stays); ValueError as for `decode_greedy`."""
+    if logits.ndim != 3 or 0 in logits.shape[1:]:
+        raise ValueError(f"logits of shape {list(logits.shape)}; accepted: [batch, cells, tokens]")
     if not logits.is_floating_point():
         raise ValueError(f"logits of dtype {logits.dtype}; accepted: floating point")
     wide = logits if logits.dtype == torch.float64 else logits.float()
@@ -241,30 +235,7 @@ def _checked(logits: Tensor) -> Tensor:
     return wide
 
 
-def _cell_logits(logits: Tensor) -> Tensor:
-    """Return logits [B, S, V] in float32 (float64 stays); ValueError as for `decode_greedy`."""
-    if logits.ndim != 3 or logits.shape[1] == 0:
-        raise ValueError(f"logits of shape {list(logits.shape)}; accepted: [batch, cells, tokens]")
-    return _checked(logits)
-
-
-def _require_temperature(temperature: float) -> None:
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature is {temperature}; accepted: above 0 and finite")
-
-
-def _tempered(scores: Tensor, temperature: float) -> Tensor:
-    """Divide the differences to the largest score by the temperature."""
-    # The smallest normal number: a subnormal one could be flushed to 0, and 0 / 0 is NaN.
-    divisor = max(temperature, torch.finfo(scores.dtype).tiny)
-    return (scores - scores.amax(-1, keepdim=True)) / divisor
-
-
 # Choosing a token
-
-
-def _best(scores: Tensor) -> Tensor:
-    return scores.argmax(-1)
 
 
 def _sampler(
@@ -277,10 +248,13 @@ def _sampler(
     The largest of score - log(exponential noise) is such a draw (the Gumbel-max trick), and takes
     the same noise whatever is cut.
     """
-    _require_temperature(temperature)
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature is {temperature}; accepted: above 0 and finite")
 
     def pick(scores: Tensor) -> Tensor:
-        tempered = cut(_tempered(scores, temperature))
+        # The smallest normal number: a subnormal one could be flushed to 0, and 0 / 0 is NaN.
+        divisor = max(temperature, torch.finfo(scores.dtype).tiny)
+        tempered = cut((scores - scores.amax(-1, keepdim=True)) / divisor)
         noise = torch.empty(scores.shape, dtype=scores.dtype, device=generator.device)
         noise.exponential_(generator=generator).clamp_min_(torch.finfo(noise.dtype).tiny)
         return (tempered - noise.to(scores.device).log()).argmax(-1)
@@ -352,10 +326,11 @@ class _Search:
     def next_decisions(self, state: State, owners: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Choose the next cell of each row that has one.
 
-        Returns: rows, ascending, and their cells, int64 [n]; gains of the tokens, float64 [n, V],
-            -inf for those that are not allowed.
+        Returns:
+            rows, ascending, and their cells, int64 [n]; gains of the tokens, float64 [n, V], -inf
+            for those that are not allowed.
         """
-        allowed = self._constraint.allowed(state)
+        allowed = state["allowed"]
 
         def gains_at(rows: Tensor, cells: Tensor) -> Tensor:
             gains = self._gains[owners[rows], cells]

@@ -9,8 +9,8 @@ together, and every rank has the same figures. Built, and its data checked, with
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,19 +19,10 @@ import numpy as np
 from dataset.arc.tasks import BLANK_NAME
 from dataset.format.arrays import read_json
 from dataset.format.disk import IDENTIFIERS_NAME, METADATA_NAME, TEST_PUZZLES_NAME, load_metadata
+from dataset.format.schema import LAZY_ARC_FACTS
 from dataset.maze import rules as maze
 from dataset.sudoku.rules import EMPTY_TOKEN, are_valid_solutions, grid_size
-from evaluation.arc import (
-    PuzzleNames,
-    Tally,
-    TestPair,
-    parse_names,
-    parse_tasks,
-    score,
-    submission,
-    task_details,
-    tasks_without_votes,
-)
+from evaluation import arc
 from evaluation.metrics import wilson
 from models.config import EvaluatorName
 from puzzle_dataset import PuzzleDataset
@@ -40,15 +31,17 @@ from runtime.errors import DatasetError
 Gather = Callable[[Any], list[Any]]
 """Takes this rank's value and returns those of all ranks, in rank order, on every rank."""
 
-_ARC_VOCABULARY = 12
-
 
 @dataclass(frozen=True)
 class AnsweredRows:
     """Rows of a test set with the answers of the last ACT step; padding is left out.
 
-    inputs, labels (-100 where ignored), preds: int32 [n, S] tokens. puzzle_identifiers: int32 [n].
-    q_halt_logits: float32 [n].
+    Attributes:
+        inputs: int32 [n, S] tokens.
+        labels: int32 [n, S], -100 where ignored.
+        puzzle_identifiers: int32 [n].
+        preds: int32 [n, S] tokens, the answers.
+        q_halt_logits: float32 [n].
     """
 
     inputs: np.ndarray
@@ -63,7 +56,8 @@ class Findings:
     """What an evaluator found, the same on every rank.
 
     Attributes:
-        metrics: figures by name. details: more of them, JSON-ready.
+        metrics: figures by name.
+        details: more of them, JSON-ready.
         files: JSON-ready content by file name, made when it is asked for.
     """
 
@@ -95,31 +89,24 @@ def build_evaluators(
     """Build evaluators for a test set, by name.
 
     Args:
+        names: of the evaluators.
+        dataset: the test set.
         arc_vote_across_evaluations: `arc` keeps the votes of earlier evaluations.
-
-    Raises: DatasetError: the data are not of this kind, or lack a file that is needed; says which.
+    Raises:
+        DatasetError: the data are not of this kind, or lack a file that is needed; says which.
     """
-    build: dict[EvaluatorName, Callable[[], Evaluator]] = {
-        "arc": lambda: ArcEvaluator(dataset, keeps_votes=arc_vote_across_evaluations),
-        "sudoku": lambda: SudokuEvaluator(dataset),
-        "maze": lambda: MazeEvaluator(dataset),
-    }
     evaluators: dict[EvaluatorName, Evaluator] = {}
     for name in names:
         try:
-            evaluators[name] = build[name]()
+            if name == "arc":
+                evaluators[name] = ArcEvaluator(dataset, keeps_votes=arc_vote_across_evaluations)
+            else:
+                evaluators[name] = (SudokuEvaluator if name == "sudoku" else MazeEvaluator)(dataset)
         except DatasetError as error:
             raise DatasetError(
                 f"{error} (needed by evaluators=[{name}]; evaluators=[] does without)"
             ) from None
     return evaluators
-
-
-def finish(
-    evaluators: Mapping[EvaluatorName, Evaluator], gather: Gather
-) -> dict[EvaluatorName, Findings]:
-    """Finish an evaluation on all ranks; returns what each evaluator found."""
-    return {name: evaluator.finish(gather) for name, evaluator in evaluators.items()}
 
 
 class ArcEvaluator:
@@ -135,46 +122,42 @@ class ArcEvaluator:
     """
 
     def __init__(self, dataset: PuzzleDataset, *, keeps_votes: bool = False) -> None:
-        _require_square(dataset, _ARC_VOCABULARY, "a square canvas")
-        self._tasks: dict[str, list[TestPair]] = {}
+        _require_square(dataset, LAZY_ARC_FACTS["vocab_size"], "a square canvas")
+        self._tasks: dict[str, list[arc.TestPair]] = {}
         of_folders = [_read_identifiers(split_dir) for split_dir in dataset.split_dirs]
         names = [BLANK_NAME] * dataset.metadata.num_puzzle_identifiers
         for split_dir, offset, of_folder in zip(
             dataset.split_dirs, dataset.identifier_offsets, of_folders, strict=True
         ):
             path = split_dir.parent / TEST_PUZZLES_NAME
-            for task, pairs in parse_tasks(read_json(path), path).items():
+            for task, pairs in arc.parse_tasks(read_json(path), path).items():
                 if self._tasks.setdefault(task, pairs) != pairs:
                     raise DatasetError(
                         f"{path}: task {task!r} has other test pairs in another data path: "
                         "evaluate the folders one by one"
                     )
             names[offset : offset + len(of_folder)] = of_folder
-        self._names = PuzzleNames(names, dataset.split_dirs[0].parent / IDENTIFIERS_NAME)
+        self._names = arc.PuzzleNames(names, dataset.split_dirs[0].parent / IDENTIFIERS_NAME)
         for arrays in dataset.sets.values():
-            self._names.check(np.unique(arrays.puzzle_identifiers).tolist())
+            for identifier in np.unique(arrays.puzzle_identifiers).tolist():
+                self._names[identifier]  # One without a usable name is an error here, not later.
         self._keeps_votes = keeps_votes
-        self._tally = Tally()
+        self._tally = arc.Tally()
 
     def begin(self) -> None:
         if not self._keeps_votes:
-            self._tally = Tally()
+            self._tally = arc.Tally()
 
     def add(self, rows: AnsweredRows) -> None:
-        self._tally.add_rows(
-            self._tasks,
-            self._names,
-            inputs=rows.inputs,
-            preds=rows.preds,
-            puzzle_identifiers=rows.puzzle_identifiers,
-            q_halt_logits=rows.q_halt_logits,
-        )
+        read = ("inputs", "preds", "puzzle_identifiers", "q_halt_logits")
+        arrays = {name: getattr(rows, name) for name in read}
+        self._tally.add_rows(self._tasks, self._names, **arrays)
 
     def finish(self, gather: Gather) -> Findings:
-        tasks, tally = self._tasks, Tally()
+        tasks, tally = self._tasks, arc.Tally()
         for part in gather(self._tally):
             tally.merge(part)
-        scores = score(tasks, tally)
+        scores = arc.score(tasks, tally)
         return Findings(
             metrics={
                 **{f"pass@{k}": share for k, share in scores.per_test_output.items()},
@@ -186,11 +169,11 @@ class ArcEvaluator:
                 "num_scored_tasks": scores.num_tasks,
                 "num_predictions": tally.num_predictions,
                 "num_unmatched_predictions": tally.num_unmatched,
-                "tasks_without_votes": tasks_without_votes(tasks, tally),
+                "tasks_without_votes": arc.tasks_without_votes(tasks, tally),
             },
             files={
-                "submission.json": lambda: submission(tasks, tally),
-                "arc_tasks.json": lambda: task_details(tasks, tally),
+                "submission.json": lambda: arc.submission(tasks, tally),
+                "arc_tasks.json": lambda: arc.task_details(tasks, tally),
             },
         )
 
@@ -223,14 +206,9 @@ class _SharesEvaluator:
         shares = {
             name: wilson(sum(sums[name] for _, sums in parts), num_rows) for name in self.shares
         }
-        intervals = {
-            name: {"value": share.value, "low": share.low, "high": share.high}
-            for name, share in shares.items()
-        }
-        return Findings(
-            {name: share.value for name, share in shares.items()},
-            {"num_examples": num_rows, **intervals},
-        )
+        intervals = {name: asdict(share) for name, share in shares.items()}
+        metrics = {name: share.value for name, share in shares.items()}
+        return Findings(metrics, {"num_examples": num_rows, **intervals})
 
 
 class SudokuEvaluator(_SharesEvaluator):
@@ -276,7 +254,7 @@ class MazeEvaluator(_SharesEvaluator):
 
 def _read_identifiers(split_dir: Path) -> list[str]:
     path = split_dir.parent / IDENTIFIERS_NAME
-    names, expected = parse_names(read_json(path), path), load_metadata(split_dir)
+    names, expected = arc.parse_names(read_json(path), path), load_metadata(split_dir)
     if len(names) != expected.num_puzzle_identifiers:
         raise DatasetError(
             f"{path}: {len(names)} names, but num_puzzle_identifiers is "

@@ -1,12 +1,12 @@
 """Evaluations in the course of a training run."""
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from evaluation.evaluators import Evaluator, finish
-from evaluation.outputs import OutputFiles, write_json_files
-from evaluation.report import flatten, flatten_findings
+from evaluation.evaluators import Evaluator
+from evaluation.outputs import open_outputs, write_json_files
+from evaluation.report import flatten
 from evaluation.runner import Forward, evaluate
 from models.config import EvaluatorName
 from models.losses import ACTLossHead
@@ -14,10 +14,11 @@ from puzzle_dataset import EvalBatches
 from runtime.ranks import Ranks
 
 
+@dataclass(frozen=True)
 class InTrainingEvaluation:
     """Measures the model at a step; what it writes goes to `eval_step_N/` in the run's folder.
 
-    Args:
+    Attributes:
         batches: of this rank; None measures nothing.
         evaluators: for that set, by name.
         save_outputs: fields to write, see `evaluation.outputs`.
@@ -25,17 +26,12 @@ class InTrainingEvaluation:
         run_dir: the run's folder.
     """
 
-    def __init__(
-        self,
-        batches: EvalBatches | None,
-        evaluators: Mapping[EvaluatorName, Evaluator],
-        save_outputs: Sequence[str],
-        forward: Forward,
-        ranks: Ranks,
-        run_dir: Path,
-    ) -> None:
-        self.batches, self.evaluators, self.fields = batches, evaluators, save_outputs
-        self.forward, self.ranks, self.run_dir = forward, ranks, run_dir
+    batches: EvalBatches | None
+    evaluators: Mapping[EvaluatorName, Evaluator]
+    save_outputs: Sequence[str]
+    forward: Forward
+    ranks: Ranks
+    run_dir: Path
 
     def __call__(
         self, model: ACTLossHead, step: int, before_batch: Callable[[], None]
@@ -43,6 +39,8 @@ class InTrainingEvaluation:
         """Return the figures by name, the same on all ranks.
 
         Args:
+            model: to measure.
+            step: optimizer steps done.
             before_batch: see `evaluation.runner.evaluate`.
         Raises:
             OutputError: a file cannot be written; names it.
@@ -50,20 +48,15 @@ class InTrainingEvaluation:
         if self.batches is None:
             return {}
         folder = self.run_dir / f"eval_step_{step}"
-        saving = contextlib.nullcontext()
-        if self.fields:
-            saving = OutputFiles(folder, self.fields, self.batches, self.ranks)
-        with saving as save:
-            results = evaluate(
+        with open_outputs(self.save_outputs, folder, self.batches, self.ranks) as save:
+            evaluation = evaluate(
                 self.forward,
                 model,
                 self.batches,
                 self.ranks,
                 save=save,
-                evaluators=self.evaluators.values(),
+                evaluators=self.evaluators,
                 before_batch=before_batch,
             )
-        findings = finish(self.evaluators, self.ranks.gather_objects)
-        for found in findings.values():
-            write_json_files(folder, found.files, self.ranks, own=True)
-        return flatten(results) | flatten_findings(findings)
+        write_json_files(folder, evaluation.files, self.ranks, own=True)
+        return flatten(evaluation)

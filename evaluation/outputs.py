@@ -12,8 +12,8 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import torch
@@ -39,8 +39,45 @@ class OutputError(OSError):
     """An output cannot be written; the message names the file and the reason."""
 
 
-class OutputFiles:
-    """The files FOLDER/SET__FIELD.npy of one evaluation; a context that completes or removes them.
+class Outputs(AbstractContextManager["Outputs"]):
+    """A context that saves the outputs of an evaluation, and drops them when it fails."""
+
+    def write(self, set_name: str, step: LossOutput, count: int) -> None:
+        """Save this rank's slice of a batch of a set, of which the first `count` rows, over all
+        ranks, are no padding. `step` is the last ACT step.
+        """
+        raise NotImplementedError
+
+    def complete(self) -> None:
+        """Finish the files."""
+        raise NotImplementedError
+
+    def discard(self) -> None:
+        """Remove what has been written."""
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.complete() if kind is None else self.discard()
+
+
+def open_outputs(
+    fields: Sequence[str],
+    folder: Path,
+    batches: EvalBatches,
+    ranks: Ranks,
+    published_prefix: Path | None = None,
+) -> AbstractContextManager[Outputs | None]:
+    """Return what saves these fields: nothing where there are none, else `PublishedOutputFiles`
+    where their prefix is given, else `OutputFiles` in `folder`.
+    """
+    if not fields:
+        return contextlib.nullcontext()
+    if published_prefix is not None:
+        return PublishedOutputFiles(published_prefix, fields, batches, ranks)
+    return OutputFiles(folder, fields, batches, ranks)
+
+
+class OutputFiles(Outputs):
+    """The files FOLDER/SET__FIELD.npy of one evaluation.
 
     Fields, of N rows in test order: inputs, labels (-100 where ignored) int32 [N, S] and
     puzzle_identifiers int32 [N], as the model saw them; preds uint8 [N, S] (int32 when the
@@ -53,18 +90,12 @@ class OutputFiles:
         batches: what will be evaluated.
         ranks: all of them take part in every call.
     Raises:
-        ValueError: a field is unknown; names it and the accepted ones.
         OutputError: rank 0 cannot write; raised on every rank, names the file.
     """
 
     def __init__(
         self, folder: Path, fields: Sequence[str], batches: EvalBatches, ranks: Ranks
     ) -> None:
-        for field in fields:
-            if field not in _OUTPUTS:
-                raise ValueError(
-                    f"there is no output {field!r} to save; accepted: {', '.join(_OUTPUTS)}"
-                )
         self._folder, self._fields, self._ranks = folder, tuple(dict.fromkeys(fields)), ranks
         self._files: dict[tuple[str, str], _GrowingArray] = {}
         self._on_main(lambda: self._open(batches))
@@ -80,7 +111,6 @@ class OutputFiles:
                 self._files[name, field] = _GrowingArray(path, dtype, (num_examples, *shape))
 
     def write(self, set_name: str, step: LossOutput, count: int) -> None:
-        """Append a batch of a set; each rank gives its slice, the first `count` rows are real."""
         gathered = {}
         for field in self._fields:
             values = _OUTPUTS[field](step)
@@ -95,50 +125,39 @@ class OutputFiles:
 
         self._on_main(append)
 
-    def __enter__(self) -> "OutputFiles":
-        return self
+    def complete(self) -> None:
+        def complete() -> None:
+            for file in self._files.values():
+                file.complete()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is not None:
-            self._discard()
-            return
-        self._on_main(self._complete)
+        self._on_main(complete)
 
-    def _complete(self) -> None:
-        for file in self._files.values():
-            file.complete()
-
-    def _discard(self) -> None:
+    def discard(self) -> None:
         for file in self._files.values():
             file.discard()
 
     def _on_main(self, action: Callable[[], None]) -> None:
-        """Act on rank 0, and fail on all ranks when that fails: the others would wait for ever."""
+        """Act on rank 0; where that fails, remove the files and raise OutputError on all ranks."""
         failure = None
         if self._ranks.is_main:
             try:
                 action()
             except OSError as error:
-                self._discard()
+                self.discard()
                 failure = f"{error.filename or self._folder}: {error.strerror or error}"
-        failure = self._ranks.broadcast_object(failure)
-        if failure is not None:
-            raise OutputError(failure)
+        _raise_on_all(failure, self._ranks)
 
 
-class PublishedOutputFiles:
+class PublishedOutputFiles(Outputs):
     """The outputs as the published evaluation writes them: for each rank a file PREFIX.RANK, a
     pickled dict of tensors by field, the rows of all sets one after the other.
 
     A rank writes the rows that it computed, in their dtypes; padded rows are left out. As there,
     they are held in host memory until the evaluation is complete.
 
-    Args: as for `OutputFiles`; prefix: `FOLDER/step_N_all_preds`.
+    Args:
+        prefix: `FOLDER/step_N_all_preds`.
+        fields, batches, ranks: as for `OutputFiles`.
     Raises:
         OutputError: a rank cannot write; names the file.
     """
@@ -153,21 +172,10 @@ class PublishedOutputFiles:
         self._rows: dict[str, list[Tensor]] = {field: [] for field in fields}
 
     def write(self, set_name: str, step: LossOutput, count: int) -> None:
-        """Keep this rank's rows of a batch of which the first `count`, over all ranks, are real."""
         for field, rows in self._rows.items():
             rows.append(_OUTPUTS[field](step)[: max(0, count - self._first_row)].cpu())
 
-    def __enter__(self) -> "PublishedOutputFiles":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is not None:
-            return
+    def complete(self) -> None:
         try:
             with replacing(self._path) as file:
                 torch.save({name: torch.cat(rows) for name, rows in self._rows.items()}, file)
@@ -175,37 +183,39 @@ class PublishedOutputFiles:
             raise OutputError(f"{self._path}: {failure.strerror or failure}") from None
 
 
-def make_own_folder(folder: Path) -> None:
-    """Create a folder that has its name from us.
+def _raise_on_all(failure: str | None, ranks: Ranks) -> None:
+    """Raise what failed on rank 0 on all ranks: the others would wait for ever."""
+    failure = ranks.broadcast_object(failure)
+    if failure is not None:
+        raise OutputError(failure)
 
-    Raises: OSError: it cannot be created, or a link has that name: it may lead anywhere.
+
+def make_own_folder(folder: Path) -> None:
+    """Create a folder whose name we chose.
+
+    Raises:
+        OSError: it cannot be created, or a link has that name, which may lead anywhere.
     """
     folder.mkdir(parents=True, exist_ok=True)
     require_no_link(folder)
 
 
 def write_json_files(
-    folder: Path,
-    files: Mapping[str, Callable[[], object]],
-    ranks: Ranks,
-    *,
-    own: bool = False,
-) -> list[Path]:
-    """Write the files of an evaluator, each in one indivisible move.
+    folder: Path, files: Mapping[str, Callable[[], object]], ranks: Ranks, *, own: bool = False
+) -> None:
+    """Write the files of evaluators, each in one indivisible move.
 
     Args:
         folder: created when it is missing.
         files: JSON-ready content by file name, made on rank 0 alone.
         ranks: all of them take part.
-        own: the folder has its name from us: see `make_own_folder`.
-    Returns:
-        the paths, on every rank.
+        own: we chose the folder's name: see `make_own_folder`.
     Raises:
         OutputError: rank 0 cannot write; raised on every rank, names the file.
     """
-    failure, paths = None, [folder / name for name in files]
+    failure = None
     if ranks.is_main:
-        for path, content in zip(paths, files.values(), strict=True):
+        for path, content in ((folder / name, content) for name, content in files.items()):
             try:
                 make_own_folder(folder) if own else folder.mkdir(parents=True, exist_ok=True)
                 with replacing(path) as file:
@@ -213,10 +223,7 @@ def write_json_files(
             except OSError as error:
                 failure = f"{path}: {error.strerror or error}"
                 break
-    failure = ranks.broadcast_object(failure)
-    if failure is not None:
-        raise OutputError(failure)
-    return paths
+    _raise_on_all(failure, ranks)
 
 
 def _remove_files_of_more_ranks(prefix: Path, world_size: int) -> None:
@@ -237,11 +244,8 @@ class _GrowingArray:
         # Never through a link that somebody left there.
         self._temporary.unlink(missing_ok=True)
         self._file = self._temporary.open("xb")
-        header = {
-            "descr": np.lib.format.dtype_to_descr(self._dtype),
-            "fortran_order": False,
-            "shape": shape,
-        }
+        descr = np.lib.format.dtype_to_descr(dtype)
+        header = {"descr": descr, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(self._file, header)
 
     def append(self, rows: np.ndarray) -> None:

@@ -1,12 +1,13 @@
 """The figures of an evaluation for people (a table) and for programs (JSON). Imports no torch."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from evaluation.evaluators import Findings
-from evaluation.metrics import SetResult
+from evaluation.metrics import Estimate, SetResult
 from models.config import EvaluatorName
 from models.heads.calibration import with_calibration_error
 from models.metrics import is_loss
@@ -15,13 +16,32 @@ _COLUMNS = ("exact_accuracy", "accuracy", "q_halt_accuracy", "steps", "lm_loss",
 _WITH_INTERVAL = ("exact_accuracy", "accuracy", "q_halt_accuracy")
 
 
-def pooled(results: Mapping[str, SetResult]) -> dict[str, float]:
+@dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation has found, the same on all ranks.
+
+    Attributes:
+        sets: the figures of each test set, by name, in the order of the data.
+        findings: what each evaluator found.
+    """
+
+    sets: Mapping[str, SetResult]
+    findings: Mapping[EvaluatorName, Findings] = field(default_factory=dict)
+
+    @property
+    def files(self) -> dict[str, Callable[[], Any]]:
+        """JSON-ready content of the evaluators' files, by file name, made when it is asked for."""
+        found = self.findings.values()
+        return {name: content for one in found for name, content in one.files.items()}
+
+
+def pooled(sets: Mapping[str, SetResult]) -> dict[str, float]:
     """Return `count` and the metrics over the rows of all sets; without a row, no metric."""
-    figures = {"count": float(sum(result.count for result in results.values()))}
-    for name in dict.fromkeys(name for result in results.values() for name in result.metrics):
+    figures = {"count": float(sum(result.count for result in sets.values()))}
+    for name in dict.fromkeys(name for result in sets.values() for name in result.metrics):
         parts = [
             (result.num_examples if is_loss(name) else result.count, result.metrics[name].value)
-            for result in results.values()
+            for result in sets.values()
             if name in result.metrics
         ]
         total = sum(rows for rows, _ in parts)
@@ -29,85 +49,73 @@ def pooled(results: Mapping[str, SetResult]) -> dict[str, float]:
     return with_calibration_error(figures)
 
 
-def flatten(results: Mapping[str, SetResult]) -> dict[str, float]:
-    """Return the figures over all sets as `eval/NAME`, and those of several sets as
-    `eval/SET/NAME` too.
+def flatten(evaluation: Evaluation) -> dict[str, float]:
+    """Return the figures over all sets as `eval/NAME`, those of several sets as `eval/SET/NAME`
+    too, and those of evaluators as `eval/EVALUATOR/NAME`.
     """
     flat = {}
-    if len(results) > 1:
-        for set_name, result in results.items():
+    if len(evaluation.sets) > 1:
+        for set_name, result in evaluation.sets.items():
             flat[f"eval/{set_name}/count"] = float(result.count)
             for name, estimate in result.reported.items():
                 flat[f"eval/{set_name}/{name}"] = estimate.value
-    return flat | {f"eval/{name}": value for name, value in pooled(results).items()}
+    flat |= {f"eval/{name}": value for name, value in pooled(evaluation.sets).items()}
+    return flat | {f"eval/{name}": value for name, value in _found(evaluation).items()}
 
 
-def flatten_findings(findings: Mapping[EvaluatorName, Findings]) -> dict[str, float]:
-    """Return the metrics of evaluators as `eval/EVALUATOR/NAME`."""
+def _found(evaluation: Evaluation) -> dict[str, float]:
     return {
-        f"eval/{evaluator}/{name}": value
-        for evaluator, found in findings.items()
+        f"{evaluator}/{name}": value
+        for evaluator, found in evaluation.findings.items()
         for name, value in found.metrics.items()
     }
 
 
-def findings_as_json(
-    findings: Mapping[EvaluatorName, Findings], written: Mapping[EvaluatorName, list[Path]]
-) -> dict[str, Any]:
-    """Return what evaluators found, JSON-ready, with the files that were written for each."""
-    return {
-        name: {
-            "metrics": found.metrics,
-            "details": found.details,
-            "files": [str(path) for path in written[name]],
-        }
-        for name, found in findings.items()
-    }
-
-
-def findings_table(findings: Mapping[EvaluatorName, Findings]) -> str:
-    """Return a line for each metric of each evaluator."""
-    flat = {name.removeprefix("eval/"): value for name, value in flatten_findings(findings).items()}
-    width = max((len(name) for name in flat), default=0)
-    return "\n".join(f"{name.ljust(width)}  {value:.4f}" for name, value in flat.items())
-
-
-def as_json(results: Mapping[str, SetResult]) -> dict[str, Any]:
-    """Return the figures as JSON-ready values: `metrics` over all sets, and `sets` one by one with
-    their intervals.
+def as_json(evaluation: Evaluation, folder: Path) -> dict[str, Any]:
+    """Return the figures as JSON-ready values: `metrics` over all sets, `sets` one by one with
+    their intervals, and `evaluators` with their metrics, details and files in `folder`.
 
     A figure that is not finite becomes text ("nan"), since JSON has no number for it.
     """
-    return {
-        "metrics": {name: _json_number(value) for name, value in pooled(results).items()},
-        "sets": {
-            set_name: {
-                "num_examples": result.num_examples,
-                "count": result.count,
-                "metrics": {
-                    name: {
-                        "value": _json_number(estimate.value),
-                        "low": _json_number(estimate.low),
-                        "high": _json_number(estimate.high),
-                    }
-                    for name, estimate in result.reported.items()
-                },
-            }
-            for set_name, result in results.items()
-        },
+    sets = {
+        set_name: {
+            "num_examples": result.num_examples,
+            "count": result.count,
+            "metrics": {name: _json_estimate(value) for name, value in result.reported.items()},
+        }
+        for set_name, result in evaluation.sets.items()
     }
+    evaluators = {
+        name: {
+            "metrics": found.metrics,
+            "details": found.details,
+            "files": [str(folder / file) for file in found.files],
+        }
+        for name, found in evaluation.findings.items()
+    }
+    metrics = {name: _json_number(value) for name, value in pooled(evaluation.sets).items()}
+    return {"metrics": metrics, "sets": sets, "evaluators": evaluators}
 
 
-def table(results: Mapping[str, SetResult]) -> str:
-    """Return a line for each set; shares come with their 95 % intervals."""
+def as_text(evaluation: Evaluation) -> str:
+    """Return a line for each set, shares with their 95 % intervals, and one for each metric of an
+    evaluator.
+    """
     rows = [["set", "count", *_COLUMNS]]
-    for set_name, result in results.items():
+    for set_name, result in evaluation.sets.items():
         rows.append([set_name, str(result.count), *(_cell(result, name) for name in _COLUMNS)])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return "\n".join(
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
-    )
+    ]
+    lines.append("in brackets: 95 % confidence intervals")
+    found = _found(evaluation)
+    if evaluation.findings:
+        width = max(map(len, found), default=0)
+        metrics = (f"{name.ljust(width)}  {value:.4f}" for name, value in found.items())
+        lines += ["", "\n".join(metrics)]
+    return "\n".join(lines)
 
 
 def _cell(result: SetResult, name: str) -> str:
@@ -117,6 +125,10 @@ def _cell(result: SetResult, name: str) -> str:
     if name in _WITH_INTERVAL and estimate.low is not None and estimate.high is not None:
         return f"{estimate.value:.4f} [{estimate.low:.4f}, {estimate.high:.4f}]"
     return f"{estimate.value:.4f}"
+
+
+def _json_estimate(estimate: Estimate) -> dict[str, float | str | None]:
+    return {name: _json_number(getattr(estimate, name)) for name in ("value", "low", "high")}
 
 
 def _json_number(value: float | None) -> float | str | None:

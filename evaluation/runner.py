@@ -1,6 +1,7 @@
 """Run a model over test sets: every puzzle takes all ACT steps, the last answer is measured."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -9,9 +10,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from evaluation.evaluators import AnsweredRows, Evaluator
-from evaluation.metrics import SetResult, summarize
-from evaluation.outputs import OutputFiles, PublishedOutputFiles
+from evaluation.metrics import summarize
+from evaluation.outputs import Outputs
+from evaluation.report import Evaluation
 from models.act import ACTCarry, Examples
+from models.config import EvaluatorName
 from models.losses import ACTLossHead, LossOutput
 from puzzle_dataset import Batch, EvalBatches
 from runtime.ranks import Ranks
@@ -29,11 +32,11 @@ def evaluate(
     batches: EvalBatches,
     ranks: Ranks,
     *,
-    save: OutputFiles | PublishedOutputFiles | None = None,
-    evaluators: Collection[Evaluator] = (),
+    save: Outputs | None = None,
+    evaluators: Mapping[EvaluatorName, Evaluator] = MappingProxyType({}),
     before_batch: Callable[[], None] = lambda: None,
     show_progress: bool = False,
-) -> dict[str, SetResult]:
+) -> Evaluation:
     """Measure a model on all sets of `batches`; every rank returns the same.
 
     As the published models are, it is measured after `halt_max_steps` ACT steps, whatever Q says.
@@ -46,29 +49,25 @@ def evaluate(
         model: on the device of `ranks`; put into evaluation mode while this runs.
         batches: of this rank.
         save: receives the outputs of the last step; completed by its own context.
-        evaluators: begin anew and receive this rank's rows; finished by the caller.
+        evaluators: by name; they begin anew, and receive this rank's rows.
         before_batch: called before each batch, on all ranks; may raise to break off.
         show_progress: whether to draw a bar of the batches on standard error.
     Returns:
-        the result of each set, by name, in the order of the data set; empty sets included.
+        the figures of all sets, empty ones included, and what the evaluators found.
     """
     # An evaluation has no target for q_continue.
     names = tuple(name for name in model.metric_names if name != "q_continue_loss")
     rows: dict[str, list[Tensor]] = {name: [] for name in batches.num_examples}
     first_row = ranks.rank * batches.local_batch_size
-    for evaluator in evaluators:
+    for evaluator in evaluators.values():
         evaluator.begin()
+    bar = tqdm(
+        batches, disable=not show_progress, unit="batch", desc="evaluating", dynamic_ncols=True
+    )
     was_training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            bar = tqdm(
-                batches,
-                disable=not show_progress,
-                unit="batch",
-                desc="evaluating",
-                dynamic_ncols=True,
-            )
             for number, (name, batch, count, _) in enumerate(bar, 1):
                 ranks.mark(f"batch {number} of the evaluation", long=True)
                 before_batch()
@@ -78,14 +77,16 @@ def evaluate(
                     save.write(name, step, count)
                 if evaluators:
                     answered = _answered_rows(batch, step, max(0, count - first_row))
-                    for evaluator in evaluators:
+                    for evaluator in evaluators.values():
                         evaluator.add(answered)
     finally:
         model.train(was_training)
-    return {
+    sets = {
         name: summarize(_gather(rows[name], names, num_examples, ranks))
         for name, num_examples in batches.num_examples.items()
     }
+    gather = ranks.gather_objects
+    return Evaluation(sets, {name: one.finish(gather) for name, one in evaluators.items()})
 
 
 def think(forward: Forward, model: ACTLossHead, examples: Examples) -> LossOutput:

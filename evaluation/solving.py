@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,8 +45,9 @@ class Reasoning:
             0 where the model left a cell empty.
         log_prob: natural logarithm of the last answer's probability, as the model sees it.
         confidence: `answer_confidence` at the last step, 0 to 1.
-        q_halt, q_continue: float32 [steps], sigmoid of the Q logits: the chance that the answer is
-            right, as the model sees it, and the value of thinking on; NaN where no head says so.
+        q_halt: float32 [steps], sigmoid of the Q logit: the chance that the answer is right, as the
+            model sees it; NaN where no head says so.
+        q_continue: float32 [steps], sigmoid of its Q logit: the value of another step.
         halts: bool [steps], whether the halting rule of training would stop here.
     """
 
@@ -62,10 +64,10 @@ class Reasoning:
         """The answer after the last step, int8 [size, size]."""
         return self.answers[-1]
 
-    def is_solved(self, step: int = -1) -> bool:
-        """Whether the answer after a step (by index) is a valid Sudoku that keeps the clues."""
-        answer = self.answers[step]
-        return is_valid_solution(answer, len(answer)) and keeps_clues(self.question, answer)
+    def is_solved(self) -> bool:
+        """Whether the answer is a valid Sudoku that keeps the clues."""
+        valid = is_valid_solution(self.answer, len(self.answer))
+        return valid and keeps_clues(self.question, self.answer)
 
     def cells_changed(self) -> np.ndarray:
         """Number of cells that each step changed, int64 [steps]; the first one fills the puzzle."""
@@ -94,23 +96,20 @@ def repeated_digits(grid: np.ndarray) -> np.ndarray:
 def make_decoder(config: SolveConfig) -> Decoder:
     """Return the decoder that the configuration asks for; its draws go on from call to call."""
     constraint = SudokuConstraint() if config.constraint == "sudoku" else None
-    generator = torch.Generator().manual_seed(config.seed)
-    temperature = 1.0 if config.temperature is None else config.temperature
+    draws: dict[str, Any] = {
+        "temperature": 1.0 if config.temperature is None else config.temperature,
+        "generator": torch.Generator().manual_seed(config.seed),
+    }
+    decode: Decoder
     match config.decode:
         case "greedy":
             decode = decode_greedy
         case "temperature":
-            decode = partial(decode_temperature, temperature=temperature, generator=generator)
+            decode = partial(decode_temperature, **draws)
         case "top_k":
-            assert config.top_k is not None
-            decode = partial(
-                decode_top_k, k=config.top_k, temperature=temperature, generator=generator
-            )
+            decode = partial(decode_top_k, k=config.top_k, **draws)
         case "top_p":
-            assert config.top_p is not None
-            decode = partial(
-                decode_top_p, p=config.top_p, temperature=temperature, generator=generator
-            )
+            decode = partial(decode_top_p, p=config.top_p, **draws)
         case "beam":
             decode = partial(decode_beam, width=config.beam_width or _BEAM_WIDTH)
     return partial(decode, constraint=constraint)
@@ -127,6 +126,7 @@ def reason(
     Args:
         model: reads size * size cells with a vocabulary of size + 2.
         questions: integer [size, size] digits, 0 where empty, all of one size.
+        device: that of the model.
         decode: gives the answer of the last step; the others are the most likely tokens.
     Yields:
         what happened, in the order of the questions.

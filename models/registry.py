@@ -13,6 +13,8 @@ from models.losses import ACTLossHead
 from models.recurrence import BuildHeads, Recurrence
 from models.transformer import TransformerInner
 from models.trm import TRMInner, TRMSingleInner
+from runtime.device import resolve_dtype
+from runtime.schema import Schema
 
 _RECURRENCES: dict[str, Callable[[Any, DataFacts, BuildHeads], Recurrence]] = {
     "hrm": HRMInner,
@@ -20,6 +22,25 @@ _RECURRENCES: dict[str, Callable[[Any, DataFacts, BuildHeads], Recurrence]] = {
     "trm_singlez": TRMSingleInner,
     "transformer": TransformerInner,
 }
+
+
+def arch_on_device(
+    arch: ArchConfig, device_type: str, overrides: Schema | None = None
+) -> ArchConfig:
+    """Return the architecture to compute with on a device, which differs in nothing that has
+    weights.
+
+    Args:
+        arch: as recorded or asked for.
+        device_type: `cpu` or `cuda`.
+        overrides: settings to replace; those that are None stay.
+    Raises:
+        ConfigError: the device does not compute in the forward dtype.
+    """
+    changes = {} if overrides is None else overrides.model_dump(exclude_none=True)
+    arch = arch.model_copy(update=changes)
+    forward_dtype = resolve_dtype(arch.forward_dtype, device_type)
+    return arch.model_copy(update={"forward_dtype": forward_dtype})
 
 
 def build_model(config: ArchConfig, facts: DataFacts) -> ACTLossHead:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dataset.sudoku.rules import BOX_SHAPES, grid_size, parse_puzzle, tokens_to_grid
-from evaluation.config import SolveConfig
+from evaluation.config import ArchOverrides, SolveConfig
 from models.config import DataFacts
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError, DatasetError
@@ -54,15 +54,13 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[np.ndarray],
     import torch
 
     from evaluation.solving import make_decoder, reason
-    from runtime.device import prepare_host, resolve_device, resolve_dtype
+    from models.registry import arch_on_device
+    from runtime.device import prepare_host, resolve_device
 
     device_type = resolve_device(config.device)
-    changes = config.arch_overrides.model_dump(exclude_none=True)
-    if config.steps is not None:
-        changes["halt_max_steps"] = config.steps
-    arch = trained.run.arch.model_copy(update=changes)
-    forward_dtype = resolve_dtype(arch.forward_dtype, device_type)
-    arch = arch.model_copy(update={"forward_dtype": forward_dtype})
+    kernels = config.arch_overrides.model_dump()
+    overrides = ArchOverrides(**kernels, halt_max_steps=config.steps)
+    arch = arch_on_device(trained.run.arch, device_type, overrides)
     prepare_host(config.num_threads)
     device = torch.device(device_type)
     model = trained.load(arch, sudoku_facts(size), f"Sudoku {size}x{size}", device)
@@ -175,14 +173,11 @@ def sudoku_facts(size: int) -> DataFacts:
 
 def describe(reasoning: "Reasoning", *, learns_continue: bool) -> str:
     """Return question, answer, verdict and the ACT steps as text."""
-    size = len(reasoning.question)
-    question = grid_lines(reasoning.question, np.zeros((size, size), bool))
+    question = grid_lines(reasoning.question, np.zeros_like(reasoning.question, bool))
     answer = grid_lines(reasoning.answer, reasoning.cells_wrong())
-    gap = " " * 4
-    grids = [f"{left}{gap}{right}" for left, right in zip(question, answer, strict=True)]
-    return "\n".join(
-        [*grids, verdict(reasoning), *step_lines(reasoning, learns_continue=learns_continue)]
-    )
+    grids = [f"{left}    {right}" for left, right in zip(question, answer, strict=True)]
+    steps = step_lines(reasoning, learns_continue=learns_continue)
+    return "\n".join([*grids, verdict(reasoning), *steps])
 
 
 def grid_lines(grid: np.ndarray, marked: np.ndarray) -> list[str]:
@@ -194,22 +189,20 @@ def grid_lines(grid: np.ndarray, marked: np.ndarray) -> list[str]:
     for row in range(size):
         if row % box_rows == 0:
             lines.append(rule)
-        line = "|"
-        for column in range(size):
-            sign = "!" if marked[row, column] else " "
-            line += f"{sign}{grid[row, column] or '.'}"
-            if column % box_columns == box_columns - 1:
-                line += " |"
-        lines.append(line)
+        cells = [
+            f"{'!' if is_marked else ' '}{digit or '.'}"
+            for digit, is_marked in zip(grid[row], marked[row], strict=True)
+        ]
+        boxes = ("".join(cells[left : left + box_columns]) for left in range(0, size, box_columns))
+        lines.append(f"|{' |'.join(boxes)} |")
     return [*lines, rule]
 
 
 def verdict(reasoning: "Reasoning") -> str:
     """Say whether the answer is a solution, and how sure the model is of it."""
-    wrong = int(reasoning.cells_wrong().sum())
-    if reasoning.is_solved():
-        said = "a valid Sudoku that keeps the clues"
-    else:
+    said = "a valid Sudoku that keeps the clues"
+    if not reasoning.is_solved():
+        wrong = int(reasoning.cells_wrong().sum())
         said = f"not a solution: {wrong} cells cannot stay (marked !)"
     return (
         f"answer: {said}; Q confidence: {_percent(reasoning.q_halt[-1])}; answer confidence:"
@@ -224,12 +217,9 @@ def step_lines(reasoning: "Reasoning", *, learns_continue: bool) -> Iterator[str
     changed, num_steps = reasoning.cells_changed(), len(reasoning.answers)
     for step in range(num_steps):
         wrong = int(reasoning.cells_wrong(step).sum())
-        line = (
-            f"{step + 1:8}  {changed[step]:13}  {wrong:11}  {_percent(reasoning.q_halt[step]):>6}"
-        )
-        if learns_continue:
-            line += f"  {reasoning.q_continue[step]:10.1%}"
-        yield line
+        q_halt = _percent(reasoning.q_halt[step])
+        q_continue = f"  {reasoning.q_continue[step]:10.1%}" if learns_continue else ""
+        yield f"{step + 1:8}  {changed[step]:13}  {wrong:11}  {q_halt:>6}{q_continue}"
     settled = int(np.flatnonzero(changed).max(initial=0)) + 1
     ending = f"settled at step {settled} of {num_steps}"
     if reasoning.halts.any():

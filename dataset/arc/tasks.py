@@ -139,7 +139,7 @@ def _with_solutions(task: Task, outputs: Any, path: Path) -> Task:
     for number, ((question, known), value) in enumerate(
         zip(task.test, outputs, strict=True), start=1
     ):
-        output = _parse_grid(value, f"{where}: test pair {number}: output")
+        output = parse_grid(value, f"{where}: test pair {number}: output")
         if known is not None and not np.array_equal(known, output):
             raise DatasetError(f"{where}: test pair {number}: not the output in {task.source}")
         test.append((question, output))
@@ -235,13 +235,18 @@ def _parse_pair(pair: Any, where: str, output_may_lack: bool) -> Pair:
     for side in ("input", "output"):
         if side not in pair and not (side == "output" and output_may_lack):
             raise DatasetError(f"{where}: {side} is missing")
-    question = _parse_grid(pair["input"], f"{where}: input")
+    question = parse_grid(pair["input"], f"{where}: input")
     if "output" not in pair:
         return question, None
-    return question, _parse_grid(pair["output"], f"{where}: output")
+    return question, parse_grid(pair["output"], f"{where}: output")
 
 
-def _parse_grid(rows: Any, where: str) -> np.ndarray:
+def parse_grid(rows: Any, where: str) -> np.ndarray:
+    """Return a grid, uint8 [h, w], from parsed JSON.
+
+    Raises:
+        DatasetError: it is none; names `where`, row and column, and what is accepted.
+    """
     sides = f"expected 1 to {ARC_SIDE}"
     if not isinstance(rows, list):
         raise DatasetError(f"{where}: {_shown(rows)}, expected a list of rows")

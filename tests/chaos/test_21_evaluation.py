@@ -59,23 +59,12 @@ class Evaluations:
         place = self.folder / str(len(list(self.folder.iterdir())))
         total = sum(len(rows.inputs) for rows in sets.values())
         facts = load_metadata(self.metadata_of)
-        metadata = replace(
-            facts,
-            sets=tuple(sets),
-            total_groups=total,
-            total_puzzles=total,
-            mean_puzzle_examples=1.0,
-        )
-        arrays = {
-            name: PuzzleSet(
-                rows.inputs,
-                rows.labels,
-                rows.identifiers,
-                np.arange(len(rows.inputs) + 1),
-                np.arange(len(rows.inputs) + 1),
-            )
-            for name, rows in sets.items()
-        }
+        counts = {"total_groups": total, "total_puzzles": total, "mean_puzzle_examples": 1.0}
+        metadata = replace(facts, sets=tuple(sets), **counts)
+        arrays = {}
+        for name, rows in sets.items():
+            every = np.arange(len(rows.inputs) + 1)
+            arrays[name] = PuzzleSet(rows.inputs, rows.labels, rows.identifiers, every, every)
         write_split(place / "test", metadata, arrays)
         children = self.server.start_ranks(
             world_size,

@@ -4,8 +4,6 @@ import json
 import os
 import re
 import shutil
-import socket
-import subprocess
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -163,32 +161,6 @@ def test_two_data_sets_are_reported_one_by_one_and_together(
 # Ranks
 
 
-def evaluate_on_ranks(
-    start: Callable[..., "subprocess.Popen[str]"], world_size: int, *settings: str
-) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    processes = [
-        start(
-            "evaluate.py",
-            *settings,
-            "device=cpu",
-            env={
-                "RANK": str(rank),
-                "LOCAL_RANK": str(rank),
-                "WORLD_SIZE": str(world_size),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-            },
-        )
-        for rank in range(world_size)
-    ]
-    for process in processes:
-        _, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err
-
-
 @pytest.mark.parametrize(
     ("world_size", "batch_size"),
     [
@@ -200,7 +172,7 @@ def evaluate_on_ranks(
 def test_ranks_together_give_what_one_gives(
     own_run: Path,
     run_evaluation: Callable[..., dict[str, Any]],
-    start: Callable[..., "subprocess.Popen[str]"],
+    run_on_ranks: Callable[..., None],
     tmp_path: Path,
     world_size: int,
     batch_size: int,
@@ -211,11 +183,11 @@ def test_ranks_together_give_what_one_gives(
         "save_outputs=[inputs,preds,logits]",
     ]
     alone = run_evaluation(tmp_path / "alone.json", *settings)
-    evaluate_on_ranks(start, world_size, *settings, f"output={tmp_path / 'together.json'}")
+    output = f"output={tmp_path / 'together.json'}"
+    run_on_ranks(world_size, "evaluate.py", *settings, "device=cpu", output)
     together = json.loads((tmp_path / "together.json").read_bytes())
     assert together["environment"]["world_size"] == world_size
-    counted = ("count", "accuracy", "exact_accuracy", "q_halt_accuracy", "steps")
-    for name in counted:
+    for name in ("count", "accuracy", "exact_accuracy", "q_halt_accuracy", "steps"):
         assert together["metrics"][name] == alone["metrics"][name]
     for name in ("lm_loss", "q_halt_loss"):
         assert together["metrics"][name] == pytest.approx(alone["metrics"][name], abs=1e-6)
@@ -223,9 +195,8 @@ def test_ranks_together_give_what_one_gives(
         expected = np.load(tmp_path / "alone_outputs" / f"all__{name}.npy")
         found = np.load(tmp_path / "together_outputs" / f"all__{name}.npy")
         assert found.shape == expected.shape
-        assert np.abs(found.astype(np.float64) - expected).max() <= (
-            1e-5 if name == "logits" else 0
-        )
+        difference = np.abs(found.astype(np.float64) - expected).max()
+        assert difference <= (1e-5 if name == "logits" else 0)
 
 
 # Mistakes
@@ -305,7 +276,7 @@ def test_a_disk_that_refuses_the_outputs_is_a_mistake_in_the_settings(
     own_run: Path, run_evaluation: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     (tmp_path / "result_outputs").write_text("a file where the folder should be")
-    with pytest.raises(evaluate.ConfigError, match=r"save_outputs: .*result_outputs"):
+    with pytest.raises(evaluate.ConfigError, match=r"files cannot be written: .*result_outputs"):
         run_evaluation(tmp_path / "result.json", f"checkpoint={own_run}", "save_outputs=[preds]")
     assert not (tmp_path / "result.json").exists()
 
@@ -313,7 +284,9 @@ def test_a_disk_that_refuses_the_outputs_is_a_mistake_in_the_settings(
 def test_without_a_batch_size_the_runs_own_is_rounded_up_to_the_ranks(own_run: Path) -> None:
     trained = evaluate.find_trained_model(own_run, print)
     config = evaluate.EvalConfig(checkpoint=str(own_run))
-    assert [evaluate.global_batch_size(config, trained, n) for n in (1, 2, 3, 8)] == [4, 4, 6, 8]
+    dataset = evaluate.open_dataset(config, trained)
+    sizes = [evaluate.global_batch_size(config, trained, dataset, n) for n in (1, 2, 3, 8)]
+    assert sizes == [4, 4, 6, 8]
 
 
 # Solving

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,24 +29,12 @@ def settings(tiny_settings: list[str], arc_data: Path) -> list[str]:
     ]
 
 
-def on_two_ranks(start: Callable[..., Any], *arguments: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
-    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    processes = [
-        start(*arguments, env={**place, "RANK": rank, "LOCAL_RANK": rank}) for rank in "01"
-    ]
-    for process in processes:
-        _, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err
-
-
 def test_arc_is_scored_in_training_and_afterwards(
     settings: list[str],
     train: Train,
     files_of: Any,
     run_evaluation: Callable[..., dict[str, Any]],
-    start: Callable[..., Any],
+    run_on_ranks: Callable[..., None],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -83,27 +70,20 @@ def test_arc_is_scored_in_training_and_afterwards(
 
     # And on two ranks, of which the second has fewer rows.
     output = tmp_path / "two" / "result.json"
-    on_two_ranks(
-        start,
-        "evaluate.py",
-        f"checkpoint={run.folder}",
-        "global_batch_size=6",
-        "device=cpu",
-        "num_threads=1",
-        f"output={output}",
-    )
+    host = ("device=cpu", "num_threads=1")
+    arguments = (f"checkpoint={run.folder}", "global_batch_size=6", f"output={output}", *host)
+    run_on_ranks(2, "evaluate.py", *arguments)
     of_two = json.loads(output.read_bytes())["evaluators"]["arc"]
-    assert of_two["metrics"] == found["metrics"]
-    assert of_two["details"] == found["details"]
-    assert (output.parent / "submission.json").read_bytes() == (
-        folder / "submission.json"
-    ).read_bytes()
+    for part in ("metrics", "details"):
+        assert of_two[part] == found[part]
+    submitted = (output.parent / "submission.json").read_bytes()
+    assert submitted == (folder / "submission.json").read_bytes()
 
 
 def test_two_ranks_write_the_files_once(
-    settings: list[str], start: Callable[..., Any], files_of: Any, tmp_path: Path
+    settings: list[str], run_on_ranks: Callable[..., None], files_of: Any, tmp_path: Path
 ) -> None:
-    on_two_ranks(start, "pretrain.py", *settings, "eval_interval=null", "max_steps=null")
+    run_on_ranks(2, "pretrain.py", *settings, "eval_interval=null", "max_steps=null")
     run = files_of(tmp_path / "run")
     (record,) = run.eval_records
     folder = run.folder / f"eval_step_{record['step']}"
@@ -188,17 +168,15 @@ def test_saved_outputs_scored_by_hand_give_the_same_submission(
     saved = {field: np.load(folder / f"all__{field}.npy") for field in fields}
     np.savez(tmp_path / "predictions.npz", **saved)
     content = {
-        "identifiers": json.loads((arc_data / "identifiers.json").read_text()),
-        "test_puzzles": json.loads((arc_data / "test_puzzles.json").read_text()),
+        name: json.loads((arc_data / f"{name}.json").read_text())
+        for name in ("identifiers", "test_puzzles")
     }
     (tmp_path / "tasks.json").write_text(json.dumps(content))
     finished = run_python("scripts/score_arc.py", "predictions.npz", "tasks.json")
     assert (finished.code, finished.err) == (0, "")
     result = json.loads(finished.out)
     assert result["submission"] == json.loads((folder / "submission.json").read_text())
+    by_output, by_task = result["score_per_test_output"], result["score_per_task_all_outputs"]
     for k in (1, 2, 5, 10, 100):
-        by_output = result["score_per_test_output"][f"ARC/pass@{k}"]
-        assert by_output == record[f"eval/arc/pass@{k}"]
-        assert (
-            result["score_per_task_all_outputs"][f"pass@{k}"] == record[f"eval/arc/task_pass@{k}"]
-        )
+        assert by_output[f"ARC/pass@{k}"] == record[f"eval/arc/pass@{k}"]
+        assert by_task[f"pass@{k}"] == record[f"eval/arc/task_pass@{k}"]

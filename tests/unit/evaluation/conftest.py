@@ -6,13 +6,17 @@ import torch
 from models.config import DataFacts, HRMConfig
 from models.losses import ACTLossHead
 from models.registry import build_model
+from puzzle_dataset import PuzzleDataset
+from training.data import data_facts
 
 
 @pytest.fixture
 def make_model() -> Callable[..., ACTLossHead]:
-    """Build a tiny HRM in float32 with random weights that answers differently at each ACT step."""
+    """Build a tiny HRM in float32 for a data set or its facts, with random weights that answer
+    differently at each ACT step.
+    """
 
-    def make(facts: DataFacts, *, seed: int = 0, **settings: object) -> ACTLossHead:
+    def make(data: DataFacts | PuzzleDataset, **settings: object) -> ACTLossHead:
         config = HRMConfig(
             **{
                 "H_layers": 1,
@@ -26,14 +30,14 @@ def make_model() -> Callable[..., ACTLossHead]:
                 **settings,
             }  # type: ignore[arg-type]
         )
-        generator_state = torch.get_rng_state()
-        torch.manual_seed(seed)
-        model = build_model(config, facts)
-        with torch.no_grad():
+        is_set = isinstance(data, PuzzleDataset)
+        facts = data_facts(data.metadata, data.fields) if is_set else data
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(0)
+            model = build_model(config, facts)
             for name, value in model.state_dict().items():
                 if "q_head" in name or "puzzle_emb" in name:
                     value.normal_()
-        torch.set_rng_state(generator_state)
         return model
 
     return make

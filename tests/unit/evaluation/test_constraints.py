@@ -36,7 +36,7 @@ def test_the_sudoku_mask_equals_the_rules_after_every_digit(size: int) -> None:
     state = constraint.start(torch.from_numpy(grids + 1).view(3, -1), vocab_size)
     while True:
         by_hand = torch.stack([allowed_by_hand(grid, vocab_size) for grid in grids])
-        assert torch.equal(constraint.allowed(state), by_hand)
+        assert torch.equal(state["allowed"], by_hand)
         open_cells = torch.from_numpy(grids == 0).view(3, -1)
         stuck = (open_cells & ~by_hand.any(-1)).any(-1)
         assert torch.equal(constraint.is_feasible(state), ~stuck)
@@ -101,15 +101,15 @@ def test_the_ways_of_a_maze_are_those_that_lead_to_the_goal() -> None:
         6,
     )
     # Cells are numbered row by row. From S, cell 6, ways lead up, left and right; below is a wall.
-    ways = constraint.allowed(state)[0].nonzero()
+    ways = state["allowed"][0].nonzero()
     assert ways.tolist() == [[1, 2], [1, 5], [5, 2], [5, 5], [7, 2], [7, 5]]
     state = constraint.place(state, torch.tensor([7]), torch.tensor([5]))
     # The other neighbours of S are passed by; from 7 ways lead up and down.
     assert state["tokens"][0, [1, 5]].tolist() == [2, 2]
-    assert constraint.allowed(state)[0].nonzero()[:, 0].unique().tolist() == [2, 12]
+    assert state["allowed"][0].nonzero()[:, 0].unique().tolist() == [2, 12]
     state = constraint.place(state, torch.tensor([2]), torch.tensor([2]))
     # The last way cannot be closed.
-    assert constraint.allowed(state)[0].nonzero().tolist() == [[12, 5]]
+    assert state["allowed"][0].nonzero().tolist() == [[12, 5]]
     for cell in (12, 13, 14):
         assert constraint.is_feasible(state).item()
         state = constraint.place(state, torch.tensor([cell]), torch.tensor([5]))
@@ -124,20 +124,20 @@ def test_the_ways_of_a_maze_are_those_that_lead_to_the_goal() -> None:
     )
     assert torch.equal(state["tokens"], expected)
     assert constraint.is_feasible(state).item()
-    assert not constraint.allowed(state).any()
+    assert not state["allowed"].any()
 
 
 def test_a_way_that_only_leads_back_along_the_path_is_closed() -> None:
     # From the cell below S every way to G passes the cell right of S.
     state = MazeConstraint().start(maze("S  G", "  ##", "####", "####"), 6)
-    assert MazeConstraint().allowed(state)[0].nonzero().tolist() == [[1, 5]]
+    assert state["allowed"][0].nonzero().tolist() == [[1, 5]]
 
 
 def test_a_goal_out_of_reach_is_infeasible_from_the_start() -> None:
     constraint = MazeConstraint()
     state = constraint.start(torch.cat([maze("S ", "#G"), maze("S#", "#G")]), 6)
     assert constraint.is_feasible(state).tolist() == [True, False]
-    assert not constraint.allowed(state)[1].any()
+    assert not state["allowed"][1].any()
 
 
 def test_a_goal_beside_the_start_needs_no_path() -> None:

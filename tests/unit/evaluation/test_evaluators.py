@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dataset.format.disk import write_puzzles
 from dataset.sudoku.rules import is_valid_solution, keeps_clues
-from evaluation.evaluators import AnsweredRows, Evaluator, Findings, build_evaluators, finish
+from evaluation.evaluators import AnsweredRows, Evaluator, Findings, build_evaluators
 from evaluation.runner import evaluate
 from models.losses import ACTLossHead
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import DatasetError
 from runtime.ranks import Ranks
-from training.data import data_facts
 
 
 def alone(value: Any) -> list[Any]:
@@ -94,9 +94,9 @@ def test_ranks_are_brought_together(arc_data: Path) -> None:
     for rank, of_rank in enumerate(evaluators):
         of_rank["arc"].begin()
         of_rank["arc"].add(part_of(rows, slice(rank, None, 3)))
-        finish(of_rank, lambda value: parts.append(value) or [value])
+        of_rank["arc"].finish(lambda value: parts.append(value) or [value])
     for of_rank in evaluators:
-        found = finish(of_rank, lambda value: parts)["arc"]
+        found = of_rank["arc"].finish(lambda value: parts)
         assert (found.metrics, found.details) == (whole.metrics, whole.details)
         for name, content in whole.files.items():
             assert found.files[name]() == content()
@@ -218,22 +218,15 @@ def test_sudoku_counts_start_anew(sudoku_data: Path) -> None:
     assert (found.metrics["valid"], found.details["num_examples"]) == (1.0, 10)
 
 
-def test_mazes_are_judged_by_their_module(
-    sudoku_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # 4 x 4 cells with 6 tokens pass for a maze; the stand-in says what of it is a path.
-    seen = []
-
-    def check_paths(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        seen.append((inputs.shape, preds.shape))
-        numbers = np.arange(len(inputs))
-        return numbers < 6, numbers < 3
-
-    monkeypatch.setattr("dataset.maze.rules.check_paths", check_paths)
-    dataset = PuzzleDataset([sudoku_data], "test")
-    found = measure(build_evaluators(["maze"], dataset)["maze"], all_rows(dataset))
-    assert found.metrics == {"valid_path": 0.6, "shortest_path": 0.3}
-    assert seen == [((10, 16), (10, 16))]
+def test_mazes_are_judged_by_their_module(tmp_path: Path) -> None:
+    # From S past one cell to G, around it, and nowhere.
+    inputs = np.tile(np.array([3, 2, 4, 2, 2, 2, 2, 2, 2], np.uint8), (3, 1))
+    preds = inputs.astype(np.int32)
+    preds[0, 1] = preds[1, 3:6] = 5
+    write_puzzles(tmp_path / "test", inputs, inputs, vocab_size=6, views=1)
+    dataset = PuzzleDataset([tmp_path], "test")
+    found = measure(build_evaluators(["maze"], dataset)["maze"], all_rows(dataset, preds))
+    assert found.metrics == {"valid_path": 2 / 3, "shortest_path": 1 / 3}
 
 
 # Within an evaluation
@@ -253,7 +246,7 @@ class Spy:
         self.rows.append(rows)
 
     def finish(self, gather: Any) -> Findings:
-        raise NotImplementedError
+        return Findings({"seen": float(len(gather(self.begun)))})
 
 
 class Rank(Ranks):
@@ -268,9 +261,11 @@ def test_evaluators_are_given_the_real_rows(
     make_model: Callable[..., ACTLossHead], tasks_data: Path
 ) -> None:
     dataset = PuzzleDataset([tasks_data], "test")
-    model, spy = make_model(data_facts(dataset.metadata, dataset.fields)), Spy()
+    model, spy = make_model(dataset), Spy()
     batches = EvalBatches(dataset, global_batch_size=5)
-    result = evaluate(model, model, batches, Ranks("cpu"), evaluators=[spy])["all"]
+    evaluation = evaluate(model, model, batches, Ranks("cpu"), evaluators={"arc": spy})
+    result = evaluation.sets["all"]
+    assert evaluation.findings == {"arc": Findings({"seen": 1.0})}
     assert spy.begun == 1
     assert [len(rows.preds) for rows in spy.rows] == [5, 5, 5, 5, 4]
     rows = {
@@ -292,13 +287,13 @@ def test_ranks_are_given_their_own_rows(
     make_model: Callable[..., ACTLossHead], tasks_data: Path
 ) -> None:
     dataset = PuzzleDataset([tasks_data], "test")
-    model = make_model(data_facts(dataset.metadata, dataset.fields))
+    model = make_model(dataset)
     inputs = dataset.sets["all"].inputs
     counts = []
     for rank in (0, 1):
         spy = Spy()
         batches = EvalBatches(dataset, global_batch_size=10, rank=rank, world_size=2)
-        evaluate(model, model, batches, Rank(rank), evaluators=[spy])
+        evaluate(model, model, batches, Rank(rank), evaluators={"arc": spy})
         counts.append([len(rows.inputs) for rows in spy.rows])
         own = [np.arange(10 * i + 5 * rank, min(10 * i + 5 * rank + 5, 24)) for i in range(3)]
         assert np.array_equal(

@@ -64,15 +64,11 @@ def test_rows_without_labels_enter_the_losses_only() -> None:
     )
 
 
-def test_a_set_without_labels_reports_no_counted_metric() -> None:
-    result = summarize(make_rows([0, 0]))
-    assert (result.num_examples, result.count) == (2, 0)
-    assert set(result.metrics) == {"lm_loss", "q_halt_loss"}
-
-
-def test_an_empty_set_reports_nothing() -> None:
-    result = summarize(make_rows([]))
-    assert (result.num_examples, result.count, result.metrics) == (0, 0, {})
+@pytest.mark.parametrize(("rows", "named"), [([0, 0], {"lm_loss", "q_halt_loss"}), ([], set())])
+def test_a_set_without_labels_reports_no_counted_metric(rows: list[int], named: set[str]) -> None:
+    result = summarize(make_rows(rows))
+    assert (result.num_examples, result.count) == (len(rows), 0)
+    assert set(result.metrics) == named
 
 
 def test_the_interval_of_the_cell_accuracy_ends_at_one() -> None:

@@ -5,15 +5,7 @@ import pytest
 
 from evaluation.evaluators import Findings
 from evaluation.metrics import Estimate, SetResult
-from evaluation.report import (
-    as_json,
-    findings_as_json,
-    findings_table,
-    flatten,
-    flatten_findings,
-    pooled,
-    table,
-)
+from evaluation.report import Evaluation, as_json, as_text, flatten, pooled
 
 
 def make_result(num_examples: int, count: int, **values: float) -> SetResult:
@@ -24,11 +16,12 @@ def make_result(num_examples: int, count: int, **values: float) -> SetResult:
 EASY = make_result(4, 3, exact_accuracy=1.0, lm_loss=0.5)
 HARD = make_result(6, 6, exact_accuracy=0.25, lm_loss=1.0)
 EMPTY = SetResult(0, 0, {})
+ARC = Findings({"pass@1": 0.5, "pass@1000": 1.0}, {"num_tasks": 2}, {"submission.json": dict})
+SUDOKU = Findings({"valid": 0.25})
 
 
 def test_sets_are_pooled_by_their_rows() -> None:
-    figures = pooled({"easy": EASY, "hard": HARD, "none": EMPTY})
-    assert figures == pytest.approx(
+    assert pooled({"easy": EASY, "hard": HARD, "none": EMPTY}) == pytest.approx(
         {
             "count": 9.0,
             "exact_accuracy": (3 * 1.0 + 6 * 0.25) / 9,
@@ -37,62 +30,36 @@ def test_sets_are_pooled_by_their_rows() -> None:
     )
 
 
-def test_flatten_names_a_single_set_without_its_name() -> None:
-    assert flatten({"all": EASY}) == {
+def test_a_single_set_goes_without_its_name_and_findings_with_their_evaluators() -> None:
+    assert flatten(Evaluation({"all": EASY}, {"arc": ARC, "sudoku": SUDOKU})) == {
         "eval/count": 3.0,
         "eval/exact_accuracy": 1.0,
         "eval/lm_loss": 0.5,
+        "eval/arc/pass@1": 0.5,
+        "eval/arc/pass@1000": 1.0,
+        "eval/sudoku/valid": 0.25,
     }
+    assert flatten(Evaluation({"all": EMPTY})) == {"eval/count": 0.0}
 
 
-def test_flatten_names_several_sets_and_their_total() -> None:
-    flat = flatten({"easy": EASY, "hard": HARD})
+def test_several_sets_are_named_beside_their_total() -> None:
+    flat = flatten(Evaluation({"easy": EASY, "hard": HARD}))
     assert flat["eval/easy/exact_accuracy"] == 1.0
     assert flat["eval/hard/exact_accuracy"] == 0.25
     assert flat["eval/hard/count"] == 6.0
     assert flat["eval/exact_accuracy"] == pytest.approx(0.5)
 
 
-def test_flatten_of_nothing_has_a_count_alone() -> None:
-    assert flatten({"all": EMPTY}) == {"eval/count": 0.0}
-
-
-def test_json_keeps_intervals_and_survives_what_is_not_finite() -> None:
+def test_json_keeps_intervals_findings_and_what_is_not_finite() -> None:
     diverged = SetResult(1, 0, {"lm_loss": Estimate(float("nan"), None, float("inf"))})
-    content = json.loads(json.dumps(as_json({"all": diverged, "easy": EASY}), allow_nan=False))
-    assert content["sets"]["all"]["metrics"]["lm_loss"] == {
-        "value": "nan",
-        "low": None,
-        "high": "inf",
-    }
-    assert content["sets"]["easy"]["metrics"]["exact_accuracy"]["low"] == 0.5
-    assert content["sets"]["easy"]["count"] == 3
+    evaluation = Evaluation({"all": diverged, "easy": EASY}, {"arc": ARC})
+    content = json.loads(json.dumps(as_json(evaluation, Path("run")), allow_nan=False))
+    sets = content["sets"]
+    assert sets["all"]["metrics"]["lm_loss"] == {"value": "nan", "low": None, "high": "inf"}
+    assert sets["easy"]["metrics"]["exact_accuracy"]["low"] == 0.5
+    assert sets["easy"]["count"] == 3
     assert content["metrics"]["lm_loss"] == "nan"
-
-
-def test_table_has_a_line_for_each_set() -> None:
-    header, easy, empty = table({"easy": EASY, "none": EMPTY}).splitlines()
-    assert header.split()[:3] == ["set", "count", "exact_accuracy"]
-    assert easy.split()[:5] == ["easy", "3", "1.0000", "[0.5000,", "1.5000]"]
-    assert empty.split() == ["none", "0", "-", "-", "-", "-", "-", "-"]
-
-
-ARC = Findings({"pass@1": 0.5, "pass@1000": 1.0}, {"num_tasks": 2}, {"submission.json": dict})
-SUDOKU = Findings({"valid": 0.25})
-
-
-def test_findings_are_named_after_their_evaluator() -> None:
-    assert flatten_findings({"arc": ARC, "sudoku": SUDOKU}) == {
-        "eval/arc/pass@1": 0.5,
-        "eval/arc/pass@1000": 1.0,
-        "eval/sudoku/valid": 0.25,
-    }
-    assert flatten_findings({}) == {}
-
-
-def test_findings_come_with_details_and_files() -> None:
-    content = findings_as_json({"arc": ARC}, {"arc": [Path("run/submission.json")]})
-    assert content == {
+    assert content["evaluators"] == {
         "arc": {
             "metrics": {"pass@1": 0.5, "pass@1000": 1.0},
             "details": {"num_tasks": 2},
@@ -101,9 +68,17 @@ def test_findings_come_with_details_and_files() -> None:
     }
 
 
-def test_findings_have_a_line_for_each_metric() -> None:
-    assert findings_table({"arc": ARC, "sudoku": SUDOKU}).splitlines() == [
+def test_text_has_a_line_for_each_set_and_each_finding() -> None:
+    evaluation = Evaluation({"easy": EASY, "none": EMPTY}, {"arc": ARC, "sudoku": SUDOKU})
+    header, easy, empty, brackets, *found = as_text(evaluation).splitlines()
+    assert header.split()[:3] == ["set", "count", "exact_accuracy"]
+    assert easy.split()[:5] == ["easy", "3", "1.0000", "[0.5000,", "1.5000]"]
+    assert empty.split() == ["none", "0", "-", "-", "-", "-", "-", "-"]
+    assert brackets == "in brackets: 95 % confidence intervals"
+    assert found == [
+        "",
         "arc/pass@1     0.5000",
         "arc/pass@1000  1.0000",
         "sudoku/valid   0.2500",
     ]
+    assert as_text(Evaluation({"easy": EASY})).endswith(brackets)

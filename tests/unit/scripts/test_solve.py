@@ -1,7 +1,5 @@
-import importlib.util
 import io
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -12,19 +10,8 @@ from evaluation.config import SolveConfig
 from evaluation.solving import Reasoning
 from models.config import DataFacts, HRMConfig
 from runtime.errors import CheckpointError, ConfigError, DatasetError
+from scripts import solve
 from training.checkpoint.trained_model import RecordedRun, TrainedModel
-
-SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "solve.py"
-
-
-@pytest.fixture(scope="module")
-def solve() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("solve_script", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def trained_on(facts: DataFacts | None, data_path: str | None = None) -> TrainedModel:
@@ -32,23 +19,11 @@ def trained_on(facts: DataFacts | None, data_path: str | None = None) -> Trained
     return TrainedModel(Path("run/step_1"), run, facts, step=1)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "0053",
-        "53..7....",
-        "",
-        "a=b,c",
-        "it's",
-        "b\\s",
-        "\\'q",
-        "end\\",
-        "[1] {x} $y",
-        "null",
-        "12\n34",
-    ],
-)
-def test_puzzles_and_files_reach_us_as_they_were_typed(solve: ModuleType, value: str) -> None:
+TYPED = ("0053", "53..7....", "", "a=b,c", "it's", "b\\s", "\\'q", "end\\", "[1] {x} $y", "null")
+
+
+@pytest.mark.parametrize("value", [*TYPED, "12\n34"])
+def test_puzzles_and_files_reach_us_as_they_were_typed(value: str) -> None:
     parser = OverridesParser.create()
     for key in ("puzzle", "+puzzle", "file"):
         (parsed,) = parser.parse_overrides([solve.quoted(f"{key}={value}")])
@@ -56,12 +31,12 @@ def test_puzzles_and_files_reach_us_as_they_were_typed(solve: ModuleType, value:
         assert parsed.value() == value
 
 
-def test_other_settings_are_left_to_hydra(solve: ModuleType) -> None:
+def test_other_settings_are_left_to_hydra() -> None:
     for override in ("steps=4", "checkpoint=a/b", "puzzle='1..'", 'file="x y"', "puzzle"):
         assert solve.quoted(override) == override
 
 
-def test_lines_are_read_with_their_numbers(solve: ModuleType) -> None:
+def test_lines_are_read_with_their_numbers() -> None:
     lines = ["1..............4\n", "\n", "  .234.............\n"]
     read = list(solve.parse_lines(lines[:2] + ["................"], "f.txt"))
     assert [place for place, _ in read] == ["f.txt: line 1", "f.txt: line 3"]
@@ -70,15 +45,13 @@ def test_lines_are_read_with_their_numbers(solve: ModuleType) -> None:
         list(solve.parse_lines(lines, "f.txt"))
 
 
-def test_standard_input_is_read_without_another_source(
-    solve: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_standard_input_is_read_without_another_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("................\n...............2\n"))
     read = list(solve.read_puzzles(SolveConfig(checkpoint="x"), trained_on(None)))
     assert [place for place, _ in read] == ["standard input: line 1", "standard input: line 2"]
 
 
-def test_a_terminal_is_not_waited_for(solve: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr("sys.stdin", terminal)
@@ -86,7 +59,7 @@ def test_a_terminal_is_not_waited_for(solve: ModuleType, monkeypatch: pytest.Mon
         list(solve.read_puzzles(SolveConfig(checkpoint="x"), trained_on(None)))
 
 
-def test_the_first_puzzles_of_a_data_set_are_read(solve: ModuleType, sudoku_data: Path) -> None:
+def test_the_first_puzzles_of_a_data_set_are_read(sudoku_data: Path) -> None:
     config = SolveConfig(checkpoint="x", count=3)
     trained = trained_on(None, data_path=str(sudoku_data))
     inputs = np.load(sudoku_data / "test" / "all__inputs.npy")
@@ -96,13 +69,13 @@ def test_the_first_puzzles_of_a_data_set_are_read(solve: ModuleType, sudoku_data
     assert len(list(solve.read_puzzles(more, trained_on(None)))) == len(inputs)
 
 
-def test_a_data_set_of_something_else_is_refused(solve: ModuleType, tasks_data: Path) -> None:
+def test_a_data_set_of_something_else_is_refused(tasks_data: Path) -> None:
     config = SolveConfig(checkpoint="x", count=3, data_path=str(tasks_data))
     with pytest.raises(DatasetError, match="9 cells are no Sudoku"):
         list(solve.read_puzzles(config, trained_on(None)))
 
 
-def test_the_size_is_that_of_the_model(solve: ModuleType) -> None:
+def test_the_size_is_that_of_the_model() -> None:
     assert solve.sudoku_size(trained_on(DataFacts(8, 36, 1))) == 6
     assert solve.sudoku_size(trained_on(None)) is None
     with pytest.raises(CheckpointError, match="900 cells are no Sudoku"):
@@ -111,54 +84,33 @@ def test_the_size_is_that_of_the_model(solve: ModuleType) -> None:
         solve.sudoku_size(trained_on(DataFacts(12, 81, 1)))
 
 
-@pytest.mark.parametrize(
-    ("size", "expected"),
-    [
-        (
-            4,
-            """
-            +-----+-----+
-            | 1 . | . . |
-            | . . |!2 . |
-            +-----+-----+
-            | . . | . . |
-            | . . | . 4 |
-            +-----+-----+
-            """,
-        ),
-        (
-            6,
-            """
-            +-------+-------+
-            | 1 . . | . . . |
-            | . .!2 | . . . |
-            +-------+-------+
-            | . . . | . . . |
-            | . . . | . . . |
-            +-------+-------+
-            | . . . | . . . |
-            | . . . | . . 6 |
-            +-------+-------+
-            """,
-        ),
-    ],
-)
-def test_grids_show_their_boxes_and_marks(solve: ModuleType, size: int, expected: str) -> None:
-    grid, marked = np.zeros((size, size), np.int8), np.zeros((size, size), bool)
-    grid[0, 0], grid[1, 2], grid[-1, -1] = 1, 2, size
+def test_grids_show_their_boxes_and_marks() -> None:
+    grid, marked = np.zeros((6, 6), np.int8), np.zeros((6, 6), bool)
+    grid[0, 0], grid[1, 2], grid[-1, -1] = 1, 2, 6
     marked[1, 2] = True
-    lines = [line.strip() for line in expected.strip().splitlines()]
-    assert solve.grid_lines(grid, marked) == lines
+    lines = solve.grid_lines(grid, marked)
+    assert lines == [
+        "+-------+-------+",
+        "| 1 . . | . . . |",
+        "| . .!2 | . . . |",
+        "+-------+-------+",
+        "| . . . | . . . |",
+        "| . . . | . . . |",
+        "+-------+-------+",
+        "| . . . | . . . |",
+        "| . . . | . . 6 |",
+        "+-------+-------+",
+    ]
     assert np.array_equal(parse_puzzle("".join(lines).replace("!", "")), grid)
 
 
-def test_nine_by_nine_has_three_boxes_a_side(solve: ModuleType) -> None:
+def test_nine_by_nine_has_three_boxes_a_side() -> None:
     lines = solve.grid_lines(np.zeros((9, 9), np.int8), np.zeros((9, 9), bool))
     assert lines[0] == lines[4] == lines[8] == lines[12] == "+-------+-------+-------+"
     assert lines[1] == "| . . . | . . . | . . . |"
 
 
-def test_the_description_says_what_happened(solve: ModuleType) -> None:
+def test_the_description_says_what_happened() -> None:
     solution = parse_puzzle("1234341221434321")
     question = np.where(np.eye(4, dtype=bool), solution, 0).astype(np.int8)
     first = solution.copy()
