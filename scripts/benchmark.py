@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,9 +36,9 @@ from models.attention import require_backend
 from models.config import ArchConfig, DataFacts, HeadsConfig
 from models.heads.tokens import Linear, MixtureOfExperts, Tied
 from models.layers import CastedLinear
-from models.registry import build_model
+from models.registry import arch_on_device, build_model
 from puzzle_dataset import Batch, PuzzleDataset, TrainBatches
-from runtime.device import prepare_host, resolve_device, resolve_dtype
+from runtime.device import prepare_host, resolve_device
 from runtime.errors import EXIT_INTERRUPTED, ConfigError, DatasetError, exit_code
 from runtime.files import write_atomically
 from runtime.ranks import Ranks
@@ -85,7 +85,8 @@ class Effort:
     Attributes:
         seconds: of each measurement that runs the model; data and optimizers take a quarter.
         product_sizes: widths of the square matrix products whose best rate is the peak.
-        num_groups, views: puzzles of the synthetic data, and augmentations of each.
+        num_groups: puzzles of the synthetic data.
+        views: augmentations of each puzzle.
     """
 
     seconds: float = 10.0
@@ -94,8 +95,7 @@ class Effort:
     views: int = 10
 
 
-@dataclass(frozen=True)
-class Timing:
+class Timing(NamedTuple):
     """Wall-clock seconds of one call: the median and the best of `samples` samples."""
 
     median: float
@@ -109,7 +109,7 @@ class Flop:
 
     Attributes:
         train_step: one ACT step with its gradients and, where the model learns q_continue, the
-            further forward pass for its target.
+            second forward pass for its target.
         act_step: one ACT step of an evaluation.
     """
 
@@ -117,16 +117,17 @@ class Flop:
     act_step: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class Line:
     """One measured activity.
 
     Attributes:
-        milliseconds: median of one call; best_milliseconds: the fastest of `samples` samples.
+        milliseconds: median of one call.
+        best_milliseconds: the fastest of `samples` samples.
         examples_per_second: at the median; in an evaluation an example takes all ACT steps. None
             for the optimizers.
         gflop_per_second: at the median; None where no linear layer runs.
-        share_of_peak: of the rate of plain matrix products; filled in at the end of the run.
+        share_of_peak: of the rate of plain matrix products, which is known at the end of the run.
     """
 
     activity: str
@@ -143,9 +144,11 @@ class CaseResult:
     """What was measured of one case.
 
     Attributes:
-        settings: what it sets beyond the defaults; forward_dtype: what it computed in.
-        batch_size: examples of a step. halt_max_steps: ACT steps of an evaluation.
-        parameters: numbers that the dense optimizer trains. flop_per_example: see `Flop`.
+        settings: what it sets beyond the defaults.
+        forward_dtype: what it computed in.
+        batch_size: examples of a step.
+        halt_max_steps: ACT steps of an evaluation.
+        parameters: numbers that the dense optimizer trains.
         peak_memory_mib: of the device while training; None on a CPU.
     """
 
@@ -159,6 +162,18 @@ class CaseResult:
     flop_per_example: Flop
     peak_memory_mib: float | None = None
     lines: list[Line] = field(default_factory=list)
+
+    def add(
+        self,
+        activity: str,
+        timing: Timing,
+        examples_per_second: float | None = None,
+        flop_per_second: float | None = None,
+    ) -> None:
+        """Add the line of an activity."""
+        gflop = None if flop_per_second is None else flop_per_second / 1e9
+        milliseconds = timing.median * 1e3, timing.best * 1e3
+        self.lines.append(Line(activity, *milliseconds, timing.samples, examples_per_second, gflop))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -209,21 +224,26 @@ def run(
             dtype = config.arch.forward_dtype
             with Ranks(config.device) as ranks:
                 say(f"{name}: matrix products in {dtype}")
-                best = rates.setdefault(dtype, dict.fromkeys(effort.product_sizes, 0.0))
-                _raise_to(best, product_rates(dtype, ranks.device, effort))
+                before = product_rates(dtype, ranks.device, effort)
                 results.append(
                     _measure_case(name, cases[name], config, dataset, ranks, effort, say)
                 )
-                _raise_to(best, product_rates(dtype, ranks.device, effort))
+                after = product_rates(dtype, ranks.device, effort)
+                best = rates.setdefault(dtype, dict.fromkeys(effort.product_sizes, 0.0))
+                for size in best:
+                    best[size] = max(best[size], before[size], after[size])
+    for result in results:
+        peak = max(rates[result.forward_dtype].values()) / 1e9
+        for line in result.lines:
+            if line.gflop_per_second is not None:
+                line.share_of_peak = line.gflop_per_second / peak
     return {
         "environment": describe_environment(next(iter(configs.values())).device),
         "product_gflop_per_second": {
             dtype: {str(size): rate / 1e9 for size, rate in best.items()}
             for dtype, best in rates.items()
         },
-        "cases": [
-            _with_shares(result, max(rates[result.forward_dtype].values())) for result in results
-        ],
+        "cases": [asdict(result) for result in results],
     }
 
 
@@ -231,13 +251,8 @@ def _runnable(settings: Sequence[str]) -> TrainConfig:
     """Return a configuration whose device, number format and attention are those of this device."""
     config = load_config(TrainConfig, "cfg_pretrain", settings)
     device = resolve_device(config.device)
-    try:
-        require_backend(config.arch.attention, torch.device(device))
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    forward_dtype = resolve_dtype(config.arch.forward_dtype, device)
-    arch = config.arch.model_copy(update={"forward_dtype": forward_dtype})
-    return config.model_copy(update={"arch": arch, "device": device})
+    require_backend(config.arch.attention, torch.device(device))
+    return config.model_copy(update={"arch": arch_on_device(config.arch, device), "device": device})
 
 
 # What is measured
@@ -275,19 +290,19 @@ def _measure_case(
     if device.type == "cuda":
         case.peak_memory_mib = torch.cuda.max_memory_allocated(device) / 2**20
     rate = batch_size / timing.median
-    case.lines.append(_line("train step", timing, rate, rate * flop.train_step))
+    case.add("train step", timing, rate, rate * flop.train_step)
 
     say(f"{name}: evaluation")
     timing = measure(evaluation_step(trainer, next(batches)), effort.seconds, device)
     rate = batch_size / timing.median
     per_example = rate / config.arch.halt_max_steps
-    case.lines.append(_line("evaluation, ACT step", timing, per_example, rate * flop.act_step))
+    case.add("evaluation, ACT step", timing, per_example, rate * flop.act_step)
 
     say(f"{name}: data and optimizers")
     timing = measure(lambda: next(batches), effort.seconds / 4, torch.device("cpu"))
-    case.lines.append(_line("data loading", timing, batch_size / timing.median))
+    case.add("data loading", timing, batch_size / timing.median)
     for activity, step in optimizer_steps(trainer):
-        case.lines.append(_line(activity, measure(step, effort.seconds / 4, device)))
+        case.add(activity, measure(step, effort.seconds / 4, device))
     return case
 
 
@@ -398,6 +413,11 @@ def measure(call: Callable[[], object], seconds: float, device: torch.device) ->
     return Timing(statistics.median(samples), min(samples), len(samples))
 
 
+def _wait_for(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def count_flop(arch: ArchConfig, facts: DataFacts) -> Flop:
     """Count the operations of the linear layers for one example, without computing anything.
 
@@ -481,16 +501,13 @@ def endless(batches: TrainBatches) -> Iterator[Batch]:
 def describe_environment(device: str) -> dict[str, Any]:
     """Describe what the figures depend on beside the settings."""
     cpu = _cpu_info()
+    flags = (cpu.get("flags") or cpu.get("Features") or "").split()
     return {
         "torch": torch.__version__,
         "python": platform.python_version(),
         "system": platform.platform(),
         "cpu": cpu.get("model name", platform.processor() or platform.machine()),
-        "cpu_flags": [
-            name
-            for name in _CPU_FLAGS
-            if name in (cpu.get("flags") or cpu.get("Features") or "").split()
-        ],
+        "cpu_flags": [name for name in _CPU_FLAGS if name in flags],
         "max_cpu_isa": os.environ.get(ISA_VARIABLE),
         "num_threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
@@ -503,8 +520,7 @@ def _cpu_info() -> dict[str, str]:
         lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
     except OSError:
         return {}
-    pairs = (line.partition(":") for line in lines)
-    return {key.strip(): value.strip() for key, _, value in pairs}
+    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
 
 
 def _commit() -> str | None:
@@ -523,28 +539,6 @@ def _commit() -> str | None:
 def as_table(report: dict[str, Any]) -> str:
     """Lay out a report for people."""
     machine = report["environment"]
-    rows = [("case", "activity", "ms", "examples/s", "GFLOP/s", "of peak")]
-    for case in report["cases"]:
-        for line in case["lines"]:
-            share = line["share_of_peak"]
-            rows.append(
-                (
-                    case["name"],
-                    line["activity"],
-                    f"{line['milliseconds']:.3f}",
-                    _number(line["examples_per_second"]),
-                    _number(line["gflop_per_second"]),
-                    "" if share is None else f"{share:.1%}",
-                )
-            )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    aligned = [
-        "  ".join(
-            cell.ljust(width) if column < 2 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
     limit = f", at most {machine['max_cpu_isa']}" if machine["max_cpu_isa"] else ""
     head = [
         f"torch {machine['torch']}, {machine['num_threads']} threads, {machine['cpu']}"
@@ -553,6 +547,7 @@ def as_table(report: dict[str, Any]) -> str:
     for dtype, rates in report["product_gflop_per_second"].items():
         sizes = ", ".join(f"{size}: {rate:.0f}" for size, rate in rates.items())
         head.append(f"matrix products in {dtype}, GFLOP/s by width: {sizes}")
+    rows = [("case", "activity", "ms", "examples/s", "GFLOP/s", "of peak")]
     for case in report["cases"]:
         flop = case["flop_per_example"]["train_step"] / 1e9
         memory = case["peak_memory_mib"]
@@ -563,47 +558,21 @@ def as_table(report: dict[str, Any]) -> str:
             f" {case['halt_max_steps']} ACT steps in evaluation"
             + ("" if memory is None else f", {memory:.0f} MiB")
         )
-    return "\n".join([*head, "", aligned[0], "-" * len(aligned[0]), *aligned[1:]])
-
-
-def _line(
-    activity: str,
-    timing: Timing,
-    examples_per_second: float | None = None,
-    flop_per_second: float | None = None,
-) -> Line:
-    return Line(
-        activity,
-        milliseconds=timing.median * 1e3,
-        best_milliseconds=timing.best * 1e3,
-        samples=timing.samples,
-        examples_per_second=examples_per_second,
-        gflop_per_second=None if flop_per_second is None else flop_per_second / 1e9,
-    )
-
-
-def _with_shares(case: CaseResult, peak: float) -> dict[str, Any]:
-    report = asdict(case)
-    for line in report["lines"]:
-        if line["gflop_per_second"] is not None:
-            line["share_of_peak"] = line["gflop_per_second"] / (peak / 1e9)
-    return report
-
-
-def _raise_to(best: dict[int, float], rates: dict[int, float]) -> None:
-    for size, rate in rates.items():
-        best[size] = max(best[size], rate)
+        for line in case["lines"]:
+            share = "" if line["share_of_peak"] is None else f"{line['share_of_peak']:.1%}"
+            rates = _number(line["examples_per_second"]), _number(line["gflop_per_second"])
+            milliseconds = f"{line['milliseconds']:.3f}"
+            rows.append((case["name"], line["activity"], milliseconds, *rates, share))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    layout = "  ".join(f"{{:{'<' if i < 2 else '>'}{width}}}" for i, width in enumerate(widths))
+    title, *lines = (layout.format(*row).rstrip() for row in rows)
+    return "\n".join([*head, "", title, "-" * len(title), *lines])
 
 
 def _number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _say(line: str) -> None:
@@ -619,29 +588,20 @@ def _parser() -> argparse.ArgumentParser:
         epilog=f"cases: {', '.join(CASES)}; settings are those of pretrain.py",
     )
     parser.add_argument("--case", action="append", choices=tuple(CASES), help="default: all")
-    parser.add_argument(
-        "--seconds", type=_positive, default=Effort.seconds, help="of each measurement (default 10)"
-    )
+    seconds = "of each measurement (default 10)"
+    parser.add_argument("--seconds", type=_positive, default=Effort.seconds, help=seconds)
     parser.add_argument("--threads", type=int, help="CPU threads (num_threads=)")
     parser.add_argument("--device", help="auto, cpu or cuda (device=)")
     parser.add_argument("--compile", help="auto, true or false (compile=)")
-    parser.add_argument(
-        "--isa",
-        type=str.upper,
-        choices=ISAS,
-        help=f"CPU instructions that products may use at most; restarts with {ISA_VARIABLE} set",
-    )
+    isa = f"CPU instructions that products may use at most; restarts with {ISA_VARIABLE} set"
+    parser.add_argument("--isa", type=str.upper, choices=ISAS, help=isa)
     parser.add_argument("--output", default="benchmark.json", help="default: benchmark.json")
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="for every case")
     return parser
 
 
 def _as_settings(options: argparse.Namespace) -> list[str]:
-    named = {
-        "num_threads": options.threads,
-        "device": options.device,
-        "compile": options.compile,
-    }
+    named = {"num_threads": options.threads, "device": options.device, "compile": options.compile}
     given = [f"{key}={value}" for key, value in named.items() if value is not None]
     return given + options.settings
 

@@ -16,19 +16,11 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
 from dataset.format.arrays import read_json
-from evaluation.arc import (
-    PuzzleNames,
-    Tally,
-    parse_names,
-    parse_tasks,
-    score,
-    submission,
-)
+from evaluation.arc import PuzzleNames, Tally, parse_names, parse_tasks, score, submission
 from runtime.errors import EXIT_DATA, DatasetError
 from runtime.files import open_regular, write_atomically
 from runtime.text import shown
@@ -94,27 +86,22 @@ def run(
 def read_predictions(path: Path) -> dict[str, np.ndarray]:
     """Read the arrays of one file by name.
 
-    Raises: DatasetError: unreadable, or an array is missing or has the wrong shape or type.
+    Raises:
+        DatasetError: unreadable, or an array is missing or has the wrong shape or type.
     """
     try:
-        with open_regular(path) as file:
-            _require_bounded(file, path)
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise DatasetError(f"{path}: is no .npz archive")
-            missing = [field for field in FIELDS if field not in archive]
-            if missing:
-                raise DatasetError(f"{path}: has no {', '.join(missing)}")
-            arrays = {field: archive[field] for field in FIELDS}
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            if sum(entry.file_size for entry in archive.infolist()) > _MAX_BYTES:
+                raise DatasetError(f"{path}: more than {_MAX_BYTES} bytes when unpacked")
+            arrays = {field: _read_array(archive, field, path) for field in FIELDS}
+    except DatasetError:
+        raise
     except OSError as error:
         raise DatasetError(f"{path}: {error.strerror or error}") from None
     # The last is of a size that NumPy cannot count.
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, OverflowError) as error:
-        if isinstance(error, DatasetError):
-            raise
         raise DatasetError(f"{path}: cannot be read: {error}") from None
-    num_rows = len(arrays["inputs"]) if arrays["inputs"].ndim else 0
-    cells = arrays["inputs"].shape[-1] if arrays["inputs"].ndim else 0
+    num_rows, cells = (*arrays["inputs"].shape, 0, 0)[:2]
     for field, array in arrays.items():
         shape = (num_rows, cells) if field in ("inputs", "preds") else (num_rows,)
         kinds = "f" if field == "q_halt_logits" else "iu"
@@ -128,29 +115,23 @@ def read_predictions(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _require_bounded(file: BinaryIO, path: Path) -> None:
-    """Compare what each array says of its size with what the archive says, before any is read."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            entries = archive.infolist()
-            if sum(entry.file_size for entry in entries) > _MAX_BYTES:
-                raise DatasetError(f"{path}: more than {_MAX_BYTES} bytes when unpacked")
-            for entry in entries:
-                with archive.open(entry) as member:
-                    version = np.lib.format.read_magic(member)
-                    read = {
-                        (1, 0): np.lib.format.read_array_header_1_0,
-                        (2, 0): np.lib.format.read_array_header_2_0,
-                    }[version]
-                    shape, _, dtype = read(member)
-                    if math.prod(shape) * dtype.itemsize > entry.file_size:
-                        raise DatasetError(
-                            f"{path}: {entry.filename[:100]!r} is smaller than its header says"
-                        )
-    except KeyError:
-        raise DatasetError(f"{path}: an array in a format of its own") from None
-    finally:
-        file.seek(0)
+def _read_array(archive: zipfile.ZipFile, field: str, path: Path) -> np.ndarray:
+    """Read an array whose header claims no more bytes than the archive says that there are."""
+    name = f"{field}.npy"
+    if name not in archive.namelist():
+        raise DatasetError(f"{path}: has no {field}")
+    with archive.open(name) as member:
+        version = np.lib.format.read_magic(member)
+        if version == (1, 0):
+            shape, _, dtype = np.lib.format.read_array_header_1_0(member)
+        elif version == (2, 0):
+            shape, _, dtype = np.lib.format.read_array_header_2_0(member)
+        else:
+            raise DatasetError(f"{path}: {field} has an unknown version of the .npy format")
+        if math.prod(shape) * dtype.itemsize > archive.getinfo(name).file_size:
+            raise DatasetError(f"{path}: {field} is smaller than its header says")
+        member.seek(0)
+        return np.lib.format.read_array(member, allow_pickle=False)
 
 
 def positive(text: str) -> int:

@@ -15,36 +15,27 @@ from dataset.format.arrays import read_json
 from runtime.errors import EXIT_DATA, DatasetError
 from runtime.text import shown
 
-_GAP = "    "
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what the command line asks for; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="show_votes.py", description=(__doc__ or "").split("\n")[0]
-    )
-    parser.add_argument(
-        "votes", type=Path, metavar="ARC_TASKS", help="an evaluation's arc_tasks.json"
-    )
-    parser.add_argument("tasks", type=Path, metavar="TASKS", help="the data's test_puzzles.json")
-    parser.add_argument(
-        "--count", type=int, default=3, metavar="N", help="test inputs to show (default: 3)"
-    )
-    parser.add_argument(
-        "--best", type=int, default=2, metavar="K", help="answers of each (default: 2)"
-    )
+    summary = str(__doc__).split("\n")[0]
+    parser = argparse.ArgumentParser(prog="show_votes.py", description=summary)
+    votes, tasks = "an evaluation's arc_tasks.json", "the data's test_puzzles.json"
+    parser.add_argument("votes", type=Path, metavar="ARC_TASKS", help=votes)
+    parser.add_argument("tasks", type=Path, metavar="TASKS", help=tasks)
+    count, best = "test inputs to show (default: 3)", "answers of each (default: 2)"
+    parser.add_argument("--count", type=int, default=3, metavar="N", help=count)
+    parser.add_argument("--best", type=int, default=2, metavar="K", help=best)
     options = parser.parse_args(arguments)
     try:
-        text = votes_as_text(
-            read_json(options.votes), read_json(options.tasks), options.count, options.best
-        )
+        votes, tasks = read_json(options.votes), read_json(options.tasks)
+        text = votes_as_text(votes, tasks, options.count, options.best)
     except DatasetError as error:
         sys.stderr.write(f"error: {shown(error, 10_000)}\n")
         return EXIT_DATA
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-        sys.stderr.write(
-            f"error: {options.votes}: not the votes of an evaluation on {options.tasks}\n"
-        )
+        told = f"{options.votes}: not the votes of an evaluation on {options.tasks}"
+        sys.stderr.write(f"error: {told}\n")
         return EXIT_DATA
     sys.stdout.write(text)
     return 0
@@ -88,14 +79,9 @@ def side_by_side(columns: Sequence[tuple[str, Any]]) -> str:
         lines = [" ".join("." if colour == 0 else str(colour) for colour in row) for row in grid]
         width = max(map(len, [title, *lines]))
         blocks.append([line.ljust(width) for line in [title, *(lines or ["(empty)"])]])
-    rows = zip_longest(*blocks)
-    widths = [len(block[0]) for block in blocks]
-    return "\n".join(
-        _GAP.join(
-            (cell or "").ljust(width) for cell, width in zip(row, widths, strict=True)
-        ).rstrip()
-        for row in rows
-    )
+    gap, rows = " " * 4, zip_longest(*blocks, fillvalue="")
+    layout = gap.join(f"{{:{len(block[0])}}}" for block in blocks)
+    return "\n".join(layout.format(*row).rstrip() for row in rows)
 
 
 if __name__ == "__main__":
