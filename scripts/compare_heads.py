@@ -31,8 +31,8 @@ from dataset.sudoku.generator import generate_puzzles
 from evaluation.runner import think
 from models.act import ACTCarry, Examples, Exploration
 from models.config import DataFacts
-from models.heads.calibration import with_calibration_error
 from models.losses import ACTLossHead
+from models.metrics import mean_metrics
 from models.registry import build_model
 from runtime.streams import Stream
 from training.config.composition import CONFIG_DIR, load_config
@@ -183,11 +183,10 @@ def measure(model: ACTLossHead, examples: Examples) -> dict[str, float]:
     """Return the metrics after all ACT steps, as an evaluation reports them."""
     with torch.no_grad():
         sums = think(model, model, examples).metrics
-    metrics = {key: value.item() for key, value in sums.items()}
-    count, rows = metrics.pop("count"), len(examples["inputs"])
-    return with_calibration_error(
-        {key: value / (rows if key.endswith("_loss") else count) for key, value in metrics.items()}
-    )
+    sums = {key: value.item() for key, value in sums.items()}
+    means = mean_metrics(sums, len(examples["inputs"]))
+    del means["count"]
+    return means
 
 
 def constants(model: ACTLossHead, examples: Examples) -> dict[str, float]:
