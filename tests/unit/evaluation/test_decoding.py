@@ -320,46 +320,6 @@ def test_the_beam_beats_greedy_under_the_sudoku_mask(puzzles: tuple[Tensor, Tens
     assert num_valid[1] < num_valid[8] - 2
 
 
-def solutions_of_4x4(inputs: Tensor) -> Tensor:
-    """All full grids that keep the clues, [N, 16] tokens, by trying them cell by cell."""
-
-    def fill(grid: list[int]) -> Iterator[list[int]]:
-        if 1 not in grid:
-            yield grid
-            return
-        cell = grid.index(1)
-        row, column = divmod(cell, 4)
-        for token in range(2, 6):
-            seen = {
-                grid[other]
-                for other in range(16)
-                if other // 4 == row
-                or other % 4 == column
-                or (other // 8, other % 4 // 2) == (row // 2, column // 2)
-            }
-            if token not in seen:
-                yield from fill([*grid[:cell], token, *grid[cell + 1 :]])
-
-    return torch.tensor(list(fill(inputs.tolist())))
-
-
-def test_a_beam_wide_enough_finds_the_most_likely_grid() -> None:
-    inputs = torch.ones(4, 16, dtype=torch.int64)
-    inputs[1, 0], inputs[2, :4] = 3, SOLUTION[:4]
-    logits = torch.randn(4, 16, 6, generator=seeded(), dtype=torch.float64)
-    narrow = decode_beam(logits, 1, inputs=inputs, constraint=SUDOKU)
-    wide = decode_beam(logits, 3000, inputs=inputs, constraint=SUDOKU)
-    assert wide.feasible.all()
-    log_probs = logits.log_softmax(-1)
-    for row in range(4):
-        grids = solutions_of_4x4(inputs[row])
-        assert len(grids) == (288, 72, 12, 288)[row]
-        totals = log_probs[row, torch.arange(16), grids].sum(-1)
-        assert torch.equal(wide.tokens[row], grids[totals.argmax()])
-        assert wide.log_probs[row].item() == pytest.approx(float(totals.max()), abs=1e-12)
-    assert (wide.log_probs > narrow.log_probs).any()
-
-
 @pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)
 def test_a_row_without_solution_is_marked_and_the_others_are_as_alone(
     decode: Callable[..., Decoded],

@@ -85,35 +85,6 @@ def test_perfect_answers_solve_every_task(arc_data: Path) -> None:
     assert votes["two"][1]["grids"][0]["grid"] == tasks["two"]["test"][1]["output"]
 
 
-def test_ranks_are_brought_together(arc_data: Path) -> None:
-    dataset = PuzzleDataset([arc_data], "test")
-    rows = all_rows(dataset)
-    whole = measure(build_evaluators(["arc"], dataset)["arc"], rows)
-    evaluators = [build_evaluators(["arc"], dataset) for _ in range(3)]
-    parts: list[Any] = []
-    for rank, of_rank in enumerate(evaluators):
-        of_rank["arc"].begin()
-        of_rank["arc"].add(part_of(rows, slice(rank, None, 3)))
-        of_rank["arc"].finish(lambda value: parts.append(value) or [value])
-    for of_rank in evaluators:
-        found = of_rank["arc"].finish(lambda value: parts)
-        assert (found.metrics, found.details) == (whole.metrics, whole.details)
-        for name, content in whole.files.items():
-            assert found.files[name]() == content()
-
-
-@pytest.mark.parametrize(("keeps", "votes"), [(False, 4), (True, 8)])
-def test_votes_are_cleared_unless_they_shall_add_up(
-    arc_data: Path, keeps: bool, votes: int
-) -> None:
-    dataset = PuzzleDataset([arc_data], "test")
-    evaluators = build_evaluators(["arc"], dataset, arc_vote_across_evaluations=keeps)
-    first = measure(evaluators["arc"], all_rows(dataset))
-    second = measure(evaluators["arc"], all_rows(dataset))
-    assert first.files["arc_tasks.json"]()["one"][0]["votes"] == 4
-    assert second.files["arc_tasks.json"]()["one"][0]["votes"] == votes
-
-
 def test_identifiers_of_a_second_folder_are_shifted(arc_data: Path, own_arc: Path) -> None:
     # The first folder has a name more: shifted by any other number, the identifiers of the second
     # say another augmentation.
@@ -249,14 +220,6 @@ class Spy:
         return Findings({"seen": float(len(gather(self.begun)))})
 
 
-class Rank(Ranks):
-    """One of two ranks that need not wait for the other."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__("cpu")
-        self.rank, self.world_size = rank, 2
-
-
 def test_evaluators_are_given_the_real_rows(
     make_model: Callable[..., ACTLossHead], tasks_data: Path
 ) -> None:
@@ -281,22 +244,3 @@ def test_evaluators_are_given_the_real_rows(
     assert 0 < right.mean() < 1
     assert rows["q_halt_logits"].dtype == np.float32
     assert len(set(rows["q_halt_logits"].tolist())) > 5
-
-
-def test_ranks_are_given_their_own_rows(
-    make_model: Callable[..., ACTLossHead], tasks_data: Path
-) -> None:
-    dataset = PuzzleDataset([tasks_data], "test")
-    model = make_model(dataset)
-    inputs = dataset.sets["all"].inputs
-    counts = []
-    for rank in (0, 1):
-        spy = Spy()
-        batches = EvalBatches(dataset, global_batch_size=10, rank=rank, world_size=2)
-        evaluate(model, model, batches, Rank(rank), evaluators={"arc": spy})
-        counts.append([len(rows.inputs) for rows in spy.rows])
-        own = [np.arange(10 * i + 5 * rank, min(10 * i + 5 * rank + 5, 24)) for i in range(3)]
-        assert np.array_equal(
-            np.concatenate([rows.inputs for rows in spy.rows]), inputs[np.concatenate(own)]
-        )
-    assert counts == [[5, 5, 4], [5, 5, 0]]

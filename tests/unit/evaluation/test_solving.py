@@ -21,6 +21,7 @@ from evaluation.solving import Reasoning, make_decoder, reason, repeated_digits
 from models.config import DataFacts
 from models.losses import LOG_PROBS, ACTLossHead
 
+Make = Callable[..., ACTLossHead]
 SOLUTION = np.array([[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]], np.int8)
 QUESTION = np.where(np.eye(4, dtype=bool), SOLUTION, 0).astype(np.int8)
 FACTS = DataFacts(vocab_size=6, seq_len=16, num_puzzle_identifiers=1)
@@ -80,7 +81,7 @@ def test_a_valid_grid_that_changes_a_clue_is_no_solution() -> None:
     assert reasoning.cells_wrong().sum() == 4  # the four clues
 
 
-def test_reason_gives_the_answers_of_each_step(make_model: Callable[..., ACTLossHead]) -> None:
+def test_reason_gives_the_answers_of_each_step(make_model: Make) -> None:
     model = make_model(FACTS, halt_max_steps=3)
     puzzles = [QUESTION, SOLUTION, np.zeros((4, 4), np.int8)]
     found = list(reason(model, puzzles, torch.device("cpu")))
@@ -103,14 +104,14 @@ def test_reason_gives_the_answers_of_each_step(make_model: Callable[..., ACTLoss
 
 
 def test_the_halting_rule_without_a_learned_continue(
-    make_model: Callable[..., ACTLossHead],
+    make_model: Make,
 ) -> None:
     model = make_model(FACTS, no_ACT_continue=True, halt_max_steps=5)
     (reasoning,) = reason(model, [QUESTION], torch.device("cpu"))
     assert reasoning.halts.tolist() == (reasoning.q_halt > 0.5).tolist()
 
 
-def test_without_q_nothing_is_said_of_halting(make_model: Callable[..., ACTLossHead]) -> None:
+def test_without_q_nothing_is_said_of_halting(make_model: Make) -> None:
     model = make_model(FACTS, heads={"q": None})
     (reasoning,) = reason(model, [QUESTION], torch.device("cpu"))
     assert np.isnan(reasoning.q_halt).all()
@@ -119,7 +120,7 @@ def test_without_q_nothing_is_said_of_halting(make_model: Callable[..., ACTLossH
     assert 0 < reasoning.confidence < 1
 
 
-def test_halts_are_those_of_the_rule(make_model: Callable[..., ACTLossHead]) -> None:
+def test_halts_are_those_of_the_rule(make_model: Make) -> None:
     model = make_model(FACTS, heads={"q": {"halt_min_steps": 3, "rule": "zero"}}, halt_max_steps=5)
     with torch.no_grad():
         model.state_dict()["model.inner.q_head.weight"].zero_()
@@ -128,7 +129,7 @@ def test_halts_are_those_of_the_rule(make_model: Callable[..., ACTLossHead]) -> 
     assert reasoning.halts.tolist() == [False, False, True, True, True]
 
 
-def test_many_puzzles_keep_their_order(make_model: Callable[..., ACTLossHead]) -> None:
+def test_many_puzzles_keep_their_order(make_model: Make) -> None:
     model = make_model(FACTS)
     rng = np.random.default_rng(0)
     puzzles = [rng.permutation(4)[SOLUTION - 1].astype(np.int8) + 1 for _ in range(70)]
@@ -186,7 +187,7 @@ def test_decoders_are_those_asked_for(
 @pytest.mark.parametrize("loss_type", LOG_PROBS)
 @pytest.mark.parametrize("no_ACT_continue", [False, True])
 def test_the_last_answer_is_decoded_from_the_probabilities_of_the_loss(
-    make_model: Callable[..., ACTLossHead], loss_type: str, no_ACT_continue: bool
+    make_model: Make, loss_type: str, no_ACT_continue: bool
 ) -> None:
     settings = {"loss": {"loss_type": loss_type}, "no_ACT_continue": no_ACT_continue}
     model = make_model(FACTS, **settings)
