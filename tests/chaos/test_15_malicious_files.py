@@ -8,8 +8,9 @@ import os
 import pickle
 import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ import pytest
 import torch
 from harness import hostile, mutants
 from harness.builds import build
+from harness.lab import Lab
 from harness.mounts import MemoryLimit
-from harness.processes import Child, Fault, ForkServer, convert, evaluate, pretrain
+from harness.processes import Child, Fault, convert, evaluate, pretrain
 
 TASKS = '{"identifiers": ["<blank>", "a"], "test_puzzles": {"a": {"test": [{"input": [[1]]}]}}}'
 
@@ -58,22 +60,46 @@ class Place:
 
 Call = tuple[Callable[..., None], tuple[str, ...]]
 Payload = Callable[[Place], Call]
-PAYLOADS: dict[str, tuple[Payload, set[int]]] = {}
+PAYLOADS: dict[str, tuple[Payload, int]] = {}
 
 
-def payload(name: str, *codes: int) -> Callable[[Payload], Payload]:
-    """Register how a payload is laid, and the exit codes with which it may end."""
+def payload(name: str, code: int) -> Callable[[Payload], None]:
+    """Register how a payload is laid, and the exit code with which it must end."""
 
-    def register(lay: Payload) -> Payload:
-        PAYLOADS[name] = lay, set(codes)
-        return lay
+    def register(lay: Payload) -> None:
+        PAYLOADS[name] = lay, code
 
     return register
+
+
+def payloads(
+    kind: str, code: int, lay: Callable[[Place, Any], Call], contents: Mapping[str, Any]
+) -> None:
+    """Register payloads that are laid alike; a content may depend on the place."""
+
+    def laid(content: Any) -> Payload:
+        return lambda place: lay(place, content(place) if callable(content) else content)
+
+    for name, content in contents.items():
+        payload(f"{kind}: {name}", code)(laid(content))
 
 
 def evaluated(place: Place, content: bytes) -> Call:
     place.published.write_bytes(content)
     return evaluate, place.settings(place.published)
+
+
+def piped(path: Path) -> None:
+    """Put a pipe that nobody writes to in the place of a file."""
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+
+
+def linked(path: Path, target: str) -> None:
+    """Put a link in the place of a file."""
+    path.unlink()
+    path.symlink_to(target)
 
 
 def saved(content: Any, **how: Any) -> Callable[[Path], bytes]:
@@ -124,14 +150,12 @@ PICKLES: dict[str, Callable[[Place], bytes]] = {
         storages={"0": bytes(2**20)},
     ),
 }
-for _name, _make in PICKLES.items():
-    payload(f"published: {_name}", 4)(lambda p, make=_make: evaluated(p, make(p)))
+payloads("published", 4, evaluated, PICKLES)
 
 
 @payload("published: a TorchScript program", 4)
 def _(place: Place) -> Call:
     archive = hostile.archive_of(b"\x80\x02}.", storages={})
-    place.published.write_bytes(archive.replace(b"x/byteorder", b"constants.p"))
     return evaluated(place, archive.replace(b"x/byteorder", b"constants.p"))
 
 
@@ -205,8 +229,7 @@ YAMLS: dict[str, Callable[[Place], str]] = {
     "brackets": lambda p: "[" * 100_000,
     "an interpolation": changed("H_layers: 2", "H_layers: ${oc.decode:2}"),
 }
-for _name, _make in YAMLS.items():
-    payload(f"all_config.yaml: {_name}", 4)(lambda p, make=_make: configured(p, make(p)))
+payloads("all_config.yaml", 4, configured, YAMLS)
 
 
 @payload("all_config.yaml: an interpolation as a path", 3)
@@ -243,7 +266,7 @@ def _(place: Place) -> Call:
     return evaluate, place.settings(place.own.parent)
 
 
-def resealed(place: Place, name: str, content: bytes) -> Call:
+def resealed(name: str, place: Place, content: bytes) -> Call:
     (place.own / name).write_bytes(content)
     hostile.seal(place.own)
     return evaluate, place.settings(place.own)
@@ -264,8 +287,7 @@ STATES: dict[str, Callable[[Place], bytes]] = {
         p, config={"arch": {"name": "hrm", "hidden_size": 65536, "H_layers": 1024}}
     ),
 }
-for _name, _make in STATES.items():
-    payload(f"state.json: {_name}", 4)(lambda p, make=_make: resealed(p, "state.json", make(p)))
+payloads("state.json", 4, partial(resealed, "state.json"), STATES)
 
 
 @payload("MANIFEST.json: brackets", 4)
@@ -276,8 +298,7 @@ def _(place: Place) -> Call:
 
 @payload("MANIFEST.json: a file without end", 4)
 def _(place: Place) -> Call:
-    (place.own / "MANIFEST.json").unlink()
-    (place.own / "MANIFEST.json").symlink_to("/dev/zero")
+    linked(place.own / "MANIFEST.json", "/dev/zero")
     return evaluate, place.settings(place.own)
 
 
@@ -304,16 +325,13 @@ TENSORS = {
     ),
     "brackets": hostile.safetensors('{"a":' + "[" * 10**5),
 }
-for _name, _content in TENSORS.items():
-    payload(f"safetensors: {_name}", 4)(
-        lambda p, content=_content: resealed(p, "model.safetensors", content)
-    )
+payloads("safetensors", 4, partial(resealed, "model.safetensors"), TENSORS)
 
 
 # Data
 
 
-def with_data(place: Place, name: str, content: bytes) -> Call:
+def with_data(name: str, place: Place, content: bytes) -> Call:
     (place.data / name).write_bytes(content)
     return evaluate, place.settings(place.published)
 
@@ -338,10 +356,7 @@ ARRAYS: dict[str, Callable[[Place], bytes]] = {
     "a type of thousands of digits": lambda p: header(f"0x{'f' * 8000}", "(1,)"),
     "signs": lambda p: hostile.npy("-" * 9000 + "1"),
 }
-for _name, _make in ARRAYS.items():
-    payload(f".npy: {_name}", 3)(
-        lambda p, make=_make: with_data(p, "test/all__inputs.npy", make(p))
-    )
+payloads(".npy", 3, partial(with_data, "test/all__inputs.npy"), ARRAYS)
 
 
 def metadata_with(place: Place, **changes: Any) -> bytes:
@@ -356,10 +371,7 @@ METADATA: dict[str, Callable[[Place], bytes]] = {
     "an infinite mean": lambda p: metadata_with(p, mean_puzzle_examples=float("inf")),
     "a hundred megabytes": lambda p: b" " * 10**8,
 }
-for _name, _make in METADATA.items():
-    payload(f"dataset.json: {_name}", 3)(
-        lambda p, make=_make: with_data(p, "test/dataset.json", make(p))
-    )
+payloads("dataset.json", 3, partial(with_data, "test/dataset.json"), METADATA)
 
 
 @payload("dataset.json: two thousand million puzzles", 2)
@@ -378,34 +390,30 @@ def _(place: Place) -> Call:
 
 @payload("dataset.json: a pipe that nobody writes to", 3)
 def _(place: Place) -> Call:
-    (place.data / "test" / "dataset.json").unlink()
-    os.mkfifo(place.data / "test" / "dataset.json")
+    piped(place.data / "test" / "dataset.json")
     return evaluate, place.settings(place.published)
 
 
 @payload(".npy: a pipe that nobody writes to", 3)
 def _(place: Place) -> Call:
-    (place.data / "test" / "all__inputs.npy").unlink()
-    os.mkfifo(place.data / "test" / "all__inputs.npy")
+    piped(place.data / "test" / "all__inputs.npy")
     return evaluate, place.settings(place.published)
 
 
 @payload("manifest.json: brackets", 3)
 def _(place: Place) -> Call:
-    return with_data(place, "manifest.json", b'{"files":' + b"[" * 10**6)
+    return with_data("manifest.json", place, b'{"files":' + b"[" * 10**6)
 
 
 @payload("a link to a device as labels", 3)
 def _(place: Place) -> Call:
-    (place.data / "test" / "all__labels.npy").unlink()
-    (place.data / "test" / "all__labels.npy").symlink_to("/dev/zero")
+    linked(place.data / "test" / "all__labels.npy", "/dev/zero")
     return evaluate, place.settings(place.published)
 
 
 @payload("a link to somebody else's file as inputs", 3)
 def _(place: Place) -> Call:
-    (place.data / "test" / "all__inputs.npy").unlink()
-    (place.data / "test" / "all__inputs.npy").symlink_to("/etc/passwd")
+    linked(place.data / "test" / "all__inputs.npy", "/etc/passwd")
     return evaluate, place.settings(place.published)
 
 
@@ -425,22 +433,19 @@ def _(place: Place) -> Call:
     return scored(place, preds=np.array([hostile.touches(place.canary)]))
 
 
-@payload("score_arc: eight gigabytes in eight megabytes", 3)
-def _(place: Place) -> Call:
+def with_shape(place: Place, shape: str) -> Call:
     call = scored(place)
     with zipfile.ZipFile(place.folder / "rows.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         for name in ("puzzle_identifiers", "q_halt_logits", "inputs", "preds"):
-            archive.writestr(f"{name}.npy", header("'<i8'", f"({10**12}, 4)"))
+            archive.writestr(f"{name}.npy", header("'<i8'", shape))
     return call
 
 
-@payload("score_arc: a size that cannot be counted", 3)
-def _(place: Place) -> Call:
-    call = scored(place)
-    with zipfile.ZipFile(place.folder / "rows.npz", "w") as archive:
-        for name in ("puzzle_identifiers", "q_halt_logits", "inputs", "preds"):
-            archive.writestr(f"{name}.npy", header("'<i8'", f"(0, {10**30})"))
-    return call
+SHAPES = {
+    "eight gigabytes in eight megabytes": f"({10**12}, 4)",
+    "a size that cannot be counted": f"(0, {10**30})",
+}
+payloads("score_arc", 3, with_shape, SHAPES)
 
 
 @payload("score_arc: brackets", 3)
@@ -448,16 +453,20 @@ def _(place: Place) -> Call:
     return scored(place, tasks="[" * 10**6)
 
 
-@payload("show_votes: brackets", 3)
-def _(place: Place) -> Call:
-    (place.folder / "votes.json").write_text("[" * 10**6)
+def with_votes(place: Place, content: str) -> Call:
+    (place.folder / "votes.json").write_text(content)
     return hostile.show_votes, (str(place.folder / "votes.json"),) * 2
 
 
-@payload("show_votes: values of another type", 3)
-def _(place: Place) -> Call:
-    (place.folder / "votes.json").write_text('{"a": [{"solved_at": {}, "grids": 3}]}')
-    return hostile.show_votes, (str(place.folder / "votes.json"),) * 2
+VOTES = {
+    "brackets": "[" * 10**6,
+    "values of another type": '{"a": [{"solved_at": {}, "grids": 3}]}',
+}
+payloads("show_votes", 3, with_votes, VOTES)
+
+
+def built(place: Place, kind: str, source: str) -> Call:
+    return build, (kind, f"--{source}", f"--output-dir={place.folder / 'built'}")
 
 
 @payload("a line of a gigabyte in train.csv.gz", 3)
@@ -467,71 +476,61 @@ def _(place: Place) -> Call:
             file.write(b"source,question,answer,rating\n")
             for _ in range(64):
                 file.write(b"1" * 2**24)
-    output = f"--output-dir={place.folder / 'built'}"
-    return build, ("sudoku", f"--source={place.folder}", output)
+    return built(place, "sudoku", f"source={place.folder}")
 
 
 @payload("a train.csv that is a pipe", 3)
 def _(place: Place) -> Call:
     (place.folder / "test.csv").write_text("source,question,answer,rating\n")
-    os.mkfifo(place.folder / "train.csv")
-    output = f"--output-dir={place.folder / 'built'}"
-    return build, ("sudoku", f"--source={place.folder}", output)
+    piped(place.folder / "train.csv")
+    return built(place, "sudoku", f"source={place.folder}")
 
 
 @payload("a task of brackets", 3)
 def _(place: Place) -> Call:
     (place.folder / "tasks" / "training").mkdir(parents=True)
     (place.folder / "tasks" / "training" / "a.json").write_text("[" * 10**6)
-    output = f"--output-dir={place.folder / 'built'}"
-    return build, ("arc", f"--dataset-dirs={place.folder / 'tasks'}", output)
+    return built(place, "arc", f"dataset-dirs={place.folder / 'tasks'}")
 
 
 @payload("a task that is a pipe", 3)
 def _(place: Place) -> Call:
-    (place.folder / "tasks" / "training").mkdir(parents=True)
-    os.mkfifo(place.folder / "tasks" / "training" / "a.json")
-    output = f"--output-dir={place.folder / 'built'}"
-    return build, ("arc", f"--dataset-dirs={place.folder / 'tasks'}", output)
+    piped(place.folder / "tasks" / "training" / "a.json")
+    return built(place, "arc", f"dataset-dirs={place.folder / 'tasks'}")
 
 
 # The row
 
 
-def lay(
-    server: ForkServer, original: Path, folder: Path, name: str, *faults: Fault
-) -> tuple[Place, Child]:
+def lay(lab: Lab, original: Path, folder: str, name: str, *faults: Fault) -> tuple[Place, Child]:
     """Put a payload into a copy of `original`, and let its entry point meet it."""
-    place = Place(shutil.copytree(original, folder, symlinks=True))
+    place = Place(lab.copy(original, folder))
     target, arguments = PAYLOADS[name][0](place)
     faults = (MemoryLimit(3 * 2**30), *faults)
-    child = server.start(target, *arguments, faults=faults, folder=place.folder)
+    child = lab.server.start(target, *arguments, faults=faults, folder=place.folder)
     child.wait(60.0)
     return place, child
 
 
 @pytest.mark.row(15)
-def test_nothing_of_a_strangers_files_is_executed(
-    fork_server: ForkServer, original: Path, tmp_path: Path, tally: Callable[..., None]
-) -> None:
+def test_nothing_of_a_strangers_files_is_executed(lab: Lab, original: Path) -> None:
     faults = []
-    for number, (name, (_, codes)) in enumerate(PAYLOADS.items()):
-        folder = tmp_path / f"{number}"
-        place, child = lay(fork_server, original, folder, name)
+    for number, (name, (_, wanted)) in enumerate(PAYLOADS.items()):
+        place, child = lay(lab, original, f"{number}", name)
         code, said = child.wait(), child.err.splitlines()
         if place.canary.exists():
             faults.append(f"{name}: executed")
-        if (
-            code not in codes
-            or (code and len(said) != 1)
-            or any(len(line) > 12_000 for line in said)
-        ):
+        if code != wanted or (code and len(said) != 1) or any(len(line) > 12_000 for line in said):
             faults.append(f"{name}: exit code {code}: {child.err[-400:]}")
-        elif code and str(folder) not in said[0] and "${oc.env:HOME}" not in said[0]:
+        elif code and str(place.folder) not in said[0] and "${oc.env:HOME}" not in said[0]:
             faults.append(f"{name}: which file? {said[0]}")
-        shutil.rmtree(folder)
+        shutil.rmtree(place.folder)
     assert faults == [], "\n".join(faults)
-    tally(f"{len(PAYLOADS)} payloads", "0 executed", "each refused in one line, or inert")
+    lab.tally(
+        f"{len(PAYLOADS)} payloads, each refused in one line or without effect",
+        payloads=len(PAYLOADS),
+        executed=0,
+    )
 
 
 @pytest.mark.row(15)
@@ -541,11 +540,8 @@ def test_python_files_beside_a_checkpoint_are_not_imported(
     names = ("models", "evaluation", "sitecustomize", "usercustomize", "yaml", "json", "torch")
     place = Place(tmp_path)
     shutil.copytree(original, tmp_path, dirs_exist_ok=True)
-    for folder in (
-        tmp_path,
-        tmp_path / "published",
-        tmp_path / "published" / "recursive_reasoning",
-    ):
+    for below in ("", "published", "published/recursive_reasoning"):
+        folder = tmp_path / below
         folder.mkdir(exist_ok=True)
         for name in names:
             (folder / f"{name}.py").write_text(f"open({str(place.canary)!r}, 'w').close()\n")
@@ -556,15 +552,12 @@ def test_python_files_beside_a_checkpoint_are_not_imported(
 
 
 @pytest.mark.row(15)
-def test_torch_refuses_too_what_is_not_looked_through(
-    fork_server: ForkServer, original: Path, tmp_path: Path, tally: Callable[..., None]
-) -> None:
+def test_torch_refuses_too_what_is_not_looked_through(lab: Lab, original: Path) -> None:
     names = [f"published: {name}" for name in ("os.system", "builtins.eval", "a bare pickle")]
     for number, name in enumerate(names):
-        folder = tmp_path / f"{number}"
-        place, child = lay(fork_server, original, folder, name, mutants.skip_the_look)
+        place, child = lay(lab, original, f"{number}", name, mutants.skip_the_look)
         assert (child.wait(), place.canary.exists()) == (4, False), child.err
-    tally(f"{len(names)} pickles stopped by weights_only alone")
+    lab.tally(f"{len(names)} pickles stopped by weights_only alone")
 
 
 EXECUTED_BY = {
@@ -576,7 +569,7 @@ EXECUTED_BY = {
 
 @pytest.mark.parametrize("mutant", mutants.params(15, *EXECUTED_BY))
 def test_without_its_protection_a_payload_is_executed(
-    fork_server: ForkServer, original: Path, tmp_path: Path, mutant: Fault
+    lab: Lab, original: Path, mutant: Fault
 ) -> None:
-    place, _ = lay(fork_server, original, tmp_path / "copy", EXECUTED_BY[mutant], mutant)
+    place, _ = lay(lab, original, "copy", EXECUTED_BY[mutant], mutant)
     assert place.canary.exists()
