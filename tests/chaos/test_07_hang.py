@@ -62,7 +62,9 @@ def test_a_rank_that_is_stopped_is_named_in_time(lab: Lab, stopped: int) -> None
 def test_a_rank_whose_heart_beats_but_does_not_come_is_named(lab: Lab) -> None:
     children = lab.start_ranks(2, faults={1: [SleepAt(7, 4 * TIMEOUT)]})
     waited = f"rank 0 has waited \\d s, {PLACE}"
-    last_words(children[0], f"rank 1 has not come on since [a-z_ ]+, after saving step 6; {waited}")
+    last_words(
+        children[0], f"rank 1 has made no progress since [a-z_ ]+, after saving step 6; {waited}"
+    )
     last_words(children[1], f"rank 0 .*{PLACE}.*")
     lab.tally("a rank that is alive and hangs: named", named=1)
 

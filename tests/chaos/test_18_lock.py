@@ -56,7 +56,7 @@ def require_one(starts: Starts, run_dir: Path) -> None:
     for run in ended:
         assert run.wait() == 6, run.err
         assert len(run.err.splitlines()) == 1, run.err
-        wanted = f"{run_dir}: another run is at work here (process {at_work[0].pid} on "
+        wanted = f"{run_dir}: another run is using this folder (process {at_work[0].pid} on "
         assert wanted + f"{socket.gethostname()}, since 20" in run.err, run.err
 
 

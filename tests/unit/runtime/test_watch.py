@@ -99,7 +99,7 @@ def test_a_rank_that_does_not_come_is_blamed(watch: Watch, others: Others, said:
     others.entries[1] = Entry(entered=2, inside=True, name="all_reduce", place="step 6", long=False)
     others.entries[2] = others.entries[2]._replace(name="broadcast")
     assert wait_in_vain(watch, said, 10).startswith(
-        "rank 2 has not come on since broadcast, step 5; rank 0 has waited "
+        "rank 2 has made no progress since broadcast, step 5; rank 0 has waited "
     )
     assert said[0].endswith("in all_reduce, step 6")
 
@@ -131,7 +131,7 @@ def test_a_rank_that_said_it_takes_long_is_waited_for(
     others.entries = {rank: entry._replace(long=True) for rank, entry in others.entries.items()}
     assert wait_in_vain(watch, said, 0.7 * PATIENCE) == ""
     # Not for ever.
-    assert wait_in_vain(watch, said, 10 * PATIENCE).startswith("rank 1 has not come on")
+    assert wait_in_vain(watch, said, 10 * PATIENCE).startswith("rank 1 has made no progress")
 
 
 def test_a_rank_that_makes_progress_is_waited_for(
