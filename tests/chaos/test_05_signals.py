@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from harness.lab import Lab
 from harness.processes import ROOT, until
-from harness.ranks import SignalIn
+from harness.ranks import Before
 
 from runtime.errors import EXIT_PREEMPTED, EXIT_RANK
 
@@ -95,7 +95,7 @@ def test_a_signal_anywhere_loses_nothing(lab: Lab) -> None:
     files = lab.files()
     lab.train_ranks(2, "run", "max_steps=4")
     for place in STARTING:
-        both = dict.fromkeys(range(2), [SignalIn(signal.SIGTERM, *place)])
+        both = dict.fromkeys(range(2), [Before(*place, number=signal.SIGTERM)])
         children = lab.start_ranks(2, faults=both)
         # A rank that is late may find that the other has left.
         codes = {child.wait() for child in children}
@@ -105,7 +105,7 @@ def test_a_signal_anywhere_loses_nothing(lab: Lab) -> None:
         assert files.steps[-1] == 4
     for place in TRAINING:
         before = files.steps[-1]
-        children = lab.start_ranks(2, faults={1: [SignalIn(signal.SIGTERM, *place)]})
+        children = lab.start_ranks(2, faults={1: [Before(*place, number=signal.SIGTERM)]})
         codes = [child.wait() for child in children]
         assert codes == [EXIT_PREEMPTED] * 2, (place, [child.err for child in children])
         step = require_saved_once(files, children[0].err)

@@ -11,7 +11,7 @@ import pytest
 from harness import mutants
 from harness.lab import Lab
 from harness.processes import Child, Fault, until
-from harness.ranks import SleepAt, SlowEvaluation, SlowSave
+from harness.ranks import Before, SleepAt
 
 from runtime.errors import EXIT_RANK
 
@@ -81,8 +81,8 @@ def test_a_rank_that_is_killed_is_named_at_once(lab: Lab, killed: int) -> None:
 
 
 SLOW: Mapping[int, list[Fault]] = {
-    0: [SlowSave(1.5 * TIMEOUT)],
-    1: [SleepAt(3, TIMEOUT / 2), SlowEvaluation(TIMEOUT / 2)],
+    0: [Before("training.trainer", "save_checkpoint", 1.5 * TIMEOUT)],
+    1: [SleepAt(3, TIMEOUT / 2), Before("evaluation.runner", "think", TIMEOUT / 2, each=True)],
 }
 
 

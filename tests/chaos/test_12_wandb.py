@@ -13,7 +13,7 @@ import pytest
 from harness import mutants
 from harness.lab import Lab
 from harness.processes import Child, Fault, pretrain
-from harness.ranks import SignalIn
+from harness.ranks import Before
 from harness.trackers import FailingWandb, deaf_server, no_server, silent_server
 
 from runtime.errors import EXIT_PREEMPTED
@@ -61,7 +61,7 @@ def test_a_failing_package_changes_nothing(lab: Lab, whole: Any, call: str) -> N
 @pytest.mark.row(12)
 def test_a_finish_that_hangs_keeps_no_run_that_was_asked_to_stop(lab: Lab, whole: Any) -> None:
     overrides = lab.settings("run", "logger.name=wandb")
-    asked = SignalIn(signal.SIGTERM, "training.trainer", "sum_in_order")
+    asked = Before("training.trainer", "sum_in_order", number=signal.SIGTERM)
     began = time.monotonic()
     child = lab.server.start(
         pretrain, *overrides, faults=[FailingWandb("finish", hangs=True), asked]
