@@ -104,7 +104,7 @@ class _Account:
 
 @pytest.fixture
 def tally(record_property: Callable[[str, object], None]) -> Callable[..., None]:
-    """Report what a test counted: `tally("100 kills of 32 runs", kills=100, other_bits=0)`."""
+    """Report what a test counted: `tally("100 kills of 32 runs", kills=100, wrong_ends=0)`."""
     return partial(report_to, record_property)
 
 

@@ -33,7 +33,7 @@ def test_kills_change_no_bit(lab: Lab) -> None:
     lab.tally(
         f"{kills} kills of {runs} runs, none ended in other bits, none lost a saved step",
         kills=kills,
-        other_ends=0,
+        wrong_ends=0,
     )
 
 

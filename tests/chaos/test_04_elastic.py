@@ -49,7 +49,7 @@ def test_runs_that_lose_ranks_and_change_their_number_end_in_the_same_bits(lab: 
         f"{kills} ranks killed in {runs} runs, with {moves} changes between 1, 2 and 4 ranks, at "
         f"{len(stood_at)} different steps: none ended in other bits than one rank",
         kills=kills,
-        other_ends=0,
+        wrong_ends=0,
     )
 
 

@@ -92,7 +92,7 @@ class Row:
         for _, counted in sorted(self.figures.items()):
             for unit, number in counted.get("numbers", {}).items():
                 numbers[unit] = numbers.get(unit, 0) + number
-        end = "failed" if self.failed else "held" if self.passed else "not run"
+        end = "failed" if self.failed else "passed" if self.passed else "not run"
         said = ", ".join(f"{number} {unit.replace('_', ' ')}" for unit, number in numbers.items())
         return f"{end}: {said}" if said else end
 

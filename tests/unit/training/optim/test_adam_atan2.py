@@ -98,31 +98,6 @@ def test_parameters_without_gradient_stay() -> None:
     assert not optimizer.state[parameters[1]]
 
 
-@pytest.mark.parametrize("skipped_step", [0, 1, 3])
-def test_a_skipped_step_changes_no_byte_and_leaves_no_trace(skipped_step: int) -> None:
-    runs = []
-    for skips in (False, True):
-        parameters = random_parameters((3, 4), (5,))
-        optimizer = AdamATan2(parameters, lr=0.1, weight_decay=0.5)
-        for step in range(5):
-            if skips and step == skipped_step:
-                before = [p.detach().numpy().tobytes() for p in parameters]
-                state_before = everything(parameters, optimizer)
-                for p in parameters:
-                    p.grad = torch.zeros_like(p)
-                optimizer.skip = torch.tensor(True)
-                optimizer.step()
-                assert [p.detach().numpy().tobytes() for p in parameters] == before
-                if step:
-                    assert everything(parameters, optimizer) == state_before
-                assert all(optimizer.state[p]["step"].item() == step for p in parameters)
-            optimizer.skip = torch.tensor(False) if skips else None
-            set_gradients(parameters, step)
-            optimizer.step()
-        runs.append(everything(parameters, optimizer))
-    assert runs[0] == runs[1]
-
-
 def test_settings_out_of_range_are_refused() -> None:
     parameters = random_parameters((2,))
     settings: list[Any] = [{"lr": -1.0}, {"weight_decay": -0.1}, {"betas": (0.9, 1.0)}]
