@@ -79,26 +79,25 @@ def assign_groups(
     groups = []
     for group, config in configs.items():
         params = {name: p for name, p in parameters.items() if owners[name] == [group]}
+        if not params and not config.optional:
+            raise ConfigError(
+                f"optimizer.groups.{group}: params={config.params} match no parameter; there are "
+                f"{', '.join(parameters)}"
+            )
         if params:
-            vectors = {
-                name for name, p in params.items() if p.ndim < 2 and not config.decay_vectors
-            }
+            vectors = {n for n, p in params.items() if p.ndim < 2 and not config.decay_vectors}
             learned = {name for name in params if name.startswith(LOSS_WEIGHTS_PREFIX)}
-            decay = weight_decay if config.weight_decay is None else config.weight_decay
             groups.append(
                 ParamGroup(
                     name=group,
                     params=params,
                     lr=lr if config.lr is None else config.lr,
-                    weight_decay=decay,
+                    weight_decay=(
+                        weight_decay if config.weight_decay is None else config.weight_decay
+                    ),
                     max_grad_norm=config.max_grad_norm,
                     without_decay=frozenset(vectors | learned),
                 )
-            )
-        elif not config.optional:
-            raise ConfigError(
-                f"optimizer.groups.{group}: params={config.params} match no parameter; there are "
-                f"{', '.join(parameters)}"
             )
     return groups
 

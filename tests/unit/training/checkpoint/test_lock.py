@@ -227,17 +227,10 @@ def test_a_folder_that_refuses_is_a_mistake_of_the_settings(
 
 def test_programs_that_the_run_starts_do_not_inherit_the_lock(tmp_path: Path) -> None:
     with run_lock(tmp_path):
-        held = (tmp_path / LOCK_FILE).stat()
-        own = [int(name) for name in os.listdir("/proc/self/fd")]
-        opened = [number for number in own if is_open_at(number, held)]
-        assert len(opened) == 1
-        looks = f"import os; print(os.path.exists('/proc/self/fd/{opened[0]}'))"
-        said = subprocess.check_output([sys.executable, "-c", looks], close_fds=False)
-        assert said == b"False\n"
-
-
-def is_open_at(descriptor: int, file: os.stat_result) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), file)
-    except OSError:
-        return False
+        links = {number: f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")}
+        opened = [
+            int(number)
+            for number, link in links.items()
+            if os.path.exists(link) and os.path.samefile(link, tmp_path / LOCK_FILE)
+        ]
+        assert [os.get_inheritable(number) for number in opened] == [False]
