@@ -139,6 +139,9 @@ PICKLES: dict[str, Callable[[Place], bytes]] = {
     "a pickle of a gigabyte in a megabyte": lambda p: hostile.archive_of(
         b"\x80\x02(" + b"N" * 2**30 + b"l.", storages={}, deflated=True
     ),
+    "a TorchScript program": lambda p: hostile.archive_of(b"\x80\x02}.", storages={}).replace(
+        b"x/byteorder", b"constants.p"
+    ),
     "a storage larger than its data": lambda p: hostile.archive_of(
         hostile.tensor_of("model.inner.H_init", (10**9,), (1,), 10**9), storages={"0": b"\0" * 16}
     ),
@@ -151,12 +154,6 @@ PICKLES: dict[str, Callable[[Place], bytes]] = {
     ),
 }
 payloads("published", 4, evaluated, PICKLES)
-
-
-@payload("published: a TorchScript program", 4)
-def _(place: Place) -> Call:
-    archive = hostile.archive_of(b"\x80\x02}.", storages={})
-    return evaluated(place, archive.replace(b"x/byteorder", b"constants.p"))
 
 
 @payload("published: os.system in the average", 4)
@@ -240,9 +237,8 @@ def _(place: Place) -> Call:
     return target, tuple(setting for setting in settings if not setting.startswith("data_path="))
 
 
-@payload("all_config.yaml: a batch of terabytes", 0)
-def _(place: Place) -> Call:
-    return configured(place, changed("global_batch_size: 4", f"global_batch_size: {10**12}")(place))
+BATCH = changed("global_batch_size: 4", f"global_batch_size: {10**12}")
+payloads("all_config.yaml", 0, configured, {"a batch of terabytes": BATCH})
 
 
 @payload("all_config.yaml: less than no tokens, converted", 2)
@@ -388,33 +384,30 @@ def _(place: Place) -> Call:
     )
 
 
-@payload("dataset.json: a pipe that nobody writes to", 3)
-def _(place: Place) -> Call:
-    piped(place.data / "test" / "dataset.json")
+def with_pipe(place: Place, name: str) -> Call:
+    piped(place.data / "test" / name)
     return evaluate, place.settings(place.published)
 
 
-@payload(".npy: a pipe that nobody writes to", 3)
-def _(place: Place) -> Call:
-    piped(place.data / "test" / "all__inputs.npy")
+PIPES = {name: name for name in ("dataset.json", "all__inputs.npy")}
+payloads("a pipe that nobody writes to", 3, with_pipe, PIPES)
+
+
+OPEN = {"brackets": b'{"files":' + b"[" * 10**6}
+payloads("manifest.json", 3, partial(with_data, "manifest.json"), OPEN)
+
+
+def with_link(place: Place, link: tuple[str, str]) -> Call:
+    name, target = link
+    linked(place.data / "test" / name, target)
     return evaluate, place.settings(place.published)
 
 
-@payload("manifest.json: brackets", 3)
-def _(place: Place) -> Call:
-    return with_data("manifest.json", place, b'{"files":' + b"[" * 10**6)
-
-
-@payload("a link to a device as labels", 3)
-def _(place: Place) -> Call:
-    linked(place.data / "test" / "all__labels.npy", "/dev/zero")
-    return evaluate, place.settings(place.published)
-
-
-@payload("a link to somebody else's file as inputs", 3)
-def _(place: Place) -> Call:
-    linked(place.data / "test" / "all__inputs.npy", "/etc/passwd")
-    return evaluate, place.settings(place.published)
+LINKS = {
+    "to a device": ("all__labels.npy", "/dev/zero"),
+    "to somebody else's file": ("all__inputs.npy", "/etc/passwd"),
+}
+payloads("a link", 3, with_link, LINKS)
 
 
 # What the scripts and builders read
