@@ -1,4 +1,4 @@
-"""Device, number format and host settings: decided once, at the edge, and passed down."""
+"""Device, number format and settings of the host: decided once by the entry points."""
 
 import ctypes
 import itertools
@@ -10,8 +10,8 @@ import torch
 
 from runtime.errors import ConfigError
 
-# glibc's mallopt parameters. Above its mmap threshold every large tensor would be fetched from and
-# handed back to the kernel, page fault by page fault: a tenth of a CPU training step.
+# Parameters of glibc's mallopt. By default every large tensor is fetched from the kernel and handed
+# back, page by page, which takes a tenth of a training step on a CPU.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP_BELOW = 2**30
 
@@ -19,10 +19,10 @@ DtypeT = TypeVar("DtypeT", bound=str)
 
 
 def resolve_device(device: str) -> Literal["cpu", "cuda"]:
-    """Turn `auto` into the device at hand.
+    """Return the device type to use; `auto` is cuda where torch sees a CUDA device, else cpu.
 
     Raises:
-        ConfigError: cuda was asked for and is not there.
+        ConfigError: the setting is cuda, and there is no such device.
     """
     if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
         return "cpu"
@@ -34,9 +34,8 @@ def resolve_device(device: str) -> Literal["cpu", "cuda"]:
 
 
 def resolve_dtype(forward_dtype: DtypeT, device: str) -> DtypeT | Literal["float32"]:
-    """Return the forward dtype to use on `device` in place of the one asked for.
-
-    bfloat16 becomes float32 on a CPU without bfloat16 products in hardware.
+    """Return the forward dtype to use on `device`: the configured one, but float32 instead of
+    bfloat16 on a CPU that does not multiply bfloat16 in hardware.
 
     Raises:
         ConfigError: float16 on a CPU.
@@ -73,23 +72,30 @@ def cpu_has_bfloat16() -> bool:
 
 
 def require_room(model: torch.nn.Module, source: object) -> None:
-    """Check that a model, built on the device `meta`, fits into the memory of this machine.
+    """Check that a model fits into the memory of this machine.
 
+    Args:
+        model: built on the device `meta`.
+        source: what asks for the model, for the message.
     Raises:
-        ConfigError: it does not; names `source`, which asks for it.
+        ConfigError: it does not fit.
     """
     tensors = itertools.chain(model.parameters(), model.buffers())
     wanted = sum(tensor.numel() * tensor.itemsize for tensor in tensors)
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if wanted > there:
+    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if wanted > available:
         raise ConfigError(
             f"{source}: the model takes {wanted / 1e9:,.0f} GB, this machine has "
-            f"{there / 1e9:,.0f} GB"
+            f"{available / 1e9:,.0f} GB"
         )
 
 
 def prepare_host(num_threads: int | None) -> None:
-    """Set threads and allocator of this process for training on it."""
+    """Set threads, denormal numbers and the allocator of this process.
+
+    Args:
+        num_threads: of torch on the CPU; None keeps torch's choice.
+    """
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     torch.set_flush_denormal(True)

@@ -1,6 +1,4 @@
-"""Errors that end a run, each with its exit code, so that launchers and schedulers can tell them
-apart.
-"""
+"""Errors that end a run, and the exit codes by which launchers and schedulers tell them apart."""
 
 EXIT_CONFIG = 2
 EXIT_DATA = 3
@@ -25,24 +23,24 @@ class CheckpointError(ValueError):
 
 
 class NonFiniteError(ArithmeticError):
-    """A loss or gradient was not finite. No update was made from it and nothing is saved."""
+    """A loss or gradient was not finite. No update was made from it, and nothing is saved."""
 
 
 class LockedError(RuntimeError):
-    """Another run is at work in the folder; the message names the folder and the process."""
+    """Another run is using the folder; the message names the folder and the process."""
 
 
 class RankError(RuntimeError):
-    """Another rank has died or does not answer; the message names it, where that is known, the
+    """Another rank has died or does not answer; the message names the rank (where it is known), the
     collective and the step.
     """
 
 
 class Preempted(BaseException):
-    """A signal asked the run to stop; its state is saved, or it had none yet. Ranks that leave the
-    telling to another have no message.
+    """A signal asked the run to stop; its state is saved, or there was none yet. The message is
+    empty on ranks whose message another rank prints.
 
-    No Exception, as KeyboardInterrupt is none: what guards itself against errors lets it through.
+    Like KeyboardInterrupt not an Exception, so that `except Exception` does not catch it.
     """
 
 
@@ -58,5 +56,5 @@ _EXIT_CODES = {
 
 
 def exit_code(error: BaseException) -> int | None:
-    """Return the exit code of an error that is meant for people, None for a fault of ours."""
+    """Return the exit code of an error that is meant for users, None for a bug of this project."""
     return next((code for kind, code in _EXIT_CODES.items() if isinstance(error, kind)), None)

@@ -1,5 +1,5 @@
-"""Files that anybody may have written, read with care; files and folders that take the place of
-older ones in one step, whenever this process is killed.
+"""Reading files that others may have written, and replacing files and folders atomically: after a
+kill at any moment either the old content is there or the new.
 """
 
 import contextlib
@@ -19,19 +19,22 @@ from typing import BinaryIO
 
 
 def require_no_link(folder: Path) -> None:
-    """Raise OSError when a link stands where a folder of ours is to be written: in somebody else's
-    folder it may lead anywhere.
+    """Check that a folder which is to be written is not a link: it may lead anywhere.
+
+    Raises:
+        OSError: it is a link.
     """
     if folder.is_symlink():
         raise OSError(errno.ELOOP, "is a link, expected a folder", str(folder))
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """Open a file for reading; a device or a pipe, which may have no end, is none.
+    """Open a file for reading, but no device and no pipe: reading one may never end.
 
-    Raises: OSError: there is none, or it cannot be read.
+    Raises:
+        OSError: the file is missing, of another kind, or cannot be read.
     """
-    # A pipe that nobody writes to would not open otherwise.
+    # Without O_NONBLOCK, opening a pipe waits until somebody writes to it.
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -40,12 +43,13 @@ def open_regular(path: Path) -> io.BufferedReader:
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
-    """Read a file of at most `limit` bytes.
+    """Return the content of a file of at most `limit` bytes.
 
-    Raises: OSError: there is none, it cannot be read, or it is larger.
+    Raises:
+        OSError: the file is missing, cannot be read, or is larger.
     """
     with open_regular(path) as file:
-        # Not as much as may be: that would be allocated at once.
+        # Not read(limit + 1): Python allocates that much first.
         size = os.fstat(file.fileno()).st_size
         content = file.read(min(size, limit) + 1)
     if max(size, len(content)) > limit:
@@ -57,26 +61,32 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Write a file, and fsync it."""
     with open(path, "wb") as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+        flush(file)
+
+
+def flush(file: BinaryIO) -> None:
+    """Put what was written to an open file on the disk."""
+    file.flush()
+    os.fsync(file.fileno())
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a hidden file beside `path` that takes its place at the end, in one indivisible move.
+    """Yield a hidden file beside `path` that replaces it atomically at the end of the block.
 
-    It is fsynced first, and its folder afterwards. After an error it is gone and `path` as it was.
+    The file is fsynced first, and its folder afterwards. After an error in the block the hidden
+    file is deleted, and `path` is unchanged.
 
-    Raises: OSError: it cannot be written.
+    Raises:
+        OSError: the file cannot be written.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        # Never through a link that somebody left there.
+        # Never write through a link that somebody put there.
         temporary.unlink(missing_ok=True)
         with open(temporary, "xb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
+            flush(file)
         temporary.replace(path)
         fsync(path.parent)
     except BaseException:
@@ -86,19 +96,27 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_atomically(path: Path, content: str) -> None:
-    """Replace a text file in one indivisible move. Raises: OSError: it cannot be written."""
+    """Write a text file atomically, see `replacing`.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     with replacing(path) as file:
         file.write(content.encode())
 
 
 def sha256(path: Path) -> str:
-    """sha256 (hex) of a file's content. Raises: OSError: there is none, or it cannot be read."""
+    """Return the sha256 of a file's content, in hexadecimal digits.
+
+    Raises:
+        OSError: the file is missing or cannot be read.
+    """
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fsync(path: Path) -> None:
-    """Put a file on the disk, or which names a folder holds."""
+    """Put a file's content, or the list of names in a folder, on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -107,17 +125,18 @@ def fsync(path: Path) -> None:
 
 
 def fsync_tree(root: Path) -> None:
-    """Put a folder on the disk, and all that lies in it."""
+    """Put a folder and everything below it on the disk."""
     for folder, _, names in os.walk(root, topdown=False):
         for path in (*(Path(folder, name) for name in names), Path(folder)):
             fsync(path)
 
 
-# Replacing a folder
+# Replacing a folder. While a process builds the new `NAME`, beside it is `.NAME.building-HEX`, and
+# where two names cannot be exchanged, for a moment the old one as `.NAME.replaced-HEX`.
 
 
 def clear_leftovers(output: Path) -> None:
-    """Remove what killed builds of this folder left; put back a set that one had moved away."""
+    """Delete what killed builds of `output` left behind; see `put_back` for an old folder."""
     put_back(output)
     for path in _leftovers(output, "replaced"):
         os.rename(path, _sibling(output, "building"))
@@ -127,7 +146,7 @@ def clear_leftovers(output: Path) -> None:
 
 
 def put_back(output: Path) -> None:
-    """Give a folder its name back that a killed `swap_into_place` had moved away."""
+    """Rename an old folder back to `output`, if a kill in `swap_into_place` left none there."""
     replaced = [path for path in _leftovers(output, "replaced") if not path.is_symlink()]
     if replaced and not os.path.lexists(output):
         os.rename(replaced[-1], output)
@@ -136,7 +155,7 @@ def put_back(output: Path) -> None:
 
 @contextlib.contextmanager
 def locked_sibling(output: Path) -> Iterator[Path]:
-    """Create a temporary folder beside `output` that stays locked as long as this process lives."""
+    """Create a temporary folder beside `output`, locked until the end of the block or process."""
     while True:
         path = _sibling(output, "building")
         path.mkdir()
@@ -144,17 +163,20 @@ def locked_sibling(output: Path) -> Iterator[Path]:
             try:
                 stack.enter_context(_locked(path))
             except (BlockingIOError, FileNotFoundError):
-                continue  # Another build took the fresh folder for a leftover before it was locked.
+                continue  # Another build has deleted the new folder as a leftover.
             except OSError:
-                pass  # Some network file systems lock no folders: then nobody clears leftovers.
+                pass  # Some network file systems lock no folders: leftovers then stay.
             yield path
             return
 
 
 def swap_into_place(built: Path, output: Path) -> None:
-    """Move `built` to `output`, for good; an old folder there is afterwards at `built`.
+    """Move the folder `built` to `output`; an old folder there is afterwards at `built`.
 
-    After an error both are where they were.
+    The move is on the disk when this returns. After an error both folders are where they were.
+
+    Raises:
+        OSError: a folder cannot be moved.
     """
     with contextlib.ExitStack() as undo:
         if not output.exists():
@@ -169,7 +191,7 @@ def swap_into_place(built: Path, output: Path) -> None:
             os.rename(built, output)
             undo.callback(os.rename, output, built)
             fsync(output.parent)
-            # Under a name that is never put back: a kill may leave half of it.
+            # Out of the way of `put_back`: the caller deletes it, and a kill may leave half of it.
             os.rename(replaced, built)
             undo.callback(os.rename, built, replaced)
         fsync(output.parent)
@@ -177,7 +199,7 @@ def swap_into_place(built: Path, output: Path) -> None:
 
 
 def exchange(first: Path, second: Path) -> bool:
-    """Swap two names in one atomic step (Linux renameat2); False where that is not available."""
+    """Exchange two names atomically (renameat2 of Linux); return False where that is impossible."""
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False

@@ -58,8 +58,8 @@ def print_error(message: str) -> None:
 def preempt_on_sigterm() -> Iterator[None]:
     """Raise Preempted in the block as soon as SIGTERM arrives.
 
-    Right before and after training, where nothing is left to save. During training the trainer has
-    its own handler.
+    For the time before and after training, when there is nothing to save. During training the
+    trainer has its own handler.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Ranks and collectives. Nothing else in the project calls torch.distributed."""
+"""Ranks and their collectives. No other module calls torch.distributed."""
 
 import contextlib
 import os
@@ -23,28 +23,29 @@ from runtime.watch import PATIENCE, Watch
 T = TypeVar("T")
 
 RANK_TIMEOUT = 600.0
-# The backend's own: the watch speaks long before, and knows what is worth waiting for.
+# Never reached: `Watch` ends a rank that waits for too long, and knows what is worth waiting for.
 _BACKEND_TIMEOUT = timedelta(days=10)
 _POLL_SECONDS = 0.02
-# How gloo says that a peer has gone; it raises plain RuntimeErrors.
+# In the RuntimeErrors of gloo: another rank has gone.
 _LOST = re.compile(
     r"gloo|Connection (closed|reset|refused)|Broken pipe|Timed out waiting", re.IGNORECASE
 )
 
 
 class Ranks:
-    """The processes of a run, one for each device; a single process needs no launcher.
+    """The processes of a run, one per device; a single process needs no launcher.
 
     Attributes:
-        rank, world_size: this process and how many there are.
+        rank: number of this process, from 0.
+        world_size: how many there are.
         device: where this rank computes.
 
     Args:
-        timeout: seconds that a rank waits for another. Then the process ends, with exit code
-            EXIT_RANK and a line that says for whom and where.
+        device_type: cpu or cuda.
+        timeout: seconds that a rank waits for another one. Then its process ends with exit code
+            EXIT_RANK, and a line that says for whom it waited and where.
     Raises:
-        RankError: another rank has died, or has not come in time; here and from all that the ranks
-            do together.
+        RankError: another rank has died, or is too late. All collectives raise it too.
     """
 
     def __init__(self, device_type: str, *, timeout: float = RANK_TIMEOUT) -> None:
@@ -76,17 +77,12 @@ class Ranks:
         try:
             store = connect(is_master=self.is_main and not by_launcher)
             prefix = meet(store, self.rank, self.world_size, patience)
-            # Another connection, because one that waits lets nobody else through.
+            # A connection of its own: one that waits for an answer is blocked for all other uses.
             watched = dist.PrefixStore(prefix, connect(is_master=False))
         except dist.DistError as error:
             raise RankError(f"{keeper} does not answer, at the start ({_reason(error)})") from None
         self._watch = Watch(
-            self.rank,
-            self.world_size,
-            watched,
-            keeper=keeper,
-            timeout=timeout,
-            end=_end,
+            self.rank, self.world_size, watched, keeper=keeper, timeout=timeout, end=_end
         )
         self._watch.start()
         with self._collective("the connection of the ranks"):
@@ -100,7 +96,7 @@ class Ranks:
 
     @property
     def is_main(self) -> bool:
-        """Whether this rank writes files and speaks."""
+        """Whether this is rank 0, which writes files and prints."""
         return self.rank == 0
 
     @property
@@ -109,18 +105,17 @@ class Ranks:
         return dist.is_initialized()
 
     def mark(self, place: str, *, long: bool = False) -> None:
-        """Say where in the run this rank is, as a sign of progress.
+        """Tell the other ranks that this one makes progress.
 
         Args:
-            long: what follows may take long, and the others wait PATIENCE times as long for it.
+            place: where in the run it is, for messages.
+            long: the next part may take long; the others wait PATIENCE times their timeout for it.
         """
         if self._watch is not None:
             self._watch.mark(place, long=long)
 
     def wait(self) -> AbstractContextManager[None]:
-        """Return the context of a wait for the device: its queue may hold collectives, and then
-        this is where a rank waits for another.
-        """
+        """Return a context for a wait for the device, whose queue may contain collectives."""
         return nullcontext() if self._watch is None else self._watch.wait()
 
     def to_host(self, tensor: Tensor) -> Tensor:
@@ -140,7 +135,7 @@ class Ranks:
             raise RankError(self._watch.explain(_reason(error))) from None
 
     def on_device(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
-        """Return host arrays as tensors on this rank's device; nobody waits for a copy to CUDA."""
+        """Return arrays as tensors on this rank's device; copies to CUDA are asynchronous."""
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         if self.device.type != "cuda":
             return tensors
@@ -150,20 +145,18 @@ class Ranks:
         }
 
     def sum_(self, tensor: Tensor) -> Tensor:
-        """Add up `tensor` over the ranks in place."""
+        """Replace `tensor` by its sum over the ranks, and return it."""
         if self.active:
             with self._collective("all_reduce"):
                 dist.all_reduce(tensor)
         return tensor
 
     def any(self, asked: bool) -> bool:
-        """Return, on every rank, whether one of them asks."""
+        """Return, on every rank, whether `asked` is true on any of them."""
         return bool(self.sum_(torch.tensor(float(asked))))
 
     def concat(self, tensor: Tensor) -> Tensor:
-        """Return the ranks' tensors [b, ...] one after the other, [world_size * b, ...], on every
-        rank.
-        """
+        """Return the ranks' tensors [b, ...] in rank order, [world_size * b, ...], on all ranks."""
         if not self.active:
             return tensor
         out = tensor.new_empty((self.world_size * tensor.shape[0], *tensor.shape[1:]))
@@ -172,10 +165,10 @@ class Ranks:
         return out
 
     def gather_rows(self, tensor: Tensor) -> Tensor | None:
-        """Return the ranks' rows in global order, on the CPU of rank 0; None on the others. Any
-        dtype.
+        """Return the ranks' rows [b, ...] of any dtype in rank order, [world_size * b, ...], on the
+        CPU of rank 0; None on the other ranks.
         """
-        # Not contiguous(), which leaves a single row as it is, whatever its stride.
+        # Not contiguous(), which keeps the stride of a single row.
         local = self.to_host(tensor.detach()).clone(memory_format=torch.contiguous_format)
         if not self.active:
             return local
@@ -213,7 +206,7 @@ class Ranks:
         return values  # type: ignore[return-value]
 
     def that_differ(self, value: object) -> list[int]:
-        """Return, on every rank, the ranks whose value is not that of rank 0."""
+        """Return, on every rank, the ranks whose value differs from rank 0's."""
         seen = self.gather_objects(value)
         return [rank for rank, one in enumerate(seen) if one != seen[0]]
 
@@ -234,9 +227,8 @@ class Ranks:
         if kind is None:
             self.barrier()
             self._watch.stop()
-            # A rank that leaves while another is still inside its last collective, or asks the
-            # store, can take that one down with it. All have done their work: who dies here, dies
-            # without harm.
+            # A rank that leaves can make another fail that is still in its last collective or asks
+            # the store. All work is done by now, so such a failure does no harm.
             with contextlib.suppress(RuntimeError):
                 dist.barrier()
         elif isinstance(error, RankError):
@@ -252,8 +244,8 @@ class Ranks:
 
 
 def sum_in_order(shards: Tensor) -> Tensor:
-    """Add up [N, ...] along the first dimension, (((0 + 1) + 2) + 3): a library's sum and a
-    collective choose their own order, and with it other last bits.
+    """Return the sum of `shards` [number of shards, ...] along the first dimension, in the order
+    (((0 + 1) + 2) + 3): other sums choose their own order, which changes the last bits.
     """
     total = shards[0].clone()
     for shard in shards[1:]:
@@ -262,14 +254,21 @@ def sum_in_order(shards: Tensor) -> Tensor:
 
 
 def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> str:
-    """Wait for all ranks; returns a prefix for what they keep in `store` that no other attempt has.
+    """Wait for all ranks, and agree on a prefix for their keys that no other attempt has used.
 
-    torchrun keeps its store from one restart to the next, with the addresses of the dead in it, and
-    its count of restarts differs from node to node. So rank 0 draws a prefix, and answers with it
-    to whoever is there: a rank that begins asks under a name that nobody had before.
+    torchrun keeps its store from one restart to the next, with the addresses of dead ranks in it,
+    and its count of restarts differs between nodes. So each rank asks under a random name, and
+    rank 0 answers each question with the prefix that it has drawn.
 
+    Args:
+        store: shared by all ranks.
+        rank: number of this process.
+        world_size: how many there are.
+        timeout: seconds.
+    Returns:
+        The prefix, the same on all ranks.
     Raises:
-        RankError: not all came within `timeout` seconds; names those that did not.
+        RankError: not all ranks came in time; names those that did not.
     """
     deadline = time.monotonic() + timeout
     if rank != 0:
@@ -291,7 +290,7 @@ def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> str:
                 continue
             question = store.get(f"question/{other}")
             if question not in answered:
-                # It may be the question of a rank that is long dead; then another one follows.
+                # A rank of an earlier attempt may have asked it; then another question follows.
                 answered.add(question)
                 store.set(f"answer/{question.decode()}", prefix)
         missing = [other for other in missing if not store.check([f"{prefix}/there/{other}"])]
@@ -303,7 +302,7 @@ def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> str:
 
 
 def _reason(error: RuntimeError) -> str:
-    """Return the first sentence of a backend's error, without its place in the source."""
+    """Return the first sentence of a backend's error, without the place in its source code."""
     return re.sub(r"^\[[^]]*\] ", "", str(error).partition("\n")[0]).partition(". ")[0]
 
 

@@ -1,8 +1,8 @@
-"""Random numbers that depend on their place alone, not on what was drawn before.
+"""Random words that depend on a key and a counter alone, not on what was drawn before.
 
-All are raw 64-bit words of the counter-based generator Philox4x64 (Salmon et al. 2011). Numpy
+They are the raw 64-bit words of the counter-based generator Philox4x64 (Salmon et al. 2011). NumPy
 promises the same words from `random_raw` in all its versions, but not the same results from
-`Generator.permutation` and its like.
+`Generator.permutation` and similar methods.
 """
 
 from enum import IntEnum
@@ -11,8 +11,10 @@ import numpy as np
 
 
 class Stream(IntEnum):
-    """What random words are for. Two purposes never share a number; a number never changes, for
-    built data sets and resumed runs depend on it.
+    """What random words are used for: the second half of the key.
+
+    Each purpose has its own number. A number never changes: data sets and resumed runs depend on
+    it.
     """
 
     # Building data sets.
@@ -34,14 +36,16 @@ class Stream(IntEnum):
 def random_words(
     seed: int, stream: Stream, counter: tuple[int, int, int, int], count: int
 ) -> np.ndarray:
-    """Draw uint64 [count]: the words from `counter` on, of the stream keyed by (seed, stream).
+    """Return `count` words of the stream keyed by (seed, stream), from `counter` on.
 
     Args:
         seed: 0 to 2**64 - 1.
-        stream: what the words are for.
-        counter: four words of 64 bits, the lowest first. Each step of the lowest gives four words,
-            so that a caller that counts in the others never draws the same words twice.
+        stream: what the words are used for.
+        counter: four words of 64 bits, the lowest first. Each step of the lowest one gives four
+            words; a caller that counts in the other three never draws the same words twice.
         count: number of words.
+    Returns:
+        uint64 [count].
     """
     key = np.array([seed, stream], np.uint64)
     philox = np.random.Philox(key=key, counter=np.array(counter, np.uint64))

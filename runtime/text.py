@@ -1,17 +1,17 @@
-"""Values from other people's files, written on one line."""
+"""Values from other people's files, as text on one line that is safe to print."""
 
 from collections.abc import Callable
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """Write a value on one line of at most `limit` characters."""
+    """Return a value as one line of at most `limit` characters; unprintable ones are escaped."""
     text = _text(value, str)
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: limit + 1])
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def quoted(value: object) -> str:
-    """`shown`, as a Python literal."""
+    """Return `shown` of the value's Python literal, of at most 60 characters."""
     return shown(_text(value, repr))
 
 

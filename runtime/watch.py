@@ -1,9 +1,9 @@
-"""Who is missing when a rank waits: every rank tells the others how far it has come, and one that
-has waited too long says for whom and ends.
+"""Find the rank that the others wait for: every rank reports its progress in a store, and a rank
+that has waited for too long says for whom, and ends.
 
-Two threads beside the main one, which only writes plain attributes: the first carries what this
-rank does to the store and what the others do from it, the second judges. The store may be kept by
-the very rank that hangs, so the judge never asks it anything. Imports no torch.
+The main thread only sets attributes. A first thread writes this rank's progress to the store and
+reads that of the others; a second one decides whether the wait is too long. The rank that hangs may
+be the one that keeps the store, so the second thread never uses it. Imports no torch.
 """
 
 import json
@@ -14,30 +14,34 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 _BEAT_SECONDS = 0.5
-# How much longer others wait for a rank that has said that it will be long.
+# The others wait so many timeouts for a rank that has said that the next part may take long.
 PATIENCE = 3.0
 
 
 class Store(Protocol):
-    """What is used of torch's stores."""
+    """The methods of torch's stores that are used here."""
 
     def set(self, key: str, value: str, /) -> None:
-        """Keep a value."""
+        """Set a value."""
         ...
 
     def multi_get(self, keys: list[str], /) -> list[bytes]:
-        """Return values, waiting for those that are not there yet."""
+        """Return values, and wait for those that are not set yet."""
         ...
 
 
 class Entry(NamedTuple):
-    """What a rank tells of itself.
+    """What a rank reports of itself.
 
     Attributes:
-        beat: counts up as long as the process lives. entered: collectives entered so far. marks:
-            signs of progress given so far.
-        inside: whether it waits in a collective, which is called `name`. place: where in the run
-            it is. long: whether what it does may take long. farewell: why it has left.
+        beat: counts up as long as the process is alive.
+        entered: number of collectives entered so far.
+        marks: number of calls of `Watch.mark` so far.
+        inside: whether it waits in a collective.
+        name: of the last collective.
+        place: where in the run it is.
+        long: whether the present part may take long.
+        farewell: why it has left.
     """
 
     beat: int = 0
@@ -49,9 +53,16 @@ class Entry(NamedTuple):
     long: bool = True
     farewell: str = ""
 
+    @property
+    def progress(self) -> tuple[int, int, bool]:
+        """What changes when the rank does something."""
+        return self.entered, self.marks, self.inside
+
 
 class _Seen(NamedTuple):
-    """The latest entry of a rank, and since when its heart has not beaten and it has not moved."""
+    """The latest entry of a rank, the time when `beat` last changed, and the time when its progress
+    last changed.
+    """
 
     entry: Entry
     beaten: float
@@ -59,11 +70,13 @@ class _Seen(NamedTuple):
 
 
 class Watch:
-    """Watches one rank's waits; used as the context of each of them.
+    """Watches the waits of one rank, and is the context manager of each of them.
 
     Args:
-        store: `prepare`d by one rank; a connection that nobody else uses. keeper: who keeps it, in
-            words.
+        rank: number of this process.
+        world_size: how many there are.
+        store: a connection that has no other user; one rank calls `prepare` on it first.
+        keeper: who keeps the store, for messages.
         timeout: seconds after which a wait ends.
         end: ends the process with a message; called from a thread.
     """
@@ -81,7 +94,7 @@ class Watch:
         self.rank, self.timeout = rank, timeout
         self._world_size, self._store, self._keeper, self._end = world_size, store, keeper, end
         self._beat_seconds = min(_BEAT_SECONDS, timeout / 10)
-        # Reading is dearer than telling: everyone's entries for everyone.
+        # Reading costs more than writing: each rank reads the entries of all.
         self._read_seconds = max(self._beat_seconds, timeout / 60)
         self._entered = self._marks = 0
         self._name, self._farewell = "", ""
@@ -100,29 +113,30 @@ class Watch:
 
     @staticmethod
     def prepare(store: Store, world_size: int) -> None:
-        """Give every rank an entry, so that one that dies before its first leaves no gap."""
+        """Give every rank a first entry, so that reading works if one dies before it writes one."""
         for rank in range(world_size):
             store.set(_key(rank), json.dumps(Entry()))
 
-    # What the main thread says.
+    # Called by the main thread
 
     def mark(self, place: str, *, long: bool) -> None:
-        """Say where in the run this rank is; each call is a sign of progress.
+        """Report progress.
 
         Args:
-            long: what follows may take several times as long as anyone would wait otherwise.
+            place: where in the run this rank is.
+            long: the next part may take long; the others wait PATIENCE timeouts for it.
         """
         self._place, self._long = place, long
         self._marks += 1
 
     def collective(self, name: str) -> "Watch":
-        """Return the context of a collective, which all ranks enter in the same order."""
+        """Return the context for a collective; all ranks enter them in the same order."""
         self._entered += 1
         self._name = name
         return self
 
     def wait(self) -> "Watch":
-        """Return the context of a wait for what the last collectives bring."""
+        """Return the context for a wait for the result of earlier collectives."""
         return self
 
     def __enter__(self) -> None:
@@ -137,27 +151,37 @@ class Watch:
         self._since = None
 
     def start(self) -> None:
-        """Tell of this rank, once at least, and begin to watch."""
-        self._tell(0)
+        """Write this rank's first entry, and begin to watch."""
+        self._write(0)
         for thread in self._threads:
             thread.start()
 
     def stop(self, farewell: str = "") -> None:
-        """Leave; the others learn why, if there is something to say and they can be told soon."""
+        """Stop watching, and tell the others why this rank leaves (if possible within 2 s).
+
+        Args:
+            farewell: the reason; empty when there is none.
+        """
         self._farewell = farewell
         self._stopping.set()
         self._threads[0].join(timeout=2.0)
 
     def explain(self, fault: str) -> str:
-        """Return who is to blame for a collective that failed at once; takes about a second."""
+        """Return a message that names the rank for which a collective has failed at once.
+
+        Takes about a second: the other ranks are observed for so long.
+
+        Args:
+            fault: what the backend said, for the message.
+        """
         began = time.monotonic()
         self._seen = {}
         self._eager.set()
         while time.monotonic() - began < 4 * self._beat_seconds + 1.0:
             time.sleep(self._beat_seconds / 4)
             seen, now = dict(self._seen), time.monotonic()
-            if told := [s.entry.farewell for s in seen.values() if s.entry.farewell]:
-                return told[0]
+            if farewell := _first_farewell(seen):
+                return farewell
             if self._store_lost or self._store_silence(now) > 2 * self._beat_seconds:
                 return f"{self._keeper} does not answer any more, {self._where()} ({fault})"
             silent = [r for r, s in seen.items() if now - s.beaten > 2.5 * self._beat_seconds]
@@ -173,30 +197,22 @@ class Watch:
             while not self._stopping.wait(self._beat_seconds):
                 beat += 1
                 self._asking_since = time.monotonic()
-                self._tell(beat)
+                self._write(beat)
                 waiting = self._since is not None or self._eager.is_set()
                 if waiting and (self._eager.is_set() or time.monotonic() >= next_read):
                     next_read = time.monotonic() + self._read_seconds
                     self._read()
                 self._asking_since = None
             if self._farewell:
-                self._tell(beat + 1)
+                self._write(beat + 1)
                 self._told.set()
         except RuntimeError:
-            # Its keeper has ended; if that is a fault, the collectives say so too.
+            # The keeper of the store has ended. If that is an error, the collectives fail too.
             self._store_lost = True
 
-    def _tell(self, beat: int) -> None:
-        entry = Entry(
-            beat,
-            self._entered,
-            self._marks,
-            self._since is not None,
-            self._name,
-            self._place,
-            self._long,
-            self._farewell,
-        )
+    def _write(self, beat: int) -> None:
+        progress = (self._entered, self._marks, self._since is not None)
+        entry = Entry(beat, *progress, self._name, self._place, self._long, self._farewell)
         self._store.set(_key(self.rank), json.dumps(entry))
 
     def _read(self) -> None:
@@ -207,16 +223,10 @@ class Watch:
             entry, before = Entry(*json.loads(value)), self._seen.get(rank)
             if before is None:
                 before = _Seen(entry, now, now)
-            old = before.entry
-            moved = (entry.entered, entry.marks, entry.inside) != (
-                old.entered,
-                old.marks,
-                old.inside,
-            )
+            has_beaten = entry.beat != before.entry.beat
+            has_moved = entry.progress != before.entry.progress
             self._seen[rank] = _Seen(
-                entry,
-                now if entry.beat != old.beat else before.beaten,
-                now if moved else before.moved,
+                entry, now if has_beaten else before.beaten, now if has_moved else before.moved
             )
 
     # The second thread
@@ -226,7 +236,7 @@ class Watch:
         while not self._stopping.wait(self._beat_seconds):
             before, now = now, time.monotonic()
             if now - before > 10 * self._beat_seconds:
-                # This process was stopped, and perhaps all were: nobody is late yet.
+                # This process was stopped, and perhaps all were: start to count anew.
                 awake_since, self._seen = now, {}
             since = self._since
             if since is None:
@@ -239,12 +249,12 @@ class Watch:
                 self._end(message)
 
     def _verdict(self, since: float, now: float) -> str | None:
-        """Say who has kept this rank waiting for too long, if anyone has."""
+        """Return the message of a wait that is too long; None while it is not."""
         if now - since < self.timeout:
             return None
         seen = dict(self._seen)
-        if told := [s.entry.farewell for s in seen.values() if s.entry.farewell]:
-            return told[0]
+        if farewell := _first_farewell(seen):
+            return farewell
         blame = self._blame(seen, since, now)
         if blame is None:
             return None
@@ -261,7 +271,7 @@ class Watch:
         for rank, (entry, _, moved) in sorted(behind.items()):
             patience = self.timeout * (PATIENCE if entry.long else 1.0)
             if entry.entered == last and now - max(since, moved) >= patience:
-                where = "stays in" if entry.inside else "has not come on since"
+                where = "is still in" if entry.inside else "has made no progress since"
                 return f"rank {rank} {where} {entry.name or 'its start'}, {entry.place}"
         if not behind and now - since >= self.timeout * PATIENCE:
             return "all ranks are there and nothing happens: the network or a device is stuck"
@@ -273,6 +283,10 @@ class Watch:
 
     def _where(self) -> str:
         return f"in {self._name}, {self._place}"
+
+
+def _first_farewell(seen: Mapping[int, _Seen]) -> str | None:
+    return next((s.entry.farewell for s in seen.values() if s.entry.farewell), None)
 
 
 def _key(rank: int) -> str:

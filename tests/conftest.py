@@ -58,18 +58,7 @@ def tasks_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         inputs = rng.integers(2, 8, (num_examples, 9))
         labels = 2 + (inputs - 2 + ids[:, None]) % 3
         labels[rng.random(labels.shape) < 0.2] = 0
-        metadata = PuzzleDatasetMetadata(
-            pad_id=0,
-            ignore_label_id=0,
-            blank_identifier_id=0,
-            vocab_size=8,
-            seq_len=9,
-            num_puzzle_identifiers=13,
-            total_groups=6,
-            mean_puzzle_examples=num_examples / 12,
-            sets=("all",),
-            total_puzzles=12,
-        )
+        metadata = _metadata(8, 9, num_identifiers=13, groups=6, puzzles=12, examples=num_examples)
         arrays = PuzzleSet(
             inputs,
             labels,
@@ -79,6 +68,23 @@ def tasks_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         write_split(folder / split, metadata, {"all": arrays})
     return folder
+
+
+def _metadata(
+    vocab_size: int, seq_len: int, *, num_identifiers: int, groups: int, puzzles: int, examples: int
+) -> PuzzleDatasetMetadata:
+    return PuzzleDatasetMetadata(
+        pad_id=0,
+        ignore_label_id=0,
+        blank_identifier_id=0,
+        vocab_size=vocab_size,
+        seq_len=seq_len,
+        num_puzzle_identifiers=num_identifiers,
+        total_groups=groups,
+        mean_puzzle_examples=examples / puzzles,
+        sets=("all",),
+        total_puzzles=puzzles,
+    )
 
 
 @pytest.fixture(scope="session")
@@ -119,18 +125,8 @@ def arc_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
             sizes[split].append(len(pairs))
     for split in ("train", "test"):
         canvases = np.array(rows[split])
-        metadata = PuzzleDatasetMetadata(
-            pad_id=0,
-            ignore_label_id=0,
-            blank_identifier_id=0,
-            vocab_size=12,
-            seq_len=25,
-            num_puzzle_identifiers=len(names),
-            total_groups=len(tasks),
-            mean_puzzle_examples=len(canvases) / len(augmentations),
-            sets=("all",),
-            total_puzzles=len(augmentations),
-        )
+        counts = {"puzzles": len(augmentations), "examples": len(canvases)}
+        metadata = _metadata(12, 25, num_identifiers=len(names), groups=len(tasks), **counts)
         arrays = PuzzleSet(
             canvases[:, 0],
             canvases[:, 1],

@@ -8,12 +8,14 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from harness import report
+from harness.lab import Lab, report_to
 from harness.processes import IMPORTS, ForkServer, convert
 
 HERE = Path(__file__).resolve().parent
@@ -67,7 +69,7 @@ class _Account:
             return
         row = self._row(number)
         (row.passed if report.passed else row.failed).append(report.nodeid)
-        row.figures[report.nodeid] = json.loads(str(told.get("figures", "[]")))
+        row.figures[report.nodeid] = json.loads(str(told.get("figures", "{}")))
 
     def _row(self, number: int) -> report.Row:
         return self._rows.setdefault(number, report.Row())
@@ -92,8 +94,7 @@ class _Account:
         for number in self._missing:
             terminalreporter.write_line(f"row {number:2}: not run")
         for number, row in sorted(self._rows.items()):
-            word = "FAILED" if row.failed else "held"
-            terminalreporter.write_line(f"row {number:2}: {word}: {row.text}")
+            terminalreporter.write_line(f"row {number:2}: {row.result}; {row.text}")
         for name, (number, caught) in sorted(self._mutants.items()):
             word = "caught" if caught else "NOT CAUGHT"
             terminalreporter.write_line(f"mutant of row {number}: {name}: {word}")
@@ -103,11 +104,8 @@ class _Account:
 
 @pytest.fixture
 def tally(record_property: Callable[[str, object], None]) -> Callable[..., None]:
-    """Report what a test counted, in words: `tally("100 kills", "0 different ends")`.
-
-    Call it once, after the assertions.
-    """
-    return lambda *figures: record_property("figures", json.dumps(figures))
+    """Report what a test counted: `tally("100 kills of 32 runs", kills=100, wrong_ends=0)`."""
+    return partial(report_to, record_property)
 
 
 @pytest.fixture
@@ -134,9 +132,17 @@ def fork_server(
 
 
 @pytest.fixture
-def start_child(fork_server: ForkServer) -> Iterator[Callable[..., Any]]:
-    """`ForkServer.start`; whatever still runs at the end of the test is killed."""
-    yield fork_server.start
+def lab(
+    fork_server: ForkServer,
+    tmp_path: Path,
+    full_settings: list[str],
+    rng: np.random.Generator,
+    files_of: Callable[[Path], Any],
+    record_property: Callable[[str, object], None],
+) -> Iterator[Lab]:
+    """What a test works with; whatever still runs at its end is killed."""
+    is_long = FORM == "long"
+    yield Lab(fork_server, tmp_path, full_settings, rng, is_long, files_of, record_property)
     fork_server.end_all()
 
 
@@ -157,12 +163,6 @@ def original(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) 
     child = fork_server.run(convert, *overrides, f"data_path={folder / 'data'}")
     assert child.wait() == 0, child.err
     return folder
-
-
-@pytest.fixture
-def settings(full_settings: list[str], tmp_path: Path) -> Callable[..., list[str]]:
-    """`full_settings` in a folder of this name, and more."""
-    return lambda name, *more: [*full_settings, f"checkpoint_path={tmp_path / name}", *more]
 
 
 @pytest.fixture

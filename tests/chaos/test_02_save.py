@@ -3,17 +3,16 @@ from the one that was being saved, and ends in the bits of one that nobody distu
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from harness import builds, mutants
-from harness.processes import Fault, ForkServer, evaluate, pretrain
-from harness.saves import AtEachOperation, struck
+from harness.lab import Lab
+from harness.processes import Fault, evaluate, pretrain
+from harness.saves import strike_saves
 
-from training.checkpoint.store import list_steps, newest_good
+from training.checkpoint.store import newest_good
 
 # Which save is struck (None: the last one, of a step that is there), and what else is the matter.
 SAVES: dict[str, tuple[int | None, list[Fault]]] = {
@@ -21,23 +20,6 @@ SAVES: dict[str, tuple[int | None, list[Fault]]] = {
     "the last step again": (None, []),
     "the last step again, two names cannot be swapped": (None, [builds.no_exchange]),
 }
-
-
-@pytest.fixture
-def strike(
-    fork_server: ForkServer, full_settings: list[str], tmp_path: Path
-) -> Callable[..., list[tuple[Path, str]]]:
-    """Kill a save at each of its operations; returns the folders left behind, and where."""
-
-    def run(saves_before: int | None, *faults: Fault) -> list[tuple[Path, str]]:
-        copies = tmp_path / "copies"
-        copies.mkdir()
-        at = AtEachOperation(saves_before, ("kill", "tear"), copies)
-        settings = [*full_settings, f"checkpoint_path={tmp_path / 'struck'}"]
-        fork_server.finish(pretrain, *settings, faults=(*faults, at))
-        return list(struck(copies))
-
-    return run
 
 
 def good_step(folder: Path, saved: int) -> int:
@@ -48,12 +30,11 @@ def good_step(folder: Path, saved: int) -> int:
     return checkpoint.step
 
 
-def evaluated(server: ForkServer, checkpoint: Path, folder: Path) -> dict[str, Any]:
+def evaluated(lab: Lab, checkpoint: Path) -> dict[str, Any]:
     """Return what an evaluation finds, of a checkpoint or of the newest good one of a run."""
-    output = folder / "evaluation.json"
-    server.finish(
-        evaluate, f"checkpoint={checkpoint}", f"output={output}", "device=cpu", "num_threads=1"
-    )
+    output = lab.folder / "evaluation.json"
+    settings = (f"checkpoint={checkpoint}", f"output={output}", "device=cpu", "num_threads=1")
+    lab.server.finish(evaluate, *settings)
     found = json.loads(output.read_bytes())
     del found["checkpoint"]
     return found
@@ -61,55 +42,33 @@ def evaluated(server: ForkServer, checkpoint: Path, folder: Path) -> dict[str, A
 
 @pytest.mark.row(2)
 @pytest.mark.parametrize("which", SAVES)
-def test_a_kill_at_any_operation_loses_nothing(
-    fork_server: ForkServer,
-    strike: Callable[..., list[tuple[Path, str]]],
-    full_settings: list[str],
-    files_of: Any,
-    tmp_path: Path,
-    rng: np.random.Generator,
-    cases: Callable[..., int],
-    tally: Callable[..., None],
-    which: str,
-) -> None:
-    fork_server.finish(
-        pretrain, *full_settings, f"checkpoint_path={tmp_path / 'whole'}", "keep_last=99"
-    )
-    whole = files_of(tmp_path / "whole")
+def test_a_kill_at_any_operation_loses_nothing(lab: Lab, which: str) -> None:
+    lab.train("whole", "keep_last=99")
+    whole = lab.files("whole")
     number, faults = SAVES[which]
-    left = strike(number, *faults)
-    saved = list_steps(tmp_path / "struck")[-1]
+    left, saved = strike_saves(lab, number, ("kill", "tear"), *faults)
     outcomes = {good_step(folder, saved) for folder, _ in left}
     if number is None:
         assert outcomes == {saved}
     else:
         assert len(outcomes) == 2
-    expected = {
-        step: evaluated(fork_server, whole.folder / f"step_{step}", tmp_path) for step in outcomes
-    }
+    expected = {step: evaluated(lab, whole.folder / f"step_{step}") for step in outcomes}
     for folder, operation in left:
-        found = evaluated(fork_server, folder, tmp_path)
+        found = evaluated(lab, folder)
         assert found == expected[found["step"]], operation
-        child = fork_server.run(pretrain, *full_settings, f"checkpoint_path={folder}")
+        child = lab.server.run(pretrain, *lab.overrides, f"checkpoint_path={folder}")
         assert child.wait() == 0, (operation, child.err)
-        files = files_of(folder)
+        files = lab.look(folder)
         assert files.digest() == whole.digest(), operation
         assert files.leftovers() == [], operation
-    tally(
-        f"{which}: {len(left)} kills, all operations",
-        "0 evaluated otherwise",
-        "0 ended in other bits",
-    )
+    lab.tally(f"{which}: {len(left)} kills, one at each operation", kills=len(left), losses=0)
 
 
 @pytest.mark.parametrize(
     "mutant", mutants.params(2, mutants.save_in_place, mutants.delete_before_replacing)
 )
-def test_an_unsafe_save_is_caught(
-    strike: Callable[..., list[tuple[Path, str]]], tmp_path: Path, mutant: Fault
-) -> None:
-    left = strike(None, mutant)
-    saved = list_steps(tmp_path / "struck")[-1]
+def test_an_unsafe_save_is_caught(lab: Lab, mutant: Fault) -> None:
+    left, saved = strike_saves(lab, None, ("kill", "tear"), mutant)
 
     def lost(folder: Path) -> bool:
         checkpoint = newest_good(folder, lambda message: None)

@@ -5,51 +5,38 @@ is there, whole, with the metrics of its steps.
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from harness import mutants
 from harness.disk import RecordTo, images
-from harness.processes import Fault, ForkServer, pretrain
+from harness.lab import Lab
+from harness.processes import Fault
 
 from training.checkpoint.store import newest_good
 
-# The images that were tried, and what was wrong with the first that lost something.
-Found = tuple[int, str | None]
 
-
-@pytest.fixture
 def lose_power(
-    fork_server: ForkServer, full_settings: list[str], tmp_path: Path
-) -> Callable[..., Found]:
+    lab: Lab, steps: int, *faults: Fault, any_choice: bool = False
+) -> tuple[int, str | None]:
     """Let the power go out at any moment of a run, and look at what the disk may hold until
-    something is lost.
+    something is lost; returns how many images were tried, and what was wrong with the last.
     """
-
-    def run(steps: int, *faults: Fault, any_choice: bool = False) -> Found:
-        settings = [*full_settings, f"max_steps={steps}"]
-        fork_server.finish(
-            pretrain, *settings, f"checkpoint_path={tmp_path / 'whole'}", "keep_last=99"
-        )
-        (tmp_path / "record").mkdir()
-        (tmp_path / "run").mkdir()
-        record = RecordTo(tmp_path / "run", tmp_path / "record")
-        fork_server.finish(
-            pretrain, *settings, f"checkpoint_path={tmp_path / 'run'}", faults=(record, *faults)
-        )
-        tried, folder = 0, tmp_path / "image"
-        for image in images(tmp_path / "record", any_choice=any_choice):
-            tried += 1
-            image.put(folder)
-            try:
-                _require_whole(folder, image.saved, tmp_path / "whole")
-            except (AssertionError, ValueError) as error:
-                return tried, f"{image.after}: {error}"
-            shutil.rmtree(folder)
-        return tried, None
-
-    return run
+    lab.train("whole", f"max_steps={steps}", "keep_last=99")
+    record, run, image_folder = (lab.folder / name for name in ("record", "run", "image"))
+    record.mkdir()
+    run.mkdir()
+    lab.train("run", f"max_steps={steps}", faults=(RecordTo(run, record), *faults))
+    tried = 0
+    for image in images(record, any_choice=any_choice):
+        tried += 1
+        image.put(image_folder)
+        try:
+            _require_whole(image_folder, image.saved, lab.folder / "whole")
+        except (AssertionError, ValueError) as error:
+            return tried, f"{image.after}: {error}"
+        shutil.rmtree(image_folder)
+    return tried, None
 
 
 def _require_whole(folder: Path, saved: int | None, whole: Path) -> None:
@@ -69,18 +56,15 @@ def _require_whole(folder: Path, saved: int | None, whole: Path) -> None:
 
 
 @pytest.mark.row(3)
-def test_no_image_of_the_disk_loses_what_was_saved(
-    lose_power: Callable[..., Found], cases: Callable[..., int], tally: Callable[..., None]
-) -> None:
-    any_choice = bool(cases(quick=False, long=True))
-    tried, lost = lose_power(24, any_choice=any_choice)
+def test_no_image_of_the_disk_loses_what_was_saved(lab: Lab) -> None:
+    tried, lost = lose_power(lab, 24, any_choice=lab.long)
     assert lost is None
-    assert tried >= cases(quick=3000, long=15000), tried
-    choices = "any choice of the changes" if any_choice else "no choice left out"
-    tally(f"{tried} disk images, {choices}", "0 saved steps lost")
+    assert tried >= lab.cases(quick=3000, long=15000), tried
+    choices = "every subset of the changes" if lab.long else "all choices named above"
+    lab.tally(f"{tried} disk images, {choices}", disk_images=tried, lost_steps=0)
 
 
 @pytest.mark.parametrize("mutant", mutants.params(3, mutants.no_fsync, mutants.no_folder_fsync))
-def test_what_is_not_flushed_is_lost(lose_power: Callable[..., Found], mutant: Fault) -> None:
-    _, lost = lose_power(9, mutant)
+def test_what_is_not_flushed_is_lost(lab: Lab, mutant: Fault) -> None:
+    _, lost = lose_power(lab, 9, mutant)
     assert lost is not None

@@ -10,26 +10,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from harness.processes import ROOT, ForkServer, pretrain, until
-from harness.ranks import SignalIn
+from harness.lab import Lab
+from harness.processes import ROOT, until
+from harness.ranks import Before
 
 from runtime.errors import EXIT_PREEMPTED, EXIT_RANK
 
 # What is promised, and the slack that a busy machine gets.
 SECONDS = 10.0
 SLACK = 3.0
-
-
-@pytest.fixture
-def long_settings(full_settings: list[str]) -> list[str]:
-    """Overrides of a run that does not end by itself soon, and writes a record at each step."""
-    return [*full_settings, "epochs=12000", "log_interval=1"]
+# A run that does not end by itself soon, and writes a record at each step.
+LONG = ("epochs=12000", "log_interval=1")
 
 
 def wait_for_training(run_dir: Path, since: int = 0) -> None:
-    """Wait until the run has made steps after this one: from then on all ranks heed signals."""
+    """Wait until the run has made steps after this one: from then on all ranks handle signals."""
     metrics = run_dir / "metrics.jsonl"
     until(
         lambda: metrics.exists() and metrics.read_bytes().count(b'"train/lr"') > since + 2,
@@ -46,23 +42,20 @@ def require_saved_once(files: Any, said: str) -> int:
     return step
 
 
+def require_same_end(lab: Lab, *more: str) -> None:
+    """Finish the run, and require the bits of one that nobody has signalled."""
+    for name in ("run", "whole"):
+        lab.train_ranks(2, name, *more)
+    assert lab.digest() == lab.digest("whole")
+
+
 @pytest.mark.row(5)
-def test_ranks_that_are_signalled_save_the_same_step(
-    fork_server: ForkServer,
-    start_child: object,
-    long_settings: list[str],
-    files_of: Any,
-    tmp_path: Path,
-    rng: np.random.Generator,
-    cases: Callable[..., int],
-    tally: Callable[..., None],
-) -> None:
-    files = files_of(tmp_path / "run")
-    wanted, signals, slowest, newest = cases(quick=6, long=100), 0, 0.0, 0
+def test_ranks_that_are_signalled_save_the_same_step(lab: Lab) -> None:
+    wanted, signals, slowest, newest = lab.cases(quick=6, long=100), 0, 0.0, 0
     while signals < wanted:
-        children = fork_server.start_ranks(2, pretrain, *long_settings)
-        wait_for_training(tmp_path / "run", newest)
-        time.sleep(rng.uniform(0.0, 0.2))
+        children = lab.start_ranks(2, "run", *LONG)
+        wait_for_training(lab.folder / "run", newest)
+        time.sleep(lab.rng.uniform(0.0, 0.2))
         number = (signal.SIGTERM, signal.SIGINT)[signals % 2]
         asked = [[children[0]], [children[1]], children][signals // 2 % 3]
         began = time.monotonic()
@@ -71,18 +64,15 @@ def test_ranks_that_are_signalled_save_the_same_step(
         codes = [child.wait() for child in children]
         assert codes == [EXIT_PREEMPTED] * 2, [child.err for child in children]
         slowest = max(slowest, time.monotonic() - began)
-        step = require_saved_once(files, children[0].err)
+        step = require_saved_once(lab.files(), children[0].err)
         assert step > newest
         signals, newest = signals + 1, step
     assert slowest < SECONDS * SLACK
-    for name in ("run", "whole"):
-        end = [f"checkpoint_path={tmp_path / name}", f"max_steps={newest + 3}"]
-        for child in fork_server.start_ranks(2, pretrain, *long_settings, *end):
-            assert child.wait() == 0, child.err
-    assert files.digest() == files_of(tmp_path / "whole").digest()
-    tally(
+    require_same_end(lab, *LONG, f"max_steps={newest + 3}")
+    lab.tally(
         f"{signals} signals to one or all ranks: the same step saved by all within "
-        f"{slowest:.1f} s, 0 steps lost, the same bits"
+        f"{slowest:.1f} s, 0 steps lost, the same bits",
+        signals=signals,
     )
 
 
@@ -101,21 +91,13 @@ TRAINING = (
 
 
 @pytest.mark.row(5)
-def test_a_signal_anywhere_loses_nothing(
-    fork_server: ForkServer,
-    start_child: object,
-    full_settings: list[str],
-    files_of: Any,
-    tmp_path: Path,
-    tally: Callable[..., None],
-) -> None:
-    files = files_of(tmp_path / "run")
-    for child in fork_server.start_ranks(2, pretrain, *full_settings, "max_steps=4"):
-        assert child.wait() == 0, child.err
+def test_a_signal_anywhere_loses_nothing(lab: Lab) -> None:
+    files = lab.files()
+    lab.train_ranks(2, "run", "max_steps=4")
     for place in STARTING:
-        both = dict.fromkeys(range(2), [SignalIn(signal.SIGTERM, *place)])
-        children = fork_server.start_ranks(2, pretrain, *full_settings, faults=both)
-        # Whoever comes late may find that the other has left.
+        both = dict.fromkeys(range(2), [Before(*place, number=signal.SIGTERM)])
+        children = lab.start_ranks(2, faults=both)
+        # A rank that is late may find that the other has left.
         codes = {child.wait() for child in children}
         assert EXIT_PREEMPTED in codes, (place, [child.err for child in children])
         assert codes <= {EXIT_PREEMPTED, EXIT_RANK}, (place, codes)
@@ -123,9 +105,7 @@ def test_a_signal_anywhere_loses_nothing(
         assert files.steps[-1] == 4
     for place in TRAINING:
         before = files.steps[-1]
-        children = fork_server.start_ranks(
-            2, pretrain, *full_settings, faults={1: [SignalIn(signal.SIGTERM, *place)]}
-        )
+        children = lab.start_ranks(2, faults={1: [Before(*place, number=signal.SIGTERM)]})
         codes = [child.wait() for child in children]
         assert codes == [EXIT_PREEMPTED] * 2, (place, [child.err for child in children])
         step = require_saved_once(files, children[0].err)
@@ -133,12 +113,13 @@ def test_a_signal_anywhere_loses_nothing(
         if place == EVALUATING:
             assert files.state(step)["position"] > 0, "the evaluation comes again"
             assert all(record["step"] < step for record in files.eval_records)
-    for name in ("run", "whole"):
-        end = f"checkpoint_path={tmp_path / name}"
-        for child in fork_server.start_ranks(2, pretrain, *full_settings, end):
-            assert child.wait() == 0, child.err
-    assert files.digest() == files_of(tmp_path / "whole").digest()
-    tally(f"SIGTERM at {len(STARTING)} places of a start and {len(TRAINING)} later: 75, same bits")
+    require_same_end(lab)
+    places = len(STARTING) + len(TRAINING)
+    lab.tally(
+        f"SIGTERM at {len(STARTING)} places of a start and {len(TRAINING)} later: exit code 75, "
+        "the same bits",
+        signals=places,
+    )
 
 
 @pytest.mark.row(5)
@@ -152,16 +133,11 @@ def test_a_signal_anywhere_loses_nothing(
     ],
 )
 def test_the_launcher_passes_on_that_the_run_was_preempted(
-    torchrun: Callable[..., subprocess.Popen[str]],
-    long_settings: list[str],
-    files_of: Any,
-    tmp_path: Path,
-    tally: Callable[..., None],
-    to: str,
-    number: int,
+    lab: Lab, torchrun: Callable[..., subprocess.Popen[str]], to: str, number: int
 ) -> None:
-    process = torchrun("--standalone", "--nproc-per-node=2", ROOT / "pretrain.py", *long_settings)
-    wait_for_training(tmp_path / "run")
+    settings = lab.settings("run", *LONG)
+    process = torchrun("--standalone", "--nproc-per-node=2", ROOT / "pretrain.py", *settings)
+    wait_for_training(lab.folder / "run")
     began = time.monotonic()
     if to == "launcher":
         process.send_signal(number)
@@ -173,5 +149,7 @@ def test_the_launcher_passes_on_that_the_run_was_preempted(
     _, err = process.communicate(timeout=SECONDS * SLACK)
     seconds = time.monotonic() - began
     assert process.returncode == EXIT_PREEMPTED, err
-    require_saved_once(files_of(tmp_path / "run"), err)
-    tally(f"{signal.Signals(number).name} to the {to}: 75 after {seconds:.1f} s")
+    require_saved_once(lab.files(), err)
+    lab.tally(
+        f"{signal.Signals(number).name} to the {to}: exit code 75 after {seconds:.1f} s", signals=1
+    )

@@ -5,86 +5,58 @@ run ends in the bits of one that nobody disturbed.
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 from harness import mutants
 from harness.dying import meet_at
-from harness.processes import Fault, ForkServer, pretrain
+from harness.lab import Lab
+from harness.processes import Fault, ForkServer
 
 Torchrun = Callable[..., subprocess.Popen[str]]
 SECONDS = 180.0
 
 
 @pytest.fixture
-def settings(full_settings: list[str], tmp_path: Path) -> Callable[[str], list[str]]:
-    """The overrides of a run in a folder of this name."""
-    return lambda name: [*full_settings, f"checkpoint_path={tmp_path / name}", "resume=auto"]
+def lab(lab: Lab) -> Lab:
+    """As a launcher that restarts demands it."""
+    return lab.plus("resume=auto")
 
 
-@pytest.fixture
-def dying(torchrun: Torchrun, tmp_path: Path) -> Torchrun:
+def start_dying(
+    lab: Lab, torchrun: Torchrun, options: Sequence[str], deaths: Sequence[str]
+) -> subprocess.Popen[str]:
     """Start ranks under torchrun that kill themselves as `deaths` says."""
-
-    def start(options: Sequence[str], deaths: Sequence[str], settings: list[str]) -> Any:
-        return torchrun(
-            *options,
-            f"--max-restarts={len(deaths) + 2}",
-            "--module",
-            "harness.dying",
-            str(tmp_path),
-            ",".join(deaths),
-            *settings,
-        )
-
-    return start
+    restarts, killers = f"--max-restarts={len(deaths) + 2}", ",".join(deaths)
+    command = (*options, restarts, "--module", "harness.dying", str(lab.folder), killers)
+    return torchrun(*command, *lab.settings("killed"))
 
 
-def require_same_end(server: ForkServer, settings: list[str], killed: Any, whole: Any) -> None:
+def require_same_end(lab: Lab) -> None:
     """Train without deaths on as many ranks, and require the same bits."""
-    for child in server.start_ranks(2, pretrain, *settings):
-        assert child.wait() == 0, child.err
-    assert killed.digest() == whole.digest()
-    assert killed.leftovers() == []
+    lab.train_ranks(2, "whole")
+    assert lab.digest("killed") == lab.digest("whole")
+    assert lab.files("killed").leftovers() == []
 
 
 @pytest.mark.row(6)
-def test_ranks_that_die_are_started_anew(
-    dying: Torchrun,
-    fork_server: ForkServer,
-    start_child: object,
-    settings: Callable[[str], list[str]],
-    files_of: Any,
-    tmp_path: Path,
-    cases: Callable[..., int],
-    tally: Callable[..., None],
-) -> None:
+def test_ranks_that_die_are_started_anew(lab: Lab, torchrun: Torchrun) -> None:
     # No two at one step, where one death may forestall the other.
-    deaths = ["1:8", "0:17", "1:20", "0:21", "0:27", "1:32"][: cases(quick=2, long=6)]
-    process = dying(["--standalone", "--nproc-per-node=2"], deaths, settings("killed"))
+    deaths = ["1:8", "0:17", "1:20", "0:21", "0:27", "1:32"][: lab.cases(quick=2, long=6)]
+    process = start_dying(lab, torchrun, ["--standalone", "--nproc-per-node=2"], deaths)
     out, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, err
-    assert all((tmp_path / death).exists() for death in deaths)
+    assert all((lab.folder / death).exists() for death in deaths)
     assert out.count("resumed exactly from") == len(deaths)
     assert "Traceback" not in err
-    require_same_end(
-        fork_server, settings("whole"), files_of(tmp_path / "killed"), files_of(tmp_path / "whole")
+    require_same_end(lab)
+    lab.tally(
+        f"{len(deaths)} deaths under torchrun, {len(deaths)} correct restarts, the same bits",
+        deaths=len(deaths),
     )
-    tally(f"{len(deaths)} deaths under torchrun, {len(deaths)} healthy restarts, the same bits")
 
 
 @pytest.mark.row(6)
-def test_ranks_on_two_nodes_are_started_anew(
-    dying: Torchrun,
-    fork_server: ForkServer,
-    start_child: object,
-    settings: Callable[[str], list[str]],
-    files_of: Any,
-    tmp_path: Path,
-    cases: Callable[..., int],
-    tally: Callable[..., None],
-) -> None:
+def test_ranks_on_two_nodes_are_started_anew(lab: Lab, torchrun: Torchrun) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     options = [
@@ -94,15 +66,16 @@ def test_ranks_on_two_nodes_are_started_anew(
         f"--rdzv-endpoint=localhost:{port}",
         "--rdzv-id=chaos",
     ]
-    deaths = ["1:8", "0:17", "1:20", "0:21"][: cases(quick=1, long=4)]
-    nodes = [dying(options, deaths, settings("killed")) for _ in range(2)]
+    deaths = ["1:8", "0:17", "1:20", "0:21"][: lab.cases(quick=1, long=4)]
+    nodes = [start_dying(lab, torchrun, options, deaths) for _ in range(2)]
     said = [node.communicate(timeout=SECONDS) for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], said
     assert sum(out.count("resumed exactly from") for out, _ in said) == len(deaths)
-    require_same_end(
-        fork_server, settings("whole"), files_of(tmp_path / "killed"), files_of(tmp_path / "whole")
+    require_same_end(lab)
+    lab.tally(
+        f"{len(deaths)} on two nodes, {len(deaths)} correct restarts, the same bits",
+        deaths=len(deaths),
     )
-    tally(f"{len(deaths)} on two nodes, {len(deaths)} healthy restarts, the same bits")
 
 
 def require_fresh_meetings(server: ForkServer, *faults: Fault) -> int:
@@ -140,18 +113,14 @@ def require_fresh_meetings(server: ForkServer, *faults: Fault) -> int:
 
 
 @pytest.mark.row(6)
-def test_a_rank_never_meets_the_dead(
-    fork_server: ForkServer, start_child: object, tally: Callable[..., None]
-) -> None:
-    attempts = require_fresh_meetings(fork_server)
-    tally(f"{attempts} attempts in one store, 0 met the dead")
+def test_a_rank_never_meets_the_dead(lab: Lab) -> None:
+    attempts = require_fresh_meetings(lab.server)
+    lab.tally(f"{attempts} attempts in one store, no rank met a dead one", meetings_with_the_dead=0)
 
 
 @pytest.mark.parametrize(
     "mutant", mutants.params(6, mutants.share_a_prefix, mutants.share_a_question)
 )
-def test_a_meeting_with_the_dead_is_noticed(
-    fork_server: ForkServer, start_child: object, mutant: Fault
-) -> None:
+def test_a_meeting_with_the_dead_is_noticed(lab: Lab, mutant: Fault) -> None:
     with pytest.raises(AssertionError, match="met the dead"):
-        require_fresh_meetings(fork_server, mutant)
+        require_fresh_meetings(lab.server, mutant)

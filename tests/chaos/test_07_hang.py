@@ -5,41 +5,31 @@ is merely slow is waited for.
 import re
 import signal
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
-import numpy as np
 import pytest
 from harness import mutants
-from harness.processes import Child, Fault, ForkServer, pretrain, until
-from harness.ranks import SleepAt, SlowEvaluation, SlowSave
+from harness.lab import Lab
+from harness.processes import Child, Fault, until
+from harness.ranks import Before, SleepAt
 
 from runtime.errors import EXIT_RANK
 
 TIMEOUT = 2.0
 PLACE = r"in [a-z_ ]+, (step|saving step) \d+"
 
-Start = Callable[..., list[Child]]
-
 
 @pytest.fixture
-def start_ranks(fork_server: ForkServer, start_child: object, full_settings: list[str]) -> Start:
-    """Start two ranks of a run."""
-
-    def start(*settings: str, faults: Mapping[int, list[Fault]] | None = None) -> list[Child]:
-        common = [*full_settings, "log_interval=1", f"rank_timeout={TIMEOUT}"]
-        return fork_server.start_ranks(2, pretrain, *common, *settings, faults=faults)
-
-    return start
+def lab(lab: Lab) -> Lab:
+    """With a record at each step, and ranks that do not wait for long."""
+    return lab.plus("log_interval=1", f"rank_timeout={TIMEOUT}")
 
 
-@pytest.fixture
-def wait_for_training(tmp_path: Path) -> Callable[[], None]:
-    """Wait until the run has made some steps."""
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    return lambda: until(
-        lambda: metrics.exists() and metrics.read_bytes().count(b"\n") > 4, "it trains"
-    )
+def start_two(lab: Lab) -> list[Child]:
+    """Start two ranks, and wait until they have made some steps."""
+    children, metrics = lab.start_ranks(2, "run", "epochs=12000"), lab.folder / "run/metrics.jsonl"
+    until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") > 4, "it trains")
+    return children
 
 
 def last_words(child: Child, pattern: str) -> None:
@@ -51,16 +41,9 @@ def last_words(child: Child, pattern: str) -> None:
 
 @pytest.mark.row(7)
 @pytest.mark.parametrize("stopped", [0, 1])
-def test_a_rank_that_is_stopped_is_named_in_time(
-    start_ranks: Start,
-    wait_for_training: Callable[[], None],
-    rng: np.random.Generator,
-    tally: Callable[..., None],
-    stopped: int,
-) -> None:
-    children = start_ranks("epochs=12000")
-    wait_for_training()
-    time.sleep(rng.uniform(0.0, 0.3))
+def test_a_rank_that_is_stopped_is_named_in_time(lab: Lab, stopped: int) -> None:
+    children = start_two(lab)
+    time.sleep(lab.rng.uniform(0.0, 0.3))
     children[stopped].signal(signal.SIGSTOP)
     began = time.monotonic()
     waited = f"rank {1 - stopped} has waited \\d s, {PLACE}"
@@ -70,52 +53,51 @@ def test_a_rank_that_is_stopped_is_named_in_time(
     # Once it goes on, it finds that the other has left.
     children[stopped].signal(signal.SIGCONT)
     last_words(children[stopped], f"rank .*{PLACE}.*")
-    tally(f"rank {stopped} stopped: named after {seconds:.1f} s of {TIMEOUT:g} s")
+    lab.tally(
+        f"rank {stopped} stopped: named after {seconds:.1f} s (timeout {TIMEOUT:g} s)", named=1
+    )
 
 
 @pytest.mark.row(7)
-def test_a_rank_whose_heart_beats_but_does_not_come_is_named(
-    start_ranks: Start, tally: Callable[..., None]
-) -> None:
-    children = start_ranks(faults={1: [SleepAt(7, 4 * TIMEOUT)]})
+def test_a_rank_whose_heart_beats_but_does_not_come_is_named(lab: Lab) -> None:
+    children = lab.start_ranks(2, faults={1: [SleepAt(7, 4 * TIMEOUT)]})
     waited = f"rank 0 has waited \\d s, {PLACE}"
-    last_words(children[0], f"rank 1 has not come on since [a-z_ ]+, after saving step 6; {waited}")
+    last_words(
+        children[0], f"rank 1 has made no progress since [a-z_ ]+, after saving step 6; {waited}"
+    )
     last_words(children[1], f"rank 0 .*{PLACE}.*")
-    tally("a rank that hangs alive: named")
+    lab.tally("a rank that is alive and hangs: named", named=1)
 
 
 @pytest.mark.row(7)
 @pytest.mark.parametrize("killed", [0, 1])
-def test_a_rank_that_is_killed_is_named_at_once(
-    start_ranks: Start,
-    wait_for_training: Callable[[], None],
-    tally: Callable[..., None],
-    killed: int,
-) -> None:
-    children = start_ranks("epochs=12000")
-    wait_for_training()
+def test_a_rank_that_is_killed_is_named_at_once(lab: Lab, killed: int) -> None:
+    children = start_two(lab)
     children[killed].kill()
     last_words(
         children[1 - killed], f"rank {killed} (has died|does not answer any more), {PLACE}.*"
     )
-    tally(f"rank {killed} killed: named")
+    lab.tally(f"rank {killed} killed: named", named=1)
 
 
 SLOW: Mapping[int, list[Fault]] = {
-    0: [SlowSave(1.5 * TIMEOUT)],
-    1: [SleepAt(3, TIMEOUT / 2), SlowEvaluation(TIMEOUT / 2)],
+    0: [Before("training.trainer", "save_checkpoint", 1.5 * TIMEOUT)],
+    1: [SleepAt(3, TIMEOUT / 2), Before("evaluation.runner", "think", TIMEOUT / 2, each=True)],
 }
 
 
 @pytest.mark.row(7)
-def test_a_rank_that_is_slow_is_waited_for(start_ranks: Start, tally: Callable[..., None]) -> None:
-    for child in start_ranks("epochs=12", faults=SLOW):
+def test_a_rank_that_is_slow_is_waited_for(lab: Lab) -> None:
+    for child in lab.start_ranks(2, "run", "epochs=12", faults=SLOW):
         assert child.wait() == 0, child.err
-    tally("half the timeout late, a save of 1.5 and an evaluation of 1.5: no alarm")
+    lab.tally(
+        "half the timeout late, a save of 1.5 timeouts and an evaluation of 1.5: no alarm",
+        false_alarms=0,
+    )
 
 
 @pytest.mark.row(7, mutant=f"{mutants.say_nothing_is_long.__doc__}")
-def test_silence_about_what_takes_long_is_noticed(start_ranks: Start) -> None:
+def test_silence_about_what_takes_long_is_noticed(lab: Lab) -> None:
     faults = {rank: [*slow, mutants.say_nothing_is_long] for rank, slow in SLOW.items()}
-    codes = [child.wait() for child in start_ranks("epochs=12", faults=faults)]
+    codes = [child.wait() for child in lab.start_ranks(2, "run", "epochs=12", faults=faults)]
     assert EXIT_RANK in codes

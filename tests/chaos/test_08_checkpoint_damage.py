@@ -4,13 +4,14 @@ run goes on from the one before.
 
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from harness import mutants
-from harness.processes import ForkServer, evaluate, pretrain
+from harness.lab import Lab
+from harness.processes import evaluate, pretrain
 
 from runtime.errors import CheckpointError
 from training.checkpoint.store import checkpoint_path, list_steps, load_checkpoint, newest_good
@@ -19,25 +20,20 @@ Damage = Callable[[Path, Path, np.random.Generator], None]
 
 
 @pytest.fixture(scope="module")
-def run_dir() -> list[Path]:
+def made() -> list[Path]:
     """Where the run of this module lies, once it has been made."""
     return []
 
 
 @pytest.fixture
-def checkpoints(
-    fork_server: ForkServer,
-    full_settings: list[str],
-    run_dir: list[Path],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Path:
+def checkpoints(lab: Lab, made: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run's folder with the checkpoints of steps 6 and 9. Not to be changed."""
-    if not run_dir:
+    if not made:
         folder = tmp_path_factory.mktemp("checkpoints")
-        fork_server.finish(pretrain, *full_settings, f"checkpoint_path={folder}", "max_steps=9")
-        run_dir.append(folder)
-    assert list_steps(run_dir[0]) == [6, 9]
-    return run_dir[0]
+        lab.server.finish(pretrain, *lab.overrides, f"checkpoint_path={folder}", "max_steps=9")
+        made.append(folder)
+    assert list_steps(made[0]) == [6, 9]
+    return made[0]
 
 
 def flip(path: Path, older: Path, rng: np.random.Generator) -> None:
@@ -91,22 +87,16 @@ def replace_all(path: Path, older: Path, rng: np.random.Generator) -> None:
 DAMAGES = (flip, flip, flip, cut, lengthen, blank, remove, swap, empty, replace_all)
 
 
-def silent_cases(
-    checkpoints: Path,
-    folder: Path,
-    rng: np.random.Generator,
-    number: int,
-    damages: tuple[Damage, ...],
-) -> list[str]:
+def silent_cases(lab: Lab, checkpoints: Path, number: int, damages: Sequence[Damage]) -> list[str]:
     """Damage copies of the newest checkpoint; returns the cases that nobody noticed."""
     silent = []
     names = sorted(path.name for path in checkpoint_path(checkpoints, 9).iterdir())
     for case in range(number):
-        shutil.copytree(checkpoints, folder)
+        folder = lab.copy(checkpoints, "run")
         newest, older = checkpoint_path(folder, 9), checkpoint_path(folder, 6)
         damage = damages[case % len(damages)]
-        path = newest / names[rng.integers(len(names))]
-        damage(path, older, rng)
+        path = newest / names[lab.rng.integers(len(names))]
+        damage(path, older, lab.rng)
         warnings: list[str] = []
         good = newest_good(folder, warnings.append)
         assert good is not None
@@ -121,52 +111,36 @@ def silent_cases(
 
 
 @pytest.mark.row(8)
-def test_no_damage_is_silent(
-    checkpoints: Path,
-    tmp_path: Path,
-    rng: np.random.Generator,
-    cases: Callable[..., int],
-    tally: Callable[..., None],
-) -> None:
-    number = cases(quick=1000, long=10000)
-    assert silent_cases(checkpoints, tmp_path / "run", rng, number, DAMAGES) == []
-    tally(f"{number} damages", "0 silent")
+def test_no_damage_is_silent(lab: Lab, checkpoints: Path) -> None:
+    number = lab.cases(quick=1000, long=10000)
+    assert silent_cases(lab, checkpoints, number, DAMAGES) == []
+    lab.tally(f"{number} damages, all noticed", damages=number, unnoticed=0)
 
 
 @pytest.mark.row(8)
-def test_runs_and_evaluations_name_the_file(
-    checkpoints: Path,
-    fork_server: ForkServer,
-    full_settings: list[str],
-    tmp_path: Path,
-    rng: np.random.Generator,
-    tally: Callable[..., None],
-) -> None:
-    shutil.copytree(checkpoints, tmp_path / "run")
-    path = tmp_path / "run" / "step_9" / "model.safetensors"
-    flip(path, path, rng)
-    settings = [*full_settings, f"checkpoint_path={tmp_path / 'run'}"]
-
+def test_runs_and_evaluations_name_the_file(lab: Lab, checkpoints: Path) -> None:
+    path = lab.copy(checkpoints, "run") / "step_9" / "model.safetensors"
+    flip(path, path, lab.rng)
     for target, overrides in (
-        (pretrain, [*settings, "resume=9"]),
+        (pretrain, lab.settings("run", "resume=9")),
         (evaluate, [f"checkpoint={path.parent}", "device=cpu"]),
     ):
-        child = fork_server.run(target, *overrides)
+        child = lab.server.run(target, *overrides)
         assert child.wait() == 4, child.err
         assert str(path) in child.error_line
         assert "sha256" in child.error_line
     assert path.exists()
 
-    child = fork_server.finish(pretrain, *settings)
+    child = lab.train()
     assert "warning: skipping a damaged checkpoint" in child.err
     assert "resumed exactly from" in child.out
     assert "step_6 at step 6" in child.out
-    tally("a step asked for by name is refused, `resume=auto` goes on from the one before")
+    lab.tally("a step asked for by name is refused, `resume=auto` goes on from the one before")
 
 
 @pytest.mark.row(8, mutant=f"{mutants.no_hash.__doc__}")
 def test_without_hashes_damage_is_silent(
-    checkpoints: Path, tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("training.checkpoint.store.sha256", mutants.any_hash)
-    assert silent_cases(checkpoints, tmp_path / "run", rng, 30, (flip,))
+    assert silent_cases(lab, checkpoints, 30, (flip,))

@@ -58,6 +58,8 @@ def test_damage_is_noticed_before_torch_is_loaded(
         f"{number} damages of 8 sets: {noticed} noticed, 0 silent, torch never loaded",
         f"not counted as silent: {valid} in sets without a manifest that were valid sets again, "
         f"{untouched} that changed nothing that is read",
+        damages=number,
+        silent=0,
     )
 
 

@@ -5,15 +5,12 @@ is updated from it and nothing is saved.
 import itertools
 import json
 import math
-import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from harness import mutants
-from harness.processes import Child, Fault, ForkServer, pretrain
+from harness.lab import Lab
+from harness.processes import Child, Fault, pretrain
 from harness.steps import PLACES, Observe, Poison, SpoilSave
 
 VALUES = (math.nan, math.inf, -math.inf)
@@ -26,39 +23,27 @@ UNHALTED = ("arch.halt_exploration_prob=1.0", "arch.halt_max_steps=16")
 
 
 @pytest.fixture
-def begin(full_settings: list[str], fork_server: ForkServer, tmp_path: Path) -> Any:
-    """Train up to a checkpoint at step 9; returns what gives the overrides of a run in a folder of
-    some name that goes on from there.
-    """
-
-    def run(*more: str) -> Any:
-        common = [*full_settings, *UNHALTED, *more]
-        begun = f"checkpoint_path={tmp_path / 'begun'}"
-        fork_server.finish(pretrain, *common, begun, f"max_steps={SAVED}")
-
-        def overrides(name: str) -> list[str]:
-            shutil.copytree(tmp_path / "begun", tmp_path / name)
-            return [*common, f"checkpoint_path={tmp_path / name}"]
-
-        return overrides
-
-    return run
+def lab(lab: Lab) -> Lab:
+    """With slots of which some go on."""
+    return lab.plus(*UNHALTED)
 
 
-@pytest.fixture
-def settings(begin: Any) -> Any:
-    """`begin` with nothing else set."""
-    return begin()
+def begin(lab: Lab) -> None:
+    """Train up to a checkpoint at step 9."""
+    lab.train("begun", f"max_steps={SAVED}")
 
 
-def start(
-    server: ForkServer, settings: list[str], num_ranks: int, faults: dict[int, list[Fault]]
-) -> list[Child]:
+def copy_of_begun(lab: Lab, name: str) -> str:
+    """Make a folder of this name from which `begin`'s run goes on; returns the name."""
+    return lab.copy(lab.folder / "begun", name).name
+
+
+def run_to_end(lab: Lab, name: str, num_ranks: int, faults: dict[int, list[Fault]]) -> list[Child]:
     """Run one process, or several ranks, to their end."""
     if num_ranks == 1:
-        children = [server.start(pretrain, *settings, faults=faults[0])]
+        children = [lab.server.start(pretrain, *lab.settings(name), faults=faults[0])]
     else:
-        children = server.start_ranks(num_ranks, pretrain, *settings, faults=faults)
+        children = lab.start_ranks(num_ranks, name, faults=faults)
     for child in children:
         child.wait()
     return children
@@ -73,22 +58,19 @@ def content(folder: Path) -> dict[str, bytes]:
     }
 
 
-def require_stop(
-    server: ForkServer,
-    settings: list[str],
-    folder: Path,
-    case: tuple[str, float, int, int],
-    *faults: Fault,
-) -> None:
-    """Strike, and demand that all ranks stop there with everything as it was."""
+def require_stop(lab: Lab, name: str, case: tuple[str, float, int, int], *faults: Fault) -> None:
+    """Strike in a copy of the begun run, and demand that all ranks stop there with everything as it
+    was.
+    """
     place, value, num_ranks, struck = case
+    folder = lab.folder / copy_of_begun(lab, name)
     saved = content(folder)
-    seen = [folder.with_name(f"{folder.name} seen {rank}") for rank in range(num_ranks)]
+    seen = [folder.with_name(f"{name} seen {rank}") for rank in range(num_ranks)]
     armed: dict[int, list[Fault]] = {
         rank: [*faults, Observe(STRUCK, seen[rank])] for rank in range(num_ranks)
     }
     armed[struck].append(Poison(place, value, STRUCK))
-    children = start(server, settings, num_ranks, armed)
+    children = run_to_end(lab, name, num_ranks, armed)
     assert [child.wait() for child in children] == [5] * num_ranks, (case, children[0].err)
     for child, file in zip(children, seen, strict=True):
         assert f"step {STRUCK}: " in child.error_line, case
@@ -100,84 +82,69 @@ def require_stop(
     assert records[-1]["step"] == STRUCK, case
 
 
+def require_same_end(lab: Lab, struck: str) -> None:
+    """Require a run that was stopped to go on to the bits of one that was not."""
+    for name in (copy_of_begun(lab, "whole"), struck):
+        lab.train(name)
+    assert lab.digest(struck) == lab.digest("whole")
+
+
 @pytest.mark.row(11)
-def test_all_ranks_stop_at_that_step(
-    fork_server: ForkServer,
-    settings: Any,
-    files_of: Any,
-    tmp_path: Path,
-    rng: np.random.Generator,
-    cases: Callable[..., int],
-    tally: Callable[..., None],
-) -> None:
-    per_place = cases(quick=2, long=len(VALUES) * len(RANKS))
+def test_all_ranks_stop_at_that_step(lab: Lab) -> None:
+    begin(lab)
+    per_place = lab.cases(quick=2, long=len(VALUES) * len(RANKS))
     struck = []
     for index, place in enumerate(PLACES):
         # One process and two ranks by turns, so that few cases see both.
-        mixed = sorted(itertools.product(VALUES, RANKS), key=lambda _: rng.random())
+        mixed = sorted(itertools.product(VALUES, RANKS), key=lambda _: lab.rng.random())
         alone = [case for case in mixed if case[1][0] == 1]
         among = [case for case in mixed if case[1][0] == 2]
         drawn = [*itertools.chain(*zip(alone, among, strict=False)), *among[len(alone) :]]
         for value, (num_ranks, rank) in drawn[:per_place]:
-            case = (place, value, num_ranks, rank)
-            name = f"{index} {value} {num_ranks} {rank}"
-            require_stop(fork_server, settings(name), tmp_path / name, case)
+            case, name = (place, value, num_ranks, rank), f"{index} {value} {num_ranks} {rank}"
+            require_stop(lab, name, case)
             struck.append(case)
-    whole, last = settings("whole"), tmp_path / name
-    after = [*whole[:-1], f"checkpoint_path={last}"]
-    for overrides in (whole, after):
-        fork_server.finish(pretrain, *overrides)
-    assert files_of(last).digest() == files_of(tmp_path / "whole").digest()
+    require_same_end(lab, name)
     ranks = sum(num_ranks for _, _, num_ranks, _ in struck)
-    tally(
-        f"{len(struck)} numbers at {len(PLACES)} places",
-        f"{ranks} of {ranks} ranks stopped there with exit code 5",
-        "0 bytes changed",
-        "all saves refused",
+    lab.tally(
+        f"{len(struck)} numbers at {len(PLACES)} places: all {ranks} ranks stopped there with exit "
+        "code 5, 0 bytes changed, all saves refused",
+        numbers=len(struck),
+        changed_bytes=0,
     )
 
 
 @pytest.mark.row(11)
-def test_both_ranks_stop_with_exact_reduction_and_one_goes_on(
-    fork_server: ForkServer,
-    begin: Any,
-    files_of: Any,
-    tmp_path: Path,
-    rng: np.random.Generator,
-    tally: Callable[..., None],
-) -> None:
-    settings = begin("reduction=exact")
+def test_both_ranks_stop_with_exact_reduction_and_one_goes_on(lab: Lab) -> None:
+    lab = lab.plus("reduction=exact")
+    begin(lab)
     for place in PLACES:
-        case = (place, float(rng.choice(VALUES)), 2, int(rng.integers(2)))
-        overrides = settings(place)
-        require_stop(fork_server, overrides, tmp_path / place, case)
-    for unpoisoned in (settings("whole"), overrides):
-        fork_server.finish(pretrain, *unpoisoned)
-    assert files_of(tmp_path / place).digest() == files_of(tmp_path / "whole").digest()
-    tally(f"{len(PLACES)} with reduction=exact on 2 ranks, and one goes on in the same bits")
+        case = (place, float(lab.rng.choice(VALUES)), 2, int(lab.rng.integers(2)))
+        require_stop(lab, place, case)
+    require_same_end(lab, place)
+    lab.tally(
+        f"{len(PLACES)} with reduction=exact on 2 ranks, and one goes on in the same bits",
+        numbers=len(PLACES),
+    )
 
 
 @pytest.mark.row(11)
 @pytest.mark.parametrize("part", SpoilSave.parts)
-def test_state_that_is_not_finite_is_not_saved(
-    fork_server: ForkServer, settings: Any, tmp_path: Path, part: str, tally: Callable[..., None]
-) -> None:
-    overrides, saved = settings("run"), content(tmp_path / "begun")
-    child = fork_server.run(pretrain, *overrides, faults=[SpoilSave(part, step=12)])
+def test_state_that_is_not_finite_is_not_saved(lab: Lab, part: str) -> None:
+    begin(lab)
+    overrides = lab.settings(copy_of_begun(lab, "run"))
+    child = lab.server.run(pretrain, *overrides, faults=[SpoilSave(part, step=12)])
     assert child.wait() == 5, child.err
     assert "step 12: " in child.error_line
     assert "is not finite; nothing is saved" in child.error_line
-    assert content(tmp_path / "run") == saved
-    tally(f"a save of a spoilt {part} refused")
+    assert content(lab.folder / "run") == content(lab.folder / "begun")
+    lab.tally(f"a save with NaN in the {part} refused")
 
 
 @pytest.mark.row(11, mutant=f"{mutants.omit_sparse_check.__doc__}")
-def test_a_missing_check_of_the_puzzle_embedding_is_noticed(
-    fork_server: ForkServer, settings: Any, tmp_path: Path
-) -> None:
+def test_a_missing_check_of_the_puzzle_embedding_is_noticed(lab: Lab) -> None:
+    begin(lab)
     case = ("gradient of the puzzle embedding", math.nan, 1, 0)
-    require_stop(fork_server, settings("sound"), tmp_path / "sound", case)
+    require_stop(lab, "sound", case)
     with pytest.raises(AssertionError):
-        require_stop(
-            fork_server, settings("run"), tmp_path / "run", case, mutants.omit_sparse_check
-        )
+        require_stop(lab, "run", case, mutants.omit_sparse_check)

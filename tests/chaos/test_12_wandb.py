@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from harness import mutants
-from harness.processes import Child, Fault, ForkServer, pretrain
-from harness.ranks import SignalIn
+from harness.lab import Lab
+from harness.processes import Child, Fault, pretrain
+from harness.ranks import Before
 from harness.trackers import FailingWandb, deaf_server, no_server, silent_server
 
 from runtime.errors import EXIT_PREEMPTED
@@ -23,10 +24,10 @@ START_DELAYED_AT_MOST, END_DELAYED_AT_MOST = 3 * 10.0, 3 * 30.0
 
 
 @pytest.fixture
-def whole(fork_server: ForkServer, settings: Callable[..., list[str]], files_of: Any) -> Any:
+def whole(lab: Lab) -> Any:
     """The files of a run without W&B."""
-    fork_server.finish(pretrain, *settings("whole"))
-    return files_of(Path(settings("whole")[-1].partition("=")[2]))
+    lab.train("whole")
+    return lab.files("whole")
 
 
 def require_same(run: Any, whole: Any) -> None:
@@ -42,70 +43,44 @@ def require_one_warning(child: Child, wanted: str) -> None:
     assert wanted in warnings[0], warnings
 
 
-def require_indifference(
-    server: ForkServer,
-    settings: Callable[..., list[str]],
-    files_of: Any,
-    whole: Any,
-    tmp_path: Path,
-    call: str,
-    *faults: Fault,
-) -> None:
+def require_indifference(lab: Lab, whole: Any, call: str, *faults: Fault) -> None:
     """Let W&B fail in `call`, and demand that the run says so in one line and ends well."""
-    faults = (*faults, FailingWandb(call))
-    child = server.finish(pretrain, *settings("run", "logger.name=wandb"), faults=faults)
+    child = lab.train("run", "logger.name=wandb", faults=(*faults, FailingWandb(call)))
     wanted = "wandb is not installed" if call == "import" else "W&B failed (Error: told to fail"
     require_one_warning(child, wanted)
-    require_same(files_of(tmp_path / "run"), whole)
+    require_same(lab.files(), whole)
 
 
 @pytest.mark.row(12)
 @pytest.mark.parametrize("call", FailingWandb.calls)
-def test_a_failing_package_changes_nothing(
-    fork_server: ForkServer,
-    settings: Callable[..., list[str]],
-    files_of: Any,
-    whole: Any,
-    tmp_path: Path,
-    call: str,
-    tally: Callable[..., None],
-) -> None:
-    require_indifference(fork_server, settings, files_of, whole, tmp_path, call)
-    tally(f"raises in {call}: same bits, all {len(whole.records)} records")
+def test_a_failing_package_changes_nothing(lab: Lab, whole: Any, call: str) -> None:
+    require_indifference(lab, whole, call)
+    lab.tally(f"raises in {call}: same bits, all {len(whole.records)} records", failures=1)
 
 
 @pytest.mark.row(12)
-def test_a_finish_that_hangs_keeps_no_run_that_was_asked_to_stop(
-    fork_server: ForkServer,
-    settings: Callable[..., list[str]],
-    files_of: Any,
-    whole: Any,
-    tmp_path: Path,
-    tally: Callable[..., None],
-) -> None:
-    overrides = settings("run", "logger.name=wandb")
-    asked = SignalIn(signal.SIGTERM, "training.trainer", "sum_in_order")
+def test_a_finish_that_hangs_keeps_no_run_that_was_asked_to_stop(lab: Lab, whole: Any) -> None:
+    overrides = lab.settings("run", "logger.name=wandb")
+    asked = Before("training.trainer", "sum_in_order", number=signal.SIGTERM)
     began = time.monotonic()
-    child = fork_server.start(
+    child = lab.server.start(
         pretrain, *overrides, faults=[FailingWandb("finish", hangs=True), asked]
     )
     assert child.wait(END_DELAYED_AT_MOST) == EXIT_PREEMPTED, child.err
     seconds = time.monotonic() - began
     require_one_warning(child, "W&B has not finished within 30 s")
     assert "Traceback" not in child.err
-    fork_server.finish(pretrain, *settings("run"))
-    require_same(files_of(tmp_path / "run"), whole)
-    tally(f"hangs in finish: asked to stop, start and end within {seconds:.0f} s, resumed exactly")
+    lab.train()
+    require_same(lab.files(), whole)
+    lab.tally(
+        f"hangs in finish: asked to stop, start and end within {seconds:.0f} s, resumed exactly",
+        failures=1,
+    )
 
 
 @pytest.mark.row(12)
 def test_a_server_that_does_not_answer_delays_the_start_a_little(
-    start: Callable[..., Any],
-    settings: Callable[..., list[str]],
-    files_of: Any,
-    whole: Any,
-    tmp_path: Path,
-    tally: Callable[..., None],
+    lab: Lab, start: Callable[..., Any], whole: Any
 ) -> None:
     delays: dict[str, float] = {}
     for mode in MODES:
@@ -113,22 +88,23 @@ def test_a_server_that_does_not_answer_delays_the_start_a_little(
         with ExitStack() as opened:
             for server, address in SERVERS.items():
                 name = f"{server} {mode}"
-                overrides = settings(name, "logger.name=wandb", f"logger.mode={mode}")
+                overrides = lab.settings(name, "logger.name=wandb", f"logger.mode={mode}")
                 url = opened.enter_context(address())
                 environment = {"WANDB_API_KEY": "k" * 40, "WANDB_BASE_URL": url}
                 runs[name] = start("pretrain.py", *overrides, env=environment)
-            delays |= seconds_to_first_steps(runs, tmp_path)
+            delays |= seconds_to_first_steps(runs, lab.folder)
             for name, process in runs.items():
                 _, err = process.communicate()
                 assert process.returncode == 0, err
-                require_same(files_of(tmp_path / name), whole)
-                sent_later = list((tmp_path / name / "wandb").glob("offline-run-*/*.wandb"))
+                require_same(lab.files(name), whole)
+                sent_later = list((lab.folder / name / "wandb").glob("offline-run-*/*.wandb"))
                 assert len(sent_later) == 1 or mode == "online"
     slowest = max(delays.values())
     assert slowest < START_DELAYED_AT_MOST, delays
-    tally(
-        f"{len(SERVERS)} servers (refusing, silent, deaf) asked in {len(MODES)} modes: same bits",
+    lab.tally(
+        f"{len(SERVERS)} servers (refusing, silent, deaf) asked in {len(MODES)} modes: same bits, "
         f"first steps at most {slowest:.0f} s late",
+        failures=len(delays),
     )
 
 
@@ -151,14 +127,6 @@ def seconds_to_first_steps(runs: Mapping[str, Any], folder: Path) -> dict[str, f
 
 
 @pytest.mark.row(12, mutant=f"{mutants.omit_guard.__doc__}")
-def test_a_package_that_may_raise_into_the_run_is_noticed(
-    fork_server: ForkServer,
-    settings: Callable[..., list[str]],
-    files_of: Any,
-    whole: Any,
-    tmp_path: Path,
-) -> None:
+def test_a_package_that_may_raise_into_the_run_is_noticed(lab: Lab, whole: Any) -> None:
     with pytest.raises(AssertionError, match="told to fail in log"):
-        require_indifference(
-            fork_server, settings, files_of, whole, tmp_path, "log", mutants.omit_guard
-        )
+        require_indifference(lab, whole, "log", mutants.omit_guard)

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from harness.builds import CachedDownloads, build, flags, write_sources
+from harness.lab import Lab
 from harness.mounts import Protected, ReadOnly, available
 from harness.operations import FailAll
-from harness.processes import Child, Fault, ForkServer, evaluate, pretrain
+from harness.processes import Child, Fault, evaluate, pretrain
 
 GENERATED = {
     "sudoku": ("--source=generate", "--size=4", "--subsample-size=4", "--test-size=2"),
@@ -41,9 +42,9 @@ def unwritable(hindrance: str) -> Callable[[Path], Fault]:
 
 
 @pytest.fixture
-def tally(tally: Callable[..., None], hindrance: str) -> Callable[..., None]:
-    """Say of each figure what the hindrance was."""
-    return lambda *figures: tally(*(f"{hindrance}: {figure}" for figure in figures))
+def refused(lab: Lab, hindrance: str) -> Callable[[int, str], None]:
+    """Report how many of something were refused."""
+    return lambda number, what: lab.tally(f"{hindrance}: {number} {what} refused", paths=number)
 
 
 def tree(folder: Path) -> Mapping[str, bytes | None]:
@@ -65,41 +66,32 @@ def require_refusal(child: Child, named: Path, folder: Path, before: Mapping[str
 
 @pytest.mark.row(13)
 def test_a_run_where_nothing_can_be_written(
-    fork_server: ForkServer,
-    full_settings: list[str],
-    unwritable: Callable[[Path], Fault],
-    tmp_path: Path,
-    tally: Callable[..., None],
+    lab: Lab, unwritable: Callable[[Path], Fault], refused: Callable[[int, str], None]
 ) -> None:
-    disk = tmp_path / "disk"
+    disk = lab.folder / "disk"
     (disk / "empty").mkdir(parents=True)
-    settings = [*full_settings, "max_steps=3"]
-    fork_server.finish(pretrain, *settings, f"checkpoint_path={disk / 'begun'}")
+    lab.train("disk/begun", "max_steps=3")
     places = ("empty", "begun", "to be made", "to be made/below")
     before = tree(disk)
     for place in places:
-        overrides = [*settings, f"checkpoint_path={disk / place}", "max_steps=6"]
-        child = fork_server.run(pretrain, *overrides, faults=[unwritable(disk)])
+        overrides = lab.settings(f"disk/{place}", "max_steps=6")
+        child = lab.server.run(pretrain, *overrides, faults=[unwritable(disk)])
         require_refusal(child, disk / place, disk, before)
-    without_path = [one for one in settings if not one.startswith("checkpoint_path")]
+    without_path = [one for one in lab.overrides if not one.startswith("checkpoint_path")]
     faults = [unwritable(disk), partial(os.chdir, disk)]
-    child = fork_server.run(pretrain, *without_path, faults=faults)
+    child = lab.server.run(pretrain, *without_path, "max_steps=3", faults=faults)
     require_refusal(child, Path("checkpoints"), disk, before)
-    tally(f"{len(places) + 1} run folders refused")
+    refused(len(places) + 1, "run folders")
 
 
 @pytest.mark.row(13)
 def test_an_evaluation_whose_result_cannot_be_written(
-    fork_server: ForkServer,
-    full_settings: list[str],
-    unwritable: Callable[[Path], Fault],
-    tmp_path: Path,
-    tally: Callable[..., None],
+    lab: Lab, unwritable: Callable[[Path], Fault], refused: Callable[[int, str], None]
 ) -> None:
-    disk = tmp_path / "disk"
+    disk = lab.folder / "disk"
     disk.mkdir()
     run = disk / "run"
-    fork_server.finish(pretrain, *full_settings, f"checkpoint_path={run}", "max_steps=3")
+    lab.train("disk/run", "max_steps=3")
     before = tree(disk)
     outputs = {
         "": run / "eval_step_3.json",
@@ -108,24 +100,21 @@ def test_an_evaluation_whose_result_cannot_be_written(
     }
     for setting, named in outputs.items():
         overrides = [f"checkpoint={run}", "device=cpu", *filter(None, [setting])]
-        child = fork_server.run(evaluate, *overrides, faults=[unwritable(disk)])
+        child = lab.server.run(evaluate, *overrides, faults=[unwritable(disk)])
         require_refusal(child, named, disk, before)
-    elsewhere = [f"checkpoint={run}", "device=cpu", f"output={tmp_path / 'elsewhere.json'}"]
-    fork_server.finish(evaluate, *elsewhere, faults=[unwritable(disk)])
-    assert json.loads((tmp_path / "elsewhere.json").read_bytes())["step"] == 3
-    tally(f"{len(outputs)} results of evaluations refused")
+    elsewhere = lab.folder / "elsewhere.json"
+    settings = [f"checkpoint={run}", "device=cpu", f"output={elsewhere}"]
+    lab.server.finish(evaluate, *settings, faults=[unwritable(disk)])
+    assert json.loads(elsewhere.read_bytes())["step"] == 3
+    refused(len(outputs), "results of evaluations")
 
 
 @pytest.mark.row(13)
 @pytest.mark.parametrize("kind", ["sudoku", "maze", "arc"])
 def test_a_data_set_that_cannot_be_written(
-    fork_server: ForkServer,
-    unwritable: Callable[[Path], Fault],
-    tmp_path: Path,
-    kind: str,
-    tally: Callable[..., None],
+    lab: Lab, unwritable: Callable[[Path], Fault], refused: Callable[[int, str], None], kind: str
 ) -> None:
-    disk, sources = tmp_path / "disk", write_sources(tmp_path / "sources")
+    disk, sources = lab.folder / "disk", write_sources(lab.folder / "sources")
     disk.mkdir()
 
     def arguments(output: Path) -> list[str]:
@@ -133,28 +122,24 @@ def test_a_data_set_that_cannot_be_written(
             return [*GENERATED[kind], f"--output-dir={output}"]
         return flags(kind, sources, output)
 
-    fork_server.finish(build, kind, *arguments(disk / "built"))
+    lab.server.finish(build, kind, *arguments(disk / "built"))
     before = tree(disk)
     places = ("built", "new", "new/below")
     for place in places:
-        faults = [unwritable(disk)]
-        child = fork_server.run(build, kind, *arguments(disk / place), faults=faults)
+        child = lab.server.run(build, kind, *arguments(disk / place), faults=[unwritable(disk)])
         require_refusal(child, disk / place, disk, before)
-    tally(f"{len(places)} outputs of the {kind} builder refused")
+    refused(len(places), f"outputs of the {kind} builder")
 
 
 @pytest.mark.row(13)
 def test_a_cache_of_downloads_that_cannot_be_written(
-    fork_server: ForkServer,
-    unwritable: Callable[[Path], Fault],
-    tmp_path: Path,
-    tally: Callable[..., None],
+    lab: Lab, unwritable: Callable[[Path], Fault], refused: Callable[[int, str], None]
 ) -> None:
-    cache = tmp_path / "cache"
+    cache = lab.folder / "cache"
     cache.mkdir()
     faults = [CachedDownloads(cache), unwritable(cache)]
-    output = f"--output-dir={tmp_path / 'new'}"
-    child = fork_server.run(build, "sudoku", "--source=hf", output, faults=faults)
+    output = f"--output-dir={lab.folder / 'new'}"
+    child = lab.server.run(build, "sudoku", "--source=hf", output, faults=faults)
     require_refusal(child, cache, cache, {})
-    assert not (tmp_path / "new").exists()
-    tally("1 cache of downloads refused")
+    assert not (lab.folder / "new").exists()
+    refused(1, "cache of downloads")

@@ -267,7 +267,7 @@ def test_no_wrong_configuration_is_accepted(
         require_one_line(mutation, refused(mutation))
     assert near >= 0.95 * len(typos), f"the right name offered for {near} of {len(typos)}"
     tally(
-        f"{len(typos) + len(values) + len(choices)} mutations",
-        "0 accepted",
         f"the right name offered for {near} of {len(typos)} misspelt keys",
+        mutations=len(typos) + len(values) + len(choices),
+        accepted=0,
     )

@@ -8,8 +8,9 @@ import os
 import pickle
 import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ import pytest
 import torch
 from harness import hostile, mutants
 from harness.builds import build
+from harness.lab import Lab
 from harness.mounts import MemoryLimit
-from harness.processes import Child, Fault, ForkServer, convert, evaluate, pretrain
+from harness.processes import Child, Fault, convert, evaluate, pretrain
 
 TASKS = '{"identifiers": ["<blank>", "a"], "test_puzzles": {"a": {"test": [{"input": [[1]]}]}}}'
 
@@ -58,22 +60,46 @@ class Place:
 
 Call = tuple[Callable[..., None], tuple[str, ...]]
 Payload = Callable[[Place], Call]
-PAYLOADS: dict[str, tuple[Payload, set[int]]] = {}
+PAYLOADS: dict[str, tuple[Payload, int]] = {}
 
 
-def payload(name: str, *codes: int) -> Callable[[Payload], Payload]:
-    """Register how a payload is laid, and the exit codes with which it may end."""
+def payload(name: str, code: int) -> Callable[[Payload], None]:
+    """Register how a payload is laid, and the exit code with which it must end."""
 
-    def register(lay: Payload) -> Payload:
-        PAYLOADS[name] = lay, set(codes)
-        return lay
+    def register(lay: Payload) -> None:
+        PAYLOADS[name] = lay, code
 
     return register
+
+
+def payloads(
+    kind: str, code: int, lay: Callable[[Place, Any], Call], contents: Mapping[str, Any]
+) -> None:
+    """Register payloads that are laid alike; a content may depend on the place."""
+
+    def laid(content: Any) -> Payload:
+        return lambda place: lay(place, content(place) if callable(content) else content)
+
+    for name, content in contents.items():
+        payload(f"{kind}: {name}", code)(laid(content))
 
 
 def evaluated(place: Place, content: bytes) -> Call:
     place.published.write_bytes(content)
     return evaluate, place.settings(place.published)
+
+
+def piped(path: Path) -> None:
+    """Put a pipe that nobody writes to in the place of a file."""
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+
+
+def linked(path: Path, target: str) -> None:
+    """Put a link in the place of a file."""
+    path.unlink()
+    path.symlink_to(target)
 
 
 def saved(content: Any, **how: Any) -> Callable[[Path], bytes]:
@@ -113,6 +139,9 @@ PICKLES: dict[str, Callable[[Place], bytes]] = {
     "a pickle of a gigabyte in a megabyte": lambda p: hostile.archive_of(
         b"\x80\x02(" + b"N" * 2**30 + b"l.", storages={}, deflated=True
     ),
+    "a TorchScript program": lambda p: hostile.archive_of(b"\x80\x02}.", storages={}).replace(
+        b"x/byteorder", b"constants.p"
+    ),
     "a storage larger than its data": lambda p: hostile.archive_of(
         hostile.tensor_of("model.inner.H_init", (10**9,), (1,), 10**9), storages={"0": b"\0" * 16}
     ),
@@ -124,15 +153,7 @@ PICKLES: dict[str, Callable[[Place], bytes]] = {
         storages={"0": bytes(2**20)},
     ),
 }
-for _name, _make in PICKLES.items():
-    payload(f"published: {_name}", 4)(lambda p, make=_make: evaluated(p, make(p)))
-
-
-@payload("published: a TorchScript program", 4)
-def _(place: Place) -> Call:
-    archive = hostile.archive_of(b"\x80\x02}.", storages={})
-    place.published.write_bytes(archive.replace(b"x/byteorder", b"constants.p"))
-    return evaluated(place, archive.replace(b"x/byteorder", b"constants.p"))
+payloads("published", 4, evaluated, PICKLES)
 
 
 @payload("published: os.system in the average", 4)
@@ -205,8 +226,7 @@ YAMLS: dict[str, Callable[[Place], str]] = {
     "brackets": lambda p: "[" * 100_000,
     "an interpolation": changed("H_layers: 2", "H_layers: ${oc.decode:2}"),
 }
-for _name, _make in YAMLS.items():
-    payload(f"all_config.yaml: {_name}", 4)(lambda p, make=_make: configured(p, make(p)))
+payloads("all_config.yaml", 4, configured, YAMLS)
 
 
 @payload("all_config.yaml: an interpolation as a path", 3)
@@ -217,9 +237,8 @@ def _(place: Place) -> Call:
     return target, tuple(setting for setting in settings if not setting.startswith("data_path="))
 
 
-@payload("all_config.yaml: a batch of terabytes", 0)
-def _(place: Place) -> Call:
-    return configured(place, changed("global_batch_size: 4", f"global_batch_size: {10**12}")(place))
+BATCH = changed("global_batch_size: 4", f"global_batch_size: {10**12}")
+payloads("all_config.yaml", 0, configured, {"a batch of terabytes": BATCH})
 
 
 @payload("all_config.yaml: less than no tokens, converted", 2)
@@ -243,7 +262,7 @@ def _(place: Place) -> Call:
     return evaluate, place.settings(place.own.parent)
 
 
-def resealed(place: Place, name: str, content: bytes) -> Call:
+def resealed(name: str, place: Place, content: bytes) -> Call:
     (place.own / name).write_bytes(content)
     hostile.seal(place.own)
     return evaluate, place.settings(place.own)
@@ -264,8 +283,7 @@ STATES: dict[str, Callable[[Place], bytes]] = {
         p, config={"arch": {"name": "hrm", "hidden_size": 65536, "H_layers": 1024}}
     ),
 }
-for _name, _make in STATES.items():
-    payload(f"state.json: {_name}", 4)(lambda p, make=_make: resealed(p, "state.json", make(p)))
+payloads("state.json", 4, partial(resealed, "state.json"), STATES)
 
 
 @payload("MANIFEST.json: brackets", 4)
@@ -276,8 +294,7 @@ def _(place: Place) -> Call:
 
 @payload("MANIFEST.json: a file without end", 4)
 def _(place: Place) -> Call:
-    (place.own / "MANIFEST.json").unlink()
-    (place.own / "MANIFEST.json").symlink_to("/dev/zero")
+    linked(place.own / "MANIFEST.json", "/dev/zero")
     return evaluate, place.settings(place.own)
 
 
@@ -304,16 +321,13 @@ TENSORS = {
     ),
     "brackets": hostile.safetensors('{"a":' + "[" * 10**5),
 }
-for _name, _content in TENSORS.items():
-    payload(f"safetensors: {_name}", 4)(
-        lambda p, content=_content: resealed(p, "model.safetensors", content)
-    )
+payloads("safetensors", 4, partial(resealed, "model.safetensors"), TENSORS)
 
 
 # Data
 
 
-def with_data(place: Place, name: str, content: bytes) -> Call:
+def with_data(name: str, place: Place, content: bytes) -> Call:
     (place.data / name).write_bytes(content)
     return evaluate, place.settings(place.published)
 
@@ -338,10 +352,7 @@ ARRAYS: dict[str, Callable[[Place], bytes]] = {
     "a type of thousands of digits": lambda p: header(f"0x{'f' * 8000}", "(1,)"),
     "signs": lambda p: hostile.npy("-" * 9000 + "1"),
 }
-for _name, _make in ARRAYS.items():
-    payload(f".npy: {_name}", 3)(
-        lambda p, make=_make: with_data(p, "test/all__inputs.npy", make(p))
-    )
+payloads(".npy", 3, partial(with_data, "test/all__inputs.npy"), ARRAYS)
 
 
 def metadata_with(place: Place, **changes: Any) -> bytes:
@@ -356,10 +367,7 @@ METADATA: dict[str, Callable[[Place], bytes]] = {
     "an infinite mean": lambda p: metadata_with(p, mean_puzzle_examples=float("inf")),
     "a hundred megabytes": lambda p: b" " * 10**8,
 }
-for _name, _make in METADATA.items():
-    payload(f"dataset.json: {_name}", 3)(
-        lambda p, make=_make: with_data(p, "test/dataset.json", make(p))
-    )
+payloads("dataset.json", 3, partial(with_data, "test/dataset.json"), METADATA)
 
 
 @payload("dataset.json: two thousand million puzzles", 2)
@@ -376,37 +384,30 @@ def _(place: Place) -> Call:
     )
 
 
-@payload("dataset.json: a pipe that nobody writes to", 3)
-def _(place: Place) -> Call:
-    (place.data / "test" / "dataset.json").unlink()
-    os.mkfifo(place.data / "test" / "dataset.json")
+def with_pipe(place: Place, name: str) -> Call:
+    piped(place.data / "test" / name)
     return evaluate, place.settings(place.published)
 
 
-@payload(".npy: a pipe that nobody writes to", 3)
-def _(place: Place) -> Call:
-    (place.data / "test" / "all__inputs.npy").unlink()
-    os.mkfifo(place.data / "test" / "all__inputs.npy")
+PIPES = {name: name for name in ("dataset.json", "all__inputs.npy")}
+payloads("a pipe that nobody writes to", 3, with_pipe, PIPES)
+
+
+OPEN = {"brackets": b'{"files":' + b"[" * 10**6}
+payloads("manifest.json", 3, partial(with_data, "manifest.json"), OPEN)
+
+
+def with_link(place: Place, link: tuple[str, str]) -> Call:
+    name, target = link
+    linked(place.data / "test" / name, target)
     return evaluate, place.settings(place.published)
 
 
-@payload("manifest.json: brackets", 3)
-def _(place: Place) -> Call:
-    return with_data(place, "manifest.json", b'{"files":' + b"[" * 10**6)
-
-
-@payload("a link to a device as labels", 3)
-def _(place: Place) -> Call:
-    (place.data / "test" / "all__labels.npy").unlink()
-    (place.data / "test" / "all__labels.npy").symlink_to("/dev/zero")
-    return evaluate, place.settings(place.published)
-
-
-@payload("a link to somebody else's file as inputs", 3)
-def _(place: Place) -> Call:
-    (place.data / "test" / "all__inputs.npy").unlink()
-    (place.data / "test" / "all__inputs.npy").symlink_to("/etc/passwd")
-    return evaluate, place.settings(place.published)
+LINKS = {
+    "to a device": ("all__labels.npy", "/dev/zero"),
+    "to somebody else's file": ("all__inputs.npy", "/etc/passwd"),
+}
+payloads("a link", 3, with_link, LINKS)
 
 
 # What the scripts and builders read
@@ -425,22 +426,19 @@ def _(place: Place) -> Call:
     return scored(place, preds=np.array([hostile.touches(place.canary)]))
 
 
-@payload("score_arc: eight gigabytes in eight megabytes", 3)
-def _(place: Place) -> Call:
+def with_shape(place: Place, shape: str) -> Call:
     call = scored(place)
     with zipfile.ZipFile(place.folder / "rows.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         for name in ("puzzle_identifiers", "q_halt_logits", "inputs", "preds"):
-            archive.writestr(f"{name}.npy", header("'<i8'", f"({10**12}, 4)"))
+            archive.writestr(f"{name}.npy", header("'<i8'", shape))
     return call
 
 
-@payload("score_arc: a size that cannot be counted", 3)
-def _(place: Place) -> Call:
-    call = scored(place)
-    with zipfile.ZipFile(place.folder / "rows.npz", "w") as archive:
-        for name in ("puzzle_identifiers", "q_halt_logits", "inputs", "preds"):
-            archive.writestr(f"{name}.npy", header("'<i8'", f"(0, {10**30})"))
-    return call
+SHAPES = {
+    "eight gigabytes in eight megabytes": f"({10**12}, 4)",
+    "a size that cannot be counted": f"(0, {10**30})",
+}
+payloads("score_arc", 3, with_shape, SHAPES)
 
 
 @payload("score_arc: brackets", 3)
@@ -448,16 +446,20 @@ def _(place: Place) -> Call:
     return scored(place, tasks="[" * 10**6)
 
 
-@payload("show_votes: brackets", 3)
-def _(place: Place) -> Call:
-    (place.folder / "votes.json").write_text("[" * 10**6)
+def with_votes(place: Place, content: str) -> Call:
+    (place.folder / "votes.json").write_text(content)
     return hostile.show_votes, (str(place.folder / "votes.json"),) * 2
 
 
-@payload("show_votes: values of another type", 3)
-def _(place: Place) -> Call:
-    (place.folder / "votes.json").write_text('{"a": [{"solved_at": {}, "grids": 3}]}')
-    return hostile.show_votes, (str(place.folder / "votes.json"),) * 2
+VOTES = {
+    "brackets": "[" * 10**6,
+    "values of another type": '{"a": [{"solved_at": {}, "grids": 3}]}',
+}
+payloads("show_votes", 3, with_votes, VOTES)
+
+
+def built(place: Place, kind: str, source: str) -> Call:
+    return build, (kind, f"--{source}", f"--output-dir={place.folder / 'built'}")
 
 
 @payload("a line of a gigabyte in train.csv.gz", 3)
@@ -467,71 +469,61 @@ def _(place: Place) -> Call:
             file.write(b"source,question,answer,rating\n")
             for _ in range(64):
                 file.write(b"1" * 2**24)
-    output = f"--output-dir={place.folder / 'built'}"
-    return build, ("sudoku", f"--source={place.folder}", output)
+    return built(place, "sudoku", f"source={place.folder}")
 
 
 @payload("a train.csv that is a pipe", 3)
 def _(place: Place) -> Call:
     (place.folder / "test.csv").write_text("source,question,answer,rating\n")
-    os.mkfifo(place.folder / "train.csv")
-    output = f"--output-dir={place.folder / 'built'}"
-    return build, ("sudoku", f"--source={place.folder}", output)
+    piped(place.folder / "train.csv")
+    return built(place, "sudoku", f"source={place.folder}")
 
 
 @payload("a task of brackets", 3)
 def _(place: Place) -> Call:
     (place.folder / "tasks" / "training").mkdir(parents=True)
     (place.folder / "tasks" / "training" / "a.json").write_text("[" * 10**6)
-    output = f"--output-dir={place.folder / 'built'}"
-    return build, ("arc", f"--dataset-dirs={place.folder / 'tasks'}", output)
+    return built(place, "arc", f"dataset-dirs={place.folder / 'tasks'}")
 
 
 @payload("a task that is a pipe", 3)
 def _(place: Place) -> Call:
-    (place.folder / "tasks" / "training").mkdir(parents=True)
-    os.mkfifo(place.folder / "tasks" / "training" / "a.json")
-    output = f"--output-dir={place.folder / 'built'}"
-    return build, ("arc", f"--dataset-dirs={place.folder / 'tasks'}", output)
+    piped(place.folder / "tasks" / "training" / "a.json")
+    return built(place, "arc", f"dataset-dirs={place.folder / 'tasks'}")
 
 
 # The row
 
 
-def lay(
-    server: ForkServer, original: Path, folder: Path, name: str, *faults: Fault
-) -> tuple[Place, Child]:
+def lay(lab: Lab, original: Path, folder: str, name: str, *faults: Fault) -> tuple[Place, Child]:
     """Put a payload into a copy of `original`, and let its entry point meet it."""
-    place = Place(shutil.copytree(original, folder, symlinks=True))
+    place = Place(lab.copy(original, folder))
     target, arguments = PAYLOADS[name][0](place)
     faults = (MemoryLimit(3 * 2**30), *faults)
-    child = server.start(target, *arguments, faults=faults, folder=place.folder)
+    child = lab.server.start(target, *arguments, faults=faults, folder=place.folder)
     child.wait(60.0)
     return place, child
 
 
 @pytest.mark.row(15)
-def test_nothing_of_a_strangers_files_is_executed(
-    fork_server: ForkServer, original: Path, tmp_path: Path, tally: Callable[..., None]
-) -> None:
+def test_nothing_of_a_strangers_files_is_executed(lab: Lab, original: Path) -> None:
     faults = []
-    for number, (name, (_, codes)) in enumerate(PAYLOADS.items()):
-        folder = tmp_path / f"{number}"
-        place, child = lay(fork_server, original, folder, name)
+    for number, (name, (_, wanted)) in enumerate(PAYLOADS.items()):
+        place, child = lay(lab, original, f"{number}", name)
         code, said = child.wait(), child.err.splitlines()
         if place.canary.exists():
             faults.append(f"{name}: executed")
-        if (
-            code not in codes
-            or (code and len(said) != 1)
-            or any(len(line) > 12_000 for line in said)
-        ):
+        if code != wanted or (code and len(said) != 1) or any(len(line) > 12_000 for line in said):
             faults.append(f"{name}: exit code {code}: {child.err[-400:]}")
-        elif code and str(folder) not in said[0] and "${oc.env:HOME}" not in said[0]:
+        elif code and str(place.folder) not in said[0] and "${oc.env:HOME}" not in said[0]:
             faults.append(f"{name}: which file? {said[0]}")
-        shutil.rmtree(folder)
+        shutil.rmtree(place.folder)
     assert faults == [], "\n".join(faults)
-    tally(f"{len(PAYLOADS)} payloads", "0 executed", "each refused in one line, or inert")
+    lab.tally(
+        f"{len(PAYLOADS)} payloads, each refused in one line or without effect",
+        payloads=len(PAYLOADS),
+        executed=0,
+    )
 
 
 @pytest.mark.row(15)
@@ -541,11 +533,8 @@ def test_python_files_beside_a_checkpoint_are_not_imported(
     names = ("models", "evaluation", "sitecustomize", "usercustomize", "yaml", "json", "torch")
     place = Place(tmp_path)
     shutil.copytree(original, tmp_path, dirs_exist_ok=True)
-    for folder in (
-        tmp_path,
-        tmp_path / "published",
-        tmp_path / "published" / "recursive_reasoning",
-    ):
+    for below in ("", "published", "published/recursive_reasoning"):
+        folder = tmp_path / below
         folder.mkdir(exist_ok=True)
         for name in names:
             (folder / f"{name}.py").write_text(f"open({str(place.canary)!r}, 'w').close()\n")
@@ -556,15 +545,12 @@ def test_python_files_beside_a_checkpoint_are_not_imported(
 
 
 @pytest.mark.row(15)
-def test_torch_refuses_too_what_is_not_looked_through(
-    fork_server: ForkServer, original: Path, tmp_path: Path, tally: Callable[..., None]
-) -> None:
+def test_torch_refuses_too_what_is_not_looked_through(lab: Lab, original: Path) -> None:
     names = [f"published: {name}" for name in ("os.system", "builtins.eval", "a bare pickle")]
     for number, name in enumerate(names):
-        folder = tmp_path / f"{number}"
-        place, child = lay(fork_server, original, folder, name, mutants.skip_the_look)
+        place, child = lay(lab, original, f"{number}", name, mutants.skip_the_look)
         assert (child.wait(), place.canary.exists()) == (4, False), child.err
-    tally(f"{len(names)} pickles stopped by weights_only alone")
+    lab.tally(f"{len(names)} pickles stopped by weights_only alone")
 
 
 EXECUTED_BY = {
@@ -576,7 +562,7 @@ EXECUTED_BY = {
 
 @pytest.mark.parametrize("mutant", mutants.params(15, *EXECUTED_BY))
 def test_without_its_protection_a_payload_is_executed(
-    fork_server: ForkServer, original: Path, tmp_path: Path, mutant: Fault
+    lab: Lab, original: Path, mutant: Fault
 ) -> None:
-    place, _ = lay(fork_server, original, tmp_path / "copy", EXECUTED_BY[mutant], mutant)
+    place, _ = lay(lab, original, "copy", EXECUTED_BY[mutant], mutant)
     assert place.canary.exists()

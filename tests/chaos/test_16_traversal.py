@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from harness import mutants, processes
-from harness.processes import ForkServer, pretrain
+from harness.lab import Lab
+from harness.processes import ForkServer
 from harness.trackers import writing_wandb
 
 import evaluate
@@ -34,23 +35,13 @@ REFUSALS = (ConfigError, DatasetError, CheckpointError, OutputError)
 
 def names(outside: Path) -> list[str]:
     """Names that should go nowhere; about thirty."""
-    return [
-        *("..", ".", "../x", "../../x", "a/../../x", "/", "//", "x/", "/x", "./x", f"{outside}/x"),
-        *(
-            "..\\x",
-            "\\",
-            "C:\\x",
-            "\0",
-            "x\0",
-            "../x\0y",
-            "\u2024\u2024/x",
-            "\uff0e\uff0e",
-            "\u2215x",
-        ),
-        *("..\u2215x", "\uff0fx", "%2e%2e%2fx", "..%2fx", "~", "~/x", "~root", "$HOME", "${HOME}"),
-        *("x\ny", "\n", "-rf", "--help", "-", "", " ", "x" * 300, "\u202etxt", "\x1b[2J", "link/x"),
-        *("link", "a|||t1|||0123456789", "con", "..."),
-    ]
+    plain = "..|.|../x|../../x|a/../../x|/|//|x/|/x|./x|..\\x|\\|C:\\x|\0|x\0|../x\0y|..\u2215x"
+    encoded = "\u2024\u2024/x|\uff0e\uff0e|\u2215x|\uff0fx|%2e%2e%2fx|..%2fx"
+    shell = (
+        "~|~/x|~root|$HOME|${HOME}|x\ny|\n|-rf|--help|-|| |\u202etxt|\x1b[2J|link/x|link|con|..."
+    )
+    listed = "|".join((plain, encoded, shell)).split("|")
+    return [*listed, f"{outside}/x", "x" * 300, "a|||t1|||0123456789"]
 
 
 class Root:
@@ -218,10 +209,7 @@ def tried(folder: Path, use: Use, name: str, original: Path) -> tuple[bool, list
 @pytest.mark.row(16)
 @pytest.mark.usefixtures("restored_host", "capsys")
 def test_no_name_leads_outside(
-    original: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    tally: Callable[..., None],
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tally: Callable[..., None]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     faults, refused, total = [], 0, 0
@@ -234,33 +222,33 @@ def test_no_name_leads_outside(
             shutil.rmtree(folder)
     assert faults == [], "\n".join(faults)
     assert os.listdir(tmp_path) == []
-    tally(f"{total} names in {len(USES)} places", f"{refused} refused", "0 files outside")
+    tally(
+        f"{total} names in {len(USES)} places, {refused} refused, the others kept inside",
+        names=total,
+        files_outside=0,
+    )
 
 
 @pytest.mark.row(16)
-def test_a_run_among_links_writes_through_none(
-    fork_server: ForkServer, full_settings: list[str], tmp_path: Path, tally: Callable[..., None]
-) -> None:
-    root = Root(tmp_path / "around")
+def test_a_run_among_links_writes_through_none(lab: Lab) -> None:
+    root = Root(lab.folder / "around")
     outside, run = root.surroundings / "outside", root.path / "run"
     run.mkdir()
     files = ("config.yaml", ".config.yaml.tmp", "metrics.jsonl", ".metrics.jsonl.tmp", ".lock")
-    absent = (
-        ".lock.new",
-        ".lock.gate",
-    )  # In these places a link leads to a file that is not there.
+    # In these places a link leads to a file that is not there.
+    absent = (".lock.new", ".lock.gate")
     folders = (".step_3.tmp", ".step_2.old", "wandb")
     targets = dict.fromkeys(files, outside / "kept") | dict.fromkeys(absent, outside / "new")
     targets |= dict.fromkeys(folders, outside)
     for name, target in targets.items():
         (run / name).symlink_to(target)
-    settings = [*full_settings, f"checkpoint_path={run}", "logger.name=wandb", "max_steps=6"]
-    child = fork_server.finish(pretrain, *settings, faults=[writing_wandb])
+    more = ("logger.name=wandb", "max_steps=6")
+    child = lab.train("around/a/root/run", *more, faults=[writing_wandb])
     assert child.err.count("is a link, expected a folder") == 1
     assert root.changes() == []
     assert list_steps(run) == [3, 6]
     assert (run / "metrics.jsonl").read_text().count("\n") >= 6
-    tally(f"a run among {len(targets)} links, 0 written through")
+    lab.tally(f"a run among {len(targets)} links, 0 written through")
 
 
 @pytest.mark.row(16)

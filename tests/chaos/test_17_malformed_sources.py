@@ -207,7 +207,7 @@ def test_malformed_csv(
 
     number, accepted = explore(judge, quick=200)
     assert accepted < 0.5 * number
-    tally(f"{kind}: {number} files, {number - accepted} refused with file and row")
+    tally(f"{kind}: {number} files, {number - accepted} refused with file and row", files=number)
 
 
 @pytest.mark.row(17)
@@ -243,7 +243,7 @@ def test_malformed_tasks(
 
     number, accepted = explore(judge, quick=200)
     assert accepted < 0.5 * number
-    tally(f"{kind}: {number} files, {number - accepted} refused with file and task")
+    tally(f"{kind}: {number} files, {number - accepted} refused with file and task", files=number)
 
 
 def keys_of(place: Any) -> list[Any]:

@@ -116,7 +116,7 @@ def test_a_kill_leaves_the_old_set_or_the_new_one(
     verdicts = kill_everywhere(fork_server, site, torn=True)
     swap = site.operations.index("exchange")
     assert verdicts == ["old"] * (swap + 1) + ["new"] * (len(verdicts) - swap - 1)
-    tally(f"{site.kind}: {len(verdicts)} kills over an older set, 0 mixed")
+    tally(f"{site.kind}: {len(verdicts)} kills over an older set, 0 mixed", kills=len(verdicts))
 
 
 @pytest.mark.row(19)
@@ -127,7 +127,7 @@ def test_a_kill_of_a_first_build_leaves_nothing_or_the_set(
     verdicts = kill_everywhere(fork_server, site, torn=False)
     move = site.operations.index("rename")
     assert verdicts == ["old"] * (move + 1) + ["new"] * (len(verdicts) - move - 1)
-    tally(f"{len(verdicts)} kills of a first build, 0 halves")
+    tally(f"{len(verdicts)} kills of a first build, 0 halves", kills=len(verdicts))
 
 
 @pytest.mark.row(19)
@@ -151,7 +151,9 @@ def test_refusals_of_the_disk_leave_the_old_set(
                 assert (code, site.verdict()) == (0, "new"), place
     assert site.build() == 0
     assert (site.verdict(), site.others()) == ("new", [])
-    tally(f"{site.kind}: {2 * len(site.operations)} refusals (ENOSPC, EIO), 0 changed the old set")
+    refusals = 2 * len(site.operations)
+    said = f"{site.kind}: {refusals} refusals (ENOSPC, EIO), 0 changed the old set"
+    tally(said, refusals=refusals, mixed_sets=0)
 
 
 @pytest.mark.row(19)
@@ -175,7 +177,8 @@ def test_where_two_names_cannot_be_swapped(
         for number in range(first, first + 6):
             assert (site.fail(number, errno.EIO, lasting=False), site.verdict()) == (3, "old")
             assert site.others() == []
-    tally(f"{len(verdicts)} kills and 6 refusals without renameat2, old set put back or new one")
+    said = f"{len(verdicts)} kills and 6 refusals without renameat2, old set put back or new one"
+    tally(said, kills=len(verdicts), refusals=6)
 
 
 @pytest.mark.row(19, mutant=f"{mutants.in_place.__doc__}")

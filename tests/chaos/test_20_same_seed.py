@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from harness import builds, mutants
 from harness.builds import contents
+from harness.lab import Lab
 from harness.processes import IMPORTS
 
 TRIES = 5
@@ -26,12 +26,12 @@ Run = Callable[..., Path]
 
 
 @pytest.fixture
-def run(run_python: Callable[..., Any], tmp_path: Path, rng: np.random.Generator) -> Run:
+def run(lab: Lab, run_python: Callable[..., Any]) -> Run:
     """Build the sets and train in a process of its own, in the nth disorder; returns the folder."""
-    sources = builds.write_sources(tmp_path / "sources")
+    sources = builds.write_sources(lab.folder / "sources")
 
     def start(number: int, sets: list[str], train: list[str], mutant: str | None = None) -> Path:
-        folder = tmp_path / f"{number}"
+        folder = lab.folder / f"{number}"
         order = {
             "seed": number,
             "mutant": mutant,
@@ -44,7 +44,7 @@ def run(run_python: Callable[..., Any], tmp_path: Path, rng: np.random.Generator
             "-m",
             "harness.disorder",
             json.dumps(order),
-            env={**IMPORTS, "PYTHONHASHSEED": str(rng.integers(2**32))},
+            env={**IMPORTS, "PYTHONHASHSEED": str(lab.rng.integers(2**32))},
             timeout=120.0,
         )
         assert finished.code == 0, finished.err
@@ -54,18 +54,21 @@ def run(run_python: Callable[..., Any], tmp_path: Path, rng: np.random.Generator
 
 
 @pytest.mark.row(20)
-def test_the_same_seed_gives_the_same_bytes(
-    run: Run, full_settings: list[str], files_of: Any, tally: Callable[..., None]
-) -> None:
-    folders = [run(number, list(SETS), [*full_settings, "max_steps=8"]) for number in range(TRIES)]
+def test_the_same_seed_gives_the_same_bytes(lab: Lab, run: Run) -> None:
+    train = [*lab.overrides, "max_steps=8"]
+    folders = [run(number, list(SETS), train) for number in range(TRIES)]
     for name in SETS:
         built = [contents(folder / name) for folder in folders]
         assert len(built[0]) > 10
         assert [files == built[0] for files in built] == [True] * TRIES, name
-    digests = [files_of(folder / "run").digest() for folder in folders]
+    digests = [lab.look(folder / "run").digest() for folder in folders]
     assert digests[0]["step"] == 8
     assert [digest == digests[0] for digest in digests] == [True] * TRIES
-    tally(f"{TRIES} builds of {len(SETS)} sets and {TRIES} runs of 8 steps", "1 digest of each")
+    lab.tally(
+        f"{TRIES} builds of {len(SETS)} sets and {TRIES} runs of 8 steps, all the same bytes",
+        builds=TRIES * len(SETS),
+        runs=TRIES,
+    )
 
 
 @pytest.mark.parametrize("mutant", mutants.params(20, mutants.in_directory_order, mutants.by_hash))

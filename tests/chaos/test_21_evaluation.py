@@ -174,10 +174,10 @@ def test_ranks_and_batches_change_no_prediction_and_no_count(
         print(f"{world_size} ranks, batches of {batch_size}, {sizes}")  # noqa: T201
         num_rows += check(evaluations, sets, world_size, batch_size)
     tally(
-        f"{wanted} evaluations of {num_rows} rows, each with an empty set",
-        "0 other predictions",
-        "0 wrong counts",
-        "0 padded rows counted",
+        f"{wanted} evaluations of {num_rows} rows, each with an empty set; no padded row counted",
+        evaluations=wanted,
+        other_predictions=0,
+        wrong_counts=0,
     )
 
 

@@ -108,7 +108,9 @@ def test_another_run_in_the_folder(
     with run_lock(tmp_path / "run"):
         finished = run_python("pretrain.py", *tiny_settings)
     assert finished.code == 6
-    assert finished.err.startswith(f"pretrain.py: {tmp_path / 'run'}: another run is at work here")
+    assert finished.err.startswith(
+        f"pretrain.py: {tmp_path / 'run'}: another run is using this folder"
+    )
     assert len(finished.err_lines) == 1
     assert list((tmp_path / "run").iterdir()) == []
 

@@ -1,12 +1,11 @@
-"""One run at a time writes into a run's folder.
+"""The lock on a run's folder: one run at a time writes into it.
 
-The lock is flock on a hidden file, which also says whose it is. flock alone is not enough: a child
-that a killed run had forked still holds it. So where the lock is held, but the process that took it
-is gone, a new file takes the place of the old one. Starts pass a gate one at a time, so that each
-sees what the one before has done. Where the file system knows no flock, what the file says is all
-there is.
+The lock is flock on a hidden file, in which the owner is recorded. flock alone is not enough: a
+child process of a killed run still holds it. So when the file is locked but its owner has ended, a
+new file replaces it. A second lock, the gate, lets one start at a time do this. On a file system
+without flock the recorded owner alone decides.
 
-lockf is no choice: its locks go as soon as any descriptor of the file is closed. Imports no torch.
+lockf does not work here: its locks end when any descriptor of the file is closed. Imports no torch.
 """
 
 import contextlib
@@ -32,14 +31,14 @@ _NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 
 @dataclass(frozen=True)
 class Owner:
-    """The process that holds a lock.
+    """The process that has taken a lock.
 
     Attributes:
-        host: its name. boot: identifier of the boot and of the process numbers' name space, within
-            which `pid` means something.
-        pid, started: number of the process, and when it started, in ticks since the boot: numbers
-            are used again.
-        since: when it took the lock, for people.
+        host: name of its machine.
+        boot: identifies the boot and the pid namespace of the machine.
+        pid: number of the process.
+        started: when it started, in ticks since the boot: process numbers are used again.
+        since: when it took the lock, for messages.
     """
 
     host: str
@@ -50,14 +49,14 @@ class Owner:
 
     @classmethod
     def this_process(cls) -> "Owner":
-        """Describe the process that asks."""
+        """Return the present process as owner."""
         pid = os.getpid()
         now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
         return cls(socket.gethostname(), _boot(), pid, _start_of(pid) or "", now)
 
     @classmethod
     def recorded(cls, path: Path) -> "Owner | None":
-        """Read what a lock's file says; None when it is missing or says nothing."""
+        """Return the owner recorded in a lock's file; None when there is none."""
         try:
             owner = cls(**read_json(path))
         except (CheckpointError, TypeError):
@@ -66,9 +65,7 @@ class Owner:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is certain that the process lives no more; of another machine's it never
-        is.
-        """
+        """Whether the process has certainly ended; never certain for one of another machine."""
         if (self.host, self.boot) != (socket.gethostname(), _boot()):
             return False
         start = _start_of(self.pid)
@@ -80,11 +77,13 @@ class Owner:
 
 @contextlib.contextmanager
 def run_lock(run_dir: Path) -> Iterator[None]:
-    """Hold the lock on a run's folder, which exists, until the block is left; a process that dies
-    in it loses it.
+    """Lock a run's folder until the block is left or the process ends.
 
+    Args:
+        run_dir: exists.
     Raises:
-        LockedError: another run holds it; names the folder, the host, the process and since when.
+        LockedError: another run has locked it; names the folder, the process, its host and since
+            when.
         ConfigError: the folder cannot be written.
     """
     path, own = run_dir / LOCK_FILE, Owner.this_process()
@@ -101,8 +100,8 @@ def run_lock(run_dir: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        # Before the lock goes. Whoever has opened the file by then finds it free, and puts another
-        # one in its place.
+        # Before the lock is released. A start that has opened the file by then finds it unlocked,
+        # and replaces it.
         if Owner.recorded(path) == own:
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -115,23 +114,25 @@ def _require_free(path: Path, has_flock: bool) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP):
-            return  # No run of ours left a link.
+            return  # A link was not made by a run.
         raise
     try:
         if (has_flock and _flock(descriptor)) or (owner is not None and owner.is_gone):
             return
     finally:
         os.close(descriptor)
-    hint = "" if has_flock else f"; if that run is no more, delete {path}"
+    hint = "" if has_flock else f"; if that run has ended, delete {path}"
     raise LockedError(
-        f"{path.parent}: another run is at work here ({owner or 'it does not say which'}): "
+        f"{path.parent}: another run is using this folder ({owner or 'unknown process'}): "
         f"stop it, or choose another checkpoint_path or run_name{hint}"
     )
 
 
 def _take(path: Path, own: Owner) -> int:
-    """Put a file of our own, locked before anybody can see it, in the place of the lock's; returns
-    its descriptor. It is not inherited by programs that this one starts.
+    """Replace the lock's file by one that names `own` and is already locked.
+
+    Returns:
+        Its descriptor, which programs started by this process do not inherit.
     """
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)
@@ -150,12 +151,16 @@ def _take(path: Path, own: Owner) -> int:
 
 @contextlib.contextmanager
 def _gate(run_dir: Path, has_flock: bool) -> Iterator[None]:
-    """Let one start at a time into the block."""
+    """Let one start at a time into the block.
+
+    Raises:
+        LockedError: another start has been in it for too long.
+    """
     path, deadline = run_dir / f"{LOCK_FILE}.gate", time.monotonic() + _GATE_SECONDS
-    while (descriptor := _pass(path, has_flock)) is None:
+    while (descriptor := _enter_gate(path, has_flock)) is None:
         if time.monotonic() > deadline:
             hint = "" if has_flock else f"; if there is none, delete {path}"
-            raise LockedError(f"{run_dir}: another run is about to start here{hint}")
+            raise LockedError(f"{run_dir}: another run is just starting in this folder{hint}")
         time.sleep(0.01)
     try:
         yield
@@ -165,7 +170,8 @@ def _gate(run_dir: Path, has_flock: bool) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _pass(path: Path, has_flock: bool) -> int | None:
+def _enter_gate(path: Path, has_flock: bool) -> int | None:
+    """Return the descriptor of the gate's file, or None while another start is in the gate."""
     # With O_EXCL a link is just a file that exists.
     flags = os.O_RDWR | os.O_CREAT | (os.O_NOFOLLOW if has_flock else os.O_EXCL)
     try:
@@ -174,10 +180,10 @@ def _pass(path: Path, has_flock: bool) -> int | None:
         if error.errno not in (errno.EEXIST, errno.ELOOP):
             raise
         if path.is_symlink():
-            # Somebody else's, which may lead anywhere.
+            # Not made by a run; it may lead anywhere.
             path.unlink(missing_ok=True)
         return None
-    # The one before deletes the file while it is inside: then this is no longer the gate.
+    # The start before has deleted the file if it is no longer at its path: try again.
     if has_flock and not (_flock(descriptor) and _is_at(descriptor, path)):
         os.close(descriptor)
         return None
@@ -185,7 +191,7 @@ def _pass(path: Path, has_flock: bool) -> int | None:
 
 
 def _flock(descriptor: int) -> bool | None:
-    """Try to lock a file; returns whether that worked, None where there is no flock."""
+    """Try to lock a file; return whether it worked, or None on a file system without flock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -213,19 +219,19 @@ def _boot() -> str:
 
 
 def _start_of(pid: int) -> str | None:
-    """Return when a process of this machine started, in ticks since the boot; None when it lives no
-    more, "" when it does but the system does not say since when.
+    """Return when a process of this machine started, in ticks since the boot; None when it has
+    ended, "" when it is alive but the start is unknown.
     """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return None
     except PermissionError:
-        pass  # It lives, and is somebody else's.
+        pass  # It is alive, and of another user.
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return ""
-    # The name of the program, in brackets, may hold anything.
+    # The name of the program, in brackets, may contain anything.
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else fields[19]

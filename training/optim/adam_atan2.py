@@ -20,12 +20,14 @@ class AdamATan2(Optimizer):
 
     Args:
         params: parameters or groups of them; a group may set `lr`, `betas`, `weight_decay`.
-        lr: learning rate. betas: decay of the two averages, each in [0, 1). weight_decay:
-            decoupled.
+        lr: learning rate, at least 0.
+        betas: decay of the two averages, each in [0, 1).
+        weight_decay: decoupled, at least 0.
     Attributes:
-        skip: bool [] tensor or None. Where it is true, and the gradients are zero, a step changes
-            nothing: not the parameters, the averages or the step count. It stays on the device, so
-            that nobody waits for it.
+        skip: bool [] tensor or None. While it is true, and the gradients are zero, a step changes
+            nothing: no parameter, average or step count. It is read on the device only.
+    Raises:
+        ValueError: a setting is out of its range.
     """
 
     def __init__(
@@ -45,7 +47,11 @@ class AdamATan2(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient."""
+        """Update every parameter that has a gradient.
+
+        Raises:
+            ValueError: there is a closure.
+        """
         if closure is not None:
             raise ValueError("AdamATan2 takes no closure")
         for group in self.param_groups:
@@ -68,13 +74,12 @@ class AdamATan2(Optimizer):
         exp_avgs = [state["exp_avg"] for state in states]
         exp_avg_sqs = [state["exp_avg_sq"] for state in states]
 
-        # 1 where this step counts, 0 where it is skipped: multiplied in, so that the host need not
-        # know.
+        # 1 where this step counts, 0 where it is skipped: the host does not wait for the verdict.
         counts = (
             torch.ones((), device=params[0].device) if self.skip is None else (~self.skip).float()
         )
         torch._foreach_add_([state["step"] for state in states], counts)
-        # Parameters of one group always step together: the first one's count is everyone's.
+        # Parameters of one group always step together, so their counts are equal.
         step = states[0]["step"].clamp_min(1)
         beta1, beta2 = betas
 

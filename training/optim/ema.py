@@ -1,7 +1,6 @@
-"""Exponential moving average of the weights: what TRM evaluates and publishes (arXiv:2510.04871).
+"""Exponential moving average of the weights, which TRM evaluates and publishes (arXiv:2510.04871).
 
-The average covers the parameters; the puzzle embedding, a table outside of them, is not averaged,
-as published.
+It covers the parameters. The puzzle embedding is a buffer and not averaged, as published.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,11 +14,11 @@ from runtime.errors import CheckpointError
 
 
 class WeightAverage:
-    """average = rate * average + (1 - rate) * weight, after every step; starts as the weights.
+    """average = rate * average + (1 - rate) * weight, after every step; starts with the weights.
 
     Args:
         model: its parameters are averaged, on their device, in float32.
-        rate: the share that a step leaves, 0 to below 1.
+        rate: from 0 to below 1.
     """
 
     def __init__(self, model: nn.Module, rate: float) -> None:
@@ -29,17 +28,17 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, skip: Tensor) -> None:
-        """Take the weights of a step in, unless `skip` (bool []) is true."""
+        """Update the average after a step, unless `skip` (bool []) is true."""
         average, weights = list(self._average.values()), list(self._weights.values())
         difference = torch._foreach_sub(weights, average)
         torch._foreach_mul_(difference, 1 - self.rate)
         for change in difference:
-            change.masked_fill_(skip, 0.0)  # A factor of 0 would leave NaN what is NaN.
+            change.masked_fill_(skip, 0.0)  # Multiplying by 0 would keep NaN.
         torch._foreach_add_(average, difference)
 
     @contextmanager
     def in_place_of_weights(self) -> Iterator[None]:
-        """Let the model compute with the average inside the block; the very weights come back."""
+        """Let the model use the average inside the block, and its own weights again after it."""
         kept = {name: weight.clone() for name, weight in self._weights.items()}
         _copy(self._average, self._weights)
         try:
@@ -48,15 +47,17 @@ class WeightAverage:
             _copy(kept, self._weights)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the average by parameter, on the CPU; what a checkpoint keeps."""
+        """Return the average by the names of the parameters, on the CPU, for checkpoints."""
         return {name: value.cpu().contiguous() for name, value in self._average.items()}
 
     def restore(self, tensors: Mapping[str, Tensor], source: Path) -> None:
-        """Put back what `tensors` returned.
+        """Set the average.
 
+        Args:
+            tensors: as the method `tensors` returned them.
+            source: their file, for messages.
         Raises:
-            CheckpointError: names `source` and the parameters that are missing, unknown or of
-                another shape.
+            CheckpointError: names the parameters that are missing, unknown or of another shape.
         """
         faults = sorted(
             name

@@ -1,6 +1,4 @@
-"""Which parameter has which optimizer, rate, decay and clipping; and the one buffer all gradients
-live in.
-"""
+"""Groups of parameters with their rate, decay and clipping, and the one buffer of all gradients."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,13 +15,20 @@ from training.optim.adam_atan2 import AdamATan2
 
 LOSS_WEIGHTS_PREFIX = "log_variances."
 PEAK_RATE = "peak_lr"
-"""Key of a torch parameter group: its rate where the schedule's factor is 1."""
+"""Key of a torch parameter group for its rate where the schedule's factor is 1."""
 
 
 @dataclass(frozen=True)
 class ParamGroup:
-    """Parameters that share hyperparameters, by name, in the model's order; `without_decay` names
-    those of them that do not decay.
+    """Parameters that share hyperparameters.
+
+    Attributes:
+        name: of the group.
+        params: by name, in the model's order.
+        lr: peak learning rate.
+        weight_decay: decoupled.
+        max_grad_norm: L2 norm to which the group's gradient is clipped; None does not clip.
+        without_decay: names of those parameters that do not decay.
     """
 
     name: str
@@ -45,17 +50,21 @@ def assign_groups(
 
     Args:
         named_parameters: of the model; those that need no gradient are left out.
-        configs: groups by name; `lr` and `weight_decay` stand in where a group sets none.
+        configs: groups by name.
+        lr: of groups that set none.
+        weight_decay: of groups that set none.
+    Returns:
+        The groups in the order of `configs`, without optional ones that match nothing.
     Raises:
         ConfigError: a group that is not optional matches nothing, or a parameter is in no
             group or in several.
     """
-    parameters = {
-        name: parameter for name, parameter in named_parameters if parameter.requires_grad
-    }
+    parameters = {name: p for name, p in named_parameters if p.requires_grad}
     owners = {
         name: [
-            g for g, config in configs.items() if any(fnmatchcase(name, p) for p in config.params)
+            group
+            for group, config in configs.items()
+            if any(fnmatchcase(name, pattern) for pattern in config.params)
         ]
         for name in parameters
     }
@@ -70,33 +79,35 @@ def assign_groups(
     groups = []
     for group, config in configs.items():
         params = {name: p for name, p in parameters.items() if owners[name] == [group]}
+        if not params and not config.optional:
+            raise ConfigError(
+                f"optimizer.groups.{group}: params={config.params} match no parameter; there are "
+                f"{', '.join(parameters)}"
+            )
         if params:
-            vectors = {
-                name for name, p in params.items() if p.ndim < 2 and not config.decay_vectors
-            }
+            vectors = {n for n, p in params.items() if p.ndim < 2 and not config.decay_vectors}
             learned = {name for name in params if name.startswith(LOSS_WEIGHTS_PREFIX)}
-            decay = weight_decay if config.weight_decay is None else config.weight_decay
             groups.append(
                 ParamGroup(
                     name=group,
                     params=params,
                     lr=lr if config.lr is None else config.lr,
-                    weight_decay=decay,
+                    weight_decay=(
+                        weight_decay if config.weight_decay is None else config.weight_decay
+                    ),
                     max_grad_norm=config.max_grad_norm,
                     without_decay=frozenset(vectors | learned),
                 )
-            )
-        elif not config.optional:
-            raise ConfigError(
-                f"optimizer.groups.{group}: params={config.params} match no parameter; there are "
-                f"{', '.join(parameters)}"
             )
     return groups
 
 
 def groups_of(model: nn.Module, config: TrainConfig) -> list[ParamGroup]:
-    """Apply the run's configuration to a model's parameters; with `freeze_weights` they are taken
-    out of training, and there is no group.
+    """Return the groups that the run's configuration makes of a model's parameters; with
+    `freeze_weights` there are none, and no parameter needs a gradient.
+
+    Raises:
+        ConfigError: see `assign_groups`.
     """
     if config.freeze_weights:
         for parameter in model.parameters():
@@ -113,8 +124,10 @@ def groups_of(model: nn.Module, config: TrainConfig) -> list[ParamGroup]:
 def build_optimizer(
     config: OptimizerConfig, groups: list[ParamGroup], betas: tuple[float, float]
 ) -> Optimizer:
-    """Build the optimizer. Each of our groups, in order, is one torch parameter group for what
-    decays and one for what does not; `set_rates` gives them their rates.
+    """Build the optimizer.
+
+    Each group, in order, becomes up to two groups of torch: parameters that decay, and those that
+    do not. `set_rates` sets their rates.
     """
     torch_groups = []
     for group in groups:
@@ -137,26 +150,26 @@ def set_rates(optimizer: Optimizer, factor: float) -> None:
 
 
 def skip_update(optimizer: Optimizer, skip: Tensor) -> None:
-    """Make the next steps change nothing where `skip` (bool []) is true, without asking the
-    host.
-    """
+    """Make the next steps change nothing while `skip` (bool []) is true; the host need not know."""
     if isinstance(optimizer, AdamATan2):
         optimizer.skip = skip
     else:
-        # The name under which torch's fused optimizers expect a gradient scaler's verdict.
+        # Torch's fused optimizers read this attribute, which gradient scalers set.
         optimizer.found_inf = skip.float()  # type: ignore[attr-defined]
 
 
 class GradientBucket:
-    """All gradients in one float32 buffer, group by group: one collective, one norm for each group.
+    """All gradients in one float32 buffer, group by group: one collective, and one norm per group.
 
-    Two further numbers ride along in the sum over the ranks: how many ranks saw something that is
-    not finite, and how many were asked to stop.
+    The buffer ends with two more numbers, which are summed over the ranks with it: how many ranks
+    saw a number that is not finite, and how many were asked to stop.
 
     Args:
-        num_shards: shards of this rank, each with a backward pass and a buffer of its own.
-        in_order: add up the shards of all ranks in their order, for bits that do not depend on the
-            number of ranks; otherwise there is one shard, and the collective chooses the order.
+        groups: of parameters, whose `grad` become views of the buffer.
+        device: of the buffer.
+        num_shards: shards of this rank, each with its own backward pass and buffer.
+        in_order: add up the shards of all ranks in their order, so that the bits do not depend on
+            the number of ranks. Otherwise there is one shard, and the collective chooses the order.
     """
 
     def __init__(
@@ -171,7 +184,7 @@ class GradientBucket:
         self.groups, self.in_order = groups, in_order
         sizes = [sum(p.numel() for p in group.params.values()) for group in groups]
         self._shards = torch.zeros(num_shards, sum(sizes) + 2, device=device)
-        # The first shard's buffer receives the sum.
+        # The sum is put into the first shard's buffer.
         self.flat = self._shards[0]
         *self.group_slices, self.signals = self.flat.split([*sizes, 2])
         parameters = [p for group in groups for p in group.params.values()]
@@ -186,24 +199,25 @@ class GradientBucket:
         self.select(0)
 
     def zero_(self) -> None:
-        """Forget all gradients and signals."""
+        """Set all gradients and the two further numbers to zero."""
         self._shards.zero_()
 
     def select(self, shard: int) -> None:
-        """Let the next backward pass fill the buffer of a shard of this rank."""
+        """Let the next backward pass fill the buffer of this shard."""
         for parameter, view in self._views[shard]:
             parameter.grad = view
 
     def reduce(self, ranks: Ranks, *, finite: Tensor, stop: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Add up the gradients of all ranks, into what the parameters have as `grad`.
+        """Replace the gradients by their sum over all ranks.
 
         Args:
-            finite: bool [], whether this rank's loss and sparse gradients are.
+            ranks: whose gradients are added up.
+            finite: bool [], whether this rank's loss and sparse gradients are finite.
             stop: whether this rank was asked to stop.
         Returns:
             norms: float32 [groups], L2 norm of each group's gradient before clipping.
-            skip: bool [], true when anything was not finite on any rank.
-            stop: bool [], true when any rank was asked to stop; like `skip` the same on all ranks.
+            skip: bool [], whether anything was not finite on any rank.
+            stop: bool [], whether any rank was asked to stop. All three are the same on all ranks.
         """
         self.signals[0] = (~finite).float()
         self.signals[1] = float(stop)
@@ -221,7 +235,12 @@ class GradientBucket:
         return norms, skip, self.signals[1] > 0
 
     def clip_(self, norms: Tensor, skip: Tensor) -> None:
-        """Clip the groups that ask for it, and zero everything where `skip` is true."""
+        """Clip the gradients of groups with a `max_grad_norm`; where `skip` is true, zero all.
+
+        Args:
+            norms: float32 [groups], as `reduce` returned them.
+            skip: bool [].
+        """
         for group, part, norm in zip(self.groups, self.group_slices, norms, strict=True):
             if group.max_grad_norm is not None:
                 part.mul_((group.max_grad_norm / (norm + 1e-6)).clamp_max(1.0))

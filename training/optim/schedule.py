@@ -4,13 +4,13 @@ import math
 
 
 def lr_factor(step: int, *, warmup_steps: int, total_steps: int, min_ratio: float) -> float:
-    """Return the share of the peak rate at `step`.
+    """Return the learning rate at `step`, as a share of the peak rate.
 
     Args:
-        step: optimizer steps done, this one included: the first update is made at step 1.
-        warmup_steps: steps of the linear rise; at `step == warmup_steps` the factor is 1.
-        total_steps: steps at which the cosine reaches `min_ratio`. It turns up again after that, as
-            published.
+        step: number of the optimizer step; the first update is step 1.
+        warmup_steps: length of the linear rise; at `step == warmup_steps` the factor is 1.
+        total_steps: step at which the cosine reaches `min_ratio`. After it the factor rises again,
+            as published.
         min_ratio: factor at the end.
     """
     if step < warmup_steps:
@@ -22,7 +22,13 @@ def lr_factor(step: int, *, warmup_steps: int, total_steps: int, min_ratio: floa
 def published_total_steps(
     epochs: int, total_groups: int, mean_puzzle_examples: float, global_batch_size: int
 ) -> int:
-    """Return the published number of steps, which the schedule uses; batches dropped at the end of
-    an iteration count.
+    """Return the number of steps in the published schedule, which also counts the batches that are
+    dropped at the end of an iteration.
+
+    Args:
+        epochs: passes over the groups.
+        total_groups: groups of puzzles in the training split.
+        mean_puzzle_examples: examples per puzzle, averaged.
+        global_batch_size: examples per step, over all ranks.
     """
     return int(epochs * total_groups * mean_puzzle_examples / global_batch_size)

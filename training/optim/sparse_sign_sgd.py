@@ -1,6 +1,4 @@
-"""Sign-SGD for the puzzle embedding: only the rows of the batch move, and all ranks move them
-alike.
-"""
+"""Sign-SGD for the puzzle embedding: updates the rows of the batch, the same on all ranks."""
 
 import torch
 from torch import Tensor
@@ -10,17 +8,19 @@ from runtime.ranks import Ranks
 
 
 class SparseSignSGD:
-    """w = w * (1 - lr * wd) - lr * sign(g), for the rows that the global batch touched.
+    """w = w * (1 - lr * wd) - lr * sign(g), for the rows in the global batch.
 
     Gradients and identifiers of all ranks are gathered in row order, and gradients of equal
-    identifiers are added up one after the other: sign turns a rounding difference near zero into a
-    full step, so no order may be left to chance. Shapes are fixed and nothing waits for the host.
+    identifiers are added up in that order: sign turns a rounding difference near zero into a full
+    step, so the order must be fixed. Shapes are fixed too, and the host does not wait.
 
-    A rank whose rows come in several shards sets the gradient of each aside before the next one.
+    A rank whose rows come in several shards calls `keep_gradient` after each but the last.
 
     Args:
         embedding: the table; its `local_weights.grad` and `local_ids` belong to the last shard.
-        lr, weight_decay: rate and decoupled decay, settable at any time.
+        ranks: whose gradients are gathered.
+        lr: learning rate, settable at any time.
+        weight_decay: decoupled, settable at any time.
     """
 
     def __init__(
@@ -33,36 +33,34 @@ class SparseSignSGD:
         self._kept: list[tuple[Tensor, Tensor]] = []
 
     def keep_gradient(self) -> None:
-        """Keep the last shard's gradient for `step`, and make room for that of the next shard."""
+        """Keep the last shard's gradient for `step`; the next shard gets a gradient of its own."""
         ids, grad = self._last()
         self._kept.append((ids.clone(), grad))
         self.embedding.local_weights.grad = None
 
     def zero_grad(self) -> None:
-        """Forget the gradients of the last batch."""
+        """Drop the gradients of the last batch."""
         self._kept = []
         self.embedding.local_weights.grad = None
 
     def finite(self) -> Tensor:
-        """Return bool [], whether this rank's gradient is; to be asked before the sign makes 0 of a
-        NaN."""
+        """Return bool [], whether this rank's gradient is finite: sign turns NaN into 0."""
         return self._of_this_rank()[1].isfinite().all()
 
     @torch.no_grad()
     def step(self, skip: Tensor | None = None) -> None:
-        """Move the touched rows; where `skip` (bool []) is true nothing changes."""
+        """Update the rows of the batch; where `skip` (bool []) is true nothing changes."""
         local_ids, local_grad = self._of_this_rank()
         table = self.embedding.weights
         ids, summed = sum_by_id(self.ranks.concat(local_ids), self.ranks.concat(local_grad))
         rows = table[ids]
         moved = rows * (1 - self.lr * self.weight_decay) - self.lr * summed.sign()
-        # Rows of equal identifier hold equal values, so it does not matter which of them is written
-        # last.
+        # Rows of equal identifier have equal values, so the order of writing does not matter.
         table[ids] = moved if skip is None else torch.where(skip, rows, moved)
 
     def _last(self) -> tuple[Tensor, Tensor]:
         grad = self.embedding.local_weights.grad
-        assert grad is not None, "asked without backward()"
+        assert grad is not None, "called without backward()"
         return self.embedding.local_ids, grad
 
     def _of_this_rank(self) -> tuple[Tensor, Tensor]:
@@ -77,10 +75,12 @@ def sum_by_id(ids: Tensor, grads: Tensor) -> tuple[Tensor, Tensor]:
     """Add up the gradients of equal identifiers, in row order, without dynamic shapes.
 
     Args:
-        ids: int64 [B]. grads: float32 [B, D].
+        ids: int64 [B].
+        grads: float32 [B, D].
     Returns:
-        ids sorted, int64 [B]; for each of them the sum of its identifier's gradients, [B, D], equal
-        in every bit where identifiers are equal.
+        The identifiers sorted, int64 [B].
+        For each of them the sum of its gradients, float32 [B, D], with the same bits where
+        identifiers are equal.
     """
     ids, order = ids.sort(stable=True)
     starts = torch.ones_like(ids)

@@ -134,7 +134,9 @@ class Image:
 def images(record: Path, *, any_choice: bool = False) -> Iterator[Image]:
     """Yield the images after each operation of a record, without repeating one.
 
-    Args: any_choice: of the changes that are not safe, instead of those that `_choices` names.
+    Args:
+        record: a folder that `RecordTo` has filled.
+        any_choice: of the changes that are not safe, instead of those that `_choices` names.
     """
     choose = _any_choice if any_choice else _choices
     root, saved, seen = _Folder(), None, set[Any]()

@@ -27,7 +27,8 @@ class Operation:
 
     Attributes:
         name: open, write, close, fsync, rename, exchange, unlink, mkdir, rmdir, link, symlink.
-        path: what it happens to. other: the new name of a rename, the partner of an exchange.
+        path: what it happens to.
+        other: the new name of a rename, the partner of an exchange.
         tear: does half of a write; None where there are no halves.
     """
 

@@ -33,31 +33,32 @@ Fault = Callable[[], None]
 
 def pretrain(*overrides: str) -> None:
     """`python pretrain.py OVERRIDES`, exit code and all."""
-    import pretrain as entry_point
-    from training.config.composition import run_entry_point
+    import pretrain as script
     from training.config.schema import TrainConfig
 
-    sys.argv = ["pretrain.py", *overrides]
-    run_entry_point(TrainConfig, "cfg_pretrain", entry_point.main, "")
+    _run(script, TrainConfig, "cfg_pretrain", overrides)
 
 
 def evaluate(*overrides: str) -> None:
     """`python evaluate.py OVERRIDES`, exit code and all."""
-    import evaluate as entry_point
+    import evaluate as script
     from evaluation.config import EvalConfig
-    from training.config.composition import run_entry_point
 
-    sys.argv = ["evaluate.py", *overrides]
-    run_entry_point(EvalConfig, "cfg_evaluate", entry_point.main, "")
+    _run(script, EvalConfig, "cfg_evaluate", overrides)
 
 
 def convert(*overrides: str) -> None:
     """`python scripts/convert_checkpoint.py OVERRIDES`, exit code and all."""
-    from scripts import convert_checkpoint as entry_point
+    from scripts import convert_checkpoint as script
+
+    _run(script, script.ConvertConfig, "cfg_convert", overrides)
+
+
+def _run(script: Any, schema: Any, name: str, overrides: Sequence[str]) -> None:
     from training.config.composition import run_entry_point
 
-    sys.argv = ["convert_checkpoint.py", *overrides]
-    run_entry_point(entry_point.ConvertConfig, "cfg_convert", entry_point.main, "")
+    sys.argv = [Path(script.__file__).name, *overrides]
+    run_entry_point(schema, name, script.main, "")
 
 
 class Child:
@@ -92,7 +93,8 @@ class Child:
     def wait(self, timeout: float = 120.0) -> int:
         """Wait for its end; returns the exit code, -N after signal N.
 
-        Raises: RuntimeError: it still runs. It is ended and shows where it stood.
+        Raises:
+            RuntimeError: it still runs. It is ended and shows where it stood.
         """
         if not self.ended_within(timeout):
             self.signal(signal.SIGABRT)  # faulthandler tells where the threads are.
@@ -164,18 +166,15 @@ class ForkServer:
         """Call `target(*arguments)` in a new process.
 
         Args:
+            target: a module-level function or an instance of a class.
+            arguments: of the target.
             faults: called first, in this order.
-            environment: added to the server's. folder: the working directory.
+            environment: added to the server's.
+            folder: the working directory.
         """
         log = self._logs / f"{len(self._children)}"
-        order = _Order(
-            target,
-            arguments,
-            tuple(faults),
-            dict(environment or {}),
-            folder or self._logs,
-            log,
-        )
+        place = (dict(environment or {}), folder or self._logs, log)
+        order = _Order(target, arguments, tuple(faults), *place)
         for suffix in (".out", ".err"):
             log.with_suffix(suffix).touch()
         process = self._context.Process(target=_obey, args=(order,), daemon=True)
@@ -213,9 +212,8 @@ class ForkServer:
         *arguments: Any,
         faults: Mapping[int, Sequence[Fault]] | None = None,
     ) -> list[Child]:
-        """Start `world_size` ranks of one run, as a launcher on one machine does.
-
-        Args: faults: by rank.
+        """Start `world_size` ranks of one run, with faults by rank, as a launcher on one machine
+        does.
         """
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = str(server.getsockname()[1])
@@ -253,7 +251,10 @@ def kill_at_random(children: Sequence[Child], rng: np.random.Generator, within: 
     """Kill one of a run's processes at a random instant, and then all others, as a launcher does;
     returns False when the run was done before.
 
-    Args: within: seconds, from where the run begins.
+    Args:
+        children: the processes.
+        rng: draws the victim and the instant.
+        within: seconds, from where the run begins.
     """
     if rng.random() < 0.8:
         # Not always while they still look at their configuration, and for each other.
@@ -272,7 +273,8 @@ def kill_at_random(children: Sequence[Child], rng: np.random.Generator, within: 
 def until(true: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
     """Wait until something is true.
 
-    Raises: TimeoutError: names what was waited for.
+    Raises:
+        TimeoutError: names what was waited for.
     """
     deadline = time.monotonic() + timeout
     while not true():

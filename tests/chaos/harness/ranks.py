@@ -1,6 +1,7 @@
 """Faults of one rank among several. Called in a child before its entry point."""
 
 import importlib
+import itertools
 import os
 import time
 from dataclasses import dataclass
@@ -24,63 +25,30 @@ class SleepAt:
 
 
 @dataclass(frozen=True)
-class SlowSave:
-    """Write the first checkpoint for `seconds`."""
+class Before:
+    """Sleep, and send this process a signal, before the first call of `function` of `module`, or
+    before each one.
+    """
 
-    seconds: float
-
-    def __call__(self) -> None:
-        """Arm this process."""
-        from training import trainer
-
-        save_checkpoint, seconds = trainer.save_checkpoint, [self.seconds]
-
-        def slow(*arguments: Any) -> Any:
-            if seconds:
-                time.sleep(seconds.pop())
-            return save_checkpoint(*arguments)
-
-        trainer.save_checkpoint = slow
-
-
-@dataclass(frozen=True)
-class SlowEvaluation:
-    """Take `seconds` for each batch of the evaluations."""
-
-    seconds: float
-
-    def __call__(self) -> None:
-        """Arm this process."""
-        from evaluation import runner
-
-        think = runner.think
-
-        def slow(*arguments: Any) -> Any:
-            time.sleep(self.seconds)
-            return think(*arguments)
-
-        runner.think = slow
-
-
-@dataclass(frozen=True)
-class SignalIn:
-    """Send a signal to this process at the first call of `function` of `module`."""
-
-    number: int
     module: str
     function: str
+    seconds: float = 0.0
+    number: int | None = None
+    each: bool = False
 
     def __call__(self) -> None:
         """Arm this process."""
-        module, pending = importlib.import_module(self.module), [self.number]
+        module, calls = importlib.import_module(self.module), itertools.count()
         original = getattr(module, self.function)
 
-        def signalled(*arguments: Any, **options: Any) -> Any:
-            if pending:
-                os.kill(os.getpid(), pending.pop())
+        def called(*arguments: Any, **options: Any) -> Any:
+            if next(calls) == 0 or self.each:
+                time.sleep(self.seconds)
+                if self.number is not None:
+                    os.kill(os.getpid(), self.number)
             return original(*arguments, **options)
 
-        setattr(module, self.function, signalled)
+        setattr(module, self.function, called)
 
 
 def compile_quickly() -> None:

@@ -3,10 +3,12 @@
 import os
 import platform
 import subprocess
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 # Fault, and what must happen.
 ROWS = {
@@ -38,40 +40,40 @@ _TARGET = Path(__file__).resolve().parents[3] / "docs" / "reliability.md"
 _INTRO = """\
 # Reliability
 
-What this project promises about runs, files and failures, and how that was tried. `make
-chaos-quick` runs the programme below and writes this page; `make chaos` runs its long form. Each
-row is a test in `tests/chaos/`, and the mutants at the end show that the tests bite: each is the
-project with one of its protections taken out, and must fail its row.
+What this project promises about runs, files and failures, and how it was tested. `make
+chaos-quick` runs the programme below and writes this page; `make chaos` runs its long form. The
+tests of each row are in `tests/chaos/`. The mutants at the end show that these tests find faults:
+each is the project with one of its protections taken out, and its row must fail.
 
 ## Rules
 
 - **Nothing is left out of a checkpoint**: weights, buffers, average, optimizers, the ACT carry in
   global row order, random streams, position in the data, configuration, fingerprint of the data,
   versions and thread count.
-- **A save is one indivisible move.** It is written to a hidden folder, each file is flushed to the
-  disk, the manifest with the size and sha256 of each comes last, then the folder is flushed and
-  renamed. At least two checkpoints are kept; one that is to go is renamed away first.
-- **Loading verifies** every hash, names the file that is bad and falls back to the checkpoint
-  before; a step asked for by name never does.
+- **A save is atomic.** It is written to a hidden folder, each file is flushed to the disk, the
+  manifest with the size and sha256 of each comes last, then the folder is flushed and renamed. At
+  least two checkpoints are kept; one that is to be deleted is renamed first.
+- **Loading verifies** every hash, names the file that is damaged and falls back to the checkpoint
+  before. A step that was asked for by name (`resume=STEP`) has no such fallback.
 - **One run at a time works in a folder.** A second start ends with exit code 6 and names the
-  process at work; a run that was killed locks nobody out. All ranks go on from the very checkpoint
-  that the first one found.
+  process at work; a run that was killed does not block the next one. All ranks resume from the
+  checkpoint that the first one found.
 - **A number that is not finite** stops all ranks at the same step, before any update from it, and
   is never saved.
 - **Equal bits** are promised for the same device type (measured on CPUs; on CUDA not yet), torch
   version, compile mode and thread count: at the same number of ranks with `reduction=fast`, on 1, 2
   or 4 ranks and any sequence of them with `reduction=exact`.
-- **A stranger's files execute nothing**: published pickles are looked through first and read with
+- **Nothing in other people's files is executed**: published pickles are checked first and read with
   `weights_only=True`, everything else is safetensors, JSON, YAML without tags and arrays without
-  objects; classes come from our registry. Sizes are compared with the file before memory is asked
-  for, and nothing is written through a link.
+  objects; classes come from our registry. Sizes are compared with the file before memory is
+  allocated, and nothing is written through a link.
 
-Where a time is promised (10 s to save and leave, to start without W&B, to take over; 30 s for W&B
+Where a time is promised (10 s to save and exit, to start without W&B, to take over; 30 s for W&B
 to finish), the tests allow three times as much: the machines that run them are shared. Zero
-failures among N random cases bound the rate only below 3 / N (95 %). Rows 2, 10 and 19 are
-exhaustive: every file operation. Row 3 takes, after every operation, the changes that were not yet
-flushed: all of them, none, every first part, all but one, one alone; in the long form any choice of
-them.
+failures among N random cases say only that the rate is below 3 / N (95 %). Rows 2, 10 and 19 are
+exhaustive: they strike at every file operation. Row 3 tries, after every operation, which of the
+changes that were not yet flushed have reached the disk: all, none, the first ones, all but one, or
+one alone; in the long form every subset.
 """
 
 
@@ -81,12 +83,28 @@ class Row:
 
     passed: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
-    figures: dict[str, list[str]] = field(default_factory=dict)
+    figures: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def result(self) -> str:
+        """How the row ended, and its numbers: sums over its tests."""
+        numbers: dict[str, int] = {}
+        for _, counted in sorted(self.figures.items()):
+            for unit, number in counted.get("numbers", {}).items():
+                numbers[unit] = numbers.get(unit, 0) + number
+        end = "failed" if self.failed else "passed" if self.passed else "not run"
+        said = ", ".join(f"{number} {unit.replace('_', ' ')}" for unit, number in numbers.items())
+        return f"{end}: {said}" if said else end
 
     @property
     def text(self) -> str:
         """All that was counted, in the order of the tests' names."""
-        return "; ".join(text for test in sorted(self.figures) for text in self.figures[test])
+        sentences = [
+            sentence
+            for _, counted in sorted(self.figures.items())
+            for sentence in counted.get("sentences", ())
+        ]
+        return "; ".join(sentences)
 
 
 def render(
@@ -95,8 +113,10 @@ def render(
     """Return the page.
 
     Args:
-        rows: by number. mutants: by name, the row that must fail and whether it did.
-        form: quick or long. seconds: wall time of the run.
+        rows: by number.
+        mutants: by name, the row that must fail and whether it did.
+        form: quick or long.
+        seconds: wall time of the run.
     """
     command = "make chaos" if form == "long" else "make chaos-quick"
     lines = [
@@ -105,13 +125,24 @@ def render(
         "",
         f"`{command}`, {datetime.now(UTC):%Y-%m-%d}, {_commit()}, {_machine()}; {seconds:.0f} s.",
         "",
-        "| # | fault | what must happen | what was seen | result |",
-        "|---|---|---|---|---|",
+        "| # | fault | what must happen | result |",
+        "|---|---|---|---|",
     ]
+    seen = {number: rows.get(number, Row()) for number in ROWS}
     for number, (fault, demand) in ROWS.items():
-        row = rows.get(number, Row())
-        result = "failed" if row.failed else "held" if row.passed else "not run"
-        lines.append(f"| {number} | {fault} | {demand} | {row.text} | {result} |")
+        lines.append(f"| {number} | {fault} | {demand} | {seen[number].result} |")
+    lines += ["", "In detail:", ""]
+    for number, row in seen.items():
+        if row.text:
+            text = f"**Row {number}, {ROWS[number][0]}:** {row.text}."
+            lines += textwrap.wrap(
+                text,
+                width=100,
+                initial_indent="- ",
+                subsequent_indent="  ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
     lines += ["", "## Mutants", "", "| protection taken out | row | result |", "|---|---|---|"]
     lines += [
         f"| {name} | {row} | {'caught' if caught else 'NOT CAUGHT'} |"

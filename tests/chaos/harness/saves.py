@@ -6,14 +6,17 @@ import errno
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
+from harness.lab import Lab
 from harness.operations import Operation, nth, watching
+from harness.processes import Fault
+from training.checkpoint.store import list_steps
 
+Kind = Literal["kill", "tear", "ENOSPC", "EIO"]
 _NOT_REACHED, _NOT_TORN = 90, 91  # Exit codes: fewer operations than that; it was no write.
 
 
@@ -27,7 +30,7 @@ class Strike:
     """
 
     number: int
-    kind: Literal["kill", "tear", "ENOSPC", "EIO"]
+    kind: Kind
 
     def __str__(self) -> str:
         return f"{self.kind}-{self.number:03}"
@@ -45,7 +48,7 @@ class AtEachOperation:
     """
 
     saves_before: int | None
-    kinds: tuple[Literal["kill", "tear", "ENOSPC", "EIO"], ...]
+    kinds: tuple[Kind, ...]
     copies: Path
 
     def __call__(self) -> None:
@@ -76,11 +79,11 @@ class AtEachOperation:
                 trainer.run_dir = copy
                 os._exit(self._save_struck(strike, copy, save))
             status = os.waitpid(child, 0)[1]
-            if os.WIFEXITED(status) and os.WEXITSTATUS(status) == _NOT_REACHED:
+            code = os.waitstatus_to_exitcode(status)
+            if code in (_NOT_REACHED, _NOT_TORN):
                 shutil.rmtree(copy)
+            if code == _NOT_REACHED:
                 return
-            if os.WIFEXITED(status) and os.WEXITSTATUS(status) == _NOT_TORN:
-                shutil.rmtree(copy)
 
     def _save_struck(self, strike: Strike, copy: Path, save: Any) -> int:
         """Save with a fault; the exit code is the error's, 0 when the save got over it."""
@@ -114,7 +117,17 @@ class AtEachOperation:
         raise OSError(number, os.strerror(number), str(operation.path))
 
 
-def struck(copies: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the copies and the operations that were struck, in order."""
-    for note in sorted(copies.glob("*.operation")):
-        yield note.with_suffix(""), note.read_text()
+def strike_saves(
+    lab: Lab, saves_before: int | None, kinds: tuple[Kind, ...], *faults: Fault
+) -> tuple[list[tuple[Path, str]], int]:
+    """Train, and strike a save at each of its operations (see `AtEachOperation`).
+
+    Returns:
+        The folders left behind, each with the operation that was struck, in order.
+        The last step that had been saved before.
+    """
+    copies = lab.folder / "copies"
+    copies.mkdir()
+    lab.train("struck", faults=(*faults, AtEachOperation(saves_before, kinds, copies)))
+    left = [(note.with_suffix(""), note.read_text()) for note in sorted(copies.glob("*.operation"))]
+    return left, list_steps(lab.folder / "struck")[-1]

@@ -4,7 +4,7 @@ import socket
 import sys
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,9 +53,7 @@ class FailingWandb:
             raise_in("init")
             return Run()
 
-        module = types.ModuleType("wandb")
-        vars(module).update(init=init, Settings=lambda **options: options)
-        sys.modules["wandb"] = module
+        _replace_wandb(init)
 
 
 def writing_wandb() -> None:
@@ -67,6 +65,10 @@ def writing_wandb() -> None:
         (folder / "debug.log").write_text("begun")
         return types.SimpleNamespace(log=lambda values, step: None, finish=lambda: None)
 
+    _replace_wandb(init)
+
+
+def _replace_wandb(init: Callable[..., Any]) -> None:
     module = types.ModuleType("wandb")
     vars(module).update(init=init, Settings=lambda **options: options)
     sys.modules["wandb"] = module

@@ -8,13 +8,8 @@ from runtime.device import cpu_has_bfloat16, prepare_host, resolve_device, resol
 from runtime.errors import ConfigError
 
 
-@pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: request.param)
-
-
 @pytest.mark.parametrize(
-    ("cuda", "asked", "given"),
+    ("has_cuda", "setting", "device"),
     [
         (False, "auto", "cpu"),
         (False, "cpu", "cpu"),
@@ -22,16 +17,15 @@ def cuda(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Non
         (True, "cpu", "cpu"),
         (True, "cuda", "cuda"),
     ],
-    indirect=["cuda"],
 )
-def test_auto_is_the_device_at_hand(cuda: None, asked: str, given: str) -> None:
-    assert resolve_device(asked) == given
-
-
-@pytest.mark.parametrize("cuda", [False], indirect=True)
-def test_a_device_that_is_not_there_is_an_error(cuda: None) -> None:
-    with pytest.raises(ConfigError, match="device=cuda: torch sees no CUDA device"):
-        resolve_device("cuda")
+def test_auto_is_the_device_at_hand(
+    monkeypatch: pytest.MonkeyPatch, has_cuda: bool, setting: str, device: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
+    assert resolve_device(setting) == device
+    if not has_cuda:
+        with pytest.raises(ConfigError, match="device=cuda: torch sees no CUDA device"):
+            resolve_device("cuda")
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,10 @@
 
 import contextlib
 import json
+import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -95,34 +96,45 @@ def wait_in_vain(watch: Watch, said: list[str], timeouts: float) -> str:
     return said[0] if said else ""
 
 
-def test_a_rank_that_does_not_come_is_blamed(watch: Watch, others: Others, said: list[str]) -> None:
+def late(others: Others, store: Memory) -> None:
     others.entries[1] = Entry(entered=2, inside=True, name="all_reduce", place="step 6", long=False)
     others.entries[2] = others.entries[2]._replace(name="broadcast")
-    assert wait_in_vain(watch, said, 10).startswith(
-        "rank 2 has not come on since broadcast, step 5; rank 0 has waited "
-    )
-    assert said[0].endswith("in all_reduce, step 6")
 
 
-def test_a_rank_whose_heart_has_stopped_is_blamed(
-    watch: Watch, others: Others, said: list[str]
-) -> None:
+def dead(others: Others, store: Memory) -> None:
     others.dead.add(2)
-    assert wait_in_vain(watch, said, 10).startswith("rank 2 does not answer")
 
 
-def test_a_store_that_is_silent_is_blamed_on_its_keeper(
-    watch: Watch, others: Others, store: Memory, said: list[str]
-) -> None:
+def silent(others: Others, store: Memory) -> None:
     store.answering.clear()
-    assert wait_in_vain(watch, said, 10).startswith("rank 9 does not answer; rank 0 has waited")
 
 
-def test_what_another_rank_has_found_out_is_passed_on(
-    watch: Watch, others: Others, said: list[str]
-) -> None:
+def told(others: Others, store: Memory) -> None:
     others.entries[1] = others.entries[1]._replace(farewell="rank 2 did it")
-    assert wait_in_vain(watch, said, 10) == "rank 2 did it"
+
+
+WAITED = r"; rank 0 has waited \d s, in all_reduce, step 6"
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (late, f"rank 2 has made no progress since broadcast, step 5{WAITED}"),
+        (dead, f"rank 2 does not answer: its process is stopped or gone{WAITED}"),
+        (silent, f"rank 9 does not answer{WAITED}"),
+        (told, "rank 2 did it"),
+    ],
+)
+def test_the_rank_that_is_waited_for_is_named(
+    watch: Watch,
+    others: Others,
+    store: Memory,
+    said: list[str],
+    fault: Callable[[Others, Memory], None],
+    message: str,
+) -> None:
+    fault(others, store)
+    assert re.fullmatch(message, wait_in_vain(watch, said, 10))
 
 
 def test_a_rank_that_said_it_takes_long_is_waited_for(
@@ -131,7 +143,7 @@ def test_a_rank_that_said_it_takes_long_is_waited_for(
     others.entries = {rank: entry._replace(long=True) for rank, entry in others.entries.items()}
     assert wait_in_vain(watch, said, 0.7 * PATIENCE) == ""
     # Not for ever.
-    assert wait_in_vain(watch, said, 10 * PATIENCE).startswith("rank 1 has not come on")
+    assert wait_in_vain(watch, said, 10 * PATIENCE).startswith("rank 1 has made no progress")
 
 
 def test_a_rank_that_makes_progress_is_waited_for(
@@ -155,25 +167,18 @@ def test_time_outside_of_waits_does_not_count(
     assert said == []
 
 
-def explained(watch: Watch) -> str:
-    """Fail in a collective, and return what is said about it."""
-    with contextlib.suppress(RuntimeError), watch.collective("all_reduce"):
-        raise RuntimeError
-    return watch.explain("Connection closed")
-
-
 def test_a_collective_that_failed_is_explained(watch: Watch, others: Others) -> None:
+    def explained() -> str:
+        with contextlib.suppress(RuntimeError), watch.collective("all_reduce"):
+            raise RuntimeError
+        return watch.explain("Connection closed")
+
+    assert explained().startswith("a rank has left, in all_reduce")  # All are alive.
     others.dead.add(1)
-    assert explained(watch) == "rank 1 has died, in all_reduce, step 6 (Connection closed)"
+    assert explained() == "rank 1 has died, in all_reduce, step 6 (Connection closed)"
     gone = "rank 1 has ended: ConfigError: no"
     others.entries[2] = others.entries[2]._replace(farewell=gone)
-    assert explained(watch) == gone
-
-
-def test_a_collective_that_failed_while_all_are_alive_is_left_open(
-    watch: Watch, others: Others
-) -> None:
-    assert explained(watch).startswith("a rank has left, in all_reduce")
+    assert explained() == gone
 
 
 def test_a_rank_that_leaves_says_why(watch: Watch, store: Memory) -> None:

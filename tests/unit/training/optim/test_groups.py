@@ -25,7 +25,6 @@ from training.optim.groups import (
     set_rates,
     skip_update,
 )
-from training.optim.sparse_sign_sgd import SparseSignSGD
 
 FACTS = DataFacts(vocab_size=5, seq_len=4, num_puzzle_identifiers=6)
 
@@ -63,47 +62,32 @@ def assign(module: nn.Module, groups: Mapping[str, ParamGroupConfig]) -> list[Pa
 
 
 def test_groups_take_the_settings_of_the_run_where_they_have_none() -> None:
-    groups = assign(
-        small_module(),
-        configs(
-            heads={"params": ["second.*"], "lr": 0.0, "weight_decay": 0.0, "max_grad_norm": 2.0},
-            rest=["first.*"],
-        ),
-    )
-    heads, rest = groups
-    assert (heads.name, heads.lr, heads.weight_decay, heads.max_grad_norm) == ("heads", 0, 0, 2)
-    assert (rest.name, rest.lr, rest.weight_decay, rest.max_grad_norm) == ("rest", 0.1, 0.2, None)
-
-
-def test_groups_keep_the_order_of_the_configuration_and_of_the_model() -> None:
     module = small_module()
-    groups = assign(module, configs(z=["second.weight"], a=["first.bias", "first.weight"]))
-    assert [g.name for g in groups] == ["z", "a"]
-    assert list(groups[1].params) == ["first.weight", "first.bias"]
-    assert groups[1].params["first.bias"] is module.get_parameter("first.bias")
+    heads = {"params": ["second.*"], "lr": 0.0, "weight_decay": 0.0, "max_grad_norm": 2.0}
+    first, second = assign(module, configs(z=heads, a=["first.bias", "*t.weight", "first.*"]))
+    # In the order of the configuration, and in each group of the model.
+    assert (first.name, first.lr, first.weight_decay, first.max_grad_norm) == ("z", 0, 0, 2)
+    assert (second.name, second.lr, second.weight_decay, second.max_grad_norm) == (
+        *("a", 0.1, 0.2, None),
+    )
+    assert list(second.params) == ["first.weight", "first.bias"]
+    assert second.params["first.bias"] is module.get_parameter("first.bias")
 
 
-def test_a_parameter_in_no_group_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"no group matches first\.bias, second\.weight$"):
-        assign(small_module(), configs(a=["first.weight"]))
-
-
-def test_a_parameter_in_two_groups_is_named_with_both() -> None:
-    with pytest.raises(ConfigError, match=r"first\.weight is matched by several groups: a, b$"):
-        assign(small_module(), configs(a=["*.weight"], b=["first.*"]))
-
-
-def test_two_patterns_of_one_group_may_match_the_same_parameter() -> None:
-    (group,) = assign(small_module(), configs(a=["*", "first.*"]))
-    assert list(group.params) == ["first.weight", "first.bias", "second.weight"]
-
-
-def test_a_group_that_matches_nothing_is_named_with_what_there_is() -> None:
-    with pytest.raises(ConfigError, match=r"optimizer\.groups\.b: .*third.*first\.weight"):
-        assign(small_module(), configs(a=["*"], b=["third.*"]))
-    # Case counts, as in all names of parameters.
-    with pytest.raises(ConfigError, match=r"optimizer\.groups\.b"):
-        assign(small_module(), configs(a=["*"], b=["FIRST.*"]))
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ({"a": ["first.weight"]}, r"no group matches first\.bias, second\.weight$"),
+        ({"a": ["*.weight"], "b": ["first.*"]}, r"first\.weight is matched by .*groups: a, b$"),
+        ({"a": ["*"], "b": ["third.*"]}, r"optimizer\.groups\.b: .*third.*first\.weight"),
+        ({"a": ["*"], "b": ["FIRST.*"]}, r"optimizer\.groups\.b"),  # Case counts.
+    ],
+)
+def test_every_parameter_has_one_group_and_every_group_a_parameter(
+    groups: dict[str, list[str]], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        assign(small_module(), configs(**groups))
 
 
 def test_frozen_parameters_need_no_group() -> None:
@@ -150,30 +134,6 @@ def test_grouped_owns_every_parameter_once(model: str) -> None:
     assert isinstance(optimizer, torch.optim.AdamW)
 
 
-@pytest.mark.parametrize("optimizer", ["adam_atan2", "adamw"])
-def test_what_does_not_decay_has_the_rate_of_its_group(optimizer: str) -> None:
-    module = small_module()
-    module.log_variances = nn.ParameterDict({"lm": nn.Parameter(torch.ones(()))})
-    everything = assign(module, configs(a={"params": ["*"], "lr": 0.3}))
-    no_vectors = assign(module, configs(a={"params": ["*"], "lr": 0.3, "decay_vectors": False}))
-    # The learned weights of losses in no case.
-    for groups, kept in (
-        (everything, {"log_variances.lm"}),
-        (no_vectors, {"log_variances.lm", "first.bias"}),
-    ):
-        before = {name: p.detach().clone() for name, p in module.named_parameters()}
-        config = OptimizerConfig.model_validate({"name": optimizer, "groups": configs(x=["*"])})
-        built = build_optimizer(config, groups, (0.9, 0.95))
-        set_rates(built, 0.5)
-        assert {group["lr"] for group in built.param_groups} == {0.15}
-        for parameter in module.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        built.step()
-        for name, parameter in module.named_parameters():
-            expected = before[name] * (1 if name in kept else 1 - 0.15 * 0.2)
-            torch.testing.assert_close(parameter.detach(), expected)
-
-
 def test_the_default_is_one_group_with_decay_on_everything() -> None:
     config = load_config(TrainConfig, "cfg_pretrain", [])
     module = small_model()
@@ -184,42 +144,35 @@ def test_the_default_is_one_group_with_decay_on_everything() -> None:
     assert isinstance(optimizer, AdamATan2)
 
 
-@pytest.mark.parametrize("name", ["adam_atan2", "adamw"])
-def test_each_group_has_its_own_rate_and_decay(name: str) -> None:
+def built(name: str, groups: list[ParamGroup]) -> torch.optim.Optimizer:
+    settings = {"name": name, "groups": {"unused": {"params": ["*"]}}}
+    return build_optimizer(OptimizerConfig.model_validate(settings), groups, (0.8, 0.95))
+
+
+@pytest.mark.parametrize("decay_vectors", [True, False])
+@pytest.mark.parametrize("optimizer", ["adam_atan2", "adamw"])
+def test_each_group_has_its_own_rate_and_decay(optimizer: str, decay_vectors: bool) -> None:
     module = small_module()
-    groups = assign(
-        module,
-        configs(
-            a={"params": ["first.weight"], "lr": 0.3, "weight_decay": 0.5},
-            b={"params": ["first.bias"], "lr": 0.0},
-            c={"params": ["second.*"], "weight_decay": 0.0},
-        ),
-    )
-    before = {key: p.detach().clone() for key, p in module.named_parameters()}
-    optimizer = build_optimizer(
-        OptimizerConfig.model_validate({"name": name, "groups": {"x": {"params": ["*"]}}}),
-        groups,
-        (0.9, 0.95),
-    )
-    assert [(g["lr"], g["weight_decay"]) for g in optimizer.param_groups] == [
-        (0.3, 0.5),
-        (0.0, 0.2),
-        (0.1, 0.0),
-    ]
+    module.log_variances = nn.ParameterDict({"lm": nn.Parameter(torch.ones(()))})
+    before = {name: p.detach().clone() for name, p in module.named_parameters()}
+    first = {"params": ["first.*"], "lr": 0.3, "weight_decay": 0.5, "decay_vectors": decay_vectors}
+    groups = configs(a=first, b={"params": ["second.*"], "lr": 0.0}, c=["log_variances.*"])
+    tested = built(optimizer, assign(module, groups))
+    set_rates(tested, 0.5)
+    assert {group["lr"] for group in tested.param_groups} == {0.15, 0.0, 0.05}
     for parameter in module.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    after = dict(module.named_parameters())
-    torch.testing.assert_close(after["first.weight"], before["first.weight"] * (1 - 0.3 * 0.5))
-    assert torch.equal(after["first.bias"], before["first.bias"])
-    assert torch.equal(after["second.weight"], before["second.weight"])
+    tested.step()
+    # The learned weights of losses never decay.
+    kept = 1 - 0.15 * 0.5
+    factors = {"first.weight": kept, "first.bias": kept if decay_vectors else 1}
+    for name, parameter in module.named_parameters():
+        torch.testing.assert_close(parameter.detach(), before[name] * factors.get(name, 1))
 
 
 def test_adamw_is_adamw() -> None:
     module, twin = small_module(), small_module()
-    groups = assign(module, configs(all=["*"]))
-    config = OptimizerConfig.model_validate({"name": "adamw", "groups": {"all": {"params": ["*"]}}})
-    optimizer = build_optimizer(config, groups, (0.8, 0.95))
+    optimizer = built("adamw", assign(module, configs(all=["*"])))
     plain = torch.optim.AdamW(twin.parameters(), lr=0.1, weight_decay=0.2, betas=(0.8, 0.95))
     for step in range(4):
         for optimized in (module, twin):
@@ -287,39 +240,23 @@ def test_backward_fills_the_bucket_group_by_group() -> None:
     torch.testing.assert_close(bucket.flat[:-2], flat)
 
 
-def test_norms_are_those_of_the_groups() -> None:
-    module, groups, bucket = build_bucket()
+@pytest.mark.parametrize("unreached", [None, 1e6])
+def test_each_group_is_clipped_to_its_own_norm(unreached: float | None) -> None:
+    module, groups, bucket = build_bucket(second=0.5, first=unreached)
     set_gradients(module, 0)
-    before = bucket.flat.clone()
-    norms, skip, stop = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=False)
+    before = [part.clone() for part in bucket.group_slices]
+    norms, skip, stop = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=True)
+    assert stop
+    assert not skip
     for group, norm in zip(groups, norms.tolist(), strict=True):
         squares = [(p.grad**2).sum().item() for p in group.params.values() if p.grad is not None]
         assert norm == pytest.approx(math.sqrt(sum(squares)), rel=1e-6)
-    assert not skip
-    assert not stop
-    bucket.clip_(norms, skip)
-    assert torch.equal(bucket.flat, before)
-
-
-def test_a_group_is_clipped_to_its_own_norm() -> None:
-    module, _, bucket = build_bucket(second=0.5, first=1e6)
-    set_gradients(module, 0)
-    before = [part.clone() for part in bucket.group_slices]
-    norms, skip, _ = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=False)
     assert norms[0] > 0.5
     bucket.clip_(norms, skip)
     second, first = bucket.group_slices
     assert second.norm().item() == pytest.approx(0.5, rel=1e-5)
     torch.testing.assert_close(second / second.norm(), before[0] / before[0].norm())
     assert torch.equal(first, before[1])
-
-
-def test_a_request_to_stop_holds_nothing() -> None:
-    module, _, bucket = build_bucket()
-    set_gradients(module, 0)
-    _, skip, stop = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=True)
-    assert stop
-    assert not skip
     bucket.zero_()
     _, skip, stop = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=False)
     assert not stop
@@ -360,110 +297,78 @@ def test_shards_are_added_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("shard", range(3))
-def test_what_is_not_finite_in_any_shard_holds_the_step(shard: int) -> None:
+def test_what_is_not_finite_in_any_shard_skips_the_step(shard: int) -> None:
     module = small_module()
     groups = assign(module, configs(all=["*"]))
     bucket = GradientBucket(groups, torch.device("cpu"), num_shards=3, in_order=True)
     bucket.select(shard)
-    assert isinstance(module.first, nn.Linear)
-    assert module.first.weight.grad is not None
-    module.first.weight.grad[0, 0] = math.nan
+    grad = module.get_parameter("first.weight").grad
+    assert grad is not None
+    grad[0, 0] = math.nan
     _, skip, _ = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=False)
     assert skip
 
 
-# Not finite: nothing may change
-
-WRONG = [float("nan"), float("inf"), float("-inf")]
-PLACES = [
-    "loss",
-    "puzzle embedding",
-    "lm_head",
-    "q_head.bias",
-    "H_level",
-    "L_level",
-    "embed_tokens",
-]
+# Skipped updates
 
 
 class Updates:
-    """The trainer's update of a real model, on gradients that the test chooses."""
+    """Updates of a small module, on gradients that the test chooses."""
 
     def __init__(self, optimizer_name: str) -> None:
-        self.model = small_model()
-        self.ranks = Ranks("cpu")
-        self.groups = assign_groups(
-            self.model.named_parameters(),
-            configs(
-                heads={"params": ["*_head.*"], "max_grad_norm": 1.0},
-                rest=["*.embed_tokens.*", "*_level.*"],
-            ),
-            lr=0.1,
-            weight_decay=0.2,
-        )
-        config = OptimizerConfig.model_validate(
-            {"name": optimizer_name, "groups": {"unused": {"params": ["*"]}}}
-        )
-        self.optimizer = build_optimizer(config, self.groups, (0.9, 0.95))
-        self.bucket = GradientBucket(self.groups, self.ranks.device)
-        embedding = self.model.puzzle_embedding
-        assert embedding is not None
-        self.embedding = embedding
-        with torch.no_grad():
-            embedding.weights.normal_()
-        self.sparse = SparseSignSGD(embedding, self.ranks, lr=0.1, weight_decay=0.2)
+        self.module = small_module()
+        groups = configs(a={"params": ["first.*"], "max_grad_norm": 1.0}, b=["second.*"])
+        assigned = assign(self.module, groups)
+        self.optimizer = built(optimizer_name, assigned)
+        self.bucket = GradientBucket(assigned, torch.device("cpu"))
 
-    def step(self, seed: int, place: str | None = None, wrong: float = 0.0) -> bool:
-        """One update; `wrong` is put into one gradient, or is the loss. Returns whether it held."""
-        self.embedding.train()(torch.tensor([1, 3, 1]))
-        self.bucket.zero_()
-        set_gradients(self.model, seed)
-        generator = torch.Generator().manual_seed(seed)
-        self.embedding.local_weights.grad = torch.randn(3, 8, generator=generator)
-        loss = torch.tensor(wrong if place == "loss" else 1.0)
-        for name, parameter in self.model.named_parameters():
-            if place is not None and place in name and parameter.grad is not None:
-                parameter.grad.view(-1)[-1] = wrong
-        if place == "puzzle embedding":
-            self.embedding.local_weights.grad[2, 5] = wrong
-        finite = loss.isfinite() & self.sparse.finite()
-        norms, skip, _ = self.bucket.reduce(self.ranks, finite=finite, stop=False)
+    def make(self, seed: int, *, finite: bool = True, **wrong: float) -> bool:
+        """One update, with wrong numbers in gradients; returns whether it was skipped."""
+        set_gradients(self.module, seed)
+        for layer, value in wrong.items():
+            grad = self.module.get_parameter(f"{layer}.weight").grad
+            assert grad is not None
+            grad.view(-1)[-1] = value
+        norms, skip, _ = self.bucket.reduce(Ranks("cpu"), finite=torch.tensor(finite), stop=False)
         self.bucket.clip_(norms, skip)
         skip_update(self.optimizer, skip)
         self.optimizer.step()
-        self.sparse.step(skip)
-        self.sparse.zero_grad()
         return bool(skip)
 
     def state(self) -> dict[str, bytes]:
-        """All bytes of weights, puzzle table and optimizer."""
-        tensors: dict[str, Tensor] = dict(self.model.state_dict())
-        for name, parameter in self.model.named_parameters():
+        """All bytes of weights and optimizer."""
+        tensors: dict[str, Tensor] = dict(self.module.state_dict())
+        for name, parameter in self.module.named_parameters():
             for quantity, value in self.optimizer.state[parameter].items():
                 tensors[f"{name}.{quantity}"] = value
         return {name: value.detach().numpy().tobytes() for name, value in tensors.items()}
 
 
-@pytest.mark.parametrize("place", PLACES)
+WRONG: list[dict[str, Any]] = [
+    {"finite": False},
+    *({layer: value} for layer in ("first", "second") for value in (math.nan, math.inf, -math.inf)),
+]
+
+
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("name", ["adam_atan2", "adamw"])
-def test_what_is_not_finite_changes_no_byte(name: str, wrong: float, place: str) -> None:
+def test_what_is_not_finite_changes_no_byte(name: str, wrong: dict[str, Any]) -> None:
     updates = Updates(name)
-    assert not updates.step(0)
+    assert not updates.make(0)
     before = updates.state()
-    assert len(before) > len(dict(updates.model.named_parameters())) * 3
-    assert updates.step(1, place, wrong)
+    assert len(before) == 3 * 4
+    assert updates.make(1, **wrong)
     assert updates.state() == before
     assert not updates.bucket.flat.any()
 
 
 @pytest.mark.parametrize("name", ["adam_atan2", "adamw"])
-def test_after_a_held_step_training_goes_on_as_if_it_had_not_been(name: str) -> None:
-    plain, held = Updates(name), Updates(name)
-    for seed in range(3):
-        assert held.step(10 + seed, PLACES[seed], float("nan"))
-        for updates in (plain, held):
+def test_after_a_skipped_step_training_goes_on_as_if_it_had_not_been(name: str) -> None:
+    plain, other = Updates(name), Updates(name)
+    for seed in range(3):  # Also before the first update.
+        assert other.make(10 + seed, **WRONG[seed])
+        for updates in (plain, other):
             before = updates.state()
-            assert not updates.step(seed)
+            assert not updates.make(seed)
             assert updates.state() != before
-        assert held.state() == plain.state()
+        assert other.state() == plain.state()
