@@ -20,13 +20,13 @@ $(READY): pyproject.toml constraints.txt
 	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
-demo: $(READY) ## Train HRM on generated 9 x 9 Sudoku, evaluate and solve: about 5 minutes on 2 cores
+demo: $(READY) ## Train a small TRM on generated 9 x 9 Sudoku, solve and evaluate: about 5 minutes on 2 cores
 	@sh scripts/demo.sh $(PY) sudoku_demo
 
-demo-hard: $(READY) ## The same with 27 to 34 clues: about 12 minutes on 2 cores
+demo-hard: $(READY) ## The same with harder puzzles (27 to 34 clues): about 12 minutes on 2 cores
 	@sh scripts/demo.sh $(PY) sudoku_demo_hard
 
-demo-arc: $(READY) ## Learn ten ARC tasks and score the votes over their augmentations: about 5 minutes on 2 cores
+demo-arc: $(READY) ## Learn ten ARC tasks and score the votes over their augmentations: about 3 minutes on 2 cores
 	@sh scripts/demo_arc.sh $(PY)
 
 test: $(READY) ## Run the quick tests: a few minutes on 2 cores
@@ -35,10 +35,10 @@ test: $(READY) ## Run the quick tests: a few minutes on 2 cores
 test-slow: $(READY) ## Run the slow tests
 	$(PYTEST) -m slow
 
-chaos-quick: $(READY) ## Kill, starve and deceive runs on purpose; writes docs/reliability.md: at most 10 minutes on 2 cores
+chaos-quick: $(READY) ## Run the reliability programme and write docs/reliability.md: at most 10 minutes on 2 cores
 	CHAOS_FORM=quick $(PYTEST) --dist worksteal -m chaos tests/chaos
 
-chaos: $(READY) ## The long form of it: 3,000 kills, about 45 minutes
+chaos: $(READY) ## Run its long form: 3,000 kills, about 45 minutes
 	CHAOS_FORM=long $(PYTEST) --dist worksteal -m chaos tests/chaos
 
 check: $(READY) ## Check format, lint, types and shell scripts

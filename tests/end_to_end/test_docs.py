@@ -1,0 +1,215 @@
+"""README and docs/ hold what they promise: limits, links, every metric, and the examples run."""
+
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dataset import build_maze_dataset, build_sudoku_dataset
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ["README.md", "CHANGELOG.md", *(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))]
+
+Train = Callable[[Sequence[str]], None]
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+def section(page: str, heading: str) -> str:
+    """The text below a heading, up to the next heading of its level or above."""
+    level, text = heading.split()[0], text_of(page)
+    _, found, rest = text.partition(f"\n{heading}\n")
+    assert found, f"{page} has no heading {heading!r}"
+    return re.split(rf"\n#{{1,{len(level)}}} ", rest)[0]
+
+
+def anchors(page: str) -> set[str]:
+    """The names that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", text_of(page), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def test_readme_is_short() -> None:
+    lines = text_of("README.md").splitlines()
+    assert len(lines) <= 150
+    assert max(map(len, lines)) <= 120
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    for link in re.findall(r"\]\(([^)]+)\)", text_of(page)):
+        if link.startswith("http"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(str(target.resolve().relative_to(ROOT))), link
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_and_choices_that_are_named_exist(page: str) -> None:
+    text = text_of(page)
+    named = re.findall(r"\b(?:python|sbatch) ((?:\w+/)*\w+\.(?:py|sh))", text)
+    groups = "arch|heads|loss|optimizer|data|logger|experiment"
+    choices = re.findall(rf"(?<![\w.])({groups})=(\w+)", text)
+    named += [f"config/{group}/{choice}.yaml" for group, choice in choices if choice != "NAME"]
+    for name in named:
+        assert (ROOT / name).is_file() or f"# new file: {name}\n" in text, name
+    for target in re.findall(r"\bmake ([a-z-]+)`", text):
+        assert f"\n{target}:" in text_of("Makefile"), target
+
+
+# Metrics
+
+
+def keys_in(heading: str) -> list[str]:
+    """What the first columns of the tables of a section of metrics.md name, in backticks."""
+    rows = re.findall(r"^\| (`.*?) \|", section("docs/metrics.md", heading), re.MULTILINE)
+    return [key for row in rows for key in re.findall(r"`([^`]+)`", row)]
+
+
+def patterns(keys: Sequence[str]) -> dict[str, re.Pattern[str]]:
+    """Expressions for keys, the words in capitals replaced by the names that they stand for."""
+    figures = [re.escape(name) for name in (*keys_in("## Figures"), *keys_in("## Evaluators"))]
+    stands_for = {
+        "METRIC": "|".join(figures).replace("@K", r"@\d+"),
+        "EVALUATOR": "sudoku|maze|arc",
+        "GROUP": r"\w+",
+        "LOSS": r"\w+",
+        "SET": r"\w+",
+        "K": r"\d+",
+    }
+    return {
+        key: re.compile(
+            re.sub(r"\b[A-Z]+\b", lambda word: f"(?:{stands_for[word[0]]})", re.escape(key))
+        )
+        for key in keys
+    }
+
+
+def paths(value: Any, prefix: str = "") -> Iterator[str]:
+    """The keys of nested JSON objects, joined by dots; empty objects and `arch` are leaves."""
+    if not isinstance(value, dict) or not value or prefix == "arch.":
+        yield prefix.removesuffix(".")
+    else:
+        for key, inner in value.items():
+            yield from paths(inner, f"{prefix}{key}.")
+
+
+def test_every_key_that_is_written_is_documented(
+    train: Train,
+    tiny_settings: list[str],
+    run_evaluation: Callable[..., dict[str, Any]],
+    arc_data: Path,
+    files_of: Any,
+    tmp_path: Path,
+) -> None:
+    """And every documented key is written by one of three small runs."""
+    mazes = tmp_path / "mazes"
+    flags = ["--size=4", "--min-length=2", "--subsample-size=16", "--test-size=8", "--pixels"]
+    build = ["--source=generate", f"--output-dir={mazes}", *flags]
+    assert build_maze_dataset.main(build) == 0
+    runs = {
+        "sudoku": ["heads=enhanced", "optimizer=grouped", "arch.loss.weighting=uncertainty"],
+        "maze": [f"data_path={mazes}", "heads=sage"],
+        "arc": [f"data_path={arc_data}", "heads=moe", "global_batch_size=6"],
+    }
+    logged, reported = set(), set()
+    for evaluator, settings in runs.items():
+        own = [f"checkpoint_path={tmp_path / evaluator}", f"evaluators=[{evaluator}]"]
+        train([*tiny_settings, *settings, *own, "epochs=4", "diagnose_interval=1"])
+        logged |= {key for record in files_of(tmp_path / evaluator).records for key in record}
+        output = tmp_path / f"{evaluator}.json"
+        reported |= set(paths(run_evaluation(output, f"checkpoint={tmp_path / evaluator}")))
+    details = [
+        f"evaluators.EVALUATOR.{key}"
+        for key in keys_in("## Evaluators")
+        if key.startswith("details.")
+    ]
+    # Where there are several sets; where a step has right and wrong rows.
+    rarely = {"eval/SET/count", "eval/SET/METRIC", "diagnose/q_auc"}
+    for written, keys in (
+        (logged, keys_in("## metrics.jsonl")),
+        (reported, [*keys_in("## An evaluation's JSON"), *details]),
+    ):
+        expressions = patterns([key for key in keys if key != "evaluators.EVALUATOR.details"])
+        for key in written:
+            assert any(e.fullmatch(key) for e in expressions.values()), f"not documented: {key}"
+        for key in expressions.keys() - rarely:
+            assert any(expressions[key].fullmatch(k) for k in written), f"never written: {key}"
+
+
+# Examples
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The fenced blocks of a language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text_of(page), re.MULTILINE | re.DOTALL)
+
+
+def test_the_examples_of_python_run(
+    train: Train,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = ["--source=generate", "--subsample-size=4", "--test-size=2", "--min-clues=36"]
+    assert build_sudoku_dataset.main([*flags, "--output-dir=data/sudoku-demo"]) == 0
+    small = ["global_batch_size=4", "epochs=1", "arch.hidden_size=16", "num_threads=1"]
+    train(["experiment=sudoku_demo", *small, "arch.forward_dtype=float32", "device=cpu"])
+    capsys.readouterr()
+    names: dict[str, Any] = {}
+    for block in blocks("docs/python.md", "python"):
+        exec(block, names)
+    assert names["result"].answer.shape == (9, 9)
+    assert names["digits"].shape == (1, 2, 9)
+    assert names["digits"].equal(names["outputs"]["logits"][:, [2, 4], 2:11])
+    assert re.search(r"all \(100, 81\) 2$", capsys.readouterr().out)
+
+
+def apply(change: str, folder: Path) -> None:
+    """Make the changes of a diff block: hunks below `--- FILE`, apart by `@@`."""
+    for part in re.split(r"^--- ", change, flags=re.MULTILINE)[1:]:
+        name, _, hunks = part.partition("\n")
+        text = (folder / name).read_text()
+        for hunk in hunks.split("@@\n"):
+            lines = hunk.splitlines(keepends=True)
+            old = "".join(line[1:] or "\n" for line in lines if line[0] != "+")
+            new = "".join(line[1:] or "\n" for line in lines if line[0] != "-")
+            assert text.count(old) == 1, f"{name} has other lines than docs/extending.md: {old}"
+            text = text.replace(old, new)
+        (folder / name).write_text(text)
+
+
+def test_the_examples_of_extending_run(
+    run_python: Callable[..., Any], files_of: Any, tmp_path: Path
+) -> None:
+    """In a copy of the project, to which the page's files and changes are applied."""
+    for name in ("config", "dataset", "evaluation", "models", "runtime", "training"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pretrain.py", "evaluate.py", "puzzle_dataset.py"):
+        shutil.copy(ROOT / name, tmp_path)
+    page = "docs/extending.md"
+    for block in [*blocks(page, "python"), *blocks(page, "yaml")]:
+        first, _, content = block.partition("\n")
+        what, _, name = first.removeprefix("# ").partition(": ")
+        before = (tmp_path / name).read_text() + "\n\n" if what == "append to" else ""
+        (tmp_path / name).write_text(before + content)
+    for change in blocks(page, "diff"):
+        apply(change, tmp_path)
+    (commands,) = blocks(page, "sh")
+    for command in commands.replace("\\\n", " ").splitlines():
+        _, script, *arguments = shlex.split(command)
+        finished = run_python(tmp_path / script, *arguments)
+        assert finished.code == 0, finished.err
+    run = files_of(tmp_path / "checkpoints" / "sorting")
+    assert {"train/progress_loss", "train/progress_error"} <= run.train_records[-1].keys()
+    assert 0 <= run.eval_records[-1]["eval/sorting/ascending"] <= 1
