@@ -34,7 +34,7 @@ Fault = Callable[[], None]
 def pretrain(*overrides: str) -> None:
     """`python pretrain.py OVERRIDES`, exit code and all."""
     import pretrain as entry_point
-    from training.config.composition import run_entry_point
+    from training.config.entry_point import run_entry_point
     from training.config.schema import TrainConfig
 
     sys.argv = ["pretrain.py", *overrides]
@@ -45,7 +45,7 @@ def evaluate(*overrides: str) -> None:
     """`python evaluate.py OVERRIDES`, exit code and all."""
     import evaluate as entry_point
     from evaluation.config import EvalConfig
-    from training.config.composition import run_entry_point
+    from training.config.entry_point import run_entry_point
 
     sys.argv = ["evaluate.py", *overrides]
     run_entry_point(EvalConfig, "cfg_evaluate", entry_point.main, "")
@@ -54,7 +54,7 @@ def evaluate(*overrides: str) -> None:
 def convert(*overrides: str) -> None:
     """`python scripts/convert_checkpoint.py OVERRIDES`, exit code and all."""
     from scripts import convert_checkpoint as entry_point
-    from training.config.composition import run_entry_point
+    from training.config.entry_point import run_entry_point
 
     sys.argv = ["convert_checkpoint.py", *overrides]
     run_entry_point(entry_point.ConvertConfig, "cfg_convert", entry_point.main, "")
