@@ -8,7 +8,7 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-hard demo-arc test test-slow chaos chaos-quick check format bench clean
+.PHONY: help setup demo demo-hard demo-arc test test-slow chaos chaos-quick check format config bench clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ check: $(READY) ## Check format, lint, types and shell scripts
 format: $(READY) ## Format the code and fix what ruff can fix
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+
+config: $(READY) ## Write the settings of the schemas into config/, with defaults and descriptions
+	$(PY) -m scripts.write_config
 
 bench: $(READY) ## Measure training, evaluation, data loading and optimizers on this machine
 	$(PY) scripts/benchmark.py

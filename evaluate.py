@@ -26,7 +26,8 @@ from runtime.files import sha256, write_atomically
 from runtime.process import env_world_size
 from training.checkpoint.store import MANIFEST
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
-from training.config.composition import load_config, run_entry_point
+from training.config.composition import load_config
+from training.config.entry_point import run_entry_point
 from training.data import data_facts, require_folder, require_same_data, untold_heads
 from training.tracking import warn
 

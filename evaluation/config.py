@@ -2,19 +2,18 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from models.config import AttentionBackend, EvaluatorName, ForwardDtype, OutputField
 from runtime.schema import (
     Count,
     CountOrZero,
+    Device,
+    MachineSettings,
     PositiveFloat,
     Schema,
-    Seconds,
-    StrictBool,
 )
 
-Device = Literal["auto", "cpu", "cuda"]
 DecodeMethod = Literal["greedy", "temperature", "top_k", "top_p", "beam"]
 
 # The decoders that read a parameter.
@@ -26,59 +25,53 @@ _READ_BY: dict[str, tuple[DecodeMethod, ...]] = {
 }
 
 
+def _require_checkpoint(path: object) -> object:
+    if path is None or path == "":
+        raise ValueError("set it to a run's folder, a checkpoint in it, or a published step_N file")
+    return path
+
+
+CheckpointPath = Annotated[str, BeforeValidator(_require_checkpoint)]
+
+
 class KernelOverrides(Schema):
-    """How a trained model computes, which has no weights; None: as recorded."""
+    """What may differ from the trained model, because it has no weights; null: as recorded."""
 
     attention: AttentionBackend | None = None
     forward_dtype: ForwardDtype | None = None
 
 
 class ArchOverrides(KernelOverrides):
-    """What may differ from the trained architecture because it has no weights; None: as recorded.
-
-    Attributes:
-        halt_max_steps: ACT steps that every puzzle takes.
-    """
+    """What an evaluation may change as well."""
 
     halt_max_steps: Count | None = None
+    """ACT steps that every puzzle takes"""
 
 
-class EvalConfig(Schema):
-    """Everything an evaluation is told; None stands for what the checkpoint recorded.
+class EvalConfig(MachineSettings):
+    """Everything an evaluation is told. Keys that are null take what the checkpoint recorded."""
 
-    Attributes:
-        checkpoint: a run's folder, a checkpoint in it, or a published `step_N` file.
-        data_path, data_paths: folders to evaluate on (one or several).
-        global_batch_size: puzzles at a time, over all ranks.
-        max_examples: measure the first rows of each set only.
-        weights: `averaged` where the checkpoint has a moving average, or those of the last step.
-        evaluators: what is measured besides the usual figures.
-        save_outputs: fields to write beside the result, see `evaluation.outputs`.
-        num_threads: CPU threads of a rank.
-        rank_timeout: seconds that a rank waits for another one before the evaluation ends.
-        output: the JSON file; None gives eval_step_N.json in the run's folder.
-    """
-
-    checkpoint: str
+    checkpoint: CheckpointPath
+    """a run's folder (newest good checkpoint), a checkpoint in it, or a published step_N file"""
     data_path: str | None = None
+    """the folder to evaluate on"""
     data_paths: list[str] | None = None
+    """several folders: [a,b]"""
     split: Literal["test", "train"] = "test"
     global_batch_size: Count | None = None
+    """puzzles at a time, over all ranks"""
     max_examples: Count | None = None
+    """the first rows of each set only; null: all"""
     weights: Literal["averaged", "last"] = "averaged"
+    """averaged: the moving average, where the run kept one"""
     evaluators: list[EvaluatorName] | None = None
+    """what is measured besides the usual figures; []: none"""
     save_outputs: list[OutputField] = []
+    """written to OUTPUT_outputs/SET__FIELD.npy; of a published checkpoint: step_N_all_preds.RANK"""
     arch_overrides: ArchOverrides = ArchOverrides()
-    device: Device = "auto"
-    compile: Literal["auto"] | StrictBool = "auto"
-    num_threads: Count | None = None
-    rank_timeout: Seconds = 600.0
+    """what may differ from the trained model, because it has no weights"""
     output: str | None = None
-
-    @field_validator("checkpoint", mode="before")
-    @classmethod
-    def _checkpoint_is_given(cls, path: object) -> object:
-        return _require_checkpoint(path)
+    """the JSON file; null: eval_step_N.json in the run's folder"""
 
     @property
     def data_folders(self) -> list[str]:
@@ -87,43 +80,40 @@ class EvalConfig(Schema):
 
 
 class SolveConfig(Schema):
-    """What `scripts/solve.py` is told: a model, and one source of puzzles (else standard input).
+    """What `scripts/solve.py` is told: a model, and one source of puzzles (else standard input)."""
 
-    Attributes:
-        checkpoint: as for an evaluation.
-        puzzle: the cells row by row, '.' or '0' where empty.
-        file: a text file with a puzzle on each line; '-' is standard input.
-        count: the first puzzles of a data set, `data_path` or the run's.
-        steps: ACT steps; None: as many as in training.
-        decode: how the logits of the last step become its answer, see `evaluation.decoding`.
-        constraint: what that answer is held to while it is decoded.
-        temperature: None: 1. top_k, top_p: needed by the decoders so called. beam_width: None: 8.
-        seed: of the draws.
-        num_threads: CPU threads.
-    """
-
-    checkpoint: str
+    checkpoint: CheckpointPath
+    """a run's folder (newest good checkpoint), a checkpoint in it, or a published step_N file"""
     puzzle: str | None = None
+    """the cells row by row, '.' or '0' where empty"""
     file: str | None = None
+    """a text file with a puzzle on each line; '-' is standard input"""
     count: Count | None = None
+    """solve the first puzzles of a data set"""
     data_path: str | None = None
+    """that data set; null: the run's"""
     split: Literal["test", "train"] = "test"
     steps: Count | None = None
+    """ACT steps; null: as many as in training"""
     decode: DecodeMethod = "greedy"
+    """how the logits of the last step become the answer"""
     constraint: Literal["none", "sudoku"] = "none"
+    """sudoku: the clues stay, no digit twice in a row, column or box"""
     temperature: PositiveFloat | None = None
+    """of temperature, top_k and top_p; null: 1"""
     top_k: Count | None = None
+    """tokens that top_k draws from"""
     top_p: Annotated[float, Field(strict=True, gt=0.0, le=1.0)] | None = None
+    """share of the probability that top_p draws from"""
     beam_width: Count | None = None
+    """of beam; null: 8"""
     seed: Annotated[CountOrZero, Field(lt=2**63)] = 0
+    """of the draws"""
     arch_overrides: KernelOverrides = KernelOverrides()
+    """what may differ from the trained model, because it has no weights; null: as recorded"""
     device: Device = "auto"
     num_threads: Count | None = None
-
-    @field_validator("checkpoint", mode="before")
-    @classmethod
-    def _checkpoint_is_given(cls, path: object) -> object:
-        return _require_checkpoint(path)
+    """CPU threads; null: torch's choice"""
 
     @model_validator(mode="after")
     def _one_source(self) -> "SolveConfig":
@@ -145,9 +135,3 @@ class SolveConfig(Schema):
             if self.decode == name and getattr(self, name) is None:
                 raise ValueError(f"decode={name} needs {name}, the size of its choice")
         return self
-
-
-def _require_checkpoint(path: object) -> object:
-    if path is None or path == "":
-        raise ValueError("set it to a run's folder, a checkpoint in it, or a published step_N file")
-    return path

@@ -1,6 +1,6 @@
-"""Base of every configuration schema, and the number types they share. Imports no torch."""
+"""Base of every configuration schema, and the types and settings they share. Imports no torch."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -8,7 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 class Schema(BaseModel):
     """A frozen configuration section that rejects keys it does not know.
 
-    Floats must be finite; `true` is not a number and `"3"` is not an integer.
+    Floats must be finite; `true` is not a number and `"3"` is not an integer. The string below a
+    field describes it, and is its comment in the YAML file that `make config` writes.
     """
 
     model_config = ConfigDict(
@@ -27,3 +28,16 @@ PositiveFloat = Annotated[float, Field(strict=True, gt=0.0)]
 Seconds = Annotated[float, Field(strict=True, gt=0.0, le=86400.0)]
 NonNegativeFloat = Annotated[float, Field(strict=True, ge=0.0)]
 StrictBool = Annotated[bool, Field(strict=True)]
+Device = Literal["auto", "cpu", "cuda"]
+
+
+class MachineSettings(Schema):
+    """The machine."""
+
+    device: Device = "auto"
+    compile: Literal["auto"] | StrictBool = "auto"
+    """use torch.compile; auto: on CUDA only"""
+    num_threads: Count | None = None
+    """CPU threads of a rank; null: torch's choice"""
+    rank_timeout: Seconds = 600.0
+    """seconds that a rank waits for one that does not answer, before all end"""

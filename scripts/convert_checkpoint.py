@@ -15,22 +15,21 @@ from models.config import DataFacts
 from runtime.errors import ConfigError
 from runtime.schema import Schema
 from training.checkpoint.trained_model import find_trained_model
-from training.config.composition import load_config, run_entry_point
+from training.config.composition import load_config
+from training.config.entry_point import run_entry_point
 from training.data import data_facts
 from training.tracking import warn
 
 
 class ConvertConfig(Schema):
-    """What `convert_checkpoint.py` is told.
-
-    Attributes:
-        checkpoint: what to convert. output: the folder to write into.
-        data_path: training data of a published checkpoint; None: the recorded path.
-    """
+    """What `convert_checkpoint.py` is told."""
 
     checkpoint: str | None = None
+    """a run's folder (newest good checkpoint), a checkpoint in it, or a published step_N file"""
     output: str | None = None
+    """the folder to write into"""
     data_path: str | None = None
+    """training data of a published checkpoint; null: the recorded path"""
 
 
 def main(overrides: list[str]) -> None:

@@ -25,7 +25,8 @@ from models.config import DataFacts
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError, DatasetError
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
-from training.config.composition import load_config, run_entry_point
+from training.config.composition import load_config
+from training.config.entry_point import run_entry_point
 from training.data import require_folder
 from training.tracking import warn
 

@@ -18,7 +18,7 @@ from runtime.errors import CheckpointError, ConfigError, NonFiniteError
 from training import trainer as trainer_module
 from training.checkpoint import store as checkpoint_module
 from training.checkpoint.run_state import load_tensors, model_tensors, optimizer_tensors
-from training.config.composition import run_entry_point
+from training.config.entry_point import run_entry_point
 from training.config.schema import TrainConfig
 from training.exploration import min_halt_steps
 from training.optim.schedule import lr_factor

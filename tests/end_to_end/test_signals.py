@@ -14,7 +14,7 @@ import pytest
 import pretrain
 from runtime.errors import Preempted
 from training import trainer as trainer_module
-from training.config.composition import run_entry_point
+from training.config.entry_point import run_entry_point
 from training.config.schema import TrainConfig
 from training.tracking import JsonlLog
 from training.trainer import Trainer

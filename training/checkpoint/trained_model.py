@@ -16,7 +16,8 @@ from runtime.errors import CheckpointError, ConfigError
 from runtime.schema import Count, Schema
 from training.checkpoint.published import CONFIG_FILE, FACTS_KEY, average_of, read_published_config
 from training.checkpoint.store import EMA, MANIFEST, STATE, Checkpoint, load_checkpoint, newest_good
-from training.config.schema import DataConfig, chosen_evaluators, validate
+from training.config.explain import validate
+from training.config.schema import DataConfig, chosen_evaluators
 
 if TYPE_CHECKING:
     import torch

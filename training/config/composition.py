@@ -1,13 +1,8 @@
-"""Compose a configuration with Hydra, and turn everything that can go wrong in a run into one clear
-line.
-"""
+"""Compose a configuration with Hydra: choices of groups and overrides become one schema."""
 
 import functools
-import os
 import re
-import signal
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,58 +13,12 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runtime.errors import EXIT_PREEMPTED, ConfigError, Preempted, exit_code
-from runtime.process import launched, leave, note_start, print_error
+from runtime.errors import ConfigError
 from runtime.schema import Schema
 from runtime.text import shown
-from training.config.schema import SchemaT, is_setting, suggest, unknown_key, validate
+from training.config.explain import SchemaT, is_setting, suggest, unknown_key, validate
 
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "config"
-
-
-def run_entry_point(
-    schema: type[Schema], config_name: str, main: Callable[[list[str]], None], usage: str
-) -> None:
-    """Run `main` on the command line's overrides and exit: an error that is meant for people is one
-    line on standard error.
-
-    `--help` explains, `--cfg` prints the composed configuration. Exit codes are those of
-    `runtime.errors`.
-    """
-    note_start()
-    arguments = sys.argv[1:]
-    options = [argument for argument in arguments if argument.startswith("-")]
-    overrides = [argument for argument in arguments if not argument.startswith("-")]
-    if launched():
-        # Its sentences about a peer that has gone come with a stack of C++ frames; ours says who.
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    try:
-        if options and options[0] in ("-h", "--help"):
-            sys.stdout.write(
-                f"{usage}\n\nSettings and their defaults:\n\n"
-                f"{OmegaConf.to_yaml(_compose(schema, config_name, overrides))}"
-            )
-        elif options == ["--cfg"]:
-            sys.stdout.write(OmegaConf.to_yaml(_compose(schema, config_name, overrides)))
-        elif options:
-            raise ConfigError(
-                f"unknown option {options[0]}: settings are given as key=value; see --help"
-            )
-        else:
-            main(overrides)
-            leave(0)
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        leave(130)
-    except (Exception, Preempted) as error:
-        code = exit_code(error)
-        if code is None:
-            raise
-        if code == EXIT_PREEMPTED:
-            # A scheduler asks all processes, and a launcher passes on what it was asked.
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        print_error(str(error))
-        leave(code)
 
 
 def load_config(schema: type[SchemaT], config_name: str, overrides: Sequence[str]) -> SchemaT:
@@ -95,20 +44,40 @@ def compose_config(
     return {str(key): value for key, value in plain.items()}
 
 
+def composed_yaml(schema: type[Schema], config_name: str, overrides: Sequence[str]) -> str:
+    """Return the composed configuration as YAML, its references to other settings not resolved."""
+    return OmegaConf.to_yaml(_compose(schema, config_name, overrides))
+
+
 def _compose(schema: type[Schema], config_name: str, overrides: Sequence[str]) -> DictConfig:
     parsed = _parse(overrides)
     _require_known(schema, config_name, parsed)
-    # Hydra takes no null for a group, not even where that is the default.
-    chosen = [
-        override.input_line
-        for override in parsed
-        if override.key_or_group not in _groups(config_name) or _text(override) != "null"
-    ]
+    lines = []
+    for override in parsed:
+        # Hydra takes no null for a group, not even where that is the default.
+        if override.key_or_group in _groups(config_name) and _text(override) == "null":
+            continue
+        is_heads = override.input_line.startswith("heads=")
+        lines.append(_with_token_head(override) if is_heads else override.input_line)
     try:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-            return compose(config_name, chosen)
+            return compose(config_name, lines)
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_explain(parsed, error)) from None
+
+
+def _with_token_head(override: Any) -> str:
+    """Put the one token head in front of the other parts that `heads=` names; without one, the
+    standard head.
+    """
+    parts = _choices(override)
+    tokens = [part for part in parts if _has(CONFIG_DIR / "heads" / f"{part}.yaml", ["lm", "name"])]
+    if len(tokens) > 1:
+        raise ConfigError(
+            f"{shown(override.input_line)}: {' and '.join(tokens)} are token heads; choose one"
+        )
+    others = [part for part in parts if part not in tokens]
+    return f"heads=[{','.join([*(tokens or ['standard']), *others])}]"
 
 
 def _parse(overrides: Sequence[str]) -> list[Any]:
@@ -137,13 +106,14 @@ def _require_known(schema: type[Schema], config_name: str, overrides: list[Any])
                 f"{shown(key)}={shown(value)}: one run takes one value; start a run for each"
             )
         if key in groups and override.package is None:
-            choices = groups[key]
-            if value not in choices or override.is_delete():
-                near = suggest(value, choices)
+            known, chosen = groups[key], _choices(override)
+            unknown = [choice for choice in chosen if choice not in known]
+            if unknown or not chosen or override.is_delete():
+                near = suggest(unknown[0], known) if unknown else None
                 hint = f"; did you mean {key}={near}?" if near else ""
                 raise ConfigError(
                     f"{shown(override.input_line)}: there is no such choice; accepted: "
-                    f"{', '.join(choices)}{hint}"
+                    f"{', '.join(known)}{hint}"
                 )
         elif not is_setting(key, schema):
             raise ConfigError(unknown_key(schema, key, value, groups))
@@ -157,6 +127,14 @@ def _require_known(schema: type[Schema], config_name: str, overrides: list[Any])
 def _text(override: Any) -> str:
     """The value of an override as it was written; empty where it has none."""
     return "" if override.value() is None and override.is_delete() else override.get_value_string()
+
+
+def _choices(override: Any) -> list[str]:
+    """The choices that an override of a group names: several parts, or one file."""
+    value = None if override.is_delete() else override.value()
+    if override.key_or_group == "heads" and isinstance(value, list):
+        return list(dict.fromkeys(map(str, value)))
+    return [_text(override)]
 
 
 @functools.cache
@@ -197,11 +175,13 @@ def _where_it_is(key: str, overrides: list[Any]) -> str:
     files = sorted((CONFIG_DIR / group).glob("*.yaml"))
     having = [f"{group}={file.stem}" for file in files if _has(file, path)]
     others = f", but of {', '.join(having[:4])}{', ...' * (len(having) > 4)}" if having else ""
+    if _has(CONFIG_DIR / group / "base" / f"{path[0]}.yaml", path):
+        others = f", which leave {section} out"
     return f"not a setting of the chosen {group}{others}"
 
 
 def _has(file: Path, path: Sequence[str]) -> bool:
-    node = yaml.safe_load(file.read_bytes())
+    node = yaml.safe_load(file.read_bytes()) if file.exists() else None
     for part in path:
         if not isinstance(node, dict) or part not in node:
             return False

@@ -55,7 +55,7 @@ def convert(*overrides: str) -> None:
 
 
 def _run(script: Any, schema: Any, name: str, overrides: Sequence[str]) -> None:
-    from training.config.composition import run_entry_point
+    from training.config.entry_point import run_entry_point
 
     sys.argv = [Path(script.__file__).name, *overrides]
     run_entry_point(schema, name, script.main, "")

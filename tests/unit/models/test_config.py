@@ -16,7 +16,8 @@ from pydantic import ValidationError
 from models.config import DataFacts, HRMConfig
 from runtime.errors import ConfigError
 from training.config.composition import load_config
-from training.config.schema import TrainConfig, validate
+from training.config.explain import validate
+from training.config.schema import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[3]
 

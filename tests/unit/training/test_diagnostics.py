@@ -16,7 +16,8 @@ from torch import Tensor
 from models.losses import IGNORE_LABEL_ID, LOG_PROBS
 from runtime.ranks import Ranks
 from training import diagnostics
-from training.config.schema import TrainConfig, is_setting
+from training.config.explain import is_setting
+from training.config.schema import TrainConfig
 from training.diagnostics import CONFIRMATIONS, WINDOW, Diagnosis, Diagnostics, head_gradient_norms
 
 B, S, V = 12, 9, 11

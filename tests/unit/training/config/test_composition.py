@@ -16,8 +16,10 @@ from runtime.errors import (
     NonFiniteError,
     Preempted,
 )
-from training.config.composition import CONFIG_DIR, compose_config, load_config, run_entry_point
-from training.config.schema import TrainConfig, setting_paths
+from training.config.composition import CONFIG_DIR, compose_config, load_config
+from training.config.entry_point import run_entry_point
+from training.config.explain import setting_paths
+from training.config.schema import TrainConfig
 
 
 def configure(*settings: str) -> TrainConfig:

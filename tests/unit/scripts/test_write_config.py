@@ -1,0 +1,28 @@
+"""The commented settings in config/ are those of the schemas."""
+
+import pytest
+
+from scripts.write_config import SECTIONS, written
+from training.config.composition import CONFIG_DIR
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_the_files_are_up_to_date(name: str) -> None:
+    assert (CONFIG_DIR / f"{name}.yaml").read_text() == written(name), "run make config"
+
+
+def test_a_setting_has_its_default_its_words_and_its_description() -> None:
+    lines = written("cfg_pretrain").splitlines()
+    assert "lr: 0.0001" in lines
+    assert "device: auto # auto | cpu | cuda" in lines
+    assert "lr_warmup_steps: 2000 # optimizer steps" in lines
+    assert (
+        "data_path: ${data.path} # the training folder, which usually holds the test split too"
+        in lines
+    )
+    assert "# The run's folder and what is kept in it." in lines
+    assert (
+        "  halt_max_steps: null # ACT steps that every puzzle takes"
+        in written("cfg_evaluate").splitlines()
+    )
+    assert max(map(len, lines)) <= 120

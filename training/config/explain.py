@@ -1,0 +1,166 @@
+"""Say what is wrong with a configuration, and which name was meant. Imports no torch."""
+
+import difflib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from models.config import PUBLISHED_ARCHITECTURES, TOKEN_HEADS
+from runtime.errors import ConfigError
+from runtime.schema import Schema
+from runtime.text import shown
+
+SchemaT = TypeVar("SchemaT", bound=Schema)
+_LM_PATH = ["arch", "heads", "lm"]
+_ARCH_NAMES = tuple(dict.fromkeys(PUBLISHED_ARCHITECTURES.values()))
+
+
+def validate(schema: type[SchemaT], composed: Mapping[str, Any]) -> SchemaT:
+    """Turn a composed configuration into `schema`.
+
+    Raises:
+        ConfigError: one clause for each fault: the path, the value, what is accepted, the nearest
+            valid name.
+    """
+    try:
+        return schema.model_validate(composed)
+    except ValidationError as error:
+        faults = [_describe(schema, fault) for fault in _of_one_arch(schema, error.errors())]
+        raise ConfigError("; ".join(dict.fromkeys(faults))) from None
+
+
+def _of_one_arch(schema: type[BaseModel], faults: list[Any]) -> list[Any]:
+    """Put the settings that belong to another architecture than `arch.name` into one fault."""
+    foreign = [
+        fault
+        for fault in faults
+        if fault["type"] == "extra_forbidden"
+        and fault["loc"][0] == "arch"
+        and is_setting(".".join(("arch", *map(str, fault["loc"][2:]))), schema)
+    ]
+    if len(foreign) < 2:
+        return faults
+    name = foreign[0]["loc"][1]
+    keys = ", ".join(str(fault["loc"][-1]) for fault in foreign)
+    message = f"{name} has no {keys}: choose an architecture with its settings, arch={name}"
+    merged = {"loc": ("arch", "name"), "type": "value_error", "ctx": {"error": message}}
+    return [merged, *(fault for fault in faults if fault not in foreign)]
+
+
+def unknown_key(
+    schema: type[BaseModel], path: str, value: object = None, groups: Iterable[str] = ()
+) -> str:
+    """Say that `path` is no setting, nor one of the `groups`, and which name comes nearest."""
+    named = shown(path, 100)
+    said = named if value is None else f"{named}={shown(value)}"
+    hint = suggest(path, [*setting_paths(schema), *groups])
+    return f"unknown setting {said}" + (f"; did you mean {hint}?" if hint else "")
+
+
+def suggest(path: str, candidates: Iterable[str]) -> str | None:
+    """Return the candidate nearest to `path`: one that a single slip of the finger makes of it (of
+    several, all: "a or b"); else one of the same section, else anywhere.
+
+    A `*` in a candidate stands for a free name, such as a parameter group's.
+    """
+    candidates = list(dict.fromkeys(_with_free_names(known, path) for known in candidates))
+    slips = [candidate for candidate in candidates if _is_one_edit(path, candidate)]
+    if slips:
+        return " or ".join(slips)
+    section, _, leaf = path.rpartition(".")
+    siblings = {c.rpartition(".")[2]: c for c in candidates if c.rpartition(".")[0] == section}
+    leaves = {c.rpartition(".")[2]: c for c in reversed(candidates)}
+    for wanted, pool in ((leaf, siblings), (path, {c: c for c in candidates}), (leaf, leaves)):
+        near = difflib.get_close_matches(wanted, pool, n=1, cutoff=0.6)
+        if near:
+            return pool[near[0]]
+    # `hiden` is far from `hidden_size` by ratio but nearly its first word.
+    first_words = {name.split("_")[0]: full for name, full in reversed(siblings.items())}
+    near = difflib.get_close_matches(leaf, first_words, n=1, cutoff=0.7)
+    return first_words[near[0]] if near else None
+
+
+def _is_one_edit(a: str, b: str) -> bool:
+    """Return whether one inserted, missing, wrong or transposed character makes `a` of `b`."""
+    start = len(os.path.commonprefix([a, b]))
+    a, b = a[start:], b[start:]
+    end = len(os.path.commonprefix([a[::-1], b[::-1]]))
+    a, b = a[: len(a) - end], b[: len(b) - end]
+    return max(len(a), len(b)) <= 1 or (len(a) == 2 and a == b[::-1])
+
+
+def is_setting(path: str, schema: type[BaseModel]) -> bool:
+    """Return whether `path` names a setting or a section of `schema`."""
+    return any(_with_free_names(known, path) == path for known in setting_paths(schema))
+
+
+def setting_paths(schema: type[BaseModel], prefix: str = "") -> list[str]:
+    """List the dotted paths of all settings of `schema`, sections included; `*` is a free name.
+
+    Where a section can be of several kinds, those of all kinds.
+    """
+    paths: list[str] = []
+    for name, field in schema.model_fields.items():
+        paths.append(f"{prefix}{name}")
+        for nested, inside in _schemas_in(field.annotation):
+            if inside:
+                paths.append(f"{prefix}{name}{inside}")
+            paths += setting_paths(nested, f"{prefix}{name}{inside}.")
+    return list(dict.fromkeys(paths))
+
+
+def _schemas_in(annotation: Any, inside: str = "") -> Iterator[tuple[type[BaseModel], str]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation, inside
+    for argument in get_args(annotation):
+        yield from _schemas_in(argument, ".*" if get_origin(annotation) is dict else inside)
+
+
+def _with_free_names(candidate: str, path: str) -> str:
+    parts = path.split(".")
+    return ".".join(
+        parts[i] if part == "*" and i < len(parts) else part
+        for i, part in enumerate(candidate.split("."))
+    )
+
+
+def _describe(schema: type[BaseModel], fault: Any) -> str:
+    # Tags of a union appear in pydantic's location but are not part of the path.
+    parts = [
+        str(part) for part in fault["loc"] if not str(part).startswith(("literal[", "constrained-"))
+    ]
+    arch = _pop_tag(parts, ["arch"], _ARCH_NAMES)
+    lm = _pop_tag(parts, _LM_PATH, TOKEN_HEADS)
+    path = ".".join(parts)
+    kind, value = fault["type"], fault.get("input")
+    if kind == "extra_forbidden":
+        if arch is not None and is_setting(path, schema):
+            kinds = f"arch.name={arch}" if lm is None else f"arch.heads.lm.name={lm}"
+            return f"{path}={shown(value)}: {kinds} has no such setting"
+        return unknown_key(schema, path, value)
+    if kind == "union_tag_invalid" and parts == _LM_PATH:
+        return (
+            f"{path}.name={shown(fault['ctx']['tag'])}: there is no such token head; accepted: "
+            f"{', '.join(TOKEN_HEADS)}"
+        )
+    if kind == "union_tag_invalid":
+        return (
+            f"{path}.name={shown(fault['ctx']['tag'])}: there is no such architecture; accepted: "
+            f"{', '.join(_ARCH_NAMES)}, or a published class name"
+        )
+    if kind == "value_error":
+        message = str(fault["ctx"]["error"])
+        return f"{path}: {message}" if path else message
+    if kind == "missing":
+        return f"{path} is not set"
+    return f"{path}={shown(value)}: {fault['msg'][0].lower()}{fault['msg'][1:]}"
+
+
+def _pop_tag(parts: list[str], section: list[str], tags: tuple[str, ...]) -> str | None:
+    """Take the tag that stands behind a section's path out of a location."""
+    place = len(section)
+    if parts[:place] == section and parts[place : place + 1] and parts[place] in tags:
+        return parts.pop(place)
+    return None
