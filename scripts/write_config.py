@@ -16,18 +16,12 @@ import yaml
 
 from evaluation.config import EvalConfig, SolveConfig
 from models.config import (
+    FURTHER_HEADS,
     ACTLossConfig,
-    AdaptiveHeadConfig,
-    FactorizedHeadConfig,
-    FieldHeadConfig,
-    FurtherHeadConfig,
-    HierarchicalHeadConfig,
+    HeadsConfig,
     HRMConfig,
-    LinearHeadConfig,
-    MoEHeadConfig,
-    PuzzleHeadConfig,
     QHeadConfig,
-    TiedHeadConfig,
+    TokenHeadConfig,
     TransformerConfig,
     TRMConfig,
 )
@@ -38,11 +32,13 @@ from training.config.schema import LoggerConfig, OptimizerConfig, ParamGroupConf
 
 MARK = "# Written by `make config` from the schemas, with their defaults:\n"
 WIDTH = 120
-# Settings that are groups, with files of their own.
+# Settings of the schemas that are groups, with files of their own.
 GROUPS = ("arch", "heads", "loss", "optimizer", "logger", "data")
+# The field of the data set that an auxiliary head needs.
+FIELDS = {"action": {"field": "actions"}, "pixel": {"field": "pixels"}}
 
 AS_WIDE = {"puzzle_emb_ndim": "${.hidden_size}"}
-SECTIONS: dict[str, Schema | dict[str, Schema]] = {
+SECTIONS: dict[str, Any] = {
     "cfg_pretrain": TrainConfig.model_construct(data_path="${data.path}"),
     "cfg_evaluate": EvalConfig.model_construct(),
     "cfg_solve": SolveConfig.model_construct(),
@@ -54,63 +50,53 @@ SECTIONS: dict[str, Schema | dict[str, Schema]] = {
     "optimizer/adam_atan2": OptimizerConfig(groups={"all": ParamGroupConfig(params=["*"])}),
     "logger/wandb": LoggerConfig(),
     "heads/base/q": {"q": QHeadConfig()},
-    "heads/standard": {"lm": LinearHeadConfig()},
-    "heads/tied": {"lm": TiedHeadConfig()},
-    "heads/factorized": {"lm": FactorizedHeadConfig()},
-    "heads/adaptive": {"lm": AdaptiveHeadConfig()},
-    "heads/puzzle": {"lm": PuzzleHeadConfig()},
-    "heads/moe": {"lm": MoEHeadConfig()},
-    "heads/hierarchical": {"lm": HierarchicalHeadConfig()},
-    "heads/confidence": {"confidence": FurtherHeadConfig()},
-    "heads/attention": {"attention": FurtherHeadConfig()},
-    "heads/action": {"action": FieldHeadConfig(field="actions")},
-    "heads/pixel": {"pixel": FieldHeadConfig(field="pixels")},
-    "heads/halt": {"halt": FurtherHeadConfig()},
 }
+for head in get_args(get_args(TokenHeadConfig)[0]):
+    name = head.model_fields["name"].default
+    SECTIONS[f"heads/{'standard' if name == 'linear' else name}"] = {"lm": head()}
+for name in FURTHER_HEADS:
+    (head, _) = get_args(HeadsConfig.model_fields[name].annotation)
+    SECTIONS[f"heads/{name}"] = {name: head(**FIELDS.get(name, {}))}
 
 
 def written(name: str) -> str:
     """Return what `config/NAME.yaml` should hold: its head as it is, and its settings anew."""
     head = (CONFIG_DIR / f"{name}.yaml").read_text().partition(MARK)[0]
-    section = SECTIONS[name]
-    lines = settings(section) if isinstance(section, Schema) else sections(section, "")
-    return head + MARK + "".join(f"{line}\n" for line in lines)
+    return head + MARK + "".join(f"{line}\n" for line in lines(SECTIONS[name]))
 
 
-def settings(section: Schema, indent: str = "") -> Iterator[str]:
-    """Yield the lines of a section: its own settings, then those of each base, under its title at
-    the top level.
+def lines(section: Schema | Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """Yield the lines of a section: its own settings, then, at the top level below a title, those
+    of each base.
     """
+    if isinstance(section, Mapping):
+        for name, value in section.items():
+            yield from setting(name, value, "", indent)
+        return
     schema = type(section)
     left = [name for name in schema.model_fields if name not in GROUPS]
     for owner in (schema, *reversed(schema.__mro__[1:])):
-        names = [name for name in owner.__dict__.get("__annotations__", {}) if name in left]
+        names = [name for name in vars(owner).get("__annotations__", {}) if name in left]
         left = [name for name in left if name not in names]
         if names and owner is not schema and not indent:
-            yield from ("", f"{indent}# {inspect.cleandoc(str(owner.__doc__)).splitlines()[0]}")
+            yield from ("", f"# {inspect.cleandoc(str(owner.__doc__)).splitlines()[0]}")
         for name in names:
-            value = getattr(section, name, None)
-            text = comment(schema, name)
-            if isinstance(value, Schema):
-                yield f"{indent}{name}:{text}"
-                yield from settings(value, f"{indent}  ")
-            elif isinstance(value, Mapping):
-                yield f"{indent}{name}:{text}"
-                yield from sections(value, f"{indent}  ")
-            else:
-                shown = yaml.safe_dump(value, default_flow_style=True).partition("\n")[0]
-                line = f"{indent}{name}: {shown}"
-                if len(line + text) > WIDTH:
-                    yield from (f"{indent}# {row}" for row in textwrap.wrap(text[3:], WIDTH - 10))
-                    text = ""
-                yield line + text
+            yield from setting(name, getattr(section, name, None), comment(schema, name), indent)
 
 
-def sections(named: Mapping[str, Schema], indent: str) -> Iterator[str]:
-    """Yield the lines of sections under their names."""
-    for name, section in named.items():
-        yield f"{indent}{name}:"
-        yield from settings(section, f"{indent}  ")
+def setting(name: str, value: Any, text: str, indent: str) -> Iterator[str]:
+    """Yield a setting with its comment, or a section below its name."""
+    if isinstance(value, Schema | Mapping):
+        yield f"{indent}{name}: {text}".rstrip()
+        yield from lines(value, f"{indent}  ")
+        return
+    line = f"{indent}{name}: {yaml.safe_dump(value, default_flow_style=True).splitlines()[0]}"
+    if len(f"{line} {text}") > WIDTH:
+        yield from textwrap.wrap(
+            text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}# "
+        )
+        text = ""
+    yield f"{line} {text}".rstrip()
 
 
 def comment(schema: type[Schema], name: str) -> str:
@@ -119,11 +105,11 @@ def comment(schema: type[Schema], name: str) -> str:
     words = " | ".join(accepted(annotation))
     if "|" not in words:
         words = ""
-    elif get_origin(annotation) is list or any(get_origin(a) is list for a in get_args(annotation)):
+    elif list in (get_origin(annotation), *map(get_origin, get_args(annotation))):
         words = f"list of {words}"
     described = (descriptions(owner).get(name) for owner in schema.__mro__)
-    parts = [part for part in (words, next(filter(None, described), "")) if part]
-    return f" # {'; '.join(parts)}" if parts else ""
+    parts = "; ".join(filter(None, (words, next(filter(None, described), ""))))
+    return f"# {parts}" if parts else ""
 
 
 def accepted(annotation: Any) -> list[str]:
@@ -135,27 +121,26 @@ def accepted(annotation: Any) -> list[str]:
 
 @functools.cache
 def descriptions(owner: type) -> dict[str, str]:
-    """Return the string below each field that a schema declares itself."""
+    """Return the string below each field that a schema declares itself.
+
+    pydantic reads them as well (`use_attribute_docstrings`), but each time a schema is imported.
+    """
     if not issubclass(owner, Schema):
         return {}
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-    assert isinstance(body, ast.ClassDef)
-    return {
-        field.target.id: " ".join(str(below.value.value).split())
-        for field, below in pairwise(body.body)
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(below, ast.Expr)
-        and isinstance(below.value, ast.Constant)
-    }
+    (definition,) = ast.parse(inspect.getsource(owner)).body
+    assert isinstance(definition, ast.ClassDef)
+    found = {}
+    for field, below in pairwise(definition.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
+            found[ast.unparse(field.target)] = " ".join(ast.literal_eval(below.value).split())
+    return found
 
 
 def main() -> None:
     """Write the files that are out of date, and say which."""
     for name in SECTIONS:
         path = CONFIG_DIR / f"{name}.yaml"
-        content = written(name)
-        if path.read_text() != content:
+        if path.read_text() != (content := written(name)):
             path.write_text(content)
             sys.stdout.write(f"written: {path}\n")
 

@@ -153,7 +153,7 @@ def test_cutoffs_beyond_the_vocabulary_are_refused(
         ("~arch.heads.q", "arch.heads.q=null leaves out"),
         ("arch.heads.lm.rank=4", "not a setting of the chosen heads, but of heads=factorized"),
         ("arch.heads.lm.name=factorized arch.heads.lm.rank=4", "write +arch.heads.lm.rank"),
-        ("heads=sage arch.heads.q.rule=zero", "heads=confidence, ..."),
+        ("heads=sage arch.heads.q.rule=zero", "the chosen heads, which leave arch.heads.q out"),
         (
             "heads=adaptive loss=act_softmax arch.heads.lm.div_value=600",
             "the last of 1 tails would have no width",

@@ -1,5 +1,5 @@
-"""Mistakes answer at once: one line on standard error that names what is wrong, no traceback, and
-the exit code of its kind. Each in a process of its own, as people meet them.
+"""A mistake ends a program within seconds: one line on standard error that names what is wrong, no
+traceback, and the exit code of its kind. All messages are tested where they are made.
 """
 
 import re
@@ -46,13 +46,8 @@ def cut_data(sudoku_data: Path, tmp_path: Path) -> Path:
     ("settings", "code", "parts"),
     [
         (["arch.L_cylces=4"], 2, ["arch.L_cylces=4", "did you mean arch.L_cycles?"]),
-        (["+arch.hiden=3"], 2, ["arch.hiden=3", "did you mean arch.hidden_size?"]),
-        (["lr=-1"], 2, ["lr=-1", "greater than or equal to 0"]),
         (["data_path=nowhere"], 3, ["nowhere: no such data folder"]),
         (["data=sudoku"], 3, ["build it with: python dataset/build_sudoku_dataset.py"]),
-        (["eval_interval=7", "epochs=10"], 2, ["eval_interval=7", "epochs=10"]),
-        (["arch.num_heads=3", "arch.hidden_size=64"], 2, ["num_heads=3", "hidden_size=64"]),
-        (["lr"], 2, ["'lr'", "key=value"]),
         (["--lr", "1"], 2, ["--lr", "key=value"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -87,18 +82,17 @@ def test_a_folder_that_cannot_be_written(
     assert_one_line(finished, 2, f"checkpoint_path={tmp_path / place}: cannot be written: ")
 
 
-def test_start_weights_that_are_not_there(
-    run_python: Callable[..., Any], tiny_settings: list[str]
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("load_checkpoint=nowhere", "load_checkpoint=nowhere: nowhere: no such checkpoint"),
+        ("resume=7", "/run/step_7: no such checkpoint"),
+    ],
+)
+def test_a_checkpoint_that_is_not_there(
+    run_python: Callable[..., Any], tiny_settings: list[str], setting: str, told: str
 ) -> None:
-    finished = run_python("pretrain.py", *tiny_settings, "load_checkpoint=nowhere")
-    assert_one_line(finished, 4, "load_checkpoint=nowhere: nowhere: no such checkpoint")
-
-
-def test_a_step_that_is_not_there(
-    run_python: Callable[..., Any], tiny_settings: list[str], tmp_path: Path
-) -> None:
-    finished = run_python("pretrain.py", *tiny_settings, "resume=7")
-    assert_one_line(finished, 4, f"{tmp_path / 'run' / 'step_7'}: no such checkpoint")
+    assert_one_line(run_python("pretrain.py", *tiny_settings, setting), 4, told)
 
 
 def test_another_run_in_the_folder(
@@ -139,8 +133,6 @@ def own_checkpoint(
     [
         (["checkpoint=nowhere"], 4, ["nowhere", "no such checkpoint"]),
         ([], 2, ["checkpoint"]),
-        (["checkpont=x"], 2, ["checkpont=x", "did you mean checkpoint?"]),
-        (["checkpoint=x", "split=tset"], 2, ["split=tset", "'test'"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -214,7 +206,6 @@ def launch(run_python: Callable[..., Any], script: str, *settings: str) -> Any:
     ("settings", "code", "line"),
     [
         (["global_batch_size=7"], 2, "pretrain.py: global_batch_size=7 must be a multiple"),
-        (["arch.L_cylces=4"], 2, "pretrain.py: unknown setting arch.L_cylces=4"),
         (["data_path=nowhere"], 3, "pretrain.py: nowhere: no such data folder"),
     ],
 )

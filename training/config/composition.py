@@ -57,7 +57,7 @@ def _compose(schema: type[Schema], config_name: str, overrides: Sequence[str]) -
         # Hydra takes no null for a group, not even where that is the default.
         if override.key_or_group in _groups(config_name) and _text(override) == "null":
             continue
-        is_heads = override.input_line.startswith("heads=")
+        is_heads = override.key_or_group == "heads"
         lines.append(_with_token_head(override) if is_heads else override.input_line)
     try:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):

@@ -4,44 +4,29 @@ import pytest
 
 from evaluation.config import EvalConfig, SolveConfig
 from runtime.errors import ConfigError
-from training.config.composition import load_config
+from training.config.composition import compose_config, load_config
 
 
-def test_the_yaml_defaults_are_those_of_the_schemas() -> None:
+def test_the_defaults_are_those_of_the_schemas() -> None:
     evaluation = load_config(EvalConfig, "cfg_evaluate", ["checkpoint=x"])
     solving = load_config(SolveConfig, "cfg_solve", ["checkpoint=x"])
     assert evaluation == EvalConfig(checkpoint="x")
     assert solving == SolveConfig(checkpoint="x")
 
 
-def test_every_setting_is_in_the_yaml() -> None:
-    # Otherwise `key=value` would need a plus sign.
-    config = load_config(
-        EvalConfig,
-        "cfg_evaluate",
-        [
-            "checkpoint=x",
-            "data_path=d",
-            "data_paths=[a,b]",
-            "split=train",
-            "global_batch_size=4",
-            "max_examples=3",
-            "evaluators=[arc]",
-            "save_outputs=[preds]",
-            "arch_overrides.attention=math",
-            "arch_overrides.forward_dtype=float32",
-            "arch_overrides.halt_max_steps=2",
-            "device=cpu",
-            "compile=false",
-            "num_threads=1",
-            "output=o.json",
-        ],
-    )
-    unset = [name for name in EvalConfig.model_fields if getattr(config, name) in (None, [])]
-    assert unset == []
+def test_folders() -> None:
+    config = EvalConfig(checkpoint="x", data_path="d", data_paths=["a", "b"])
     assert config.data_folders == ["a", "b"]
     assert EvalConfig(checkpoint="x", data_path="d").data_folders == ["d"]
     assert EvalConfig(checkpoint="x").data_folders == []
+
+
+@pytest.mark.parametrize("schema", [EvalConfig, SolveConfig])
+def test_every_setting_is_in_the_yaml(schema: type[EvalConfig] | type[SolveConfig]) -> None:
+    # Otherwise `key=value` would need a plus sign.
+    name = "cfg_evaluate" if schema is EvalConfig else "cfg_solve"
+    composed = compose_config(schema, name, ["checkpoint=x"])
+    assert composed == schema(checkpoint="x").model_dump()
 
 
 @pytest.mark.parametrize(
@@ -78,18 +63,18 @@ def test_puzzles_have_one_source(settings: dict[str, Any], told: str) -> None:
         SolveConfig(checkpoint="x", **settings)
 
 
-def test_every_setting_of_a_decoder_is_in_the_yaml() -> None:
-    # Otherwise `key=value` would need a plus sign.
-    common = ["checkpoint=x", "constraint=sudoku", "seed=5"]
-    top_k = load_config(
-        SolveConfig, "cfg_solve", [*common, "decode=top_k", "top_k=3", "temperature=0.5"]
-    )
-    assert (top_k.decode, top_k.top_k, top_k.temperature) == ("top_k", 3, 0.5)
-    assert (top_k.constraint, top_k.seed) == ("sudoku", 5)
-    top_p = load_config(SolveConfig, "cfg_solve", [*common, "decode=top_p", "top_p=1"])
-    assert (top_p.decode, top_p.top_p) == ("top_p", 1.0)
-    beam = load_config(SolveConfig, "cfg_solve", [*common, "decode=beam", "beam_width=4"])
-    assert (beam.decode, beam.beam_width) == ("beam", 4)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"decode": "top_k", "top_k": 3, "temperature": 0.5, "constraint": "sudoku", "seed": 5},
+        {"decode": "top_p", "top_p": 1.0},
+        {"decode": "beam", "beam_width": 4},
+    ],
+)
+def test_decoders(settings: dict[str, Any]) -> None:
+    overrides = [f"{key}={value}" for key, value in settings.items()]
+    config = load_config(SolveConfig, "cfg_solve", ["checkpoint=x", *overrides])
+    assert config == SolveConfig(checkpoint="x", **settings)
 
 
 @pytest.mark.parametrize(
