@@ -59,6 +59,7 @@ WITHOUT_TORCH = (
     "training.checkpoint.lock",
     "training.checkpoint.published",
     "training.checkpoint.run_folder",
+    "training.checkpoint.state",
     "training.checkpoint.store",
     "training.checkpoint.trained_model",
     "training.config.composition",
