@@ -48,6 +48,7 @@ WITHOUT_TORCH = (
     "evaluation.metrics",
     "models.config",
     "models.heads.calibration",
+    "models.metrics",
     "pretrain",
     "puzzle_dataset",
     "runtime.errors",
