@@ -92,7 +92,7 @@ def run(job: Job) -> None:
     from models.registry import arch_on_device
     from runtime.device import prepare_host, resolve_compile, resolve_device
     from runtime.ranks import Ranks
-    from training.checkpoint.run_state import environment
+    from training.checkpoint.environment import environment
 
     config, trained, dataset = job.config, job.trained, job.dataset
     device_type = resolve_device(config.device)

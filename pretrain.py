@@ -2,13 +2,13 @@
 [KEY=VALUE ...].
 
 The configuration, the data and the run's folder are checked before torch is loaded, so that a
-mistake answers at once.
+mistake is reported within seconds.
 """
 
-import contextlib
 import faulthandler
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,15 +16,16 @@ from tqdm import tqdm
 
 from evaluation.evaluators import Evaluator, build_evaluators
 from models.config import EvaluatorName
-from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
+from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import ConfigError
 from runtime.process import env_max_restarts, env_rank, env_world_size, preempt_on_sigterm
 from training.checkpoint.lock import run_lock
 from training.checkpoint.run_folder import (
     find_checkpoint,
     prepare_run_dir,
+    rename_newer,
     save_config,
-    set_aside_newer,
+    take_over,
     with_names,
 )
 from training.checkpoint.store import Checkpoint
@@ -32,7 +33,13 @@ from training.checkpoint.trained_model import find_start_weights
 from training.config.composition import load_config
 from training.config.entry_point import run_entry_point
 from training.config.schema import CANONICAL_SHARDS, TrainConfig
-from training.data import data_facts, open_data, require_batches, require_same_data
+from training.data import (
+    data_facts,
+    open_data,
+    require_batches,
+    require_same_data,
+    train_batches,
+)
 from training.tracking import open_tracker, warn
 
 if TYPE_CHECKING:
@@ -56,14 +63,14 @@ def main(overrides: list[str]) -> None:
         )
     fingerprint = train_set.fingerprint()
     checkpoint = start_weights = None
-    with contextlib.ExitStack() as held:
+    with ExitStack() as opened:
         if env_rank() == 0:
             # The others learn from it where the run goes on: they might see another state of a
             # network file system.
             config = with_names(config)
             run_dir = Path(str(config.checkpoint_path))
             prepare_run_dir(run_dir)
-            held.enter_context(run_lock(run_dir))
+            opened.enter_context(run_lock(run_dir))
             checkpoint = find_checkpoint(
                 config, run_dir, data_facts(train_set.metadata, train_set.fields), fingerprint, warn
             )
@@ -81,20 +88,19 @@ def train(
     checkpoint: Checkpoint | None,
     start_weights: Path | None,
 ) -> None:
-    """Load torch, wire the parts together and fit.
+    """Load torch, let the ranks agree, build the run's parts and train.
 
     Names, checkpoint and start weights are those of rank 0; the others take them over from it.
     """
-    import torch
-
     from evaluation.in_training import InTrainingEvaluation
     from evaluation.outputs import OutputError
     from models.attention import require_backend
-    from models.registry import arch_on_device, build_model
-    from runtime.device import prepare_host, require_room, resolve_compile, resolve_device
+    from models.registry import arch_on_device
+    from runtime.device import prepare_host, resolve_device
     from runtime.ranks import Ranks
-    from training.checkpoint.run_state import take_over
-    from training.checkpoint.start_weights import load_start_weights
+    from training.checkpoint.environment import environment
+    from training.checkpoint.run import Progress, RunKeeper
+    from training.step import build_learner
     from training.trainer import Trainer
 
     device_type = resolve_device(config.device)
@@ -102,69 +108,48 @@ def train(
     prepare_host(config.num_threads)
     with Ranks(device_type, timeout=config.rank_timeout) as ranks:
         require_backend(arch.attention, ranks.device)
-        say = print_line if ranks.is_main else lambda line: None
         config, start_weights = ranks.broadcast_object((config, start_weights))
         checkpoint = take_over(checkpoint, ranks)
         require_same_data(fingerprint, ranks)
+        say = print_line if ranks.is_main else lambda line: None
         run_dir = Path(str(config.checkpoint_path))
 
-        facts = data_facts(train_set.metadata, train_set.fields)
-        batches = TrainBatches(
-            train_set,
-            seed=config.seed,
-            global_batch_size=config.global_batch_size,
-            epochs_per_iter=config.epochs_per_iteration,
-            rank=ranks.rank,
-            world_size=ranks.world_size,
-        )
-        with torch.device("meta"):
-            require_room(build_model(arch, facts), f"{config.train_paths[0]} with {arch.name}")
-        torch.manual_seed(config.seed)
-        model = build_model(arch, facts).to(ranks.device)
-        model.prepare(batches.local_batch_size // config.num_shards(ranks.world_size))
-        if checkpoint is None and start_weights is not None:
-            load_start_weights(model, start_weights, warn)
-        ranks.broadcast_(list(model.state_dict().values()))
-        compiled = resolve_compile(config.compile, device_type)
-        forward = torch.compile(model, dynamic=False) if compiled else model
-        evaluation = InTrainingEvaluation(
+        learner = build_learner(config, arch, train_set, ranks, start_weights)
+        evaluate = InTrainingEvaluation(
             test_set and eval_batches(config, test_set, ranks),
             evaluators,
             config.eval_save_outputs,
-            forward,
+            learner.forward,
             ranks,
             run_dir,
         )
-
-        say(
-            f"{arch.name}: {sum(p.numel() for p in model.parameters()):,} parameters, "
-            f"{arch.forward_dtype}, {ranks}"
-        )
+        num_parameters = sum(p.numel() for p in learner.model.parameters())
+        say(f"{arch.name}: {num_parameters:,} parameters, {arch.forward_dtype}, {ranks}")
         say(f"run folder: {run_dir}")
-        trainer = Trainer(
-            config,
-            facts=facts,
-            fingerprint=fingerprint,
-            model=model,
-            forward=forward,
-            forward_dtype=arch.forward_dtype,
-            batches=batches,
-            evaluate=evaluation,
-            ranks=ranks,
-            run_dir=run_dir,
-            show_progress=ranks.is_main,
-            say=say,
-        )
-        if checkpoint is not None:
-            # It may not fit: so before anything in the run's folder is touched.
-            trainer.resume(checkpoint)
+        compiled = learner.forward is not learner.model
+        present = environment(ranks, arch.forward_dtype, compiled=compiled)
+        keeper = RunKeeper(run_dir, config, learner.facts, fingerprint, present, ranks)
+        # A checkpoint may not fit: so before anything in the run's folder is touched.
+        progress = keeper.restore(checkpoint, learner, say) if checkpoint else Progress()
         if ranks.is_main:
             save_config(run_dir, config)
-            for path in set_aside_newer(run_dir, checkpoint.step) if checkpoint else []:
-                say(f"set aside: {path}")
-        with open_tracker(config, run_dir, checkpoint, is_main=ranks.is_main) as tracker:
+            for path in rename_newer(run_dir, progress.step) if checkpoint else []:
+                say(f"a later checkpoint is now called {path}")
+        opened = open_tracker(config, run_dir, checkpoint) if ranks.is_main else nullcontext()
+        with opened as tracker:
+            trainer = Trainer(
+                config,
+                learner,
+                train_batches(config, train_set, ranks.rank, ranks.world_size),
+                evaluate,
+                keeper,
+                progress,
+                tracker,
+                ranks,
+                say,
+            )
             try:
-                trainer.fit(tracker)
+                trainer.fit()
             except OutputError as error:
                 raise ConfigError(f"an evaluation's files cannot be written: {error}") from None
 

@@ -44,9 +44,10 @@ from runtime.files import write_atomically
 from runtime.ranks import Ranks
 from training.config.composition import load_config
 from training.config.schema import OptimizerConfig, TrainConfig
-from training.data import data_facts
+from training.data import data_facts, train_batches
 from training.optim.groups import build_optimizer, skip_update
-from training.trainer import Trainer
+from training.step import Learner, build_learner
+from training.stop_signals import StopSignals
 
 CASES = {
     # The published HRM on 9 x 9 Sudoku: 81 cells and one position of puzzle embedding.
@@ -274,10 +275,10 @@ def _measure_case(
         name=name,
         settings=list(settings),
         forward_dtype=config.arch.forward_dtype,
-        compiled=trainer.forward is not trainer.model,
+        compiled=trainer.learner.forward is not trainer.learner.model,
         batch_size=batch_size,
         halt_max_steps=config.arch.halt_max_steps,
-        parameters=sum(p.numel() for p in trainer.model.parameters()),
+        parameters=sum(p.numel() for p in trainer.learner.model.parameters()),
         flop_per_example=flop,
     )
     batches = endless(trainer.batches)
@@ -285,7 +286,7 @@ def _measure_case(
     say(f"{name}: train step")
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    trainer.model.train()
+    trainer.learner.model.train()
     timing = measure(lambda: trainer.step(next(batches)), effort.seconds, device)
     if device.type == "cuda":
         case.peak_memory_mib = torch.cuda.max_memory_allocated(device) / 2**20
@@ -306,78 +307,61 @@ def _measure_case(
     return case
 
 
-class StepTrainer(Trainer):
-    """The trainer, one step at a time; it saves nothing and logs to nobody."""
+class StepTrainer:
+    """The training loop, one step at a time; it saves nothing and logs to nobody."""
+
+    def __init__(self, learner: Learner, batches: TrainBatches) -> None:
+        self.learner, self.batches = learner, batches
+        self.num_steps = 0
 
     def step(self, batch: Batch) -> None:
         """Do what the training loop does for a batch."""
-        self._train_step(batch)
-        self._must_stop()
-        if self.block.full:
-            self.block.drain()
+        self.num_steps += 1
+        self.learner.step(self.num_steps, batch, StopSignals())
+        self.learner.outcomes.check()
+        if self.learner.metrics.full:
+            self.learner.metrics.drain()
 
 
 def build_trainer(config: TrainConfig, dataset: PuzzleDataset, ranks: Ranks) -> StepTrainer:
-    """Wire a trainer as `pretrain.py` does, without a run's folder."""
-    torch.manual_seed(config.seed)
-    facts = data_facts(dataset.metadata, dataset.fields)
-    model = build_model(config.arch, facts).to(ranks.device)
-    model.prepare(config.global_batch_size // config.num_shards(ranks.world_size))
-    compiles = ranks.device.type == "cuda" if config.compile == "auto" else config.compile
-    return StepTrainer(
-        config,
-        facts=facts,
-        fingerprint="",
-        model=model,
-        forward=torch.compile(model, dynamic=False) if compiles else model,
-        forward_dtype=config.arch.forward_dtype,
-        batches=TrainBatches(
-            dataset,
-            seed=config.seed,
-            global_batch_size=config.global_batch_size,
-            epochs_per_iter=config.epochs_per_iteration,
-        ),
-        evaluate=lambda model, step, before_batch: {},
-        ranks=ranks,
-        run_dir=Path(os.devnull),
-        show_progress=False,
-        say=_say,
-    )
+    """Build what trains as `pretrain.py` does, without a run's folder."""
+    learner = build_learner(config, config.arch, dataset, ranks)
+    return StepTrainer(learner, train_batches(config, dataset))
 
 
 def evaluation_step(trainer: StepTrainer, batch: Batch) -> Callable[[], None]:
     """Return a call that runs one ACT step on `batch` without gradients, in evaluation mode."""
-    device = trainer.ranks.device
+    device = trainer.learner.ranks.device
     arrays = batch.arrays().items()
     examples = {name: torch.from_numpy(array).to(device) for name, array in arrays}
-    trainer.model.eval()
-    carry = trainer.model.initial_carry(examples)
+    trainer.learner.model.eval()
+    carry = trainer.learner.model.initial_carry(examples)
 
     def step() -> None:
         nonlocal carry
         with torch.no_grad():
-            carry = trainer.forward(carry, examples).carry  # type: ignore[call-arg]
+            carry = trainer.learner.forward(carry, examples).carry  # type: ignore[call-arg]
 
     return step
 
 
 def optimizer_steps(trainer: StepTrainer) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield the optimizers by name, each with a call that makes one step on random gradients."""
-    trainer.bucket.flat.normal_()
-    no_skip = torch.zeros((), dtype=torch.bool, device=trainer.ranks.device)
-    betas = trainer.config.beta1, trainer.config.beta2
-    groups = trainer.config.optimizer.groups
+    trainer.learner.bucket.flat.normal_()
+    no_skip = torch.zeros((), dtype=torch.bool, device=trainer.learner.ranks.device)
+    betas = trainer.learner.config.beta1, trainer.learner.config.beta2
+    groups = trainer.learner.config.optimizer.groups
     for label, config in (
         ("AdamATan2 step", OptimizerConfig(name="adam_atan2", groups=groups)),
         ("AdamW step", OptimizerConfig(name="adamw", groups=groups)),
     ):
-        optimizer = build_optimizer(config, trainer.groups, betas)
+        optimizer = build_optimizer(config, trainer.learner.groups, betas)
         skip_update(optimizer, no_skip)
         yield label, optimizer.step
-    if trainer.sparse is not None:
-        leaf = trainer.sparse.embedding.local_weights
+    if trainer.learner.sparse is not None:
+        leaf = trainer.learner.sparse.embedding.local_weights
         leaf.grad = torch.randn_like(leaf)
-        yield "SparseSignSGD step", partial(trainer.sparse.step, no_skip)
+        yield "SparseSignSGD step", partial(trainer.learner.sparse.step, no_skip)
 
 
 def product_rates(dtype: str, device: torch.device, effort: Effort) -> dict[int, float]:

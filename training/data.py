@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from runtime.ranks import Ranks
 
 _WRITTEN_BY = {
-    "actions": "dataset/build_maze_dataset.py writes it: build the set anew",
+    "actions": "dataset/build_maze_dataset.py writes it: build the set again",
     "pixels": "dataset/build_maze_dataset.py --pixels writes it, dataset/build_arc_dataset.py "
-    "declares it, with --materialize only when asked by --pixels: build the set anew",
+    "declares it, with --materialize only when asked by --pixels: build the set again",
 }
 
 
@@ -67,17 +67,25 @@ def open_data(
     return train_set, test_set
 
 
-def require_batches(config: TrainConfig, train_set: PuzzleDataset) -> None:
-    """Raise ConfigError when not even one batch fills between two evaluations: the incomplete last
-    one is dropped, so such a run would end without a step.
-    """
-    batches = TrainBatches(
+def train_batches(
+    config: TrainConfig, train_set: PuzzleDataset, rank: int = 0, world_size: int = 1
+) -> TrainBatches:
+    """Return the training batches of a rank."""
+    return TrainBatches(
         train_set,
         seed=config.seed,
         global_batch_size=config.global_batch_size,
         epochs_per_iter=config.epochs_per_iteration,
+        rank=rank,
+        world_size=world_size,
     )
-    if next(batches.iterate_rows(0), None) is None:
+
+
+def require_batches(config: TrainConfig, train_set: PuzzleDataset) -> None:
+    """Raise ConfigError when not even one batch fills between two evaluations: the incomplete last
+    one is dropped, so such a run would end without a step.
+    """
+    if next(train_batches(config, train_set).iterate_rows(0), None) is None:
         key = "epochs" if config.eval_interval is None else "eval_interval"
         raise ConfigError(
             f"global_batch_size={config.global_batch_size}: {key}={config.epochs_per_iteration} "

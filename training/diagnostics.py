@@ -149,9 +149,10 @@ class Diagnostics:
         """Measure a shard, on the device.
 
         Args:
-            logits: [B, S, V]. labels: integers [B, S], -100 where there is none.
-            q_halt_logits: [B], None without a head that says when to halt. halts: bool [B], rows
-                that it would halt; None where it has no say.
+            logits: [B, S, V].
+            labels: integers [B, S], -100 where there is none.
+            q_halt_logits: [B], None without a head that says when to halt.
+            halts: bool [B], rows that it would halt; None where it has no say.
             head_norms: gradient norms at the trunk, over the shard's rows, 0-dim each.
         """
         return Measured(
@@ -283,9 +284,10 @@ class _Seen(NamedTuple):
     Attributes:
         sums: as `_measure` has them, float64 [1] or [V].
         rows: float64 [B, 4], as `_measure_rows` has them, all shards' rows.
-        halting_head: name of the head that gives q_halt, if there is one. has_halting: whether it
-            has a say.
-        heads, groups: gradient norms by name.
+        halting_head: name of the head that gives q_halt, if there is one.
+        has_halting: whether it has a say.
+        heads: gradient norms by name.
+        groups: gradient norms by name.
     """
 
     sums: dict[str, np.ndarray]
@@ -349,9 +351,12 @@ class _QSums(NamedTuple):
     different models.
 
     Attributes:
-        pairs: number of pairs. wins: those in which the right row has the higher q_halt, ties half.
+        pairs: number of pairs.
+        wins: those in which the right row has the higher q_halt, ties half.
         variance: of `wins` if q_halt knew nothing (Mann and Whitney, 1947).
-        rows, right, halts: labelled rows, those wholly right, those that Q would halt.
+        rows: labelled rows.
+        right: those wholly right.
+        halts: those that Q would halt.
     """
 
     pairs: float

@@ -16,7 +16,11 @@ def min_halt_steps(
     (arXiv:2506.21734, 2.2).
 
     Args:
-        seed: the run's seed. step: optimizer step, from 0. num_rows: rows of the global batch.
+        seed: the run's seed.
+        step: optimizer step, from 0.
+        num_rows: rows of the global batch.
+        probability: that a row explores, 0 to 1.
+        halt_max_steps: ACT steps after which every row halts.
     Returns:
         int32 [num_rows]; a pure function of the arguments, the same in all versions of numpy (raw
         Philox words).
@@ -34,7 +38,9 @@ def torch_seed(seed: int, step: int, part: int) -> int:
     user's module draws.
 
     Args:
-        seed: the run's seed. step: optimizer step, from 0. part: a shard, or a rank.
+        seed: the run's seed.
+        step: optimizer step, from 0.
+        part: a shard, or a rank.
     Returns:
         0 to 2**64 - 1, a pure function of the arguments.
     """

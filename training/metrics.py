@@ -11,8 +11,8 @@ from runtime.ranks import Ranks, sum_in_order
 
 
 class MetricBlock:
-    """Holds the sums of up to `capacity` steps on the device; one collective and one copy bring
-    them out.
+    """Sums of up to `capacity` steps on the device; one collective and one copy bring them to the
+    host.
 
     Args:
         names: what each step records of each shard: sums over its rows.
@@ -47,8 +47,12 @@ class MetricBlock:
     def record(
         self, shards: Sequence[Mapping[str, Tensor]], same: Tensor, host: dict[str, Any]
     ) -> None:
-        """Add a step: `shards` sums by name, 0-dim, of each shard; `same` [replicated]; `host` what
-        the host knows, `step` at least.
+        """Add a step.
+
+        Args:
+            shards: sums by name, 0-dim, of each shard.
+            same: [replicated].
+            host: what the host knows, `step` at least.
         """
         row = len(self._host)
         for own, sums in zip(self._sums, shards, strict=True):
@@ -57,8 +61,9 @@ class MetricBlock:
         self._host.append(host)
 
     def drain(self) -> list[dict[str, Any]]:
-        """Return a record for each step and start anew. Counted metrics are left out where nothing
-        was counted.
+        """Return a record for each step and empty the block.
+
+        Counted metrics are left out where nothing was counted.
         """
         rows = len(self._host)
         if not rows:

@@ -38,7 +38,7 @@ class JsonlLog:
     Args:
         path: the file.
         checkpoint: records of what came after it belong to a future that did not happen and are
-            dropped; None starts the file anew.
+            dropped; None empties the file.
     Raises:
         CheckpointError: the disk refused, here and in all methods; names the file and the reason.
     """
@@ -81,7 +81,7 @@ class JsonlLog:
 
 
 class WandbLog:
-    """Weights & Biases. Whatever it raises is said once and then left alone.
+    """Weights & Biases. Its first error gives a warning and ends its use; the run goes on.
 
     Args:
         config: `mode` auto is online when there is a key and the server is reached within 10 s,
@@ -148,13 +148,9 @@ class WandbLog:
         """End the run; W&B has 30 s for it."""
         if self._run is None:
             return
-        # In a thread, because a network knows no haste.
-        thread = threading.Thread(target=self._guard, args=(self._run.finish,), daemon=True)
-        thread.start()
-        thread.join(_FINISH_SECONDS)
-        if thread.is_alive():
+        if not _returns_within(_FINISH_SECONDS, lambda: self._guard(self._run.finish)):
             self._warn(
-                f"W&B has not finished within {_FINISH_SECONDS:g} s and is left alone; "
+                f"W&B has not finished within {_FINISH_SECONDS:g} s and is left behind; "
                 "`wandb sync` sends what is missing"
             )
             self._warn = lambda message: None  # Whatever it still raises.
@@ -172,9 +168,9 @@ class WandbLog:
 
 
 class Tracker:
-    """Sends records to the JSONL file and to W&B; on ranks other than the first it does nothing."""
+    """Sends records to the JSONL file and to W&B; closes both at the end of its block."""
 
-    def __init__(self, jsonl: JsonlLog | None, wandb: WandbLog | None) -> None:
+    def __init__(self, jsonl: JsonlLog, wandb: WandbLog | None) -> None:
         self._jsonl = jsonl
         self._wandb = wandb
 
@@ -186,23 +182,20 @@ class Tracker:
     def log(self, records: Iterable[Record]) -> None:
         """Write records, each with its `step`."""
         records = list(records)
-        if self._jsonl:
-            self._jsonl.log(records)
+        self._jsonl.log(records)
         if self._wandb:
             self._wandb.log(records)
 
     def sync(self) -> None:
         """Flush the local file to the disk."""
-        if self._jsonl:
-            self._jsonl.sync()
+        self._jsonl.sync()
 
     def __enter__(self) -> "Tracker":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         try:
-            if self._jsonl:
-                self._jsonl.close()
+            self._jsonl.close()
         except CheckpointError:
             if kind is None:  # Otherwise it would hide what ends the run.
                 raise
@@ -211,14 +204,10 @@ class Tracker:
                 self._wandb.close()
 
 
-def open_tracker(
-    config: TrainConfig, run_dir: Path, checkpoint: Checkpoint | None, *, is_main: bool
-) -> Tracker:
+def open_tracker(config: TrainConfig, run_dir: Path, checkpoint: Checkpoint | None) -> Tracker:
     """Open what `config.logger` asks for; a resumed run goes on in the same file and the same W&B
     run.
     """
-    if not is_main:
-        return Tracker(None, None)
     jsonl = JsonlLog(run_dir / METRICS_FILE, checkpoint)
     wandb = None
     if config.logger.name == "wandb":
@@ -227,7 +216,7 @@ def open_tracker(
             run_dir,
             project=str(config.project_name),
             name=str(config.run_name),
-            run_id=None if checkpoint is None else checkpoint.state.get("wandb_id"),
+            run_id=None if checkpoint is None else checkpoint.state.wandb_id,
             settings=config.model_dump(mode="json"),
             warn=warn,
         )
@@ -243,7 +232,7 @@ def _records_until(path: Path, checkpoint: Checkpoint) -> list[str]:
     if not path.exists():
         return []
     # A checkpoint inside an iteration, even behind its last batch, comes before the evaluation.
-    evaluated = checkpoint.state.get("position") == 0
+    evaluated = checkpoint.state.position == 0
     kept = []
     for line in path.read_text(errors="replace").splitlines(keepends=True):
         try:
@@ -266,7 +255,7 @@ def _can_reach_server() -> bool:
     url = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
     if not _has_key(url):
         return False
-    reached = threading.Event()
+    answers = []
 
     def ask() -> None:
         try:
@@ -275,13 +264,19 @@ def _can_reach_server() -> bool:
             answer.close()  # Any answer is one.
         except (OSError, ValueError, http.client.HTTPException):
             return
-        reached.set()
+        answers.append(True)
 
-    # In a thread, because a name look-up knows no timeout.
-    thread = threading.Thread(target=ask, daemon=True)
+    return _returns_within(_REACH_SECONDS, ask) and bool(answers)
+
+
+def _returns_within(seconds: float, call: Callable[[], object]) -> bool:
+    """Call in a thread, which a slow network or name look-up may outlast; returns whether it
+    ended.
+    """
+    thread = threading.Thread(target=call, daemon=True)
     thread.start()
-    thread.join(_REACH_SECONDS)
-    return reached.is_set()
+    thread.join(seconds)
+    return not thread.is_alive()
 
 
 def _has_key(url: str) -> bool:

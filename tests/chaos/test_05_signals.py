@@ -79,13 +79,13 @@ def test_ranks_that_are_signalled_save_the_same_step(lab: Lab) -> None:
 EVALUATING = ("evaluation.in_training", "evaluate")
 STARTING = (
     ("pretrain", "open_data"),
-    ("models.registry", "build_model"),
-    ("training.checkpoint.run_state", "take_over"),
+    ("training.step", "build_model"),
+    ("pretrain", "take_over"),
     ("pretrain", "open_tracker"),
 )
 TRAINING = (
-    ("training.trainer", "lr_factor"),
-    ("training.trainer", "gather_carry"),
+    ("training.step", "lr_factor"),
+    ("training.checkpoint.run", "gather_carry"),
     EVALUATING,
 )
 

@@ -61,7 +61,7 @@ def test_a_failing_package_changes_nothing(lab: Lab, whole: Any, call: str) -> N
 @pytest.mark.row(12)
 def test_a_finish_that_hangs_keeps_no_run_that_was_asked_to_stop(lab: Lab, whole: Any) -> None:
     overrides = lab.settings("run", "logger.name=wandb")
-    asked = Before("training.trainer", "sum_in_order", number=signal.SIGTERM)
+    asked = Before("training.step", "sum_in_order", number=signal.SIGTERM)
     began = time.monotonic()
     child = lab.server.start(
         pretrain, *overrides, faults=[FailingWandb("finish", hangs=True), asked]

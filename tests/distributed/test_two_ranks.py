@@ -3,7 +3,6 @@
 import shutil
 import socket
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from training.checkpoint.run_state import load_tensors
+from training.checkpoint.tensors import load_tensors
 
 Train = Callable[[Sequence[str]], None]
 
@@ -67,25 +66,27 @@ def start_ranks(start: Any) -> Callable[..., list[Any]]:
 
 
 @pytest.fixture
-def train_on(start_ranks: Callable[..., list[Any]]) -> Callable[..., list[str]]:
-    """Run `pretrain.py` on some ranks; returns what they said."""
+def run(
+    start_ranks: Callable[..., list[Any]], train: Train, files_of: Any, tmp_path: Path
+) -> Callable[..., tuple[Any, list[str]]]:
+    """Run `pretrain.py` in `tmp_path / name` on some ranks, one of them in this process; returns
+    the run's files and what each rank said.
+    """
 
-    def run(world_size: int, *settings: str) -> list[str]:
+    def begin(name: str, settings: Sequence[str], *more: str, ranks: int = 1) -> Any:
+        settings = [*settings, *more, f"checkpoint_path={tmp_path / name}"]
         said = []
-        for process in start_ranks("pretrain.py", [settings] * world_size):
-            out, err = process.communicate(timeout=120)
-            assert process.returncode == 0, err
-            assert "Warning" not in err
-            said.append(out)
-        return said
+        if ranks == 1:
+            train(settings)
+        else:
+            for process in start_ranks("pretrain.py", [settings] * ranks):
+                out, err = process.communicate(timeout=120)
+                assert process.returncode == 0, err
+                assert "Warning" not in err
+                said.append(out)
+        return files_of(tmp_path / name), said
 
-    return run
-
-
-@pytest.fixture
-def train_on_two(train_on: Callable[..., list[str]]) -> Callable[..., list[str]]:
-    """Run `pretrain.py` on two ranks."""
-    return partial(train_on, 2)
+    return begin
 
 
 def assert_close(first: Any, second: Any, since: int = 0) -> None:
@@ -114,17 +115,12 @@ def assert_same_carry(first: Path, second: Path) -> None:
 
 
 def test_two_ranks_train_and_measure_as_one(
-    settings: list[str],
-    train: Train,
-    train_on_two: Callable[..., list[str]],
-    files_of: Any,
-    tmp_path: Path,
+    settings: list[str], run: Callable[..., Any], tmp_path: Path
 ) -> None:
-    train([*settings, f"checkpoint_path={tmp_path / 'one'}"])
-    said = train_on_two(*settings, f"checkpoint_path={tmp_path / 'two'}")
+    one, _ = run("one", settings)
+    two, said = run("two", settings, ranks=2)
     assert "2 x cpu" in said[0]
     assert said[1] == ""
-    one, two = files_of(tmp_path / "one"), files_of(tmp_path / "two")
     assert len(one.train_records) >= 20
     assert len(one.eval_records) == 2
     assert len({record["train/count"] for record in one.train_records}) > 3
@@ -134,10 +130,10 @@ def test_two_ranks_train_and_measure_as_one(
     for step in one.steps:
         assert_same_carry(one.folder / f"step_{step}", two.folder / f"step_{step}")
     tables = [
-        load_tensors(run.folder / f"step_{run.steps[-1]}" / "model.safetensors")[
+        load_tensors(files.folder / f"step_{files.steps[-1]}" / "model.safetensors")[
             "model.inner.puzzle_emb.weights"
         ]
-        for run in (one, two)
+        for files in (one, two)
     ]
     assert tables[0].abs().max() > 0.01
     torch.testing.assert_close(tables[0], tables[1], atol=CLOSE, rtol=0)
@@ -145,36 +141,26 @@ def test_two_ranks_train_and_measure_as_one(
     # One rank goes on where two have saved.
     shutil.copytree(two.folder / "step_10", tmp_path / "from_two" / "step_10")
     shutil.copy(two.folder / "metrics.jsonl", tmp_path / "from_two")
-    train([*settings, f"checkpoint_path={tmp_path / 'from_two'}"])
-    resumed = files_of(tmp_path / "from_two")
+    resumed, _ = run("from_two", settings)
     assert_close(two, resumed, since=11)
     assert resumed.state(20)["environment"]["world_size"] == 1
 
 
-def test_two_ranks_go_on_where_one_has_saved(
-    settings: list[str],
-    train: Train,
-    train_on_two: Callable[..., list[str]],
-    files_of: Any,
-    tmp_path: Path,
-) -> None:
-    train([*settings, f"checkpoint_path={tmp_path / 'one'}"])
-    train([*settings, f"checkpoint_path={tmp_path / 'moved'}", "max_steps=7"])
-    said = train_on_two(*settings, f"checkpoint_path={tmp_path / 'moved'}")
+def test_two_ranks_go_on_where_one_has_saved(settings: list[str], run: Callable[..., Any]) -> None:
+    one, _ = run("one", settings)
+    run("moved", settings, "max_steps=7")
+    moved, said = run("moved", settings, ranks=2)
     assert "resumed not bit for bit (world_size: 1 -> 2)" in said[0]
-    assert_close(files_of(tmp_path / "one"), files_of(tmp_path / "moved"), since=8)
+    assert_close(one, moved, since=8)
 
 
 @pytest.mark.slow
-def test_two_ranks_go_on_in_the_same_bits(
-    settings: list[str], train_on_two: Callable[..., list[str]], files_of: Any, tmp_path: Path
-) -> None:
-    train_on_two(*settings, f"checkpoint_path={tmp_path / 'whole'}")
+def test_two_ranks_go_on_in_the_same_bits(settings: list[str], run: Callable[..., Any]) -> None:
+    whole, _ = run("whole", settings, ranks=2)
     for stop in (1, 10, 13):
-        train_on_two(*settings, f"checkpoint_path={tmp_path / 'parts'}", f"max_steps={stop}")
-    train_on_two(*settings, f"checkpoint_path={tmp_path / 'parts'}")
-    parts = files_of(tmp_path / "parts")
-    assert parts.digest() == files_of(tmp_path / "whole").digest()
+        run("parts", settings, f"max_steps={stop}", ranks=2)
+    parts, _ = run("parts", settings, ranks=2)
+    assert parts.digest() == whole.digest()
 
 
 # reduction=exact
@@ -198,17 +184,12 @@ def exact_settings(settings: list[str]) -> list[str]:
 
 
 def test_exact_reduction_gives_two_ranks_the_bits_of_one(
-    exact_settings: list[str],
-    train: Train,
-    train_on_two: Callable[..., list[str]],
-    files_of: Any,
-    tmp_path: Path,
+    exact_settings: list[str], run: Callable[..., Any]
 ) -> None:
-    train([*exact_settings, f"checkpoint_path={tmp_path / 'one'}"])
-    train_on_two(*exact_settings, f"checkpoint_path={tmp_path / 'two'}", "max_steps=13")
+    one, _ = run("one", exact_settings)
+    run("two", exact_settings, "max_steps=13", ranks=2)
     # One rank goes on where two have stopped.
-    train([*exact_settings, f"checkpoint_path={tmp_path / 'two'}"])
-    one, two = files_of(tmp_path / "one"), files_of(tmp_path / "two")
+    two, _ = run("two", exact_settings)
     assert two.state(13)["environment"]["world_size"] == 2
     assert len(one.eval_records) == 2
     assert any("diagnose/entropy" in record for record in one.records)
@@ -219,30 +200,22 @@ def test_exact_reduction_gives_two_ranks_the_bits_of_one(
 
 @pytest.mark.slow
 def test_exact_reduction_gives_four_ranks_the_bits_of_one(
-    exact_settings: list[str],
-    train: Train,
-    train_on: Callable[..., list[str]],
-    files_of: Any,
-    tmp_path: Path,
+    exact_settings: list[str], run: Callable[..., Any]
 ) -> None:
-    train([*exact_settings, f"checkpoint_path={tmp_path / 'one'}"])
-    train_on(4, *exact_settings, f"checkpoint_path={tmp_path / 'four'}")
-    one = files_of(tmp_path / "one")
-    assert files_of(tmp_path / "four").digest() == one.digest()
-    for world_size, stop in ((4, 5), (1, 11), (2, 14)):
-        settings = [*exact_settings, f"checkpoint_path={tmp_path / 'moved'}", f"max_steps={stop}"]
-        said = train_on(world_size, *settings)
-        assert stop == 5 or "resumed exactly from" in said[0]
-    train_on(4, *exact_settings, f"checkpoint_path={tmp_path / 'moved'}")
-    assert files_of(tmp_path / "moved").digest() == one.digest()
+    one, _ = run("one", exact_settings)
+    four, _ = run("four", exact_settings, ranks=4)
+    assert four.digest() == one.digest()
+    for ranks, stop in ((4, 5), (1, 11), (2, 14)):
+        _, said = run("moved", exact_settings, f"max_steps={stop}", ranks=ranks)
+        assert ranks == 1 or stop == 5 or "resumed exactly from" in said[0]
+    moved, _ = run("moved", exact_settings, ranks=4)
+    assert moved.digest() == one.digest()
 
 
-def test_ranks_drop_other_cells(
-    settings: list[str], train_on_two: Callable[..., list[str]], tmp_path: Path
-) -> None:
+def test_ranks_drop_other_cells(settings: list[str], run: Callable[..., Any]) -> None:
     dropout = ["heads=tied", "arch.heads.lm.dropout=0.2", "load_checkpoint=null", "max_steps=2"]
-    train_on_two(*settings, *dropout, f"checkpoint_path={tmp_path / 'two'}")
-    states = load_tensors(tmp_path / "two" / "step_2" / "rng.safetensors")
+    two, _ = run("two", settings, *dropout, ranks=2)
+    states = load_tensors(two.folder / "step_2" / "rng.safetensors")
     assert states.keys() == {"rank0.cpu", "rank1.cpu"}
     assert not torch.equal(states["rank0.cpu"], states["rank1.cpu"])
 

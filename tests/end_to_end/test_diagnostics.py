@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from models import registry
 from models.act import Exploration
 from models.config import DataFacts
 from models.losses import ACTLossHead
@@ -62,7 +61,7 @@ def break_model(monkeypatch: pytest.MonkeyPatch) -> Callable[[Break], None]:
                 change(model.model.inner)
             return model
 
-        monkeypatch.setattr(registry, "build_model", build)
+        monkeypatch.setattr("training.step.build_model", build)
 
     return install
 

@@ -16,8 +16,9 @@ import torch
 import evaluate
 from models.registry import build_model
 from puzzle_dataset import PuzzleDataset
-from training.checkpoint.run_state import model_tensors, tensor_writer
+from training.checkpoint.state import RunState
 from training.checkpoint.store import MODEL, save_checkpoint
+from training.checkpoint.tensors import model_tensors, tensor_writer
 from training.config.schema import TrainConfig
 from training.data import data_facts
 
@@ -50,8 +51,8 @@ def own_run(sudoku_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     model = build_model(config.arch, facts)
     with torch.no_grad():
         model.model.inner.q_head.weight.normal_()
-    state = {"step": 12, "config": config.model_dump(mode="json"), "facts": facts.to_dict()}
-    save_checkpoint(run_dir, 12, state, {MODEL: tensor_writer(model_tensors(model))})
+    state = RunState(step=12, config=config.model_dump(mode="json"), facts=facts.to_dict())
+    save_checkpoint(run_dir, state, {MODEL: tensor_writer(model_tensors(model))})
     return run_dir
 
 

@@ -15,6 +15,7 @@ import torch
 from runtime.errors import EXIT_PREEMPTED
 from training.checkpoint.lock import run_lock
 from training.checkpoint.published import CONFIG_FILE
+from training.checkpoint.state import RunState
 from training.checkpoint.store import save_checkpoint
 
 # Five seconds are promised on a machine that does nothing else.
@@ -237,6 +238,6 @@ def test_every_worker_of_an_evaluation_answers(run_python: Callable[..., Any]) -
 def test_a_checkpoint_of_nothing_is_no_model(
     run_python: Callable[..., Any], tmp_path: Path
 ) -> None:
-    save_checkpoint(tmp_path, 1, {"step": 1}, {})
+    save_checkpoint(tmp_path, RunState(step=1), {})
     finished = run_python("evaluate.py", f"checkpoint={tmp_path / 'step_1'}")
     assert_one_line(finished, 4, "state.json")

@@ -15,14 +15,14 @@ import yaml
 import pretrain
 from models.losses import ACTLossHead
 from runtime.errors import CheckpointError, ConfigError, NonFiniteError
-from training import trainer as trainer_module
+from training import step as step_module
 from training.checkpoint import store as checkpoint_module
-from training.checkpoint.run_state import load_tensors, model_tensors, optimizer_tensors
+from training.checkpoint.tensors import load_tensors, model_tensors, optimizer_tensors
 from training.config.entry_point import run_entry_point
 from training.config.schema import TrainConfig
 from training.exploration import min_halt_steps
 from training.optim.schedule import lr_factor
-from training.tracking import Tracker, WandbLog
+from training.tracking import WandbLog
 from training.trainer import Trainer
 
 
@@ -196,7 +196,7 @@ def test_exploration_draws_anew_at_every_step(
             used.append(exploration.min_steps.tolist())
         return forward(model, carry, offered, exploration)
 
-    monkeypatch.setattr(trainer_module, "min_halt_steps", noting)
+    monkeypatch.setattr(step_module, "min_halt_steps", noting)
     monkeypatch.setattr(ACTLossHead, "forward", using)
     run("arch.halt_exploration_prob=0.5", "seed=3")
     assert drawn == [(3, step, 8, 0.5, 3) for step in range(16)]
@@ -328,9 +328,9 @@ def trainers(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
     seen: list[Trainer] = []
     fit = Trainer.fit
 
-    def noting(trainer: Trainer, tracker: Tracker) -> None:
+    def noting(trainer: Trainer) -> None:
         seen.append(trainer)
-        fit(trainer, tracker)
+        fit(trainer)
 
     monkeypatch.setattr(Trainer, "fit", noting)
     return seen
@@ -338,31 +338,32 @@ def trainers(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
 
 def everything(trainer: Trainer) -> dict[str, bytes]:
     """Every byte that an update may change."""
-    tensors = model_tensors(trainer.model) | optimizer_tensors(trainer.optimizer, trainer.groups)
+    learner = trainer.learner
+    tensors = model_tensors(learner.model) | optimizer_tensors(learner.optimizer, learner.groups)
     return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
 
 def poison_loss(trainer: Trainer) -> Iterator[None]:
-    forward = trainer.forward
+    forward = trainer.learner.forward
 
     def poisoned(*arguments: Any) -> Any:
         output = forward(*arguments)
         return output._replace(loss=output.loss * math.nan)
 
-    trainer.forward = poisoned
+    trainer.learner.forward = poisoned
     yield
-    trainer.forward = forward
+    trainer.learner.forward = forward
 
 
 def poison_gradient(trainer: Trainer) -> Iterator[None]:
-    parameter = next(iter(trainer.groups[-1].params.values()))
+    parameter = next(iter(trainer.learner.groups[-1].params.values()))
     handle = parameter.register_hook(lambda grad: grad / 0.0)
     yield
     handle.remove()
 
 
 def poison_puzzle_gradient(trainer: Trainer) -> Iterator[None]:
-    embedding = trainer.model.puzzle_embedding
+    embedding = trainer.learner.model.puzzle_embedding
     assert embedding is not None
 
     def one_nan(grad: torch.Tensor) -> torch.Tensor:
@@ -376,8 +377,8 @@ def poison_puzzle_gradient(trainer: Trainer) -> Iterator[None]:
 
 
 def poison_carry(trainer: Trainer) -> Iterator[None]:
-    trainer.carry.halted.zero_()
-    trainer.carry.inner["z_H"][3, 2, 1] = math.inf
+    trainer.learner.carry.halted.zero_()
+    trainer.learner.carry.inner["z_H"][3, 2, 1] = math.inf
     yield
 
 
@@ -420,7 +421,7 @@ def test_nothing_is_updated_from_what_is_not_finite(
     # What led to it is written down.
     assert [record["step"] for record in files.train_records] == list(range(1, 8))
     # Not even a save that is asked for takes such a state.
-    trainers[0].verdicts.add(8, torch.tensor(1.0), torch.tensor(True), torch.tensor(False))
+    trainers[0].learner.outcomes.add(8, torch.tensor(1.0), torch.tensor(True), torch.tensor(False))
     with pytest.raises(NonFiniteError):
         trainers[0].save()
 

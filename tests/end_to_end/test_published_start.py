@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from training.checkpoint.run_state import load_tensors
+from training.checkpoint.tensors import load_tensors
 
 PUBLISHED = Path(__file__).resolve().parent.parent / "parity" / "published_format"
 
@@ -70,31 +69,6 @@ def test_the_published_losses_step_by_step(
         for name in expected:
             difference = np.abs(final[name].numpy() - expected[name]).max()
             assert difference <= FINAL_WEIGHTS, name
-
-
-def test_two_ranks_of_torchrun_give_the_losses_of_one(
-    settings: list[str],
-    train: Callable[[Sequence[str]], None],
-    start: Any,
-    files_of: Any,
-    tmp_path: Path,
-) -> None:
-    settings += ["global_batch_size=4", "epochs=40", "eval_interval=40", "arch.halt_max_steps=3"]
-    train([*settings, f"checkpoint_path={tmp_path / 'one'}"])
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
-    process = start(*launcher, "pretrain.py", *settings, f"checkpoint_path={tmp_path / 'two'}")
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err
-    one, two = (files_of(tmp_path / name).train_records for name in ("one", "two"))
-    assert len(one) == len(two) == 10
-    assert {record["train/count"] for record in one} == {0.0, 4.0}
-    for alone, together in zip(one, two, strict=True):
-        assert alone.keys() == together.keys()
-        for name, value in alone.items():
-            tolerance = {"rel": 1e-3} if "grad_norm" in name else {"abs": 1e-5}
-            assert together[name] == pytest.approx(value, **tolerance), (alone["step"], name)
 
 
 def test_an_average_is_what_is_evaluated_and_kept_beside_the_weights(

@@ -2,9 +2,7 @@
 
 import os
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import pytest
 
 import pretrain
 from runtime.errors import Preempted
-from training import trainer as trainer_module
+from training import stop_signals
 from training.config.entry_point import run_entry_point
 from training.config.schema import TrainConfig
 from training.tracking import JsonlLog
@@ -103,14 +101,14 @@ def test_a_later_ctrl_c_ends_the_run_at_once(
     signal_at: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(trainer_module, "_SAME_SIGNAL_SECONDS", -1.0)
+    monkeypatch.setattr(stop_signals, "_SAME_SIGNAL_SECONDS", -1.0)
     signal_at(3, signal.SIGTERM, signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         train(tiny_settings)
     assert files_of(tmp_path / "run").steps == []
 
 
-@pytest.mark.parametrize("place", ["find_checkpoint", "set_aside_newer", "open_tracker"])
+@pytest.mark.parametrize("place", ["find_checkpoint", "rename_newer", "open_tracker"])
 def test_a_signal_outside_of_training_stops_at_once(
     train: Train,
     tiny_settings: list[str],
@@ -151,46 +149,3 @@ def test_a_signal_that_comes_again_while_the_run_closes_changes_nothing(
     signal_at(3, signal.SIGTERM)
     with pytest.raises(Preempted, match="saved at step 3"):
         train(tiny_settings)
-
-
-# Processes
-
-
-def wait_for_records(run_dir: Path, number: int, process: subprocess.Popen[str]) -> None:
-    """Wait until a run has written so many records."""
-    metrics = run_dir / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while not metrics.exists() or metrics.read_bytes().count(b"\n") < number:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
-LONG = ["epochs=1000", "eval_interval=100", "log_interval=1"]
-
-
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)],
-)
-def test_a_process_that_is_signalled_saves_and_goes_on_in_the_same_bits(
-    start: Any,
-    train: Train,
-    tiny_settings: list[str],
-    files_of: Any,
-    tmp_path: Path,
-    number: signal.Signals,
-) -> None:
-    process = start("pretrain.py", *tiny_settings, *LONG)
-    wait_for_records(tmp_path / "run", 5, process)
-    process.send_signal(number)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 75, err
-    files = files_of(tmp_path / "run")
-    (step,) = files.steps
-    assert err.splitlines()[-1].startswith(f"pretrain.py: asked to stop: saved at step {step}")
-
-    stop = f"max_steps={step + 4}"
-    train([*tiny_settings, *LONG, stop])
-    train([*tiny_settings, *LONG, stop, f"checkpoint_path={tmp_path / 'whole'}"])
-    assert files.digest() == files_of(tmp_path / "whole").digest()

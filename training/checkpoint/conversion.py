@@ -24,15 +24,15 @@ from training.checkpoint.published import (
     average_of,
     published_arch,
 )
-from training.checkpoint.run_state import COMPILED_PREFIX, require_fit, tensor_writer
 from training.checkpoint.start_weights import load_weights
+from training.checkpoint.state import RunState
 from training.checkpoint.store import (
     EMA,
     MODEL,
-    WEIGHTS_ONLY,
     checkpoint_path,
     save_checkpoint,
 )
+from training.checkpoint.tensors import COMPILED_PREFIX, require_fit, tensor_writer
 from training.checkpoint.trained_model import TrainedModel
 
 
@@ -103,17 +103,17 @@ def from_published(trained: TrainedModel, facts: DataFacts | None, run_dir: Path
         run_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"output={run_dir}: {error.strerror or error}") from None
-    state = {
-        "step": step,
-        WEIGHTS_ONLY: True,
-        "config": dict(trained.settings) | trained.run.model_dump(mode="json"),
-        "facts": facts.to_dict(),
-    }
+    state = RunState(
+        step=step,
+        weights_only=True,
+        config=dict(trained.settings) | trained.run.model_dump(mode="json"),
+        facts=facts.to_dict(),
+    )
     writers = {
         name: tensor_writer({key: value.contiguous() for key, value in tensors.items()})
         for name, tensors in files.items()
     }
-    return save_checkpoint(run_dir, step, state, writers)
+    return save_checkpoint(run_dir, state, writers)
 
 
 def _published_settings(trained: TrainedModel) -> dict[str, Any]:

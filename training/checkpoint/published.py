@@ -57,7 +57,8 @@ class _PublishedClass:
     """The keys of `arch` that decide what a published class computes.
 
     Attributes:
-        required: those without a default there. defaults: the others.
+        required: those without a default there.
+        defaults: the others.
     """
 
     required: tuple[str, ...]

@@ -6,7 +6,7 @@ Imports no torch.
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from coolname import generate_slug
@@ -14,10 +14,10 @@ from pydantic import ValidationError
 
 from models.config import DataFacts
 from runtime.errors import CheckpointError, ConfigError
-from runtime.files import write_atomically
+from runtime.files import sha256, write_atomically
 from runtime.text import shown
 from training.checkpoint.store import (
-    WEIGHTS_ONLY,
+    MANIFEST,
     Checkpoint,
     checkpoint_path,
     list_steps,
@@ -26,6 +26,9 @@ from training.checkpoint.store import (
     put_back_replaced,
 )
 from training.config.schema import TrainConfig, changed_keys
+
+if TYPE_CHECKING:
+    from runtime.ranks import Ranks
 
 CONFIG_FILE = "config.yaml"
 
@@ -86,7 +89,7 @@ def save_config(run_dir: Path, config: TrainConfig) -> None:
 def find_checkpoint(
     config: TrainConfig, run_dir: Path, facts: DataFacts, fingerprint: str, warn: Warn
 ) -> Checkpoint | None:
-    """Return the verified checkpoint from which the run goes on, or None when it starts anew.
+    """Return the verified checkpoint from which the run goes on, or None for a new run.
 
     Raises:
         ConfigError: the folder holds a run that must not be mixed with this one.
@@ -110,9 +113,34 @@ def find_checkpoint(
     return checkpoint
 
 
-def set_aside_newer(run_dir: Path, step: int) -> list[Path]:
-    """Rename the checkpoints after `step`, so that they are never taken for this run's newest;
-    returns the new paths.
+def take_over(found: Checkpoint | None, ranks: "Ranks") -> Checkpoint | None:
+    """Return on every rank the checkpoint that rank 0 found (those of the others are not looked
+    at), or None.
+
+    Raises:
+        CheckpointError: a rank sees another one at that path, or one that does not verify; raised
+            on every rank, names the rank and the file.
+    """
+    chosen = ranks.broadcast_object(found and (found.path, sha256(found.path / MANIFEST)))
+    if chosen is None:
+        return None
+    (path, manifest), fault = chosen, None
+    if not ranks.is_main:
+        try:
+            found = load_checkpoint(path)
+            if sha256(path / MANIFEST) != manifest:
+                raise CheckpointError(f"{path}: is not the one that rank 0 sees")
+        except (CheckpointError, OSError) as error:
+            fault = f"rank {ranks.rank}: {error}"
+    faults = [fault for fault in ranks.gather_objects(fault) if fault]
+    if faults:
+        raise CheckpointError("; ".join(faults))
+    return found
+
+
+def rename_newer(run_dir: Path, step: int) -> list[Path]:
+    """Rename the checkpoints after `step` to `abandoned_step_N`, so that they are never taken for
+    this run's newest; returns the new paths.
     """
     moved = []
     for newer in list_steps(run_dir):
@@ -139,22 +167,22 @@ def _require_same_run(
     config: TrainConfig, checkpoint: Checkpoint, facts: DataFacts, fingerprint: str, warn: Warn
 ) -> None:
     state = checkpoint.state
-    if state.get(WEIGHTS_ONLY):
+    if state.weights_only:
         raise CheckpointError(
-            f"{checkpoint.path} holds weights only, a run cannot go on from them: start a new one "
-            f"from them with load_checkpoint={checkpoint.path} and another checkpoint_path"
+            f"{checkpoint.path} holds weights only, from which no run can resume; start a new run "
+            f"with load_checkpoint={checkpoint.path} and another checkpoint_path"
         )
-    if state.get("facts") != facts.to_dict():
+    if state.facts != facts.to_dict():
         raise CheckpointError(
             f"{checkpoint.path} does not fit the data: it was trained with "
-            f"{shown(state.get('facts'), 300)}, the data have {facts.to_dict()}"
+            f"{shown(state.facts, 300)}, the data have {facts.to_dict()}"
         )
-    changes = changed_keys(_completed(state.get("config") or {}), config.model_dump(mode="json"))
-    if state.get("data_fingerprint") != fingerprint:
+    changes = changed_keys(_completed(state.config or {}), config.model_dump(mode="json"))
+    if state.data_fingerprint != fingerprint:
         changes.append("the content of the training data")
     if changes and not config.resume_changed:
         raise CheckpointError(
-            f"{checkpoint.path} is of a run with other settings: {'; '.join(changes)}. "
+            f"{checkpoint.path} was saved by a run with other settings: {'; '.join(changes)}. "
             "Use the old ones, another checkpoint_path or run_name, or resume_changed=true"
         )
     if changes:

@@ -10,8 +10,8 @@ from torch import Tensor
 from models.losses import ACTLossHead
 from runtime.errors import CheckpointError
 from training.checkpoint.published import average_of, require_state_dict
-from training.checkpoint.run_state import COMPILED_PREFIX, load_tensors, restore_model
 from training.checkpoint.store import EMA, MODEL, load_checkpoint
+from training.checkpoint.tensors import COMPILED_PREFIX, load_tensors, restore_model
 
 _PUZZLE_TABLE = "model.inner.puzzle_emb.weights"
 

@@ -20,6 +20,7 @@ from typing import Any
 from runtime.errors import CheckpointError
 from runtime.files import fsync, put_back, read_bounded, sha256, swap_into_place
 from runtime.text import shown
+from training.checkpoint.state import RunState, parse_state
 
 MANIFEST = "MANIFEST.json"
 STATE = "state.json"
@@ -29,19 +30,10 @@ OPTIMIZER = "optimizer.safetensors"
 CARRY = "carry.safetensors"
 RNG = "rng.safetensors"
 
-WEIGHTS_ONLY = "weights_only"  # In the state: converted from a published file, not a run to resume.
-
 _REPLACED = ".step_*.replaced-*"
 _STEP_FOLDER = re.compile(r"step_(0|[1-9][0-9]*)")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _MAX_JSON_BYTES = 16 * 2**20
-# Of what a state may hold; what it must hold for its purpose is asked for where it is used.
-_STATE_TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("step", "iteration", "position"), (int,)),
-    **dict.fromkeys(("config", "facts"), (dict, type(None))),
-    "environment": (dict,),
-    **dict.fromkeys(("score", "best_score"), (int, float, type(None))),
-}
 
 FileWriter = Callable[[Path], None]
 
@@ -56,12 +48,12 @@ class Checkpoint:
     """
 
     path: Path
-    state: dict[str, Any]
+    state: RunState
 
     @property
     def step(self) -> int:
         """Optimizer steps done."""
-        return int(self.state["step"])
+        return self.state.step
 
 
 def checkpoint_path(run_dir: Path, step: int) -> Path:
@@ -69,15 +61,12 @@ def checkpoint_path(run_dir: Path, step: int) -> Path:
     return run_dir / f"step_{step}"
 
 
-def save_checkpoint(
-    run_dir: Path, step: int, state: Mapping[str, Any], files: Mapping[str, FileWriter]
-) -> Path:
-    """Write checkpoint `step_N` in one indivisible move.
+def save_checkpoint(run_dir: Path, state: RunState, files: Mapping[str, FileWriter]) -> Path:
+    """Write checkpoint `step_N`, N of `state`, in one indivisible move.
 
     Args:
         run_dir: the run's folder; exists.
-        step: optimizer steps done.
-        state: JSON-ready content of `state.json`.
+        state: content of `state.json`.
         files: for each further file its name and a function that writes it to a path.
     Returns:
         the new folder.
@@ -85,13 +74,14 @@ def save_checkpoint(
         CheckpointError: the disk refused; nothing is left behind and older checkpoints are
             untouched.
     """
-    final = checkpoint_path(run_dir, step)
+    final = checkpoint_path(run_dir, state.step)
     temporary = run_dir / f".{final.name}.tmp"
     try:
         _remove(temporary)
         temporary.mkdir()
         entries = {}
-        for name, write in {**files, STATE: lambda path: _write_json(path, state)}.items():
+        own = {STATE: lambda path: _write_json(path, state.to_json())}
+        for name, write in {**files, **own}.items():
             write(temporary / name)
             fsync(temporary / name)
             entries[name] = {
@@ -119,19 +109,18 @@ def remove_checkpoint(path: Path) -> None:
     Raises:
         CheckpointError: the disk refused; the other checkpoints are untouched.
     """
-    doomed = path.with_name(f".{path.name}.old")
+    renamed = path.with_name(f".{path.name}.old")
     try:
-        _remove(doomed)
-        path.rename(doomed)
+        _remove(renamed)
+        path.rename(renamed)
         fsync(path.parent)
-        _remove(doomed)
+        _remove(renamed)
     except OSError as error:
         raise CheckpointError(f"{path}: could not be removed: {error}") from error
 
 
 def put_back_replaced(run_dir: Path) -> None:
-    """Give a checkpoint its name back that a killed save had moved away, to put the same step anew
-    in its place.
+    """Rename back the checkpoint that a killed save had moved away to replace it.
 
     Raises:
         CheckpointError: the disk refused.
@@ -145,8 +134,8 @@ def put_back_replaced(run_dir: Path) -> None:
 
 
 def remove_leftovers(run_dir: Path) -> None:
-    """Delete what killed saves and removals left in a run's folder; what cannot be deleted stays,
-    and is in nobody's way before it is to be written again.
+    """Delete what killed saves and removals left in a run's folder; what cannot be deleted stays
+    until the same step is saved again.
     """
     for pattern in (".step_*.tmp", ".step_*.old", _REPLACED):
         for path in run_dir.glob(pattern):
@@ -185,20 +174,10 @@ def load_checkpoint(path: Path) -> Checkpoint:
         # Hidden files (.DS_Store, .nfs...) come from elsewhere and are never read.
         if file.name not in (*entries, MANIFEST) and not file.name.startswith("."):
             raise CheckpointError(f"{file}: is not in {MANIFEST}")
-    state = read_json(path / STATE)
-    if not isinstance(state.get("step"), int):
-        raise CheckpointError(f"{path / STATE}: has no step")
-    for name, kinds in _STATE_TYPES.items():
-        value = state.get(name, kinds[0]())
-        if (
-            not isinstance(value, kinds)
-            or isinstance(value, bool)
-            or (kinds == (int,) and value < 0)
-        ):
-            raise CheckpointError(f"{path / STATE}: {name} is {shown(repr(value))}")
+    state = _read_state(path)
     match = _STEP_FOLDER.fullmatch(path.name)
-    if match and int(match[1]) != state["step"]:
-        raise CheckpointError(f"{path / STATE}: is of step {state['step']}, not of {path.name}")
+    if match and int(match[1]) != state.step:
+        raise CheckpointError(f"{path / STATE}: is of step {state.step}, not of {path.name}")
     return Checkpoint(path, state)
 
 
@@ -232,17 +211,16 @@ def prune(run_dir: Path, *, keep_last: int, keep_best: int) -> None:
     states = {}
     for step in list_steps(run_dir):
         try:
-            states[step] = read_json(checkpoint_path(run_dir, step) / STATE)
+            states[step] = _read_state(checkpoint_path(run_dir, step))
         except CheckpointError:
             continue
     steps = sorted(states)
-    scored = [step for step in steps if states[step].get("score") is not None]
-    best = sorted(scored, key=lambda step: (states[step]["score"], step), reverse=True)[:keep_best]
-    kept = (
-        set(steps[-keep_last:])
-        | set(best)
-        | {step for step in steps if states[step].get("permanent")}
+    scored = sorted(
+        (state.score, step) for step, state in states.items() if state.score is not None
     )
+    best = [step for _, step in scored[::-1][:keep_best]]
+    permanent = [step for step in steps if states[step].permanent]
+    kept = {*steps[-keep_last:], *best, *permanent}
     for step in steps:
         if step not in kept:
             remove_checkpoint(checkpoint_path(run_dir, step))
@@ -262,6 +240,10 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: not a JSON object")
     return content
+
+
+def _read_state(folder: Path) -> RunState:
+    return parse_state(read_json(folder / STATE), folder / STATE)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from models.config import ArchConfig, DataFacts, EvaluatorName
 from runtime.errors import CheckpointError, ConfigError
 from runtime.schema import Count, Schema
 from training.checkpoint.published import CONFIG_FILE, FACTS_KEY, average_of, read_published_config
+from training.checkpoint.state import read_facts
 from training.checkpoint.store import EMA, MANIFEST, STATE, Checkpoint, load_checkpoint, newest_good
 from training.config.explain import validate
 from training.config.schema import DataConfig, chosen_evaluators
@@ -33,7 +34,10 @@ class RecordedRun(Schema):
     Attributes:
         arch: the architecture, which must be known in full.
         data: the data set by name, if it had one.
-        data_path, data_paths, data_paths_test, evaluators: as in `TrainConfig`.
+        data_path: as in `TrainConfig`.
+        data_paths: as in `TrainConfig`.
+        data_paths_test: as in `TrainConfig`.
+        evaluators: as in `TrainConfig`.
         global_batch_size: sequences per step, over all ranks.
     """
 
@@ -107,7 +111,9 @@ class TrainedModel:
 
         Args:
             arch: that of the run, or one that differs in nothing that has weights.
-            data: of the data to be read; `source` names those.
+            data: of the data to be read.
+            source: names those.
+            device: of the model.
             averaged: take the moving average where there is one.
         Returns:
             the model in evaluation mode on `device`.
@@ -120,15 +126,15 @@ class TrainedModel:
         from models.attention import require_backend
         from models.registry import build_model
         from runtime.device import require_room
-        from training.checkpoint.run_state import require_fit, restore_model
         from training.checkpoint.start_weights import load_weights
+        from training.checkpoint.tensors import require_fit, restore_model
 
         require_backend(arch.attention, device)
         tensors = load_weights(self.weights, averaged=averaged)
-        facts = self.facts or _facts_in(self.weights, tensors, data.seq_len)
+        facts = self.facts or _facts_of_weights(self.weights, tensors, data.seq_len)
         self._require_same(facts, data, source)
         with torch.device("meta"):
-            # Of the size that the configuration asks for, which nobody has checked.
+            # Takes no memory: the configuration may ask for any size.
             planned = build_model(arch, facts)
         require_fit(planned, tensors, self.weights)
         require_room(planned, self.weights)
@@ -210,8 +216,8 @@ def _find(path: Path, warn: Callable[[str], None]) -> Checkpoint | Path:
 
 
 def _own(checkpoint: Checkpoint) -> TrainedModel:
-    state, source = checkpoint.state, checkpoint.path / STATE
-    facts, settings = _facts(state.get("facts")), state.get("config")
+    source, settings = checkpoint.path / STATE, checkpoint.state.config
+    facts = read_facts(checkpoint.state.facts)
     if facts is None:
         raise CheckpointError(f"{source}: does not say what data the model was trained on")
     run = _recorded(settings, source)
@@ -221,34 +227,11 @@ def _own(checkpoint: Checkpoint) -> TrainedModel:
 
 def _published(path: Path) -> TrainedModel:
     settings = read_published_config(path)
-    facts = _facts(settings.pop(FACTS_KEY, None))
+    facts = read_facts(settings.pop(FACTS_KEY, None))
     run = _recorded(settings, path.parent / CONFIG_FILE)
     named = _STEP_NAME.fullmatch(path.name.removesuffix("_ema"))
     step = int(named[1]) if named else None
     return TrainedModel(path, run, None, step, settings, facts)
-
-
-def _facts(recorded: object) -> DataFacts | None:
-    names = ("vocab_size", "seq_len", "num_puzzle_identifiers")
-    if not isinstance(recorded, dict) or not all(_is_size(recorded.get(name)) for name in names):
-        return None
-    fields = recorded.get("fields", {})
-    if not isinstance(fields, dict) or not all(map(_is_shape, fields.values())):
-        return None
-    return DataFacts(
-        *(recorded[name] for name in names),
-        fields={str(name): (shape[0], shape[1]) for name, shape in fields.items()},
-    )
-
-
-def _is_shape(value: object) -> bool:
-    if not isinstance(value, list) or len(value) != 2:
-        return False
-    return _is_size(value[0]) and (value[1] == 0 or _is_size(value[1]))
-
-
-def _is_size(value: object) -> bool:
-    return type(value) is int and 1 <= value < 2**31  # What data sets may say.
 
 
 def _newest_published(folder: Path) -> Path | None:
@@ -268,7 +251,7 @@ def _recorded(config: object, source: Path) -> RecordedRun:
         raise CheckpointError(f"{source}: {error}") from None
 
 
-def _facts_in(weights: Path, tensors: dict[str, Any], seq_len: int) -> DataFacts:
+def _facts_of_weights(weights: Path, tensors: dict[str, Any], seq_len: int) -> DataFacts:
     """Read off the weights what the published trainers did not write down."""
     head = tensors.get("model.inner.lm_head.weight")
     if head is None or head.ndim != 2:

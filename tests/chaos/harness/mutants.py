@@ -27,26 +27,26 @@ def params(row: int, *mutants: Callable[[], None]) -> list[Any]:
 
 def omit_carry() -> None:
     """the carry left out of checkpoints"""
-    from training import trainer
+    from training.checkpoint import run
 
-    trainer.gather_carry = lambda carry, ranks: {}
+    run.gather_carry = lambda carry, ranks: {}
 
 
 def omit_optimizer() -> None:
     """the optimizer's state left out of checkpoints"""
-    from training import trainer
+    from training.checkpoint import run
 
-    trainer.optimizer_tensors = lambda optimizer, groups: {}
+    run.optimizer_tensors = lambda optimizer, groups: {}
 
 
 def omit_random_state() -> None:
     """torch's random state left out of checkpoints"""
-    from training import trainer
+    from training.checkpoint import run
 
     def leave(tensors: Any, ranks: Any) -> None:
         return None
 
-    trainer.restore_rng = leave
+    run.restore_rng = leave
 
 
 def add_by_rank() -> None:
@@ -66,24 +66,24 @@ def add_by_rank() -> None:
 def draw_by_rank() -> None:
     """dropout drawn by rank instead of by shard"""
     from runtime.process import env_rank
-    from training import trainer
+    from training import step as steps
 
-    keyed = trainer.torch_seed
-    trainer.torch_seed = lambda seed, step, part: keyed(seed, step, env_rank())
+    keyed = steps.torch_seed
+    steps.torch_seed = lambda seed, step, part: keyed(seed, step, env_rank())
 
 
 def save_in_place() -> None:
     """a checkpoint written straight to its place"""
-    from training import trainer
+    from training.checkpoint import run
     from training.checkpoint import store as checkpoint
 
-    def save(run_dir: Path, step: int, state: Any, files: Any) -> Path:
-        folder = checkpoint.checkpoint_path(run_dir, step)
+    def save(run_dir: Path, state: Any, files: Any) -> Path:
+        folder = checkpoint.checkpoint_path(run_dir, state.step)
         folder.mkdir(exist_ok=True)
         entries = {}
         for name, write in {
             **files,
-            checkpoint.STATE: lambda path: path.write_text(json.dumps(state)),
+            checkpoint.STATE: lambda path: path.write_text(json.dumps(state.to_json())),
         }.items():
             write(folder / name)
             size, digest = (folder / name).stat().st_size, checkpoint.sha256(folder / name)
@@ -91,7 +91,7 @@ def save_in_place() -> None:
         (folder / checkpoint.MANIFEST).write_text(json.dumps({"files": entries}))
         return folder
 
-    trainer.save_checkpoint = save
+    run.save_checkpoint = save
 
 
 def delete_before_replacing() -> None:

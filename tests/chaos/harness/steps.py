@@ -98,20 +98,22 @@ class Poison:
 
             def poison(trainer: Any) -> None:
                 with torch.no_grad():
-                    trainer.model.model.inner.embed_tokens.embedding_weight[:, 0] = self.value
+                    inner = trainer.learner.model.model.inner
+                    inner.embed_tokens.embedding_weight[:, 0] = self.value
 
             before_step(self.step, poison)
         elif self.place == "puzzle embedding":
 
             def poison(trainer: Any) -> None:
-                trainer.model.puzzle_embedding.weights[:, 0] = self.value
+                trainer.learner.model.puzzle_embedding.weights[:, 0] = self.value
 
             before_step(self.step, poison)
         elif self.place == "carry":
 
             def poison(trainer: Any) -> None:
-                assert not trainer.carry.halted.all(), "all slots start anew, nothing is read"
-                for tensor in trainer.carry.tensors().values():
+                carry = trainer.learner.carry
+                assert not carry.halted.all(), "all slots start anew, nothing is read"
+                for tensor in carry.tensors().values():
                     if tensor.is_floating_point():
                         tensor[..., 0] = self.value
 
@@ -120,21 +122,21 @@ class Poison:
             self._poison_update()
 
     def _poison_update(self) -> None:
-        from training.trainer import Trainer
+        from training.step import Learner
 
-        original = Trainer._update
+        original = Learner._update
 
-        def poisoned(trainer: Any, loss: Any, factor: float) -> Any:
-            if trainer.progress.step + 1 == self.step:
+        def poisoned(learner: Any, step: int, loss: Any, *rest: Any) -> Any:
+            if step == self.step:
                 if self.place == "gradient":
-                    trainer.bucket.flat[7] = self.value
+                    learner.bucket.flat[7] = self.value
                 elif self.place == "loss":
                     loss = loss + self.value
                 else:
-                    trainer.model.puzzle_embedding.local_weights.grad[0, 0] = self.value
-            return original(trainer, loss, factor)
+                    learner.model.puzzle_embedding.local_weights.grad[0, 0] = self.value
+            return original(learner, step, loss, *rest)
 
-        Trainer._update = poisoned  # type: ignore[method-assign]
+        Learner._update = poisoned  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
@@ -156,13 +158,13 @@ class Observe:
         fit = Trainer.fit
 
         def note(trainer: Any) -> None:
-            seen["before"] = _digest(trainer)
+            seen["before"] = _digest(trainer.learner)
 
-        def observed(trainer: Any, tracker: Any) -> None:
+        def observed(trainer: Any) -> None:
             try:
-                fit(trainer, tracker)
+                fit(trainer)
             except NonFiniteError:
-                seen["after"] = _digest(trainer)
+                seen["after"] = _digest(trainer.learner)
                 try:
                     trainer.save()
                 except NonFiniteError as error:
@@ -194,14 +196,14 @@ class SpoilSave:
         def spoilt(trainer: Any, **options: Any) -> None:
             if trainer.progress.step == self.step:
                 tensors = {
-                    "weight": lambda: list(trainer.model.parameters()),
-                    "average": lambda: list(trainer.average.tensors().values()),
+                    "weight": lambda: list(trainer.learner.model.parameters()),
+                    "average": lambda: list(trainer.learner.average.tensors().values()),
                     "optimizer": lambda: [
                         value
-                        for state in trainer.optimizer.state.values()
+                        for state in trainer.learner.optimizer.state.values()
                         for value in state.values()
                     ],
-                    "carry": lambda: list(trainer.carry.tensors().values()),
+                    "carry": lambda: list(trainer.learner.carry.tensors().values()),
                 }[self.part]()
                 with torch.no_grad():
                     last = [tensor for tensor in tensors if tensor.is_floating_point()][-1]
@@ -211,14 +213,14 @@ class SpoilSave:
         Trainer.save = spoilt  # type: ignore[method-assign]
 
 
-def _digest(trainer: Any) -> str:
+def _digest(learner: Any) -> str:
     """Return the sha256 of what an update changes: weights, table, average, optimizer."""
-    from training.checkpoint.run_state import model_tensors, optimizer_tensors
+    from training.checkpoint.tensors import model_tensors, optimizer_tensors
 
     parts = [
-        model_tensors(trainer.model),
-        trainer.average.tensors(),
-        optimizer_tensors(trainer.optimizer, trainer.groups),
+        model_tensors(learner.model),
+        learner.average.tensors(),
+        optimizer_tensors(learner.optimizer, learner.groups),
     ]
     digest = hashlib.sha256()
     for part in parts:

@@ -128,33 +128,33 @@ def test_measure_warms_up_and_takes_enough_samples():
 
 
 def test_step_is_the_trainers_and_runs_past_a_block_of_metrics(trainer):
-    before = trainer.model.model.inner.lm_head.weight.clone()
+    before = trainer.learner.model.model.inner.lm_head.weight.clone()
     for batch in itertools.islice(benchmark.endless(trainer.batches), 5):
         trainer.step(batch)
-    assert trainer.progress.step == 5
-    assert not torch.equal(trainer.model.model.inner.lm_head.weight, before)
+    assert trainer.num_steps == 5
+    assert not torch.equal(trainer.learner.model.model.inner.lm_head.weight, before)
 
 
 def test_evaluation_step_moves_the_carry_without_gradients(trainer, monkeypatch):
     carries = []
-    forward = trainer.forward
+    forward = trainer.learner.forward
 
     def watched(carry, examples):
         output = forward(carry, examples)
         carries.append((carry.steps.tolist(), output.loss.requires_grad))
         return output
 
-    monkeypatch.setattr(trainer, "forward", watched)
+    monkeypatch.setattr(trainer.learner, "forward", watched)
     step = benchmark.evaluation_step(trainer, next(benchmark.endless(trainer.batches)))
     for _ in range(3):
         step()
     assert carries == [([steps] * 4, False) for steps in range(3)]
-    assert not trainer.model.training
+    assert not trainer.learner.model.training
 
 
 def test_each_optimizer_moves_the_weights(trainer):
-    weight = trainer.model.model.inner.lm_head.weight
-    table = trainer.model.puzzle_embedding.weights
+    weight = trainer.learner.model.model.inner.lm_head.weight
+    table = trainer.learner.model.puzzle_embedding.weights
     moved = {}
     for name, step in benchmark.optimizer_steps(trainer):
         before = weight.clone(), table.clone()

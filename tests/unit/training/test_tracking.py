@@ -15,6 +15,7 @@ import pytest
 
 from runtime.errors import CheckpointError, Preempted
 from training import tracking
+from training.checkpoint.state import RunState
 from training.checkpoint.store import Checkpoint
 from training.config.composition import load_config
 from training.config.schema import LoggerConfig, TrainConfig
@@ -23,7 +24,7 @@ from training.tracking import JsonlLog, Tracker, WandbLog, open_tracker
 
 def at(step: int, position: int = 1) -> Checkpoint:
     """A checkpoint inside an iteration; with position 0 after an evaluation."""
-    return Checkpoint(Path("unused"), {"step": step, "position": position})
+    return Checkpoint(Path("unused"), RunState(step=step, position=position))
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -55,51 +56,40 @@ def test_numbers_that_json_has_no_name_for_are_strings(tmp_path: Path) -> None:
     assert lines(tmp_path / "m.jsonl") == [{"step": 1, "loss": "nan", "norm": "-inf"}]
 
 
-def write(path: Path, records: list[dict[str, Any]], end: str = "") -> None:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records) + end)
+FOUR = [trained(1), trained(2), evaluated(2), trained(3)]
 
 
-def reopened(path: Path, checkpoint: Checkpoint | None) -> list[dict[str, Any]]:
+@pytest.mark.parametrize(
+    ("records", "end", "checkpoint", "num_kept"),
+    [
+        pytest.param(FOUR, b"", None, 0, id="a new run"),
+        pytest.param([*FOUR, trained(4)], b"", at(3), 4, id="what came after the checkpoint"),
+        pytest.param(FOUR, b"", at(2, position=0), 3, id="saved after the evaluation"),
+        pytest.param(FOUR, b"", at(2, position=2), 2, id="saved before the evaluation"),
+        *(
+            pytest.param([trained(1)], end, at(5), 1, id=f"ends with {end!r}")
+            for end in (b"\0\0\0", b"\xff\xfe\n", b"[]\n", b"{}\n", b"7\n", b"{")
+        ),
+        pytest.param([trained(1)], b'{"step": 2, "tr', at(5), 1, id="a line that a kill cut"),
+        pytest.param([trained(1)], b'{"step": 2}', at(5), 1, id="a line without its end"),
+    ],
+)
+def test_a_resumed_run_keeps_what_belongs_to_it(
+    tmp_path: Path,
+    records: list[dict[str, Any]],
+    end: bytes,
+    checkpoint: Checkpoint | None,
+    num_kept: int,
+) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_bytes("".join(json.dumps(record) + "\n" for record in records).encode() + end)
     JsonlLog(path, checkpoint).close()
-    return lines(path)
-
-
-def test_a_new_run_starts_the_file_anew(tmp_path: Path) -> None:
-    write(tmp_path / "m.jsonl", [trained(1)])
-    assert reopened(tmp_path / "m.jsonl", None) == []
-
-
-def test_a_resumed_run_drops_what_came_after_its_checkpoint(tmp_path: Path) -> None:
-    path = tmp_path / "m.jsonl"
-    write(path, [trained(1), trained(2), evaluated(2), trained(3), trained(4)])
-    assert reopened(path, at(3)) == [trained(1), trained(2), evaluated(2), trained(3)]
-
-
-def test_an_evaluation_that_comes_again_is_not_there_twice(tmp_path: Path) -> None:
-    path = tmp_path / "m.jsonl"
-    write(path, [trained(1), trained(2), evaluated(2), trained(3)])
-    assert reopened(path, at(2, position=0)) == [trained(1), trained(2), evaluated(2)]
-    assert reopened(path, at(2, position=2)) == [trained(1), trained(2)]
-
-
-@pytest.mark.parametrize("end", [b"\0\0\0", b"\xff\xfe\n", b"[]\n", b"{}\n", b"7\n"])
-def test_what_a_power_loss_left_of_a_line_is_dropped(tmp_path: Path, end: bytes) -> None:
-    path = tmp_path / "m.jsonl"
-    write(path, [trained(1)])
-    path.write_bytes(path.read_bytes() + end)
-    assert reopened(path, at(3)) == [trained(1)]
-
-
-def test_a_line_cut_by_a_kill_is_dropped(tmp_path: Path) -> None:
-    path = tmp_path / "m.jsonl"
-    whole = json.dumps(trained(2))
-    for end in ("{", '{"step": 2, "tr', whole, "\0\0\0"):
-        write(path, [trained(1)], end)
-        assert reopened(path, at(5)) == [trained(1)]
+    assert lines(path) == records[:num_kept]
 
 
 def test_a_file_that_was_deleted_is_started_anew(tmp_path: Path) -> None:
-    assert reopened(tmp_path / "m.jsonl", at(5)) == []
+    JsonlLog(tmp_path / "m.jsonl", at(5)).close()
+    assert lines(tmp_path / "m.jsonl") == []
 
 
 @pytest.fixture
@@ -290,7 +280,7 @@ def test_a_finish_that_hangs_is_left_alone(
     run.finishes_in.join()
     assert wandb.names[-1] == "finish"
     assert warnings == [
-        "W&B has not finished within 0.1 s and is left alone; `wandb sync` sends what is missing"
+        "W&B has not finished within 0.1 s and is left behind; `wandb sync` sends what is missing"
     ]
 
 
@@ -329,20 +319,6 @@ def silent_server() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-@pytest.fixture
-def black_hole() -> Iterator[str]:
-    """An address whose queue of connections is full: new ones are neither taken nor refused."""
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
-        address = server.getsockname()
-        waiting = [socket.socket() for _ in range(4)]
-        for client in waiting:
-            client.setblocking(False)
-            client.connect_ex(address)
-        yield f"http://127.0.0.1:{address[1]}"
-        for client in waiting:
-            client.close()
-
-
 class AnswersNotFound(BaseHTTPRequestHandler):
     def do_GET(self) -> None:  # noqa: N802
         self.send_error(404)
@@ -377,34 +353,33 @@ def chosen_mode(
     return wandb.calls[0][1]["mode"]
 
 
-def test_online_with_a_key_and_a_server_that_answers(
-    wandb: FakeWandb, opened: Any, monkeypatch: pytest.MonkeyPatch, answering_server: str
-) -> None:
-    assert chosen_mode(wandb, opened, monkeypatch, answering_server, "k" * 40) == "online"
-
-
-def test_offline_without_a_key(
-    wandb: FakeWandb, opened: Any, monkeypatch: pytest.MonkeyPatch, answering_server: str
-) -> None:
-    assert chosen_mode(wandb, opened, monkeypatch, answering_server, None) == "offline"
-
-
-@pytest.mark.parametrize(("host", "mode"), [("127.0.0.1", "online"), ("elsewhere", "offline")])
-def test_a_key_that_was_stored_by_a_login_counts_for_its_server(
+@pytest.mark.parametrize(
+    ("key", "login_at", "mode"),
+    [
+        ("k" * 40, None, "online"),
+        (None, None, "offline"),
+        (None, "127.0.0.1", "online"),
+        (None, "elsewhere", "offline"),
+    ],
+)
+def test_online_needs_a_key_for_the_server(
     wandb: FakeWandb,
     opened: Any,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     answering_server: str,
-    host: str,
+    key: str | None,
+    login_at: str | None,
     mode: str,
 ) -> None:
-    (tmp_path / "netrc").write_text(f"machine {host}\n  login user\n  password {'k' * 40}\n")
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    assert chosen_mode(wandb, opened, monkeypatch, answering_server, None) == mode
+    if login_at:
+        login = f"machine {login_at}\n  login user\n  password {'k' * 40}\n"
+        (tmp_path / "netrc").write_text(login)
+        monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    assert chosen_mode(wandb, opened, monkeypatch, answering_server, key) == mode
 
 
-@pytest.mark.parametrize("server", ["silent_server", "black_hole", "refused", "no address"])
+@pytest.mark.parametrize("server", ["silent_server", "refused", "no address"])
 def test_offline_when_the_server_does_not_answer(
     wandb: FakeWandb,
     opened: Any,
@@ -421,26 +396,16 @@ def test_offline_when_the_server_does_not_answer(
 
 
 @pytest.mark.parametrize(
-    ("logger", "is_main", "files", "modules"),
-    [
-        ("jsonl", True, ["metrics.jsonl"], []),
-        ("wandb", True, ["metrics.jsonl"], ["init", "log", "log", "log", "finish"]),
-        ("wandb", False, [], []),
-    ],
+    ("logger", "calls"), [("jsonl", []), ("wandb", ["init", "log", "log", "log", "finish"])]
 )
-def test_only_the_first_rank_writes_and_only_what_was_asked_for(
-    wandb: FakeWandb,
-    tmp_path: Path,
-    logger: str,
-    is_main: bool,
-    files: list[str],
-    modules: list[str],
+def test_only_what_was_asked_for_is_opened(
+    wandb: FakeWandb, tmp_path: Path, logger: str, calls: list[str]
 ) -> None:
     settings = ["data_path=x", "project_name=p", "run_name=n", f"logger={logger}"]
     config = load_config(TrainConfig, "cfg_pretrain", settings)
-    run_three_steps(open_tracker(config, tmp_path, None, is_main=is_main))
-    assert [path.name for path in tmp_path.iterdir()] == files
-    assert wandb.names == modules
+    run_three_steps(open_tracker(config, tmp_path, None))
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+    assert wandb.names == calls
 
 
 def test_a_warning_is_one_line_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,8 +12,9 @@ from models.config import DataFacts
 from models.registry import build_model
 from runtime.errors import CheckpointError, ConfigError
 from training.checkpoint.conversion import from_published, to_published
-from training.checkpoint.run_state import load_tensors, model_tensors, tensor_writer
+from training.checkpoint.state import RunState
 from training.checkpoint.store import EMA, MODEL, load_checkpoint, save_checkpoint
+from training.checkpoint.tensors import load_tensors, model_tensors, tensor_writer
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.schema import TrainConfig
 
@@ -48,10 +49,10 @@ def own_run(folder: Path, arch: dict[str, Any], *, ema: bool = False) -> Trained
     files = {MODEL: model_tensors(model)}
     if ema:
         files[EMA] = {name: torch.randn_like(p) for name, p in model.named_parameters()}
-    state = {"step": 5, "config": config.model_dump(mode="json"), "facts": FACTS.to_dict()}
+    state = RunState(step=5, config=config.model_dump(mode="json"), facts=FACTS.to_dict())
     folder.mkdir()
     writers = {name: tensor_writer(tensors) for name, tensors in files.items()}
-    save_checkpoint(folder, 5, state, writers)
+    save_checkpoint(folder, state, writers)
     return find_trained_model(folder, no_warning)
 
 

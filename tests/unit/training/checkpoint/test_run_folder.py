@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,14 +12,17 @@ import yaml
 
 from models.config import DataFacts
 from runtime.errors import CheckpointError, ConfigError
+from runtime.ranks import Ranks
 from training.checkpoint.run_folder import (
     find_checkpoint,
     prepare_run_dir,
+    rename_newer,
     save_config,
-    set_aside_newer,
+    take_over,
     with_names,
 )
-from training.checkpoint.store import list_steps, save_checkpoint
+from training.checkpoint.state import RunState
+from training.checkpoint.store import Checkpoint, list_steps, load_checkpoint, save_checkpoint
 from training.config.composition import load_config
 from training.config.schema import NEUTRAL_KEYS, TrainConfig
 
@@ -31,16 +35,13 @@ def configure(*settings: str) -> TrainConfig:
     return load_config(TrainConfig, "cfg_pretrain", ["data_path=some/where", *settings])
 
 
-def save(run_dir: Path, step: int, config: TrainConfig, **state: Any) -> Path:
+def save(run_dir: Path, step: int, config: TrainConfig, /, **state: Any) -> Path:
     """Save what `find_checkpoint` looks at."""
-    full = {
-        "step": step,
-        "facts": FACTS.to_dict(),
-        "config": config.model_dump(mode="json"),
-        "data_fingerprint": FINGERPRINT,
-        **state,
-    }
-    return save_checkpoint(run_dir, step, full, {})
+    full = {"config": config.model_dump(mode="json"), **state}
+    facts = FACTS.to_dict()
+    return save_checkpoint(
+        run_dir, RunState(step=step, facts=facts, data_fingerprint=FINGERPRINT, **full), {}
+    )
 
 
 def find(run_dir: Path, config: TrainConfig, **given: Any) -> tuple[int | None, list[str]]:
@@ -196,8 +197,7 @@ def test_settings_that_an_older_version_did_not_have_are_no_change(tmp_path: Pat
     older = configure().model_dump(mode="json")
     del older["arch"]["heads"]
     older["arch"]["loss"] = {"name": "act", "loss_type": older["arch"]["loss"]["loss_type"]}
-    state = {"step": 1, "facts": FACTS.to_dict(), "data_fingerprint": FINGERPRINT}
-    save_checkpoint(tmp_path, 1, state | {"config": older}, {})
+    save(tmp_path, 1, configure(), config=older)
     assert find(tmp_path, configure()) == (1, [])
     with pytest.raises(CheckpointError, match=r"arch\.heads\.lm\.name: linear -> tied"):
         find(tmp_path, configure("heads=tied"))
@@ -264,14 +264,75 @@ def names(paths: Sequence[Path]) -> list[str]:
     return [path.name for path in paths]
 
 
-def test_newer_checkpoints_are_set_aside_not_lost(tmp_path: Path) -> None:
+def test_newer_checkpoints_are_renamed_not_lost(tmp_path: Path) -> None:
     config = configure()
     for step in (1, 2, 3):
         save(tmp_path, step, config)
-    assert names(set_aside_newer(tmp_path, 3)) == []
-    assert names(set_aside_newer(tmp_path, 1)) == ["abandoned_step_2", "abandoned_step_3"]
+    assert names(rename_newer(tmp_path, 3)) == []
+    assert names(rename_newer(tmp_path, 1)) == ["abandoned_step_2", "abandoned_step_3"]
     assert list_steps(tmp_path) == [1]
     save(tmp_path, 2, config)
-    assert names(set_aside_newer(tmp_path, 1)) == ["abandoned_step_2_1"]
+    assert names(rename_newer(tmp_path, 1)) == ["abandoned_step_2_1"]
     assert len(names(list(tmp_path.iterdir()))) == 4
     assert find(tmp_path, config) == (1, [])
+
+
+# The checkpoint that all ranks go on from
+
+
+def second_rank(told: Any) -> Any:
+    """Stands for the second of two ranks, which is told what the first has found."""
+    return SimpleNamespace(
+        rank=1,
+        is_main=False,
+        broadcast_object=lambda value: told,
+        gather_objects=lambda value: [None, value],
+    )
+
+
+def found_by_first(found: Checkpoint | None) -> Any:
+    """What the first rank tells of what it has found."""
+    told = []
+    first = SimpleNamespace(
+        rank=0,
+        is_main=True,
+        broadcast_object=lambda value: told.append(value) or value,
+        gather_objects=lambda value: [value, None],
+    )
+    assert take_over(found, first) is found  # type: ignore[arg-type]
+    return told[0]
+
+
+def test_a_rank_takes_the_checkpoint_of_the_first_whatever_it_sees_itself(tmp_path: Path) -> None:
+    first, newer = (
+        load_checkpoint(save_checkpoint(tmp_path, RunState(step=n), {})) for n in (1, 2)
+    )
+    taken = take_over(newer, second_rank(found_by_first(first)))
+    assert taken is not None
+    assert (taken.path, taken.step) == (first.path, 1)
+    assert take_over(None, second_rank(found_by_first(first))) == taken
+    assert take_over(newer, second_rank(found_by_first(None))) is None
+
+
+def test_a_rank_that_cannot_take_it_stops_all(tmp_path: Path) -> None:
+    path = save_checkpoint(tmp_path, RunState(step=1), {})
+    found = load_checkpoint(path)
+    told = found_by_first(found)
+    save_checkpoint(tmp_path, RunState(step=1, score=0.5), {})
+    with pytest.raises(CheckpointError, match="rank 1: .*step_1: is not the one that rank 0 sees"):
+        take_over(None, second_rank(told))
+    (path / "state.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"rank 1: .*step_1/state\.json"):
+        take_over(None, second_rank(told))
+    failed = SimpleNamespace(
+        rank=0,
+        is_main=True,
+        broadcast_object=lambda value: value,
+        gather_objects=lambda value: [value, "rank 1: no such checkpoint"],
+    )
+    with pytest.raises(CheckpointError, match="rank 1: no such checkpoint"):
+        take_over(found, failed)  # type: ignore[arg-type]
+
+
+def test_a_new_run_is_new_on_all_ranks() -> None:
+    assert take_over(None, Ranks("cpu")) is None

@@ -17,9 +17,10 @@ from models.losses import ACTLossHead
 from models.registry import build_model
 from runtime.errors import CheckpointError
 from training.checkpoint.published import require_state_dict
-from training.checkpoint.run_state import model_tensors, tensor_writer
 from training.checkpoint.start_weights import load_start_weights, load_weights
+from training.checkpoint.state import RunState
 from training.checkpoint.store import MODEL, save_checkpoint
+from training.checkpoint.tensors import model_tensors, tensor_writer
 from training.checkpoint.trained_model import find_start_weights
 
 TABLE = "model.inner.puzzle_emb.weights"
@@ -36,9 +37,8 @@ def build(seed: int = 0, num_puzzles: int = 5, **arch: Any) -> ACTLossHead:
 
 
 def save(run_dir: Path, step: int, model: ACTLossHead) -> Path:
-    return save_checkpoint(
-        run_dir, step, {"step": step}, {MODEL: tensor_writer(model_tensors(model))}
-    )
+    files = {MODEL: tensor_writer(model_tensors(model))}
+    return save_checkpoint(run_dir, RunState(step=step), files)
 
 
 def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:

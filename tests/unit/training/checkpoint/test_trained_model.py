@@ -7,6 +7,7 @@ import torch
 
 from models.config import DataFacts, HeadsConfig, HRMConfig
 from runtime.errors import CheckpointError, ConfigError
+from training.checkpoint.state import RunState
 from training.checkpoint.store import MODEL, STATE, save_checkpoint
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 
@@ -22,9 +23,9 @@ PUBLISHED = Path(__file__).resolve().parents[3] / "parity" / "published_format" 
 
 
 def save(run_dir: Path, step: int, **changes: Any) -> Path:
-    state = {"step": step, "config": CONFIG, "facts": FACTS.to_dict(), **changes}
+    state = RunState(step=step, **{"config": CONFIG, "facts": FACTS.to_dict(), **changes})
     run_dir.mkdir(exist_ok=True)
-    return save_checkpoint(run_dir, step, state, {MODEL: lambda path: path.write_bytes(b"w")})
+    return save_checkpoint(run_dir, state, {MODEL: lambda path: path.write_bytes(b"w")})
 
 
 def find(path: Path) -> TrainedModel:

@@ -1,13 +1,8 @@
-"""What a run is made of, as tensors and JSON: nothing that changes the result is left out of a
-checkpoint.
-"""
+"""What a run is made of as tensors by name: to be written, read, and put back."""
 
-import platform
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
@@ -17,37 +12,11 @@ from torch.optim import Optimizer
 from models.act import ACTCarry
 from runtime.errors import CheckpointError
 from runtime.ranks import Ranks
-from training.checkpoint.store import MANIFEST, Checkpoint, load_checkpoint, sha256
 from training.optim.groups import ParamGroup
 
 _MAX_FAULTS = 100
 COMPILED_PREFIX = "_orig_mod."
 _ALL_RANKS = "all"
-
-
-def take_over(found: Checkpoint | None, ranks: Ranks) -> Checkpoint | None:
-    """Return on every rank the checkpoint that rank 0 found (those of the others are not looked
-    at), or None.
-
-    Raises:
-        CheckpointError: a rank sees another one at that path, or one that does not verify; raised
-            on every rank, names the rank and the file.
-    """
-    chosen = ranks.broadcast_object(found and (found.path, sha256(found.path / MANIFEST)))
-    if chosen is None:
-        return None
-    (path, manifest), fault = chosen, None
-    if not ranks.is_main:
-        try:
-            found = load_checkpoint(path)
-            if sha256(path / MANIFEST) != manifest:
-                raise CheckpointError(f"{path}: is not the one that rank 0 sees")
-        except (CheckpointError, OSError) as error:
-            fault = f"rank {ranks.rank}: {error}"
-    faults = [fault for fault in ranks.gather_objects(fault) if fault]
-    if faults:
-        raise CheckpointError("; ".join(faults))
-    return found
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -215,34 +184,3 @@ def tensor_writer(tensors: dict[str, Tensor]) -> Callable[[Path], None]:
             raise OSError(str(error)) from error
 
     return write
-
-
-def environment(ranks: Ranks, forward_dtype: str, *, compiled: bool) -> dict[str, Any]:
-    """Describe what must be equal for a resumed run to end in the same bits."""
-    return {
-        "compiled": compiled,
-        "device": ranks.device.type,
-        "device_name": torch.cuda.get_device_name(ranks.device)
-        if ranks.device.type == "cuda"
-        else platform.machine(),
-        "forward_dtype": forward_dtype,
-        "num_threads": torch.get_num_threads(),
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "world_size": ranks.world_size,
-    }
-
-
-def environment_changes(
-    saved: Mapping[str, Any], present: Mapping[str, Any], *, any_world_size: bool = False
-) -> list[str]:
-    """Return 'name: saved -> present' for what differs from the environment of a checkpoint, python
-    and numpy aside; with `any_world_size` the number of ranks too.
-    """
-    changes_nothing = {"python", "numpy", *(["world_size"] if any_world_size else [])}
-    return [
-        f"{name}: {saved.get(name)} -> {value}"
-        for name, value in present.items()
-        if name not in changes_nothing and saved.get(name) != value
-    ]

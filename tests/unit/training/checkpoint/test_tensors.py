@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from models.act import ACTCarry
 from runtime.errors import CheckpointError
 from runtime.ranks import Ranks
-from training.checkpoint.run_state import (
-    environment,
-    environment_changes,
+from training.checkpoint.environment import environment, environment_changes
+from training.checkpoint.tensors import (
     gather_carry,
     gather_rng,
     load_carry,
@@ -25,10 +24,8 @@ from training.checkpoint.run_state import (
     restore_model,
     restore_optimizer,
     restore_rng,
-    take_over,
     tensor_writer,
 )
-from training.checkpoint.store import Checkpoint, save_checkpoint
 from training.config.schema import OptimizerConfig, ParamGroupConfig
 from training.optim.groups import ParamGroup, assign_groups, build_optimizer
 
@@ -295,61 +292,3 @@ def test_what_changes_bits_is_named(ranks: Ranks) -> None:
     assert environment_changes(older, saved, any_world_size=True) == [
         f"torch: 2.0 -> {torch.__version__}"
     ]
-
-
-# The checkpoint that all ranks go on from
-
-
-def second_rank(told: Any) -> Any:
-    """Stands for the second of two ranks, which is told what the first has found."""
-    return SimpleNamespace(
-        rank=1,
-        is_main=False,
-        broadcast_object=lambda value: told,
-        gather_objects=lambda value: [None, value],
-    )
-
-
-def found_by_first(found: Checkpoint | None) -> Any:
-    """What the first rank tells of what it has found."""
-    told = []
-    first = SimpleNamespace(
-        rank=0,
-        is_main=True,
-        broadcast_object=lambda value: told.append(value) or value,
-        gather_objects=lambda value: [value, None],
-    )
-    assert take_over(found, first) is found  # type: ignore[arg-type]
-    return told[0]
-
-
-def test_a_rank_takes_the_checkpoint_of_the_first_whatever_it_sees_itself(tmp_path: Path) -> None:
-    first, newer = (Checkpoint(save_checkpoint(tmp_path, n, {"step": n}, {}), {}) for n in (1, 2))
-    taken = take_over(newer, second_rank(found_by_first(first)))
-    assert taken is not None
-    assert (taken.path, taken.step) == (first.path, 1)
-    assert take_over(None, second_rank(found_by_first(first))) == taken
-    assert take_over(newer, second_rank(found_by_first(None))) is None
-
-
-def test_a_rank_that_cannot_take_it_stops_all(tmp_path: Path) -> None:
-    path = save_checkpoint(tmp_path, 1, {"step": 1}, {})
-    told = found_by_first(Checkpoint(path, {"step": 1}))
-    save_checkpoint(tmp_path, 1, {"step": 1, "other": True}, {})
-    with pytest.raises(CheckpointError, match="rank 1: .*step_1: is not the one that rank 0 sees"):
-        take_over(None, second_rank(told))
-    (path / "state.json").write_text("{}")
-    with pytest.raises(CheckpointError, match=r"rank 1: .*step_1/state\.json"):
-        take_over(None, second_rank(told))
-    failed = SimpleNamespace(
-        rank=0,
-        is_main=True,
-        broadcast_object=lambda value: value,
-        gather_objects=lambda value: [value, "rank 1: no such checkpoint"],
-    )
-    with pytest.raises(CheckpointError, match="rank 1: no such checkpoint"):
-        take_over(Checkpoint(path, {}), failed)  # type: ignore[arg-type]
-
-
-def test_a_new_run_is_new_on_all_ranks(ranks: Ranks) -> None:
-    assert take_over(None, ranks) is None

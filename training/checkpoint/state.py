@@ -1,0 +1,94 @@
+"""The schema of a checkpoint's `state.json`, for all that write or read it. Imports no torch."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from models.config import DataFacts
+from runtime.errors import CheckpointError
+from runtime.schema import CountOrZero, Schema, StrictBool
+from runtime.text import quoted
+
+_Score = Annotated[float, Field(strict=True)]
+_Text = Annotated[str, Field(strict=True)]
+
+
+class RunState(Schema):
+    """Where a run stands, beside its tensors.
+
+    All but `step` may be missing: converted weights have little of it, and older versions wrote
+    less. Who needs more asks for it.
+
+    Attributes:
+        step: optimizer steps done.
+        iteration: iterations done (epochs between two evaluations).
+        position: batches done in the present iteration.
+        best_score: the highest score of the run so far.
+        score: exact accuracy of the evaluation at this step, if there was one.
+        permanent: never to be pruned.
+        config: the run's settings, as its version wrote them.
+        facts: what the model knows of its data, see `read_facts`.
+        data_fingerprint: sha256 of the training data.
+        environment: what must be equal for the same bits, see `environment`.
+        diagnostics: state of the diagnostics, None for a run without them.
+        wandb_id: identifier of the W&B run.
+        weights_only: converted from a published file; no run can go on from it.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    step: CountOrZero
+    iteration: CountOrZero | None = None
+    position: CountOrZero | None = None
+    best_score: _Score | None = None
+    score: _Score | None = None
+    permanent: StrictBool = False
+    config: dict[str, Any] | None = None
+    facts: dict[str, Any] | None = None
+    data_fingerprint: _Text | None = None
+    environment: dict[str, Any] = {}
+    diagnostics: dict[str, Any] | None = None
+    wandb_id: _Text | None = None
+    weights_only: StrictBool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what was given, ready for `state.json`."""
+        return self.model_dump(exclude_unset=True)
+
+
+def parse_state(content: Mapping[str, Any], source: Path) -> RunState:
+    """Check what was read from `source`.
+
+    Raises:
+        CheckpointError: names the file, the key and the value.
+    """
+    try:
+        return RunState.model_validate(content)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+    if fault["type"] == "missing":
+        raise CheckpointError(f"{source}: has no {fault['loc'][0]}")
+    expected = fault["msg"].replace("Input should be", "expected")
+    raise CheckpointError(f"{source}: {fault['loc'][0]} is {quoted(fault['input'])}, {expected}")
+
+
+_Size = Annotated[int, Field(strict=True, ge=1, lt=2**31)]  # What data sets may say.
+
+
+class _Facts(Schema):
+    model_config = ConfigDict(extra="ignore")
+
+    vocab_size: _Size
+    seq_len: _Size
+    num_puzzle_identifiers: _Size
+    fields: dict[str, tuple[_Size, Annotated[int, Field(strict=True, ge=0, lt=2**31)]]] = {}
+
+
+def read_facts(recorded: object) -> DataFacts | None:
+    """Return recorded facts of a data set, None where these are none."""
+    try:
+        return DataFacts(**dict(_Facts.model_validate(recorded)))
+    except ValidationError:
+        return None

@@ -1,0 +1,370 @@
+"""One optimizer step: forward and backward over this rank's shards, the update, and what the host
+learns of it later.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.act import ACTCarry, Examples, Exploration
+from models.config import ArchConfig, DataFacts
+from models.losses import ACTLossHead, LossOutput
+from models.registry import build_model
+from puzzle_dataset import Batch, PuzzleDataset
+from runtime.device import require_room, resolve_compile
+from runtime.errors import NonFiniteError
+from runtime.ranks import Ranks, sum_in_order
+from training.checkpoint.start_weights import load_start_weights
+from training.config.schema import CANONICAL_SHARDS, TrainConfig
+from training.data import data_facts
+from training.diagnostics import Diagnostics, Measured, trunk_gradient_norms, wants_to_halt
+from training.exploration import min_halt_steps, torch_seed
+from training.metrics import MetricBlock
+from training.optim.ema import WeightAverage
+from training.optim.groups import (
+    GradientBucket,
+    build_optimizer,
+    groups_of,
+    set_rates,
+    skip_update,
+)
+from training.optim.schedule import lr_factor, published_total_steps
+from training.optim.sparse_sign_sgd import SparseSignSGD
+from training.stop_signals import StopSignals
+from training.tracking import warn
+
+
+class Learner:
+    """What training changes: model, optimizers, average and carry; `step` makes an optimizer step.
+
+    Args:
+        config: validated settings.
+        facts: what the data set says.
+        total_steps: of the learning rate's schedule.
+        model: with its loss, on the device of `ranks`, its puzzle embedding prepared for a shard of
+            this rank.
+        forward: `model` or its compiled form, called at each step.
+        ranks: over which gradients are added up.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        facts: DataFacts,
+        total_steps: int,
+        model: ACTLossHead,
+        forward: Callable[..., LossOutput],
+        ranks: Ranks,
+    ) -> None:
+        self.config, self.facts, self.ranks = config, facts, ranks
+        self.total_steps = total_steps
+        self.model, self.forward = model, forward
+        self.exact = config.reduction == "exact"
+        self.num_shards = config.num_shards(ranks.world_size)
+        self.local_batch_size = config.global_batch_size // ranks.world_size
+        self.groups = groups_of(model, config)
+        self.optimizer = (
+            build_optimizer(config.optimizer, self.groups, (config.beta1, config.beta2))
+            if self.groups
+            else None
+        )
+        self.average = WeightAverage(model, config.ema_rate) if config.ema else None
+        self.bucket = GradientBucket(
+            self.groups, ranks.device, num_shards=self.num_shards, in_order=self.exact
+        )
+        self.sparse = None
+        if model.puzzle_embedding is not None:
+            self.sparse = SparseSignSGD(
+                model.puzzle_embedding,
+                ranks,
+                lr=config.puzzle_emb_lr,
+                weight_decay=config.puzzle_emb_weight_decay,
+            )
+        fields = {
+            name: facts.field(name, f"arch.heads.{head}")
+            for head, name in config.arch.heads.fields.items()
+        }
+        self.carry = model.initial_carry(
+            empty_examples(self.local_batch_size, facts.seq_len, fields, ranks.device)
+        )
+        self.metrics = MetricBlock(
+            config.log_interval,
+            names=model.metric_names,
+            replicated=tuple(f"train/grad_norm/{group.name}" for group in self.groups),
+            num_shards=self.num_shards,
+            global_batch_size=config.global_batch_size,
+            ranks=ranks,
+        )
+        self.diagnostics = None
+        if config.diagnose_interval:
+            self.diagnostics = Diagnostics(
+                interval=config.diagnose_interval,
+                warmup_steps=config.lr_warmup_steps,
+                log_probs=model.log_probs,
+                halting_head=model.halting_head,
+                ranks=ranks,
+            )
+        self.outcomes = Outcomes(ranks)
+        self.seed_other_ranks(0)
+
+    def step(self, step: int, batch: Batch, stop: StopSignals) -> None:
+        """Make optimizer step `step`, from 1, and note it in `metrics` and `outcomes`.
+
+        Args:
+            step: all ranks make the same one.
+            batch: this rank's rows.
+            stop: whether this rank was asked to stop, which all ranks learn of.
+        """
+        factor = lr_factor(
+            step,
+            warmup_steps=self.config.lr_warmup_steps,
+            total_steps=self.total_steps,
+            min_ratio=self.config.lr_min_ratio,
+        )
+        if self.optimizer:
+            set_rates(self.optimizer, factor)
+        self.bucket.zero_()
+        shards = self._forward_backward(step, batch)
+        loss = sum_in_order(torch.stack([shard.loss for shard in shards]))
+        norms = self._update(step, loss, factor, stop)
+        self.carry = ACTCarry.join([shard.carry for shard in shards])
+        rates = {f"train/lr/{group.name}": group.lr * factor for group in self.groups}
+        known = {"step": step, "train/lr": self.config.lr * factor, **rates}
+        if measured := [shard.measured for shard in shards if shard.measured is not None]:
+            known |= self._diagnose(step, measured, norms)
+        self.metrics.record([shard.metrics for shard in shards], norms, known)
+
+    def seed_other_ranks(self, step: int) -> None:
+        """Let no rank but the first draw what the first does after `step` steps; that one goes on
+        with what the model's initialization left.
+        """
+        if not self.ranks.is_main:
+            self._seed(step, self.ranks.rank)
+
+    def _forward_backward(self, step: int, batch: Batch) -> "list[_Shard]":
+        """Run forward and backward on each shard of this rank's rows; with `reduction=fast` all
+        rows are one shard.
+        """
+        arrays, min_steps = batch.arrays(), self._min_halt_steps(step)
+        size = self.local_batch_size // self.num_shards
+        first = self.ranks.rank * self.num_shards
+        done = []
+        for number, carry in enumerate(self.carry.split(self.num_shards)):
+            rows = slice(number * size, (number + 1) * size)
+            own = {name: array[rows] for name, array in arrays.items()}
+            if number and self.sparse:
+                self.sparse.keep_gradient()
+            self.bucket.select(number)
+            if self.exact:
+                self._seed(step - 1, first + number)
+            done.append(self._forward_backward_shard(step, carry, own, min_steps[rows]))
+        if self.exact:
+            # What draws next finds the same state on all ranks, however many there are.
+            self._seed(step - 1, CANONICAL_SHARDS)
+        return done
+
+    def _forward_backward_shard(
+        self,
+        step: int,
+        carry: ACTCarry,
+        arrays: Mapping[str, np.ndarray],
+        min_steps: np.ndarray,
+    ) -> "_Shard":
+        exploration = Exploration(**self.ranks.on_device({"min_steps": min_steps}))
+        output = self.forward(carry, self.ranks.on_device(arrays), exploration)
+        (output.loss / self.config.global_batch_size).backward()
+        measured = None
+        if self.diagnostics and self.diagnostics.due(step):
+            # With the weights of before the update.
+            head_norms = trunk_gradient_norms(self.model, output, self.config.global_batch_size)
+            measured = self.diagnostics.measure(
+                logits=output.output.logits,
+                labels=output.carry.examples["labels"],
+                q_halt_logits=output.output.q_halt_logits if self.model.halting_head else None,
+                halts=wants_to_halt(self.model, output),
+                head_norms=head_norms,
+            )
+        return _Shard(output.carry, output.loss.detach(), output.metrics, measured)
+
+    def _update(self, step: int, loss: Tensor, factor: float, stop: StopSignals) -> Tensor:
+        """Apply the gradients of all ranks, unless something is not finite; returns the groups'
+        gradient norms.
+        """
+        finite = loss.isfinite()
+        if self.sparse:
+            # Asked before the sign, which turns NaN into 0.
+            finite = finite & self.sparse.finite()
+        norms, skip, stops = self.bucket.reduce(self.ranks, finite=finite, stop=stop.requested)
+        skip = self.outcomes.add(step, loss, skip, stops)
+        self.bucket.clip_(norms, skip)
+        if self.optimizer:
+            skip_update(self.optimizer, skip)
+            self.optimizer.step()
+        if self.average:
+            self.average.update(skip)
+        if self.sparse:
+            self.sparse.lr = self.config.puzzle_emb_lr * factor
+            self.sparse.step(skip)
+            self.sparse.zero_grad()
+        return norms
+
+    def _diagnose(self, step: int, shards: Sequence[Measured], norms: Tensor) -> dict[str, float]:
+        """Warn of what looks wrong with the step just made; returns what to record of it."""
+        assert self.diagnostics
+        group_norms = {g.name: norm for g, norm in zip(self.groups, norms, strict=True)}
+        diagnosis = self.diagnostics.diagnose(step, shards, group_norms)
+        if self.ranks.is_main:
+            for warning in diagnosis.warnings:
+                warn(warning)
+        learned = self.model.learned_weights()
+        return diagnosis.numbers | {f"diagnose/weight/{name}": w for name, w in learned.items()}
+
+    def _seed(self, steps_done: int, part: int) -> None:
+        """Let torch draw what is due to one part of the next step's batch."""
+        torch.manual_seed(torch_seed(self.config.seed, steps_done, part))
+
+    def _min_halt_steps(self, step: int) -> np.ndarray:
+        arch, local = self.config.arch, self.local_batch_size
+        steps = min_halt_steps(
+            self.config.seed,
+            step - 1,
+            self.config.global_batch_size,
+            probability=arch.halt_exploration_prob,
+            halt_max_steps=arch.halt_max_steps,
+        )
+        return steps[self.ranks.rank * local : (self.ranks.rank + 1) * local]
+
+
+class _Shard(NamedTuple):
+    """What forward and backward left of a shard, beside its gradients.
+
+    Attributes:
+        carry: the new one.
+        loss: 0-dim, summed over the shard's sequences.
+        metrics: sums, 0-dim.
+        measured: for a diagnosis, where one is due.
+    """
+
+    carry: ACTCarry
+    loss: Tensor
+    metrics: dict[str, Tensor]
+    measured: Measured | None
+
+
+class Outcomes:
+    """Brings to the host what became of each step, without stalling the device.
+
+    A GPU is two steps ahead of the host, so an outcome is read two steps late, when it is long
+    computed; every rank reads the same one at the same step. On a CPU it is read at once.
+    """
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._lag = 2 if ranks.device.type == "cuda" else 0
+        self._skipping = torch.zeros((), dtype=torch.bool, device=ranks.device)
+        self._pending: deque[tuple[int, Tensor, Any]] = deque()
+
+    def add(self, step: int, loss: Tensor, skip: Tensor, stop: Tensor) -> Tensor:
+        """Note a step's outcome.
+
+        Args:
+            step: its number.
+            loss: 0-dim.
+            skip: bool [], something of it is not finite on any rank.
+            stop: bool [], any rank was asked to stop.
+        Returns:
+            bool [], whether to skip its update: after one was skipped, all later ones are too.
+        """
+        self._skipping = self._skipping | skip
+        values = torch.stack([loss.float(), skip.float(), stop.float()])
+        event = None
+        if self._lag:
+            values = torch.empty(3, pin_memory=True).copy_(values, non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+        self._pending.append((step, values, event))
+        return self._skipping
+
+    def check(self, *, wait: bool = False) -> bool:
+        """Read the outcomes that are due, with `wait` all of them; returns whether any rank was
+        asked to stop.
+
+        Raises:
+            NonFiniteError: an update was skipped; raised again at every later call, so that nothing
+                is saved from here on.
+        """
+        stop_asked = False
+        while len(self._pending) > (0 if wait else self._lag):
+            step, values, event = self._pending[0]
+            if event is not None:
+                with self._ranks.wait():
+                    event.synchronize()
+            loss, skipped, stop = values.tolist()
+            if skipped:
+                raise NonFiniteError(
+                    f"step {step}: the loss ({loss}) or a gradient is not finite; no update was "
+                    "made from it and nothing is saved. A lower lr or max_grad_norm usually helps"
+                )
+            self._pending.popleft()
+            stop_asked |= bool(stop)
+        return stop_asked
+
+
+def build_learner(
+    config: TrainConfig,
+    arch: ArchConfig,
+    train_set: PuzzleDataset,
+    ranks: Ranks,
+    start_weights: Path | None = None,
+) -> Learner:
+    """Build the model, the same on all ranks, and what trains it.
+
+    Args:
+        config: validated settings.
+        arch: the architecture, as it runs on this device.
+        train_set: the data to train on.
+        ranks: that train together.
+        start_weights: a checkpoint of ours or a published file to start from.
+    Raises:
+        ConfigError: the model does not fit into memory.
+        CheckpointError: the start weights are damaged or do not fit the model.
+    """
+    metadata = train_set.metadata
+    facts = data_facts(metadata, train_set.fields)
+    with torch.device("meta"):
+        require_room(build_model(arch, facts), f"{config.train_paths[0]} with {arch.name}")
+    torch.manual_seed(config.seed)
+    model = build_model(arch, facts).to(ranks.device)
+    num_shards = config.num_shards(ranks.world_size)
+    model.prepare(config.global_batch_size // ranks.world_size // num_shards)
+    if start_weights is not None:
+        load_start_weights(model, start_weights, warn)
+    ranks.broadcast_(list(model.state_dict().values()))
+    compiled = resolve_compile(config.compile, ranks.device.type)
+    total_steps = published_total_steps(
+        config.epochs,
+        metadata.total_groups,
+        metadata.mean_puzzle_examples,
+        config.global_batch_size,
+    )
+    forward = torch.compile(model, dynamic=False) if compiled else model
+    return Learner(config, facts, total_steps, model, forward, ranks)
+
+
+def empty_examples(
+    num_rows: int, seq_len: int, fields: Mapping[str, tuple[int, int]], device: torch.device
+) -> Examples:
+    """Return int32 zeros [B, S] for a carry to start from; each field by name has its channels as a
+    third dimension, where there are any.
+    """
+    cells = torch.zeros(num_rows, seq_len, dtype=torch.int32, device=device)
+    ids = torch.zeros(num_rows, dtype=torch.int32, device=device)
+    examples = {"inputs": cells, "labels": cells.clone(), "puzzle_identifiers": ids}
+    for name, (_, channels) in fields.items():
+        examples[name] = cells.new_zeros((*cells.shape, channels) if channels else cells.shape)
+    return examples
