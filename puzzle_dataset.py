@@ -30,7 +30,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dataset.format.disk import METADATA_NAME, fingerprint, load_metadata, load_split
+from dataset.format.layout import METADATA_NAME
+from dataset.format.reading import fingerprint, load_metadata, load_split
 from dataset.format.schema import (
     IGNORE_LABEL_ID,
     LabelField,
@@ -95,7 +96,6 @@ class PuzzleDataset:
         metadata: of all folders together; its `sets` are the keys of `sets`.
         identifier_offsets: of each folder, by how much its identifiers are shifted.
         fields: names of the label fields that are read.
-
     Args:
         paths: folders that hold `split`/dataset.json.
         split: "train" or "test".
@@ -105,8 +105,8 @@ class PuzzleDataset:
             beside one that does this may do without.
         numbered_as: the folders that a model was trained on, in their order. Folders of `paths`
             that are among them have their identifiers shifted as there.
-
-    Raises: DatasetError: names the file at fault.
+    Raises:
+        DatasetError: names the file at fault.
     """
 
     metadata: PuzzleDatasetMetadata
@@ -162,7 +162,8 @@ class PuzzleDataset:
     ) -> Batch:
         """Read rows of a set as a batch; ignored labels and unknown values of fields become -100.
 
-        Args: shifts: uint64, for each row of a lazy set the random word that moves its grids inside
+        Args:
+            shifts: uint64, for each row of a lazy set the random word that moves its grids inside
             the canvas (0 does not, as None); the other sets take none.
         """
         arrays = self.sets[set_name]
@@ -200,8 +201,8 @@ class TrainBatches:
         global_batch_size: rows of all ranks together, a multiple of world_size.
         epochs_per_iter: epochs in one iteration; batches run across the epochs inside it.
         rank, world_size: this process reads rows [rank * b, (rank + 1) * b) of each global batch.
-
-    Raises: ValueError: an argument is out of range.
+    Raises:
+        ValueError: an argument is out of range.
     """
 
     def __init__(
@@ -245,7 +246,8 @@ class TrainBatches:
     def batch_rows(self, iteration: int, position: int) -> BatchRows:
         """The global batch at a position.
 
-        Raises: ValueError: the iteration has no such position.
+        Raises:
+            ValueError: the iteration has no such position.
         """
         for _, rows in self.iterate_rows(iteration, position):
             return rows
@@ -301,8 +303,8 @@ class EvalBatches:
 
     Args:
         max_examples: take the first rows of each set only (None: all).
-
-    Raises: ValueError: an argument is out of range.
+    Raises:
+        ValueError: an argument is out of range.
     """
 
     def __init__(

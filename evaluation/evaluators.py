@@ -17,8 +17,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from dataset.arc.tasks import BLANK_NAME
-from dataset.format.arrays import read_json
-from dataset.format.disk import IDENTIFIERS_NAME, METADATA_NAME, TEST_PUZZLES_NAME, load_metadata
+from dataset.format.files import read_json
+from dataset.format.layout import IDENTIFIERS_NAME, METADATA_NAME, TEST_PUZZLES_NAME
+from dataset.format.reading import load_metadata
 from dataset.format.schema import LAZY_ARC_FACTS
 from dataset.maze import rules as maze
 from dataset.sudoku.rules import EMPTY_TOKEN, are_valid_solutions, grid_size

@@ -30,8 +30,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dataset.format.disk import write_puzzles
 from dataset.format.schema import LabelField
+from dataset.format.writing import write_puzzles
 from models.attention import require_backend
 from models.config import ArchConfig, DataFacts, HeadsConfig
 from models.heads.tokens import Linear, MixtureOfExperts, Tied

@@ -23,11 +23,11 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from dataset.arc.lazy import ARC_PALETTE
-from dataset.augmentation import augment_sudoku
 from dataset.format.schema import ARC_PIXELS
 from dataset.maze.generator import generate_mazes
 from dataset.maze.rules import NUM_ACTIONS, maze_pixels, path_actions, solve
 from dataset.sudoku.generator import generate_puzzles
+from dataset.sudoku.symmetries import augment_sudoku
 from evaluation.runner import think
 from models.act import ACTCarry, Examples, Exploration
 from models.config import DataFacts

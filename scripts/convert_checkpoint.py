@@ -10,7 +10,7 @@ and load_checkpoint. Every tensor keeps its bytes.
 import sys
 from pathlib import Path
 
-from dataset.format.disk import load_metadata
+from dataset.format.reading import load_metadata
 from models.config import DataFacts
 from runtime.errors import ConfigError
 from runtime.schema import Schema

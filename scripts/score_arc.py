@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dataset.format.arrays import read_json
+from dataset.format.files import read_json
 from evaluation.arc import PuzzleNames, Tally, parse_names, parse_tasks, score, submission
 from runtime.errors import EXIT_DATA, DatasetError
 from runtime.files import open_regular, write_atomically

@@ -11,7 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from dataset.format.arrays import read_json
+from dataset.format.files import read_json
 from runtime.errors import EXIT_DATA, DatasetError
 from runtime.text import shown
 

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from dataset.arc.augmentation import augment_grid, format_identifier
-from dataset.augmentation import augment_sudoku
-from dataset.format.disk import write_puzzles, write_split
 from dataset.format.schema import PuzzleDatasetMetadata, PuzzleSet
+from dataset.format.writing import write_puzzles, write_split
 from dataset.sudoku.rules import EMPTY_TOKEN
+from dataset.sudoku.symmetries import augment_sudoku
 
 ROOT = Path(__file__).resolve().parent.parent
 

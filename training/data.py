@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dataset.format.disk import load_metadata
+from dataset.format.reading import load_metadata
 from dataset.format.schema import PuzzleDatasetMetadata
 from models.config import DataFacts, HeadsConfig, TokenHeadConfig
 from puzzle_dataset import PuzzleDataset, TrainBatches

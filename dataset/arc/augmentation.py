@@ -4,69 +4,45 @@ An augmentation permutes the colours 1 to 9 and then turns or mirrors the grid. 
 TASK|||t3|||0192837465: the task, the view (0 to 7), and the new colour of each old one.
 """
 
-import functools
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import chain, permutations
 from math import factorial
 
 import numpy as np
 
-from dataset.format.schema import ARC_SIDE
+from dataset.dihedral import INVERSE_VIEWS, NUM_VIEWS, dihedral_view
+from dataset.format.schema import ARC_NUM_COLOURS, ARC_SIDE
 from runtime.streams import Stream, random_words
 
-NUM_VIEWS = 8
-INVERSE_VIEWS = (0, 3, 2, 1, 4, 5, 6, 7)
-"""`view_grid(view_grid(grid, v), INVERSE_VIEWS[v])` is the grid again."""
-
-NUM_COLOURS = 10
-IDENTITY = np.arange(NUM_COLOURS, dtype=np.uint8)
+IDENTITY = np.arange(ARC_NUM_COLOURS, dtype=np.uint8)
 IDENTITY.flags.writeable = False
 
 _SEPARATOR = "|||"
 _NAME = re.compile(r"(?P<task>.+)(?:\|\|\|t(.)\|\|\|(.*)|_t([0-9])_([0-9]{10}))", re.DOTALL)
 _TRIES_PER_AUGMENTATION = 5
 
-_VIEWS: tuple[Callable[[np.ndarray], np.ndarray], ...] = (
-    lambda grid: grid,
-    lambda grid: np.rot90(grid, 1),
-    lambda grid: np.rot90(grid, 2),
-    lambda grid: np.rot90(grid, 3),
-    np.fliplr,
-    np.flipud,
-    np.transpose,
-    lambda grid: np.fliplr(np.rot90(grid, 1)),
-)
-
-
-def view_grid(grid: np.ndarray, view: int) -> np.ndarray:
-    """Look at a grid [h, w] in one of eight ways; of the uneven ones the result is [w, h].
-
-    0 to 3: that many quarter turns counter-clockwise; 4: left and right swapped; 5: up and down;
-    6: transposed; 7: a quarter turn counter-clockwise, then left and right swapped.
-
-    Raises: ValueError: another view.
-    """
-    if not 0 <= view < NUM_VIEWS:
-        raise ValueError(f"view {view}; accepted: 0 to {NUM_VIEWS - 1}")
-    return _VIEWS[view](grid)
-
 
 def augment_grid(grid: np.ndarray, view: int, colours: np.ndarray) -> np.ndarray:
-    """Recolour a grid (uint8 [h, w], 0 to 9) and then look at it from `view`.
+    """Recolour a grid and then turn or mirror it.
 
-    Args: colours: uint8 [10], new = colours[old].
+    Args:
+        grid: uint8 [h, w] of 0 to 9.
+        view: 0 to 7, as in `dihedral_view`.
+        colours: uint8 [10], new = colours[old].
+    Returns:
+        uint8 [h, w] or [w, h].
     """
-    return view_grid(colours[grid], view)
+    return dihedral_view(colours[grid], view)
 
 
 def undo_grid(grid: np.ndarray, view: int, colours: np.ndarray) -> np.ndarray:
     """Invert `augment_grid`; colours is a permutation of 0 to 9."""
-    inverse = np.empty(NUM_COLOURS, dtype=np.uint8)
+    inverse = np.empty(ARC_NUM_COLOURS, dtype=np.uint8)
     inverse[colours] = IDENTITY
-    return inverse[view_grid(grid, INVERSE_VIEWS[view])]
+    return inverse[dihedral_view(grid, INVERSE_VIEWS[view])]
 
 
 # Names
@@ -75,19 +51,24 @@ def undo_grid(grid: np.ndarray, view: int, colours: np.ndarray) -> np.ndarray:
 def format_identifier(task: str, view: int, colours: np.ndarray) -> str:
     """Name an augmentation: TASK|||t3|||0192837465.
 
-    Args: colours: uint8 [10], a permutation of 0 to 9 that keeps 0.
+    Args:
+        task: its name.
+        view: 0 to 7.
+        colours: uint8 [10], a permutation of 0 to 9 that keeps 0.
     """
     digits = (np.asarray(colours, np.uint8) + ord("0")).tobytes().decode("ascii")
     return f"{task}{_SEPARATOR}t{view}{_SEPARATOR}{digits}"
 
 
 def parse_identifier(name: str) -> tuple[str, int, np.ndarray]:
-    """Return (task, view, colours uint8 [10]) of a name.
+    """Read the name of an augmentation, also in the older form TASK_t3_0192837465.
 
-    A name without augmentation is that of the task itself: view 0, colours as they are. The older
-    form TASK_t3_0192837465 is read too.
+    A name without augmentation is that of the task itself: view 0, colours as they are.
 
-    Raises: ValueError: the view or the colours are none.
+    Returns:
+        (task, view, colours uint8 [10]).
+    Raises:
+        ValueError: the view or the colours are none.
     """
     match = _NAME.fullmatch(name)
     if match is None:
@@ -121,10 +102,12 @@ def draw_augmentations(task: str, pairs: Sequence[Pair], num_aug: int, seed: int
     name and the pairs, so that a task has the same ones in every data set.
 
     Args:
+        task: its name.
         pairs: all pairs of the task, demonstrations and tests.
+        num_aug: augmentations asked for.
         seed: 0 to 2**64 - 1.
-
-    Returns: uint8 [1 + found, 10]: the view, then the new colours of 1 to 9.
+    Returns:
+        uint8 [1 + found, 10]: the view, then the new colours of 1 to 9.
     """
     original = IDENTITY[None]  # View 0, and 1 to 9 as they are.
     kept, found = [original], 1
@@ -137,7 +120,7 @@ def draw_augmentations(task: str, pairs: Sequence[Pair], num_aug: int, seed: int
         views, orders = np.divmod(
             (words % np.uint64(NUM_VIEWS * factorial(9))).astype(np.int64), factorial(9)
         )
-        drawn = np.empty((tries, NUM_COLOURS), dtype=np.uint8)
+        drawn = np.empty((tries, ARC_NUM_COLOURS), dtype=np.uint8)
         drawn[:, 0], drawn[:, 1:] = views, _colour_orders()[orders]
         for start in range(0, tries, num_aug):
             here = drawn[start : start + num_aug]
@@ -153,8 +136,8 @@ def draw_augmentations(task: str, pairs: Sequence[Pair], num_aug: int, seed: int
 
 @cache
 def _colour_orders() -> np.ndarray:
-    orders = chain.from_iterable(permutations(range(1, NUM_COLOURS)))
-    return np.fromiter(orders, np.uint8).reshape(-1, NUM_COLOURS - 1)
+    orders = chain.from_iterable(permutations(range(1, ARC_NUM_COLOURS)))
+    return np.fromiter(orders, np.uint8).reshape(-1, ARC_NUM_COLOURS - 1)
 
 
 # The hash of a grid is the sum over its cells of weight[row, column] * weight[colour], so that a
@@ -163,13 +146,13 @@ def _colour_orders() -> np.ndarray:
 
 def _colour_sums(pairs: Sequence[Pair]) -> np.ndarray:
     """uint64 [pairs, 8, 20]: the cell weights summed by view and colour, of input and output."""
-    sums = np.zeros((len(pairs), NUM_VIEWS, 2, NUM_COLOURS), dtype=np.uint64)
+    sums = np.zeros((len(pairs), NUM_VIEWS, 2, ARC_NUM_COLOURS), dtype=np.uint64)
     for row, pair in enumerate(pairs):
         for side, grid in enumerate(pair):
             if grid is not None:
                 has_colour = (grid.reshape(-1, 1) == IDENTITY).astype(np.uint64)
                 sums[row, :, side] = _cell_weights(*grid.shape) @ has_colour
-    return sums.reshape(len(pairs), NUM_VIEWS, 2 * NUM_COLOURS)
+    return sums.reshape(len(pairs), NUM_VIEWS, 2 * ARC_NUM_COLOURS)
 
 
 def _hashes(sums: np.ndarray, augmentations: np.ndarray) -> np.ndarray:
@@ -184,16 +167,16 @@ def _hashes(sums: np.ndarray, augmentations: np.ndarray) -> np.ndarray:
     return (pairs ^ (pairs >> np.uint64(31))).sum(axis=0)
 
 
-@functools.lru_cache(maxsize=ARC_SIDE**2)
+@cache
 def _cell_weights(height: int, width: int) -> np.ndarray:
     """uint64 [8, cells]: what each cell of a grid weighs where it lies after the view."""
     weights = random_words(0, Stream.ARC_HASH, (0, 0, 0, 0), ARC_SIDE**2).reshape(
         ARC_SIDE, ARC_SIDE
     )
-    shapes = [view_grid(np.empty((height, width)), view).shape for view in range(NUM_VIEWS)]
+    shapes = [dihedral_view(np.empty((height, width)), view).shape for view in range(NUM_VIEWS)]
     return np.stack(
         [
-            view_grid(weights[:h, :w], INVERSE_VIEWS[view]).reshape(-1)
+            dihedral_view(weights[:h, :w], INVERSE_VIEWS[view]).reshape(-1)
             for view, (h, w) in enumerate(shapes)
         ]
     )
@@ -202,4 +185,6 @@ def _cell_weights(height: int, width: int) -> np.ndarray:
 @cache
 def _colour_weights() -> np.ndarray:
     """uint64 [2, 10]: of input and output."""
-    return random_words(0, Stream.ARC_HASH, (0, 0, 1, 0), 2 * NUM_COLOURS).reshape(2, NUM_COLOURS)
+    return random_words(0, Stream.ARC_HASH, (0, 0, 1, 0), 2 * ARC_NUM_COLOURS).reshape(
+        2, ARC_NUM_COLOURS
+    )

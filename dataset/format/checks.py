@@ -1,11 +1,12 @@
 """What must hold of a set's arrays, so that whoever reads them need not look again."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import numpy as np
 
+from dataset.dihedral import NUM_VIEWS
 from dataset.format.schema import (
     ARC_BORDER_TOKEN,
     ARC_FIRST_COLOUR_TOKEN,
@@ -17,7 +18,6 @@ from dataset.format.schema import (
 )
 from runtime.errors import DatasetError
 
-_NUM_VIEWS = 8
 _COLOUR_BITS = sum(1 << colour for colour in range(1, 10))
 _VALUES_PER_CHECK = 2**22
 
@@ -31,9 +31,13 @@ def check_set(
 ) -> None:
     """Check dtypes, shapes, offsets and identifiers; with `check_values` every token and label.
 
-    Args: paths: the file of each array, for the messages.
-
-    Raises: DatasetError: the first thing that is wrong, with the file, row and value.
+    Args:
+        arrays: what was read or shall be written.
+        metadata: what dataset.json says.
+        paths: the file of each array, for the messages.
+        check_values: whether every token and label is read.
+    Raises:
+        DatasetError: the first thing that is wrong, with the file, row and value.
     """
     for name, path in paths.items():
         array, num_dims = getattr(arrays, name), 2 if name in ("inputs", "labels") else 1
@@ -74,55 +78,64 @@ def check_set(
         )
 
 
-def check_field_shapes(
-    arrays: PuzzleSet, metadata: PuzzleDatasetMetadata, paths: Mapping[str, Path]
+def check_fields(
+    arrays: PuzzleSet,
+    metadata: PuzzleDatasetMetadata,
+    paths: Mapping[str, Path],
+    *,
+    check_values: Collection[str],
 ) -> None:
-    """Check dtype and shape of the further labels. Raises: DatasetError: names the file."""
+    """Check dtype and shape of the further labels, and every value of some.
+
+    Args:
+        arrays: with the fields that `paths` has.
+        metadata: declares them.
+        paths: the file of each field, for the messages.
+        check_values: names of the fields whose values are read.
+    Raises:
+        DatasetError: the first thing that is wrong, with the file, row and value.
+    """
     for name, path in paths.items():
-        channels, array = metadata.fields[name].channels, arrays.fields[name]
+        declared, array = metadata.fields[name], arrays.fields[name]
         if array.dtype != np.uint8:
             raise DatasetError(f"{path}: dtype {array.dtype}, expected uint8")
-        expected = [arrays.num_examples, metadata.seq_len, *([channels] if channels else [])]
+        channels = [declared.channels] if declared.channels else []
+        expected = [arrays.num_examples, metadata.seq_len, *channels]
         if list(array.shape) != expected:
             raise DatasetError(f"{path}: shape {list(array.shape)}, expected {expected}")
-
-
-def check_field_values(
-    arrays: PuzzleSet, metadata: PuzzleDatasetMetadata, paths: Mapping[str, Path]
-) -> None:
-    """Check every further label. Raises: DatasetError: names the file, row and value."""
-    for name, array in arrays.fields.items():
-        rows = array.reshape(len(array), math.prod(array.shape[1:]))
-        _check_range(rows, metadata.fields[name].num_classes, None, paths[name], "value")
+        if name in check_values:
+            rows = array.reshape(len(array), math.prod(array.shape[1:]))
+            _check_range(rows, declared.num_classes, None, path, "value")
 
 
 def check_augmentations(rows: np.ndarray, count: int, path: Path) -> None:
     """Require uint8 [count, 10], a view and a permutation of 1 to 9 in each row.
 
-    Raises: DatasetError: names the row.
+    Raises:
+        DatasetError: names the row.
     """
     if rows.dtype != np.uint8 or rows.shape != (count, 10):
         raise DatasetError(f"{path}: {rows.dtype} {list(rows.shape)}, expected uint8 {[count, 10]}")
-    wrong = np.flatnonzero(rows[:, 0] >= _NUM_VIEWS)
-    if wrong.size:
-        row = int(wrong[0])
-        raise DatasetError(
-            f"{path}: view {rows[row, 0]} in row {row}, expected 0 to {_NUM_VIEWS - 1}"
-        )
     # Shifted by more than 15 a bit falls out of uint16: then one is missing too.
     bits = np.bitwise_or.reduce(np.left_shift(1, rows[:, 1:], dtype=np.uint16), axis=1)
-    wrong = np.flatnonzero(bits != _COLOUR_BITS)
-    if wrong.size:
-        row = int(wrong[0])
-        raise DatasetError(
-            f"{path}: colours {rows[row, 1:].tolist()} in row {row}, expected 1 to 9 in any order"
-        )
+    for wrong, what, expected in (
+        (rows[:, 0] >= NUM_VIEWS, "view {0[0]}", f"0 to {NUM_VIEWS - 1}"),
+        (bits != _COLOUR_BITS, "colours {1}", "1 to 9 in any order"),
+    ):
+        if wrong.any():
+            row = int(wrong.argmax())
+            found = what.format(rows[row], rows[row, 1:].tolist())
+            raise DatasetError(f"{path}: {found} in row {row}, expected {expected}")
 
 
 def check_totals(
     metadata: PuzzleDatasetMetadata, sets: Mapping[str, PuzzleSet], path: Path
 ) -> None:
-    """Compare the totals that the metadata give with the sets. Raises: DatasetError."""
+    """Compare the totals of the metadata with the sets.
+
+    Raises:
+        DatasetError: they differ; names `path`.
+    """
     groups = sum(arrays.num_groups for arrays in sets.values())
     puzzles = sum(arrays.num_puzzles for arrays in sets.values())
     examples = sum(arrays.num_examples for arrays in sets.values())

@@ -7,13 +7,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.dataclasses import dataclass as checked_dataclass
 
-from dataset.format.arrays import parse_json_object
+from dataset.format.files import parse_json_object
 from runtime.errors import DatasetError
-from runtime.text import quoted
+from runtime.text import quoted, shown
 
 IGNORE_LABEL_ID = -100
 """What a label equal to `ignore_label_id` becomes when it is read (torch's own `ignore_index`)."""
@@ -25,164 +27,147 @@ LAZY_ARC = "lazy_arc"
 
 ARC_SIDE = 30
 """Rows and columns of the canvas that holds an ARC grid, and the longest side of one."""
+ARC_NUM_COLOURS = 10
 ARC_BORDER_TOKEN, ARC_FIRST_COLOUR_TOKEN = 1, 2
 """What ends a grid below and on the right; colour 0 (the other nine follow)."""
+ARC_VOCAB_SIZE = ARC_FIRST_COLOUR_TOKEN + ARC_NUM_COLOURS
 
-LAZY_ARC_FACTS = {"pad_id": 0, "ignore_label_id": 0, "vocab_size": 12, "seq_len": 900}
+LAZY_ARC_FACTS = {
+    "pad_id": 0,
+    "ignore_label_id": 0,
+    "vocab_size": ARC_VOCAB_SIZE,
+    "seq_len": ARC_SIDE**2,
+}
 """What dataset.json says of every lazy set."""
 
-_OPTIONAL_KEYS = ("total_puzzles", "format", "fields")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 # Without `__`, so that no set and field share a file with another set and field.
 _LABEL_FIELD_NAME = re.compile(r"(?=.{1,100}\Z)[a-z][a-z0-9]*(_[a-z0-9]+)*")
-_MAX_CLASSES, _MAX_CHANNELS = 256, 256
-_MAX_VOCAB_SIZE = 2**20  # Each token has a row in a model's tables.
-_LARGEST_INT32 = 2**31 - 1
+_LARGEST = 2**31 - 1
+
+_PLAIN = BeforeValidator(lambda value: value.item() if isinstance(value, np.generic) else value)
+_Integer = Annotated[int, Field(strict=True), _PLAIN]
+_Count = Annotated[_Integer, Field(ge=0, le=_LARGEST)]
+_Size = Annotated[_Integer, Field(ge=1, le=_LARGEST)]
+_VocabSize = Annotated[_Integer, Field(ge=1, le=2**20)]  # Each has a row in a model's tables.
+_Mean = Annotated[float, Field(strict=True, ge=0, le=_LARGEST), _PLAIN]
 
 
-@dataclass(frozen=True)
+@checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class LabelField:
     """A further label of each cell, as `fields` of dataset.json declares it.
 
     A cell whose label is ignored has none, nor one whose label is `unknown_label`: IGNORE_LABEL_ID
     stands there when it is read.
 
-    num_classes: values are 0 to num_classes - 1, at most 256. channels: values of each cell, which
-    have an axis of their own; 0 is one value without that axis. unknown_label: a token, or None.
-    derived: there is no file, the values are made from the labels when they are read (ARC_PIXELS in
-    the format "lazy_arc" alone). The metadata that holds it checks it.
+    Args:
+        num_classes: values are 0 to num_classes - 1, at most 256.
+        channels: values of each cell, at most 256, which have an axis of their own; 0 is one value
+            without that axis.
+        unknown_label: a token, or None.
+        derived: there is no file, the values are made from the labels when they are read
+            (ARC_PIXELS in the format "lazy_arc" alone).
     """
 
-    num_classes: int
-    channels: int = 0
-    unknown_label: int | None = None
-    derived: bool = False
+    num_classes: Annotated[_Integer, Field(ge=1, le=256)]
+    channels: Annotated[_Integer, Field(ge=0, le=256)] = 0
+    unknown_label: _Count | None = None
+    derived: Annotated[bool, Field(strict=True)] = False
 
     def to_json(self) -> dict[str, Any]:
         """The value in dataset.json; what has its default is left out."""
-        values: dict[str, Any] = {"num_classes": int(self.num_classes)}
-        if self.channels:
-            values["channels"] = int(self.channels)
-        if self.unknown_label is not None:
-            values["unknown_label"] = int(self.unknown_label)
-        if self.derived:
-            values["derived"] = True
-        return values
+        values = {each.name: (getattr(self, each.name), each.default) for each in fields(self)}
+        return {name: value for name, (value, default) in values.items() if value != default}
 
 
 ARC_PIXELS_NAME = "pixels"
 ARC_PIXELS = LabelField(num_classes=256, channels=3, unknown_label=ARC_BORDER_TOKEN)
 """Red, green and blue of the label's colour in the palette of ARC; unknown outside the grid."""
+_LAZY_ARC_PIXELS = replace(ARC_PIXELS, derived=True)
 
 
-@dataclass(frozen=True)
+@checked_dataclass(frozen=True)
 class PuzzleDatasetMetadata:
     """What `dataset.json` says about one split.
 
-    pad_id, ignore_label_id (None: no label is ignored) and vocab_size are about tokens, seq_len is
-    in cells, blank_identifier_id and num_puzzle_identifiers are about puzzle identifiers.
-    total_groups, total_puzzles (None in sets of the older format) and mean_puzzle_examples
-    (examples per puzzle) are over all sets of the split. format is None for the published format,
-    or "lazy_arc". fields are the further labels of each cell, by name; in the format "lazy_arc" all
-    are derived, elsewhere none.
-
-    Raises: DatasetError: a field has the wrong type or is out of range.
+    Args:
+        pad_id: a token.
+        ignore_label_id: a label, or None: no label is ignored.
+        blank_identifier_id: a puzzle identifier.
+        vocab_size: tokens are 0 to vocab_size - 1.
+        seq_len: cells of an example.
+        num_puzzle_identifiers: puzzle identifiers are 0 to num_puzzle_identifiers - 1.
+        total_groups: over all sets of the split.
+        mean_puzzle_examples: examples per puzzle over all sets of the split.
+        sets: their names.
+        total_puzzles: over all sets; None in sets of the older format.
+        format: None for the published format, or "lazy_arc".
+        fields: the further labels of each cell, by name; in the format "lazy_arc" all are derived,
+            elsewhere none.
+    Raises:
+        ValueError: a value has the wrong type or is out of range (`from_json`: a DatasetError).
     """
 
-    pad_id: int
-    ignore_label_id: int | None
-    blank_identifier_id: int
-    vocab_size: int
-    seq_len: int
-    num_puzzle_identifiers: int
-    total_groups: int
-    mean_puzzle_examples: float
+    pad_id: _Count
+    ignore_label_id: Annotated[_Integer, Field(ge=-(2**31), le=_LARGEST)] | None
+    blank_identifier_id: _Count
+    vocab_size: _VocabSize
+    seq_len: _Size
+    num_puzzle_identifiers: _Size
+    total_groups: _Count
+    mean_puzzle_examples: _Mean
     sets: tuple[str, ...]
-    total_puzzles: int | None = None
+    total_puzzles: _Count | None = None
     format: str | None = None
-    fields: Mapping[str, LabelField] = field(default_factory=dict)
+    fields: dict[str, LabelField] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        _require_integer("vocab_size", self.vocab_size, 1, _MAX_VOCAB_SIZE)
-        for name in ("seq_len", "num_puzzle_identifiers"):
-            _require_integer(name, getattr(self, name), 1, _LARGEST_INT32)
-        _require_integer("total_groups", self.total_groups, 0, _LARGEST_INT32)
-        _require_integer("pad_id", self.pad_id, 0, self.vocab_size - 1)
-        _require_integer(
-            "blank_identifier_id", self.blank_identifier_id, 0, self.num_puzzle_identifiers - 1
-        )
-        if self.ignore_label_id is not None:
-            _require_integer("ignore_label_id", self.ignore_label_id, -(2**31), _LARGEST_INT32)
-        if self.total_puzzles is not None:
-            _require_integer("total_puzzles", self.total_puzzles, 0, _LARGEST_INT32)
-        mean = self.mean_puzzle_examples
-        is_number = isinstance(mean, int | float | np.number) and not isinstance(mean, bool)
-        if not is_number or not 0 <= mean <= _LARGEST_INT32:
-            raise DatasetError(
-                f"mean_puzzle_examples is {quoted(mean)}, expected a number from 0 to"
-                f" {_LARGEST_INT32}"
-            )
-        names = self.sets
-        if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-            raise DatasetError(f"sets is {quoted(names)}, expected a list of names")
-        for name in names:
+    @model_validator(mode="after")
+    def _check_together(self) -> PuzzleDatasetMetadata:
+        tokens, identifiers = self.vocab_size, self.num_puzzle_identifiers
+        _require_below("pad_id", self.pad_id, tokens)
+        _require_below("blank_identifier_id", self.blank_identifier_id, identifiers)
+        for name in self.sets:
             require_plain_name(name)
-        if len(set(names)) != len(names):
-            raise DatasetError(f"sets is {quoted(list(names))}, expected every name once")
-        object.__setattr__(self, "sets", tuple(names))
+        if len(set(self.sets)) != len(self.sets):
+            raise ValueError(f"sets is {quoted(list(self.sets))}, expected every name once")
         if self.format not in (None, LAZY_ARC):
-            raise DatasetError(
+            raise ValueError(
                 f"format is {quoted(self.format)}, expected {LAZY_ARC!r} or no such key"
             )
-        if self.format == LAZY_ARC:
-            for name, expected in LAZY_ARC_FACTS.items():
-                if getattr(self, name) != expected:
-                    raise DatasetError(
-                        f"{name} is {getattr(self, name)}, expected {expected} in the format"
-                        f" {LAZY_ARC}"
-                    )
-        self._check_fields()
-
-    def _check_fields(self) -> None:
+        facts = LAZY_ARC_FACTS if self.format == LAZY_ARC else {}
+        for name, expected in facts.items():
+            if getattr(self, name) != expected:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}, expected {expected} in the format {LAZY_ARC}"
+                )
         for name, declared in self.fields.items():
-            if not _LABEL_FIELD_NAME.fullmatch(name) or name in LAZY_ARC_FIELDS:
-                raise DatasetError(
-                    f"field name {quoted(name)}, expected words of small letters and digits joined"
-                    f" by '_', and none of {', '.join(LAZY_ARC_FIELDS)}"
-                )
-            key = f"fields.{name}"
-            _require_integer(f"{key}.num_classes", declared.num_classes, 1, _MAX_CLASSES)
-            _require_integer(f"{key}.channels", declared.channels, 0, _MAX_CHANNELS)
-            if declared.unknown_label is not None:
-                limit = self.vocab_size - 1
-                _require_integer(f"{key}.unknown_label", declared.unknown_label, 0, limit)
-            if not isinstance(declared.derived, bool):
-                raise DatasetError(
-                    f"{key}.derived is {quoted(declared.derived)}, expected true or false"
-                )
-            if self.format == LAZY_ARC:
-                expected = replace(ARC_PIXELS, derived=True)
-                if name != ARC_PIXELS_NAME or declared != expected:
-                    raise DatasetError(
-                        f"{key} is {declared.to_json()}, but the format {LAZY_ARC} has only"
-                        f" {ARC_PIXELS_NAME} {expected.to_json()}"
-                    )
-            elif declared.derived:
-                raise DatasetError(f"{key} is derived, accepted only in the format {LAZY_ARC}")
+            self._check_field(name, declared)
+        return self
+
+    def _check_field(self, name: str, declared: LabelField) -> None:
+        if not _LABEL_FIELD_NAME.fullmatch(name) or name in LAZY_ARC_FIELDS:
+            raise ValueError(
+                f"field name {quoted(name)}, expected words of small letters and digits joined"
+                f" by '_', and none of {', '.join(LAZY_ARC_FIELDS)}"
+            )
+        key = f"fields.{name}"
+        _require_below(f"{key}.unknown_label", declared.unknown_label or 0, self.vocab_size)
+        if self.format is None and declared.derived:
+            raise ValueError(f"{key} is derived, accepted only in the format {LAZY_ARC}")
+        if self.format == LAZY_ARC and (name, declared) != (ARC_PIXELS_NAME, _LAZY_ARC_PIXELS):
+            raise ValueError(
+                f"{key} is {declared.to_json()}, but the format {LAZY_ARC} has only"
+                f" {ARC_PIXELS_NAME} {_LAZY_ARC_PIXELS.to_json()}"
+            )
 
     def to_json(self) -> str:
         """The text of `dataset.json`; what is None or has no entries is left out, but for
         `ignore_label_id`.
         """
         values: dict[str, Any] = asdict(self)
-        for name, value in values.items():
-            if isinstance(value, np.integer):
-                values[name] = int(value)
-        values["mean_puzzle_examples"] = float(self.mean_puzzle_examples)
-        values["sets"] = list(self.sets)
         values["fields"] = {name: declared.to_json() for name, declared in self.fields.items()}
-        for name in _OPTIONAL_KEYS:
-            if values[name] is None or values[name] == {}:
+        for name in ("total_puzzles", "format", "fields"):
+            if values[name] in (None, {}):
                 del values[name]
         return json.dumps(values, indent=2) + "\n"
 
@@ -190,30 +175,33 @@ class PuzzleDatasetMetadata:
     def from_json(cls, text: str | bytes, source: str | Path) -> PuzzleDatasetMetadata:
         """Read the text of `dataset.json`; unknown keys are ignored.
 
-        Raises: DatasetError: no JSON object, or a key is missing or mistyped; names `source`.
+        Args:
+            text: its content.
+            source: the file, for the messages.
+        Raises:
+            DatasetError: no JSON object, or a key is missing or its value wrong; it names `source`,
+                the key and the value.
         """
         values = parse_json_object(text, source)
-        known = {field.name for field in fields(cls)}
-        missing = sorted(known - set(_OPTIONAL_KEYS) - values.keys())
-        if missing:
-            raise DatasetError(f"{source}: missing {', '.join(missing)}")
+        known = {each.name for each in fields(cls)} & values.keys()
         try:
-            values["fields"] = _parse_label_fields(values.get("fields", {}))
-            return cls(**{name: value for name, value in values.items() if name in known})
-        except DatasetError as error:
-            raise DatasetError(f"{source}: {error}") from None
+            return cls(**{name: values[name] for name in known})
+        except ValidationError as error:
+            raise DatasetError(f"{source}: {_problem(error)}") from None
 
 
 @dataclass(frozen=True)
 class PuzzleSet:
     """The arrays of one set.
 
-    inputs, labels: integer [examples, seq_len], memory-mapped when read from disk.
-    puzzle_identifiers: integer [puzzles].
-    puzzle_indices: integer [puzzles + 1]; puzzle p holds examples puzzle_indices[p] to [p + 1].
-    group_indices: integer [groups + 1]; group g holds puzzles group_indices[g] to [g + 1].
-    fields: the further labels by name, uint8 [examples, seq_len] or [examples, seq_len, channels],
-        memory-mapped when read from disk; derived ones are not among them.
+    Args:
+        inputs: integer [examples, seq_len], memory-mapped when read from disk.
+        labels: the same.
+        puzzle_identifiers: integer [puzzles].
+        puzzle_indices: integer [puzzles + 1]; puzzle p holds examples puzzle_indices[p] to [p + 1].
+        group_indices: integer [groups + 1]; group g holds puzzles group_indices[g] to [g + 1].
+        fields: the further labels by name, uint8 [examples, seq_len] or [examples, seq_len,
+            channels], memory-mapped when read from disk; derived ones are not among them.
     """
 
     inputs: np.ndarray
@@ -240,11 +228,13 @@ class PuzzleSet:
 class LazyArcSet(PuzzleSet):
     """Original ARC grids, and what each puzzle does to them: rows are made when they are read.
 
-    inputs, labels: uint8 [stored, 900], the pairs of each task in the top left corner of the
-        canvas; labels of pad_id only where the output is not known.
-    source_indices: integer [groups + 1]; all puzzles of group g have, in this order, the stored
-        pairs source_indices[g] to [g + 1]. puzzle_indices counts the examples so made.
-    augmentations: uint8 [puzzles, 10], the view and the new colours of 1 to 9 of each puzzle.
+    Args:
+        inputs: uint8 [stored, 900], the pairs of each task in the top left corner of the canvas.
+        labels: the same; of pad_id only where the output is not known.
+        puzzle_indices: counts the examples that are made.
+        source_indices: integer [groups + 1]; all puzzles of group g have, in this order, the stored
+            pairs source_indices[g] to [g + 1].
+        augmentations: uint8 [puzzles, 10], the view and the new colours of 1 to 9 of each puzzle.
     """
 
     source_indices: np.ndarray
@@ -264,26 +254,24 @@ def require_plain_name(name: str) -> None:
         )
 
 
-def _parse_label_fields(values: Any) -> dict[str, LabelField]:
-    if not isinstance(values, dict):
-        raise DatasetError(f"fields is {quoted(values)}, expected an object")
-    known = sorted(field.name for field in fields(LabelField))
-    parsed = {}
-    for name, declared in values.items():
-        # Unless the name is one, it may hold anything, line breaks too.
-        key = f"fields.{name}" if _LABEL_FIELD_NAME.fullmatch(name) else f"field {quoted(name)}"
-        if not isinstance(declared, dict) or "num_classes" not in declared:
-            raise DatasetError(f"{key} is {quoted(declared)}, expected an object with num_classes")
-        unknown = sorted(declared.keys() - set(known))
-        if unknown:
-            raise DatasetError(
-                f"{key} has the key {quoted(unknown[0])}; accepted: {', '.join(known)}"
-            )
-        parsed[name] = LabelField(**declared)
-    return parsed
+def _require_below(key: str, value: int, limit: int) -> None:
+    if value >= limit:
+        raise ValueError(f"{key} is {value}, expected 0 to {limit - 1}")
 
 
-def _require_integer(name: str, value: Any, low: int, high: int) -> None:
-    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not is_integer or not low <= value <= high:
-        raise DatasetError(f"{name} is {quoted(value)}, expected an integer from {low} to {high}")
+def _problem(error: ValidationError) -> str:
+    """Say which keys are missing, or otherwise the first value that is refused, and why."""
+    errors = error.errors(include_url=False)
+    keys = [shown(".".join(map(str, each["loc"]))) for each in errors]
+    missing = [key for key, each in zip(keys, errors, strict=True) if each["type"] == "missing"]
+    if missing:
+        return f"missing {', '.join(missing)}"
+    key, first = keys[0], errors[0]
+    if not key:
+        return str(first["ctx"]["error"])  # One of ours, which says all.
+    if first["type"] == "unexpected_keyword_argument":
+        return (
+            f"{key}: no such key; accepted: {', '.join(each.name for each in fields(LabelField))}"
+        )
+    reason = first["msg"].lower().replace("tuple", "list")  # As it is called in JSON.
+    return f"{key} is {quoted(first['input'])}: {reason}"

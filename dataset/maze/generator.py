@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from dataset.augmentation import maze_keys
+from dataset.dihedral import view_keys
 from dataset.maze.kernels import find_maze
 from dataset.sources import NoPuzzleError
 from runtime.streams import Stream, random_words
@@ -34,7 +34,7 @@ _ATTEMPTS_PER_BLOCK = 8192  # of the numbering of attempts: another number gives
 
 
 class GeneratedMazes(NamedTuple):
-    """mazes: uint8 [N, cells] tokens, no path drawn.  attempts made."""
+    """New mazes: uint8 [N, cells] tokens, no path drawn; and the attempts made for them."""
 
     mazes: np.ndarray
     attempts: int
@@ -54,13 +54,16 @@ def generate_mazes(
     """Generate `num_mazes` mazes of `size` x `size` cells.
 
     Args:
-        seed: 0 to 2**64 - 1. stream: one of the streams of `dataset.augmentation`.
+        num_mazes: how many.
+        seed: 0 to 2**64 - 1.
+        stream: of random words.
+        size: rows and columns.
         min_length: moves of the shortest path, 1 or more.
-        taken: `maze_keys` of the mazes that must not be repeated; receives those of the new ones.
+        taken: `view_keys` of the mazes that must not be repeated; receives those of the new ones.
         advance: called with 1 after each maze.
-        workers: threads, of which the mazes do not depend; None: one for each usable processor.
-
-    Raises: NoPuzzleError: none was found for long; the message says what was asked for.
+        workers: threads, on which the mazes do not depend; None: one for each usable processor.
+    Raises:
+        NoPuzzleError: none was found for long; the message says what was asked for.
     """
     lowest = _fixed_point(LOWEST_WALL_PROBABILITY)
     span = _fixed_point(HIGHEST_WALL_PROBABILITY) - lowest
@@ -80,7 +83,7 @@ def generate_mazes(
     found = attempts = 0
     for block, kept in enumerate(_in_order(search, workers or _num_processors())):
         for attempt, maze in kept:
-            (key,) = maze_keys(maze[None])
+            (key,) = view_keys(maze[None])
             if key in taken:
                 continue
             taken.add(key)

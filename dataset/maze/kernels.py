@@ -1,16 +1,18 @@
 """Compiled maze kernels: the solver, the check of drawn paths, and the generator.
 
-All of them are in one file because numba's cache notices changes of a function's own file only.
+All of them, and the tokens that they know, are in one file: see `dataset.compiled`.
 
 A maze is uint8 [cells] of tokens, row by row. The generator works on bit boards: uint64 words whose
 bit row * (size + 1) + column is a cell; the column too many keeps rows apart. Random numbers are
-SplitMix64 (see `sudoku_kernels`), `state` uint64 [1].
+SplitMix64 (see `dataset.sudoku.kernels`), `state` uint64 [1].
 """
 
 import numpy as np
 
 from dataset.compiled import compiled, mix
-from dataset.maze.rules import FREE, GOAL, PATH, START, WALL
+
+TOKENS = WALL, FREE, START, GOAL, PATH = 1, 2, 3, 4, 5
+"""`dataset.maze.rules` compares them with its own."""
 
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _ONE = np.uint64(1)
@@ -44,7 +46,10 @@ def _find(tokens, token):
 def _search(tokens, size, parents, queue):
     """Search breadth first from S; return the moves to G, or -1 when it cannot be reached.
 
-    Args: parents: int64 [cells], receives the cell that each cell was first reached from.
+    Args:
+        tokens: uint8 [cells].
+        size: rows and columns.
+        parents: int64 [cells], receives the cell that each cell was first reached from.
         queue: int64 [cells], scratch.
     """
     parents.fill(-1)
@@ -75,7 +80,10 @@ def _search(tokens, size, parents, queue):
 def solve_mazes(inputs, size, labels, moves):
     """Solve mazes; the rule for the path is in `dataset.maze.rules.solve`.
 
-    Args: inputs: uint8 [N, cells].  labels: uint8 [N, cells], receives the inputs with the path.
+    Args:
+        inputs: uint8 [N, cells].
+        size: rows and columns.
+        labels: uint8 [N, cells], receives the inputs with the path.
         moves: int64 [N], receives the length of the path, -1 where there is none.
     """
     parents = np.empty(size * size, dtype=np.int64)
@@ -125,9 +133,12 @@ def _drawn_moves(tokens, size):
 def check_mazes(inputs, preds, size, drawn_moves, least_moves):
     """Measure the drawn path and a shortest path of each maze.
 
-    Args: inputs, preds: uint8 [N, cells].
-        drawn_moves, least_moves: int64 [N], receive moves, -1 where there is no path. Where nothing
-            valid is drawn the shortest path is not looked for either.
+    Args:
+        inputs: uint8 [N, cells].
+        preds: uint8 [N, cells].
+        size: rows and columns.
+        drawn_moves: int64 [N], receives moves, -1 where no valid path is drawn.
+        least_moves: int64 [N], receives moves, -1 where no valid path is drawn.
     """
     parents = np.empty(size * size, dtype=np.int64)
     queue = np.empty(size * size, dtype=np.int64)
@@ -148,9 +159,12 @@ def check_mazes(inputs, preds, size, drawn_moves, least_moves):
 def path_moves(labels, size, actions):
     """Write down how drawn paths go; `dataset.maze.rules.path_actions` says what is written.
 
-    Args: labels: uint8 [N, cells].  actions: uint8 [N, cells], zeros, receives the moves.
-
-    Returns: the first row that is no path, or N.
+    Args:
+        labels: uint8 [N, cells].
+        size: rows and columns.
+        actions: uint8 [N, cells], zeros, receives the moves.
+    Returns:
+        The first row that is no path, or N.
     """
     for row in range(len(labels)):
         tokens = labels[row]
@@ -211,10 +225,15 @@ def _has_bit(board, pad, bit):
 def _grow(ball, other, free, grown, width, pad):
     """Grow a ball by one move over free cells.
 
-    Args: ball, other, free, grown: bit boards with `pad` words of zeros at both ends; `grown`
-        receives the ball, `other` is the one around the other end.
-
-    Returns: whether the ball is unchanged or has met the other one.
+    Args:
+        ball: bit board with `pad` words of zeros at both ends, as the next three.
+        other: the ball around the other end.
+        free: the free cells.
+        grown: receives the ball.
+        width: bits of a row.
+        pad: words.
+    Returns:
+        Whether the ball is unchanged or has met the other one.
     """
     # Unsigned positions spare the checks for negative ones, which would keep the loop scalar.
     words, last = np.uint64(width // 64), np.uint64(len(ball) - pad)
@@ -245,10 +264,14 @@ def find_maze(states, first, size, min_length, lowest, span, question):
 
     Args:
         states: uint64 [attempts], the random state that each attempt starts from.
-        lowest, span: uint64; the wall probability is uniform in [lowest, lowest + span) / 2**32.
+        first: number of the first attempt to make.
+        size: rows and columns.
+        min_length: moves.
+        lowest: uint64; the wall probability is uniform in [lowest, lowest + span) / 2**32.
+        span: uint64.
         question: uint8 [cells], receives the maze.
-
-    Returns: the number of the attempt that was kept, or len(states).
+    Returns:
+        The number of the attempt that was kept, or len(states).
     """
     width = size + 1
     pad = width // 64 + 1

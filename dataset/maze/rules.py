@@ -7,6 +7,7 @@ number of its moves, one more than its `o` cells.
 """
 
 from math import isqrt
+from types import ModuleType
 
 import numpy as np
 
@@ -46,7 +47,8 @@ def text_to_tokens(texts: list[str]) -> np.ndarray:
 def tokens_to_text(tokens: np.ndarray) -> str:
     """Turn [cells] tokens into text, row after row without line ends; `?` is the padding token.
 
-    Raises: ValueError: a token out of range.
+    Raises:
+        ValueError: a token out of range.
     """
     if tokens.min(initial=0) < 0 or tokens.max(initial=0) >= VOCAB_SIZE:
         raise ValueError(
@@ -58,9 +60,10 @@ def tokens_to_text(tokens: np.ndarray) -> str:
 def are_mazes(inputs: np.ndarray) -> np.ndarray:
     """Tell which rows consist of walls, free cells, one S and one G.
 
-    Args: inputs: integer [N, cells] tokens.
-
-    Returns: bool [N].
+    Args:
+        inputs: integer [N, cells] tokens.
+    Returns:
+        bool [N].
     """
     known = np.asarray(((inputs >= WALL) & (inputs <= GOAL)).all(axis=1))
     starts, goals = (inputs == START).sum(axis=1), (inputs == GOAL).sum(axis=1)
@@ -74,19 +77,18 @@ def solve(inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     down, left, right, up, and comes to each cell from where it was first reached. (It gives all
     2,000 answers of the published 30 x 30 mazes.)
 
-    Args: inputs: integer [N, cells] tokens of mazes.
-
-    Returns: (labels, moves): uint8 [N, cells], the inputs with the path's cells as `PATH`; int64
-        [N], its length, -1 where G cannot be reached and no path is drawn.
-
-    Raises: ValueError: not square, or a row is no maze; it names the first.
+    Args:
+        inputs: integer [N, cells] tokens of mazes.
+    Returns:
+        (labels, moves): uint8 [N, cells], the inputs with the path's cells as `PATH`; int64 [N],
+        its length, -1 where G cannot be reached and no path is drawn.
+    Raises:
+        ValueError: not square, or a row is no maze; it names the first.
     """
-    from dataset.maze.kernels import solve_mazes  # loads the compiler: only who solves waits
-
     mazes, size = _checked(inputs)
     labels = np.empty_like(mazes)
     moves = np.empty(len(mazes), dtype=np.int64)
-    solve_mazes(mazes, size, labels, moves)
+    _kernels().solve_mazes(mazes, size, labels, moves)
     return labels, moves
 
 
@@ -105,11 +107,13 @@ def check_paths(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.n
     paths that run along themselves are not valid. No shortest path is lost by this: one with two
     cells that touch out of turn could be cut short there.
 
-    Args: inputs: integer [N, cells] tokens of mazes. preds: integer [N, cells], any values.
-
-    Returns: (valid, shortest), bool [N] each; `shortest` means valid and as few moves as possible.
-
-    Raises: ValueError: shapes differ or are not square, or an input is no maze; it names the first.
+    Args:
+        inputs: integer [N, cells] tokens of mazes.
+        preds: integer [N, cells], any values.
+    Returns:
+        (valid, shortest), bool [N] each; `shortest` means valid and as few moves as possible.
+    Raises:
+        ValueError: shapes differ or are not square, or an input is no maze; it names the first.
     """
     moves, least_moves = path_lengths(inputs, preds)
     return moves >= 0, (moves >= 0) & (moves == least_moves)
@@ -118,34 +122,37 @@ def check_paths(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.n
 def path_lengths(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Count the moves of valid predictions (see `check_paths`), and of a shortest path there.
 
-    Returns: (moves, least moves), int64 [N] each; both -1 where the prediction is not valid.
+    Args:
+        inputs: integer [N, cells] tokens of mazes.
+        preds: integer [N, cells], any values.
+    Returns:
+        (moves, least moves), int64 [N] each; both -1 where the prediction is not valid.
+    Raises:
+        ValueError: as `check_paths`.
     """
-    from dataset.maze.kernels import check_mazes  # loads the compiler: only who checks waits
-
     if inputs.shape != preds.shape:
         raise ValueError(f"{list(inputs.shape)} inputs and {list(preds.shape)} predictions")
     mazes, size = _checked(inputs)
     drawn = np.where((preds >= WALL) & (preds <= PATH), preds, 0).astype(np.uint8)
     moves, least_moves = (np.empty(len(mazes), dtype=np.int64) for _ in range(2))
-    check_mazes(mazes, drawn, size, moves, least_moves)
+    _kernels().check_mazes(mazes, drawn, size, moves, least_moves)
     return moves, least_moves
 
 
 def path_actions(labels: np.ndarray) -> np.ndarray:
     """Tell for each cell of a drawn path how it goes on towards G.
 
-    Args: labels: integer [N, cells] tokens, each row with a path as `check_paths` accepts it.
-
-    Returns: uint8 [N, cells]: on S and the `o` cells the move to the next cell, 1 down, 2 left, 3
-        right, 4 up; 0 on G and beside the path.
-
-    Raises: ValueError: not square, or a row has no such path; it names the first.
+    Args:
+        labels: integer [N, cells] tokens, each row with a path as `check_paths` accepts it.
+    Returns:
+        uint8 [N, cells]: on S and the `o` cells the move to the next cell, 1 down, 2 left, 3 right,
+        4 up; 0 on G and beside the path.
+    Raises:
+        ValueError: not square, or a row has no such path; it names the first.
     """
-    from dataset.maze.kernels import path_moves  # loads the compiler: only who asks waits
-
     _, size = _checked(np.where(labels == PATH, FREE, labels))
     actions = np.zeros(labels.shape, dtype=np.uint8)
-    bad = path_moves(np.ascontiguousarray(labels, dtype=np.uint8), size, actions)
+    bad = _kernels().path_moves(np.ascontiguousarray(labels, dtype=np.uint8), size, actions)
     if bad < len(labels):
         raise ValueError(f"label {bad} draws no path from S to G")
     return actions
@@ -154,11 +161,20 @@ def path_actions(labels: np.ndarray) -> np.ndarray:
 def maze_pixels(labels: np.ndarray) -> np.ndarray:
     """Return red, green and blue of each cell in `PALETTE`.
 
-    Args: labels: integer [N, cells] tokens of mazes, with or without a path.
-
-    Returns: uint8 [N, cells, 3].
+    Args:
+        labels: integer [N, cells] tokens of mazes, with or without a path.
+    Returns:
+        uint8 [N, cells, 3].
     """
     return _PIXELS[labels]
+
+
+def _kernels() -> ModuleType:
+    # Imported here because it loads the compiler, which takes half a second.
+    from dataset.maze import kernels
+
+    assert kernels.TOKENS == (WALL, FREE, START, GOAL, PATH)
+    return kernels
 
 
 def _checked(inputs: np.ndarray) -> tuple[np.ndarray, int]:

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dataset.augmentation import sudoku_symmetries
 from dataset.sources import NoPuzzleError
 from dataset.sudoku.kernels import draw_puzzle, puzzle_key, solution_key
 from dataset.sudoku.rules import layout_of
+from dataset.sudoku.symmetries import sudoku_symmetries
 from runtime.streams import Stream, random_words
 
 MAX_STEPS = 5000
@@ -31,7 +31,14 @@ _WORDS_PER_BLOCK = 1024
 
 
 class GeneratedPuzzles(NamedTuple):
-    """questions, answers: uint8 [N, cells] digits, 0 empty.  ratings: int64 [N].  attempts made."""
+    """New puzzles.
+
+    Args:
+        questions: uint8 [N, cells] digits, 0 where empty.
+        answers: uint8 [N, cells] digits.
+        ratings: int64 [N].
+        attempts: made for them.
+    """
 
     questions: np.ndarray
     answers: np.ndarray
@@ -60,13 +67,17 @@ def generate_puzzles(
     Solutions are drawn by randomized search, not exactly uniformly.
 
     Args:
-        seed: 0 to 2**64 - 1. stream: one of the streams of `dataset.augmentation`.
-        size: 4, 6 or 9. min_clues, max_clues: 1 <= min_clues <= max_clues <= size * size.
+        num_puzzles: how many.
+        seed: 0 to 2**64 - 1.
+        stream: of random words.
+        size: 4, 6 or 9.
+        min_clues: 1 to max_clues.
+        max_clues: at most size * size.
         min_rating: backtracks of our solver, see `dataset.sudoku.rules.solve`.
         taken: keys of the puzzles that must not be repeated; receives those of the new ones.
         advance: called with 1 after each puzzle.
-
-    Raises: NoPuzzleError: none was found for long; the message says what was asked for.
+    Raises:
+        NoPuzzleError: none was found for long; the message says what was asked for.
     """
     layout = layout_of(size)
     symmetries = sudoku_symmetries(size)

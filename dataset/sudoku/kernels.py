@@ -1,7 +1,6 @@
 """Compiled Sudoku kernels: the solver, the puzzle generator, and keys shared by symmetric puzzles.
 
-All of them are in one file because numba's cache notices changes of a function's own file only: a
-caller in another file would go on running an outdated copy of what it calls.
+All of them are in one file because of numba's cache: see `dataset.compiled`.
 
 Integer arguments are wrapped in np.int64, and no slice is assigned to: numba compiles a function
 anew for every literal that it is called with, and a slice's error message costs it two seconds.
@@ -64,7 +63,8 @@ def _candidates(used, cell, layout):
 def _propagate(board, allowed, used, layout, trail, filled, candidates):
     """Fill in naked and hidden singles until none is left.
 
-    Returns: (filled, cell): how many cells are filled now, and the empty cell with the fewest
+    Returns:
+        (filled, cell): how many cells are filled now, and the empty cell with the fewest
         candidates (the first of them), or -1 on a full board, or -2 on a contradiction.
     """
     cells = len(board)
@@ -128,8 +128,8 @@ def _search(clues, allowed, layout, limit, randomize, state, answer):
         allowed: int64 [cells], the digits each empty cell may take.
         randomize: 1 to guess digits in an order drawn from `state`, 0 in ascending order.
         answer: int64 [cells], receives the first solution.
-
-    Returns: (solutions found, backtracks), the guessed digits taken back before the first solution
+    Returns:
+        (solutions found, backtracks), the guessed digits taken back before the first solution
         was reached, or before it was certain that there is none.
     """
     cells = len(clues)
@@ -192,9 +192,10 @@ def _any_digit(layout):
 def solve_digits(digits, layout, limit):
     """Solve one board of digits.
 
-    Args: digits: int64 [cells], 0 where empty; no two equal ones within a unit.
-
-    Returns: (solutions up to `limit`, backtracks before the first, int64 [cells] first solution).
+    Args:
+        digits: int64 [cells], 0 where empty; no two equal ones within a unit.
+    Returns:
+        (solutions up to `limit`, backtracks before the first, int64 [cells] first solution).
     """
     cells = len(digits)
     clues = np.zeros(cells, dtype=np.int64)
@@ -232,9 +233,10 @@ def draw_puzzle(layout, state, min_clues, max_clues, min_rating, max_steps, ques
     vicinity search of up to `max_steps` looks for a rating of at least `min_rating`; its puzzles
     are minimal, and get as many further clues as `min_clues` asks for, as far as the rating allows.
 
-    Args: question, answer: int64 [cells], receive the digits.
-
-    Returns: (whether the attempt succeeded, rating, steps of the search); for the rating see
+    Args:
+        question, answer: int64 [cells], receive the digits.
+    Returns:
+        (whether the attempt succeeded, rating, steps of the search); for the rating see
         `dataset.sudoku.rules.solve`.
     """
     steps = np.int64(0)

@@ -53,10 +53,11 @@ def grid_size(cells: int) -> int:
 def parse_puzzle(text: str) -> np.ndarray:
     """Read a puzzle from text, row by row; white space and the frame characters | - + are skipped.
 
-    Returns: int8 [size, size] digits, 0 for an empty cell, which is written '.' or '0'.
-
-    Raises: ValueError: another character, a number of cells other than 16, 36 or 81, a digit above
-        the size, or clues that contradict each other; it says where.
+    Returns:
+        int8 [size, size] digits, 0 for an empty cell, which is written '.' or '0'.
+    Raises:
+        ValueError: another character, a number of cells other than 16, 36 or 81, a digit above
+            the size, or clues that contradict each other; it says where.
     """
     symbols = [symbol for symbol in text if not symbol.isspace() and symbol not in _FRAME]
     for number, symbol in enumerate(symbols, start=1):
@@ -99,7 +100,8 @@ def grid_to_tokens(grid: np.ndarray) -> np.ndarray:
 def tokens_to_grid(tokens: np.ndarray) -> np.ndarray:
     """Turn [cells] tokens into int8 [size, size] digits; the padding token counts as an empty cell.
 
-    Raises: ValueError: a number of tokens that makes no grid, or a token out of range.
+    Raises:
+        ValueError: a number of tokens that makes no grid, or a token out of range.
     """
     size = grid_size(tokens.size)
     last = size + EMPTY_TOKEN
@@ -111,9 +113,10 @@ def tokens_to_grid(tokens: np.ndarray) -> np.ndarray:
 def are_valid_solutions(grids: np.ndarray, size: int) -> np.ndarray:
     """Tell which grids are full and hold every digit once in each unit.
 
-    Args: grids: integer [N, size * size].
-
-    Returns: bool [N].
+    Args:
+        grids: integer [N, size * size].
+    Returns:
+        bool [N].
     """
     in_range = np.asarray(((grids >= 1) & (grids <= size)).all(axis=1))
     bit_of = np.array([1 << digit for digit in range(size + 1)], dtype=np.int16)
@@ -142,11 +145,12 @@ def solve(puzzle: np.ndarray) -> tuple[np.ndarray | None, int]:
     published data sets, which count guesses of the tdoku solver (there 20 is hard; the same puzzles
     have about 100 backtracks here).
 
-    Args: puzzle: integer [size, size], 0 where empty.
-
-    Returns: (int8 [size, size], backtracks); None for the grid when there is no solution.
-
-    Raises: ValueError: not a square grid of digits 0 to size.
+    Args:
+        puzzle: integer [size, size], 0 where empty.
+    Returns:
+        (int8 [size, size], backtracks); None for the grid when there is no solution.
+    Raises:
+        ValueError: not a square grid of digits 0 to size.
     """
     solutions, backtracks, answer = _search(puzzle, limit=1)
     return (answer if solutions else None), backtracks

@@ -17,7 +17,7 @@ from harness.trackers import writing_wandb
 
 import evaluate
 from dataset.build_arc_dataset import main as build_arc
-from dataset.format.disk import load_split
+from dataset.format.reading import load_split
 from dataset.format.schema import PuzzleDatasetMetadata
 from evaluation.arc import PuzzleNames, Tally, parse_names, parse_tasks, submission
 from evaluation.outputs import OutputError

@@ -23,7 +23,7 @@ from harness.builds import contents, main_of
 from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
-from dataset.format.disk import load_split
+from dataset.format.reading import load_split
 
 SECONDS = 30  # A build takes 0.02 s.
 

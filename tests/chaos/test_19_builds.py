@@ -16,7 +16,7 @@ from harness.builds import contents, flags, main_of
 from harness.operations import FailAt, KillAt, watching
 from harness.processes import Fault, ForkServer
 
-from dataset.format.disk import atomic_build
+from dataset.format.writing import atomic_build
 from runtime import files
 
 # What makes the older set another one.

@@ -13,8 +13,9 @@ import pytest
 from harness import mutants
 from harness.processes import Fault, ForkServer, evaluate, pretrain
 
-from dataset.format.disk import load_metadata, write_split
+from dataset.format.reading import load_metadata
 from dataset.format.schema import PuzzleSet
+from dataset.format.writing import write_split
 
 IGNORED = 0
 NUM_ROWS = 60

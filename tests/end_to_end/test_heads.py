@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from dataset import build_arc_dataset, build_maze_dataset
-from dataset.format.disk import load_split, write_puzzles
+from dataset.format.reading import load_split
 from dataset.format.schema import LabelField
+from dataset.format.writing import write_puzzles
 from models.config import DataFacts
 from models.registry import build_model
 from runtime.errors import ConfigError, DatasetError

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataset.format.disk import write_split
 from dataset.format.schema import LAZY_ARC_FIELDS, LabelField, PuzzleDatasetMetadata, PuzzleSet
+from dataset.format.writing import write_split
 from puzzle_dataset import EvalBatches, PuzzleDataset
 
 VOCAB_SIZE = 5

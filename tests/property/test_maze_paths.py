@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataset.augmentation import augment_mazes, maze_keys
+from dataset.dihedral import all_views, view_keys
 from dataset.maze.rules import (
     FREE,
     GOAL,
@@ -87,7 +87,7 @@ def test_actions_walk_the_answer_in_every_view(maze: np.ndarray):
         return
     size = int(labels.shape[1] ** 0.5)
     steps = {1: size, 2: -1, 3: 1, 4: -size}
-    views = augment_mazes(labels)
+    views = all_views(labels)
     for drawing, actions in zip(views, path_actions(views), strict=True):
         cell, walked = int(np.flatnonzero(drawing == START)[0]), []
         while drawing[cell] != GOAL:
@@ -116,8 +116,8 @@ def test_one_changed_cell_of_a_shortest_path_is_no_shortest_path(
 @given(mazes())
 def test_views_keep_lengths_and_keys(maze: np.ndarray):
     labels, moves = solve(maze)
-    inputs = augment_mazes(maze)
+    inputs = all_views(maze)
     assert inputs[0].tolist() == maze[0].tolist()
     assert set(solve(inputs)[1].tolist()) == {moves[0]}
-    assert set(check_paths(inputs, augment_mazes(labels))[1].tolist()) == {bool(moves[0] > 0)}
-    assert len(set(maze_keys(inputs))) == 1
+    assert set(check_paths(inputs, all_views(labels))[1].tolist()) == {bool(moves[0] > 0)}
+    assert len(set(view_keys(inputs))) == 1

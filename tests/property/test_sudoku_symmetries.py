@@ -4,13 +4,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataset.augmentation import (
-    augment_sudoku,
-    sudoku_symmetries,
-)
 from dataset.sudoku.generator import generate_puzzles
 from dataset.sudoku.kernels import puzzle_key, solution_key
 from dataset.sudoku.rules import are_valid_solutions, count_solutions
+from dataset.sudoku.symmetries import augment_sudoku, sudoku_symmetries
 from runtime.streams import Stream, random_words
 
 CLUES = {4: (4, 10), 6: (9, 20), 9: (25, 40)}

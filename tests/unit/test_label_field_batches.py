@@ -7,8 +7,8 @@ import pytest
 
 from dataset.arc.lazy import ARC_PALETTE
 from dataset.build_arc_dataset import main as build_arc
-from dataset.format.disk import write_split
 from dataset.format.schema import LabelField, PuzzleDatasetMetadata, PuzzleSet
+from dataset.format.writing import write_split
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset, TrainBatches
 from runtime.errors import DatasetError
 

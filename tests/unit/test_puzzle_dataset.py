@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dataset.format.disk import write_split
 from dataset.format.schema import PuzzleDatasetMetadata, PuzzleSet
+from dataset.format.writing import write_split
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset, TrainBatches
 from runtime.errors import DatasetError
 

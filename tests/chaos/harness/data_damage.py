@@ -21,7 +21,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 import pretrain
-from dataset.format.disk import MANIFEST_NAME, METADATA_NAME
+from dataset.format.layout import MANIFEST_NAME, METADATA_NAME
 from harness import builds, mutants
 from harness.mounts import MemoryLimit
 from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches

@@ -219,9 +219,9 @@ def say_nothing_is_long() -> None:
 
 def hash_not_compared() -> None:
     """hashes of data files not compared"""
-    from dataset.format import disk as common
+    from dataset.format import reading
 
-    common._check_manifest = lambda *arguments: None
+    reading._check_manifest = lambda *arguments: None
 
 
 def skip_the_look() -> None:
@@ -246,9 +246,9 @@ def allow_pickled_arrays() -> None:
     """arrays read with allow_pickle=True"""
     import numpy as np
 
-    from dataset.format import disk as common
+    from dataset.format import reading
 
-    common.map_array = lambda path: np.load(path, allow_pickle=True)
+    reading.map_array = lambda path: np.load(path, allow_pickle=True)
 
 
 def load_any_yaml() -> None:
@@ -260,22 +260,21 @@ def load_any_yaml() -> None:
 
 def take_any_set_name() -> None:
     """the names of sets are not checked"""
-    from dataset.format import disk as common
-    from dataset.format import schema
+    from dataset.format import reading, schema
 
-    schema.require_plain_name = common.require_plain_name = lambda name: None
+    schema.require_plain_name = reading.require_plain_name = lambda name: None
 
 
 def in_place() -> None:
     """data sets built in place"""
-    from dataset import build_sudoku_dataset
+    from dataset import puzzle_build
 
     @contextlib.contextmanager
     def build_there(output: Path) -> Iterator[Path]:
         output.mkdir(parents=True, exist_ok=True)
         yield output
 
-    build_sudoku_dataset.atomic_build = build_there
+    puzzle_build.atomic_build = build_there
 
 
 def in_directory_order() -> None:

@@ -15,7 +15,7 @@ import pytest
 from dataset.arc.augmentation import augment_grid, parse_identifier
 from dataset.arc.tasks import decode_canvas
 from dataset.build_arc_dataset import main, parse_options
-from dataset.format.disk import load_split
+from dataset.format.reading import load_split
 from dataset.format.schema import LazyArcSet, PuzzleSet
 from puzzle_dataset import PuzzleDataset
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset.format.disk import write_puzzles
+from dataset.format.writing import write_puzzles
 from dataset.sudoku.rules import is_valid_solution, keeps_clues
 from evaluation.evaluators import AnsweredRows, Evaluator, Findings, build_evaluators
 from evaluation.runner import evaluate

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from dataset.format.disk import write_split
 from dataset.format.schema import PuzzleSet
+from dataset.format.writing import write_split
 from evaluation.metrics import SetResult
 from evaluation.runner import evaluate
 from models.losses import ACTLossHead, LossOutput

@@ -1,45 +1,18 @@
-"""Views, colours, names, and draws of ARC augmentations."""
+"""Colours, names, and draws of ARC augmentations."""
 
 import numpy as np
 import pytest
 
 from dataset.arc.augmentation import (
-    INVERSE_VIEWS,
-    NUM_VIEWS,
     augment_grid,
     draw_augmentations,
     format_identifier,
     parse_identifier,
     undo_grid,
-    view_grid,
 )
 
 GRID = np.array([[1, 2, 3], [4, 5, 6]], dtype=np.uint8)
 COLOURS = np.array([0, 1, 9, 2, 8, 3, 7, 4, 6, 5], dtype=np.uint8)
-
-
-@pytest.mark.parametrize(
-    ("view", "expected"),
-    [
-        (0, [[1, 2, 3], [4, 5, 6]]),
-        (1, [[3, 6], [2, 5], [1, 4]]),
-        (2, [[6, 5, 4], [3, 2, 1]]),
-        (3, [[4, 1], [5, 2], [6, 3]]),
-        (4, [[3, 2, 1], [6, 5, 4]]),
-        (5, [[4, 5, 6], [1, 2, 3]]),
-        (6, [[1, 4], [2, 5], [3, 6]]),
-        (7, [[6, 3], [5, 2], [4, 1]]),
-    ],
-)
-def test_views(view: int, expected: list[list[int]]) -> None:
-    np.testing.assert_array_equal(view_grid(GRID, view), expected)
-    np.testing.assert_array_equal(view_grid(view_grid(GRID, view), INVERSE_VIEWS[view]), GRID)
-
-
-@pytest.mark.parametrize("view", [-1, NUM_VIEWS])
-def test_another_view_is_refused(view: int) -> None:
-    with pytest.raises(ValueError, match=f"view {view}; accepted: 0 to 7"):
-        view_grid(GRID, view)
 
 
 def test_colours_are_changed_before_the_view_and_back() -> None:
@@ -115,7 +88,7 @@ def test_the_first_is_the_original_and_all_differ() -> None:
     assert drawn[0].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert (np.sort(drawn[:, 1:], axis=1) == np.arange(1, 10)).all()
     assert len({images(all_colours(), row) for row in drawn}) == 501
-    counts = np.bincount(drawn[:, 0], minlength=NUM_VIEWS)
+    counts = np.bincount(drawn[:, 0], minlength=8)
     assert counts.min() > 30
     assert len(np.unique(drawn[:, 1:], axis=0)) > 490
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dataset.format.arrays import read_json
+from dataset.format.files import read_json
 from runtime.errors import DatasetError
 
 

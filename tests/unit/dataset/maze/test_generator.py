@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dataset.augmentation import maze_keys
+from dataset.dihedral import view_keys
 from dataset.maze import generator as maze_generator
 from dataset.maze import kernels as maze_kernels
 from dataset.maze.generator import generate_mazes
@@ -58,7 +58,7 @@ def test_no_maze_is_a_view_of_another():
     taken: set[bytes] = set()
     first = generate(20, size=3, min_length=4, taken=taken)
     second = generate(20, size=3, min_length=4, taken=taken, stream=Stream.NEW_TEST)
-    assert len(set(maze_keys(np.concatenate([first.mazes, second.mazes])))) == 40
+    assert len(set(view_keys(np.concatenate([first.mazes, second.mazes])))) == 40
     assert len(taken) == 40
 
 

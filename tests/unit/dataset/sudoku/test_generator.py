@@ -6,9 +6,6 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from dataset.augmentation import (
-    sudoku_symmetries,
-)
 from dataset.sources import NoPuzzleError
 from dataset.sudoku import generator as sudoku_generator
 from dataset.sudoku.generator import GeneratedPuzzles, generate_puzzles
@@ -19,6 +16,7 @@ from dataset.sudoku.rules import (
     layout_of,
     solve,
 )
+from dataset.sudoku.symmetries import sudoku_symmetries
 from runtime.streams import Stream, random_words
 
 

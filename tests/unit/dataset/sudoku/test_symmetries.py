@@ -1,20 +1,13 @@
-"""Random streams and Sudoku symmetries, against known counts and one-at-a-time twins."""
+"""Sudoku symmetries, against known counts and one-at-a-time twins."""
 
 import hashlib
 
 import numpy as np
 import pytest
 
-from dataset import augmentation
-from dataset.augmentation import (
-    augment_mazes,
-    augment_sudoku,
-    choose,
-    dihedral_view,
-    maze_keys,
-    sudoku_symmetries,
-)
+from dataset.sudoku import symmetries as sudoku
 from dataset.sudoku.rules import are_valid_solutions, layout_of
+from dataset.sudoku.symmetries import augment_sudoku, sudoku_symmetries
 from runtime.streams import Stream, random_words
 
 QUESTION = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
@@ -31,23 +24,6 @@ def same_unit(size: int) -> np.ndarray:
     return (units[:, None, :] == units[None, :, :]).any(axis=2)
 
 
-def test_a_stream_is_a_function_of_its_key():
-    words = random_words(7, Stream.AUGMENTATION, (0, 0, 5, 0), 9)
-    assert words.dtype == np.uint64
-    assert random_words(7, Stream.AUGMENTATION, (0, 0, 5, 0), 4).tolist() == words[:4].tolist()
-    others = [
-        random_words(seed, stream, (0, 0, index, 0), 9)
-        for seed, stream, index in [
-            (8, Stream.AUGMENTATION, 5),
-            (7, Stream.NEW_TRAIN, 5),
-            (7, Stream.AUGMENTATION, 6),
-            (5, Stream.AUGMENTATION, 7),
-        ]
-    ]
-    assert len({word for stream in [words, *others] for word in stream.tolist()}) == 45
-    assert random_words(2**64 - 1, Stream.SUBSAMPLE, (0, 0, 2**64 - 1, 0), 1).shape == (1,)
-
-
 def test_streams_stay_what_they_were():
     """A data set is rebuilt for a checkpoint: its bytes must not move with a new version."""
     assert random_words(0, Stream.SUBSAMPLE, (0, 0, 0, 0), 2).tolist() == [
@@ -57,17 +33,6 @@ def test_streams_stay_what_they_were():
     inputs, labels = augment_sudoku(tokens(QUESTION), tokens(ANSWER), 100, 3)
     digest = hashlib.sha256(inputs.tobytes() + labels.tobytes()).hexdigest()
     assert digest == "bfd27ddf555ce5e2f97a976a346a7013b04e3038387d8d0fcf7f3b75f9a671ae"
-
-
-def test_choose_takes_each_at_most_once_and_in_order():
-    chosen = choose(1, 0, 1000, 300)
-    assert len(chosen) == 300
-    assert (np.diff(chosen) > 0).all()
-    assert chosen[0] >= 0
-    assert chosen[-1] < 1000
-    assert choose(1, 0, 20, 20).tolist() == list(range(20))
-    assert choose(2, 0, 1000, 300).tolist() != chosen.tolist()
-    assert choose(1, 1, 1000, 300).tolist() != chosen.tolist()
 
 
 @pytest.mark.parametrize(
@@ -160,13 +125,13 @@ def test_an_image_depends_on_seed_puzzle_and_number_alone(monkeypatch: pytest.Mo
     assert (images[0, 1:] != images[2, 1:]).any(axis=1).all()  # equal puzzles, other images
     assert (augment_sudoku(questions, answers, 6, 6)[0].reshape(3, 7, 81) != images).any()
     for rows in (1, 13):
-        monkeypatch.setattr(augmentation, "_ROWS_PER_CHUNK", rows)
+        monkeypatch.setattr(sudoku, "_ROWS_PER_CHUNK", rows)
         again = augment_sudoku(questions, answers, 6, 5)[0].reshape(3, 7, 81)
         assert (again == images).all()
 
 
 def test_augmentation_reports_every_row(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(augmentation, "_ROWS_PER_CHUNK", 10)
+    monkeypatch.setattr(sudoku, "_ROWS_PER_CHUNK", 10)
     advances: list[int] = []
     questions = np.repeat(tokens(QUESTION), 7, axis=0)
     augment_sudoku(questions, questions, 4, 0, advances.append)
@@ -187,29 +152,3 @@ def test_drawn_symmetries_are_spread_evenly():
     seen = np.bincount((words % np.uint64(count)).astype(np.int64), minlength=count)
     assert seen.min() > 100 - 50
     assert seen.max() < 100 + 50
-
-
-def test_dihedral_views_are_the_published_ones():
-    grid = np.array([[1, 2], [3, 4]])
-    assert [dihedral_view(grid, view).reshape(-1).tolist() for view in range(8)] == [
-        [1, 2, 3, 4],
-        [2, 4, 1, 3],  # a quarter turn counter-clockwise
-        [4, 3, 2, 1],
-        [3, 1, 4, 2],
-        [2, 1, 4, 3],  # left and right
-        [3, 4, 1, 2],  # up and down
-        [1, 3, 2, 4],  # transposed
-        [4, 2, 3, 1],
-    ]
-    assert dihedral_view(np.arange(6).reshape(1, 2, 3), 1).tolist() == [[[2, 5], [1, 4], [0, 3]]]
-
-
-def test_maze_views_stay_together():
-    boards = np.arange(1, 19, dtype=np.uint8).reshape(2, 9)
-    views = augment_mazes(boards)
-    assert views.shape == (16, 9)
-    assert views[[0, 8]].tolist() == boards.tolist()
-    assert views[8 + 6].tolist() == boards[1].reshape(3, 3).T.reshape(-1).tolist()
-    first, second = maze_keys(boards)
-    assert maze_keys(views) == [first] * 8 + [second] * 8
-    assert first != second

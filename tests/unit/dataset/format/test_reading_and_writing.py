@@ -17,17 +17,10 @@ import numpy as np
 import pytest
 
 from dataset.format import checks
-from dataset.format.arrays import write_json
-from dataset.format.disk import (
-    atomic_build,
-    fingerprint,
-    load_metadata,
-    load_set,
-    load_split,
-    write_manifest,
-    write_split,
-)
+from dataset.format.files import write_json
+from dataset.format.reading import fingerprint, load_metadata, load_set, load_split
 from dataset.format.schema import SET_FIELDS, PuzzleDatasetMetadata, PuzzleSet
+from dataset.format.writing import atomic_build, write_manifest, write_split
 from runtime import files
 from runtime.errors import DatasetError
 
@@ -63,7 +56,7 @@ def small_set() -> PuzzleSet:
 def build(directory: Path, *, manifest: bool = False) -> Path:
     write_split(directory / "train", METADATA, {"all": small_set()})
     if manifest:
-        write_manifest(directory, command="build", seed=1, sources={}, counts={"train": 5})
+        write_manifest(directory, command=["build"], seed=1, sources={}, counts={"train": 5})
     return directory / "train"
 
 
@@ -169,11 +162,11 @@ def test_metadata_of_numpy_numbers_is_written() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"vocab_size": "11"}, "vocab_size is '11', expected an integer"),
+        ({"vocab_size": "11"}, "vocab_size is '11': input should be a valid integer"),
         ({"vocab_size": 0}, "vocab_size is 0"),
-        ({"seq_len": 4.0}, "seq_len is 4.0, expected an integer"),
+        ({"seq_len": 4.0}, "seq_len is 4.0: input should be a valid integer"),
         ({"seq_len": True}, "seq_len is True"),
-        ({"pad_id": 7}, "pad_id is 7, expected an integer from 0 to 6"),
+        ({"pad_id": 7}, "pad_id is 7, expected 0 to 6"),
         ({"blank_identifier_id": 3}, "blank_identifier_id is 3"),
         ({"ignore_label_id": "none"}, "ignore_label_id is 'none'"),
         ({"num_puzzle_identifiers": 2**40}, "num_puzzle_identifiers is 1099511627776"),
@@ -181,9 +174,9 @@ def test_metadata_of_numpy_numbers_is_written() -> None:
         ({"mean_puzzle_examples": float("nan")}, "mean_puzzle_examples is nan"),
         ({"mean_puzzle_examples": False}, "mean_puzzle_examples is False"),
         ({"mean_puzzle_examples": 10**400}, "mean_puzzle_examples is 1000"),
-        ({"vocab_size": 2**20 + 1}, "vocab_size is 1048577, expected an integer from 1 to 1048576"),
-        ({"sets": "all"}, "sets is 'all', expected a list"),
-        ({"sets": ["all", 1]}, "sets is"),
+        ({"vocab_size": 2**20 + 1}, "vocab_size is 1048577: input should be less than"),
+        ({"sets": "all"}, "sets is 'all': input should be a valid list"),
+        ({"sets": ["all", 1]}, "sets.1 is 1: input should be a valid string"),
         ({"sets": ["all", "all"]}, "expected every name once"),
         ({"sets": ["../all"]}, "set name '../all'"),
         ({"sets": ["a/b"]}, "set name 'a/b'"),
@@ -719,7 +712,7 @@ KILLED_BUILD = """
 import os, signal, sys
 from pathlib import Path
 from runtime import files
-from dataset.format.disk import atomic_build
+from dataset.format.writing import atomic_build
 
 def die(*arguments, **options):
     os.kill(os.getpid(), signal.SIGKILL)

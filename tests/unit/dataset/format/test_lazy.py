@@ -9,15 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dataset.format.disk import (
-    fingerprint,
-    load_metadata,
-    load_set,
-    load_split,
-    write_augmentations,
-    write_split,
-)
+from dataset.format.reading import fingerprint, load_metadata, load_set, load_split
 from dataset.format.schema import LAZY_ARC_FIELDS, LazyArcSet
+from dataset.format.writing import write_augmentations, write_split
 from runtime.errors import DatasetError
 
 

@@ -1,4 +1,4 @@
-"""Symmetries of puzzles.
+"""Symmetries of Sudokus, and random images of puzzles under them.
 
 Augmentation j of puzzle i depends on (seed, i, j) alone: not on how the work is cut into chunks,
 nor on how many puzzles or augmentations are built with it.
@@ -7,7 +7,7 @@ nor on how many puzzles or augmentations are built with it.
 from collections.abc import Callable
 from functools import cache
 from itertools import chain, permutations, product
-from math import factorial, isqrt
+from math import factorial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,12 +18,6 @@ from runtime.streams import Stream, random_words
 _ROWS_PER_CHUNK = 2048  # keeps a chunk's index arrays (1.3 MB each) in the processor's cache
 
 
-def choose(seed: int, stream: Stream, population: int, count: int) -> np.ndarray:
-    """Choose `count` of range(population) without replacement; int64 [count], ascending."""
-    words = random_words(seed, stream, (0, 0, 0, 0), population)
-    return np.sort(np.argsort(words, kind="stable")[:count])
-
-
 class SudokuSymmetries(NamedTuple):
     """The symmetries of one size of Sudoku; each has a number below `num_symmetries`.
 
@@ -32,9 +26,11 @@ class SudokuSymmetries(NamedTuple):
     the same after a transposition. Boxes of 2 rows by 3 columns do not survive a transposition:
     size 6 has no second half.
 
-    row_part: intp [halves * row orders, size].  column_part: intp [halves * column orders, size].
-    tokens: uint8 [size!, size + 2], what becomes of each token: pad and empty stay, digits permute.
-    halves: 2 with transposition, 1 without.
+    Args:
+        row_part: intp [halves * row orders, size].
+        column_part: intp [halves * column orders, size].
+        tokens: uint8 [size!, size + 2], the new token of each: pad and empty stay, digits permute.
+        halves: 2 with transposition, 1 without.
     """
 
     row_part: np.ndarray
@@ -54,10 +50,8 @@ class SudokuSymmetries(NamedTuple):
 
     def sources(self, moves: np.ndarray) -> np.ndarray:
         """Return intp [N, cells], the old cell of each new one, for int64 [N] below `num_moves`."""
-        num_rows, num_columns = (
-            len(self.row_part) // self.halves,
-            len(self.column_part) // self.halves,
-        )
+        num_rows = len(self.row_part) // self.halves
+        num_columns = len(self.column_part) // self.halves
         rest, column = np.divmod(moves, num_columns)
         half, row = np.divmod(rest, num_rows)
         rows = self.row_part[half * num_rows + row]
@@ -65,7 +59,14 @@ class SudokuSymmetries(NamedTuple):
         return (rows[:, :, None] + columns[:, None, :]).reshape(len(moves), -1)
 
     def apply(self, numbers: np.ndarray, *boards: np.ndarray) -> list[np.ndarray]:
-        """Map boards of tokens, each uint8 [N, cells], under int64 [N] symmetries; row by row."""
+        """Map each row of boards of tokens under its own symmetry.
+
+        Args:
+            numbers: int64 [N], below `num_symmetries`.
+            *boards: uint8 [N, cells].
+        Returns:
+            The images, uint8 [N, cells] for each of the boards.
+        """
         moves, digits = np.divmod(numbers, len(self.tokens))
         row = np.arange(len(numbers))[:, None]
         sources = self.sources(moves)
@@ -123,17 +124,18 @@ def augment_sudoku(
     symmetries) and for symmetric puzzles some will be equal.
 
     Args:
-        questions, answers: uint8 [N, cells] tokens.
+        questions: uint8 [N, cells] tokens.
+        answers: uint8 [N, cells] tokens.
+        num_aug: images of each puzzle.
         seed: 0 to 2**64 - 1; image j of row i is a function of (seed, i, j).
         advance: called with the number of rows made since the last call.
-
-    Returns: (questions, answers), uint8 [N * (1 + num_aug), cells].
+    Returns:
+        (questions, answers), uint8 [N * (1 + num_aug), cells] each.
     """
     num_puzzles, cells = questions.shape
-    shape = (num_puzzles, 1 + num_aug, cells)
-    results = [np.empty(shape, dtype=np.uint8) for _ in range(2)]
-    results[0][:, 0] = questions
-    results[1][:, 0] = answers
+    originals = np.stack([questions, answers])
+    results = np.empty((2, num_puzzles, 1 + num_aug, cells), dtype=np.uint8)
+    results[:, :, 0] = originals
     if num_aug:
         symmetries = sudoku_symmetries(grid_size(cells))
         step = max(1, _ROWS_PER_CHUNK // num_aug)
@@ -143,56 +145,12 @@ def augment_sudoku(
                 random_words(seed, Stream.AUGMENTATION, (0, 0, i, 0), num_aug)
                 for i in range(start, stop)
             ]
-            numbers = (np.concatenate(words) % np.uint64(symmetries.num_symmetries)).astype(
-                np.int64
-            )
-            boards = [
-                np.repeat(board[start:stop], num_aug, axis=0) for board in (questions, answers)
-            ]
-            for result, images in zip(results, symmetries.apply(numbers, *boards), strict=True):
+            numbers = np.concatenate(words) % np.uint64(symmetries.num_symmetries)
+            boards = np.repeat(originals[:, start:stop], num_aug, axis=1)
+            for result, images in zip(
+                results, symmetries.apply(numbers.astype(np.int64), *boards), strict=True
+            ):
                 result[start:stop, 1:] = images.reshape(stop - start, num_aug, cells)
             advance((stop - start) * (1 + num_aug))
-    return results[0].reshape(-1, cells), results[1].reshape(-1, cells)
-
-
-NUM_DIHEDRAL_VIEWS = 8
-
-
-def dihedral_view(grids: np.ndarray, view: int) -> np.ndarray:
-    """Turn or mirror grids [..., rows, columns] in one of eight ways; a view where possible.
-
-    Views 0 to 3 are so many quarter turns counter-clockwise, 4 flips left and right, 5 up and down,
-    6 transposes, and 7 is a quarter turn followed by 4 (the published numbers).
-    """
-    if view < 4:
-        return np.rot90(grids, view, axes=(-2, -1))
-    if view == 4:
-        return np.flip(grids, axis=-1)
-    if view == 5:
-        return np.flip(grids, axis=-2)
-    if view == 6:
-        return np.swapaxes(grids, -2, -1)
-    return np.flip(np.rot90(grids, axes=(-2, -1)), axis=-1)
-
-
-def augment_mazes(boards: np.ndarray) -> np.ndarray:
-    """Make the eight dihedral views of square boards, the board itself first.
-
-    Args: boards: uint8 [N, cells].
-
-    Returns: uint8 [N * 8, cells].
-    """
-    num_boards, cells = boards.shape
-    size = isqrt(cells)
-    grids = boards.reshape(num_boards, size, size)
-    views = [dihedral_view(grids, view) for view in range(NUM_DIHEDRAL_VIEWS)]
-    return np.stack(views, axis=1).reshape(-1, cells)
-
-
-def maze_keys(boards: np.ndarray) -> list[bytes]:
-    """Return a key of each board, uint8 [N, cells]: equal for two that are views of each other."""
-    views = augment_mazes(boards)
-    return [
-        min(view.tobytes() for view in views[first : first + NUM_DIHEDRAL_VIEWS])
-        for first in range(0, len(views), NUM_DIHEDRAL_VIEWS)
-    ]
+    inputs, labels = results.reshape(2, -1, cells)
+    return inputs, labels

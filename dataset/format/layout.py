@@ -1,0 +1,63 @@
+"""What a built data set looks like on the disk.
+
+    DIR/manifest.json     how it was built, sha256 of every file (published sets have none)
+    DIR/identifiers.json  the name of each puzzle identifier (0 is "<blank>")
+    DIR/{train,test}/
+        dataset.json                  PuzzleDatasetMetadata
+        SET__inputs.npy               uint8 [examples, seq_len]  token ids
+        SET__labels.npy               uint8 [examples, seq_len]  token ids or ignore_label_id
+        SET__puzzle_identifiers.npy   int32 [puzzles]
+        SET__puzzle_indices.npy       int32 [puzzles + 1]        offsets into the examples
+        SET__group_indices.npy        int32 [groups + 1]         offsets into the puzzles
+        SET__NAME.npy                 uint8 [examples, seq_len] or [examples, seq_len, channels]
+                                      a further label of each cell, where dataset.json has one
+
+A group is one original puzzle with its augmentations, a puzzle is one augmentation of it, and a
+puzzle holds one or several examples. This is the published format of HRM (arXiv:2506.21734); on
+reading, any integer dtype is accepted, because published Sudoku sets hold int64.
+
+A set whose dataset.json says `"format": "lazy_arc"` keeps the original grids and how each puzzle
+changes them, instead of the changed grids: see LazyArcSet, and docs/data.md for the files.
+
+This module names the files. `schema` has the types, `checks` what must hold of them; `reading` and
+`writing` go through a whole set.
+"""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from dataset.format.schema import LAZY_ARC, LAZY_ARC_FIELDS, SET_FIELDS, PuzzleDatasetMetadata
+
+MANIFEST_NAME = "manifest.json"
+AUGMENTATIONS_NAME = "augmentations.npy"
+METADATA_NAME = "dataset.json"
+IDENTIFIERS_NAME = "identifiers.json"
+TEST_PUZZLES_NAME = "test_puzzles.json"
+
+
+def array_paths(split_dir: Path, set_name: str, metadata: PuzzleDatasetMetadata) -> dict[str, Path]:
+    stored = SET_FIELDS if metadata.format is None else LAZY_ARC_FIELDS
+    return {name: split_dir / f"{set_name}__{name}.npy" for name in stored}
+
+
+def field_paths(split_dir: Path, set_name: str, metadata: PuzzleDatasetMetadata) -> dict[str, Path]:
+    return {
+        name: split_dir / f"{set_name}__{name}.npy"
+        for name, declared in metadata.fields.items()
+        if not declared.derived
+    }
+
+
+def split_files(
+    split_dir: Path, metadata: PuzzleDatasetMetadata, label_fields: Collection[str] | None = None
+) -> list[Path]:
+    """Files of a split; of its further labels only those named (None: all)."""
+    files = [split_dir / METADATA_NAME]
+    for name in metadata.sets:
+        files += array_paths(split_dir, name, metadata).values()
+        for part, path in field_paths(split_dir, name, metadata).items():
+            if label_fields is None or part in label_fields:
+                files.append(path)
+    if metadata.format == LAZY_ARC:
+        files.append(split_dir.parent / AUGMENTATIONS_NAME)
+    return files

@@ -1,0 +1,210 @@
+"""Write data sets: checked as on reading, and put in place in one step when they are complete."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dataset.format.checks import (
+    check_augmentations,
+    check_fields,
+    check_set,
+    check_totals,
+)
+from dataset.format.files import file_sha256, json_sha256, write_array, write_json
+from dataset.format.layout import (
+    AUGMENTATIONS_NAME,
+    MANIFEST_NAME,
+    METADATA_NAME,
+    array_paths,
+    field_paths,
+)
+from dataset.format.schema import LAZY_ARC, LabelField, LazyArcSet, PuzzleDatasetMetadata, PuzzleSet
+from runtime.errors import DatasetError
+from runtime.files import (
+    clear_leftovers,
+    fsync,
+    fsync_tree,
+    locked_sibling,
+    swap_into_place,
+    write_bytes,
+)
+
+_STORED_DTYPES = {"inputs": np.uint8, "labels": np.uint8}
+"""Of the other arrays it is int32."""
+
+
+def write_split(
+    split_dir: Path, metadata: PuzzleDatasetMetadata, sets: Mapping[str, PuzzleSet]
+) -> None:
+    """Write one split: inputs, labels and further labels as uint8, the rest as int32.
+
+    Everything is checked first, as on reading; each file is fsynced. The folder is created. Of lazy
+    sets all but their augmentations is written: see `write_augmentations`.
+
+    Args:
+        split_dir: DIR/train or DIR/test.
+        metadata: what dataset.json will say.
+        sets: the arrays by the names in `metadata.sets`.
+    Raises:
+        DatasetError: the arrays contradict `metadata` or do not fit their dtypes.
+    """
+    split_dir = Path(split_dir)
+    if tuple(sets) != metadata.sets:
+        raise DatasetError(f"{split_dir}: sets {list(sets)} given, {list(metadata.sets)} announced")
+    for name, arrays in sets.items():
+        if isinstance(arrays, LazyArcSet) != (metadata.format == LAZY_ARC):
+            raise DatasetError(f"{split_dir}: set {name} has another format than its metadata")
+        check_set(arrays, metadata, array_paths(split_dir, name, metadata), check_values=True)
+        further = field_paths(split_dir, name, metadata)
+        if arrays.fields.keys() != further.keys():
+            raise DatasetError(
+                f"{split_dir}: set {name} has the fields {sorted(arrays.fields)}, announced are"
+                f" {sorted(further)}"
+            )
+        check_fields(arrays, metadata, further, check_values=further)
+    check_totals(metadata, sets, split_dir / METADATA_NAME)
+
+    split_dir.mkdir(parents=True, exist_ok=True)
+    for name, arrays in sets.items():
+        for part, path in array_paths(split_dir, name, metadata).items():
+            write_array(path, getattr(arrays, part), _STORED_DTYPES.get(part, np.int32))
+        for part, path in field_paths(split_dir, name, metadata).items():
+            write_array(path, arrays.fields[part], np.uint8)
+    write_bytes(split_dir / METADATA_NAME, metadata.to_json().encode())
+    fsync(split_dir)
+
+
+def write_puzzles(
+    split_dir: Path,
+    inputs: np.ndarray,
+    labels: np.ndarray,
+    *,
+    vocab_size: int,
+    views: int = 1,
+    fields: Mapping[str, tuple[LabelField, np.ndarray]] | None = None,
+) -> None:
+    """Write a split of puzzles that hold one example each and have no embedding of their own.
+
+    Args:
+        split_dir: DIR/train or DIR/test.
+        inputs: integer [puzzles, seq_len]; 0 is padding.
+        labels: integer [puzzles, seq_len]; 0 is ignored.
+        vocab_size: tokens and labels are below it.
+        views: puzzles of a group, which stand together, the original first.
+        fields: further labels by name, as they are declared and uint8 [puzzles, seq_len, ...].
+    Raises:
+        DatasetError: as `write_split`.
+    """
+    num_puzzles, seq_len = inputs.shape
+    further = fields or {}
+    metadata = PuzzleDatasetMetadata(
+        pad_id=0,
+        ignore_label_id=0,
+        blank_identifier_id=0,
+        vocab_size=vocab_size,
+        seq_len=seq_len,
+        num_puzzle_identifiers=1,
+        total_groups=num_puzzles // views,
+        mean_puzzle_examples=1.0,
+        sets=("all",),
+        total_puzzles=num_puzzles,
+        fields={name: declared for name, (declared, _) in further.items()},
+    )
+    arrays = PuzzleSet(
+        inputs=inputs,
+        labels=labels,
+        puzzle_identifiers=np.zeros(num_puzzles, dtype=np.int32),
+        puzzle_indices=np.arange(num_puzzles + 1, dtype=np.int32),
+        group_indices=np.arange(0, num_puzzles + 1, views, dtype=np.int32),
+        fields={name: values for name, (_, values) in further.items()},
+    )
+    write_split(split_dir, metadata, {"all": arrays})
+
+
+def write_augmentations(directory: Path, augmentations: np.ndarray) -> None:
+    """Write DIR/augmentations.npy, which the lazy sets of all splits in DIR share.
+
+    Args:
+        directory: DIR.
+        augmentations: uint8 [identifiers, 10], the view, then the new colours of 1 to 9.
+    Raises:
+        DatasetError: a view above 7, or colours that are no permutation; names the row.
+    """
+    path = Path(directory) / AUGMENTATIONS_NAME
+    check_augmentations(augmentations, len(augmentations), path)
+    write_array(path, augmentations, np.uint8)
+
+
+def write_manifest(
+    directory: Path,
+    *,
+    command: Sequence[str],
+    seed: int,
+    sources: Mapping[str, str],
+    counts: Mapping[str, Any],
+) -> None:
+    """Write DIR/manifest.json, last of all files: how the set was built, and what it consists of.
+
+    No time, host or path enters it on its own: the same command gives the same bytes.
+
+    Args:
+        directory: the folder being built (with train/ and test/).
+        command: what was asked for, without the output folder if the bytes shall not depend on it.
+        seed: of all random choices.
+        sources: sha256 by name of each input file.
+        counts: what was read, dropped and written.
+    """
+    directory = Path(directory)
+    written = sorted(path for path in directory.rglob("*") if path.is_file())
+    files = {path.relative_to(directory).as_posix(): file_sha256(path) for path in written}
+    manifest = {
+        "command": list(command),
+        "seed": int(seed),
+        "sources": dict(sources),
+        "counts": dict(counts),
+        "files": {name: digest for name, digest in files.items() if name != MANIFEST_NAME},
+    }
+    write_json(directory / MANIFEST_NAME, {**manifest, "sha256": json_sha256(manifest)})
+
+
+@contextlib.contextmanager
+def atomic_build(output_dir: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `output_dir` that takes its place when the block succeeds.
+
+    A build that is killed leaves the old data set or the new one, never a mix: the two are
+    exchanged by one system call where the file system can (Linux); elsewhere the old one is renamed
+    away first, and put back by the next build should a kill hit between the two renames. Whoever
+    has the old set open keeps reading the old files. Temporary folders of killed builds are removed
+    by the next build of the same folder; a lock tells them from those of a running one.
+
+    Raises:
+        DatasetError: `output_dir` is a file, or a folder that holds something else than a data set;
+            nothing is touched then.
+    """
+    output = Path(output_dir).resolve()
+    _require_replaceable(output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    clear_leftovers(output)
+    with locked_sibling(output) as temporary:
+        try:
+            yield temporary
+            fsync_tree(temporary)
+            _require_replaceable(output)
+            swap_into_place(temporary, output)
+        finally:
+            # Holds the half-built set after an error, the old set after an exchange, else nothing.
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _require_replaceable(output: Path) -> None:
+    if not output.exists():
+        return
+    if not output.is_dir():
+        raise DatasetError(f"{output}: exists and is not a folder")
+    marks = (f"train/{METADATA_NAME}", f"test/{METADATA_NAME}", MANIFEST_NAME)
+    if any(output.iterdir()) and not any((output / mark).is_file() for mark in marks):
+        raise DatasetError(f"{output}: exists and is not a data set; refusing to replace it")

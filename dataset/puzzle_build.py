@@ -1,0 +1,318 @@
+"""What the Sudoku and the maze builder have in common: options, sources, choice, writing, summary.
+
+Each training puzzle makes one group: the original, then its augmentations. Every puzzle holds one
+example and has the identifier 0. The same command gives the same bytes, wherever they are written.
+"""
+
+from abc import ABC, abstractmethod
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from dataset.command_line import Parser, command_of, integer, progress, require_room, run
+from dataset.format.files import file_sha256, write_json
+from dataset.format.layout import IDENTIFIERS_NAME
+from dataset.format.writing import atomic_build, write_manifest
+from dataset.sources import (
+    CSV_COLUMNS,
+    CsvRow,
+    Puzzles,
+    Source,
+    csv_paths,
+    read_batches,
+    subsample,
+    without_test_puzzles,
+)
+from runtime.errors import DatasetError
+from runtime.streams import Stream
+
+_DEFAULT_COUNT = 1000  # of generated training and test puzzles
+
+
+@dataclass(frozen=True)
+class PuzzleBuild(ABC):
+    """A build that the command line asks for; each kind of puzzle has its subclass.
+
+    Args:
+        source: "hf", "generate" or a folder.
+        source_repo: the data set on the Hugging Face hub.
+        output_dir: the folder to write.
+        size: rows of a puzzle.
+        subsample_size: training puzzles; None: all.
+        test_size: test puzzles; None: all.
+        seed: 0 to 2**64 - 1.
+    """
+
+    program: ClassVar[str]
+    description: ClassVar[str]
+    puzzle: ClassVar[str]
+    """What a puzzle is called; with an s, many."""
+    csv_contents: ClassVar[str]
+    """What the columns hold, for the help."""
+    published_repository: ClassVar[str]
+    published_output_dir: ClassVar[Path]
+    folders_need_output_dir: ClassVar[bool]
+    """Whether --output-dir must be given with --source FOLDER, as it must with generate."""
+    needs_rating: ClassVar[bool]
+    remedy: ClassVar[str]
+
+    source: str
+    source_repo: str
+    output_dir: Path
+    size: int
+    subsample_size: int | None
+    test_size: int | None
+    seed: int
+
+    # What is special
+
+    @staticmethod
+    @abstractmethod
+    def add_flags(parser: Parser) -> None:
+        """Add the flags that this kind alone has, and --size."""
+
+    @staticmethod
+    @abstractmethod
+    def complete(parser: Parser, options: Namespace) -> None:
+        """Complete and check these flags; `parser.error` says what is wrong."""
+
+    @abstractmethod
+    def flags(self) -> dict[str, Any]:
+        """These flags as far as they decide about the bytes written, --size aside."""
+
+    @property
+    @abstractmethod
+    def examples_per_puzzle(self) -> int:
+        """Examples that each training puzzle becomes."""
+
+    @property
+    @abstractmethod
+    def bytes_per_cell(self) -> int:
+        """What the largest files take on the disk."""
+
+    @property
+    @abstractmethod
+    def augmented(self) -> str:
+        """How a puzzle was augmented, for the summary."""
+
+    @abstractmethod
+    def generate(
+        self, number: int, stream: Stream, taken: set[Any], advance: Callable[[int], object]
+    ) -> tuple[Puzzles, int]:
+        """Generate puzzles.
+
+        Args:
+            number: how many.
+            stream: of random words.
+            taken: keys of the puzzles that must not be repeated; receives those of the new ones.
+            advance: called with 1 after each puzzle.
+        Returns:
+            (puzzles, attempts made).
+        Raises:
+            NoPuzzleError: there are not as many, or they are too hard to find.
+        """
+
+    @abstractmethod
+    def checked(self, rows: list[CsvRow], path: Path) -> Puzzles:
+        """Turn rows into puzzles; DatasetError names the first that is wrong, and what is."""
+
+    @abstractmethod
+    def keys(self, questions: np.ndarray) -> list[bytes]:
+        """Return a key of each question, uint8 [N, cells], equal for what counts as the same."""
+
+    def wanted(self, puzzles: Puzzles, counts: dict[str, Any]) -> Puzzles:
+        """Leave out what the flags do not want, and count it."""
+        return puzzles
+
+    @abstractmethod
+    def statistics(self, puzzles: Puzzles) -> dict[str, Any]:
+        """Return numbers by name that the manifest gives for a split, to three digits."""
+
+    @abstractmethod
+    def write(self, split_dir: Path, puzzles: Puzzles, examples_per_puzzle: int) -> None:
+        """Write a split, augmented unless there is one example per puzzle."""
+
+    # What is not
+
+    @classmethod
+    def main(cls, arguments: Sequence[str] | None = None) -> int:
+        """Build what the command line asks for; return the exit code."""
+        build = cls.parse(arguments)
+        return run(build.build, build.output_dir, cls.remedy)
+
+    @classmethod
+    def parse(cls, arguments: Sequence[str] | None = None) -> Self:
+        """Parse and check the command line; a mistake prints one line and exits with code 2."""
+        parser = cls._parser()
+        options = parser.parse_all(arguments)
+        source, generated = options.source, options.source == "generate"
+        if options.output_dir is None:
+            if generated or (cls.folders_need_output_dir and source != "hf"):
+                parser.error(f"--output-dir is needed with --source {source}")
+            options.output_dir = cls.published_output_dir
+        if options.source_repo is None:
+            options.source_repo = cls.published_repository
+        elif source != "hf":
+            parser.error(f"--source-repo is for --source hf, not for --source {source}")
+        cls.complete(parser, options)
+        if generated:
+            options.subsample_size = options.subsample_size or _DEFAULT_COUNT
+            options.test_size = options.test_size or _DEFAULT_COUNT
+        return cls(**vars(options))
+
+    @classmethod
+    def _parser(cls) -> Parser:
+        parser = Parser(prog=cls.program, description=cls.description, allow_abbrev=False)
+        add, many = parser.add_argument, f"{cls.puzzle}s"
+        default_with = "with --source hf"
+        if not cls.folders_need_output_dir:
+            default_with = "except with --source generate"
+        add(
+            "--output-dir",
+            type=Path,
+            metavar="DIR",
+            help="folder to write; a data set already there is replaced at the end"
+            f" (default {default_with}: {cls.published_output_dir})",
+        )
+        add(
+            "--source",
+            default="hf",
+            metavar="hf|generate|FOLDER",
+            help=f"hf: a data set of the Hugging Face hub; generate: new {many}; FOLDER: train.csv"
+            " and test.csv in it, or the same as .csv.gz if those are missing, with the columns"
+            f" {','.join(CSV_COLUMNS)}{cls.csv_contents} (default: hf)",
+        )
+        add(
+            "--source-repo",
+            metavar="REPO",
+            help=f"the data set for --source hf (default: {cls.published_repository})",
+        )
+        add(
+            "--subsample-size",
+            type=integer(1),
+            metavar="N",
+            help=f"training {many}, chosen at random without replacement"
+            f" (default: all; with --source generate {_DEFAULT_COUNT})",
+        )
+        add(
+            "--test-size",
+            type=integer(1),
+            metavar="N",
+            help=f"test {many} (default: all; with --source generate {_DEFAULT_COUNT})",
+        )
+        cls.add_flags(parser)
+        seeds = integer(0, 2**64 - 1)
+        add("--seed", type=seeds, default=0, help="of all random choices (default: 0)")
+        return parser
+
+    def command(self) -> list[str]:
+        """The flags that decide about the bytes written."""
+        flags: dict[str, Any] = {"source": self.source}
+        if self.source == "hf":
+            flags["source-repo"] = self.source_repo
+        flags["size"] = self.size
+        flags["subsample-size"] = self.subsample_size
+        flags["test-size"] = self.test_size
+        return command_of(self.program, {**flags, **self.flags(), "seed": self.seed})
+
+    def build(self) -> str:
+        """Build the data set in `output_dir`; return a line that says what was written.
+
+        Raises:
+            DatasetError: a source is malformed, or the disk too small.
+            NoPuzzleError: not as many puzzles could be generated.
+            OSError: `output_dir` cannot be written. It is always as it was then.
+        """
+        source = None if self.source == "generate" else self._read()
+        with atomic_build(self.output_dir) as directory:
+            # Generated in here, where it is known that DIR can be written: a search may take long.
+            source = source or self._generated()
+            views = {"train": self.examples_per_puzzle, "test": 1}
+            for split, puzzles in source.puzzles.items():
+                number = len(puzzles.ratings)
+                source.counts[split] |= {"puzzles": number, "examples": number * views[split]}
+                for name, value in self.statistics(puzzles).items():
+                    source.counts[split][name] = round(float(value), 3)
+            rows = sum(counts["examples"] for counts in source.counts.values())
+            require_room(directory, self.bytes_per_cell * rows * self.size**2, self.remedy)
+            for split in views:
+                self.write(directory / split, source.puzzles[split], views[split])
+            write_json(directory / IDENTIFIERS_NAME, ["<blank>"])
+            write_manifest(
+                directory,
+                command=self.command(),
+                seed=self.seed,
+                sources=source.files,
+                counts=source.counts,
+            )
+        return self._summary(source.counts)
+
+    def _generated(self) -> Source:
+        """Generate the test puzzles first, so that they do not depend on how many train."""
+        taken: set[Any] = set()
+        puzzles, counts = {}, {}
+        for split, stream, number in (
+            ("test", Stream.NEW_TEST, self.test_size),
+            ("train", Stream.NEW_TRAIN, self.subsample_size),
+        ):
+            assert number is not None
+            with progress(number, f"generate {split}", f"{self.puzzle}s") as bar:
+                puzzles[split], attempts = self.generate(number, stream, taken, bar.update)
+            counts[split] = {"attempts": attempts}
+        return Source(puzzles, {}, counts)
+
+    def _read(self) -> Source:
+        """Read train and test files, and choose: no training puzzle is a test puzzle too."""
+        paths = csv_paths(self.source, self.source_repo)
+        puzzles = {split: self.read(path) for split, path in paths.items()}
+        counts = {split: {"rows": len(puzzles[split].ratings)} for split in puzzles}
+        puzzles["train"] = without_test_puzzles(puzzles["train"], puzzles["test"], self.keys)
+        left = len(puzzles["train"].ratings)
+        counts["train"]["dropped_as_in_test"] = counts["train"]["rows"] - left
+        for split, stream, number in (
+            ("train", Stream.SUBSAMPLE, self.subsample_size),
+            ("test", Stream.TEST, self.test_size),
+        ):
+            wanted = self.wanted(puzzles[split], counts[split])
+            if not len(wanted.ratings):
+                rows, *dropped = counts[split].items()
+                why = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in dropped)
+                raise DatasetError(
+                    f"{paths[split]}: no {self.puzzle} is left of {rows[1]} ({why}) for"
+                    f" {' '.join(self.command())}"
+                )
+            puzzles[split] = subsample(wanted, number, self.seed, stream)
+        return Source(puzzles, {path.name: file_sha256(path) for path in paths.values()}, counts)
+
+    def read(self, path: Path) -> Puzzles:
+        """Read and check a CSV file, gzipped if its name ends in .gz.
+
+        Raises:
+            DatasetError: the file cannot be read, has no header or no puzzle, or a row is wrong.
+                The message names the file and the line.
+        """
+        batches = read_batches(path, self.size, needs_rating=self.needs_rating)
+        return Puzzles.joined([self.checked(batch, path) for batch in batches])
+
+    def _summary(self, counts: dict[str, dict[str, Any]]) -> str:
+        """Say what was written, where fewer puzzles exist than asked for, and what was dropped."""
+        train, test, many = counts["train"], counts["test"], f"{self.puzzle}s"
+        parts = [
+            f"{self.output_dir}: {train['examples']:,} training examples"
+            f" ({train['puzzles']:,} {many}{self.augmented}) and {test['examples']:,} test {many}"
+            " written"
+        ]
+        for name, found, asked in (
+            ("training", train["puzzles"], self.subsample_size),
+            ("test", test["puzzles"], self.test_size),
+        ):
+            if asked is not None and found < asked:
+                parts.append(f"fewer {name} {many} than the {asked:,} asked for exist")
+        if train.get("dropped_as_in_test"):
+            dropped = train["dropped_as_in_test"]
+            parts.append(f"{dropped:,} training rows dropped that are test rows too")
+        return "; ".join(parts)

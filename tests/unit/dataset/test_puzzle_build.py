@@ -1,0 +1,417 @@
+"""What both builders do: sources, choice, manifest, the same bytes; and what they say to mistakes.
+
+What is tried with one of them goes through code that they share.
+"""
+
+import gzip
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dataset import sources
+
+ROOT = Path(__file__).parents[3]
+GENERATED = {"puzzle": [], "maze": ["--min-length=5"]}
+
+
+# What is written
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "counts"),
+    [
+        (
+            "sudoku",
+            ["--num-aug=2", "--min-difficulty=5"],
+            {"dropped_as_too_easy": 1, "examples": 6, "mean_clues": 14.0, "mean_rating": 10.0},
+        ),
+        (
+            "maze",
+            ["--subsample-size=2", "--aug"],
+            {"examples": 16, "mean_walls": 4.0, "mean_moves": 5.0},
+        ),
+    ],
+)
+def test_manifest_tells_how_it_was_built(
+    name: str, flags: list[str], counts: dict, request: pytest.FixtureRequest
+):
+    builder = request.getfixturevalue(name)
+    assert builder(*flags, "--seed=9") == 0
+    written = builder.contents()
+    manifest = json.loads(written["manifest.json"])
+    program = f"build_{name}_dataset.py"
+    command = [program, f"--source={builder.folder}", "--size=4", *flags, "--seed=9"]
+    assert (manifest["command"], manifest["seed"]) == (command, 9)
+    for file in ("train.csv", "test.csv"):
+        content = (builder.folder / file).read_bytes()
+        assert manifest["sources"][file] == hashlib.sha256(content).hexdigest()
+    common = {"rows": 3, "dropped_as_in_test": 0, "puzzles": 2}
+    assert manifest["counts"]["train"] == common | counts
+    assert set(manifest["files"]) == set(written) - {"manifest.json"}
+    for file, digest in manifest["files"].items():
+        assert hashlib.sha256(written[file]).hexdigest() == digest
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "train", "test"),
+    [
+        ("sudoku", ["--num-aug=999"], "3,000 training examples (3 puzzles, 999 augm", "puzzles"),
+        ("maze", ["--aug"], "24 training examples (3 mazes, 8 views each) and 1 test m", "mazes"),
+        ("maze", [], "3 training examples (3 mazes) and 1 test mazes written", "mazes"),
+    ],
+)
+def test_summary_says_what_was_written_and_what_is_missing(
+    name: str,
+    flags: list[str],
+    train: str,
+    test: str,
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
+):
+    builder = request.getfixturevalue(name)
+    assert builder(*flags, "--subsample-size=5", "--test-size=4") == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"{builder.output}: {train}")
+    assert said.endswith(
+        f" written; fewer training {test} than the 5 asked for exist;"
+        f" fewer test {test} than the 4 asked for exist\n"
+    )
+
+
+def test_gzip_byte_order_mark_crlf_quotes_and_empty_lines_are_read(builder: Any):
+    assert builder() == 0
+    expected = builder.arrays()[1].inputs.tolist()
+    header, *rows = (builder.folder / "train.csv").read_text().splitlines()
+    lines = [header, rows[0], "", *(row.replace("made", '"a, b"') for row in rows[1:]), ""]
+    text = b"\xef\xbb\xbf" + "\r\n".join(lines).replace(".", "0").encode()
+    (builder.folder / "train.csv").write_bytes(text)
+    assert builder() == 0
+    assert builder.arrays()[1].inputs.tolist() == expected
+    (builder.folder / "train.csv").unlink()
+    (builder.folder / "train.csv.gz").write_bytes(gzip.compress(text))
+    assert builder() == 0
+    assert builder.arrays()[1].inputs.tolist() == expected
+
+
+def test_subsample_is_without_replacement_and_from_train_only(builder: Any):
+    flags = [*GENERATED[builder.kind.puzzle], "--subsample-size=40", "--test-size=2"]
+    assert builder(*flags, source="generate") == 0
+    inputs, labels = builder.arrays()[1].inputs, builder.arrays()[1].labels
+    symbols = "?# SGo" if builder.kind.puzzle == "maze" else "?.1234"
+    rows = [
+        ",".join(["made", *("".join(symbols[t] for t in board) for board in pair)])
+        + (",0" if builder.kind.puzzle == "puzzle" else ",")
+        for pair in zip(inputs, labels, strict=True)
+    ]
+    builder.write(rows)
+    chosen = []
+    for seed in (0, 1):
+        assert builder("--subsample-size=15", "--test-size=1", f"--seed={seed}") == 0
+        train = builder.arrays()[1].inputs
+        assert len({board.tobytes() for board in train}) == 15
+        assert {board.tobytes() for board in train} <= {board.tobytes() for board in inputs}
+        assert builder.arrays("test")[1].num_examples == 1
+        chosen.append(train.tolist())
+    assert chosen[0] != chosen[1]
+
+
+def test_training_puzzles_that_are_test_puzzles_are_dropped_before_choosing(
+    builder: Any, capsys: pytest.CaptureFixture[str], error_line: Callable[[], str]
+):
+    number = len(builder.test)
+    builder.write([*builder.test, *builder.train])
+    assert builder("--subsample-size=3", "--test-size=1") == 0
+    assert f"; {number} training rows dropped that are test rows too" in capsys.readouterr().out
+    assert builder.arrays()[1].num_examples == 3
+    counts = json.loads(builder.contents()["manifest.json"])["counts"]["train"]
+    assert (counts["dropped_as_in_test"], counts["rows"]) == (number, 3 + number)
+    builder.write(builder.test)
+    assert builder() == 3
+    expected = f"no {builder.kind.puzzle} is left of {number} ({number} dropped as in test"
+    assert f"{builder.folder / 'train.csv'}: {expected}" in error_line()
+
+
+def test_the_test_set_does_not_depend_on_the_training_set(builder: Any):
+    written = []
+    for number in (5, 30):
+        flags = [*GENERATED[builder.kind.puzzle], f"--subsample-size={number}", "--test-size=10"]
+        assert builder(*flags, source="generate") == 0
+        written.append(builder.contents()["test/all__inputs.npy"])
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("source", ["generate", None])
+def test_same_command_same_bytes(source: str | None, builder: Any):
+    """In other processes, with other hash seeds, run as a file and as a module."""
+    flags = ["--subsample-size=2", "--test-size=1", "--seed=4"]
+    flags += ["--aug"] if builder.kind.puzzle == "maze" else ["--num-aug=5"]
+    flags += GENERATED[builder.kind.puzzle] if source else []
+    name = builder.kind.program.removesuffix(".py")
+    written = []
+    for number, program in enumerate([[f"dataset/{name}.py"], ["-m", f"dataset.{name}"]]):
+        subprocess.run(
+            [sys.executable, *program, *builder.flags(*flags, source=source)],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONHASHSEED": str(number + 1), "PYTHONPATH": str(ROOT)},
+            check=True,
+            capture_output=True,
+        )
+        written.append(builder.contents())
+    assert written[0] == written[1]
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (b"", "is missing; it is empty"),
+        (b"made,1,1,1\n", "the header source,question,answer,rating is missing"),
+        (b"source,question,answer,rating\n", "no puzzle below the header"),
+        (b"source,question,answer,rating\n\xff\xfe\x00", "row 2: "),
+        (b'source,question,answer,rating\n"' + b"x" * 200_000, "cannot be read"),
+    ],
+)
+def test_files_without_puzzles_are_named(
+    text: bytes, reason: str, sudoku: Any, error_line: Callable[[], str]
+):
+    (sudoku.folder / "test.csv").write_bytes(text)
+    assert sudoku() == 3
+    line = error_line()
+    assert line.startswith(f"error: {sudoku.folder / 'test.csv'}: ")
+    assert reason in line
+
+
+@pytest.mark.parametrize("damage", ["plain text", "cut", "flipped", "empty"])
+def test_damaged_gzip_files_are_named(damage: str, sudoku: Any, error_line: Callable[[], str]):
+    plain = (sudoku.folder / "train.csv").read_bytes()
+    zipped = bytearray(gzip.compress(plain))
+    if damage == "flipped":
+        zipped[len(zipped) // 2] ^= 0xFF
+    damaged = {"plain text": plain, "cut": zipped[:-9], "flipped": zipped, "empty": b""}[damage]
+    (sudoku.folder / "train.csv").unlink()
+    (sudoku.folder / "train.csv.gz").write_bytes(damaged)
+    assert sudoku() == 3
+    assert error_line().startswith(f"error: {sudoku.folder / 'train.csv.gz'}: ")
+
+
+@pytest.mark.parametrize("name", ["train.csv", "train.csv.gz"])
+def test_a_pipe_is_not_waited_for(name: str, sudoku: Any, error_line: Callable[[], str]):
+    (sudoku.folder / "train.csv").unlink()
+    os.mkfifo(sudoku.folder / name)
+    assert sudoku() == 3
+    assert f"{sudoku.folder / name}: cannot be read after line 0: not a regular" in error_line()
+
+
+def test_a_file_that_unpacks_to_too_much_is_refused(
+    sudoku: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error_line: Callable[[], str],
+):
+    text = (sudoku.folder / "train.csv").read_bytes()
+    (sudoku.folder / "train.csv").unlink()
+    (sudoku.folder / "train.csv.gz").write_bytes(gzip.compress(text))
+    monkeypatch.setattr(sources, "_MAX_CHARACTERS", len(text))
+    assert sudoku() == 0
+    monkeypatch.setattr(sources, "_MAX_CHARACTERS", len(text) - 1)
+    capsys.readouterr()
+    assert sudoku() == 3
+    reason = f"cannot be read after line 3: more than {len(text) - 1} characters"
+    assert f"{sudoku.folder / 'train.csv.gz'}: {reason}" in error_line()
+
+
+def test_missing_files_and_folders_are_named(sudoku: Any, error_line: Callable[[], str]):
+    (sudoku.folder / "test.csv").unlink()
+    assert sudoku() == 3
+    assert f"{sudoku.folder / 'test.csv'}: no such file, and no test.csv.gz" in error_line()
+    assert sudoku(source=sudoku.folder / "nowhere") == 3
+    assert f"{sudoku.folder / 'nowhere'}: no such folder" in error_line()
+    assert not sudoku.output.parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "reason"),
+    [
+        ("sudoku", ["--num-augs=3"], "unknown argument '--num-augs=3'; nearest: --num-aug"),
+        ("sudoku", ["--subsample-size=0"], "--subsample-size: 0; accepted: 1 or more"),
+        ("sudoku", ["--subsample-size=many"], "'many' is no integer"),
+        ("sudoku", ["--test-size=-1"], "-1; accepted: 1 or more"),
+        ("sudoku", ["--num-aug=-1"], "-1; accepted: 0 or more"),
+        ("sudoku", ["--seed=18446744073709551616"], "accepted: 0 to 18446744073709551615"),
+        ("sudoku", ["--size=5"], "--size"),
+        ("sudoku", ["--min-clues=30"], "are for --source generate"),
+        ("sudoku", ["--source=generate"], "--output-dir is needed"),
+        ("sudoku", ["--source=x"], "--output-dir is needed with --source x"),
+        ("sudoku", ["-", "--source-repo=y"], "is for --source hf"),
+        ("sudoku", ["-", "--min-clues=41", "--max-clues=40"], "is above"),
+        ("sudoku", ["-", "--max-clues=16"], "16; accepted at size 9: 17"),
+        ("sudoku", ["-", "--min-clues=81"], "81; accepted at size 9: 1 to"),
+        ("sudoku", ["-", "--size=6", "--max-clues=36"], "8 to 35"),
+        ("maze", ["--augs"], "unknown argument '--augs'; nearest: --aug"),
+        ("maze", ["--size=1"], "1; accepted: 2 to 362"),
+        ("maze", ["--size=363"], "363; accepted: 2 to 362"),
+        ("maze", ["--min-length=30"], "is for --source generate"),
+        ("maze", ["--source=generate"], "--output-dir is needed"),
+        ("maze", ["-", "--size=8"], "is needed at size 8; accepted: 1"),
+        ("maze", ["-", "--min-length=675"], "at size 30: 1 to 674"),
+        ("maze", ["-", "--min-length=0"], "0; accepted: 1 or more"),
+    ],
+)
+def test_bad_flags_are_answered_in_one_line(
+    name: str,
+    flags: list[str],
+    reason: str,
+    request: pytest.FixtureRequest,
+    error_line: Callable[[], str],
+):
+    if flags[0] == "-":
+        flags = ["--source=generate", "--output-dir=x", *flags[1:]]
+    with pytest.raises(SystemExit) as exit_:
+        request.getfixturevalue(name).kind.main(flags)
+    assert exit_.value.code == 2
+    assert reason in error_line()
+
+
+@pytest.mark.parametrize(
+    ("name", "repository", "folder"),
+    [
+        ("sudoku", "sapientinc/sudoku-extreme", "data/sudoku-extreme-full"),
+        ("maze", "sapientinc/maze-30x30-hard-1k", "data/maze-30x30-hard-1k"),
+    ],
+)
+def test_published_flags_mean_the_published_defaults(
+    name: str, repository: str, folder: str, request: pytest.FixtureRequest
+):
+    kind = request.getfixturevalue(name).kind
+    options = kind.parse([])
+    assert (options.source, options.source_repo) == ("hf", repository)
+    assert options.output_dir == Path(folder)
+    assert (options.subsample_size, options.test_size) == (None, None)
+    assert options.examples_per_puzzle == 1
+    options = kind.parse(["--source=generate", "--output-dir=x"])
+    assert (options.subsample_size, options.test_size) == (1000, 1000)
+
+
+def test_help_names_every_flag(builder: Any, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as exit_:
+        builder.kind.main(["--help"])
+    assert exit_.value.code == 0
+    text = capsys.readouterr().out
+    options = vars(builder.kind.parse(["--source=generate", "--output-dir=x"]))
+    for flag in options:
+        assert f"--{flag.replace('_', '-')}" in text
+
+
+def test_other_folders_are_not_replaced(sudoku: Any, error_line: Callable[[], str]):
+    sudoku.output.mkdir(parents=True)
+    (sudoku.output / "letter.txt").write_text("mine")
+    assert sudoku() == 3
+    assert str(sudoku.output) in error_line()
+    assert sudoku.contents() == {"letter.txt": b"mine"}
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "reason"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (OSError(28, "No space left on device", "somewhere"), 3, "No space left on device"),
+        (PermissionError(13, "Permission denied", "somewhere"), 2, "Permission denied"),
+        (MemoryError("Unable to allocate 9 TiB"), 3, "9 TiB; lower --subsample-size or --"),
+    ],
+)
+def test_a_failing_build_leaves_the_older_set(
+    error: BaseException,
+    code: int,
+    reason: str,
+    builder: Any,
+    capsys: pytest.CaptureFixture[str],
+    error_line: Callable[[], str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    assert builder() == 0
+    before = builder.contents()
+    capsys.readouterr()
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(builder.kind, "write", fail)
+    assert builder("--seed=1") == code
+    assert reason in error_line()
+    assert builder.contents() == before
+    assert list(builder.output.parent.iterdir()) == [builder.output]
+
+
+def test_a_set_larger_than_the_disk_is_refused(
+    builder: Any, monkeypatch: pytest.MonkeyPatch, error_line: Callable[[], str]
+):
+    usage = types.SimpleNamespace(free=100)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    assert builder() == 3
+    line = error_line()
+    assert f"{builder.output.parent}: the data set takes 0.0 GB, and 0.0 GB are free" in line
+    assert builder.kind.remedy in line
+
+
+# Hugging Face
+
+
+def hub(monkeypatch: pytest.MonkeyPatch, download: object) -> None:
+    module = types.ModuleType("huggingface_hub")
+    module.__dict__["hf_hub_download"] = download
+    monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+
+
+@pytest.mark.parametrize("repository", [None, "someone/puzzles"])
+def test_hub_files_are_downloaded_and_built(
+    repository: str | None, builder: Any, monkeypatch: pytest.MonkeyPatch
+):
+    asked = []
+
+    def download(repository: str, name: str, *, repo_type: str) -> str:
+        asked.append((repository, name, repo_type))
+        return str(builder.folder / name)
+
+    hub(monkeypatch, download)
+    flags = [f"--source-repo={repository}"] if repository else []
+    assert builder(*flags, source="hf") == 0
+    expected = repository or builder.kind.published_repository
+    assert asked == [(expected, "train.csv", "dataset"), (expected, "test.csv", "dataset")]
+    assert builder.arrays()[1].num_examples == 3
+    command = json.loads(builder.contents()["manifest.json"])["command"]
+    assert f"--source-repo={expected}" in command
+
+
+def test_hub_failures_offer_other_sources(
+    sudoku: Any, error_line: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+):
+    def download(*_: object, **__: object) -> str:
+        raise ConnectionError("Name or service not known\nand a second line")
+
+    hub(monkeypatch, download)
+    assert sudoku(source="hf") == 3
+    line = error_line()
+    assert "train.csv of sapientinc/sudoku-extreme cannot be downloaded" in line
+    assert "ConnectionError: Name or service not known" in line
+    assert "--source generate" in line
+    assert not sudoku.output.parent.exists()
+
+
+def test_without_huggingface_hub_it_says_how_to_install_it(
+    sudoku: Any, error_line: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert sudoku(source="hf") == 3
+    line = error_line()
+    assert "pip install huggingface_hub" in line
+    assert "--source FOLDER" in line
