@@ -51,9 +51,12 @@ _DRAWS_PER_CHUNK = 2**15
 class Batch:
     """The rows of one rank, always b = global_batch_size / world_size of them.
 
-    inputs: int32 [b, S] token ids. labels: int32 [b, S] token ids, -100 where ignored.
-    puzzle_identifiers: int32 [b]. fields: the further labels asked for, by name, int32 [b, S] or
-    [b, S, channels], -100 where unknown.
+    Args:
+        inputs: int32 [b, S] token ids.
+        labels: int32 [b, S] token ids, -100 where ignored.
+        puzzle_identifiers: int32 [b].
+        fields: the further labels asked for, by name, int32 [b, S] or [b, S, channels], -100 where
+            unknown.
     """
 
     inputs: np.ndarray
@@ -63,19 +66,18 @@ class Batch:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All arrays by name, the fields beside the others."""
-        return {
-            "inputs": self.inputs,
-            "labels": self.labels,
-            "puzzle_identifiers": self.puzzle_identifiers,
-            **self.fields,
-        }
+        plain = {name: getattr(self, name) for name in ("inputs", "labels", "puzzle_identifiers")}
+        return {**plain, **self.fields}
 
 
 @dataclass(frozen=True)
 class BatchRows:
     """Where a global batch comes from.
 
-    rows: int64 [B], rows of the set. puzzle_identifiers: int32 [B], of these rows.
+    Args:
+        set_name: the set.
+        rows: int64 [B], rows of the set.
+        puzzle_identifiers: int32 [B], of these rows.
     """
 
     set_name: str
@@ -163,8 +165,11 @@ class PuzzleDataset:
         """Read rows of a set as a batch; ignored labels and unknown values of fields become -100.
 
         Args:
-            shifts: uint64, for each row of a lazy set the random word that moves its grids inside
-            the canvas (0 does not, as None); the other sets take none.
+            set_name: one of `sets`.
+            rows: int64 [b], or a slice.
+            identifiers: int32 [b], as the batch shall hold them.
+            shifts: uint64 [b], for each row of a lazy set the random word that moves its grids
+                inside the canvas (0 does not, as None); the other sets take none.
         """
         arrays = self.sets[set_name]
         if isinstance(arrays, LazyArcSet):
@@ -197,10 +202,12 @@ class TrainBatches:
     """The endless stream of training batches, addressed by (iteration, position).
 
     Args:
+        dataset: the training split.
         seed: 0 to 2**64 - 1.
         global_batch_size: rows of all ranks together, a multiple of world_size.
         epochs_per_iter: epochs in one iteration; batches run across the epochs inside it.
-        rank, world_size: this process reads rows [rank * b, (rank + 1) * b) of each global batch.
+        rank: this process reads rows [rank * b, (rank + 1) * b) of each global batch.
+        world_size: number of ranks.
     Raises:
         ValueError: an argument is out of range.
     """
@@ -242,17 +249,6 @@ class TrainBatches:
         all iterations; otherwise it depends on the puzzles drawn.
         """
         return sum(walk.num_batches() for _, walk in self._walks(iteration))
-
-    def batch_rows(self, iteration: int, position: int) -> BatchRows:
-        """The global batch at a position.
-
-        Raises:
-            ValueError: the iteration has no such position.
-        """
-        for _, rows in self.iterate_rows(iteration, position):
-            return rows
-        steps = self.steps_per_iteration(iteration)
-        raise ValueError(f"position {position} in an iteration of {steps} batches")
 
     def iterate(self, iteration: int, start: int = 0) -> Iterator[tuple[int, Batch]]:
         """Yield (position, this rank's batch) from `start` to the end of the iteration.
@@ -302,6 +298,10 @@ class EvalBatches:
     `count`, never by the identifier, which real puzzles may have.
 
     Args:
+        dataset: the split.
+        global_batch_size: rows of all ranks together, a multiple of world_size.
+        rank: of this process.
+        world_size: number of ranks.
         max_examples: take the first rows of each set only (None: all).
     Raises:
         ValueError: an argument is out of range.

@@ -131,7 +131,7 @@ class MazeBuild(PuzzleBuild):
 
     @property
     def bytes_per_cell(self) -> int:
-        return 6 if self.pixels else 3
+        return super().bytes_per_cell + (4 if self.pixels else 1)
 
     @property
     def augmented(self) -> str:

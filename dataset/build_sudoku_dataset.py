@@ -51,7 +51,6 @@ class SudokuBuild(PuzzleBuild):
     folders_need_output_dir = True
     needs_rating = True
     remedy = "lower --subsample-size or --num-aug"
-    bytes_per_cell = 2
 
     num_aug: int
     min_difficulty: int | None

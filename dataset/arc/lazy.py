@@ -59,7 +59,15 @@ def draw_rows(
     inputs: np.ndarray,
     labels: np.ndarray,
 ) -> None:
-    """Draw grids and borders, as `read_rows` says, onto canvases [b, 900] of any integer type."""
+    """Draw grids and borders onto canvases.
+
+    Args:
+        arrays: the set.
+        rows: int64 [b].
+        shifts: as `read_rows` takes them.
+        inputs: integer [b, 900] of any type, receives tokens.
+        labels: the same.
+    """
     # Of another type, the rows would have all the offsets converted for them, at every call.
     rows = rows.astype(arrays.puzzle_indices.dtype, copy=False)
     puzzles = np.searchsorted(arrays.puzzle_indices, rows, side="right") - 1

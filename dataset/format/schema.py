@@ -268,7 +268,7 @@ def _problem(error: ValidationError) -> str:
         return f"missing {', '.join(missing)}"
     key, first = keys[0], errors[0]
     if not key:
-        return str(first["ctx"]["error"])  # One of ours, which says all.
+        return str(first.get("ctx", {}).get("error", first["msg"]))  # One of ours, which says all.
     if first["type"] == "unexpected_keyword_argument":
         return (
             f"{key}: no such key; accepted: {', '.join(each.name for each in fields(LabelField))}"

@@ -194,6 +194,8 @@ def solve_digits(digits, layout, limit):
 
     Args:
         digits: int64 [cells], 0 where empty; no two equal ones within a unit.
+        layout: of the grid.
+        limit: solutions at most.
     Returns:
         (solutions up to `limit`, backtracks before the first, int64 [cells] first solution).
     """
@@ -234,7 +236,14 @@ def draw_puzzle(layout, state, min_clues, max_clues, min_rating, max_steps, ques
     are minimal, and get as many further clues as `min_clues` asks for, as far as the rating allows.
 
     Args:
-        question, answer: int64 [cells], receive the digits.
+        layout: of the grid.
+        state: uint64 [1], the random state, is advanced.
+        min_clues: fewest clues.
+        max_clues: most clues.
+        min_rating: 0, or the backtracks that the puzzle must take.
+        max_steps: of the search for a rating.
+        question: int64 [cells], receives the digits.
+        answer: int64 [cells], receives the digits.
     Returns:
         (whether the attempt succeeded, rating, steps of the search); for the rating see
         `dataset.sudoku.rules.solve`.

@@ -6,10 +6,7 @@ import json
 import os
 import pickle
 import shutil
-import signal
 import stat
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -413,41 +410,7 @@ def test_set_name_with_a_path_is_refused(tmp_path: Path) -> None:
             load_set(split_dir, name, METADATA)
 
 
-def test_random_damage_raises_only_dataset_errors(tmp_path: Path) -> None:
-    split_dir = build(tmp_path)
-    files = sorted(split_dir.iterdir())
-    whole = {path: path.read_bytes() for path in files}
-    rng = np.random.Generator(np.random.Philox(7))
-    refused = 0
-    for _ in range(400):
-        path = files[rng.integers(len(files))]
-        content = bytearray(whole[path])
-        for _ in range(rng.integers(1, 4)):
-            content[rng.integers(len(content))] = rng.integers(256)
-        path.write_bytes(content)
-        try:
-            load_split(split_dir)
-        except DatasetError:
-            refused += 1
-        path.write_bytes(whole[path])
-    assert 200 < refused < 400  # Without a manifest, a wrong token in range goes unseen.
-
-
 # Manifest and fingerprint
-
-
-def test_every_flipped_bit_is_seen_with_a_manifest(tmp_path: Path) -> None:
-    split_dir = build(tmp_path, manifest=True)
-    load_split(split_dir)
-    for path in sorted(split_dir.iterdir()):
-        whole = path.read_bytes()
-        for place in range(0, len(whole), 5):
-            flipped = bytearray(whole)
-            flipped[place] ^= 1 << (place % 8)
-            path.write_bytes(flipped)
-            with pytest.raises(DatasetError):
-                load_split(split_dir)
-        path.write_bytes(whole)
 
 
 def test_file_that_differs_from_the_manifest_is_named(tmp_path: Path) -> None:
@@ -708,64 +671,11 @@ def test_builds_at_the_same_time_do_not_disturb_each_other(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == [output]
 
 
-KILLED_BUILD = """
-import os, signal, sys
-from pathlib import Path
-from runtime import files
-from dataset.format.writing import atomic_build
-
-def die(*arguments, **options):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-point, output = sys.argv[1], Path(sys.argv[2])
-rename, exchange = os.rename, files.exchange
-if point == "before exchange":
-    files.exchange = die
-elif point == "after exchange":
-    files.exchange = lambda first, second: die(exchange(first, second))
-elif point != "half built":
-    calls = []
-    def counted(first, second):
-        if len(calls) == int(point):
-            die()
-        calls.append(rename(first, second))
-    files.exchange, os.rename = (lambda first, second: False), counted
-    files.shutil.rmtree = die
-with atomic_build(output) as temporary:
-    (temporary / "train").mkdir()
-    if point == "half built":
-        die()
-    (temporary / "train" / "dataset.json").write_text("new")
-"""
-
-
-@pytest.mark.parametrize(
-    ("point", "expected"),
-    [
-        ("half built", "old"),
-        ("before exchange", "old"),
-        ("after exchange", "new"),
-        ("0", "old"),  # Without an exchange: before the first rename,
-        ("1", None),  # between the two,
-        ("2", "new"),  # and before the old set is deleted.
-    ],
-)
-def test_killed_build_leaves_the_old_set_or_the_new_one(
-    tmp_path: Path, point: str, expected: str | None
-) -> None:
+def test_a_set_that_a_killed_build_moved_away_is_put_back(tmp_path: Path) -> None:
     output = tmp_path / "set"
-    (output / "train").mkdir(parents=True)
-    (output / "train" / "dataset.json").write_text("old")
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED_BUILD, point, output], cwd=ROOT, check=False
-    )
-    assert killed.returncode == -signal.SIGKILL
-    if expected is None:
-        assert not output.exists()
-    else:
-        assert (output / "train" / "dataset.json").read_text() == expected
-    # Whatever comes next clears the remains, and does not lose the set.
+    build(tmp_path / ".set.replaced-0123abcd")
+    build(tmp_path / ".set.building-0123abcd")
     with pytest.raises(RuntimeError), atomic_build(output):
         raise RuntimeError
-    assert (output / "train" / "dataset.json").read_text() == (expected or "old")
+    load_split(output / "train")
     assert list(tmp_path.iterdir()) == [output]
