@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,6 @@ def tree(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-
-
-def error_line(capsys: pytest.CaptureFixture[str]) -> str:
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("error: ")
-    assert printed.err.count("\n") == 1
-    return printed.err
 
 
 def read_json(path: Path) -> Any:
@@ -351,12 +344,12 @@ def test_published_command_lines() -> None:
     ],
 )
 def test_wrong_flags_are_answered_with_a_line(
-    flags: str, message: str, capsys: pytest.CaptureFixture[str]
+    flags: str, message: str, error_line: Callable[[], str]
 ) -> None:
     with pytest.raises(SystemExit) as caught:
         parse_options(flags.split())
     assert caught.value.code == 2
-    assert message in error_line(capsys)
+    assert message in error_line()
 
 
 @pytest.mark.parametrize(
@@ -373,6 +366,7 @@ def test_bad_tasks_stop_the_build_and_leave_the_old_set(
     arc_folder: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
+    error_line: Callable[[], str],
     name: str,
     content: str | None,
     message: str,
@@ -386,14 +380,14 @@ def test_bad_tasks_stop_the_build_and_leave_the_old_set(
     assert text is not None
     (arc_folder / name).write_text(text)
     assert main(arguments) == 3
-    assert message in error_line(capsys)
+    assert message in error_line()
     assert tree(tmp_path / "out") == before
 
 
-def test_missing_folder_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_folder_is_named(tmp_path: Path, error_line: Callable[[], str]) -> None:
     arguments = ["--dataset-dirs", f"{tmp_path}/none", f"--output-dir={tmp_path}/out"]
     assert main(arguments) == 3
-    assert f"{tmp_path}/none: no such folder" in error_line(capsys)
+    assert f"{tmp_path}/none: no such folder" in error_line()
     assert not (tmp_path / "out").exists()
 
 
@@ -431,12 +425,12 @@ def test_chosen_tasks_alone_are_taken(arc_tasks: Path, tmp_path: Path) -> None:
 
 
 def test_a_task_that_is_not_there_is_named(
-    arc_tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arc_tasks: Path, tmp_path: Path, error_line: Callable[[], str]
 ) -> None:
     (name, *_) = sorted(path.stem for path in (arc_tasks / "evaluation").glob("*.json"))
     command = ["--dataset-dirs", str(arc_tasks), "--tasks", name + "x"]
     assert main([*command, "--output-dir", str(tmp_path / "none")]) == 3
-    assert f"there is no task '{name}x' in these sources; nearest: {name}" in error_line(capsys)
+    assert f"there is no task '{name}x' in these sources; nearest: {name}" in error_line()
 
 
 @pytest.mark.parametrize("flags", [[], ["--materialize", "--no-shift"]])
@@ -464,9 +458,9 @@ def test_demonstration_pairs_can_be_the_test(
 
 
 def test_no_shift_is_for_what_is_materialized(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, error_line: Callable[[], str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["--no-shift", "--output-dir", str(tmp_path)])
     assert stopped.value.code == 2
-    assert "--no-shift needs --materialize" in error_line(capsys)
+    assert "--no-shift needs --materialize" in error_line()

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dataset.format import checks
-from dataset.format.files import write_json
+from dataset.format.files import read_json, write_json
 from dataset.format.reading import fingerprint, load_metadata, load_set, load_split
 from dataset.format.schema import SET_FIELDS, PuzzleDatasetMetadata, PuzzleSet
 from dataset.format.writing import atomic_build, write_manifest, write_split
@@ -215,6 +215,17 @@ def test_missing_key_folder_and_file_are_named(tmp_path: Path) -> None:
         load_metadata(split_dir)
     with pytest.raises(DatasetError, match="nowhere: no such data set folder"):
         load_metadata(tmp_path / "nowhere")
+
+
+def test_files_that_are_missing_or_no_json_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"x\.json: No such file"):
+        read_json(tmp_path / "x.json")
+    (tmp_path / "y.json").write_text("{")
+    with pytest.raises(DatasetError, match=r"y\.json: not JSON"):
+        read_json(tmp_path / "y.json")
+    (tmp_path / "y.json").write_text("[" * 100_000)
+    with pytest.raises(DatasetError, match=r"y\.json: not JSON"):
+        read_json(tmp_path / "y.json")
 
 
 # Damaged arrays
