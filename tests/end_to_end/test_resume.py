@@ -1,6 +1,5 @@
 """A run that was stopped, killed or moved back ends in the bits of one that was not."""
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from evaluation import in_training
 from models.registry import build_model
 from runtime import device
-from runtime.errors import CheckpointError, ConfigError
+from runtime.errors import CheckpointError
 from training.trainer import Trainer
 
 Train = Callable[[Sequence[str]], None]
@@ -193,24 +192,6 @@ def test_saves_between_change_no_bit(runs: Any) -> None:
 # Kills
 
 
-@pytest.mark.parametrize("killed_before", [2, 6, 8, 9])
-def test_a_kill_between_saves_changes_no_bit(
-    runs: Any, kill_before: Any, killed_before: int, tmp_path: Path
-) -> None:
-    whole = runs("whole", (), "checkpoint_interval=4", EXPLORES)
-    kill_before(killed_before)
-    with pytest.raises(Killed):
-        runs("killed", (), "checkpoint_interval=4", EXPLORES)
-    metrics = tmp_path / "killed" / "metrics.jsonl"
-    with metrics.open("a") as file:
-        file.write('{"step": 7, "train/lr"')  # A line that the kill cut.
-    kill_before(None)
-    resumed = runs("killed", (), "checkpoint_interval=4", EXPLORES)
-    assert resumed.digest() == whole.digest()
-    assert resumed.steps == whole.steps
-    assert resumed.leftovers() == []
-
-
 def test_a_kill_after_an_evaluation_does_not_repeat_its_record(runs: Any, kill_before: Any) -> None:
     # The save of step 4 comes before the evaluation at step 4, which is not saved by itself.
     kill_before(6)
@@ -271,24 +252,6 @@ def test_a_run_goes_back_to_a_step_asked_for(runs: Any, capsys: pytest.CaptureFi
     assert "resumed exactly from" in capsys.readouterr().out
 
 
-def test_a_step_that_is_damaged_is_not_replaced_by_another(runs: Any) -> None:
-    part = runs("run", (), "checkpoint_interval=2", "max_steps=6", "keep_last=5")
-    (part.folder / "step_4" / "model.safetensors").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"step_4/model\.safetensors: 0 bytes instead of"):
-        runs("run", (), "resume=4")
-    with pytest.raises(CheckpointError, match="step_5: no such checkpoint"):
-        runs("run", (), "resume=5")
-    assert runs("run", (), "resume=2").steps[-1] == 16
-
-
-def test_a_new_run_in_the_folder_of_another_is_refused(runs: Any) -> None:
-    before = runs("run", (), "max_steps=2").digest()
-    with pytest.raises(ConfigError, match="resume=never: .*/run already holds checkpoints"):
-        runs("run", (), "resume=never")
-    assert runs("run", (), "max_steps=2").digest() == before
-    assert runs("new", (), "resume=never", "max_steps=2").digest() == before
-
-
 def test_a_changed_setting_is_refused_before_anything_is_written(runs: Any, tmp_path: Path) -> None:
     part = runs("run", (), "max_steps=3")
     before = part.digest()
@@ -336,19 +299,6 @@ def test_settings_that_change_no_result_may_change(runs: Any) -> None:
     neutral.append("diagnose_interval=50")
     resumed = runs("run", (), *neutral)
     assert resumed.digest() == whole
-
-
-def test_changed_data_are_refused(runs: Any, sudoku_data: Path, tmp_path: Path) -> None:
-    data = shutil.copytree(sudoku_data, tmp_path / "data")
-    here = f"data_path={data}"
-    runs("run", (), here, "max_steps=3")
-    path = data / "train" / "all__inputs.npy"
-    content = bytearray(path.read_bytes())
-    content[-1] = 2 if content[-1] == 1 else 1
-    path.write_bytes(content)
-    with pytest.raises(CheckpointError, match="the content of the training data"):
-        runs("run", (), here)
-    assert runs("run", (), here, "resume_changed=true").steps[-1] == 16
 
 
 def test_another_number_of_threads_is_said(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:

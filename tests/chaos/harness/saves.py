@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
@@ -73,10 +73,10 @@ class AtEachOperation:
         for number in count():
             strike = Strike(number, kind)
             copy = self.copies / str(strike)
-            shutil.copytree(trainer.run_dir, copy)
+            shutil.copytree(trainer.keeper.run_dir, copy)
             child = os.fork()
             if child == 0:
-                trainer.run_dir = copy
+                trainer.keeper = replace(trainer.keeper, run_dir=copy)
                 os._exit(self._save_struck(strike, copy, save))
             status = os.waitpid(child, 0)[1]
             code = os.waitstatus_to_exitcode(status)

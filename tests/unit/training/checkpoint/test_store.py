@@ -284,15 +284,6 @@ def test_the_newest_good_one_is_found_with_a_warning_of_each_bad_one(tmp_path: P
     assert str(tmp_path / "step_10" / MANIFEST) in warnings[1]
 
 
-def test_one_asked_for_by_name_never_gives_another(tmp_path: Path) -> None:
-    save(tmp_path, 1)
-    (save(tmp_path, 2) / "model.bin").unlink()
-    with pytest.raises(CheckpointError, match=r"step_2/model\.bin: missing"):
-        load_checkpoint(tmp_path / "step_2")
-    with pytest.raises(CheckpointError, match="step_3: no such checkpoint"):
-        load_checkpoint(tmp_path / "step_3")
-
-
 def test_with_no_good_one_left_the_run_does_not_start_anew(tmp_path: Path) -> None:
     (save(tmp_path, 2) / "model.bin").unlink()
     with pytest.raises(CheckpointError, match=r"no good checkpoint is left: .*model\.bin"):
