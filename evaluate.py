@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dataset.kinds import EvaluatorName
 from evaluation.config import EvalConfig
 from evaluation.evaluators import Evaluator, build_evaluators
 from evaluation.report import Evaluation, as_json, as_text, pooled
-from models.config import DataFacts, EvaluatorName
+from models.config import DataFacts
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError, DatasetError
 from runtime.files import sha256, write_atomically
@@ -33,7 +34,7 @@ from training.tracking import warn
 
 if TYPE_CHECKING:
     from evaluation.runner import Forward
-    from models.losses import ACTLossHead
+    from models.act import ACTLossHead
     from runtime.ranks import Ranks
 
 

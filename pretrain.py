@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
+from dataset.kinds import EvaluatorName
 from evaluation.evaluators import Evaluator, build_evaluators
-from models.config import EvaluatorName
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import ConfigError
 from runtime.process import env_max_restarts, env_rank, env_world_size, preempt_on_sigterm

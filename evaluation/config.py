@@ -4,7 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from models.config import AttentionBackend, EvaluatorName, ForwardDtype, OutputField
+from dataset.kinds import EvaluatorName
+from models.config import AttentionBackend, ForwardDtype
+from models.outputs import OutputField
 from runtime.schema import (
     Count,
     CountOrZero,

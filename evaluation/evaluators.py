@@ -21,11 +21,11 @@ from dataset.format.files import read_json
 from dataset.format.layout import IDENTIFIERS_NAME, METADATA_NAME, TEST_PUZZLES_NAME
 from dataset.format.reading import load_metadata
 from dataset.format.schema import LAZY_ARC_FACTS
+from dataset.kinds import EvaluatorName
 from dataset.maze import rules as maze
 from dataset.sudoku.rules import EMPTY_TOKEN, are_valid_solutions, grid_size
 from evaluation import arc
 from evaluation.metrics import wilson
-from models.config import EvaluatorName
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import DatasetError
 

@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dataset.kinds import EvaluatorName
 from evaluation.evaluators import Evaluator
 from evaluation.outputs import open_outputs, write_json_files
 from evaluation.report import flatten
 from evaluation.runner import Forward, evaluate
-from models.config import EvaluatorName
-from models.losses import ACTLossHead
+from models.act import ACTLossHead
 from puzzle_dataset import EvalBatches
 from runtime.ranks import Ranks
 

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.losses import LossOutput
+from models.act import LossOutput
 from puzzle_dataset import EvalBatches
 from runtime.files import replacing, require_no_link
 from runtime.ranks import Ranks
@@ -28,10 +28,10 @@ _OUTPUTS: dict[str, Callable[[LossOutput], Tensor]] = {
     "inputs": lambda step: step.carry.examples["inputs"],
     "labels": lambda step: step.carry.examples["labels"],
     "puzzle_identifiers": lambda step: step.carry.examples["puzzle_identifiers"],
-    "preds": lambda step: step.output.logits.argmax(-1),
-    "logits": lambda step: step.output.logits,
-    "q_halt_logits": lambda step: step.output.q_halt_logits,
-    "q_continue_logits": lambda step: step.output.q_continue_logits,
+    "preds": lambda step: step.outputs["logits"].argmax(-1),
+    "logits": lambda step: step.outputs["logits"],
+    "q_halt_logits": lambda step: step.outputs["q_halt_logits"],
+    "q_continue_logits": lambda step: step.outputs["q_continue_logits"],
 }
 
 

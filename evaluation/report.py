@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dataset.kinds import EvaluatorName
 from evaluation.evaluators import Findings
 from evaluation.metrics import Estimate, SetResult
-from models.config import EvaluatorName
 from models.heads.calibration import with_calibration_error
 from models.metrics import is_loss
 

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from dataset.kinds import EvaluatorName
 from evaluation.evaluators import AnsweredRows, Evaluator
 from evaluation.metrics import summarize
 from evaluation.outputs import Outputs
 from evaluation.report import Evaluation
-from models.act import ACTCarry, Examples
-from models.config import EvaluatorName
-from models.losses import ACTLossHead, LossOutput
+from models.act import ACTLossHead, LossOutput
+from models.carry import ACTCarry, Examples
 from puzzle_dataset import Batch, EvalBatches
 from runtime.ranks import Ranks
 
@@ -99,13 +99,12 @@ def think(forward: Forward, model: ACTLossHead, examples: Examples) -> LossOutpu
 
 def _answered_rows(batch: Batch, step: LossOutput, count: int) -> AnsweredRows:
     """Return the first `count` rows, those that are no padding, on the host."""
-    output = step.output
     return AnsweredRows(
         inputs=batch.inputs[:count],
         labels=batch.labels[:count],
         puzzle_identifiers=batch.puzzle_identifiers[:count],
-        preds=output.logits[:count].argmax(-1).int().cpu().numpy(),
-        q_halt_logits=output.q_halt_logits[:count].float().cpu().numpy(),
+        preds=step.outputs["logits"][:count].argmax(-1).int().cpu().numpy(),
+        q_halt_logits=step.outputs["q_halt_logits"][:count].float().cpu().numpy(),
     )
 
 

@@ -26,7 +26,7 @@ from evaluation.decoding import (
     decode_top_k,
     decode_top_p,
 )
-from models.losses import ACTLossHead
+from models.act import ACTLossHead
 
 _BATCH_SIZE = 64
 _BEAM_WIDTH = 8
@@ -149,25 +149,25 @@ def _reason_batch(
     carry = act.initial_carry(examples)
     outputs = []
     for _ in range(act.halt_max_steps):
-        carry, output = act(carry, examples)
-        outputs.append(output)
-    q_halt = torch.stack([output.q_halt_logits for output in outputs], 1)  # [N, steps]
-    q_continue = torch.stack([output.q_continue_logits for output in outputs], 1)
+        carry, given = act(carry, examples)
+        outputs.append(given)
+    q_halt = torch.stack([given["q_halt_logits"] for given in outputs], 1)  # [N, steps]
+    q_continue = torch.stack([given["q_continue_logits"] for given in outputs], 1)
     if act.rule is None:
         q_halt = torch.full_like(q_halt, torch.nan)
         halts = torch.zeros_like(q_halt, dtype=torch.bool)
         gap = torch.full_like(q_halt[:, -1], torch.inf)
     else:
         wanted = [
-            act.rule.wants_to_halt(output.predictions, torch.full_like(carry.steps, step))
-            for step, output in enumerate(outputs, start=1)
+            act.rule.wants_to_halt(given, torch.full_like(carry.steps, step))
+            for step, given in enumerate(outputs, start=1)
         ]
         halts = torch.stack(wanted, 1)
         gap = q_halt[:, -1] - (q_continue[:, -1] if act.rule.compares else 0)
-    log_probs = model.log_probs(outputs[-1].logits)
+    log_probs = model.log_probs(outputs[-1]["logits"])
     decoded = decode(log_probs, inputs=examples["inputs"])
     confidence = answer_confidence(log_probs, gap, torch.zeros_like(gap))
-    tokens = [output.logits.argmax(-1) for output in outputs[:-1]] + [decoded.tokens]
+    tokens = [given["logits"].argmax(-1) for given in outputs[:-1]] + [decoded.tokens]
     answers = torch.stack(tokens, 1).cpu().numpy()
     return [
         Reasoning(

@@ -1,160 +1,51 @@
-"""Adaptive computation time: examples of one batch that think for different numbers of steps
-(arXiv:2506.21734, 2.2).
+"""One ACT step and its losses (arXiv:2506.21734, section 2.2; DESIGN "Loss" and "Metrics").
 
-Every slot of the batch works on its own example until it halts; then it takes the example offered
-next. One call is one ACT step for all slots, so that shapes never change and nothing depends on
-tensor values in Python.
+Adaptive computation time lets the examples of one batch think for different numbers of steps. Every
+slot of the batch works on its own example until it halts; then it takes the example offered next.
+One call is one ACT step for all slots, so that shapes never change and nothing depends on tensor
+values in Python.
+
+Sums are over the sequences of the batch; the trainer divides by the global batch size.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-Examples = dict[str, Tensor]
-# State of a recurrence by name (`z_H`, `z_L`), each forward dtype [B, T, D].
-Latents = dict[str, Tensor]
+from models.carry import ACTCarry, Examples, Exploration, Latents
+from models.config import ACTLossConfig, LossWeights
+from models.heads.base import Answer, Outputs, Targets
+from models.heads.q import QHead
+from models.losses import clipped
+from models.recurrence import Recurrence
+from models.sparse_embedding import CastedSparseEmbedding
 
-
-@dataclass
-class ACTCarry:
-    """State between two ACT steps.
-
-    Attributes:
-        inner: latent state of the recurrence.
-        steps: int32 [B], ACT steps spent on the present example.
-        halted: bool [B], the slot takes a new example at the next step.
-        examples: the examples being worked on: inputs int32 [B, S], labels int32 [B, S],
-            puzzle_identifiers int32 [B].
-    """
-
-    inner: Latents
-    steps: Tensor
-    halted: Tensor
-    examples: Examples
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors by name, row by row the slots; what a checkpoint keeps."""
-        named = self.inner | {"steps": self.steps, "halted": self.halted}
-        return named | {f"examples.{name}": value for name, value in self.examples.items()}
-
-    def split(self, num_parts: int) -> "list[ACTCarry]":
-        """Return equal parts of the slots, in order; views of these tensors."""
-        if num_parts == 1:
-            return [self]
-        chunks = {name: value.chunk(num_parts) for name, value in self.tensors().items()}
-        return [
-            ACTCarry.from_tensors({name: parts[number] for name, parts in chunks.items()})
-            for number in range(num_parts)
-        ]
-
-    @staticmethod
-    def join(parts: "Sequence[ACTCarry]") -> "ACTCarry":
-        """Put together what `split` has parted."""
-        if len(parts) == 1:
-            return parts[0]
-        tensors = [part.tensors() for part in parts]
-        return ACTCarry.from_tensors(
-            {name: torch.cat([own[name] for own in tensors]) for name in tensors[0]}
-        )
-
-    @staticmethod
-    def from_tensors(tensors: dict[str, Tensor]) -> "ACTCarry":
-        """Rebuild a carry from what `tensors` returned."""
-        examples = {
-            name.removeprefix("examples."): value
-            for name, value in tensors.items()
-            if name.startswith("examples.")
-        }
-        return ACTCarry(
-            {name: value for name, value in tensors.items() if name.startswith("z_")},
-            tensors["steps"],
-            tensors["halted"],
-            examples,
-        )
-
-
-class Exploration(NamedTuple):
-    """Noise of the halting rule, drawn outside the model so that it depends on (seed, step, row)
-    alone.
-
-    Attributes:
-        min_steps: int32 [B]; a slot must not halt early before this many steps (0: no constraint).
-    """
-
-    min_steps: Tensor
-
-
-class Predictions(NamedTuple):
-    """What the heads say of one answer.
-
-    Attributes:
-        logits: of the token head, [B, S, V] in forward dtype; log-probabilities, in float32, where
-            it is `normalized`.
-        q_halt_logits, q_continue_logits: float32 [B]. Without a Q head, the `halt` head's gap of
-            halt over go on, and 0; without either, 0.
-        further: logits of the other heads, by name.
-        balance: the token head's balance loss, float32 [B], if it has one.
-    """
-
-    logits: Tensor
-    q_halt_logits: Tensor
-    q_continue_logits: Tensor
-    further: dict[str, Tensor]
-    balance: Tensor | None
-
-
-class ACTOutput(NamedTuple):
-    """One ACT step: what the heads predicted; `target_q_continue` float32 [B] or None."""
-
-    predictions: Predictions
-    target_q_continue: Tensor | None
-
-    @property
-    def logits(self) -> Tensor:
-        """Token logits [B, S, V]."""
-        return self.predictions.logits
-
-    @property
-    def q_halt_logits(self) -> Tensor:
-        """Halt logits, float32 [B]."""
-        return self.predictions.q_halt_logits
-
-    @property
-    def q_continue_logits(self) -> Tensor:
-        """Continue logits, float32 [B]."""
-        return self.predictions.q_continue_logits
+# Metrics that come first, in this order.
+COUNTED_METRICS = ("accuracy", "exact_accuracy", "q_halt_accuracy", "steps")
 
 
 class ACT(nn.Module):
-    """Wrap a recurrence and its heads with halting.
+    """A recurrence under the ACT loop.
 
     Args:
-        inner: the recurrence, a `models.recurrence.Recurrence`.
-        heads: reads the recurrence's heads.
+        inner: the recurrence with its heads.
         halt_max_steps: ACT steps after which a slot halts in any case.
-        learns_continue: HRM's q_continue, with a bootstrapped target. With one step there is
-            nothing to choose and nothing is learned, as published.
-        rule: when a slot may halt early; None: never.
+
+    Attributes:
+        halting_head: name of the head that says when a slot may halt early, if there is one.
+        rule: its rule; None: every slot takes all steps.
     """
 
-    def __init__(
-        self,
-        inner: nn.Module,
-        heads: "ReadHeads",
-        *,
-        halt_max_steps: int,
-        learns_continue: bool,
-        rule: "HaltingRule | None",
-    ) -> None:
+    inner: Recurrence
+
+    def __init__(self, inner: Recurrence, halt_max_steps: int) -> None:
         super().__init__()
-        self.inner = inner
-        self.read = heads
-        self.halt_max_steps = halt_max_steps
-        self.learns_continue = learns_continue and halt_max_steps > 1
-        self.rule = rule
+        self.inner, self.halt_max_steps = inner, halt_max_steps
+        rules = ((f"{name}_head", head.rule) for name, head in inner.heads.items() if head.rule)
+        self.halting_head, self.rule = next(rules, (None, None))
 
     def initial_carry(self, examples: Examples) -> ACTCarry:
         """Return a carry whose slots have all halted: the first step takes every example of the
@@ -162,7 +53,7 @@ class ACT(nn.Module):
         """
         inputs = examples["inputs"]
         return ACTCarry(
-            inner=self.inner.empty_carry(inputs.shape[0]),  # type: ignore[operator]
+            inner=self.inner.empty_carry(inputs.shape[0]),
             steps=torch.zeros(inputs.shape[0], dtype=torch.int32, device=inputs.device),
             halted=torch.ones(inputs.shape[0], dtype=torch.bool, device=inputs.device),
             examples={name: torch.zeros_like(value) for name, value in examples.items()},
@@ -170,7 +61,7 @@ class ACT(nn.Module):
 
     def forward(
         self, carry: ACTCarry, offered: Examples, exploration: Exploration | None = None
-    ) -> tuple[ACTCarry, ACTOutput]:
+    ) -> tuple[ACTCarry, Outputs]:
         """Run one ACT step on every slot.
 
         Args:
@@ -178,68 +69,200 @@ class ACT(nn.Module):
             offered: the next batch; halted slots take their row of it, the others discard it.
             exploration: training only; None means that every slot may halt at any step.
         Returns:
-            the new carry (detached), the outputs of this step.
+            the new carry (detached); what the heads predict at this step, and `target_q_continue`,
+            [B], in training where q_continue is learned.
         """
         steps = torch.where(carry.halted, 0, carry.steps)
         examples = {
             name: torch.where(carry.halted.view(-1, *[1] * (kept.ndim - 1)), offered[name], kept)
             for name, kept in carry.examples.items()
         }
-        latents = self.inner.reset_carry(carry.halted, carry.inner)  # type: ignore[operator]
+        latents = self.inner.reset_carry(carry.halted, carry.inner)
         latents, answer = self.inner(latents, examples)
-        predictions = self.read(answer, examples)
+        outputs = self.inner.read(answer, examples)
 
         steps = steps + 1
         last_step = steps >= self.halt_max_steps
         halted = last_step
-        if self.training and self.halt_max_steps > 1 and self.rule is not None:
-            with torch.no_grad():
-                halted = last_step | self.rule.wants_to_halt(predictions, steps)
+        if self.training:
+            wants_to_halt = self.wants_to_halt(outputs, steps)
+            if wants_to_halt is not None:
+                halted = last_step | wants_to_halt
                 if exploration is not None:
                     halted = halted & (steps >= exploration.min_steps)
-        target = None
-        if self.training and self.learns_continue:
-            target = self._target_q_continue(latents, examples, last_step)
-        return ACTCarry(latents, steps, halted, examples), ACTOutput(predictions, target)
+            q_head = self.inner.heads.get("q")
+            if isinstance(q_head, QHead) and q_head.learns_continue:
+                outputs["target_q_continue"] = self._target(q_head, latents, examples, last_step)
+        return ACTCarry(latents, steps, halted, examples), outputs
+
+    def wants_to_halt(self, outputs: Outputs, steps: Tensor) -> Tensor | None:
+        """Return bool [B], whether a head would halt each slot; None where none can.
+
+        Args:
+            outputs: of this ACT step.
+            steps: int32 [B], ACT steps spent on the present example.
+        """
+        if self.rule is None or self.halt_max_steps == 1:
+            return None
+        with torch.no_grad():
+            return self.rule.wants_to_halt(outputs, steps)
 
     @torch.no_grad()
-    def _target_q_continue(self, latents: Latents, examples: Examples, last_step: Tensor) -> Tensor:
-        """Bootstrap from the Q values of one more ACT step."""
-        _, answer = self.inner(latents, examples)
-        q_halt, q_continue = self.read.q_values(answer)
-        return torch.where(last_step, q_halt, torch.maximum(q_halt, q_continue)).sigmoid()
+    def _target(
+        self, q_head: QHead, latents: Latents, examples: Examples, last_step: Tensor
+    ) -> Tensor:
+        """Return the target of q_continue [B], from the Q values of one more ACT step."""
+        _, next_answer = self.inner(latents, examples)
+        return q_head.target_of_continue(Answer(next_answer), last_step)
 
 
-@dataclass(frozen=True)
-class HaltingRule:
-    """When a slot halts before its last step, in training.
+class LossOutput(NamedTuple):
+    """What a step gives the trainer.
 
     Attributes:
-        compares: q_halt with q_continue; otherwise with 0.
-        min_steps: ACT steps before which no slot does. bonus: divided by the root of the steps
-            taken, and added to what q_halt must exceed.
+        carry: new carry.
+        loss: sum over the sequences, to be divided by the global batch size.
+        metrics: sums over the batch, 0-dim, by name: see `ACTLossHead.metric_names`.
+        rows: the same for each row, float32 [B]; `count` is 1 where the row enters the counted
+            metrics.
+        outputs: what the heads predict, and the target of q_continue in training.
     """
 
-    compares: bool
-    min_steps: int = 1
-    bonus: float = 0.0
-
-    def wants_to_halt(self, predictions: Predictions, steps: Tensor) -> Tensor:
-        """Return bool [B]; `steps` (int32 [B]) counts this one."""
-        bar = predictions.q_continue_logits if self.compares else 0.0
-        if self.bonus:
-            bar = bar + self.bonus * steps.float().rsqrt()
-        wants = predictions.q_halt_logits > bar
-        return wants & (steps >= self.min_steps) if self.min_steps > 1 else wants
+    carry: ACTCarry
+    loss: Tensor
+    metrics: dict[str, Tensor]
+    rows: dict[str, Tensor]
+    outputs: Outputs
 
 
-class ReadHeads(Protocol):
-    """Reads heads on the trunk's answer [B, T, D]; `models.heads.build.HeadReader`."""
+class ACTLossHead(nn.Module):
+    """A model with its losses. Called `model` inside, which is the first part of every checkpoint
+    key.
 
-    def __call__(self, answer: Tensor, examples: Examples, /) -> Predictions:
-        """Return what all heads say."""
-        ...
+    Attributes:
+        heads: those that are measured, by name.
+    """
 
-    def q_values(self, answer: Tensor, /) -> tuple[Tensor, Tensor]:
-        """Return q_halt and q_continue, float32 [B]; asked for only if q_continue is learned."""
-        ...
+    model: ACT
+
+    def __init__(self, model: ACT, config: ACTLossConfig) -> None:
+        super().__init__()
+        self.model, self.config = model, config
+        self.heads = dict(model.inner.heads)
+        # Learned weighting: s of exp(-s) * loss + s, 0 at the start, so that it starts as fixed.
+        if config.weighting == "uncertainty":
+            self.log_variances = nn.ParameterDict(
+                {name: nn.Parameter(torch.zeros(())) for name in self.loss_names}
+            )
+
+    @property
+    def loss_names(self) -> tuple[str, ...]:
+        """Names of the losses, in the order in which they are summed."""
+        given = {name for head in self.heads.values() for name in head.loss_names}
+        return tuple(name for name in LossWeights.model_fields if name in given)
+
+    @property
+    def counted_metrics(self) -> tuple[str, ...]:
+        """Names of the metrics that count only at sequences that halted and have labels; they are
+        reported as a share of `count`.
+        """
+        given = ["steps", *(name for head in self.heads.values() for name in head.metric_names)]
+        first = [name for name in COUNTED_METRICS if name in given]
+        return (*first, *(name for name in given if name not in first))
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of `LossOutput.metrics` in training; an evaluation has no `q_continue_loss`."""
+        return ("count", *self.counted_metrics, *(f"{name}_loss" for name in self.loss_names))
+
+    @property
+    def halting_head(self) -> str | None:
+        """The head that says when a puzzle is done, `q_head` or `halt_head`, if there is one."""
+        return self.model.halting_head
+
+    @property
+    def puzzle_embedding(self) -> CastedSparseEmbedding | None:
+        """The puzzle embedding, if the model has one."""
+        return self.model.inner.puzzle_emb
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        """Return the log probabilities [..., V] that logits of the token head stand for, in float32
+        (float64 stays).
+        """
+        return self.model.inner.lm_head.log_probs(logits)
+
+    def leave_unmeasured(self, names: Iterable[str]) -> None:
+        """Give neither loss nor metrics of these auxiliary heads: in an evaluation on data that do
+        not tell what they should say.
+        """
+        for name in names:
+            del self.heads[name]
+
+    def prepare(self, batch_size: int) -> None:
+        """Make room for training with `batch_size` rows on this rank; evaluation takes any number
+        without.
+        """
+        if self.puzzle_embedding is not None:
+            self.puzzle_embedding.prepare(batch_size)
+
+    def initial_carry(self, examples: Examples) -> ACTCarry:
+        """Return the model's carry before the first step."""
+        return self.model.initial_carry(examples)
+
+    def forward(
+        self, carry: ACTCarry, offered: Examples, exploration: Exploration | None = None
+    ) -> LossOutput:
+        """Run one ACT step and measure it; arguments as those of `ACT.forward`."""
+        carry, outputs = self.model(carry, offered, exploration)
+        rows, losses = self._measure(carry, outputs)
+        first, *others = (self._weighted(name, value) for name, value in losses.items())
+        loss = sum(others, first)
+        rows |= {f"{name}_loss": value.detach() for name, value in losses.items()}
+        metrics = {name: value.sum() for name, value in rows.items()}
+        return LossOutput(carry, loss, metrics, rows, outputs)
+
+    def _measure(
+        self, carry: ACTCarry, outputs: Outputs
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return metrics and losses of each row, [B] by name."""
+        targets = Targets.of(carry.examples, outputs["logits"])
+        metrics, losses = {"steps": carry.steps}, {}
+        for head in self.heads.values():
+            measured = head.measure(outputs, targets)
+            metrics |= measured.metrics
+            losses |= measured.losses
+        counts = carry.halted & targets.labelled.any(-1)
+        rows = {"count": counts.float()}
+        for name in self.counted_metrics:
+            rows[name] = torch.where(counts, metrics[name].detach(), 0.0).float()
+        return rows, {name: losses[name] for name in self.loss_names if name in losses}
+
+    def _weighted(self, name: str, values: Tensor) -> Tensor:
+        """Return the part of a loss [B] in the sum, 0-dim."""
+        limit = getattr(self.config.clip, name)
+        total = (values if limit is None else clipped(values, limit)).sum()
+        weight = getattr(self.config.weights, name)
+        if self.config.weighting == "uncertainty":
+            s = self.log_variances[name]
+            return weight * (torch.exp(-s) * total + s * values.shape[0])
+        return total if weight == 1 else weight * total
+
+    def weighted_losses(self, output: LossOutput, states: Tensor) -> dict[str, Tensor]:
+        """Read all heads again; return what each loss adds to the sum, 0-dim by name.
+
+        Args:
+            output: of the step.
+            states: its answer's states [B, T, D], detached from that step.
+        """
+        again = output.outputs | self.model.inner.read(states, output.carry.examples)
+        _, losses = self._measure(output.carry, again)
+        return {name: self._weighted(name, value) for name, value in losses.items()}
+
+    def learned_weights(self) -> dict[str, float]:
+        """Return the factor of each loss in the sum, where they are learned."""
+        if self.config.weighting == "fixed":
+            return {}
+        return {
+            name: getattr(self.config.weights, name) * math.exp(-s.item())
+            for name, s in self.log_variances.items()
+        }

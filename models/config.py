@@ -1,19 +1,17 @@
-"""Schemas of the architectures and their losses.
+"""Schemas of the architectures and their losses; those of the heads are in `models.heads.config`.
 
 Nothing here imports torch: a configuration is checked before torch is loaded. What the data set
 says (vocabulary, sequence length, number of puzzles) is a fact, not a setting, and arrives as
 `DataFacts`.
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from models.heads.config import HeadsConfig
 from runtime.schema import (
-    Count,
     NonNegativeFloat,
     NumLayers,
     PositiveFloat,
@@ -25,25 +23,6 @@ from runtime.schema import (
 )
 
 ForwardDtype = Literal["bfloat16", "float32", "float16", "float64"]
-OutputField = Literal[
-    "inputs",
-    "labels",
-    "puzzle_identifiers",
-    "preds",
-    "logits",
-    "q_halt_logits",
-    "q_continue_logits",
-]
-
-
-def _plain_evaluator_name(value: object) -> object:
-    """Take the published form, {name: arc@ARC}, for the name."""
-    if isinstance(value, Mapping) and value.keys() == {"name"}:
-        value = value["name"]
-    return "arc" if value == "arc@ARC" else value
-
-
-EvaluatorName = Annotated[Literal["arc", "sudoku", "maze"], BeforeValidator(_plain_evaluator_name)]
 AttentionBackend = Literal["auto", "math", "sdpa_flash", "sdpa_cudnn", "fa2", "fa3", "fa4"]
 
 
@@ -85,245 +64,115 @@ class DataFacts:
         return self.fields[name]
 
 
-# Heads that a model may have beside tokens and Q.
-FURTHER_HEADS = ("confidence", "attention", "action", "pixel", "halt")
-
-
-class _TokenHeadConfig(Schema):
-    """What every token head has in front of its projection."""
-
-    norm: Literal["none", "layer", "rms"] = "none"
-    dropout: Annotated[float, Field(strict=True, ge=0.0, lt=1.0)] = 0.0
-
-
-class LinearHeadConfig(_TokenHeadConfig):
-    """A matrix of its own: the published head."""
-
-    name: Literal["linear"] = "linear"
-    bias: StrictBool = False
-
-
-class TiedHeadConfig(_TokenHeadConfig):
-    """The token embedding's matrix."""
-
-    name: Literal["tied"] = "tied"
-    bias: StrictBool = False
-
-
-class FactorizedHeadConfig(_TokenHeadConfig):
-    """Two matrices of rank `rank`."""
-
-    name: Literal["factorized"] = "factorized"
-    rank: Size = 8
-    bias: StrictBool = False
-
-
-class AdaptiveHeadConfig(_TokenHeadConfig):
-    """Adaptive softmax; `cutoffs` None: one tail with the second half of the vocabulary."""
-
-    name: Literal["adaptive"] = "adaptive"
-    cutoffs: Annotated[list[Count], Field(min_length=1)] | None = None
-    div_value: Annotated[float, Field(strict=True, ge=1.0)] = 4.0
-
-    @field_validator("cutoffs")
-    @classmethod
-    def _ascend(cls, cutoffs: list[int] | None) -> list[int] | None:
-        if cutoffs is not None and any(b <= a for a, b in pairwise(cutoffs)):
-            raise ValueError(f"{cutoffs} do not ascend")
-        return cutoffs
-
-
-class PuzzleHeadConfig(_TokenHeadConfig):
-    """A weight change of rank `rank` for each puzzle, computed from the puzzle embedding."""
-
-    name: Literal["puzzle"] = "puzzle"
-    rank: Size = 8
-    bias: StrictBool = False
-
-
-class MoEHeadConfig(_TokenHeadConfig):
-    """`num_experts` matrices and a router; `top_k` None keeps all."""
-
-    name: Literal["moe"] = "moe"
-    num_experts: Size = 4
-    top_k: Count | None = None
-    bias: StrictBool = False
-
-    @model_validator(mode="after")
-    def _experts_are_there(self) -> Self:
-        if self.top_k is not None and self.top_k > self.num_experts:
-            raise ValueError(f"top_k={self.top_k} exceeds num_experts={self.num_experts}")
-        return self
-
-
-class HierarchicalHeadConfig(_TokenHeadConfig):
-    """Clusters of tokens, then tokens; `num_clusters` None: the square root of the vocabulary."""
-
-    name: Literal["hierarchical"] = "hierarchical"
-    num_clusters: Size | None = None
-
-
-def _linear_unless_named(head: object) -> object:
-    return {"name": "linear"} | head if isinstance(head, dict) else head
-
-
-TokenHeadConfig = Annotated[
-    LinearHeadConfig
-    | TiedHeadConfig
-    | FactorizedHeadConfig
-    | AdaptiveHeadConfig
-    | PuzzleHeadConfig
-    | MoEHeadConfig
-    | HierarchicalHeadConfig,
-    Field(discriminator="name"),
-    BeforeValidator(_linear_unless_named),
-]
-TOKEN_HEADS = ("linear", "tied", "factorized", "adaptive", "puzzle", "moe", "hierarchical")
-
-
-class QHeadConfig(Schema):
-    """Halt and continue.
-
-    Attributes:
-        init_bias, init_std: start of the bias, and standard deviation of the weight's start.
-        rule: halt when q_halt > q_continue (`continue`) or when q_halt > 0 (`zero`); None: `zero`
-            where no q_continue is learned, `continue` otherwise.
-        halt_min_steps: ACT steps before which no slot halts early.
-        exploration_bonus: training only; added, divided by the root of the steps taken, to what
-            q_halt must exceed, so that early halting needs the more conviction.
-    """
-
-    init_bias: Annotated[float, Field(strict=True)] = -5.0
-    init_std: NonNegativeFloat = 0.0
-    rule: Literal["continue", "zero"] | None = None
-    halt_min_steps: Count = 1
-    exploration_bonus: NonNegativeFloat = 0.0
-
-
-class FurtherHeadConfig(Schema):
-    """A head beside tokens and Q; with `detach` its gradient does not reach the trunk."""
-
-    detach: StrictBool = False
-
-
-class FieldHeadConfig(FurtherHeadConfig):
-    """A head whose classes are told by a field that the data set declares."""
-
-    field: str
-
-
-class HeadsConfig(Schema):
-    """What the model predicts. `q` None: every puzzle takes all its ACT steps, unless there is a
-    `halt` head to say when to stop. The other heads are left out unless they are named.
-    """
-
-    lm: TokenHeadConfig = LinearHeadConfig()
-    q: QHeadConfig | None = QHeadConfig()
-    confidence: FurtherHeadConfig | None = None
-    attention: FurtherHeadConfig | None = None
-    action: FieldHeadConfig | None = None
-    pixel: FieldHeadConfig | None = None
-    halt: FurtherHeadConfig | None = None
-
-    @property
-    def fields(self) -> dict[str, str]:
-        """Fields of the data set that the heads need, by head."""
-        heads = {"action": self.action, "pixel": self.pixel}
-        return {name: head.field for name, head in heads.items() if head is not None}
-
-
 class LossWeights(Schema):
     """What each loss weighs in the sum; those of heads that are left out do not matter.
 
-    `balance` is the load-balance loss of a mixture of experts.
+    Losses are summed, and reported, in this order.
     """
 
     lm: NonNegativeFloat = 1.0
+    """tokens"""
     q_halt: NonNegativeFloat = 0.5
+    """Q, is the answer right?"""
     q_continue: NonNegativeFloat = 0.5
+    """Q, how good will the answer be?"""
     confidence: NonNegativeFloat = 0.5
+    """confidence head"""
     attention: NonNegativeFloat = 0.5
+    """attention head"""
     action: NonNegativeFloat = 0.5
+    """action head"""
     pixel: NonNegativeFloat = 0.5
+    """pixel head"""
     halt: NonNegativeFloat = 0.5
+    """halt head"""
     balance: NonNegativeFloat = 0.01
+    """load balance of a mixture of experts"""
 
 
 class LossClip(Schema):
     """Losses of a sequence, in nats, from which on they enter the sum by their logarithm, as limit
     * (1 + log(loss / limit)): the gradient is then that of the loss scaled down to the limit.
-    None: no limit.
     """
 
     lm: PositiveFloat | None = None
+    """limit of lm; null: none"""
     q_halt: PositiveFloat | None = None
+    """limit of q_halt; null: none"""
     q_continue: PositiveFloat | None = None
+    """limit of q_continue; null: none"""
     confidence: PositiveFloat | None = None
+    """limit of confidence; null: none"""
     attention: PositiveFloat | None = None
+    """limit of attention; null: none"""
     action: PositiveFloat | None = None
+    """limit of action; null: none"""
     pixel: PositiveFloat | None = None
+    """limit of pixel; null: none"""
     halt: PositiveFloat | None = None
+    """limit of halt; null: none"""
     balance: PositiveFloat | None = None
+    """limit of balance; null: none"""
 
 
 class ACTLossConfig(Schema):
-    """Cross entropy over the labelled cells plus the losses of the other heads (DESIGN "Loss").
-
-    Attributes:
-        loss_type: how logits become probabilities, `stablemax_cross_entropy` (published) or
-            `softmax_cross_entropy`.
-        label_smoothing: share of the target that is spread evenly over the vocabulary.
-        weights: of the losses in the sum.
-        weighting: `fixed`, or `uncertainty`: learned, exp(-s) * loss + s for each loss
-            (arXiv:1705.07115), on top of the weights.
-        clip: limits of the losses.
-    """
+    """Cross entropy over the labelled cells plus the losses of the other heads (DESIGN "Loss")."""
 
     name: Literal["act"] = "act"
+    """the only one"""
     loss_type: Literal["stablemax_cross_entropy", "softmax_cross_entropy"] = (
         "stablemax_cross_entropy"
     )
+    """how logits become probabilities; published: by stablemax"""
     label_smoothing: Annotated[float, Field(strict=True, ge=0.0, lt=1.0)] = 0.0
+    """share of the target that is spread evenly over the vocabulary"""
     weights: LossWeights = LossWeights()
+    """factor of each loss in the sum"""
     weighting: Literal["fixed", "uncertainty"] = "fixed"
+    """uncertainty: times the weights exp(-s) * loss + s, s learned for each (arXiv:1705.07115)"""
     clip: LossClip = LossClip()
+    """limits of the losses, in nats, above which their gradient grows no more"""
 
 
 class RecurrenceConfig(Schema):
-    """What all architectures share.
-
-    Widths are in units of features, `expansion` is the SwiGLU ratio before the 2/3 correction and
-    the rounding up to a multiple of 256.
-
-    Attributes:
-        mlp_t: mix the cells with a SwiGLU over the positions instead of attention.
-        puzzle_emb_ndim: width of the puzzle embedding (0: none); puzzle_emb_len: positions that it
-            takes in front of the cells (0: as many as its width needs).
-        halt_max_steps: ACT steps after which a puzzle halts in any case; halt_exploration_prob:
-            share of the slots that must not halt before a random number of them.
-        no_ACT_continue: learn no q_continue, and halt when q_halt > 0.
-    """
+    """What all architectures share."""
 
     heads: HeadsConfig = HeadsConfig()
+    """what the model predicts"""
     loss: ACTLossConfig = ACTLossConfig()
+    """what it is trained on"""
 
     hidden_size: Size = 512
+    """width of the states (D)"""
     num_heads: Size = 8
+    """attention heads (N); must divide hidden_size"""
     expansion: Annotated[float, Field(strict=True, gt=0.0, le=1024.0)] = 4.0
+    """width of the SwiGLU, times hidden_size, before the factor 2/3 and rounding up to 256"""
     mlp_t: StrictBool = False
+    """mix the cells with a SwiGLU over the positions instead of attention"""
     rms_norm_eps: PositiveFloat = 1e-5
+    """added to the mean square in RMS norms"""
 
     pos_encodings: Literal["rope", "learned", "none"] = "rope"
+    """how attention knows the positions"""
     rope_theta: PositiveFloat = 10000.0
+    """base of the rotary frequencies"""
     puzzle_emb_ndim: SizeOrZero = 512
+    """width of the puzzle embedding; 0: no puzzle embedding"""
     puzzle_emb_len: SizeOrZero = 0
+    """positions of the puzzle embedding in front of the cells (P); 0: as many as its width needs"""
 
     halt_max_steps: Size = 16
+    """ACT steps after which a puzzle halts in any case"""
     halt_exploration_prob: Probability = 0.1
+    """share of the puzzles that must not halt before a random number of ACT steps"""
     no_ACT_continue: StrictBool = False
+    """learn no q_continue, and halt when q_halt > 0"""
 
     forward_dtype: ForwardDtype = "bfloat16"
+    """dtype of the states; take float32 on a CPU without bfloat16 in hardware"""
     attention: AttentionBackend = "auto"
+    """kernel of the attention"""
 
     @model_validator(mode="after")
     def _widths_fit(self) -> Self:
@@ -389,22 +238,21 @@ class RecurrenceConfig(Schema):
 
 
 class HRMConfig(RecurrenceConfig):
-    """Hierarchical Reasoning Model, arXiv:2506.21734.
-
-    Attributes:
-        gradient: what is backpropagated through: the last update of each level (the paper's), or
-            the whole last cycle (TRM's).
-        shared_levels: one stack, of L_layers blocks, does the work of both levels (as in TRM).
-    """
+    """Hierarchical Reasoning Model, arXiv:2506.21734."""
 
     name: Literal["hrm"] = "hrm"
+    """Hierarchical Reasoning Model"""
 
     H_cycles: Size = 2
+    """updates of z_H in an ACT step"""
     L_cycles: Size = 2
+    """updates of z_L before each update of z_H"""
     H_layers: NumLayers = 4
+    """blocks of the H level"""
     L_layers: NumLayers = 4
+    """blocks of the L level"""
     gradient: Literal["last_step", "last_cycle"] = "last_step"
-    shared_levels: StrictBool = False
+    """what has gradients: the last update of each level, or the whole last cycle, as in TRM"""
 
     @model_validator(mode="after")
     def _prefix_has_an_embedding(self) -> Self:
@@ -419,30 +267,36 @@ class HRMConfig(RecurrenceConfig):
 class TRMConfig(RecurrenceConfig):
     """Tiny Recursive Model, arXiv:2510.04871; `trm_singlez` is its variant with a single latent.
 
-    `H_layers` is accepted, as published, and ignored: one network of L_layers blocks does all. So
-    is `puzzle_emb_len` where there is no puzzle embedding.
+    Where there is no puzzle embedding, `puzzle_emb_len` is ignored.
     """
 
     name: Literal["trm", "trm_singlez"] = "trm"
+    """Tiny Recursive Model; trm_singlez: with one latent that is answer and reasoning at once"""
 
     H_cycles: Size = 3
+    """updates of z_H in an ACT step, the last of them with gradients"""
     L_cycles: Size = 6
+    """updates of z_L before each update of z_H"""
     H_layers: SizeOrZero = 0
+    """accepted, as published, and ignored: one network does all"""
     L_layers: NumLayers = 2
+    """blocks of the network"""
     puzzle_emb_len: SizeOrZero = 16
+    """positions of the puzzle embedding in front of the cells (P); 0: as many as its width needs"""
     no_ACT_continue: StrictBool = True
+    """false: HRM's q_continue loss and halting rule"""
 
 
 class TransformerConfig(RecurrenceConfig):
-    """A plain transformer of `H_layers` blocks under the ACT loop, without an inner recursion.
-
-    `H_cycles` is accepted, as published, and ignored.
-    """
+    """A plain transformer under the ACT loop, without an inner recursion."""
 
     name: Literal["transformer"] = "transformer"
+    """plain transformer under the ACT loop"""
 
     H_cycles: Size = 1
+    """accepted, as published, and ignored: there are no inner cycles"""
     H_layers: NumLayers = 8
+    """blocks"""
 
 
 # How the published configurations call them.
@@ -457,8 +311,8 @@ PUBLISHED_LOSSES = {"losses@ACTLossHead": "act"}
 
 
 def _with_own_names(arch: object) -> object:
-    """Translate the published class names of an architecture and its loss; without a name it is
-    HRM.
+    """Translate the published class names of an architecture and its loss, and the names that
+    earlier versions saved; without a name it is HRM.
     """
     if not isinstance(arch, dict):
         return arch
@@ -468,7 +322,29 @@ def _with_own_names(arch: object) -> object:
     loss = arch.get("loss")
     if isinstance(loss, dict) and isinstance(name := loss.get("name"), str):
         translated["loss"] = loss | {"name": PUBLISHED_LOSSES.get(name, name)}
+    if translated["name"] == "hrm" and isinstance(translated.get("shared_levels"), bool):
+        return _without_shared_levels(translated)
     return translated
+
+
+def _without_shared_levels(hrm: dict[str, Any]) -> dict[str, Any]:
+    """Translate an HRM that was saved with the setting `shared_levels`, one stack for both levels:
+    with `gradient=last_cycle` that is TRM.
+
+    Raises:
+        ValueError: a stack is shared, and the gradient is HRM's.
+    """
+    settings = {name: value for name, value in hrm.items() if name != "shared_levels"}
+    if not hrm["shared_levels"]:
+        return settings
+    if settings.pop("gradient", "last_step") != "last_cycle":
+        raise ValueError(
+            "shared_levels=true with gradient=last_step: an HRM with one stack for both levels is "
+            "not supported any more, except with gradient=last_cycle, which is TRM"
+        )
+    fields = HRMConfig.model_fields
+    defaults = {name: fields[name].default for name in TRMConfig.model_fields if name in fields}
+    return defaults | settings | {"name": "trm", "H_layers": 0}
 
 
 ArchConfig = Annotated[

@@ -8,31 +8,29 @@ only, the one-step gradient of section 2.1, which stands in for backpropagation 
 import torch
 from torch import Tensor
 
-from models.act import Latents
+from models.carry import Latents
 from models.config import DataFacts, HRMConfig
 from models.layers import weights_cast_once
-from models.recurrence import BuildHeads, ReasoningLevel, Recurrence, Rotary
+from models.recurrence import ReasoningLevel, Recurrence, Rotary
 
 
 class HRMInner(Recurrence):
     """z_L = L(z_L + z_H + input), L_cycles times, then z_H = H(z_H + z_L); all that H_cycles times.
 
-    Beyond the paper: gradients through the whole last cycle (`gradient=last_cycle`), and one stack
-    for both levels (`shared_levels`), which together are the recurrence of TRM (`models.trm`).
+    Beyond the paper, as an ablation: gradients through the whole last cycle, as in TRM
+    (`gradient=last_cycle`).
     """
 
-    def __init__(self, config: HRMConfig, facts: DataFacts, build_heads: BuildHeads) -> None:
-        super().__init__(config, facts, build_heads)
+    def __init__(self, config: HRMConfig, facts: DataFacts) -> None:
+        super().__init__(config, facts)
         self.config = config
-        if not config.shared_levels:
-            self.H_level = ReasoningLevel(config, config.H_layers, self.num_positions)
+        self.H_level = ReasoningLevel(config, config.H_layers, self.num_positions)
         self.L_level = ReasoningLevel(config, config.L_layers, self.num_positions)
         self.add_initial_states(("H", "L"))
 
     def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
         """Run H_cycles x L_cycles updates; gradients as `config.gradient` says."""
-        L_level = self.L_level
-        H_level = L_level if self.config.shared_levels else self.H_level
+        H_level, L_level = self.H_level, self.L_level
         z_H, z_L = latents["z_H"], latents["z_L"]
         H_cycles, L_cycles = self.config.H_cycles, self.config.L_cycles
 

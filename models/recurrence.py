@@ -1,5 +1,4 @@
-"""What all recurrences share: blocks, embeddings in front, latent states that a carry keeps, and a
-place for heads.
+"""What all recurrences share: blocks, embeddings in front, latent states that a carry keeps, heads.
 
 A model of the family (`models.hrm`, `models.trm`, `models.transformer`) adds its stacks and says in
 `recur` how the latents are updated; nothing else differs. Built in the order data flow: block,
@@ -9,14 +8,17 @@ Shape letters: B batch, S cells, P puzzle prefix, T = P + S, D hidden width, V v
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from models.act import Examples, Latents
 from models.attention import Attention
+from models.carry import Examples, Latents
 from models.config import DataFacts, RecurrenceConfig
+from models.heads.base import Answer, Outputs
+from models.heads.build import build_heads
+from models.heads.tokens import TokenHead
 from models.layers import (
     CastedEmbedding,
     RotaryEmbedding,
@@ -27,8 +29,6 @@ from models.layers import (
 from models.sparse_embedding import CastedSparseEmbedding
 
 Rotary = tuple[Tensor, Tensor] | None
-# From the token embedding to heads by name.
-BuildHeads = Callable[[nn.Module], Mapping[str, nn.Module]]
 
 
 class Block(nn.Module):
@@ -72,14 +72,19 @@ class ReasoningLevel(nn.Module):
 
 
 class Recurrence(nn.Module):
-    """The trunk of a model, one ACT step of it: embed the puzzle, update the latents.
+    """A model, one ACT step of it: embed the puzzle, update the latents, read the answer.
 
-    A subclass adds its stacks, calls `add_initial_states`, and defines `recur`. Heads are attached
-    as `NAME_head` by `models.registry`; what they predict is not known here. Attribute names are
+    A subclass adds its stacks, calls `add_initial_states`, and defines `recur`. Attribute names are
     the keys of the published checkpoints.
+
+    Attributes:
+        heads: by name; the head NAME is the module `NAME_head`.
+        latents: names of the latent states; the first one is the answer.
     """
 
-    def __init__(self, config: RecurrenceConfig, facts: DataFacts, build_heads: BuildHeads) -> None:
+    lm_head: TokenHead
+
+    def __init__(self, config: RecurrenceConfig, facts: DataFacts) -> None:
         super().__init__()
         self.dtype: torch.dtype = getattr(torch, config.forward_dtype)
         self.hidden_size, self.num_prefix = config.hidden_size, config.num_prefix
@@ -88,8 +93,10 @@ class Recurrence(nn.Module):
         D, T = config.hidden_size, self.num_positions
 
         self.embed_tokens = CastedEmbedding(facts.vocab_size, D, init_std=D**-0.5, dtype=self.dtype)
-        for name, head in build_heads(self.embed_tokens).items():
+        self.heads = build_heads(config, facts, self.embed_tokens)
+        for name, head in self.heads.items():
             self.add_module(f"{name}_head", head)
+        self.puzzle_emb = None
         if config.num_prefix:
             self.puzzle_emb = CastedSparseEmbedding(
                 facts.num_puzzle_identifiers, config.puzzle_emb_ndim, init_std=0.0, dtype=self.dtype
@@ -136,17 +143,39 @@ class Recurrence(nn.Module):
     def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
         """Run one ACT step.
 
+        Args:
+            carry: latents, each [B, T, D].
+            examples: inputs int32 [B, S], puzzle_identifiers int32 [B].
         Returns:
-            the detached carry; the answer [B, T, D], with gradients.
+            the detached carry; the answer's states [B, T, D], with gradients.
         """
         injected = self._embed(examples["inputs"], examples["puzzle_identifiers"])
         rotary = self.rotary_emb() if self.pos_encodings == "rope" else None
         latents = self.recur(carry, injected, rotary)
         return {name: z.detach() for name, z in latents.items()}, latents[self.latents[0]]
 
+    def read(self, states: Tensor, examples: Examples) -> Outputs:
+        """Return what all heads predict from the answer's states [B, T, D]; q_halt_logits and
+        q_continue_logits are 0 where no head gives them.
+        """
+        zeros = states.new_zeros(states.shape[0], dtype=torch.float32)
+        outputs = {"q_halt_logits": zeros, "q_continue_logits": zeros}
+        answer = self.answer(states, examples)
+        # Q last: the gradients of one state are added in this order, which the bits of a run show.
+        for name in sorted(self.heads, key=lambda name: name == "q"):
+            outputs |= self.heads[name].read(answer)
+        return outputs
+
+    def answer(self, states: Tensor, examples: Examples) -> Answer:
+        """Return the answer's states [B, T, D] as heads read them."""
+        puzzle = None
+        if self.puzzle_emb is not None:
+            puzzle = self.puzzle_emb.rows_in_use(examples["puzzle_identifiers"])
+        return Answer(states, self.num_prefix, puzzle)
+
     def _embed(self, inputs: Tensor, puzzle_identifiers: Tensor) -> Tensor:
         embedding, P, D = self.embed_tokens(inputs), self.num_prefix, self.hidden_size
-        if P:
+        if self.puzzle_emb is not None:
             rows = self.puzzle_emb(puzzle_identifiers)
             padded = nn.functional.pad(rows, (0, P * D - rows.shape[-1]))
             embedding = torch.cat((padded.view(-1, P, D), embedding), dim=1)

@@ -6,18 +6,16 @@ recursion it has to get from layers. It is the ablation of the ARC Prize's analy
 
 from torch import Tensor
 
-from models.act import Latents
+from models.carry import Latents
 from models.config import DataFacts, TransformerConfig
-from models.recurrence import BuildHeads, ReasoningLevel, Recurrence, Rotary
+from models.recurrence import ReasoningLevel, Recurrence, Rotary
 
 
 class TransformerInner(Recurrence):
     """z_H = H(z_H + input)."""
 
-    def __init__(
-        self, config: TransformerConfig, facts: DataFacts, build_heads: BuildHeads
-    ) -> None:
-        super().__init__(config, facts, build_heads)
+    def __init__(self, config: TransformerConfig, facts: DataFacts) -> None:
+        super().__init__(config, facts)
         self.H_level = ReasoningLevel(config, config.H_layers, self.num_positions)
         self.add_initial_states(("H",))
 

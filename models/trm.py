@@ -8,10 +8,10 @@ backpropagated through as a whole, without HRM's one-step approximation.
 import torch
 from torch import Tensor
 
-from models.act import Latents
+from models.carry import Latents
 from models.config import DataFacts, TRMConfig
 from models.layers import weights_cast_once
-from models.recurrence import BuildHeads, ReasoningLevel, Recurrence, Rotary
+from models.recurrence import ReasoningLevel, Recurrence, Rotary
 
 
 class _TinyRecurrence(Recurrence):
@@ -23,10 +23,9 @@ class _TinyRecurrence(Recurrence):
         self,
         config: TRMConfig,
         facts: DataFacts,
-        build_heads: BuildHeads,
         latents: tuple[str, ...],
     ) -> None:
-        super().__init__(config, facts, build_heads)
+        super().__init__(config, facts)
         self.H_cycles, self.L_cycles = config.H_cycles, config.L_cycles
         self.L_level = ReasoningLevel(config, config.L_layers, self.num_positions)
         self.add_initial_states(latents)
@@ -46,8 +45,8 @@ class _TinyRecurrence(Recurrence):
 class TRMInner(_TinyRecurrence):
     """Two latents: the answer z_H and the reasoning z_L."""
 
-    def __init__(self, config: TRMConfig, facts: DataFacts, build_heads: BuildHeads) -> None:
-        super().__init__(config, facts, build_heads, ("H", "L"))
+    def __init__(self, config: TRMConfig, facts: DataFacts) -> None:
+        super().__init__(config, facts, ("H", "L"))
 
     def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
         """z_L = net(z_L + z_H + input), L_cycles times, then z_H = net(z_H + z_L)."""
@@ -61,8 +60,8 @@ class TRMInner(_TinyRecurrence):
 class TRMSingleInner(_TinyRecurrence):
     """One latent is both: the paper's ablation (section 4.2)."""
 
-    def __init__(self, config: TRMConfig, facts: DataFacts, build_heads: BuildHeads) -> None:
-        super().__init__(config, facts, build_heads, ("L",))
+    def __init__(self, config: TRMConfig, facts: DataFacts) -> None:
+        super().__init__(config, facts, ("L",))
 
     def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
         """z = net(z + input), L_cycles times, then z = net(z)."""

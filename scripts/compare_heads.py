@@ -29,9 +29,9 @@ from dataset.maze.rules import NUM_ACTIONS, maze_pixels, path_actions, solve
 from dataset.sudoku.generator import generate_puzzles
 from dataset.sudoku.symmetries import augment_sudoku
 from evaluation.runner import think
-from models.act import ACTCarry, Examples, Exploration
+from models.act import ACTLossHead
+from models.carry import ACTCarry, Examples, Exploration
 from models.config import DataFacts
-from models.losses import ACTLossHead
 from models.metrics import mean_metrics
 from models.registry import build_model
 from runtime.streams import Stream
@@ -67,13 +67,19 @@ class Outcome:
     """What a run gave.
 
     Attributes:
-        parameters: of the heads. flop, logits_bytes: of the heads, for one puzzle.
-        ms_per_step: the median. metrics: over the test puzzles, by name.
+        parameters: of the heads.
+        flop: operations of the heads, for one puzzle.
+        part_flop: those of the token head for the logits that an answer needs: of the cells that
+            change, and of the tokens that stand there.
+        logits_bytes: of the heads, for one puzzle.
+        ms_per_step: the median.
+        metrics: over the test puzzles, by name.
         constant: what the best constant predictor gets, of the metrics that have one.
     """
 
     parameters: int
     flop: int
+    part_flop: int
     logits_bytes: int
     ms_per_step: float
     metrics: dict[str, float]
@@ -220,13 +226,20 @@ def compare(task: Task, heads: str, *, steps: int) -> Outcome:
     one = {name: value[:1] for name, value in task.test.items()}
     with torch.no_grad():
         carry = model.initial_carry(one)
-        _, answer = model.model.inner(carry.inner, one)
+        inner = model.model.inner
+        _, states = inner(carry.inner, one)
         with FlopCounterMode(display=False) as counter:
-            said = model.model.read(answer, one)
-    logits = (said.logits, *said.further.values())
+            outputs = inner.read(states, one)
+        changes = (one["inputs"][0] != one["labels"][0]).nonzero().squeeze(-1)
+        tokens = one["labels"][0, changes].unique()
+        with FlopCounterMode(display=False) as part_counter:
+            inner.lm_head.read_part(inner.answer(states, one), cells=changes, tokens=tokens)
+    heads = [name for name in inner.heads if name not in ("lm", "q")]
+    logits = [outputs["logits"], *(outputs[f"{name}_logits"] for name in heads)]
     return Outcome(
         parameters=sum(p.numel() for name, p in model.named_parameters() if "_head." in name),
         flop=counter.get_total_flops(),
+        part_flop=part_counter.get_total_flops(),
         logits_bytes=sum(values.numel() * values.element_size() for values in logits),
         ms_per_step=float(np.median(seconds)) * 1e3,
         metrics=measure(model, task.test),
@@ -254,8 +267,8 @@ def main() -> None:
     torch.set_num_threads(1)
     task = make_task(options.task)
     sys.stdout.write(
-        "| heads | parameters | FLOP | logits, bytes | ms a step | exact | metrics of its own |\n"
-        "|---|---:|---:|---:|---:|---:|---|\n"
+        "| heads | parameters | FLOP | FLOP of a part | logits, bytes | ms a step | exact "
+        "| metrics of its own |\n|---|---:|---:|---:|---:|---:|---:|---|\n"
     )
     for name in options.heads:
         outcome = compare(task, name, steps=options.steps)
@@ -265,7 +278,8 @@ def main() -> None:
             if not key.endswith("_loss") and key not in ("exact_accuracy", "steps")
         ).replace(" (nan)", "")
         sys.stdout.write(
-            f"| {name} | {outcome.parameters:,} | {outcome.flop:,} | {outcome.logits_bytes:,} "
+            f"| {name} | {outcome.parameters:,} | {outcome.flop:,} "
+            f"| {outcome.part_flop:,} | {outcome.logits_bytes:,} "
             f"| {outcome.ms_per_step:.1f} | {outcome.metrics['exact_accuracy']:.3f} | {own} |\n"
         )
         sys.stdout.flush()

@@ -15,16 +15,8 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 
 from evaluation.config import EvalConfig, SolveConfig
-from models.config import (
-    FURTHER_HEADS,
-    ACTLossConfig,
-    HeadsConfig,
-    HRMConfig,
-    QHeadConfig,
-    TokenHeadConfig,
-    TransformerConfig,
-    TRMConfig,
-)
+from models.config import ACTLossConfig, HRMConfig, TransformerConfig, TRMConfig
+from models.heads.config import AUXILIARY_HEADS, HeadsConfig, QHeadConfig, TokenHeadConfig
 from runtime.schema import Schema
 from scripts.convert_checkpoint import ConvertConfig
 from training.config.composition import CONFIG_DIR
@@ -54,7 +46,7 @@ SECTIONS: dict[str, Any] = {
 for head in get_args(get_args(TokenHeadConfig)[0]):
     name = head.model_fields["name"].default
     SECTIONS[f"heads/{'standard' if name == 'linear' else name}"] = {"lm": head()}
-for name in FURTHER_HEADS:
+for name in AUXILIARY_HEADS:
     (head, _) = get_args(HeadsConfig.model_fields[name].annotation)
     SECTIONS[f"heads/{name}"] = {name: head(**FIELDS.get(name, {}))}
 

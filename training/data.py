@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from dataset.format.reading import load_metadata
 from dataset.format.schema import PuzzleDatasetMetadata
-from models.config import DataFacts, HeadsConfig, TokenHeadConfig
+from models.config import DataFacts
+from models.heads.config import HeadsConfig, TokenHeadConfig
 from puzzle_dataset import PuzzleDataset, TrainBatches
 from runtime.errors import ConfigError, DatasetError
 from training.config.schema import DataConfig, TrainConfig

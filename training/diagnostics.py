@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.act import ACTLossHead, LossOutput
 from models.layers import widened
-from models.losses import IGNORE_LABEL_ID, ACTLossHead, LossOutput
+from models.losses import IGNORE_LABEL_ID
 from runtime.ranks import Ranks
 
 # A warning is told when its condition held at this many diagnoses in a row, over at least so many
@@ -86,24 +87,13 @@ def trunk_gradient_norms(
     The heads read the answer once more outside the step's own graph, which a compiled model does
     not show; random numbers that they draw (dropout) are put back.
     """
-    inner: Any = model.model.inner
-    answer = output.carry.inner[inner.latents[0]].detach().requires_grad_()
+    answer = output.carry.inner[model.model.inner.latents[0]].detach().requires_grad_()
     devices = [answer.device] if answer.device.type == "cuda" else []
     with torch.random.fork_rng(devices), torch.enable_grad():
-        predictions = model.model.read(answer, output.carry.examples)
-        again = output.output._replace(predictions=predictions)
-        losses = model.weighed_losses(output.carry, again)
+        losses = model.weighted_losses(output, answer)
         return head_gradient_norms(
             {name: loss / global_batch_size for name, loss in losses.items()}, answer
         )
-
-
-def wants_to_halt(model: ACTLossHead, output: LossOutput) -> Tensor | None:
-    """bool [B], whether the Q head alone would halt each row; None where it has no say."""
-    act = model.model
-    if act.halt_max_steps == 1 or act.rule is None:
-        return None
-    return act.rule.wants_to_halt(output.output.predictions, output.carry.steps)
 
 
 class Diagnostics:

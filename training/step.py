@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.act import ACTCarry, Examples, Exploration
+from models.act import ACTLossHead, LossOutput
+from models.carry import ACTCarry, Examples, Exploration
 from models.config import ArchConfig, DataFacts
-from models.losses import ACTLossHead, LossOutput
 from models.registry import build_model
 from puzzle_dataset import Batch, PuzzleDataset
 from runtime.device import require_room, resolve_compile
@@ -22,7 +22,7 @@ from runtime.ranks import Ranks, sum_in_order
 from training.checkpoint.start_weights import load_start_weights
 from training.config.schema import CANONICAL_SHARDS, TrainConfig
 from training.data import data_facts
-from training.diagnostics import Diagnostics, Measured, trunk_gradient_norms, wants_to_halt
+from training.diagnostics import Diagnostics, Measured, trunk_gradient_norms
 from training.exploration import min_halt_steps, torch_seed
 from training.metrics import MetricBlock
 from training.optim.ema import WeightAverage
@@ -183,10 +183,10 @@ class Learner:
             # With the weights of before the update.
             head_norms = trunk_gradient_norms(self.model, output, self.config.global_batch_size)
             measured = self.diagnostics.measure(
-                logits=output.output.logits,
+                logits=output.outputs["logits"],
                 labels=output.carry.examples["labels"],
-                q_halt_logits=output.output.q_halt_logits if self.model.halting_head else None,
-                halts=wants_to_halt(self.model, output),
+                q_halt_logits=output.outputs["q_halt_logits"] if self.model.halting_head else None,
+                halts=self.model.model.wants_to_halt(output.outputs, output.carry.steps),
                 head_norms=head_norms,
             )
         return _Shard(output.carry, output.loss.detach(), output.metrics, measured)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 
-from models.losses import ACTLossHead
+from models.act import ACTLossHead
 from puzzle_dataset import Batch, TrainBatches
 from runtime.errors import CheckpointError, NonFiniteError, Preempted
 from runtime.ranks import Ranks

@@ -1,88 +1,67 @@
-"""Heads beside tokens and Q: each predicts something that the labels or the data set say, has a
-loss and reports its own metrics.
+"""Auxiliary heads, beside tokens and Q: each predicts something that labels or data sets say.
 
-A head reads the trunk's answer [B, T, D] and gives outputs by name; asked with the examples, it
-gives a loss and metrics for each row. Losses are in nats. With `detach` its gradient stays with the
-head and leaves the trunk alone.
-
-Shape letters: B batch, S cells, P puzzle prefix, T = P + S, D hidden width.
+With `detach` a head's gradient stays with the head and leaves the trunk alone.
 """
-
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from models.act import Examples
+from models.config import DataFacts, RecurrenceConfig
+from models.heads.base import Answer, HaltingRule, Head, Measured, Outputs, Targets
 from models.heads.calibration import NUM_BINS
+from models.heads.config import FieldHeadConfig
 from models.layers import CastedLinear, widened
+from models.losses import binary_cross_entropy
 
-IGNORE_LABEL_ID = -100
 
+class AuxiliaryHead(Head):
+    """A head with one loss of its own name, one output NAME_logits and metrics NAME_METRIC.
 
-class Answered(NamedTuple):
-    """What is known of the tokens that were predicted.
+    A subclass says in `forward` what it makes of the answer's states, and in `compare` what that
+    should have been. It reads the cells, unless `reads_cells` is false: then the first position.
 
-    Attributes:
-        labelled: bool [B, S], cells that have a label.
-        right: bool [B, S], labelled and predicted right.
-        whole_right: bool [B], every labelled cell is right.
+    Args:
+        name: of the head, as in `config.heads`.
+        config: of the whole architecture.
+        facts: of the data set.
     """
 
-    labelled: Tensor
-    right: Tensor
-    whole_right: Tensor
+    metrics: tuple[str, ...] = ("accuracy",)
+    reads_cells = True
 
-
-class Measured(NamedTuple):
-    """Loss float32 [B] and metrics float32 [B] by name."""
-
-    loss: Tensor
-    metrics: dict[str, Tensor]
-
-
-class FurtherHead(nn.Module):
-    """A head beside tokens and Q.
-
-    Attributes:
-        name: of the head; its loss is NAME_loss, its output NAME_logits.
-        metric_names: what `measure` reports, without the head's name.
-        field: of the data set that it needs, or None.
-    """
-
-    name: str
-    metric_names: tuple[str, ...]
-    field: str | None = None
-
-    def __init__(self, detach: bool) -> None:
+    def __init__(self, name: str, config: RecurrenceConfig, facts: DataFacts) -> None:
         super().__init__()
-        self.detach = detach
+        self.name, self.detach = name, config.heads.auxiliary[name].detach
+        self.loss_names = (name,)
+        self.metric_names = tuple(f"{name}_{metric}" for metric in self.metrics)
 
-    def forward(self, answer: Tensor, num_prefix: int) -> Tensor:
-        """Return the head's logits for the trunk's answer [B, T, D], in float32 (float64 stays)."""
-        answer = answer.detach() if self.detach else answer
-        return widened(self.read(answer, num_prefix))
+    def read(self, answer: Answer) -> Outputs:
+        """Return NAME_logits, in float32 (float64 stays)."""
+        states = answer.cells if self.reads_cells else answer.first
+        return {f"{self.name}_logits": widened(self(states.detach() if self.detach else states))}
 
-    def read(self, answer: Tensor, num_prefix: int) -> Tensor:
-        """Return the head's logits in any dtype."""
+    def measure(self, outputs: Outputs, targets: Targets) -> Measured:
+        """Compare NAME_logits with the targets."""
+        loss, metrics = self.compare(outputs[f"{self.name}_logits"], targets)
+        named = {f"{self.name}_{metric}": value for metric, value in metrics.items()}
+        return Measured({self.name: loss}, named)
+
+    def compare(self, logits: Tensor, targets: Targets) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss [B], in nats, and the metrics [B] by name."""
         raise NotImplementedError
 
-    def measure(self, logits: Tensor, examples: Examples, answered: Answered) -> Measured:
-        """Compare logits with what they should say."""
-        raise NotImplementedError
 
-
-class CellLogitHead(FurtherHead):
+class CellLogitHead(AuxiliaryHead):
     """One logit a cell, [B, S]."""
 
-    def __init__(self, hidden_size: int, detach: bool) -> None:
-        super().__init__(detach)
-        self.proj = CastedLinear(hidden_size, 1, bias=True)
+    def __init__(self, name: str, config: RecurrenceConfig, facts: DataFacts) -> None:
+        super().__init__(name, config, facts)
+        self.proj = CastedLinear(config.hidden_size, 1, bias=True)
 
-    def read(self, answer: Tensor, num_prefix: int) -> Tensor:
-        """Return [B, S]."""
-        return self.proj(answer[:, num_prefix:]).squeeze(-1)
+    def forward(self, states: Tensor) -> Tensor:
+        """Map [B, S, D] to [B, S]."""
+        return self.proj(states).squeeze(-1)
 
 
 class ConfidenceHead(CellLogitHead):
@@ -94,15 +73,12 @@ class ConfidenceHead(CellLogitHead):
     (arXiv:1706.04599) is the sum over the bins of |mean gap|.
     """
 
-    name = "confidence"
-    metric_names = ("accuracy", *(f"bin{i}_gap" for i in range(NUM_BINS)))
+    metrics = ("accuracy", *(f"bin{i}_gap" for i in range(NUM_BINS)))
 
-    def measure(self, logits: Tensor, examples: Examples, answered: Answered) -> Measured:
+    def compare(self, logits: Tensor, targets: Targets) -> tuple[Tensor, dict[str, Tensor]]:
         """Binary cross entropy over the labelled cells."""
-        labelled, right = answered.labelled, answered.right
-        losses = F.binary_cross_entropy_with_logits(
-            logits, right.to(logits.dtype), reduction="none"
-        )
+        labelled, right = targets.labelled, targets.right
+        losses = binary_cross_entropy(logits, right.to(logits.dtype))
         with torch.no_grad():
             confidence = logits.sigmoid()
             gaps = confidence - right.to(logits.dtype)
@@ -110,7 +86,7 @@ class ConfidenceHead(CellLogitHead):
             metrics = {"accuracy": _mean((logits > 0) == right, labelled)}
             for i in range(NUM_BINS):
                 metrics[f"bin{i}_gap"] = _mean(torch.where(bins == i, gaps, 0.0), labelled)
-        return Measured(_mean(losses, labelled), metrics)
+        return _mean(losses, labelled), metrics
 
 
 class PositionAttentionHead(CellLogitHead):
@@ -121,90 +97,91 @@ class PositionAttentionHead(CellLogitHead):
     changes.
     """
 
-    name = "attention"
-    metric_names = ("precision",)
+    metrics = ("precision",)
 
-    def measure(self, logits: Tensor, examples: Examples, answered: Answered) -> Measured:
+    def compare(self, logits: Tensor, targets: Targets) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross entropy between the even target and the softmax over cells."""
-        changes = answered.labelled & (examples["labels"] != examples["inputs"])
+        examples = targets.examples
+        changes = targets.labelled & (examples["labels"] != examples["inputs"])
         number = changes.sum(-1)
         losses = -_mean(logits.log_softmax(-1), changes)
         with torch.no_grad():
             ranks = logits.argsort(-1, descending=True).argsort(-1)
             found = _mean(ranks < number.unsqueeze(-1), changes)
             precision = torch.where(number > 0, found, 1.0)
-        return Measured(losses, {"precision": precision})
+        return losses, {"precision": precision}
 
 
-class FieldHead(FurtherHead):
+class FieldHead(AuxiliaryHead):
     """Classes of each cell, told by a field of the data set, [B, S, ..., classes] logits.
 
     Cells where the field is negative do not count. Metric: `accuracy` over the cells that count.
+
+    Raises:
+        ValueError: the data set does not declare the field.
     """
 
-    metric_names = ("accuracy",)
+    def __init__(self, name: str, config: RecurrenceConfig, facts: DataFacts) -> None:
+        super().__init__(name, config, facts)
+        own = config.heads.auxiliary[name]
+        assert isinstance(own, FieldHeadConfig)
+        self.field = own.field
+        num_classes, channels = facts.field(own.field, f"arch.heads.{name}")
+        self.shape = (channels, num_classes) if channels else (num_classes,)
+        self.proj = CastedLinear(config.hidden_size, num_classes * (channels or 1), bias=True)
 
-    def __init__(
-        self,
-        hidden_size: int,
-        detach: bool,
-        *,
-        name: str,
-        field: str,
-        num_classes: int,
-        channels: tuple[int, ...] = (),
-    ) -> None:
-        super().__init__(detach)
-        self.name, self.field = name, field
-        self.shape = (*channels, num_classes)
-        width = num_classes * (channels[0] if channels else 1)
-        self.proj = CastedLinear(hidden_size, width, bias=True)
+    def forward(self, states: Tensor) -> Tensor:
+        """Map [B, S, D] to [B, S, classes], or [B, S, channels, classes]."""
+        return self.proj(states).unflatten(-1, self.shape)
 
-    def read(self, answer: Tensor, num_prefix: int) -> Tensor:
-        """Return [B, S, classes], or [B, S, channels, classes]."""
-        return self.proj(answer[:, num_prefix:]).unflatten(-1, self.shape)
-
-    def measure(self, logits: Tensor, examples: Examples, answered: Answered) -> Measured:
+    def compare(self, logits: Tensor, targets: Targets) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross entropy, the mean over cells (and channels) that count."""
-        assert self.field is not None
-        targets = examples[self.field].long()
-        told = targets >= 0
-        safe = torch.where(told, targets, 0)
+        classes = targets.examples[self.field].long()
+        known = classes >= 0
+        safe = torch.where(known, classes, 0)
         picked = logits.log_softmax(-1).gather(-1, safe.unsqueeze(-1)).squeeze(-1)
         with torch.no_grad():
-            accuracy = _mean((logits.argmax(-1) == targets).flatten(1), told.flatten(1))
-        loss = -_mean(picked.flatten(1), told.flatten(1))
-        return Measured(loss, {"accuracy": accuracy})
+            accuracy = _mean((logits.argmax(-1) == classes).flatten(1), known.flatten(1))
+        return -_mean(picked.flatten(1), known.flatten(1)), {"accuracy": accuracy}
 
 
-class HaltHead(FurtherHead):
+class HaltHead(AuxiliaryHead):
     """Stop here? Two logits, (go on, halt), [B, 2], read at the first position.
 
-    The target is whether the whole answer is right. Metric: `accuracy`.
+    The target is whether the whole answer is right. Metric: `accuracy`. In a model without Q it
+    gives Q's outputs too: q_halt is the gap of halt over go on, without a gradient, q_continue 0.
     """
 
-    name = "halt"
-    metric_names = ("accuracy",)
+    reads_cells = False
 
-    def __init__(self, hidden_size: int, detach: bool) -> None:
-        super().__init__(detach)
-        self.proj = CastedLinear(hidden_size, 2, bias=True)
+    def __init__(self, name: str, config: RecurrenceConfig, facts: DataFacts) -> None:
+        super().__init__(name, config, facts)
+        self.proj = CastedLinear(config.hidden_size, 2, bias=True)
         # It starts near "not right yet", like Q: random values would halt rows at random.
         with torch.no_grad():
             assert self.proj.bias is not None
             self.proj.weight.zero_()
             self.proj.bias.copy_(torch.tensor([0.0, -5.0]))
+        self.rule = HaltingRule(compares=False) if config.heads.q is None else None
 
-    def read(self, answer: Tensor, num_prefix: int) -> Tensor:
-        """Return [B, 2]."""
-        return self.proj(answer[:, 0])
+    def forward(self, states: Tensor) -> Tensor:
+        """Map [B, D] to [B, 2]."""
+        return self.proj(states)
 
-    def measure(self, logits: Tensor, examples: Examples, answered: Answered) -> Measured:
+    def read(self, answer: Answer) -> Outputs:
+        """Return halt_logits and, without Q, q_halt_logits and q_continue_logits."""
+        outputs = super().read(answer)
+        if self.rule is None:
+            return outputs
+        go_on, halt = outputs["halt_logits"].unbind(-1)
+        q_halt = (halt - go_on).detach()
+        return outputs | {"q_halt_logits": q_halt, "q_continue_logits": torch.zeros_like(q_halt)}
+
+    def compare(self, logits: Tensor, targets: Targets) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross entropy of the two values."""
-        targets = answered.whole_right.long()
-        loss = F.cross_entropy(logits, targets, reduction="none")
-        accuracy = (logits.argmax(-1) == targets).float()
-        return Measured(loss, {"accuracy": accuracy})
+        classes = targets.whole_right.long()
+        loss = F.cross_entropy(logits, classes, reduction="none")
+        return loss, {"accuracy": (logits.argmax(-1) == classes).float()}
 
 
 def _mean(values: Tensor, where: Tensor) -> Tensor:

@@ -1,12 +1,12 @@
-"""Token heads: from the trunk's answer [B, S, D] to logits [B, S, V].
+"""Token heads: from the states of the cells [B, S, D] to logits [B, S, V].
 
-`OutputHead` puts blocks (a norm, dropout) in front of a projection; the projections differ in how
-they build the V outputs: a matrix of their own or the token embedding's, two thin matrices,
-experts, a change of weights for each puzzle, clusters of tokens. Weights are float32 and cast to
-the input's dtype in forward.
+They differ in how they build the V outputs: a matrix of their own or the token embedding's, two
+thin matrices, experts, a change of weights for each puzzle, clusters of tokens. `NormedHead` puts
+blocks (a norm, dropout) in front of one of them; `OutputHead` is a norm and a matrix, for programs
+that need no configuration.
 
-Shape letters: B batch, S cells, D hidden width, V vocabulary, K tokens of a subset, R rank,
-E experts, C clusters.
+`puzzle` is the puzzle embedding's rows, [B, puzzle_emb_ndim]; only `PuzzleAdapted` needs it.
+Weights are float32 and cast to the states' dtype in forward. Shape letters: `models.heads.base`.
 """
 
 import math
@@ -17,36 +17,90 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.config import ACTLossConfig
+from models.heads.base import Answer, Head, Measured, Outputs, Targets
 from models.layers import CastedLinear, trunc_normal_, widened
+from models.losses import LOG_PROBS, cross_entropy
 
 
-class Projection(nn.Module):
+class TokenHead(Head):
     """Maps [B, S, D] to V outputs; a subclass overrides what it does better than the default.
 
+    The target is the label of each cell. Metrics: `accuracy`, the share of the labelled cells that
+    are right, and `exact_accuracy`, whether all are.
+
     Attributes:
-        normalized: whether the outputs are log-probabilities already.
+        normalized: whether the outputs are log probabilities already.
         needs_puzzle: whether `puzzle` must be given.
+        loss: how the outputs are judged.
+        dropout: share of the states that is set to 0 in training.
     """
 
-    normalized = False
+    name = "lm"
+    loss_names: tuple[str, ...] = ("lm",)
+    metric_names = ("accuracy", "exact_accuracy")
+    normalized: bool = False
     needs_puzzle = False
+    loss = ACTLossConfig()
+    dropout = 0.0
+    weight: Tensor
 
     def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
-        """Return logits [B, S, V]; `puzzle` holds the puzzle embedding's rows, [B, N]."""
+        """Return logits [B, S, V]."""
         raise NotImplementedError
 
     def score(self, hidden: Tensor, tokens: Tensor, puzzle: Tensor | None = None) -> Tensor:
-        """Return the logits of the tokens int64 [K] alone, [B, S, K]."""
+        """Return the logits of the tokens int64 [J] alone, [B, S, J]."""
         return self(hidden, puzzle)[..., tokens]
 
     def with_balance(
         self, hidden: Tensor, puzzle: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return logits and, where the projection wants one, a balance loss float32 [B]."""
+        """Return logits and, where the head wants one, a balance loss float32 [B]."""
         return self(hidden, puzzle), None
 
+    def log_probs(self, logits: Tensor) -> Tensor:
+        """Return the log probabilities [..., V] that logits stand for, float32 (float64 stays)."""
+        return logits if self.normalized else LOG_PROBS[self.loss.loss_type](logits)
 
-class Linear(Projection):
+    def read(self, answer: Answer) -> Outputs:
+        """Return logits and, where the head wants one, the balance loss."""
+        logits, balance = self.with_balance(self._dropped(answer.cells), answer.puzzle)
+        return {"logits": logits} if balance is None else {"logits": logits, "balance": balance}
+
+    def read_part(
+        self, answer: Answer, *, cells: Tensor | None = None, tokens: Tensor | None = None
+    ) -> Tensor:
+        """Return some logits of an answer, without computing the others.
+
+        Args:
+            cells: int64 [M], the cells wanted; None: all.
+            tokens: int64 [J], the tokens wanted; None: all.
+        Returns:
+            as `logits` of `read`, [B, M, J].
+        """
+        hidden = self._dropped(answer.cells)
+        hidden = hidden if cells is None else hidden[:, cells]
+        if tokens is None:
+            return self(hidden, answer.puzzle)
+        return self.score(hidden, tokens, answer.puzzle)
+
+    def measure(self, outputs: Outputs, targets: Targets) -> Measured:
+        """Cross entropy, the mean over the labelled cells, and the balance loss."""
+        divisor = targets.labelled.sum(-1).clamp_min(1)
+        labels, smoothing = targets.examples["labels"], self.loss.label_smoothing
+        cells = cross_entropy(outputs["logits"], labels, self.log_probs, smoothing)
+        losses = {"lm": (cells / divisor.unsqueeze(-1)).sum(-1)}
+        if "balance" in outputs:
+            losses["balance"] = outputs["balance"]
+        accuracy = targets.right.sum(-1) / divisor
+        return Measured(losses, {"accuracy": accuracy, "exact_accuracy": targets.whole_right})
+
+    def _dropped(self, cells: Tensor) -> Tensor:
+        return F.dropout(cells, self.dropout, self.training) if self.dropout else cells
+
+
+class Linear(TokenHead):
     """A matrix [V, D] of its own, std 1/sqrt(D), and an optional bias."""
 
     def __init__(self, embed_dim: int, vocab_size: int, bias: bool = False) -> None:
@@ -63,7 +117,7 @@ class Linear(Projection):
         return _affine(hidden, self.weight[tokens], _rows(self.bias, tokens))
 
 
-class Tied(Projection):
+class Tied(TokenHead):
     """The token embedding's own matrix [V, D]: one tensor, used at both ends.
 
     The embedding keeps it; here it is only referred to, so that a state dict holds it once and a
@@ -95,7 +149,7 @@ class Tied(Projection):
         return _affine(hidden, self.weight[tokens], _rows(self.bias, tokens))
 
 
-class Factorized(Projection):
+class Factorized(TokenHead):
     """Two matrices of rank R, [R, D] and [V, R], in place of one."""
 
     def __init__(self, embed_dim: int, vocab_size: int, rank: int, bias: bool = False) -> None:
@@ -117,12 +171,12 @@ class Factorized(Projection):
         return _affine(self.down(hidden), self.up.weight[tokens], _rows(self.up.bias, tokens))
 
 
-class PuzzleAdapted(Projection):
+class PuzzleAdapted(TokenHead):
     """A matrix W of its own and a change of rank R that the puzzle embedding p steers.
 
-    W(p) = W + U diag(1 + M p) A, with A [R, D], U [V, R] and M [R, N]. U starts at 0, so that the
-    head starts as W; the 1 lets U learn before the puzzle embedding, which starts at 0, says
-    anything.
+    W(p) = W + U diag(1 + M p) A, with A [R, D], U [V, R] and M [R, puzzle_emb_ndim]. U starts at 0,
+    so that the head starts as W; the 1 lets U learn before the puzzle embedding, which starts at 0,
+    says anything.
     """
 
     needs_puzzle = True
@@ -158,8 +212,8 @@ class PuzzleAdapted(Projection):
         return self.down(hidden) * (1 + self.steer(puzzle.to(hidden.dtype))).unsqueeze(1)
 
 
-class MixtureOfExperts(Projection):
-    """E matrices [V, D]; a router weighs their logits cell by cell.
+class MixtureOfExperts(TokenHead):
+    """E matrices [V, D]; a router weights their logits cell by cell.
 
     Of the E weights, a softmax, the `top_k` largest are kept and brought back to sum 1; a single
     one keeps its size, or the router would learn nothing (arXiv:2101.03961, 2.1). All experts are
@@ -177,6 +231,7 @@ class MixtureOfExperts(Projection):
         bias: bool = False,
     ) -> None:
         super().__init__()
+        self.loss_names = ("lm", "balance")
         self.top_k = top_k
         self.router = CastedLinear(embed_dim, num_experts)
         experts = torch.empty(num_experts, vocab_size, embed_dim)
@@ -225,7 +280,7 @@ class MixtureOfExperts(Projection):
         return mixed if bias is None else mixed + bias.to(hidden.dtype)
 
 
-class Hierarchical(Projection):
+class Hierarchical(TokenHead):
     """First a cluster, then a token in it: log p(v) = log p(c(v)) + log p(v | c(v)).
 
     Tokens are cut into C clusters of equal size by their number (the last one may be smaller). A
@@ -274,7 +329,7 @@ class Hierarchical(Projection):
         return scores
 
 
-class Adaptive(Projection):
+class Adaptive(TokenHead):
     """Adaptive softmax (arXiv:1609.04309): frequent tokens first, rare ones in ever thinner tails.
 
     torch's `AdaptiveLogSoftmaxWithLoss` with its own fresh weights, in float32; tokens count as
@@ -346,11 +401,55 @@ class LayerNorm(nn.LayerNorm):
         return F.layer_norm(wide, self.normalized_shape, weight, bias, self.eps).to(input.dtype)
 
 
-class OutputHead(nn.Module):
-    """Blocks, then a projection: [B, S, D] to [B, S, V].
+class NormedHead(TokenHead):
+    """Blocks (a norm, dropout), then a token head, `projection`."""
+
+    def __init__(self, blocks: Sequence[nn.Module], projection: TokenHead) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*blocks)
+        self.projection = projection
+        self.loss_names, self.normalized = projection.loss_names, projection.normalized
+
+    @property
+    def weight(self) -> Tensor:
+        """The projection's matrix [V, D]; of experts [E, V, D], of an adaptive softmax its
+        head's, [V of the head and a row for each tail, D].
+        """
+        return self.projection.weight
+
+    def forward(
+        self, hidden: Tensor, puzzle: Tensor | None = None, *, positions: Tensor | None = None
+    ) -> Tensor:
+        """Return logits [B, S, V], or of the cells `positions` (int64 [M]) alone, [B, M, V]."""
+        return self.projection(self._prepared(hidden, positions), puzzle)
+
+    def score(
+        self,
+        hidden: Tensor,
+        tokens: Tensor,
+        puzzle: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """Return the logits of `tokens` (int64 [J]) without the rest of the vocabulary."""
+        return self.projection.score(self._prepared(hidden, positions), tokens, puzzle)
+
+    def with_balance(
+        self, hidden: Tensor, puzzle: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return logits and the projection's balance loss float32 [B], if it has one."""
+        return self.projection.with_balance(self._prepared(hidden, None), puzzle)
+
+    def _prepared(self, hidden: Tensor, positions: Tensor | None) -> Tensor:
+        return self.blocks(hidden if positions is None else hidden[:, positions])
+
+
+class OutputHead(NormedHead):
+    """A norm, then a matrix: [B, S, D] to [B, S, V].
 
     Args:
-        embed_dim: D. vocab_size: V.
+        embed_dim: D.
+        vocab_size: V.
         bias: add a learned bias to the logits.
         tied_embedding: the token embedding, a module or its parameter [V, D], frozen or not.
         tie_weights: project with the embedding's own matrix; false starts from a copy of it.
@@ -370,12 +469,10 @@ class OutputHead(nn.Module):
         norm: nn.Module | None = None,
         use_norm: bool = True,
     ) -> None:
-        super().__init__()
         if norm is not None and not use_norm:
             raise ValueError("a norm is given, and use_norm=False leaves it out")
         blocks = [LayerNorm(embed_dim) if norm is None else norm] if use_norm else []
-        self.blocks = nn.Sequential(*blocks)
-        self.projection: Projection = Linear(embed_dim, vocab_size, bias)
+        projection: TokenHead = Linear(embed_dim, vocab_size, bias)
         if tied_embedding is not None:
             tied = Tied(tied_embedding, bias)
             if tied.weight.shape != (vocab_size, embed_dim):
@@ -384,57 +481,11 @@ class OutputHead(nn.Module):
                     f"{(vocab_size, embed_dim)}"
                 )
             if tie_weights:
-                self.projection = tied
+                projection = tied
             else:
                 with torch.no_grad():
-                    cast(Tensor, self.projection.weight).copy_(tied.weight)
-
-    @staticmethod
-    def of(projection: Projection, blocks: Sequence[nn.Module]) -> "OutputHead":
-        """Build a head of any projection behind any blocks."""
-        head = OutputHead.__new__(OutputHead)
-        nn.Module.__init__(head)
-        head.blocks = nn.Sequential(*blocks)
-        head.projection = projection
-        return head
-
-    @property
-    def weight(self) -> Tensor:
-        """The projection's matrix [V, D]; of experts [E, V, D], of an adaptive softmax its
-        head's, [V of the head and a row for each tail, D].
-        """
-        return cast(Tensor, self.projection.weight)
-
-    @property
-    def normalized(self) -> bool:
-        """Whether the logits are log-probabilities already."""
-        return self.projection.normalized
-
-    def forward(
-        self, hidden: Tensor, puzzle: Tensor | None = None, *, positions: Tensor | None = None
-    ) -> Tensor:
-        """Return logits [B, S, V], or of the cells `positions` (int64 [Q]) alone, [B, Q, V]."""
-        return self.projection(self._prepared(hidden, positions), puzzle)
-
-    def score(
-        self,
-        hidden: Tensor,
-        tokens: Tensor,
-        puzzle: Tensor | None = None,
-        *,
-        positions: Tensor | None = None,
-    ) -> Tensor:
-        """Return the logits of `tokens` (int64 [K]) without the rest of the vocabulary."""
-        return self.projection.score(self._prepared(hidden, positions), tokens, puzzle)
-
-    def with_balance(
-        self, hidden: Tensor, puzzle: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return logits and the projection's balance loss float32 [B], if it has one."""
-        return self.projection.with_balance(self._prepared(hidden, None), puzzle)
-
-    def _prepared(self, hidden: Tensor, positions: Tensor | None) -> Tensor:
-        return self.blocks(hidden if positions is None else hidden[:, positions])
+                    projection.weight.copy_(tied.weight)
+        super().__init__(blocks, projection)
 
 
 def _affine(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -13,15 +13,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from models.act import Exploration
+from models.act import ACTLossHead
+from models.carry import Exploration
 from models.config import DataFacts
-from models.losses import ACTLossHead
 from models.registry import build_model
 from runtime.errors import NonFiniteError
 from training import diagnostics
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
-from training.diagnostics import trunk_gradient_norms, wants_to_halt
+from training.diagnostics import trunk_gradient_norms
 
 Train = Callable[[Sequence[str]], None]
 Break = Callable[[Any], None]
@@ -192,7 +192,7 @@ def test_halting_is_the_models_own_rule(
     step: Callable[..., Any], more: list[str], bias: list[float], halts: bool | None
 ) -> None:
     model, output, _ = step(*more, change=lambda inner: inner.q_head.bias.copy_(torch.tensor(bias)))
-    wants = wants_to_halt(model, output)
+    wants = model.model.wants_to_halt(output.outputs, output.carry.steps)
     if halts is None:
         assert wants is None
     else:

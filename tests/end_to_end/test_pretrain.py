@@ -13,7 +13,7 @@ import torch
 import yaml
 
 import pretrain
-from models.losses import ACTLossHead
+from models.act import ACTLossHead
 from runtime.errors import CheckpointError, ConfigError, NonFiniteError
 from training import step as step_module
 from training.checkpoint import store as checkpoint_module

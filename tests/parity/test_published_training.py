@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from models.act import ACTCarry, Examples, Exploration
+from models.act import ACTLossHead
+from models.carry import ACTCarry, Examples, Exploration
 from models.config import DataFacts, HRMConfig
-from models.losses import IGNORE_LABEL_ID, ACTLossHead
+from models.losses import IGNORE_LABEL_ID
 from models.registry import build_model
 from runtime.ranks import Ranks
 from training.optim.adam_atan2 import AdamATan2

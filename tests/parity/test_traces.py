@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.act import ACTCarry, Examples, Exploration
+from models.act import ACTLossHead, LossOutput
+from models.carry import ACTCarry, Examples, Exploration
 from models.config import DataFacts, HRMConfig, TRMConfig
-from models.losses import ACTLossHead, LossOutput
 from models.registry import build_model
 from runtime.ranks import Ranks
 from runtime.schema import Schema
@@ -126,8 +126,7 @@ def test_evaluation(trace: Trace, dtype: str) -> None:
         carry = output.carry
         bound = max(LATER_STEPS, FIRST_STEP * GROWTH[dtype] ** step) if step else FIRST_STEP
         for name in ("logits", "q_halt_logits", "q_continue_logits"):
-            actual = getattr(output.output, name)
-            assert_near(actual, expected[name], bound, f"step {step} {name}")
+            assert_near(output.outputs[name], expected[name], bound, f"step {step} {name}")
         assert_measured(output, expected, f"step {step}")
         assert carry.halted.all().item() == (step == last)
     state = trace.under(f"eval/step{last}/z_")

@@ -196,8 +196,6 @@ def _translate_arch(arch: dict[str, Any], path: Path) -> dict[str, Any]:
 def published_arch(arch: ArchConfig) -> dict[str, Any]:
     """Say an architecture of ours in the published terms, for `all_config.yaml`.
 
-    HRM with `shared_levels` and `gradient=last_cycle` is TRM, and called so.
-
     Raises:
         ConfigError: no published class computes this; names the setting.
     """
@@ -205,14 +203,9 @@ def published_arch(arch: ArchConfig) -> dict[str, Any]:
     settings = arch.model_dump(mode="json", exclude={"name", "heads", "loss", "attention"})
     own = arch.name
     if isinstance(arch, HRMConfig):
-        gradient, shared = settings.pop("gradient"), settings.pop("shared_levels")
-        if shared and gradient == "last_cycle":
-            own = "trm"
-        elif shared or gradient == "last_cycle":
-            raise ConfigError(
-                f"arch.shared_levels={shared} with arch.gradient={gradient}: no published "
-                f"architecture has this combination"
-            )
+        gradient = settings.pop("gradient")
+        if gradient != "last_step":
+            raise ConfigError(f"arch.gradient={gradient}: no published architecture has this")
     if arch.num_prefix in (0, -(-arch.puzzle_emb_ndim // arch.hidden_size)):
         settings["puzzle_emb_len"] = 0  # As many positions as the width needs.
     if own == "transformer" and arch.pos_encodings == "none":

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.losses import ACTLossHead
+from models.act import ACTLossHead
 from runtime.errors import CheckpointError
 from training.checkpoint.published import average_of, require_state_dict
 from training.checkpoint.store import EMA, MODEL, load_checkpoint

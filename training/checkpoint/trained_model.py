@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ConfigDict
 
-from models.config import ArchConfig, DataFacts, EvaluatorName
+from dataset.kinds import EvaluatorName
+from models.config import ArchConfig, DataFacts
 from runtime.errors import CheckpointError, ConfigError
 from runtime.schema import Count, Schema
 from training.checkpoint.published import CONFIG_FILE, FACTS_KEY, average_of, read_published_config
@@ -23,7 +24,7 @@ from training.config.schema import DataConfig, chosen_evaluators
 if TYPE_CHECKING:
     import torch
 
-    from models.losses import ACTLossHead
+    from models.act import ACTLossHead
 
 _STEP_NAME = re.compile(r"step_(\d+)")
 

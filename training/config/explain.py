@@ -7,7 +7,8 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from models.config import PUBLISHED_ARCHITECTURES, TOKEN_HEADS
+from models.config import PUBLISHED_ARCHITECTURES
+from models.heads.config import TOKEN_HEADS
 from runtime.errors import ConfigError
 from runtime.schema import Schema
 from runtime.text import shown

@@ -5,7 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from models.config import ArchConfig, EvaluatorName, OutputField
+from dataset.kinds import EvaluatorName
+from models.config import ArchConfig
+from models.outputs import OutputField
 from runtime.errors import ConfigError
 from runtime.schema import (
     Count,

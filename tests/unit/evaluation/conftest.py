@@ -3,8 +3,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from models.act import ACTLossHead
 from models.config import DataFacts, HRMConfig
-from models.losses import ACTLossHead
 from models.registry import build_model
 from puzzle_dataset import PuzzleDataset
 from training.data import data_facts

@@ -11,7 +11,7 @@ from dataset.format.writing import write_puzzles
 from dataset.sudoku.rules import is_valid_solution, keeps_clues
 from evaluation.evaluators import AnsweredRows, Evaluator, Findings, build_evaluators
 from evaluation.runner import evaluate
-from models.losses import ACTLossHead
+from models.act import ACTLossHead
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import DatasetError
 from runtime.ranks import Ranks

@@ -10,7 +10,7 @@ from dataset.format.schema import PuzzleSet
 from dataset.format.writing import write_split
 from evaluation.metrics import SetResult
 from evaluation.runner import evaluate
-from models.losses import ACTLossHead, LossOutput
+from models.act import ACTLossHead, LossOutput
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.ranks import Ranks
 

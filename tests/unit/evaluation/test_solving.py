@@ -18,8 +18,9 @@ from evaluation.decoding import (
     decode_top_p,
 )
 from evaluation.solving import Reasoning, make_decoder, reason, repeated_digits
+from models.act import ACTLossHead
 from models.config import DataFacts
-from models.losses import LOG_PROBS, ACTLossHead
+from models.losses import LOG_PROBS
 
 Make = Callable[..., ACTLossHead]
 SOLUTION = np.array([[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]], np.int8)
@@ -94,10 +95,10 @@ def test_reason_gives_the_answers_of_each_step(make_model: Make) -> None:
         carry = model.model.initial_carry(examples)
         for step in range(3):
             with torch.no_grad():
-                carry, output = model.model(carry, examples)
-            digits = (output.logits.argmax(-1) - 1).clamp(min=0).reshape(4, 4)
+                carry, outputs = model.model(carry, examples)
+            digits = (outputs["logits"].argmax(-1) - 1).clamp(min=0).reshape(4, 4)
             assert np.array_equal(reasoning.answers[step], digits.numpy())
-            halt, go_on = output.q_halt_logits[0], output.q_continue_logits[0]
+            halt, go_on = outputs["q_halt_logits"][0], outputs["q_continue_logits"][0]
             assert reasoning.q_halt[step] == pytest.approx(float(halt.sigmoid()), abs=1e-5)
             assert reasoning.q_continue[step] == pytest.approx(float(go_on.sigmoid()), abs=1e-5)
             assert reasoning.halts[step] == bool(halt > go_on)
@@ -205,11 +206,11 @@ def test_the_last_answer_is_decoded_from_the_probabilities_of_the_loss(
     carry = model.model.initial_carry(examples)
     with torch.no_grad():
         for _ in range(3):
-            carry, output = model.model(carry, examples)
-    log_probs = LOG_PROBS[loss_type](output.logits)
+            carry, outputs = model.model(carry, examples)
+    log_probs = LOG_PROBS[loss_type](outputs["logits"])
     tokens = torch.from_numpy(grid_to_tokens(reasoning.answer)).long()
     total = float(log_probs[0, torch.arange(16), tokens].sum())
     assert reasoning.log_prob == pytest.approx(total, rel=1e-4)
-    go_on = output.q_continue_logits * (0 if no_ACT_continue else 1)
-    rated = float(answer_confidence(log_probs, output.q_halt_logits, go_on))
+    go_on = outputs["q_continue_logits"] * (0 if no_ACT_continue else 1)
+    rated = float(answer_confidence(log_probs, outputs["q_halt_logits"], go_on))
     assert reasoning.confidence == pytest.approx(rated, rel=1e-4)

@@ -6,12 +6,18 @@ from typing import Any
 import pytest
 import torch
 
-from models.act import Examples, Exploration
+from models.act import ACTLossHead
+from models.carry import Examples, Exploration
 from models.config import DataFacts, HRMConfig
-from models.losses import IGNORE_LABEL_ID, ACTLossHead
+from models.losses import IGNORE_LABEL_ID
 from models.registry import build_model
 
-FACTS = DataFacts(vocab_size=7, seq_len=5, num_puzzle_identifiers=6)
+FACTS = DataFacts(
+    vocab_size=7,
+    seq_len=5,
+    num_puzzle_identifiers=6,
+    fields={"actions": (4, 0), "pixels": (8, 3)},
+)
 
 
 @pytest.fixture
@@ -42,17 +48,21 @@ def make_config() -> Callable[..., HRMConfig]:
 
 @pytest.fixture
 def make_model(make_config: Callable[..., HRMConfig]) -> Callable[..., ACTLossHead]:
-    """A tiny model whose Q head and puzzle embedding, 0 at the start, are random."""
+    """A tiny model whose Q head and puzzle embedding, 0 at the start, are random; with `signal`
+    all parameters are moved.
+    """
 
-    def make(batch_size: int = 3, **overrides: Any) -> ACTLossHead:
+    def make(batch_size: int = 3, *, signal: bool = False, **overrides: Any) -> ACTLossHead:
         torch.manual_seed(0)
         model = build_model(make_config(**overrides), FACTS)
-        inner: Any = model.model.inner
         with torch.no_grad():
-            inner.q_head.weight.normal_(std=0.3)
-            inner.q_head.bias.normal_(std=0.3)
+            if "q" in model.heads:
+                for parameter in model.heads["q"].parameters():
+                    parameter.normal_(std=0.3)
             if model.puzzle_embedding is not None:
                 model.puzzle_embedding.weights.normal_(std=0.3)
+            for parameter in model.parameters() if signal else ():
+                parameter.add_(0.1 * torch.randn_like(parameter))
         model.prepare(batch_size)
         return model
 
@@ -65,16 +75,23 @@ def make_examples() -> Callable[..., Examples]:
 
     def make(batch_size: int = 3, seed: int = 0) -> Examples:
         generator = torch.Generator().manual_seed(seed)
-        shape = (batch_size, FACTS.seq_len)
-        inputs = torch.randint(FACTS.vocab_size, shape, generator=generator, dtype=torch.int32)
-        labels = torch.randint(FACTS.vocab_size, shape, generator=generator, dtype=torch.int32)
+
+        def draw(high: int, *shape: int) -> torch.Tensor:
+            return torch.randint(high, shape, generator=generator, dtype=torch.int32)
+
+        B, S, V = batch_size, FACTS.seq_len, FACTS.vocab_size
+        inputs, labels = draw(V, B, S), draw(V, B, S)
         labels[1:, ::2] = IGNORE_LABEL_ID
         if batch_size > 1:
             labels[-1] = IGNORE_LABEL_ID
-        identifiers = torch.randint(
-            FACTS.num_puzzle_identifiers, (batch_size,), generator=generator, dtype=torch.int32
-        )
-        return {"inputs": inputs, "labels": labels, "puzzle_identifiers": identifiers}
+        identifiers = draw(FACTS.num_puzzle_identifiers, B)
+        return {
+            "inputs": inputs,
+            "labels": labels,
+            "puzzle_identifiers": identifiers,
+            "actions": draw(4, B, S),
+            "pixels": draw(8, B, S, 3),
+        }
 
     return make
 

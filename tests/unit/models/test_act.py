@@ -1,34 +1,45 @@
 """Adaptive computation time on a scripted recurrence, whose Q values the test chooses."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from models.act import (
-    ACT,
-    ACTCarry,
-    Examples,
-    Exploration,
-    HaltingRule,
-    Latents,
-    Predictions,
-)
-from models.losses import ACTLossHead
+from models.act import ACT, ACTLossHead
+from models.carry import ACTCarry, Examples, Exploration, Latents
+from models.config import HRMConfig
+from models.heads.base import Answer, HaltingRule, Head, Outputs
+from models.heads.q import QHead
 
 START_H, START_L = 100.0, 200.0
 
+Q = tuple[list[float], list[float]]
+
+
+class ScriptedQ(QHead):
+    """Gives, for each call in turn, the lists (q_halt, q_continue); the last one stays."""
+
+    def __init__(self, config: HRMConfig, script: tuple[Q, ...]) -> None:
+        super().__init__(config)
+        self.script = list(script)
+
+    def read(self, answer: Answer) -> Outputs:
+        halt, proceed = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        scale = answer.states
+        return {
+            "q_halt_logits": torch.tensor(halt) * scale,
+            "q_continue_logits": torch.tensor(proceed) * scale,
+        }
+
 
 class Scripted(nn.Module):
-    """A recurrence that counts: each call adds 1 to z_H and 2 to z_L, and answers with the inputs.
+    """A recurrence that counts: each call adds 1 to z_H and 2 to z_L, and reads the inputs."""
 
-    `q` holds, for each call in turn, the lists (q_halt, q_continue); the last one stays.
-    """
-
-    def __init__(self, *q: tuple[list[float], list[float]]) -> None:
+    def __init__(self, config: HRMConfig, script: tuple[Q, ...]) -> None:
         super().__init__()
-        self.q = list(q)
+        self.heads: dict[str, Head] = {"q": ScriptedQ(config, script)} if config.heads.q else {}
         self.weight = nn.Parameter(torch.ones(()))
         self.calls: list[tuple[Tensor, Examples, bool]] = []
 
@@ -46,20 +57,11 @@ class Scripted(nn.Module):
         self.calls.append((carry["z_H"][:, 0, 0].clone(), examples, torch.is_grad_enabled()))
         return {"z_H": carry["z_H"] + 1, "z_L": carry["z_L"] + 2}, self.weight
 
-
-class Heads:
-    """Stands in for the heads of a scripted recurrence."""
-
-    def __init__(self, inner: Scripted) -> None:
-        self.q = inner.q
-
-    def __call__(self, answer: Tensor, examples: Examples) -> Predictions:
-        logits = examples["inputs"].float().unsqueeze(-1) * answer
-        return Predictions(logits, *self.q_values(answer), further={}, balance=None)
-
-    def q_values(self, answer: Tensor) -> tuple[Tensor, Tensor]:
-        halt, proceed = self.q.pop(0) if len(self.q) > 1 else self.q[0]
-        return torch.tensor(halt) * answer, torch.tensor(proceed) * answer
+    def read(self, states: Tensor, examples: Examples) -> Outputs:
+        outputs = {"logits": examples["inputs"].float().unsqueeze(-1) * states}
+        for head in self.heads.values():
+            outputs |= head.read(Answer(states))
+        return outputs
 
 
 def offer(number: int, batch_size: int = 3) -> Examples:
@@ -80,19 +82,18 @@ def working_on(carry: ACTCarry) -> list[int]:
     return rows.tolist()
 
 
-def build(
-    *q: tuple[list[float], list[float]], halt_max_steps: int = 4, learns_continue: bool = True
-) -> ACT:
-    inner = Scripted(*q)
-    rule = HaltingRule(compares=learns_continue)
-    act = ACT(
-        inner,
-        Heads(inner),
-        halt_max_steps=halt_max_steps,
-        learns_continue=learns_continue,
-        rule=rule,
+def build(*script: Q, halt_max_steps: int = 4, learns_continue: bool = True, **q: Any) -> ACT:
+    config = HRMConfig.model_validate(
+        {"halt_max_steps": halt_max_steps, "no_ACT_continue": not learns_continue}
+        | {"heads": {"q": q}, "hidden_size": 8, "num_heads": 1}
     )
-    return act.train()
+    inner: Any = Scripted(config, script)
+    return ACT(inner, halt_max_steps).train()
+
+
+def calls_of(act: ACT) -> list[tuple[Tensor, Examples, bool]]:
+    inner: Any = act.inner
+    return inner.calls
 
 
 def test_the_first_step_takes_every_row_and_resets_every_state() -> None:
@@ -101,12 +102,12 @@ def test_the_first_step_takes_every_row_and_resets_every_state() -> None:
     assert carry.halted.all()
     assert carry.steps.dtype == torch.int32
     assert not any(value.any() for value in carry.examples.values())
-    carry, output = act(carry, offer(1))
+    carry, outputs = act(carry, offer(1))
     assert working_on(carry) == [10, 11, 12]
     assert carry.inner["z_H"].flatten().tolist() == [START_H + 1] * 6
     assert carry.inner["z_L"].flatten().tolist() == [START_L + 2] * 6
     assert carry.steps.tolist() == [1, 1, 1]
-    assert output.logits[:, 0, 0].tolist() == [10.0, 11.0, 12.0]
+    assert outputs["logits"][:, 0, 0].tolist() == [10.0, 11.0, 12.0]
 
 
 def test_halted_slots_take_the_row_offered_the_others_discard_it() -> None:
@@ -151,12 +152,10 @@ def test_hrm_halts_when_q_halt_is_above_q_continue_or_at_the_last_step() -> None
 
 def test_trm_halts_when_q_halt_is_positive_whatever_q_continue_says() -> None:
     act = build(([0.0, 0.1, -0.1], [-5.0, 5.0, -5.0]), learns_continue=False)
-    carry, output = act(act.initial_carry(offer(0)), offer(1))
+    carry, outputs = act(act.initial_carry(offer(0)), offer(1))
     assert carry.halted.tolist() == [False, True, False]
-    assert output.target_q_continue is None
-    inner = act.inner
-    assert isinstance(inner, Scripted)
-    assert len(inner.calls) == 1
+    assert "target_q_continue" not in outputs
+    assert len(calls_of(act)) == 1
 
 
 def test_exploration_delays_halting_but_not_beyond_the_last_step() -> None:
@@ -186,26 +185,23 @@ def test_with_one_step_every_step_halts_and_nothing_is_bootstrapped(
     act.train(training)
     carry = act.initial_carry(offer(0))
     for number in (1, 2, 3):
-        carry, output = act(carry, offer(number), min_steps(0, 0, 0))
+        carry, outputs = act(carry, offer(number), min_steps(0, 0, 0))
         assert carry.halted.all()
         assert carry.steps.tolist() == [1, 1, 1]
         assert working_on(carry) == [10 * number + row for row in range(3)]
-        assert output.target_q_continue is None
+        assert "target_q_continue" not in outputs
 
 
 def test_target_of_q_continue_looks_one_step_ahead() -> None:
     now, ahead = ([-1.0] * 3, [0.0] * 3), ([2.0, -2.0, 0.5], [1.0, -1.0, 3.0])
     act = build(now, ahead)
-    carry, output = act(act.initial_carry(offer(0)), offer(1))
-    assert output.target_q_continue is not None
+    carry, outputs = act(act.initial_carry(offer(0)), offer(1))
     better = torch.tensor([2.0, -1.0, 3.0])
-    torch.testing.assert_close(output.target_q_continue, better.sigmoid())
-    assert not output.target_q_continue.requires_grad
-    assert output.q_continue_logits.requires_grad
+    torch.testing.assert_close(outputs["target_q_continue"], better.sigmoid())
+    assert not outputs["target_q_continue"].requires_grad
+    assert outputs["q_continue_logits"].requires_grad
 
-    inner = act.inner
-    assert isinstance(inner, Scripted)
-    (z_first, _, grad_first), (z_ahead, examples, grad_ahead) = inner.calls
+    (z_first, _, grad_first), (z_ahead, examples, grad_ahead) = calls_of(act)
     # One more pass from the new state on the same examples, without gradients; the state is
     # not kept.
     assert grad_first
@@ -220,20 +216,20 @@ def test_target_of_q_continue_at_the_last_step_is_halting() -> None:
     act = build(now, now, now, ahead, halt_max_steps=2)
     carry, _ = act(act.initial_carry(offer(0)), offer(1))
     carry.steps[1] = 0  # slot 1 is one step behind
-    carry, output = act(carry, offer(2))
+    carry, outputs = act(carry, offer(2))
     assert carry.halted.tolist() == [True, False, True]
-    assert output.target_q_continue is not None
     expected = torch.tensor([2.0, -1.0, 0.5]).sigmoid()
-    torch.testing.assert_close(output.target_q_continue, expected)
+    torch.testing.assert_close(outputs["target_q_continue"], expected)
 
 
 def test_a_slot_that_halts_early_still_learns_from_going_on() -> None:
     now, ahead = ([1.0] * 3, [0.0] * 3), ([2.0, -2.0, 0.5], [1.0, -1.0, 3.0])
     act = build(now, ahead)
-    carry, output = act(act.initial_carry(offer(0)), offer(1))
+    carry, outputs = act(act.initial_carry(offer(0)), offer(1))
     assert carry.halted.all()
-    assert output.target_q_continue is not None
-    torch.testing.assert_close(output.target_q_continue, torch.tensor([2.0, -1.0, 3.0]).sigmoid())
+    torch.testing.assert_close(
+        outputs["target_q_continue"], torch.tensor([2.0, -1.0, 3.0]).sigmoid()
+    )
 
 
 @pytest.mark.parametrize("learns_continue", [True, False])
@@ -241,14 +237,12 @@ def test_evaluation_runs_all_steps_and_looks_at_no_target(learns_continue: bool)
     act = build(([9.0] * 3, [-9.0] * 3), halt_max_steps=3, learns_continue=learns_continue).eval()
     carry = act.initial_carry(offer(0))
     for step in (1, 2, 3):
-        carry, output = act(carry, offer(step))
+        carry, outputs = act(carry, offer(step))
         assert carry.steps.tolist() == [step] * 3
         assert carry.halted.tolist() == [step == 3] * 3
         assert working_on(carry) == [10, 11, 12]
-        assert output.target_q_continue is None
-    inner = act.inner
-    assert isinstance(inner, Scripted)
-    assert len(inner.calls) == 3
+        assert "target_q_continue" not in outputs
+    assert len(calls_of(act)) == 3
 
 
 def test_a_step_leaves_the_carry_it_was_given_as_it_was() -> None:
@@ -270,7 +264,7 @@ def test_a_carry_goes_through_its_tensors(
     tensors = carry.tensors()
     assert set(tensors) == {
         *("z_H", "z_L", "steps", "halted"),
-        *(f"examples.{name}" for name in ("inputs", "labels", "puzzle_identifiers")),
+        *(f"examples.{name}" for name in make_examples()),
     }
     assert {len(value) for value in tensors.values()} == {3}
     copy = ACTCarry.from_tensors({name: value.clone() for name, value in tensors.items()})
@@ -289,7 +283,7 @@ def test_the_rows_of_a_batch_do_not_see_each_other(
     for row in range(3):
         alone = {name: value[row : row + 1] for name, value in examples.items()}
         output = model(model.initial_carry(alone), alone)
-        torch.testing.assert_close(output.output.logits[0], whole.output.logits[row])
+        torch.testing.assert_close(output.outputs["logits"][0], whole.outputs["logits"][row])
         for name in output.rows:
             torch.testing.assert_close(output.rows[name][0], whole.rows[name][row])
 
@@ -297,48 +291,37 @@ def test_the_rows_of_a_batch_do_not_see_each_other(
 # Rules of other kinds
 
 
-def said(q_halt: list[float], q_continue: list[float]) -> Predictions:
-    return Predictions(torch.zeros(0), torch.tensor(q_halt), torch.tensor(q_continue), {}, None)
-
-
 def test_no_slot_halts_early_before_the_least_steps() -> None:
-    act = build(([1.0] * 3, [0.0] * 3))
-    act.rule = HaltingRule(compares=True, min_steps=3)
+    act = build(([1.0] * 3, [0.0] * 3), halt_min_steps=3)
     carry = act.initial_carry(offer(0))
     for step in (1, 2, 3):
         carry, _ = act(carry, offer(step))
         assert carry.halted.tolist() == [step == 3] * 3
 
 
-def test_the_bonus_raises_the_bar_less_with_every_step() -> None:
+@pytest.mark.parametrize(
+    ("compares", "q_halt", "q_continue", "wants"),
+    [
+        # The bar is 2, 1 and 0.5 above 0 or q_continue.
+        (False, [1.5, 1.5, 1.5], [9.0, 9.0, 9.0], [False, True, True]),
+        (False, [0.7, 0.7, 0.7], [9.0, 9.0, 9.0], [False, False, True]),
+        (True, [1.5, 1.5, 0.7], [0.0, 0.6, 0.1], [False, False, True]),
+    ],
+)
+def test_the_bonus_raises_the_bar_less_with_every_step(
+    compares: bool, q_halt: list[float], q_continue: list[float], wants: list[bool]
+) -> None:
+    outputs = {
+        "q_halt_logits": torch.tensor(q_halt),
+        "q_continue_logits": torch.tensor(q_continue),
+    }
     steps = torch.tensor([1, 4, 16], dtype=torch.int32)
-    rule = HaltingRule(compares=False, bonus=2.0)
-    # The bar is 2, 1 and 0.5.
-    assert rule.wants_to_halt(said([1.5] * 3, [9.0] * 3), steps).tolist() == [False, True, True]
-    assert rule.wants_to_halt(said([0.7] * 3, [9.0] * 3), steps).tolist() == [False, False, True]
-    rule = HaltingRule(compares=True, bonus=2.0)
-    wants = rule.wants_to_halt(said([1.5, 1.5, 0.7], [0.0, 0.6, 0.1]), steps)
-    assert wants.tolist() == [False, False, True]
+    assert HaltingRule(compares, bonus=2.0).wants_to_halt(outputs, steps).tolist() == wants
 
 
-def test_without_a_rule_every_slot_takes_all_steps() -> None:
-    act = build(([9.0] * 3, [0.0] * 3), halt_max_steps=2)
-    act.rule = None
-    carry, _ = act(act.initial_carry(offer(0)), offer(1), min_steps(0, 0, 2))
-    assert not carry.halted.any()
-    carry, _ = act(carry, offer(2), min_steps(0, 0, 2))
-    assert carry.halted.all()
-
-
-def test_a_carry_that_is_parted_and_joined_is_the_same() -> None:
-    model = ACT(
-        inner := Scripted(([0.0] * 4, [1.0] * 4)),
-        Heads(inner),
-        halt_max_steps=3,
-        learns_continue=False,
-        rule=None,
-    )
-    carry, _ = model(model.initial_carry(offer(0, 4)), offer(1, 4))
+def test_a_carry_that_is_split_and_joined_is_the_same() -> None:
+    act = build(([0.0] * 4, [1.0] * 4), halt_max_steps=3, learns_continue=False)
+    carry, _ = act(act.initial_carry(offer(0, 4)), offer(1, 4))
     carry.steps.copy_(torch.arange(4))
     first, second = carry.split(2)
     assert second.steps.tolist() == [2, 3]

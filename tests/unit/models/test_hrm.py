@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 import models.hrm
-from models.act import Examples, Latents
+from models.act import ACTLossHead
+from models.carry import Examples, Latents
 from models.config import DataFacts, HRMConfig
 from models.hrm import HRMInner
 from models.layers import add_rms_norm
-from models.losses import ACTLossHead
 from models.registry import build_model
 
 MakeConfig = Callable[..., HRMConfig]
@@ -161,8 +161,9 @@ def step(
 ) -> tuple[Latents, Tensor, tuple[Tensor, Tensor]]:
     """One pass: the new state, logits, (q_halt, q_continue)."""
     new_carry, answer = inner_of(model)(carry, examples)
-    said = model.model.read(answer, examples)
-    return new_carry, said.logits, (said.q_halt_logits, said.q_continue_logits)
+    outputs = inner_of(model).read(answer, examples)
+    q = outputs["q_halt_logits"], outputs["q_continue_logits"]
+    return new_carry, outputs["logits"], q
 
 
 def random_carry(inner: HRMInner, batch_size: int) -> Latents:
@@ -311,7 +312,7 @@ def test_casting_weights_once_changes_no_bit(
         output = model(model.initial_carry(examples), examples)
         output.loss.backward()
         grads = [parameter.grad for parameter in model.parameters()]
-        results.append([output.loss, output.output.logits, output.carry.inner["z_L"], *grads])
+        results.append([output.loss, output.outputs["logits"], output.carry.inner["z_L"], *grads])
     for once, each_time in zip(*results, strict=True):
         assert torch.equal(once, each_time)
 
@@ -356,8 +357,9 @@ def test_shapes(variant: str, make_model: MakeModel, make_examples: MakeExamples
     assert inner_of(model).config.num_prefix == prefix
     for training in (True, False):
         output = model.train(training)(model.initial_carry(examples), examples)
-        assert output.output.logits.shape == (3, 5, 7)
-        assert output.output.q_halt_logits.shape == output.output.q_continue_logits.shape == (3,)
+        assert output.outputs["logits"].shape == (3, 5, 7)
+        assert output.outputs["q_halt_logits"].shape == (3,)
+        assert output.outputs["q_continue_logits"].shape == (3,)
         assert (
             output.carry.inner["z_H"].shape
             == output.carry.inner["z_L"].shape

@@ -1,21 +1,22 @@
 """Losses against their definitions in float64; metrics against a slow loop over rows and cells."""
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from models.act import ACTCarry, ACTOutput, Examples, Exploration, Predictions
-from models.config import ACTLossConfig, HeadsConfig
+from models.act import COUNTED_METRICS, ACTLossHead, LossOutput
+from models.carry import ACTCarry, Examples, Exploration
+from models.config import HRMConfig
+from models.heads.base import Outputs
+from models.heads.q import QHead
 from models.heads.tokens import Linear
 from models.losses import (
-    COUNTED_METRICS,
     IGNORE_LABEL_ID,
     LOG_PROBS,
-    ACTLossHead,
-    LossOutput,
     cross_entropy,
     softmax_log_probs,
     stablemax_log_probs,
@@ -114,16 +115,24 @@ def test_cross_entropy_of_each_cell(loss_type: str) -> None:
 class Fixed(nn.Module):
     """Stands in for ACT: gives what it was told."""
 
-    def __init__(self, carry: ACTCarry, output: ACTOutput) -> None:
+    def __init__(self, carry: ACTCarry, outputs: Outputs, config: HRMConfig) -> None:
         super().__init__()
-        self.carry, self.output = carry, output
-        self.inner = nn.ModuleDict({"lm_head": Linear(1, 5)})
-        self.learns_continue = output.target_q_continue is not None
+        self.carry, self.outputs = carry, outputs
+        lm = Linear(1, 5)
+        lm.loss = config.loss
+        self.inner = SimpleNamespace(heads={"lm": lm, "q": QHead(config)})
 
     def forward(
         self, carry: ACTCarry, offered: Examples, exploration: Exploration | None
-    ) -> tuple[ACTCarry, ACTOutput]:
-        return self.carry, self.output
+    ) -> tuple[ACTCarry, Outputs]:
+        return self.carry, self.outputs
+
+
+def measured_as(carry: ACTCarry, outputs: Outputs, **settings: Any) -> ACTLossHead:
+    """A loss head on these outputs; `settings` are those of the loss."""
+    config = HRMConfig.model_validate({"hidden_size": 8, "num_heads": 1, "loss": settings})
+    act: Any = Fixed(carry, outputs, config)
+    return ACTLossHead(act, config.loss)
 
 
 def measure(
@@ -135,10 +144,9 @@ def measure(
     q_halt: list[float],
     q_continue: list[float] | None = None,
     target: list[float] | None = None,
-    loss_type: str = "stablemax_cross_entropy",
     **settings: Any,
 ) -> LossOutput:
-    """Measure outputs; `settings` are those of the loss, or the loss head itself (`head`)."""
+    """Measure outputs; `settings` are those of the loss."""
     rows = len(labels)
     carry = ACTCarry(
         {"z_H": torch.zeros(rows, 1, 1), "z_L": torch.zeros(rows, 1, 1)},
@@ -146,16 +154,14 @@ def measure(
         torch.tensor(halted),
         {"labels": labels},
     )
-    q = torch.tensor(q_halt), torch.tensor(q_continue or [0.0] * rows)
-    said = Predictions(logits, *q, further={}, balance=None)
-    output = ACTOutput(said, None if target is None else torch.tensor(target))
-    act: Any = Fixed(carry, output)
-    head: Any = settings.pop("head", None)
-    if head is None:
-        loss = ACTLossConfig.model_validate({"loss_type": loss_type} | settings)
-        head = ACTLossHead(act, loss, HeadsConfig())
-    head.model = act
-    return head(carry, {}, None)
+    outputs = {
+        "logits": logits,
+        "q_halt_logits": torch.tensor(q_halt),
+        "q_continue_logits": torch.tensor(q_continue or [0.0] * rows),
+    }
+    if target is not None:
+        outputs["target_q_continue"] = torch.tensor(target)
+    return measured_as(carry, outputs, **settings)(carry, {}, None)
 
 
 def answering(predictions: Tensor, vocab_size: int = 5) -> Tensor:
@@ -324,21 +330,18 @@ def test_a_limit_scales_the_gradient_of_larger_losses() -> None:
     torch.testing.assert_close(grad, unlimited * scale[:, None, None])
 
 
-def test_uncertainty_weighs_by_what_is_learned() -> None:
+def test_uncertainty_weights_by_what_is_learned() -> None:
     logits = answering(PREDICTIONS)
     output = measure(LABELS, logits, **GIVEN, weighting="uncertainty")
     # It starts as fixed weights do.
     torch.testing.assert_close(output.loss, measure(LABELS, logits, **GIVEN).loss)
 
-    config = ACTLossConfig.model_validate({"weighting": "uncertainty"})
-    act: Any = Fixed(output.carry, output.output)
-    head = ACTLossHead(act, config, HeadsConfig())
+    head = measured_as(output.carry, output.outputs, weighting="uncertainty")
     assert set(head.log_variances) == set(NAMES)
     learned = {"lm": 0.7, "q_halt": -0.3, "q_continue": 2.0}
-    with torch.no_grad():
-        for name, value in learned.items():
-            head.log_variances[name].fill_(value)
-    output = measure(LABELS, logits, **GIVEN, head=head)
+    for name, value in learned.items():
+        head.log_variances[name].data.fill_(value)
+    output = head(output.carry, {}, None)
     whole = 0.0
     for name, part in zip(NAMES, parts(output), strict=True):
         s, weight = learned[name], 1.0 if name == "lm" else 0.5
@@ -350,14 +353,12 @@ def test_uncertainty_weighs_by_what_is_learned() -> None:
 
 def test_the_learned_log_variance_approaches_the_log_of_the_loss() -> None:
     logits = answering(PREDICTIONS)
-    config = ACTLossConfig.model_validate({"weighting": "uncertainty"})
     output = measure(LABELS, logits, **GIVEN)
-    act: Any = Fixed(output.carry, output.output)
-    head = ACTLossHead(act, config, HeadsConfig())
+    head = measured_as(output.carry, output.outputs, weighting="uncertainty")
     optimizer = torch.optim.Adam(head.log_variances.parameters(), lr=0.05)
     for _ in range(300):
         optimizer.zero_grad()
-        measure(LABELS, logits, **GIVEN, head=head).loss.backward()
+        head(output.carry, {}, None).loss.backward()
         optimizer.step()
     for name, part in zip(NAMES, parts(output), strict=True):
         assert head.log_variances[name].item() == pytest.approx(part.mean().log().item(), abs=0.01)
@@ -388,17 +389,18 @@ def test_label_smoothing_equals_its_definition(loss_type: str) -> None:
 def test_the_gradient_of_the_whole_loss(
     loss_type: str, clip: dict[str, float], weighting: str
 ) -> None:
-    config = ACTLossConfig.model_validate(
-        {"loss_type": loss_type, "clip": clip, "weighting": weighting}
-    )
     rows = len(LABELS)
     carry = ACTCarry({}, torch.tensor(STEPS), torch.tensor(HALTED), {"labels": LABELS.long()})
     target = torch.tensor(TARGET).double()
 
     def loss(logits: Tensor, q_halt: Tensor, q_continue: Tensor, *learned: Tensor) -> Tensor:
-        said = Predictions(logits, q_halt, q_continue, further={}, balance=None)
-        act: Any = Fixed(carry, ACTOutput(said, target))
-        head = ACTLossHead(act, config, HeadsConfig())
+        outputs = {
+            "logits": logits,
+            "q_halt_logits": q_halt,
+            "q_continue_logits": q_continue,
+            "target_q_continue": target,
+        }
+        head = measured_as(carry, outputs, loss_type=loss_type, clip=clip, weighting=weighting)
         values = dict(
             zip((f"log_variances.{name}" for name in NAMES), learned, strict=bool(learned))
         )

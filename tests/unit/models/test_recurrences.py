@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from models.act import Examples, Latents
+from models.act import ACTLossHead
+from models.carry import Examples, Latents
 from models.config import (
     ArchConfig,
     DataFacts,
@@ -15,7 +17,6 @@ from models.config import (
     TransformerConfig,
     TRMConfig,
 )
-from models.losses import ACTLossHead
 from models.registry import build_model
 
 MakeExamples = Callable[..., Examples]
@@ -103,9 +104,9 @@ def test_outputs_and_gradients_are_those_of_the_schedule(
             logits = inner.lm_head(answer)[:, inner.num_prefix :]
             q = inner.q_head(answer[:, 0])
         else:
-            said = model.model.read(inner(carry, examples)[1], examples)
-            logits = said.logits
-            q = torch.stack((said.q_halt_logits, said.q_continue_logits), dim=-1)
+            outputs = inner.read(inner(carry, examples)[1], examples)
+            logits = outputs["logits"]
+            q = torch.stack((outputs["q_halt_logits"], outputs["q_continue_logits"]), dim=-1)
         (logits.sin().sum() + q.double().sin().sum()).backward()
         grads = [parameter.grad.clone() for parameter in inner.parameters()]
         results.append([logits.detach(), q.detach().double(), *grads])
@@ -135,21 +136,26 @@ def test_q_continue_is_learned_only_when_asked_for(
     assert ("q_continue_loss" in output.metrics) == (not no_continue)
 
 
-def test_trm_is_hrm_with_its_ideas_switched_on(make_examples: MakeExamples) -> None:
-    trm = build(CONFIGS["trm"])
-    settings = TRM | {"shared_levels": True, "gradient": "last_cycle", "no_ACT_continue": True}
-    hrm = build(HRMConfig(**settings))
-    hrm.load_state_dict(trm.state_dict())
-    examples = make_examples()
-    results = []
-    for model in (trm, hrm):
-        model.train().zero_grad()
-        output = model(model.initial_carry(examples), examples)
-        output.loss.backward()
-        grads = [parameter.grad for _, parameter in sorted(model.named_parameters())]
-        results.append([output.loss, output.output.logits, *grads])
-    for of_trm, of_hrm in zip(*results, strict=True):
-        assert torch.equal(of_trm, of_hrm)
+SAVED = {**TRM, "name": "hrm", "H_layers": 4, "gradient": "last_cycle", "no_ACT_continue": False}
+
+
+def test_an_hrm_that_was_saved_with_shared_levels_is_trm() -> None:
+    saved = SAVED | {"shared_levels": True, "puzzle_emb_len": 0}
+    read = TypeAdapter(ArchConfig).validate_python(saved)
+    trm = TRM | {"no_ACT_continue": False, "puzzle_emb_len": 0}
+    assert read == TRMConfig(**trm)
+    # What a saved configuration lacks was at HRM's default.
+    for name in ("puzzle_emb_len", "no_ACT_continue", "H_cycles"):
+        del saved[name]
+    assert TypeAdapter(ArchConfig).validate_python(saved) == TRMConfig(**trm | {"H_cycles": 2})
+
+
+def test_shared_levels_is_dropped_or_refused_where_it_is_no_trm() -> None:
+    hrm = {key: value for key, value in SAVED.items() if key != "gradient"}
+    read = TypeAdapter(ArchConfig).validate_python(hrm | {"shared_levels": False})
+    assert read == HRMConfig.model_validate(hrm)
+    with pytest.raises(ValidationError, match="one stack for both levels is not supported"):
+        TypeAdapter(ArchConfig).validate_python(hrm | {"shared_levels": True})
 
 
 @pytest.mark.parametrize(

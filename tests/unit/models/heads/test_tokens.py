@@ -15,28 +15,29 @@ from models.heads.tokens import (
     LayerNorm,
     Linear,
     MixtureOfExperts,
+    NormedHead,
     OutputHead,
-    Projection,
     PuzzleAdapted,
     RMSNorm,
     Tied,
+    TokenHead,
 )
 from models.layers import CastedEmbedding
 
-B, S, D, V, N = 3, 4, 6, 11, 5
+B, S, D, V, WIDTH = 3, 4, 6, 11, 5
 
 
 def embedding() -> nn.Embedding:
     return nn.Embedding(V, D)
 
 
-PROJECTIONS: dict[str, Callable[[], Projection]] = {
+PROJECTIONS: dict[str, Callable[[], TokenHead]] = {
     "linear": lambda: Linear(D, V),
     "linear with bias": lambda: Linear(D, V, bias=True),
     "tied": lambda: Tied(embedding()),
     "tied with bias": lambda: Tied(embedding(), bias=True),
     "factorized": lambda: Factorized(D, V, rank=2, bias=True),
-    "puzzle": lambda: PuzzleAdapted(D, V, puzzle_dim=N, rank=2, bias=True),
+    "puzzle": lambda: PuzzleAdapted(D, V, puzzle_dim=WIDTH, rank=2, bias=True),
     "experts": lambda: MixtureOfExperts(D, V, num_experts=3),
     "two experts of four": lambda: MixtureOfExperts(D, V, num_experts=4, top_k=2, bias=True),
     "one expert of three": lambda: MixtureOfExperts(D, V, num_experts=3, top_k=1),
@@ -47,7 +48,7 @@ PROJECTIONS: dict[str, Callable[[], Projection]] = {
 }
 
 
-def build(name: str, dtype: torch.dtype = torch.float64) -> Projection:
+def build(name: str, dtype: torch.dtype = torch.float64) -> TokenHead:
     torch.manual_seed(0)
     projection = PROJECTIONS[name]().to(dtype)
     if isinstance(projection, Tied):
@@ -63,10 +64,10 @@ def build(name: str, dtype: torch.dtype = torch.float64) -> Projection:
 def inputs(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     hidden = torch.randn(B, S, D, generator=generator, dtype=dtype)
-    return hidden, torch.randn(B, N, generator=generator, dtype=dtype)
+    return hidden, torch.randn(B, WIDTH, generator=generator, dtype=dtype)
 
 
-def slow(head: Projection, x: Tensor, p: Tensor) -> Tensor:
+def slow(head: TokenHead, x: Tensor, p: Tensor) -> Tensor:
     """Outputs [V] of one cell, token by token."""
     outputs = []
     projection: Any = head
@@ -165,9 +166,9 @@ def test_the_puzzle_changes_the_weights_of_its_row_alone() -> None:
 
 def test_a_head_adapted_to_the_puzzle_learns_from_a_start_at_zero() -> None:
     torch.manual_seed(0)
-    projection = PuzzleAdapted(D, V, puzzle_dim=N, rank=2)
+    projection = PuzzleAdapted(D, V, puzzle_dim=WIDTH, rank=2)
     hidden, _ = inputs(torch.float32)
-    logits = projection(hidden, torch.zeros(B, N))
+    logits = projection(hidden, torch.zeros(B, WIDTH))
     torch.testing.assert_close(logits, projection.base(hidden))
     logits.square().sum().backward()
     assert projection.up.weight.grad is not None
@@ -213,7 +214,7 @@ def test_the_default_head_is_a_layer_norm_and_a_matrix(bias: bool) -> None:
     head, (hidden, _) = OutputHead(D, V, bias=bias), inputs(torch.float32)
     assert [type(block) for block in head.blocks] == [LayerNorm]
     assert head.weight.shape == (V, D)
-    assert (head.projection.bias is not None) == bias
+    assert len(list(head.projection.parameters())) == 1 + bias
     expected = nn.functional.layer_norm(hidden, (D,)) @ head.weight.T
     torch.testing.assert_close(head(hidden), expected)
     assert head(hidden).shape == (B, S, V)
@@ -234,7 +235,7 @@ def test_a_norm_of_ones_own_and_none() -> None:
 
 @pytest.mark.parametrize("name", PROJECTIONS)
 def test_every_head_has_its_matrix(name: str) -> None:
-    assert OutputHead.of(build(name), []).weight.shape[-1] == D
+    assert NormedHead([], build(name)).weight.shape[-1] == D
 
 
 @pytest.mark.parametrize("kind", ["module", "our embedding", "parameter", "frozen"])

@@ -132,7 +132,7 @@ def test_what_is_written_is_what_the_published_code_reads(tmp_path: Path) -> Non
     assert not {"optimizer", "device", "resume", "logger"} & settings.keys()
 
 
-def test_hrm_with_the_ideas_of_trm_is_written_as_trm(tmp_path: Path) -> None:
+def test_hrm_that_was_saved_with_shared_levels_is_written_as_trm(tmp_path: Path) -> None:
     arch = {"name": "hrm", "shared_levels": True, "gradient": "last_cycle"}
     trained = own_run(tmp_path / "own", arch)
     to_published(trained, tmp_path / "published")
@@ -146,7 +146,6 @@ def test_hrm_with_the_ideas_of_trm_is_written_as_trm(tmp_path: Path) -> None:
     "arch",
     [
         {"name": "hrm", "gradient": "last_cycle"},
-        {"name": "hrm", "shared_levels": True},
         {"name": "hrm", "heads": {"lm": {"name": "tied"}}},
         {"name": "trm", "heads": {"confidence": {}}},
         {"name": "trm", "loss": {"weights": {"q_halt": 1.0}}},

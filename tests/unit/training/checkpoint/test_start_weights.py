@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from models.act import ACTLossHead
 from models.config import DataFacts, HRMConfig
-from models.losses import ACTLossHead
 from models.registry import build_model
 from runtime.errors import CheckpointError
 from training.checkpoint.published import require_state_dict

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from models.act import ACTCarry
+from models.carry import ACTCarry
 from runtime.errors import CheckpointError
 from runtime.ranks import Ranks
 from training.checkpoint.environment import environment, environment_changes

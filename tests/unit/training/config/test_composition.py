@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from models.config import FURTHER_HEADS, ACTLossConfig, HeadsConfig
+from models.config import ACTLossConfig
+from models.heads.config import AUXILIARY_HEADS, HeadsConfig
 from runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -108,9 +109,9 @@ def test_the_loss_group_keeps_the_published_path() -> None:
 
 def test_one_group_of_parameters_can_be_changed_alone() -> None:
     groups = configure("optimizer=grouped", "optimizer.groups.q_head.lr=5e-4").optimizer.groups
-    further = [f"{name}_head" for name in FURTHER_HEADS]
+    auxiliary = [f"{name}_head" for name in AUXILIARY_HEADS]
     others = ["embeddings", "trunk", "loss_weights"]
-    assert list(groups) == ["lm_head", "q_head", *further, *others]
+    assert list(groups) == ["lm_head", "q_head", *auxiliary, *others]
     assert {name for name, group in groups.items() if group.lr is not None} == {"q_head"}
     assert groups["q_head"].lr == 5e-4
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from models.act import ACTLossHead
 from models.config import DataFacts, HRMConfig
-from models.losses import ACTLossHead
 from models.registry import build_model
 from runtime.errors import ConfigError
 from runtime.ranks import Ranks

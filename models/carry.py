@@ -1,0 +1,84 @@
+"""The state between two ACT steps.
+
+Shape letters: B batch, S cells, P puzzle prefix, T = P + S, D hidden width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+Examples = dict[str, Tensor]
+# State of a recurrence by name (`z_H`, `z_L`), each forward dtype [B, T, D].
+Latents = dict[str, Tensor]
+
+
+@dataclass
+class ACTCarry:
+    """State between two ACT steps.
+
+    Attributes:
+        inner: latent state of the recurrence.
+        steps: int32 [B], ACT steps spent on the present example.
+        halted: bool [B], the slot takes a new example at the next step.
+        examples: the examples being worked on: inputs int32 [B, S], labels int32 [B, S],
+            puzzle_identifiers int32 [B].
+    """
+
+    inner: Latents
+    steps: Tensor
+    halted: Tensor
+    examples: Examples
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors by name, row by row the slots; what a checkpoint keeps."""
+        named = self.inner | {"steps": self.steps, "halted": self.halted}
+        return named | {f"examples.{name}": value for name, value in self.examples.items()}
+
+    def split(self, num_parts: int) -> "list[ACTCarry]":
+        """Return equal parts of the slots, in order; views of these tensors."""
+        if num_parts == 1:
+            return [self]
+        chunks = {name: value.chunk(num_parts) for name, value in self.tensors().items()}
+        return [
+            ACTCarry.from_tensors({name: parts[number] for name, parts in chunks.items()})
+            for number in range(num_parts)
+        ]
+
+    @staticmethod
+    def join(parts: "Sequence[ACTCarry]") -> "ACTCarry":
+        """Return the carry of which `split` made these parts."""
+        if len(parts) == 1:
+            return parts[0]
+        tensors = [part.tensors() for part in parts]
+        return ACTCarry.from_tensors(
+            {name: torch.cat([own[name] for own in tensors]) for name in tensors[0]}
+        )
+
+    @staticmethod
+    def from_tensors(tensors: dict[str, Tensor]) -> "ACTCarry":
+        """Rebuild a carry from what `tensors` returned."""
+        examples = {
+            name.removeprefix("examples."): value
+            for name, value in tensors.items()
+            if name.startswith("examples.")
+        }
+        return ACTCarry(
+            {name: value for name, value in tensors.items() if name.startswith("z_")},
+            tensors["steps"],
+            tensors["halted"],
+            examples,
+        )
+
+
+class Exploration(NamedTuple):
+    """Noise of the halting rule, drawn outside the model so that it depends on (seed, step, row)
+    alone.
+
+    Attributes:
+        min_steps: int32 [B]; a slot must not halt early before this many steps (0: no constraint).
+    """
+
+    min_steps: Tensor

@@ -1,0 +1,193 @@
+"""Schemas of the heads. Imports no torch: a configuration is checked before torch is loaded.
+
+A new auxiliary head is a class in a file of its own, a line in `models.heads.build`, and here a
+field of `HeadsConfig`; its loss gets a weight and a limit in `models.config`.
+"""
+
+from itertools import pairwise
+from typing import Annotated, Literal, Self, get_args
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from runtime.schema import Count, NonNegativeFloat, Schema, Size, StrictBool
+
+
+class _TokenHeadConfig(Schema):
+    """What every token head has in front of its projection."""
+
+    norm: Literal["none", "layer", "rms"] = "none"
+    """norm of the states in front of the projection"""
+    dropout: Annotated[float, Field(strict=True, ge=0.0, lt=1.0)] = 0.0
+    """share of the states that is set to 0 in training"""
+
+
+class LinearHeadConfig(_TokenHeadConfig):
+    """A matrix of its own: the published head."""
+
+    name: Literal["linear"] = "linear"
+    """a matrix of its own (published)"""
+    bias: StrictBool = False
+    """add a learned bias to the logits"""
+
+
+class TiedHeadConfig(_TokenHeadConfig):
+    """The token embedding's matrix."""
+
+    name: Literal["tied"] = "tied"
+    """the token embedding's matrix"""
+    bias: StrictBool = False
+    """add a learned bias to the logits"""
+
+
+class FactorizedHeadConfig(_TokenHeadConfig):
+    """Two matrices of rank `rank`."""
+
+    name: Literal["factorized"] = "factorized"
+    """two thin matrices"""
+    rank: Size = 8
+    """rank of their product"""
+    bias: StrictBool = False
+    """add a learned bias to the logits"""
+
+
+class AdaptiveHeadConfig(_TokenHeadConfig):
+    """Adaptive softmax: frequent tokens first, rare ones in ever thinner tails."""
+
+    name: Literal["adaptive"] = "adaptive"
+    """adaptive softmax; needs loss=act_softmax"""
+    cutoffs: Annotated[list[Count], Field(min_length=1)] | None = None
+    """first tokens of the tails, ascending; null: one tail, the second half of the vocabulary"""
+    div_value: Annotated[float, Field(strict=True, ge=1.0)] = 4.0
+    """each tail's width is that of the one before, divided by this"""
+
+    @field_validator("cutoffs")
+    @classmethod
+    def _ascend(cls, cutoffs: list[int] | None) -> list[int] | None:
+        if cutoffs is not None and any(b <= a for a, b in pairwise(cutoffs)):
+            raise ValueError(f"{cutoffs} do not ascend")
+        return cutoffs
+
+
+class PuzzleHeadConfig(_TokenHeadConfig):
+    """A matrix and a change of it for each puzzle, computed from the puzzle embedding."""
+
+    name: Literal["puzzle"] = "puzzle"
+    """a matrix that the puzzle embedding changes; needs puzzle_emb_ndim > 0"""
+    rank: Size = 8
+    """rank of the change"""
+    bias: StrictBool = False
+    """add a learned bias to the logits"""
+
+
+class MoEHeadConfig(_TokenHeadConfig):
+    """A mixture of experts: several matrices and a router."""
+
+    name: Literal["moe"] = "moe"
+    """a mixture of experts"""
+    num_experts: Size = 4
+    """number of matrices"""
+    top_k: Count | None = None
+    """experts that each cell uses; null: all"""
+    bias: StrictBool = False
+    """add a learned bias to the logits"""
+
+    @model_validator(mode="after")
+    def _experts_are_there(self) -> Self:
+        if self.top_k is not None and self.top_k > self.num_experts:
+            raise ValueError(f"top_k={self.top_k} exceeds num_experts={self.num_experts}")
+        return self
+
+
+class HierarchicalHeadConfig(_TokenHeadConfig):
+    """A cluster of tokens, then a token in it."""
+
+    name: Literal["hierarchical"] = "hierarchical"
+    """a cluster of tokens, then a token in it; needs loss=act_softmax"""
+    num_clusters: Size | None = None
+    """number of clusters; null: the square root of the vocabulary"""
+
+
+_AnyTokenHead = (
+    LinearHeadConfig
+    | TiedHeadConfig
+    | FactorizedHeadConfig
+    | AdaptiveHeadConfig
+    | PuzzleHeadConfig
+    | MoEHeadConfig
+    | HierarchicalHeadConfig
+)
+TOKEN_HEADS: tuple[str, ...] = tuple(
+    head.model_fields["name"].default for head in get_args(_AnyTokenHead)
+)
+
+
+def _linear_unless_named(head: object) -> object:
+    return {"name": "linear"} | head if isinstance(head, dict) else head
+
+
+TokenHeadConfig = Annotated[
+    _AnyTokenHead, Field(discriminator="name"), BeforeValidator(_linear_unless_named)
+]
+
+
+class QHeadConfig(Schema):
+    """Halt and continue."""
+
+    init_bias: Annotated[float, Field(strict=True)] = -5.0
+    """start of the bias"""
+    init_std: NonNegativeFloat = 0.0
+    """standard deviation of the weight's start"""
+    rule: Literal["continue", "zero"] | None = None
+    """halt when q_halt > q_continue or > 0; null: zero with no_ACT_continue, else continue"""
+    halt_min_steps: Count = 1
+    """ACT steps before which no puzzle halts early"""
+    exploration_bonus: NonNegativeFloat = 0.0
+    """in training added, divided by the root of the steps taken, to what q_halt must exceed"""
+
+
+class AuxiliaryHeadConfig(Schema):
+    """A head beside tokens and Q."""
+
+    detach: StrictBool = False
+    """keep the head's gradient from the trunk"""
+
+
+class FieldHeadConfig(AuxiliaryHeadConfig):
+    """A head whose classes are told by a field that the data set declares."""
+
+    field: str
+    """name of the field"""
+
+
+class HeadsConfig(Schema):
+    """What the model predicts. The auxiliary heads are left out unless they are named."""
+
+    lm: TokenHeadConfig = LinearHeadConfig()
+    """the token of each cell"""
+    q: QHeadConfig | None = QHeadConfig()
+    """halt and continue; null: every puzzle takes all its ACT steps, unless `halt` ends it"""
+    confidence: AuxiliaryHeadConfig | None = None
+    """is the token of each cell right?"""
+    attention: AuxiliaryHeadConfig | None = None
+    """which cells does the answer change?"""
+    action: FieldHeadConfig | None = None
+    """what is done at each cell"""
+    pixel: FieldHeadConfig | None = None
+    """colour of each cell"""
+    halt: AuxiliaryHeadConfig | None = None
+    """stop here? Without q it decides"""
+
+    @property
+    def auxiliary(self) -> dict[str, AuxiliaryHeadConfig]:
+        """The auxiliary heads that are asked for, by name."""
+        heads = {name: getattr(self, name) for name in AUXILIARY_HEADS}
+        return {name: head for name, head in heads.items() if head is not None}
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Fields of the data set that the heads need, by head."""
+        heads = self.auxiliary.items()
+        return {name: head.field for name, head in heads if isinstance(head, FieldHeadConfig)}
+
+
+AUXILIARY_HEADS = tuple(name for name in HeadsConfig.model_fields if name not in ("lm", "q"))
