@@ -234,8 +234,8 @@ def compare(task: Task, heads: str, *, steps: int) -> Outcome:
         tokens = one["labels"][0, changes].unique()
         with FlopCounterMode(display=False) as part_counter:
             inner.lm_head.read_part(inner.answer(states, one), cells=changes, tokens=tokens)
-    heads = [name for name in inner.heads if name not in ("lm", "q")]
-    logits = [outputs["logits"], *(outputs[f"{name}_logits"] for name in heads)]
+    auxiliary = [name for name in inner.heads if name not in ("lm", "q")]
+    logits = [outputs["logits"], *(outputs[f"{name}_logits"] for name in auxiliary)]
     return Outcome(
         parameters=sum(p.numel() for name, p in model.named_parameters() if "_head." in name),
         flop=counter.get_total_flops(),

@@ -43,7 +43,6 @@ class TokenHead(Head):
     needs_puzzle = False
     loss = ACTLossConfig()
     dropout = 0.0
-    weight: Tensor
 
     def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
         """Return logits [B, S, V]."""
@@ -415,7 +414,7 @@ class NormedHead(TokenHead):
         """The projection's matrix [V, D]; of experts [E, V, D], of an adaptive softmax its
         head's, [V of the head and a row for each tail, D].
         """
-        return self.projection.weight
+        return cast(Tensor, self.projection.weight)
 
     def forward(
         self, hidden: Tensor, puzzle: Tensor | None = None, *, positions: Tensor | None = None
