@@ -9,7 +9,7 @@ Sums are over the sequences of the batch; the trainer divides by the global batc
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from models.carry import ACTCarry, Examples, Exploration, Latents
 from models.config import ACTLossConfig, LossWeights
-from models.heads.base import Answer, Outputs, Targets
+from models.heads.base import Answer, Head, Outputs, Targets
 from models.heads.q import QHead
 from models.losses import clipped
 from models.recurrence import Recurrence
@@ -141,6 +141,9 @@ class ACTLossHead(nn.Module):
 
     Attributes:
         heads: those that are measured, by name.
+        loss_names: names of the losses, in the order in which they are summed.
+        counted_metrics: names of the metrics that count only at sequences that halted and have
+            labels; they are reported as a share of `count`.
     """
 
     model: ACT
@@ -148,27 +151,21 @@ class ACTLossHead(nn.Module):
     def __init__(self, model: ACT, config: ACTLossConfig) -> None:
         super().__init__()
         self.model, self.config = model, config
-        self.heads = dict(model.inner.heads)
+        self._measure_heads(model.inner.heads)
         # Learned weighting: s of exp(-s) * loss + s, 0 at the start, so that it starts as fixed.
         if config.weighting == "uncertainty":
             self.log_variances = nn.ParameterDict(
                 {name: nn.Parameter(torch.zeros(())) for name in self.loss_names}
             )
 
-    @property
-    def loss_names(self) -> tuple[str, ...]:
-        """Names of the losses, in the order in which they are summed."""
-        given = {name for head in self.heads.values() for name in head.loss_names}
-        return tuple(name for name in LossWeights.model_fields if name in given)
-
-    @property
-    def counted_metrics(self) -> tuple[str, ...]:
-        """Names of the metrics that count only at sequences that halted and have labels; they are
-        reported as a share of `count`.
-        """
-        given = ["steps", *(name for head in self.heads.values() for name in head.metric_names)]
-        first = [name for name in COUNTED_METRICS if name in given]
-        return (*first, *(name for name in given if name not in first))
+    def _measure_heads(self, heads: Mapping[str, Head]) -> None:
+        # Names are settled here: a compiled step cannot ask a schema for its fields.
+        self.heads = dict(heads)
+        losses = {name for head in heads.values() for name in head.loss_names}
+        self.loss_names = tuple(name for name in LossWeights.model_fields if name in losses)
+        metrics = ["steps", *(name for head in heads.values() for name in head.metric_names)]
+        first = [name for name in COUNTED_METRICS if name in metrics]
+        self.counted_metrics = (*first, *(name for name in metrics if name not in first))
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -195,8 +192,8 @@ class ACTLossHead(nn.Module):
         """Give neither loss nor metrics of these auxiliary heads: in an evaluation on data that do
         not tell what they should say.
         """
-        for name in names:
-            del self.heads[name]
+        left_out = set(names)
+        self._measure_heads({n: head for n, head in self.heads.items() if n not in left_out})
 
     def prepare(self, batch_size: int) -> None:
         """Make room for training with `batch_size` rows on this rank; evaluation takes any number
