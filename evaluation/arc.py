@@ -19,14 +19,13 @@ import numpy as np
 
 from dataset.arc.augmentation import parse_identifier, undo_grid
 from dataset.arc.tasks import parse_grid
-from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, LAZY_ARC_FACTS
+from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_VOCAB_SIZE
 from runtime.errors import DatasetError
 
 PASS_KS = (1, 2, 5, 10, 100, 1000)
 """Numbers of first-ranked grids among which the right one is looked for."""
 
 NUM_ATTEMPTS = 2
-ARC_VOCAB_SIZE = LAZY_ARC_FACTS["vocab_size"]
 
 # A sigmoid in float64 is a multiple of this unit where it is at least 2**-75 (a logit above -52).
 _Q_BITS = 128

@@ -20,7 +20,7 @@ from dataset.arc.tasks import BLANK_NAME
 from dataset.format.files import read_json
 from dataset.format.layout import IDENTIFIERS_NAME, METADATA_NAME, TEST_PUZZLES_NAME
 from dataset.format.reading import load_metadata
-from dataset.format.schema import LAZY_ARC_FACTS
+from dataset.format.schema import ARC_VOCAB_SIZE
 from dataset.kinds import EvaluatorName
 from dataset.maze import rules as maze
 from dataset.sudoku.rules import EMPTY_TOKEN, are_valid_solutions, grid_size
@@ -123,7 +123,7 @@ class ArcEvaluator:
     """
 
     def __init__(self, dataset: PuzzleDataset, *, keeps_votes: bool = False) -> None:
-        _require_square(dataset, LAZY_ARC_FACTS["vocab_size"], "a square canvas")
+        _require_square(dataset, ARC_VOCAB_SIZE, "a square canvas")
         self._tasks: dict[str, list[arc.TestPair]] = {}
         of_folders = [_read_identifiers(split_dir) for split_dir in dataset.split_dirs]
         names = [BLANK_NAME] * dataset.metadata.num_puzzle_identifiers
