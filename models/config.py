@@ -96,23 +96,14 @@ class LossClip(Schema):
     """
 
     lm: PositiveFloat | None = None
-    """limit of lm; null: none"""
     q_halt: PositiveFloat | None = None
-    """limit of q_halt; null: none"""
     q_continue: PositiveFloat | None = None
-    """limit of q_continue; null: none"""
     confidence: PositiveFloat | None = None
-    """limit of confidence; null: none"""
     attention: PositiveFloat | None = None
-    """limit of attention; null: none"""
     action: PositiveFloat | None = None
-    """limit of action; null: none"""
     pixel: PositiveFloat | None = None
-    """limit of pixel; null: none"""
     halt: PositiveFloat | None = None
-    """limit of halt; null: none"""
     balance: PositiveFloat | None = None
-    """limit of balance; null: none"""
 
 
 class ACTLossConfig(Schema):
@@ -131,7 +122,7 @@ class ACTLossConfig(Schema):
     weighting: Literal["fixed", "uncertainty"] = "fixed"
     """uncertainty: times the weights exp(-s) * loss + s, s learned for each (arXiv:1705.07115)"""
     clip: LossClip = LossClip()
-    """limits of the losses, in nats, above which their gradient grows no more"""
+    """losses of a sequence, in nats, above which the gradient grows no more; null: no limit"""
 
 
 class RecurrenceConfig(Schema):
@@ -271,7 +262,7 @@ class TRMConfig(RecurrenceConfig):
     """
 
     name: Literal["trm", "trm_singlez"] = "trm"
-    """Tiny Recursive Model; trm_singlez: with one latent that is answer and reasoning at once"""
+    """Tiny Recursive Model; trm_singlez has one latent, answer and reasoning at once"""
 
     H_cycles: Size = 3
     """updates of z_H in an ACT step, the last of them with gradients"""

@@ -483,7 +483,7 @@ class OutputHead(NormedHead):
                 projection = tied
             else:
                 with torch.no_grad():
-                    projection.weight.copy_(tied.weight)
+                    cast(Tensor, projection.weight).copy_(tied.weight)
         super().__init__(blocks, projection)
 
 
