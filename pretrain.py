@@ -33,13 +33,7 @@ from training.checkpoint.trained_model import find_start_weights
 from training.config.composition import load_config
 from training.config.entry_point import run_entry_point
 from training.config.schema import CANONICAL_SHARDS, TrainConfig
-from training.data import (
-    data_facts,
-    open_data,
-    require_batches,
-    require_same_data,
-    train_batches,
-)
+from training.data import data_facts, open_data, require_batches, require_same_data, train_batches
 from training.tracking import open_tracker, warn
 
 if TYPE_CHECKING:

@@ -48,12 +48,7 @@ from dataset.format.schema import (
     PuzzleDatasetMetadata,
     PuzzleSet,
 )
-from dataset.format.writing import (
-    atomic_build,
-    write_augmentations,
-    write_manifest,
-    write_split,
-)
+from dataset.format.writing import atomic_build, write_augmentations, write_manifest, write_split
 from runtime.errors import DatasetError
 from runtime.streams import Stream, random_words
 
@@ -254,9 +249,7 @@ def read_sources(options: Options) -> Source:
     if options.input_file_prefix is not None:
         sources += [
             read_kaggle(
-                options.input_file_prefix,
-                subset,
-                is_evaluation=subset in options.test_set_names,
+                options.input_file_prefix, subset, is_evaluation=subset in options.test_set_names
             )
             for subset in options.subsets
         ]
@@ -317,11 +310,7 @@ def build(options: Options) -> str:
         identifiers = options.puzzle_identifiers_start + sum(puzzles)
         for split, chosen, pairs_of in (
             ("train", groups, lambda task: task.trained_pairs),
-            (
-                "test",
-                [group for group in groups if group.task.is_evaluation],
-                tested,
-            ),
+            ("test", [group for group in groups if group.task.is_evaluation], tested),
         ):
             if chosen:
                 arrays = _lazy_set(chosen, pairs_of)

@@ -7,14 +7,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from dataset.kinds import EvaluatorName
 from models.config import AttentionBackend, ForwardDtype
 from models.outputs import OutputField
-from runtime.schema import (
-    Count,
-    CountOrZero,
-    Device,
-    MachineSettings,
-    PositiveFloat,
-    Schema,
-)
+from runtime.schema import Count, CountOrZero, Device, MachineSettings, PositiveFloat, Schema
 
 DecodeMethod = Literal["greedy", "temperature", "top_k", "top_p", "beam"]
 

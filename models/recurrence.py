@@ -19,13 +19,7 @@ from models.config import DataFacts, RecurrenceConfig
 from models.heads.base import Answer, Outputs
 from models.heads.build import build_heads
 from models.heads.tokens import TokenHead
-from models.layers import (
-    CastedEmbedding,
-    RotaryEmbedding,
-    SwiGLU,
-    add_rms_norm,
-    trunc_normal_,
-)
+from models.layers import CastedEmbedding, RotaryEmbedding, SwiGLU, add_rms_norm, trunc_normal_
 from models.sparse_embedding import CastedSparseEmbedding
 
 Rotary = tuple[Tensor, Tensor] | None

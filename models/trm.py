@@ -19,12 +19,7 @@ class _TinyRecurrence(Recurrence):
     is.
     """
 
-    def __init__(
-        self,
-        config: TRMConfig,
-        facts: DataFacts,
-        latents: tuple[str, ...],
-    ) -> None:
+    def __init__(self, config: TRMConfig, facts: DataFacts, latents: tuple[str, ...]) -> None:
         super().__init__(config, facts)
         self.H_cycles, self.L_cycles = config.H_cycles, config.L_cycles
         self.L_level = ReasoningLevel(config, config.L_layers, self.num_positions)

@@ -26,13 +26,7 @@ from training.diagnostics import Diagnostics, Measured, trunk_gradient_norms
 from training.exploration import min_halt_steps, torch_seed
 from training.metrics import MetricBlock
 from training.optim.ema import WeightAverage
-from training.optim.groups import (
-    GradientBucket,
-    build_optimizer,
-    groups_of,
-    set_rates,
-    skip_update,
-)
+from training.optim.groups import GradientBucket, build_optimizer, groups_of, set_rates, skip_update
 from training.optim.schedule import lr_factor, published_total_steps
 from training.optim.sparse_sign_sgd import SparseSignSGD
 from training.stop_signals import StopSignals
@@ -169,11 +163,7 @@ class Learner:
         return done
 
     def _forward_backward_shard(
-        self,
-        step: int,
-        carry: ACTCarry,
-        arrays: Mapping[str, np.ndarray],
-        min_steps: np.ndarray,
+        self, step: int, carry: ACTCarry, arrays: Mapping[str, np.ndarray], min_steps: np.ndarray
     ) -> "_Shard":
         exploration = Exploration(**self.ranks.on_device({"min_steps": min_steps}))
         output = self.forward(carry, self.ranks.on_device(arrays), exploration)

@@ -201,12 +201,7 @@ def _read_json(path: Path) -> tuple[Any, str]:
 
 
 def parse_task(
-    name: str,
-    content: Any,
-    source: str,
-    *,
-    is_evaluation: bool,
-    outputs_may_lack: bool = False,
+    name: str, content: Any, source: str, *, is_evaluation: bool, outputs_may_lack: bool = False
 ) -> Task:
     """Check what was read of a task, and turn its grids into arrays; other keys are ignored.
 

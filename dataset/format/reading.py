@@ -7,12 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dataset.format.checks import (
-    check_augmentations,
-    check_fields,
-    check_set,
-    check_totals,
-)
+from dataset.format.checks import check_augmentations, check_fields, check_set, check_totals
 from dataset.format.files import (
     file_sha256,
     json_sha256,

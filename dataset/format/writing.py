@@ -8,12 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dataset.format.checks import (
-    check_augmentations,
-    check_fields,
-    check_set,
-    check_totals,
-)
+from dataset.format.checks import check_augmentations, check_fields, check_set, check_totals
 from dataset.format.files import file_sha256, json_sha256, write_array, write_json
 from dataset.format.layout import (
     AUGMENTATIONS_NAME,

@@ -83,11 +83,7 @@ STARTING = (
     ("pretrain", "take_over"),
     ("pretrain", "open_tracker"),
 )
-TRAINING = (
-    ("training.step", "lr_factor"),
-    ("training.checkpoint.run", "gather_carry"),
-    EVALUATING,
-)
+TRAINING = (("training.step", "lr_factor"), ("training.checkpoint.run", "gather_carry"), EVALUATING)
 
 
 @pytest.mark.row(5)

@@ -26,11 +26,7 @@ def damage(run_python: Callable[..., Any], tmp_path: Path) -> Damage:
         seed = int(os.environ.get("CHAOS_SEED", "0"))
         order = {"seed": [seed, 9], "cases": cases, "folder": str(tmp_path), "mutant": mutant}
         finished = run_python(
-            "-m",
-            "harness.data_damage",
-            json.dumps(order),
-            env=IMPORTS,
-            timeout=60.0 + cases,
+            "-m", "harness.data_damage", json.dumps(order), env=IMPORTS, timeout=60.0 + cases
         )
         assert finished.code == 0, f"CHAOS_SEED={seed}: {finished.err}"
         return json.loads(finished.out)

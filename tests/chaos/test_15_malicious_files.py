@@ -177,11 +177,7 @@ def _(place: Place) -> Call:
 def _(place: Place) -> Call:
     torch.save(hostile.touches(place.canary), place.published)
     output = place.folder / "exported"
-    return convert, (
-        f"checkpoint={place.published}",
-        f"output={output}",
-        f"data_path={place.data}",
-    )
+    return convert, (f"checkpoint={place.published}", f"output={output}", f"data_path={place.data}")
 
 
 # all_config.yaml

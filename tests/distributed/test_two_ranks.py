@@ -52,11 +52,7 @@ def start_ranks(start: Any) -> Callable[..., list[Any]]:
     def begin(entry_point: str, settings: Sequence[Sequence[str]]) -> list[Any]:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = str(server.getsockname()[1])
-        place = {
-            "WORLD_SIZE": str(len(settings)),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-        }
+        place = {"WORLD_SIZE": str(len(settings)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         return [
             start(entry_point, *own, env={**place, "RANK": str(rank), "LOCAL_RANK": str(rank)})
             for rank, own in enumerate(settings)
@@ -222,10 +218,7 @@ def test_ranks_drop_other_cells(settings: list[str], run: Callable[..., Any]) ->
 
 @pytest.mark.slow
 def test_a_number_that_is_not_finite_stops_both_ranks(
-    settings: list[str],
-    start_ranks: Callable[..., list[Any]],
-    files_of: Any,
-    tmp_path: Path,
+    settings: list[str], start_ranks: Callable[..., list[Any]], files_of: Any, tmp_path: Path
 ) -> None:
     processes = start_ranks("pretrain.py", [[*settings, "lr=1e38"]] * 2)
     lines = []

@@ -327,9 +327,7 @@ def test_a_broken_model_is_told_of_once(
 
 
 def test_a_resumed_run_does_not_repeat_a_warning(
-    run: Callable[..., Any],
-    break_model: Callable[[Break], None],
-    monkeypatch: pytest.MonkeyPatch,
+    run: Callable[..., Any], break_model: Callable[[Break], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(diagnostics, "PATIENCE_STEPS", 0)
     break_model(say_nothing)

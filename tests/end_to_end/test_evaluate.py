@@ -137,10 +137,7 @@ def test_other_rows_steps_and_batches(
 
 
 def test_two_data_sets_are_reported_one_by_one_and_together(
-    own_run: Path,
-    sudoku_data: Path,
-    run_evaluation: Callable[..., dict[str, Any]],
-    tmp_path: Path,
+    own_run: Path, sudoku_data: Path, run_evaluation: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     # The second folder's test split is the first one's training split: other rows, other figures.
     other = tmp_path / "other"
@@ -259,11 +256,7 @@ def test_mistakes_are_told_before_torch_is_loaded(
     ],
 )
 def test_a_mistake_is_one_line_and_an_exit_code(
-    own_run: Path,
-    run_python: Callable[..., Any],
-    settings: list[str],
-    code: int,
-    told: str,
+    own_run: Path, run_python: Callable[..., Any], settings: list[str], code: int, told: str
 ) -> None:
     arguments = [setting.replace("RUN", str(own_run)) for setting in settings]
     finished = run_python("evaluate.py", *arguments, env={"WORLD_SIZE": "2", "RANK": "1"})

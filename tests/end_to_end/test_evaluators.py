@@ -48,10 +48,7 @@ def test_arc_is_scored_in_training_and_afterwards(
         assert names == {f"eval/arc/{name}" for name in (*rules, "unmatched_predictions")}
         assert record["eval/arc/unmatched_predictions"] == 0
         folder = run.folder / f"eval_step_{record['step']}"
-        assert sorted(path.name for path in folder.iterdir()) == [
-            "all__preds.npy",
-            *FILES,
-        ]
+        assert sorted(path.name for path in folder.iterdir()) == ["all__preds.npy", *FILES]
         votes = json.loads((folder / "arc_tasks.json").read_text())
         assert [pair["votes"] for pairs in votes.values() for pair in pairs] == [4, 4, 4, 4]
     assert run.leftovers() == []

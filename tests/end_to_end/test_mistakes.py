@@ -131,10 +131,7 @@ def own_checkpoint(
 
 @pytest.mark.parametrize(
     ("settings", "code", "parts"),
-    [
-        (["checkpoint=nowhere"], 4, ["nowhere", "no such checkpoint"]),
-        ([], 2, ["checkpoint"]),
-    ],
+    [(["checkpoint=nowhere"], 4, ["nowhere", "no such checkpoint"]), ([], 2, ["checkpoint"])],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_mistakes_of_an_evaluation(
@@ -211,11 +208,7 @@ def launch(run_python: Callable[..., Any], script: str, *settings: str) -> Any:
     ],
 )
 def test_every_worker_answers(
-    run_python: Callable[..., Any],
-    sudoku_data: Path,
-    settings: list[str],
-    code: int,
-    line: str,
+    run_python: Callable[..., Any], sudoku_data: Path, settings: list[str], code: int, line: str
 ) -> None:
     finished = launch(run_python, "pretrain.py", f"data_path={sudoku_data}", *settings)
     assert finished.code != 0

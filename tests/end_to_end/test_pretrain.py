@@ -113,10 +113,7 @@ def test_evaluations_come_when_they_are_asked_for(
 
 
 def test_the_size_of_evaluation_batches_changes_no_figure(
-    tiny_settings: list[str],
-    train: Callable[[Sequence[str]], None],
-    files_of: Any,
-    tmp_path: Path,
+    tiny_settings: list[str], train: Callable[[Sequence[str]], None], files_of: Any, tmp_path: Path
 ) -> None:
     results = []
     for size in (1, 3, 10, 64):

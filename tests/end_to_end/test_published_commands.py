@@ -80,11 +80,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_published_command_trains_and_resumes(
-    name: str,
-    built: Path,
-    train: Callable[[Sequence[str]], None],
-    files_of: Any,
-    tmp_path: Path,
+    name: str, built: Path, train: Callable[[Sequence[str]], None], files_of: Any, tmp_path: Path
 ) -> None:
     command = COMMANDS[name].replace("DATA", str(built)).split()
     run = [*command, *SMALLER, f"checkpoint_path={tmp_path / 'run'}"]

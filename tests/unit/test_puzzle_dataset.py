@@ -327,12 +327,7 @@ def test_metadata_of_one_folder_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [
-        ("vocab_size", 12),
-        ("pad_id", 1),
-        ("ignore_label_id", None),
-        ("blank_identifier_id", 1),
-    ],
+    [("vocab_size", 12), ("pad_id", 1), ("ignore_label_id", None), ("blank_identifier_id", 1)],
 )
 def test_folders_that_disagree_are_refused(tmp_path: Path, name: str, value: int | None) -> None:
     one = write(tmp_path / "one", all=make_set(SINGLE))

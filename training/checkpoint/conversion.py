@@ -26,12 +26,7 @@ from training.checkpoint.published import (
 )
 from training.checkpoint.start_weights import load_weights
 from training.checkpoint.state import RunState
-from training.checkpoint.store import (
-    EMA,
-    MODEL,
-    checkpoint_path,
-    save_checkpoint,
-)
+from training.checkpoint.store import EMA, MODEL, checkpoint_path, save_checkpoint
 from training.checkpoint.tensors import COMPILED_PREFIX, require_fit, tensor_writer
 from training.checkpoint.trained_model import TrainedModel
 

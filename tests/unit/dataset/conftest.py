@@ -17,10 +17,7 @@ SUDOKU_TRAIN = [
     f"made,12.43.1.43212143,{SOLUTIONS[1]},8",
     f"made,214.341212344321,{SOLUTIONS[2]},12",
 ]
-SUDOKU_TEST = [
-    f"made,.32112342413314.,{SOLUTIONS[3]},5",
-    f"made,1234.4.221434321,{SOLUTIONS[0]},9",
-]
+SUDOKU_TEST = [f"made,.32112342413314.,{SOLUTIONS[3]},5", f"made,1234.4.221434321,{SOLUTIONS[0]},9"]
 MAZE_TRAIN = [
     "made,S   # # # #    G,So  #o# #o#  ooG,7",
     "made,S#   # # # #   G,S#  o# #o# #oooG,7",

@@ -217,10 +217,7 @@ ANSWER = "So  #o# #o#  ooG"
         ("made,S  G,SooG,4", "question has 4 characters; accepted: 16 (--size 4)"),
         (f"made,{GOOD},{ANSWER[:-1]},7", "answer has 15 characters"),
         (f"made,{GOOD.strip('S')},{ANSWER},7", "question has 15 characters"),
-        (
-            f"made,{GOOD.replace('#', '.')},{ANSWER},7",
-            "has '.' in cell 5; accepted: '# SG'",
-        ),
+        (f"made,{GOOD.replace('#', '.')},{ANSWER},7", "has '.' in cell 5; accepted: '# SG'"),
         (f"made,{ANSWER},{ANSWER},7", "question has 'o' in cell 2"),
         (f"made,{GOOD.replace('#', 'é')},{ANSWER},7", "question has 'é' in cell 5"),
         (f"made,{GOOD},{ANSWER.replace('o', 'x')},7", "answer has 'x' in cell 2"),
@@ -242,11 +239,7 @@ ANSWER = "So  #o# #o#  ooG"
 )
 @pytest.mark.parametrize("name", ["train.csv", "test.csv"])
 def test_bad_rows_are_named(
-    bad: str,
-    reason: str,
-    name: str,
-    maze: Any,
-    error_line: Callable[[], str],
+    bad: str, reason: str, name: str, maze: Any, error_line: Callable[[], str]
 ):
     maze.write([maze.train[0], bad, maze.train[1], "another bad row"], name)
     assert maze() == 3

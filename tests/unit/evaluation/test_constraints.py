@@ -90,16 +90,7 @@ def maze(*lines: str) -> Tensor:
 
 def test_the_ways_of_a_maze_are_those_that_lead_to_the_goal() -> None:
     constraint = MazeConstraint()
-    state = constraint.start(
-        maze(
-            "     ",
-            " S # ",
-            " #   ",
-            " ### ",
-            "    G",
-        ),
-        6,
-    )
+    state = constraint.start(maze("     ", " S # ", " #   ", " ### ", "    G"), 6)
     # Cells are numbered row by row. From S, cell 6, ways lead up, left and right; below is a wall.
     ways = state["allowed"][0].nonzero()
     assert ways.tolist() == [[1, 2], [1, 5], [5, 2], [5, 5], [7, 2], [7, 5]]
@@ -115,13 +106,7 @@ def test_the_ways_of_a_maze_are_those_that_lead_to_the_goal() -> None:
         state = constraint.place(state, torch.tensor([cell]), torch.tensor([5]))
     state = constraint.place(state, torch.tensor([19]), torch.tensor([5]))
     # Beside G the path is complete, and what is open was not on it.
-    expected = maze(
-        "     ",
-        " So# ",
-        " #ooo",
-        " ###o",
-        "    G",
-    )
+    expected = maze("     ", " So# ", " #ooo", " ###o", "    G")
     assert torch.equal(state["tokens"], expected)
     assert constraint.is_feasible(state).item()
     assert not state["allowed"].any()

@@ -11,16 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dataset.maze.rules import (
-    FREE,
-    GOAL,
-    PATH,
-    START,
-    WALL,
-    check_paths,
-    solve,
-    text_to_tokens,
-)
+from dataset.maze.rules import FREE, GOAL, PATH, START, WALL, check_paths, solve, text_to_tokens
 from dataset.sudoku.generator import generate_puzzles
 from dataset.sudoku.rules import are_valid_solutions
 from evaluation.constraints import UNDECIDED, Constraint, MazeConstraint, SudokuConstraint

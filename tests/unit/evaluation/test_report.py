@@ -75,10 +75,5 @@ def test_text_has_a_line_for_each_set_and_each_finding() -> None:
     assert easy.split()[:5] == ["easy", "3", "1.0000", "[0.5000,", "1.5000]"]
     assert empty.split() == ["none", "0", "-", "-", "-", "-", "-", "-"]
     assert brackets == "in brackets: 95 % confidence intervals"
-    assert found == [
-        "",
-        "arc/pass@1     0.5000",
-        "arc/pass@1000  1.0000",
-        "sudoku/valid   0.2500",
-    ]
+    assert found == ["", "arc/pass@1     0.5000", "arc/pass@1000  1.0000", "sudoku/valid   0.2500"]
     assert as_text(Evaluation({"easy": EASY})).endswith(brackets)

@@ -104,9 +104,7 @@ def test_reason_gives_the_answers_of_each_step(make_model: Make) -> None:
             assert reasoning.halts[step] == bool(halt > go_on)
 
 
-def test_the_halting_rule_without_a_learned_continue(
-    make_model: Make,
-) -> None:
+def test_the_halting_rule_without_a_learned_continue(make_model: Make) -> None:
     model = make_model(FACTS, no_ACT_continue=True, halt_max_steps=5)
     (reasoning,) = reason(model, [QUESTION], torch.device("cpu"))
     assert reasoning.halts.tolist() == (reasoning.q_halt > 0.5).tolist()

@@ -13,10 +13,7 @@ from models.losses import IGNORE_LABEL_ID
 from models.registry import build_model
 
 FACTS = DataFacts(
-    vocab_size=7,
-    seq_len=5,
-    num_puzzle_identifiers=6,
-    fields={"actions": (4, 0), "pixels": (8, 3)},
+    vocab_size=7, seq_len=5, num_puzzle_identifiers=6, fields={"actions": (4, 0), "pixels": (8, 3)}
 )
 
 

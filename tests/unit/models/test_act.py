@@ -311,10 +311,7 @@ def test_no_slot_halts_early_before_the_least_steps() -> None:
 def test_the_bonus_raises_the_bar_less_with_every_step(
     compares: bool, q_halt: list[float], q_continue: list[float], wants: list[bool]
 ) -> None:
-    outputs = {
-        "q_halt_logits": torch.tensor(q_halt),
-        "q_continue_logits": torch.tensor(q_continue),
-    }
+    outputs = {"q_halt_logits": torch.tensor(q_halt), "q_continue_logits": torch.tensor(q_continue)}
     steps = torch.tensor([1, 4, 16], dtype=torch.int32)
     assert HaltingRule(compares, bonus=2.0).wants_to_halt(outputs, steps).tolist() == wants
 

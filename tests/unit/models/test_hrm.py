@@ -122,11 +122,7 @@ def embed(
 
 
 def twin_step(
-    state: dict[str, Tensor],
-    rows: Tensor | None,
-    carry: Latents,
-    inputs: Tensor,
-    config: HRMConfig,
+    state: dict[str, Tensor], rows: Tensor | None, carry: Latents, inputs: Tensor, config: HRMConfig
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """z_H, z_L, logits, q logits [B, 2]; the states are cut off the graph before the last updates.
 
@@ -298,10 +294,7 @@ def test_the_carry_is_detached(
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_casting_weights_once_changes_no_bit(
-    dtype: str,
-    make_model: MakeModel,
-    make_examples: MakeExamples,
-    monkeypatch: pytest.MonkeyPatch,
+    dtype: str, make_model: MakeModel, make_examples: MakeExamples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = []
     for cast_once in (True, False):
@@ -483,9 +476,7 @@ def test_a_step_is_one_graph(
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_step_compiles_to_the_same_numbers(
-    make_model: MakeModel,
-    make_examples: MakeExamples,
-    require_same_compiled: Callable[..., None],
+    make_model: MakeModel, make_examples: MakeExamples, require_same_compiled: Callable[..., None]
 ) -> None:
     model = make_model(H_cycles=1, no_ACT_continue=True).train()
     require_same_compiled(model, make_examples, backend="inductor")

@@ -254,11 +254,7 @@ def test_without_a_target_there_is_no_q_continue_loss() -> None:
 def test_rows_without_labels_count_as_right_for_q_and_nowhere_else() -> None:
     labels = torch.full((2, 4), NONE, dtype=torch.int32)
     output = measure(
-        labels,
-        answering(torch.zeros(2, 4)),
-        halted=[True, True],
-        steps=[2, 3],
-        q_halt=[1.0, -2.0],
+        labels, answering(torch.zeros(2, 4)), halted=[True, True], steps=[2, 3], q_halt=[1.0, -2.0]
     )
     metrics = {name: value.item() for name, value in output.metrics.items()}
     right = binary_cross_entropy(1.0, 1.0) + binary_cross_entropy(-2.0, 1.0)

@@ -10,13 +10,7 @@ from torch import Tensor
 
 from models.act import ACTLossHead
 from models.carry import Examples, Latents
-from models.config import (
-    ArchConfig,
-    DataFacts,
-    HRMConfig,
-    TransformerConfig,
-    TRMConfig,
-)
+from models.config import ArchConfig, DataFacts, HRMConfig, TransformerConfig, TRMConfig
 from models.registry import build_model
 
 MakeExamples = Callable[..., Examples]

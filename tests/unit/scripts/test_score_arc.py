@@ -115,10 +115,7 @@ def test_the_recorded_scores_are_reproduced(run: Run, recorded: Path, tmp_path: 
     ],
 )
 def test_predictions_of_another_form_are_named(
-    run: Run,
-    small: tuple[Path, Path],
-    change: dict[str, Any],
-    told: str,
+    run: Run, small: tuple[Path, Path], change: dict[str, Any], told: str
 ) -> None:
     with np.load(small[0]) as file:
         arrays = dict(file) | change

@@ -12,13 +12,7 @@ import pytest
 from runtime.errors import ConfigError, DatasetError
 from training.config.composition import load_config
 from training.config.schema import DataConfig, TrainConfig
-from training.data import (
-    data_facts,
-    open_data,
-    require_batches,
-    require_folder,
-    require_same_data,
-)
+from training.data import data_facts, open_data, require_batches, require_folder, require_same_data
 
 
 def configure(*settings: str) -> TrainConfig:

@@ -10,12 +10,7 @@ from dataset.sources import NoPuzzleError
 from dataset.sudoku import generator as sudoku_generator
 from dataset.sudoku.generator import GeneratedPuzzles, generate_puzzles
 from dataset.sudoku.kernels import puzzle_key, solution_key, solve_digits
-from dataset.sudoku.rules import (
-    are_valid_solutions,
-    count_solutions,
-    layout_of,
-    solve,
-)
+from dataset.sudoku.rules import are_valid_solutions, count_solutions, layout_of, solve
 from dataset.sudoku.symmetries import sudoku_symmetries
 from runtime.streams import Stream, random_words
 

@@ -36,8 +36,7 @@ def test_streams_stay_what_they_were():
 
 
 @pytest.mark.parametrize(
-    ("size", "moves", "relabellings"),
-    [(4, 128, 24), (6, 3456, 720), (9, 3_359_232, 362_880)],
+    ("size", "moves", "relabellings"), [(4, 128, 24), (6, 3456, 720), (9, 3_359_232, 362_880)]
 )
 def test_number_of_symmetries(size: int, moves: int, relabellings: int):
     symmetries = sudoku_symmetries(size)

@@ -135,8 +135,7 @@ def test_the_gradient_of_q(make_config: MakeConfig) -> None:
     states = torch.randn(3, 2, 16, dtype=torch.float64, requires_grad=True)
     # The parameters are changed where they are.
     assert torch.autograd.gradcheck(
-        lambda states, *_: tuple(head.read(Answer(states)).values()),
-        (states, *head.parameters()),
+        lambda states, *_: tuple(head.read(Answer(states)).values()), (states, *head.parameters())
     )
 
 

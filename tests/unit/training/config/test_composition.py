@@ -356,10 +356,7 @@ def refuse(overrides: list[str]) -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
 )
 def test_exit_codes(
-    enter: Callable[..., int],
-    capsys: pytest.CaptureFixture[str],
-    error: BaseException,
-    code: int,
+    enter: Callable[..., int], capsys: pytest.CaptureFixture[str], error: BaseException, code: int
 ) -> None:
     def fail(overrides: list[str]) -> None:
         raise error
