@@ -5,6 +5,8 @@ Imports no torch.
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +17,29 @@ from runtime.errors import EXIT_PREEMPTED, EXIT_RANK, Preempted
 from runtime.text import shown
 
 _MAX_MESSAGE = 10_000
+_PARENT_SECONDS = 1.0
 
 EXIT_CODES_FOLDER = "RANK_EXIT_CODES_FOLDER"
 """Environment variable: the folder in which `scripts/launch.py` collects the exit codes of its
 ranks, which torchrun does not pass on."""
+
+
+ENDS_WITH = "RUN_ENDS_WITH_PROCESS"
+"""Environment variable: number of the process that started this one, which ends with it."""
+
+
+def end_with_parent() -> None:
+    """Send this process SIGTERM, so that it saves and ends, when the sweep that started it dies."""
+    parent = os.environ.get(ENDS_WITH)
+    if parent is None:
+        return
+
+    def watch() -> None:
+        while os.getppid() == int(parent):
+            time.sleep(_PARENT_SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def launched() -> bool:

@@ -1,0 +1,1 @@
+"""Several runs from one command: which jobs there are, who runs them, what came out."""

@@ -1,0 +1,96 @@
+"""Schemas of launchers and searches: `hydra/launcher=...`, `hydra/sweeper=...`. No torch."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from runtime.schema import Count, CountOrZero, Schema
+
+
+class SerialConfig(Schema):
+    """One job after the other, on this machine."""
+
+    name: Literal["serial"] = "serial"
+    ranks: Count = 1
+    """processes of each job, started by torchrun"""
+
+
+class PoolConfig(Schema):
+    """Several jobs at a time on this machine, each with GPUs of its own where there are any."""
+
+    name: Literal["pool"] = "pool"
+    max_jobs: Count | None = None
+    """jobs at a time; null: as many as there are GPUs for, without GPUs one for two CPUs"""
+    ranks: Count = 1
+    """processes of each job, started by torchrun"""
+
+
+class SlurmConfig(Schema):
+    """Jobs of SLURM, by submitit."""
+
+    name: Literal["slurm"] = "slurm"
+    cluster: Literal["slurm", "local"] = "slurm"
+    """local: processes of this machine instead, to try a sweep out"""
+    max_jobs: Count = 64
+    """jobs in the queue at a time"""
+    ranks: Count = 1
+    """processes of each job, started by torchrun; a GPU each where gpus is set"""
+    timeout_min: Count = 60
+    """minutes after which SLURM ends a job; it saves, and is queued again"""
+    cpus: Count | None = None
+    """CPUs of each rank"""
+    gpus: CountOrZero = 0
+    """GPUs of each rank"""
+    mem_gb: Count | None = None
+    """memory of a job"""
+    partition: str | None = None
+    """where the jobs go"""
+    account: str | None = None
+    """who pays"""
+    additional: dict[str, str | int | bool] = {}
+    """other options of sbatch"""
+
+
+LauncherConfig = Annotated[SerialConfig | PoolConfig | SlurmConfig, Field(discriminator="name")]
+
+
+class GridConfig(Schema):
+    """Every combination of the values on the command line."""
+
+    name: Literal["grid"] = "grid"
+    objective: str | None = None
+    """the metric by which the table is ordered; null: exact accuracy"""
+    direction: Literal["maximize", "minimize"] = "maximize"
+    params: dict[str, str] | None = None
+    """swept settings, as on the command line, which comes first"""
+
+
+class SamplerConfig(Schema):
+    """How Optuna chooses values."""
+
+    name: Literal["tpe", "random", "qmc"] = "tpe"
+    seed: CountOrZero | None = None
+    """null: another one at each start"""
+
+
+class OptunaConfig(Schema):
+    """A search."""
+
+    name: Literal["optuna"] = "optuna"
+    objective: str | None = None
+    """the metric to improve; null: exact accuracy"""
+    direction: Literal["maximize", "minimize"] = "maximize"
+    n_trials: Count = 20
+    """trials in all, those of earlier starts included"""
+    sampler: SamplerConfig = SamplerConfig()
+    pruner: Literal["none", "median", "hyperband"] = "none"
+    """gives up trials whose evaluations during training lag behind"""
+    storage: str | None = None
+    """a journal file, or the address of a database; null: study.journal in the sweep's folder"""
+    study_name: str | None = None
+    """null: the name of the sweep's folder"""
+    params: dict[str, str] | None = None
+    """searched settings, as on the command line, which comes first"""
+
+
+SweeperConfig = Annotated[GridConfig | OptunaConfig, Field(discriminator="name")]

@@ -1,0 +1,115 @@
+"""A sweep's folder: what the sweep is, what has become of each job, and the table of results.
+
+SWEEP/sweep.json      the jobs, their states, and what was decided for this machine
+SWEEP/results.json    and .csv: the table
+SWEEP/NAME/           a job's run; of an evaluation SWEEP/NAME.json
+SWEEP/logs/NAME.log   what a job printed
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from runtime.errors import CheckpointError, ConfigError
+from runtime.files import read_bounded, write_atomically
+from runtime.schema import Schema
+from sweeps.jobs import Job
+
+SWEEP_FILE = "sweep.json"
+_MAX_BYTES = 64 * 2**20
+
+State = Literal["waiting", "finished", "failed", "stopped", "pruned"]
+
+
+class Machine(Schema):
+    """What the bits of a job depend on, decided once for all jobs of a sweep.
+
+    Attributes:
+        num_threads: CPU threads of a process.
+        compile: whether torch.compile is used.
+        gpus: names of the GPUs that were there.
+    """
+
+    num_threads: int
+    compile: bool
+    gpus: list[str] = []
+
+
+class JobRecord(Schema):
+    """What has become of a job.
+
+    Attributes:
+        values: the swept settings.
+        exit_code: of its last start; None before it has ended once.
+    """
+
+    values: dict[str, str]
+    state: State = "waiting"
+    exit_code: int | None = None
+
+
+class SweepRecord(Schema):
+    """The content of `sweep.json`."""
+
+    version: Literal[1] = 1
+    command: list[str]
+    machine: Machine
+    jobs: dict[str, JobRecord] = {}
+
+
+class SweepFolder:
+    """Keeps a sweep's record on disk; one process at a time, which holds the folder's lock.
+
+    Args:
+        path: the folder; is created.
+        command: the command line, for people who find the folder.
+        machine: used where the folder has no record yet.
+    Raises:
+        ConfigError: the folder cannot be written.
+        CheckpointError: its record is damaged.
+    """
+
+    def __init__(self, path: Path, command: list[str], machine: Machine) -> None:
+        self.path = path
+        self._record = self.recorded(path) or SweepRecord(command=command, machine=machine)
+        self._write()
+
+    @staticmethod
+    def recorded(path: Path) -> SweepRecord | None:
+        """Return the record of a folder, None where there is none; errors as for the class."""
+        file = path / SWEEP_FILE
+        try:
+            return SweepRecord.model_validate_json(read_bounded(file, _MAX_BYTES))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            reason = str(error).splitlines()[0]
+            raise CheckpointError(f"{file}: {reason}; delete it to begin the sweep again") from None
+
+    @property
+    def machine(self) -> Machine:
+        """What was decided when the sweep began."""
+        return self._record.machine
+
+    @property
+    def jobs(self) -> Mapping[str, JobRecord]:
+        """The jobs by name."""
+        return self._record.jobs
+
+    def note(self, job: Job, state: State, exit_code: int | None = None) -> None:
+        """Record what has become of a job, before anything is built on it."""
+        jobs = dict(self._record.jobs)
+        jobs[job.name] = JobRecord(values=job.values, state=state, exit_code=exit_code)
+        self._record = self._record.model_copy(update={"jobs": jobs})
+        self._write()
+
+    def _write(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            content = self._record.model_dump_json(indent=1)
+            write_atomically(self.path / SWEEP_FILE, content + os.linesep)
+        except OSError as error:
+            raise ConfigError(f"{self.path}: cannot be written: {error.strerror}") from None

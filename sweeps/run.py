@@ -1,0 +1,203 @@
+"""Run a sweep: `pretrain.py -m ...` and `evaluate.py -m ...`.
+
+Every job is validated before the first one starts, and is a process of its own. The same command
+started again goes on: finished jobs are read, not run; the others resume where they stood.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from hydra.core.override_parser.types import Override
+
+from runtime.errors import ConfigError, Preempted
+from runtime.process import launched
+from runtime.schema import MachineSettings
+from sweeps.config import LauncherConfig, OptunaConfig, PoolConfig, SlurmConfig, SweeperConfig
+from sweeps.folder import Machine, SweepFolder
+from sweeps.grid import Grid
+from sweeps.jobs import Job, digest, expand, job, swept
+from sweeps.local import LocalLauncher
+from sweeps.table import Row, write_table
+from sweeps.work import Launcher, Source, run_jobs
+from training.checkpoint.lock import run_lock
+
+SWEEPS_DIR = Path("multirun")
+_LAUNCH = Path(__file__).resolve().parents[1] / "scripts" / "launch.py"
+
+
+class Program(NamedTuple):
+    """An entry point that can be swept.
+
+    Attributes:
+        script: its file.
+        load: composes and validates the settings of a job; raises ConfigError.
+        place: returns the overrides that put the job of a name into the sweep's folder.
+        read: returns the metrics of that job so far, each by step.
+        objective: the metric that orders the table.
+    """
+
+    script: Path
+    load: Callable[[Sequence[str]], MachineSettings]
+    place: Callable[[Path, str], list[str]]
+    read: Callable[[Path, str], Mapping[str, Mapping[int, float]]]
+    objective: str
+
+
+class Plan(NamedTuple):
+    """What the command line asks for.
+
+    Attributes:
+        overrides: of the task, swept ones included.
+        launcher: who runs the jobs.
+        sweeper: which jobs there are.
+        folder: the sweep's folder; None: named after what is swept.
+        choices: returns the choices of a group of the configuration.
+    """
+
+    overrides: Sequence[Override]
+    launcher: LauncherConfig
+    sweeper: SweeperConfig
+    folder: Path | None
+    choices: Callable[[str], list[str]]
+
+
+def run_sweep(program: Program, plan: Plan, say: Callable[[str], None]) -> int:
+    """Run all jobs, write the table and print it.
+
+    Returns:
+        0, or the exit code of the jobs that failed, 1 where these differ.
+    Raises:
+        ConfigError: a job's settings are wrong; nothing has been started.
+        LockedError: another process is at work on this sweep.
+        Preempted: stopped by a signal; every job at work has saved.
+    """
+    if launched():
+        raise ConfigError("-m starts processes of its own: run it without torchrun")
+    jobs = _jobs_to_validate(plan)
+    settings = [program.load(job.overrides) for job in jobs]
+    folder = plan.folder or SWEEPS_DIR / digest(
+        [s.model_dump(mode="json") for s in settings], [sorted(job.values.items()) for job in jobs]
+    )
+    say(f"sweep folder: {folder}")
+    folder.mkdir(parents=True, exist_ok=True)
+    objective, minimize = plan.sweeper.objective, plan.sweeper.direction == "minimize"
+    objective = objective or program.objective
+    with run_lock(folder):
+        recorded = SweepFolder.recorded(folder)
+        machine = recorded.machine if recorded else decide_machine(settings[0], plan.launcher)
+        kept = SweepFolder(folder, sys.argv, machine)
+
+        def command(job: Job) -> list[str]:
+            start = job_command(program.script, plan.launcher.ranks)
+            decided = machine_overrides(machine, settings[0])
+            return [*start, *job.overrides, *decided, *program.place(folder, job.name)]
+
+        if isinstance(plan.sweeper, OptunaConfig):
+            from sweeps.search import Search
+
+            source: Source = Search(
+                plan.sweeper,
+                plan.overrides,
+                kept,
+                lambda name: program.read(folder, name).get(objective, {}),
+                say,
+            )
+        else:
+            source = Grid(jobs, kept, say)
+        stopped = run_jobs(source, build_launcher(plan.launcher, command, folder, machine.gpus))
+        rows = []
+        for name, record in kept.jobs.items():
+            metrics = {k: found[max(found)] for k, found in program.read(folder, name).items()}
+            rows.append(Row(name, record.values, record.state, metrics))
+        say(write_table(folder, rows, objective, minimize=minimize))
+        say(f"written: {folder / 'results.json'}, {folder / 'results.csv'}")
+    if stopped:
+        raise Preempted(f"{folder}: stopped; the same command goes on")
+    codes = {record.exit_code or 1 for record in kept.jobs.values() if record.state == "failed"}
+    return codes.pop() if len(codes) == 1 else int(bool(codes))
+
+
+def _jobs_to_validate(plan: Plan) -> list[Job]:
+    """Return all jobs of a grid; of a search those at the ends of what it may try."""
+    if not isinstance(plan.sweeper, OptunaConfig):
+        return expand(plan.overrides, plan.choices)
+    from sweeps.search import corners
+
+    if not swept(plan.overrides):
+        raise ConfigError(
+            "hydra/sweeper=optuna: nothing to search: give an interval, lr=interval(1e-4,1e-2)"
+        )
+    return [job(plan.overrides, values) for values in corners(plan.overrides)]
+
+
+def decide_machine(settings: MachineSettings, launcher: LauncherConfig) -> Machine:
+    """Decide what the bits of all jobs depend on, by the GPUs and CPUs of this machine."""
+    gpus = [] if settings.device == "cpu" else _gpus()
+    if isinstance(launcher, SlurmConfig):
+        threads = launcher.cpus or 1
+    else:
+        threads = max(1, _cpus() // (places(launcher, len(gpus)) * launcher.ranks))
+    return Machine(num_threads=threads, compile=bool(gpus), gpus=gpus)
+
+
+def places(launcher: LauncherConfig, gpus: int) -> int:
+    """Return how many jobs a launcher runs at a time on this machine."""
+    if not isinstance(launcher, PoolConfig):
+        return 1
+    return launcher.max_jobs or max(1, (gpus or _cpus() // 2) // launcher.ranks)
+
+
+def machine_overrides(machine: Machine, settings: MachineSettings) -> list[str]:
+    """Return the overrides that fix what the user left open."""
+    fixed = []
+    if settings.num_threads is None and not machine.gpus:
+        fixed.append(f"num_threads={machine.num_threads}")
+    if settings.compile == "auto":
+        fixed.append(f"compile={str(machine.compile).lower()}")
+    return fixed
+
+
+def build_launcher(
+    config: LauncherConfig, command: Callable[[Job], list[str]], folder: Path, gpus: list[str]
+) -> Launcher:
+    """Build the launcher that the configuration names.
+
+    Raises:
+        ConfigError: what it needs is not installed.
+    """
+    logs, environment = folder / "logs", {"WANDB_RUN_GROUP": folder.name}
+    if not isinstance(config, SlurmConfig):
+        max_jobs = places(config, len(gpus))
+        return LocalLauncher(command, logs, max_jobs, gpus, config.ranks, environment)
+    try:
+        from sweeps.slurm import SlurmLauncher
+    except ImportError:
+        raise ConfigError(
+            "hydra/launcher=slurm needs submitit: pip install -e '.[slurm]'"
+        ) from None
+    return SlurmLauncher(config, command, logs, environment)
+
+
+def job_command(script: Path, ranks: int) -> list[str]:
+    """Return the command that runs an entry point, by torchrun where a job has several ranks."""
+    if ranks == 1:
+        return [sys.executable, str(script)]
+    return [sys.executable, str(_LAUNCH), "--standalone", f"--nproc-per-node={ranks}", str(script)]
+
+
+def _cpus() -> int:
+    """Return the number of CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def _gpus() -> list[str]:
+    """Return names of the GPUs for CUDA_VISIBLE_DEVICES. torch is asked in a process of its own."""
+    code = "import torch; print(torch.cuda.device_count())"
+    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    count = int(asked.stdout or 0)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return visible.split(",")[:count] if visible else [str(number) for number in range(count)]

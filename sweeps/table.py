@@ -1,0 +1,113 @@
+"""The table of a sweep: a row for each job, best first, and the spread over seeds."""
+
+import csv
+import io
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from runtime.files import write_atomically
+
+_SHOWN_METRICS = 4
+
+
+class Row(NamedTuple):
+    """A job: its name, the swept settings as text, its state, and its metrics."""
+
+    name: str
+    values: dict[str, str]
+    state: str
+    metrics: dict[str, float]
+
+
+def ranked(rows: Sequence[Row], objective: str, *, minimize: bool) -> list[Row]:
+    """Order rows by a metric, the best first; those without it come last."""
+
+    def key(row: Row) -> tuple[bool, float]:
+        value = row.metrics.get(objective, math.nan)
+        return math.isnan(value), value if minimize else -value
+
+    return sorted(rows, key=key)
+
+
+def over_seeds(rows: Sequence[Row], objective: str) -> list[dict[str, Any]]:
+    """Return mean and standard deviation of a metric for all rows that differ in `seed` alone."""
+    groups: dict[tuple[tuple[str, str], ...], list[float]] = {}
+    for row in rows:
+        others = tuple((key, value) for key, value in row.values.items() if key != "seed")
+        if objective in row.metrics:
+            groups.setdefault(others, []).append(row.metrics[objective])
+    return [
+        {
+            **dict(others),
+            "seeds": len(found),
+            "mean": statistics.fmean(found),
+            "std": statistics.stdev(found) if len(found) > 1 else None,
+        }
+        for others, found in groups.items()
+    ]
+
+
+def write_table(folder: Path, rows: Sequence[Row], objective: str, *, minimize: bool) -> str:
+    """Write `results.json` and `results.csv`, and return the table as text.
+
+    Args:
+        folder: of the sweep.
+        rows: in any order.
+        objective: the metric by which they are ordered.
+        minimize: whether less is better.
+    """
+    rows = ranked(rows, objective, minimize=minimize)
+    seeds = over_seeds(rows, objective) if any("seed" in row.values for row in rows) else []
+    seeds.sort(key=lambda group: group["mean"] if minimize else -group["mean"])
+    content = {"objective": objective, "jobs": [row._asdict() for row in rows], "seeds": seeds}
+    write_atomically(folder / "results.json", json.dumps(content, indent=1) + "\n")
+    keys = list(dict.fromkeys(key for row in rows for key in row.values))
+    metrics = list(dict.fromkeys(key for row in rows for key in row.metrics))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["job", *keys, "state", *metrics])
+    for row in rows:
+        values = [row.values.get(key, "") for key in keys]
+        writer.writerow([row.name, *values, row.state, *(row.metrics.get(m, "") for m in metrics)])
+    write_atomically(folder / "results.csv", out.getvalue())
+    return as_text(rows, seeds, keys, _most_wanted(metrics, objective))
+
+
+def as_text(
+    rows: Sequence[Row], seeds: Sequence[Mapping[str, Any]], keys: Sequence[str], metrics: list[str]
+) -> str:
+    """Return the tables for people."""
+    lines = [[*keys, *metrics, "state"]]
+    for row in rows:
+        figures = [_figure(row.metrics.get(metric)) for metric in metrics]
+        lines.append([*(row.values.get(key, "") for key in keys), *figures, row.state])
+    text = _columns(lines)
+    if seeds:
+        header = [key for key in seeds[0] if key not in ("seeds", "mean", "std")]
+        lines = [[*header, f"mean {metrics[0]}" if metrics else "mean", "std", "seeds"]]
+        for group in seeds:
+            figures = [_figure(group["mean"]), _figure(group["std"]), str(group["seeds"])]
+            lines.append([*(group[key] for key in header), *figures])
+        text += f"\n\nOver seeds:\n\n{_columns(lines)}"
+    return text
+
+
+def _most_wanted(metrics: Sequence[str], objective: str) -> list[str]:
+    wanted = [objective, "eval/exact_accuracy", "eval/accuracy", "exact_accuracy", "accuracy"]
+    return [m for m in dict.fromkeys(wanted) if m in metrics][:_SHOWN_METRICS]
+
+
+def _columns(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

@@ -1,0 +1,82 @@
+"""Start jobs, as many at a time as there is room for, and wait for them."""
+
+import time
+from typing import Protocol
+
+from sweeps.jobs import Job
+from training.stop_signals import StopSignals
+
+_POLL_SECONDS = 0.2
+
+
+class Source(Protocol):
+    """Where jobs come from, and where their ends are told."""
+
+    def next(self) -> Job | None:
+        """Return a job to start, or None when there is none, perhaps only for now."""
+        ...
+
+    def ended(self, job: Job, code: int) -> None:
+        """Take note that a job has ended with an exit code."""
+        ...
+
+    def is_hopeless(self, job: Job) -> bool:
+        """Return whether a job that is at work should be stopped for lack of promise."""
+        ...
+
+
+class Process(Protocol):
+    """A job at work."""
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while the job is at work."""
+        ...
+
+    def stop(self) -> None:
+        """Ask the job to save and end; may be called more than once."""
+        ...
+
+
+class Launcher(Protocol):
+    """Starts jobs.
+
+    Attributes:
+        max_jobs: how many may be at work at a time.
+    """
+
+    max_jobs: int
+
+    def start(self, job: Job) -> Process:
+        """Start a job and return at once."""
+        ...
+
+
+def run_jobs(source: Source, launcher: Launcher) -> bool:
+    """Run what `source` gives until it has no more and all have ended.
+
+    SIGTERM and Ctrl-C ask all jobs to save and end, and are waited for.
+
+    Returns:
+        whether it was stopped by a signal.
+    """
+    at_work: dict[str, tuple[Job, Process]] = {}
+    try:
+        with StopSignals() as stop:
+            while True:
+                while not stop.requested and len(at_work) < launcher.max_jobs:
+                    if (job := source.next()) is None:
+                        break
+                    at_work[job.name] = job, launcher.start(job)
+                if not at_work:
+                    return stop.requested
+                time.sleep(_POLL_SECONDS)
+                for name, (job, process) in list(at_work.items()):
+                    code = process.poll()
+                    if code is not None:
+                        del at_work[name]
+                        source.ended(job, code)
+                    elif stop.requested or source.is_hopeless(job):
+                        process.stop()
+    finally:
+        for _, process in at_work.values():  # After a second Ctrl-C, or an error of ours.
+            process.stop()
