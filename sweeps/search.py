@@ -79,14 +79,15 @@ def open_study(config: OptunaConfig, folder: Path) -> optuna.Study:
         journal = optuna.storages.journal.JournalFileBackend(place)
         storage = optuna.storages.JournalStorage(journal)
     try:
-        return optuna.create_study(
+        study = optuna.create_study(
             storage=storage,
             study_name=config.study_name or folder.name,
             direction=config.direction,
-            sampler=_sampler(config),
             pruner=_pruner(config),
             load_if_exists=True,
         )
+        study.sampler = _sampler(config, drawn=len(study.get_trials(deepcopy=False)))
+        return study
     except Exception as error:
         raise ConfigError(f"hydra.sweeper.storage={shown(place)}: {error}") from None
 
@@ -177,13 +178,15 @@ class Search:
         return job.name in self._pruned
 
 
-def _sampler(config: OptunaConfig) -> optuna.samplers.BaseSampler:
+def _sampler(config: OptunaConfig, drawn: int) -> optuna.samplers.BaseSampler:
+    # A study that goes on would otherwise draw the same values once more.
+    seed = None if config.sampler.seed is None else config.sampler.seed + drawn
     kinds: dict[str, Callable[..., optuna.samplers.BaseSampler]] = {
         "tpe": optuna.samplers.TPESampler,
         "random": optuna.samplers.RandomSampler,
         "qmc": optuna.samplers.QMCSampler,
     }
-    return kinds[config.sampler.name](seed=config.sampler.seed)
+    return kinds[config.sampler.name](seed=seed)
 
 
 def _pruner(config: OptunaConfig) -> optuna.pruners.BasePruner:

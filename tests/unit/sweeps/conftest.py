@@ -1,0 +1,118 @@
+"""A stand-in for an entry point: counts to a number, saves after each step, and resumes."""
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+JOB = """
+import json, os, signal, sys, time
+
+from runtime.process import end_with_parent
+
+end_with_parent()
+given = dict(argument.split("=", 1) for argument in sys.argv[1:])
+folder, asked = given["folder"], []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+os.makedirs(folder, exist_ok=True)
+log, state = f"{folder}/log.jsonl", f"{folder}/step"
+step = int(open(state).read()) if os.path.exists(state) else 0
+with open(f"{folder}/starts", "a") as file:
+    file.write(f"{step} {given} {os.environ.get('CUDA_VISIBLE_DEVICES')}\\n")
+while step < int(given.get("steps", 3)):
+    if asked:
+        sys.exit(75)
+    time.sleep(float(given.get("seconds", 0.01)))
+    step += 1
+    with open(log, "a") as file:
+        score = -abs(float(given.get("lr", 0)) - 0.003) * step
+        file.write(json.dumps({"step": step, "score": score}) + "\\n")
+    with open(state, "w") as file:
+        file.write(str(step))
+sys.exit(int(given.get("code", 0)))
+"""
+
+SWEEP = """
+import json, signal, sys
+from pathlib import Path
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from pydantic import TypeAdapter
+
+from runtime.errors import ConfigError, Preempted
+from runtime.schema import MachineSettings
+from sweeps.config import LauncherConfig, SweeperConfig
+from sweeps.run import Plan, Program, run_sweep
+
+job, folder, settings, *overrides = sys.argv[1:]
+settings = json.loads(settings)
+
+
+def read(folder, name):
+    log = folder / name / "log.jsonl"
+    records = map(json.loads, log.read_text().splitlines()) if log.exists() else ()
+    return {"score": {record["step"]: record["score"] for record in records}}
+
+
+def load(overrides):
+    if "lr=wrong" in overrides:
+        raise ConfigError("lr=wrong")
+    return MachineSettings(device="cpu")
+
+
+program = Program(Path(job), load, lambda folder, name: [f"folder={folder / name}"], read, "score")
+plan = Plan(
+    OverridesParser.create().parse_overrides(overrides),
+    TypeAdapter(LauncherConfig).validate_python(settings.get("launcher", {"name": "serial"})),
+    TypeAdapter(SweeperConfig).validate_python(settings.get("sweeper", {"name": "grid"})),
+    Path(folder),
+    lambda group: [],
+)
+try:
+    sys.exit(run_sweep(program, plan, lambda line: print(line, flush=True)))
+except ConfigError as error:
+    sys.exit(f"error: {error}")
+except Preempted as error:
+    print(error)
+    sys.exit(75)
+"""
+
+
+class SweepCommand:
+    """Starts sweeps of the stand-in in a process of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "sweep"
+        self._output = folder / "output"
+        self._job, self._sweep = folder / "job.py", folder / "sweep.py"
+        self._job.write_text(textwrap.dedent(JOB))
+        self._sweep.write_text(textwrap.dedent(SWEEP))
+
+    def start(self, settings: dict[str, Any], *overrides: str) -> subprocess.Popen[str]:
+        arguments = [str(self._job), str(self.folder), json.dumps(settings), *overrides]
+        command = [sys.executable, str(self._sweep), *arguments]
+        with self._output.open("w") as output:
+            return subprocess.Popen(command, stdout=output, stderr=output, text=True)
+
+    def run(self, settings: dict[str, Any], *overrides: str) -> tuple[int, str]:
+        code = self.start(settings, *overrides).wait(timeout=120)
+        return code, self._output.read_text()
+
+    def steps(self) -> dict[str, list[int]]:
+        """The steps that each job has made, in order."""
+        return {
+            log.parent.name: [json.loads(line)["step"] for line in log.read_text().splitlines()]
+            for log in self.folder.glob("*/log.jsonl")
+        }
+
+    def starts(self, name: str) -> list[str]:
+        return (self.folder / name / "starts").read_text().splitlines()
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> SweepCommand:
+    return SweepCommand(tmp_path)
