@@ -40,8 +40,7 @@ class Learner:
         config: validated settings.
         facts: what the data set says.
         total_steps: of the learning rate's schedule.
-        model: with its loss, on the device of `ranks`, its puzzle embedding prepared for a shard of
-            this rank.
+        model: on the device of `ranks`, its puzzle embedding prepared for a shard of this rank.
         forward: `model` or its compiled form, called at each step.
         ranks: over which gradients are added up.
     """
@@ -56,36 +55,26 @@ class Learner:
         ranks: Ranks,
     ) -> None:
         self.config, self.facts, self.ranks = config, facts, ranks
-        self.total_steps = total_steps
-        self.model, self.forward = model, forward
+        self.total_steps, self.model, self.forward = total_steps, model, forward
         self.exact = config.reduction == "exact"
         self.num_shards = config.num_shards(ranks.world_size)
         self.local_batch_size = config.global_batch_size // ranks.world_size
         self.groups = groups_of(model, config)
+        betas = (config.beta1, config.beta2)
         self.optimizer = (
-            build_optimizer(config.optimizer, self.groups, (config.beta1, config.beta2))
-            if self.groups
-            else None
+            build_optimizer(config.optimizer, self.groups, betas) if self.groups else None
         )
         self.average = WeightAverage(model, config.ema_rate) if config.ema else None
         self.bucket = GradientBucket(
             self.groups, ranks.device, num_shards=self.num_shards, in_order=self.exact
         )
         self.sparse = None
-        if model.puzzle_embedding is not None:
+        if (embedding := model.puzzle_embedding) is not None:
+            weight_decay = config.puzzle_emb_weight_decay
             self.sparse = SparseSignSGD(
-                model.puzzle_embedding,
-                ranks,
-                lr=config.puzzle_emb_lr,
-                weight_decay=config.puzzle_emb_weight_decay,
+                embedding, ranks, lr=config.puzzle_emb_lr, weight_decay=weight_decay
             )
-        fields = {
-            name: facts.field(name, f"arch.heads.{head}")
-            for head, name in config.arch.heads.fields.items()
-        }
-        self.carry = model.initial_carry(
-            empty_examples(self.local_batch_size, facts.seq_len, fields, ranks.device)
-        )
+        self.carry = model.initial_carry(self._empty_examples())
         self.metrics = MetricBlock(
             config.log_interval,
             names=model.metric_names,
@@ -106,19 +95,27 @@ class Learner:
         self.outcomes = Outcomes(ranks)
         self.seed_other_ranks(0)
 
-    def step(self, step: int, batch: Batch, stop: StopSignals) -> None:
-        """Make optimizer step `step`, from 1, and note it in `metrics` and `outcomes`.
+    def _empty_examples(self) -> Examples:
+        """Zeros for the carry to start from; the label fields of heads may have channels."""
+        rows, device = self.local_batch_size, self.ranks.device
+        cells = torch.zeros(rows, self.facts.seq_len, dtype=torch.int32, device=device)
+        ids = cells.new_zeros(rows)
+        examples = {"inputs": cells, "labels": cells.clone(), "puzzle_identifiers": ids}
+        for head, name in self.config.arch.heads.fields.items():
+            _, channels = self.facts.field(name, f"arch.heads.{head}")
+            examples[name] = cells.new_zeros((*cells.shape, channels) if channels else cells.shape)
+        return examples
 
-        Args:
-            step: all ranks make the same one.
-            batch: this rank's rows.
-            stop: whether this rank was asked to stop, which all ranks learn of.
+    def step(self, step: int, batch: Batch, stop: StopSignals) -> None:
+        """Make optimizer step `step`, from 1, with this rank's rows, and note it in `metrics` and
+        `outcomes`; all ranks learn of `stop`.
         """
+        config = self.config
         factor = lr_factor(
             step,
-            warmup_steps=self.config.lr_warmup_steps,
+            warmup_steps=config.lr_warmup_steps,
             total_steps=self.total_steps,
-            min_ratio=self.config.lr_min_ratio,
+            min_ratio=config.lr_min_ratio,
         )
         if self.optimizer:
             set_rates(self.optimizer, factor)
@@ -128,7 +125,7 @@ class Learner:
         norms = self._update(step, loss, factor, stop)
         self.carry = ACTCarry.join([shard.carry for shard in shards])
         rates = {f"train/lr/{group.name}": group.lr * factor for group in self.groups}
-        known = {"step": step, "train/lr": self.config.lr * factor, **rates}
+        known = {"step": step, "train/lr": config.lr * factor, **rates}
         if measured := [shard.measured for shard in shards if shard.measured is not None]:
             known |= self._diagnose(step, measured, norms)
         self.metrics.record([shard.metrics for shard in shards], norms, known)
@@ -141,12 +138,17 @@ class Learner:
             self._seed(step, self.ranks.rank)
 
     def _forward_backward(self, step: int, batch: Batch) -> "list[_Shard]":
-        """Run forward and backward on each shard of this rank's rows; with `reduction=fast` all
-        rows are one shard.
-        """
-        arrays, min_steps = batch.arrays(), self._min_halt_steps(step)
-        size = self.local_batch_size // self.num_shards
-        first = self.ranks.rank * self.num_shards
+        """Run forward and backward on each shard; with `reduction=fast` all rows are one."""
+        config, local, arrays = self.config, self.local_batch_size, batch.arrays()
+        min_steps = min_halt_steps(
+            config.seed,
+            step - 1,
+            config.global_batch_size,
+            probability=config.arch.halt_exploration_prob,
+            halt_max_steps=config.arch.halt_max_steps,
+        )
+        min_steps = min_steps[self.ranks.rank * local :]
+        size, first = local // self.num_shards, self.ranks.rank * self.num_shards
         done = []
         for number, carry in enumerate(self.carry.split(self.num_shards)):
             rows = slice(number * size, (number + 1) * size)
@@ -182,9 +184,7 @@ class Learner:
         return _Shard(output.carry, output.loss.detach(), output.metrics, measured)
 
     def _update(self, step: int, loss: Tensor, factor: float, stop: StopSignals) -> Tensor:
-        """Apply the gradients of all ranks, unless something is not finite; returns the groups'
-        gradient norms.
-        """
+        """Apply the gradients of all ranks if they are finite; returns the groups' norms."""
         finite = loss.isfinite()
         if self.sparse:
             # Asked before the sign, which turns NaN into 0.
@@ -215,35 +215,16 @@ class Learner:
         return diagnosis.numbers | {f"diagnose/weight/{name}": w for name, w in learned.items()}
 
     def _seed(self, steps_done: int, part: int) -> None:
-        """Let torch draw what is due to one part of the next step's batch."""
         torch.manual_seed(torch_seed(self.config.seed, steps_done, part))
-
-    def _min_halt_steps(self, step: int) -> np.ndarray:
-        arch, local = self.config.arch, self.local_batch_size
-        steps = min_halt_steps(
-            self.config.seed,
-            step - 1,
-            self.config.global_batch_size,
-            probability=arch.halt_exploration_prob,
-            halt_max_steps=arch.halt_max_steps,
-        )
-        return steps[self.ranks.rank * local : (self.ranks.rank + 1) * local]
 
 
 class _Shard(NamedTuple):
-    """What forward and backward left of a shard, beside its gradients.
-
-    Attributes:
-        carry: the new one.
-        loss: 0-dim, summed over the shard's sequences.
-        metrics: sums, 0-dim.
-        measured: for a diagnosis, where one is due.
-    """
+    """What forward and backward left of a shard, beside its gradients."""
 
     carry: ACTCarry
-    loss: Tensor
+    loss: Tensor  # 0-dim, summed over the shard's sequences.
     metrics: dict[str, Tensor]
-    measured: Measured | None
+    measured: Measured | None  # For a diagnosis, where one is due.
 
 
 class Outcomes:
@@ -260,15 +241,14 @@ class Outcomes:
         self._pending: deque[tuple[int, Tensor, Any]] = deque()
 
     def add(self, step: int, loss: Tensor, skip: Tensor, stop: Tensor) -> Tensor:
-        """Note a step's outcome.
+        """Note a step's outcome; returns bool [], whether to skip its update: after one was
+        skipped, all later ones are too.
 
         Args:
             step: its number.
             loss: 0-dim.
             skip: bool [], something of it is not finite on any rank.
             stop: bool [], any rank was asked to stop.
-        Returns:
-            bool [], whether to skip its update: after one was skipped, all later ones are too.
         """
         self._skipping = self._skipping | skip
         values = torch.stack([loss.float(), skip.float(), stop.float()])
@@ -336,25 +316,7 @@ def build_learner(
         load_start_weights(model, start_weights, warn)
     ranks.broadcast_(list(model.state_dict().values()))
     compiled = resolve_compile(config.compile, ranks.device.type)
-    total_steps = published_total_steps(
-        config.epochs,
-        metadata.total_groups,
-        metadata.mean_puzzle_examples,
-        config.global_batch_size,
-    )
+    groups, examples = metadata.total_groups, metadata.mean_puzzle_examples
+    total_steps = published_total_steps(config.epochs, groups, examples, config.global_batch_size)
     forward = torch.compile(model, dynamic=False) if compiled else model
     return Learner(config, facts, total_steps, model, forward, ranks)
-
-
-def empty_examples(
-    num_rows: int, seq_len: int, fields: Mapping[str, tuple[int, int]], device: torch.device
-) -> Examples:
-    """Return int32 zeros [B, S] for a carry to start from; each field by name has its channels as a
-    third dimension, where there are any.
-    """
-    cells = torch.zeros(num_rows, seq_len, dtype=torch.int32, device=device)
-    ids = torch.zeros(num_rows, dtype=torch.int32, device=device)
-    examples = {"inputs": cells, "labels": cells.clone(), "puzzle_identifiers": ids}
-    for name, (_, channels) in fields.items():
-        examples[name] = cells.new_zeros((*cells.shape, channels) if channels else cells.shape)
-    return examples
