@@ -31,10 +31,8 @@ class MetricBlock:
         global_batch_size: int,
         ranks: Ranks,
     ) -> None:
-        self.names = names
-        self.replicated = replicated
-        self.global_batch_size = global_batch_size
-        self.ranks = ranks
+        self.names, self.replicated = names, replicated
+        self.global_batch_size, self.ranks = global_batch_size, ranks
         self._sums = torch.zeros(num_shards, capacity, len(names), device=ranks.device)
         self._same = torch.zeros(capacity, len(replicated), device=ranks.device)
         self._host: list[dict[str, Any]] = []
@@ -61,10 +59,7 @@ class MetricBlock:
         self._host.append(host)
 
     def drain(self) -> list[dict[str, Any]]:
-        """Return a record for each step and empty the block.
-
-        Counted metrics are left out where nothing was counted.
-        """
+        """Return a record for each step, and empty the block."""
         rows = len(self._host)
         if not rows:
             return []

@@ -63,7 +63,14 @@ class Trainer:
         if self._reached_max_steps():
             return self.say(f"nothing to do: step {self.progress.step} has reached max_steps")
         self.learner.model.train()
-        with self.stop, self._progress_bar() as bar:
+        total = self.learner.total_steps
+        bar = ProgressBar(
+            done=self.progress.step,
+            total=min(total, self.config.max_steps or total),
+            rows_per_step=self.config.global_batch_size,
+            show=self.ranks.is_main,
+        )
+        with self.stop, bar:
             while self.progress.iteration < self.config.num_iterations:
                 try:
                     stopped = self._train_iteration(bar)
@@ -80,10 +87,7 @@ class Trainer:
                     return self._stop()
         # The first rank closes its logs, and W&B may have much to send.
         self.ranks.mark("the end", long=True)
-        self.say(
-            f"training ended at step {self.progress.step} (the schedule counts "
-            f"{self.learner.total_steps})"
-        )
+        self.say(f"training ended at step {self.progress.step} (the schedule counts {total})")
 
     def save(self, *, score: float | None = None, permanent: bool = False) -> None:
         """Write a checkpoint of everything, see `RunKeeper.save`.
@@ -126,8 +130,7 @@ class Trainer:
         last = progress.iteration + 1 == config.num_iterations
         due = progress.iteration >= config.min_eval_interval or last
         score = self._evaluate() if due else None
-        progress.iteration += 1
-        progress.position = 0
+        progress.iteration, progress.position = progress.iteration + 1, 0
         best = score is not None and (progress.best_score is None or score > progress.best_score)
         if best:
             progress.best_score = score
@@ -146,10 +149,8 @@ class Trainer:
             if self.tracker:
                 self.tracker.log([{"step": step, **metrics}])
             which = " (averaged weights)" if average else ""
-            shown = ", ".join(
-                f"{name.removeprefix('eval/')} {value:.4f}" for name, value in metrics.items()
-            )
-            self.say(f"step {step}{which}: {shown}")
+            shown = [f"{name.removeprefix('eval/')} {v:.4f}" for name, v in metrics.items()]
+            self.say(f"step {step}{which}: {', '.join(shown)}")
         return metrics.get(SCORE)
 
     def _stop_evaluation_if_asked(self) -> None:
@@ -173,15 +174,6 @@ class Trainer:
             if self.tracker:
                 self.tracker.log(records)
             bar.advance(records)
-
-    def _progress_bar(self) -> ProgressBar:
-        total = self.learner.total_steps
-        return ProgressBar(
-            done=self.progress.step,
-            total=min(total, self.config.max_steps or total),
-            rows_per_step=self.config.global_batch_size,
-            show=self.ranks.is_main,
-        )
 
 
 class _EvaluationStopped(Exception):

@@ -23,12 +23,6 @@ def published_total_steps(
     epochs: int, total_groups: int, mean_puzzle_examples: float, global_batch_size: int
 ) -> int:
     """Return the number of steps in the published schedule, which also counts the batches that are
-    dropped at the end of an iteration.
-
-    Args:
-        epochs: passes over the groups.
-        total_groups: groups of puzzles in the training split.
-        mean_puzzle_examples: examples per puzzle, averaged.
-        global_batch_size: examples per step, over all ranks.
+    dropped at the end of an iteration; `mean_puzzle_examples` is examples per puzzle.
     """
     return int(epochs * total_groups * mean_puzzle_examples / global_batch_size)
