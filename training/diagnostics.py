@@ -6,7 +6,7 @@ on the host. Nothing here changes what a run computes.
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple
 
@@ -188,32 +188,26 @@ class Diagnostics:
             "labels": torch.bincount(labels[labelled].long(), minlength=vocab_size),
         }
         rows_right = (~labelled | right).all(-1)
-        columns = [labelled.any(-1), rows_right, halts, q_halt_logits]
         none = torch.zeros_like(rows_right)
-        return Measured(
-            sums,
-            torch.stack([(none if c is None else c.detach()).double() for c in columns], -1),
-            halting_head=None if q_halt_logits is None else self._halting_head,
-            has_halting=halts is not None,
-            head_squares={name: norm.square() for name, norm in head_norms.items()},
-        )
+        columns = [labelled.any(-1), rows_right, halts, q_halt_logits]
+        rows = torch.stack([(none if c is None else c.detach()).double() for c in columns], -1)
+        sums["q_nonfinite"] = (~rows[:, 3].isfinite()).sum()
+        head = None if q_halt_logits is None else self._halting_head
+        squares = {name: norm.square() for name, norm in head_norms.items()}
+        return Measured(sums, rows, head, halts is not None, squares)
 
     def diagnose(
         self, step: int, shards: Sequence[Measured], group_norms: Mapping[str, Tensor]
     ) -> Diagnosis:
-        """Bring the shards of all ranks together and judge them; waits for the device.
-
-        Args:
-            step: whose outputs were measured.
-            shards: of this rank, in order.
-            group_norms: gradient norms of the optimizer's groups, 0-dim, the same on all ranks.
+        """Bring the shards of all ranks together and judge them, which waits for the device;
+        `group_norms` are of the optimizer's groups' gradients, 0-dim, the same on all ranks.
         """
         seen, warm = _gather(self._ranks, shards, group_norms), step > self.warmup_steps
         q = _q_sums(seen)
         numbers = _numbers(seen, q)
         if warm:
             self._window.append(q)
-        faults = dict(_cell_faults(seen, numbers))
+        faults = _cell_faults(seen, numbers)
         if len(self._window) == WINDOW:
             window = _QSums(*map(sum, zip(*self._window, strict=True)))
             faults |= _halting_faults(seen, window)
@@ -241,7 +235,7 @@ class Diagnostics:
 
 @dataclass
 class _Condition:
-    """Whether a warning was told, and for how many diagnoses in a row that has been out of date."""
+    """Whether a warning was told, and at how many diagnoses in a row it was otherwise since."""
 
     told: bool = False
     streak: int = 0
@@ -268,11 +262,6 @@ class _Seen(NamedTuple):
     def sum(self, name: str) -> float:
         """One of the sums that are single numbers."""
         return float(self.sums[name][0])
-
-    @property
-    def q_nonfinite(self) -> int:
-        """How many q_halt are not finite."""
-        return int((~np.isfinite(self.rows[:, 3])).sum())
 
 
 def _gather(ranks: Ranks, shards: Sequence[Measured], group_norms: Mapping[str, Tensor]) -> _Seen:
@@ -324,7 +313,7 @@ def _q_sums(seen: _Seen) -> _QSums:
 
 def _numbers(seen: _Seen, q: _QSums) -> dict[str, float]:
     """What is reported; what has nothing to stand on is left out."""
-    numbers = {"nonfinite": seen.sum("logits_nonfinite") + seen.q_nonfinite}
+    numbers = {"nonfinite": seen.sum("logits_nonfinite") + seen.sum("q_nonfinite")}
     if count := seen.sum("logits"):
         mean = seen.sum("logits_sum") / count
         spread = seen.sum("logits_squares") / count - mean**2
@@ -349,48 +338,44 @@ def _numbers(seen: _Seen, q: _QSums) -> dict[str, float]:
     return numbers | {f"gradient/{name}": norm for name, norm in seen.head_norms.items()}
 
 
-def _cell_faults(seen: _Seen, numbers: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+def _cell_faults(seen: _Seen, numbers: Mapping[str, float]) -> dict[str, str]:
     """What is wrong with the logits and gradients of this step, by name: sentences without the step
     that they begin with.
     """
-    counts = {"token logits": seen.sum("logits_nonfinite"), "Q logits": seen.q_nonfinite}
+    faults = {}
+    counts = {"token logits": seen.sum("logits_nonfinite"), "Q logits": seen.sum("q_nonfinite")}
     parts = [f"{count:,.0f} {name}" for name, count in counts.items() if count]
     for kind, norms in (("head", seen.head_norms), ("group", seen.group_norms)):
         bad = [name for name, norm in norms.items() if not math.isfinite(norm)]
         parts += [f"the gradient of {kind} {name}" for name in bad]
     if parts:
-        yield (
-            NOT_FINITE,
+        faults[NOT_FINITE] = (
             f"not finite: {', '.join(parts)}; a lower lr or a max_grad_norm in optimizer.groups "
-            "usually helps",
+            "usually helps"
         )
     share, in_labels = numbers.get("top_token_share", 0.0), numbers.get("top_token_label_share", 0)
     if 1 - share < OTHERS_SHARE * (1 - in_labels):
-        yield (
-            "one_token",
+        faults["one_token"] = (
             f"{_percent(share)} of the predicted cells are token {numbers['top_token']:.0f} (its "
             f"share of the labels is {_percent(in_labels)}): the model says one thing for "
-            "everything; a lower lr or a longer lr_warmup_steps usually helps",
+            "everything; a lower lr or a longer lr_warmup_steps usually helps"
         )
     if (entropy := numbers.get("entropy", HALF)) > FLAT_ENTROPY:
-        yield (
-            "flat",
+        faults["flat"] = (
             f"the logits are flat: the entropy of the predictions is {_percent(entropy)} of the "
-            "largest possible; a higher lr or a lower weight_decay usually helps",
+            "largest possible; a higher lr or a lower weight_decay usually helps"
         )
     if entropy < SURE_ENTROPY and numbers["cells_right"] < SURE_CELLS_RIGHT:
-        yield (
-            "sure_and_wrong",
+        faults["sure_and_wrong"] = (
             f"the model is sure and wrong: the entropy of the predictions is {_percent(entropy)} "
             f"of the largest possible, and {_percent(numbers['cells_right'])} of the cells are "
-            "right; a lower lr or a higher weight_decay usually helps",
+            "right; a lower lr or a higher weight_decay usually helps"
         )
     low, high = numbers.get("logits_min", 0.0), numbers.get("logits_max", 0.0)
     if max(-low, high) >= LARGE_LOGIT:
-        yield (
-            "large_logits",
+        faults["large_logits"] = (
             f"the token logits range from {low:.3g} to {high:.3g}, too far to tell neighbours "
-            "apart in bfloat16; a lower lr or a higher weight_decay usually helps",
+            "apart in bfloat16; a lower lr or a higher weight_decay usually helps"
         )
     others = {name: norm for name, norm in seen.head_norms.items() if name != TASK_HEAD}
     # Where most rows are right, the token head has little left to say, and others may be louder.
@@ -398,38 +383,37 @@ def _cell_faults(seen: _Seen, numbers: Mapping[str, float]) -> Iterator[tuple[st
         name, norm = max(others.items(), key=lambda item: item[1])
         task = seen.head_norms[TASK_HEAD]
         if OUTWEIGHS * task < norm < math.inf:
-            yield (
-                "outweighs",
+            faults["outweighs"] = (
                 f"the gradient of head {name} at the trunk ({norm:.3g}) outweighs that of the "
-                f"token head ({task:.3g}); a lower arch.loss.weights.{name} usually helps",
+                f"token head ({task:.3g}); a lower arch.loss.weights.{name} usually helps"
             )
+    return faults
 
 
-def _halting_faults(seen: _Seen, q: _QSums) -> Iterator[tuple[str, str]]:
+def _halting_faults(seen: _Seen, q: _QSums) -> dict[str, str]:
     """What is wrong with the halting of the last steps, by name."""
+    faults = {}
     who = "the halt head" if seen.halting_head == "halt_head" else "Q"
     rate = f"a higher rate of it (optimizer=grouped optimizer.groups.{seen.halting_head}.lr)"
     if seen.has_halting and q.rows:
         halts, right = _percent(q.halts / q.rows), _percent(q.right / q.rows)
         if q.halts >= (1 - ONE_SIDED) * q.rows and q.right <= HALF * q.rows:
-            yield (
-                "always_halts",
+            faults["always_halts"] = (
                 f"{who} always halts: {halts} of the rows, although {right} are right; a higher "
-                "arch.halt_exploration_prob usually helps",
+                "arch.halt_exploration_prob usually helps"
             )
         if q.halts <= ONE_SIDED * q.rows and q.right >= HALF * q.rows:
-            yield (
-                "always_continues",
+            faults["always_continues"] = (
                 f"{who} always continues: it halts {halts} of the rows, although {right} are "
-                f"right; {rate} usually helps",
+                f"right; {rate} usually helps"
             )
     if q.pairs and q.wins / q.pairs + 2 * (q.variance**0.5 / q.pairs) < CHANCE_AUC:
-        yield (
-            "ignores_correctness",
+        faults["ignores_correctness"] = (
             f"{who} ignores whether an answer is right: in {_percent(q.wins / q.pairs)} of "
             f"{q.pairs:,.0f} pairs its value is higher for the right row than for the wrong one "
-            f"(chance is 50 %); {rate} usually helps",
+            f"(chance is 50 %); {rate} usually helps"
         )
+    return faults
 
 
 def _percent(share: float) -> str:

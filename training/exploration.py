@@ -14,10 +14,8 @@ def min_halt_steps(
     (arXiv:2506.21734, 2.2).
 
     Args:
-        seed: the run's seed.
         step: optimizer step, from 0.
         num_rows: rows of the global batch.
-        probability: that a row explores, 0 to 1.
         halt_max_steps: ACT steps after which every row halts.
     Returns:
         int32 [num_rows], the same in all versions of numpy (raw Philox words).

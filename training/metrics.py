@@ -11,8 +11,7 @@ from runtime.ranks import Ranks, sum_in_order
 
 
 class MetricBlock:
-    """Sums of up to `capacity` steps on the device; one collective and one copy bring them to the
-    host.
+    """Sums of up to `capacity` steps on the device, brought to the host by one collective.
 
     Args:
         names: what each step records of each shard: sums over its rows.

@@ -37,12 +37,9 @@ class Learner:
     """What training changes: model, optimizers, average and carry; `step` makes an optimizer step.
 
     Args:
-        config: validated settings.
-        facts: what the data set says.
         total_steps: of the learning rate's schedule.
         model: on the device of `ranks`, its puzzle embedding prepared for a shard of this rank.
         forward: `model` or its compiled form, called at each step.
-        ranks: over which gradients are added up.
     """
 
     def __init__(
@@ -245,8 +242,6 @@ class Outcomes:
         skipped, all later ones are too.
 
         Args:
-            step: its number.
-            loss: 0-dim.
             skip: bool [], something of it is not finite on any rank.
             stop: bool [], any rank was asked to stop.
         """
@@ -295,10 +290,7 @@ def build_learner(
     """Build the model, the same on all ranks, and what trains it.
 
     Args:
-        config: validated settings.
         arch: the architecture, as it runs on this device.
-        train_set: the data to train on.
-        ranks: that train together.
         start_weights: a checkpoint of ours or a published file to start from.
     Raises:
         ConfigError: the model does not fit into memory.

@@ -35,7 +35,6 @@ class JsonlLog:
     """Appends records to `metrics.jsonl`, each a JSON object with its `step`.
 
     Args:
-        path: of the file.
         checkpoint: records of what came after it belong to a future that did not happen and are
             dropped; None empties the file.
     Raises:
@@ -83,9 +82,7 @@ class WandbLog:
     Args:
         config: names and settings of the run; `logger.mode` auto is online when there is a key and
             the server is reached within 10 s, otherwise offline (`wandb sync` sends it later).
-        run_dir: the run's folder.
         run_id: identifier of the run to go on with, or None for a new one.
-        warn: tells people.
     Attributes:
         run_id: identifier of this run, None when W&B is not there.
     """

@@ -15,26 +15,16 @@ from training.step import Learner
 from training.stop_signals import StopSignals
 from training.tracking import Tracker
 
+# Measures the model at a step, and calls its last argument before each batch.
 Evaluate = Callable[[ACTLossHead, int, Callable[[], None]], Mapping[str, float]]
 
-SCORE = "eval/exact_accuracy"
+SCORE = "eval/exact_accuracy"  # It ranks the checkpoints.
 
 
 @dataclass
 class Trainer:
-    """One run.
-
-    Attributes:
-        config: validated settings.
-        learner: model, optimizers and carry; makes the steps.
-        batches: training batches of this rank.
-        evaluate: measures the model at a step, after each iteration, and calls its last argument
-            before each batch; its `eval/exact_accuracy` ranks the checkpoints.
-        keeper: saves the run.
-        progress: how far the run is.
-        tracker: of rank 0; receives a record for every step and every evaluation.
-        ranks: that train together.
-        say: prints a line for people.
+    """One run: `learner` makes the steps, `keeper` saves, `tracker` (of rank 0) receives a record
+    for every step and evaluation, `say` prints a line for people.
     """
 
     config: TrainConfig

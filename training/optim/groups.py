@@ -40,14 +40,12 @@ def assign_groups(
 
     Args:
         named_parameters: of the model; those that need no gradient are left out.
-        configs: groups by name.
-        lr: of groups that set none.
-        weight_decay: of groups that set none.
+        lr: of groups that set none, as `weight_decay`.
     Returns:
         The groups in the order of `configs`, without optional ones that match nothing.
     Raises:
-        ConfigError: a group that is not optional matches nothing, or a parameter is in no
-            group or in several.
+        ConfigError: a group that is not optional matches nothing, or a parameter is in no group or
+            in several.
     """
     parameters = {name: p for name, p in named_parameters if p.requires_grad}
     matched = {
@@ -139,7 +137,6 @@ class GradientBucket:
 
     Args:
         groups: of parameters, whose `grad` become views of the buffer.
-        device: of the buffer.
         num_shards: shards of this rank, each with its own backward pass and buffer.
         in_order: add up the shards of all ranks in their order, so that the bits do not depend on
             the number of ranks. Otherwise there is one shard, and the collective chooses the order.
@@ -178,7 +175,6 @@ class GradientBucket:
         """Replace the gradients by their sum over all ranks.
 
         Args:
-            ranks: whose gradients are added up.
             finite: bool [], whether this rank's loss and sparse gradients are finite.
             stop: whether this rank was asked to stop.
         Returns:

@@ -18,9 +18,7 @@ class SparseSignSGD:
 
     Args:
         embedding: the table; its `local_weights.grad` and `local_ids` belong to the last shard.
-        ranks: whose gradients are gathered.
-        lr: settable at any time.
-        weight_decay: decoupled, settable at any time.
+        lr: settable at any time, as the decoupled `weight_decay`.
     """
 
     def __init__(
