@@ -75,9 +75,7 @@ def train_batches(
 
 
 def require_batches(config: TrainConfig, train_set: PuzzleDataset) -> None:
-    """Raise ConfigError when not even one batch fills between two evaluations: an incomplete one is
-    dropped, so such a run would end without a step.
-    """
+    """Raise ConfigError when not one batch fills between evaluations, for others are dropped."""
     if next(train_batches(config, train_set).iterate_rows(0), None) is None:
         key = "epochs" if config.eval_interval is None else "eval_interval"
         raise ConfigError(
@@ -108,11 +106,7 @@ def require_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> Non
 
 
 def untold_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> dict[str, str]:
-    """Return the heads whose field a data set does not declare, each with the reason in words.
-
-    Raises:
-        DatasetError: a data set cannot be read.
-    """
+    """Return the heads whose field a data set does not declare, each with the reason in words."""
     untold = {}
     for folder in folders:
         metadata = load_metadata(Path(folder) / split)

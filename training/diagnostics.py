@@ -260,7 +260,6 @@ class _Seen(NamedTuple):
     group_norms: dict[str, float]
 
     def sum(self, name: str) -> float:
-        """One of the sums that are single numbers."""
         return float(self.sums[name][0])
 
 
@@ -339,9 +338,7 @@ def _numbers(seen: _Seen, q: _QSums) -> dict[str, float]:
 
 
 def _cell_faults(seen: _Seen, numbers: Mapping[str, float]) -> dict[str, str]:
-    """What is wrong with the logits and gradients of this step, by name: sentences without the step
-    that they begin with.
-    """
+    """What is wrong with this step's logits and gradients, by name."""
     faults = {}
     counts = {"token logits": seen.sum("logits_nonfinite"), "Q logits": seen.sum("q_nonfinite")}
     parts = [f"{count:,.0f} {name}" for name, count in counts.items() if count]

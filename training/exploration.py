@@ -8,15 +8,11 @@ from runtime.streams import Stream, random_words
 def min_halt_steps(
     seed: int, step: int, num_rows: int, *, probability: float, halt_max_steps: int
 ) -> np.ndarray:
-    """Draw the number of ACT steps before which each row must not halt early.
+    """Draw the number of ACT steps before which each row of the global batch must not halt early.
 
     With `probability` a row gets a uniform number in [2, halt_max_steps], otherwise 0
-    (arXiv:2506.21734, 2.2).
+    (arXiv:2506.21734, 2.2). Optimizer steps count from 0.
 
-    Args:
-        step: optimizer step, from 0.
-        num_rows: rows of the global batch.
-        halt_max_steps: ACT steps after which every row halts.
     Returns:
         int32 [num_rows], the same in all versions of numpy (raw Philox words).
     """

@@ -16,7 +16,6 @@ class MetricBlock:
     Args:
         names: what each step records of each shard: sums over its rows.
         replicated: what each step records that is the same on all ranks.
-        num_shards: of this rank.
         global_batch_size: divisor of the losses.
     """
 
@@ -44,12 +43,8 @@ class MetricBlock:
     def record(
         self, shards: Sequence[Mapping[str, Tensor]], same: Tensor, host: dict[str, Any]
     ) -> None:
-        """Add a step.
-
-        Args:
-            shards: sums by name, 0-dim, of each shard.
-            same: [replicated].
-            host: what the host knows, `step` at least.
+        """Add a step: sums by name, 0-dim, of each shard; `same` [replicated]; what the host knows,
+        `step` at least.
         """
         row = len(self._host)
         for own, sums in zip(self._sums, shards, strict=True):

@@ -1,6 +1,4 @@
-"""One optimizer step: forward and backward over this rank's shards, the update, and what the host
-learns of it later.
-"""
+"""One optimizer step: forward and backward over this rank's shards, the update, its outcome."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -128,9 +126,7 @@ class Learner:
         self.metrics.record([shard.metrics for shard in shards], norms, known)
 
     def seed_other_ranks(self, step: int) -> None:
-        """Let no rank but the first draw what the first does after `step` steps; that one goes on
-        with what the model's initialization left.
-        """
+        """Let no other rank draw what the first does, which goes on from the initialization."""
         if not self.ranks.is_main:
             self._seed(step, self.ranks.rank)
 
@@ -225,10 +221,8 @@ class _Shard(NamedTuple):
 
 
 class Outcomes:
-    """Brings to the host what became of each step, without stalling the device.
-
-    A GPU is two steps ahead of the host, so an outcome is read two steps late, when it is long
-    computed; every rank reads the same one at the same step. On a CPU it is read at once.
+    """Brings to the host what became of each step: on a GPU, which is ahead of the host, two steps
+    late, so that nothing waits. Every rank reads the same outcome at the same step.
     """
 
     def __init__(self, ranks: Ranks) -> None:
@@ -256,12 +250,10 @@ class Outcomes:
         return self._skipping
 
     def check(self, *, wait: bool = False) -> bool:
-        """Read the outcomes that are due, with `wait` all of them; returns whether any rank was
-        asked to stop.
+        """Read the outcomes that are due (all with `wait`); returns whether to stop is asked.
 
         Raises:
-            NonFiniteError: an update was skipped; raised again at every later call, so that nothing
-                is saved from here on.
+            NonFiniteError: an update was skipped; again at every later call, so nothing is saved.
         """
         stop_asked = False
         while len(self._pending) > (0 if wait else self._lag):

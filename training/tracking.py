@@ -82,9 +82,8 @@ class WandbLog:
     Args:
         config: names and settings of the run; `logger.mode` auto is online when there is a key and
             the server is reached within 10 s, otherwise offline (`wandb sync` sends it later).
-        run_id: identifier of the run to go on with, or None for a new one.
-    Attributes:
-        run_id: identifier of this run, None when W&B is not there.
+        run_id: of the run to go on with, or None for a new one; the attribute is that of this run,
+            None when W&B is not there.
     """
 
     def __init__(
@@ -160,14 +159,12 @@ class Tracker:
         return self._wandb.run_id if self._wandb else None
 
     def log(self, records: Iterable[Record]) -> None:
-        """Write records, each with its `step`."""
         records = list(records)
         self._jsonl.log(records)
         if self._wandb:
             self._wandb.log(records)
 
     def sync(self) -> None:
-        """Flush the local file to the disk."""
         self._jsonl.sync()
 
     def __enter__(self) -> "Tracker":

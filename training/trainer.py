@@ -37,10 +37,7 @@ class Trainer:
     ranks: Ranks
     say: Callable[[str], None]
     stop: StopSignals = field(default_factory=StopSignals, init=False)
-    _first_step: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._first_step = self.progress.step + 1
+    _is_first: bool = field(default=True, init=False)
 
     def fit(self) -> None:
         """Train to the end, from wherever the run stands.
@@ -80,12 +77,7 @@ class Trainer:
         self.say(f"training ended at step {self.progress.step} (the schedule counts {total})")
 
     def save(self, *, score: float | None = None, permanent: bool = False) -> None:
-        """Write a checkpoint of everything, see `RunKeeper.save`.
-
-        Raises:
-            CheckpointError: the disk refused.
-            NonFiniteError: something in it is not finite, or a step was skipped.
-        """
+        """Write a checkpoint of everything, see `RunKeeper.save`, unless a step was skipped."""
         self.learner.outcomes.check(wait=True)
         self.keeper.save(
             self.learner, self.progress, self.tracker, score=score, permanent=permanent
@@ -108,9 +100,9 @@ class Trainer:
 
     def _train_step(self, batch: Batch) -> None:
         step = self.progress.step + 1
-        self.ranks.mark(f"step {step}", long=step == self._first_step)  # Which compiles.
+        self.ranks.mark(f"step {step}", long=self._is_first)  # Which compiles.
         self.learner.step(step, batch, self.stop)
-        self.progress.step = step
+        self.progress.step, self._is_first = step, False
 
     def _evaluate_and_save(self) -> None:
         """Evaluate at the end of an iteration, and keep a checkpoint where one is due."""

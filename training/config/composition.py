@@ -25,8 +25,7 @@ def load_config(schema: type[SchemaT], config_name: str, overrides: Sequence[str
     """Compose `config/CONFIG_NAME.yaml` with `overrides` (Hydra's grammar) and validate it.
 
     Raises:
-        ConfigError: one line; names the override or the path, the value, what is accepted, the
-            nearest name.
+        ConfigError: one line; the override or path, the value, what is accepted, the nearest name.
     """
     return validate(schema, compose_config(schema, config_name, overrides))
 
@@ -88,9 +87,7 @@ def _parse(overrides: Sequence[str]) -> list[Any]:
 
 
 def _require_known(schema: type[Schema], config_name: str, overrides: list[Any]) -> None:
-    """Raise ConfigError for the first override that names no setting and no choice: the choices are
-    the files of a group, so that none is read from elsewhere.
-    """
+    """Raise ConfigError for the first override that names no setting and no file of a group."""
     groups = _groups(config_name)
     for override in overrides:
         key, value = override.key_or_group, _text(override)

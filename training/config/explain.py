@@ -95,9 +95,7 @@ def is_setting(path: str, schema: type[BaseModel]) -> bool:
 
 
 def setting_paths(schema: type[BaseModel], prefix: str = "") -> list[str]:
-    """List the dotted paths of all settings of `schema`, sections included and of every kind that a
-    section can be; `*` is a free name.
-    """
+    """List the dotted paths of all settings of `schema`, sections included; `*` is a free name."""
     paths: list[str] = []
     for name, field in schema.model_fields.items():
         paths.append(f"{prefix}{name}")

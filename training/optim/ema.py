@@ -1,6 +1,4 @@
-"""Exponential moving average of the weights, which TRM evaluates and publishes (arXiv:2510.04871).
-The puzzle embedding is a buffer and not averaged, as published.
-"""
+"""Exponential moving average of the weights (arXiv:2510.04871); not of buffers, as published."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -36,13 +36,11 @@ def assign_groups(
     lr: float,
     weight_decay: float,
 ) -> list[ParamGroup]:
-    """Give every trainable parameter to exactly one group.
+    """Give every trainable parameter to one group; optional groups without any are left out.
 
     Args:
-        named_parameters: of the model; those that need no gradient are left out.
+        named_parameters: of the model.
         lr: of groups that set none, as `weight_decay`.
-    Returns:
-        The groups in the order of `configs`, without optional ones that match nothing.
     Raises:
         ConfigError: a group that is not optional matches nothing, or a parameter is in no group or
             in several.
@@ -80,11 +78,8 @@ def assign_groups(
 
 
 def groups_of(model: nn.Module, config: TrainConfig) -> list[ParamGroup]:
-    """Return the groups that the run's configuration makes of a model's parameters; with
-    `freeze_weights` there are none, and no parameter needs a gradient.
-
-    Raises:
-        ConfigError: see `assign_groups`.
+    """Return the groups of the run's configuration; with `freeze_weights` there are none, and no
+    parameter needs a gradient.
     """
     if config.freeze_weights:
         for parameter in model.parameters():
@@ -98,9 +93,7 @@ def groups_of(model: nn.Module, config: TrainConfig) -> list[ParamGroup]:
 def build_optimizer(
     config: OptimizerConfig, groups: list[ParamGroup], betas: tuple[float, float]
 ) -> Optimizer:
-    """Build the optimizer: each group, in order, becomes up to two groups of torch, parameters that
-    decay and those that do not.
-    """
+    """Build the optimizer: of each group up to two of torch, first the parameters that decay."""
     torch_groups = []
     for group in groups:
         for decays, weight_decay in ((True, group.weight_decay), (False, 0.0)):
@@ -195,9 +188,7 @@ class GradientBucket:
         return norms, skip, self.signals[1] > 0
 
     def clip_(self, norms: Tensor, skip: Tensor) -> None:
-        """Clip the groups that ask for it by `norms`, float32 [groups]; where `skip`, bool [], is
-        true, zero all gradients.
-        """
+        """Clip groups by their `norms`, float32 [groups]; where `skip`, bool [], zero them all."""
         for group, part, norm in zip(self.groups, self.group_slices, norms, strict=True):
             if group.max_grad_norm is not None:
                 part.mul_((group.max_grad_norm / (norm + 1e-6)).clamp_max(1.0))

@@ -7,11 +7,9 @@ def lr_factor(step: int, *, warmup_steps: int, total_steps: int, min_ratio: floa
     """Return the learning rate at `step`, as a share of the peak rate.
 
     Args:
-        step: number of the optimizer step; the first update is step 1.
+        step: from 1.
         warmup_steps: length of the linear rise; at `step == warmup_steps` the factor is 1.
-        total_steps: step at which the cosine reaches `min_ratio`. After it the factor rises again,
-            as published.
-        min_ratio: factor at the end.
+        total_steps: step with the factor `min_ratio`. After it that rises again, as published.
     """
     if step < warmup_steps:
         return step / max(1, warmup_steps)

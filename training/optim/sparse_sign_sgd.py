@@ -18,7 +18,6 @@ class SparseSignSGD:
 
     Args:
         embedding: the table; its `local_weights.grad` and `local_ids` belong to the last shard.
-        lr: settable at any time, as the decoupled `weight_decay`.
     """
 
     def __init__(
