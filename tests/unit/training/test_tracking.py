@@ -18,13 +18,18 @@ from training import tracking
 from training.checkpoint.state import RunState
 from training.checkpoint.store import Checkpoint
 from training.config.composition import load_config
-from training.config.schema import LoggerConfig, TrainConfig
+from training.config.schema import TrainConfig
 from training.tracking import JsonlLog, Tracker, WandbLog, open_tracker
 
 
 def at(step: int, position: int = 1) -> Checkpoint:
     """A checkpoint inside an iteration; with position 0 after an evaluation."""
     return Checkpoint(Path("unused"), RunState(step=step, position=position))
+
+
+def config(*settings: str) -> TrainConfig:
+    named = ["data_path=x", "project_name=p", "run_name=n", *settings]
+    return load_config(TrainConfig, "cfg_pretrain", named)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -187,15 +192,7 @@ def opened(tmp_path: Path) -> Callable[..., tuple[Tracker, WandbLog, list[str]]]
 
     def open_both(run_id: str | None = None, mode: str = "auto") -> Any:
         warnings: list[str] = []
-        log = WandbLog(
-            LoggerConfig.model_validate({"mode": mode}),
-            tmp_path,
-            project="p",
-            name="n",
-            run_id=run_id,
-            settings={"lr": 1.0},
-            warn=warnings.append,
-        )
+        log = WandbLog(config(f"logger.mode={mode}"), tmp_path, run_id, warnings.append)
         return Tracker(JsonlLog(tmp_path / "m.jsonl", None), log), log, warnings
 
     return open_both
@@ -401,9 +398,7 @@ def test_offline_when_the_server_does_not_answer(
 def test_only_what_was_asked_for_is_opened(
     wandb: FakeWandb, tmp_path: Path, logger: str, calls: list[str]
 ) -> None:
-    settings = ["data_path=x", "project_name=p", "run_name=n", f"logger={logger}"]
-    config = load_config(TrainConfig, "cfg_pretrain", settings)
-    run_three_steps(open_tracker(config, tmp_path, None))
+    run_three_steps(open_tracker(config(f"logger={logger}"), tmp_path, None))
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
     assert wandb.names == calls
 
