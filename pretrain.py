@@ -19,6 +19,7 @@ from evaluation.evaluators import Evaluator, build_evaluators
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import ConfigError
 from runtime.process import env_max_restarts, env_rank, env_world_size, preempt_on_sigterm
+from sweeps.programs import TRAINING
 from training.checkpoint.lock import run_lock
 from training.checkpoint.run_folder import (
     find_checkpoint,
@@ -172,4 +173,4 @@ def print_line(line: str) -> None:
 
 if __name__ == "__main__":
     faulthandler.enable()
-    run_entry_point(TrainConfig, "cfg_pretrain", main, str(__doc__))
+    run_entry_point(TrainConfig, "cfg_pretrain", main, str(__doc__), TRAINING)

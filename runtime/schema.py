@@ -41,3 +41,5 @@ class MachineSettings(Schema):
     """CPU threads of a rank; null: torch's choice"""
     rank_timeout: Seconds = 600.0
     """seconds that a rank waits for one that does not answer, before all end"""
+    sweep_name: str | None = None
+    """the folder of a sweep (-m); null: named after its settings"""

@@ -19,6 +19,7 @@ from models.config import ACTLossConfig, HRMConfig, TransformerConfig, TRMConfig
 from models.heads.config import AUXILIARY_HEADS, HeadsConfig, QHeadConfig, TokenHeadConfig
 from runtime.schema import Schema
 from scripts.convert_checkpoint import ConvertConfig
+from sweeps.config import LAUNCHERS, SAMPLERS, SWEEPERS, SamplerConfig
 from training.config.composition import CONFIG_DIR
 from training.config.schema import LoggerConfig, OptimizerConfig, ParamGroupConfig, TrainConfig
 
@@ -42,7 +43,11 @@ SECTIONS: dict[str, Any] = {
     "optimizer/adam_atan2": OptimizerConfig(groups={"all": ParamGroupConfig(params=["*"])}),
     "logger/wandb": LoggerConfig(),
     "heads/base/q": {"q": QHeadConfig()},
+    **{f"hydra/launcher/{name}": launcher() for name, launcher in LAUNCHERS.items()},
+    **{f"hydra/sweeper/{name}": sweeper() for name, sweeper in SWEEPERS.items()},
 }
+for name in SAMPLERS:
+    SECTIONS[f"hydra/sweeper/sampler/{name}"] = SamplerConfig(name=name)
 for head in get_args(get_args(TokenHeadConfig)[0]):
     name = head.model_fields["name"].default
     SECTIONS[f"heads/{'standard' if name == 'linear' else name}"] = {"lm": head()}

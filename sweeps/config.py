@@ -1,8 +1,6 @@
 """Schemas of launchers and searches: `hydra/launcher=...`, `hydra/sweeper=...`. No torch."""
 
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal, get_args
 
 from runtime.schema import Count, CountOrZero, Schema
 
@@ -51,7 +49,8 @@ class SlurmConfig(Schema):
     """other options of sbatch"""
 
 
-LauncherConfig = Annotated[SerialConfig | PoolConfig | SlurmConfig, Field(discriminator="name")]
+LauncherConfig = SerialConfig | PoolConfig | SlurmConfig
+LAUNCHERS = {"serial": SerialConfig, "pool": PoolConfig, "slurm": SlurmConfig}
 
 
 class GridConfig(Schema):
@@ -65,10 +64,14 @@ class GridConfig(Schema):
     """swept settings, as on the command line, which comes first"""
 
 
+Sampler = Literal["tpe", "random", "qmc"]
+SAMPLERS: tuple[Sampler, ...] = get_args(Sampler)
+
+
 class SamplerConfig(Schema):
     """How Optuna chooses values."""
 
-    name: Literal["tpe", "random", "qmc"] = "tpe"
+    name: Sampler = "tpe"
     seed: CountOrZero | None = None
     """null: another one at each start"""
 
@@ -93,4 +96,5 @@ class OptunaConfig(Schema):
     """searched settings, as on the command line, which comes first"""
 
 
-SweeperConfig = Annotated[GridConfig | OptunaConfig, Field(discriminator="name")]
+SweeperConfig = GridConfig | OptunaConfig
+SWEEPERS = {"grid": GridConfig, "optuna": OptunaConfig}

@@ -9,14 +9,24 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hydra.core.override_parser.types import Override
+from pydantic import ValidationError
 
 from runtime.errors import ConfigError, Preempted
 from runtime.process import launched
-from runtime.schema import MachineSettings
-from sweeps.config import LauncherConfig, OptunaConfig, PoolConfig, SlurmConfig, SweeperConfig
+from runtime.schema import MachineSettings, Schema
+from runtime.text import shown
+from sweeps.config import (
+    LAUNCHERS,
+    SWEEPERS,
+    LauncherConfig,
+    OptunaConfig,
+    PoolConfig,
+    SlurmConfig,
+    SweeperConfig,
+)
 from sweeps.folder import Machine, SweepFolder
 from sweeps.grid import Grid
 from sweeps.jobs import Job, digest, expand, job, swept
@@ -24,8 +34,8 @@ from sweeps.local import LocalLauncher
 from sweeps.table import Row, write_table
 from sweeps.work import Launcher, Source, run_jobs
 from training.checkpoint.lock import run_lock
+from training.config.composition import hydra_settings, parse_arguments, parse_overrides, source_of
 
-SWEEPS_DIR = Path("multirun")
 _LAUNCH = Path(__file__).resolve().parents[1] / "scripts" / "launch.py"
 
 
@@ -54,15 +64,54 @@ class Plan(NamedTuple):
         overrides: of the task, swept ones included.
         launcher: who runs the jobs.
         sweeper: which jobs there are.
-        folder: the sweep's folder; None: named after what is swept.
+        parent: the folder in which sweeps have theirs.
         choices: returns the choices of a group of the configuration.
+        flags: of the command line, for every job.
     """
 
     overrides: Sequence[Override]
     launcher: LauncherConfig
     sweeper: SweeperConfig
-    folder: Path | None
+    parent: Path
     choices: Callable[[str], list[str]]
+    flags: Sequence[str] = ()
+
+
+def plan_of(schema: type[Schema], config_name: str, arguments: Sequence[str]) -> Plan:
+    """Read a command line with `-m`.
+
+    Raises:
+        ConfigError: a flag, launcher or sweeper is wrong.
+    """
+    args = parse_arguments(arguments)
+    source = source_of(config_name, args)
+    overrides = parse_overrides(args.overrides)
+    hydra = hydra_settings(schema, source, overrides)
+    launcher = _chosen("launcher", LAUNCHERS, hydra["launcher"])
+    sweeper = _chosen("sweeper", SWEEPERS, hydra["sweeper"])
+    task = [o for o in overrides if not o.key_or_group.startswith("hydra")]
+    params = [f"{key}={value}" for key, value in (sweeper.params or {}).items()]
+    given = {override.key_or_group for override in task}
+    task = [o for o in parse_overrides(params) if o.key_or_group not in given] + task
+    flags = {
+        "--config-path": args.config_path and source.folder,
+        "--config-dir": source.extra,
+        "--config-name": args.config_name,
+    }
+    given_flags = [str(part) for flag in flags.items() if flag[1] for part in flag]
+    return Plan(task, launcher, sweeper, Path(hydra["sweep_dir"]), source.choices, given_flags)
+
+
+def _chosen(what: str, schemas: Mapping[str, type[Any]], node: Mapping[str, Any]) -> Any:
+    schema = schemas.get(node.get("name", ""))
+    if schema is None:
+        raise ConfigError(f"hydra/{what}: there is no such {what}; accepted: {', '.join(schemas)}")
+    try:
+        return schema.model_validate(node)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        path = ".".join(map(str, ("hydra", what, *fault["loc"])))
+        raise ConfigError(f"{path}={shown(fault['input'])}: {fault['msg'].lower()}") from None
 
 
 def run_sweep(program: Program, plan: Plan, say: Callable[[str], None]) -> int:
@@ -78,10 +127,10 @@ def run_sweep(program: Program, plan: Plan, say: Callable[[str], None]) -> int:
     if launched():
         raise ConfigError("-m starts processes of its own: run it without torchrun")
     jobs = _jobs_to_validate(plan)
-    settings = [program.load(job.overrides) for job in jobs]
-    folder = plan.folder or SWEEPS_DIR / digest(
-        [s.model_dump(mode="json") for s in settings], [sorted(job.values.items()) for job in jobs]
-    )
+    settings = [program.load([*plan.flags, *job.overrides]) for job in jobs]
+    dumped = [config.model_dump(mode="json") for config in settings]
+    name = settings[0].sweep_name or digest(dumped, [sorted(job.values.items()) for job in jobs])
+    folder = plan.parent / name
     say(f"sweep folder: {folder}")
     folder.mkdir(parents=True, exist_ok=True)
     objective, minimize = plan.sweeper.objective, plan.sweeper.direction == "minimize"
@@ -94,7 +143,7 @@ def run_sweep(program: Program, plan: Plan, say: Callable[[str], None]) -> int:
         def command(job: Job) -> list[str]:
             start = job_command(program.script, plan.launcher.ranks)
             decided = machine_overrides(machine, settings[0])
-            return [*start, *job.overrides, *decided, *program.place(folder, job.name)]
+            return [*start, *plan.flags, *job.overrides, *decided, *program.place(folder, job.name)]
 
         if isinstance(plan.sweeper, OptunaConfig):
             from sweeps.search import Search

@@ -1,15 +1,23 @@
 """Compose a configuration with Hydra: choices of groups and overrides become one schema."""
 
+import argparse
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import yaml
-from hydra import compose, initialize_config_dir
+from hydra import compose, version
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path, get_args_parser
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -19,53 +27,193 @@ from runtime.text import shown
 from training.config.explain import SchemaT, is_setting, suggest, unknown_key, validate
 
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "config"
+# Of Hydra's own settings those that choose and steer launchers and searches. The others name
+# classes that Hydra would build, or places where it would write; here the run's folder has them.
+_HYDRA_GROUPS = ("hydra/launcher", "hydra/sweeper", "hydra/sweeper/sampler")
+_HYDRA_KEYS = re.compile(
+    r"hydra\.(launcher|sweeper)\.(?!.*_target_)[\w.]+|hydra\.(sweep\.dir|mode)"
+)
 
 
-def load_config(schema: type[SchemaT], config_name: str, overrides: Sequence[str]) -> SchemaT:
-    """Compose `config/CONFIG_NAME.yaml` with `overrides` (Hydra's grammar) and validate it.
+class Source(NamedTuple):
+    """Where a configuration is composed from.
+
+    Attributes:
+        config_name: the file that Hydra begins with, without its ending.
+        folder: of the groups; ours, or that of `--config-path`.
+        extra: `--config-dir`, whose files stand beside them.
+    """
+
+    config_name: str
+    folder: Path = CONFIG_DIR
+    extra: Path | None = None
+
+    def find(self, name: str) -> Path | None:
+        """Return the file of a configuration, such as `experiment/mine`, None if there is none."""
+        files = (folder / f"{name}.yaml" for folder in (self.folder, self.extra) if folder)
+        return next((file for file in files if file.exists()), None)
+
+    def choices(self, group: str) -> list[str]:
+        """List the choices of a group, such as `arch`."""
+        folders = [folder / group for folder in (self.folder, self.extra) if folder]
+        return sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
+
+    @contextmanager
+    def hydra(self) -> Iterator[Hydra]:
+        """Yield Hydra with these folders as its search path."""
+        version.setbase("1.3")
+        path = create_config_search_path(f"file://{self.folder}")
+        if self.extra:
+            anchor = SearchPathQuery(provider="schema")
+            path.prepend("command-line", f"file://{self.extra}", anchor=anchor)
+        GlobalHydra.instance().clear()
+        try:
+            yield Hydra.create_main_hydra2(self.config_name, path)
+        finally:
+            GlobalHydra.instance().clear()
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{shown(message, 200)}; see --help")
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line as Hydra does: its flags, and `overrides`.
+
+    Raises:
+        ConfigError: a flag is unknown or has a wrong value.
+    """
+    parser = get_args_parser()
+    parser.__class__ = _Parser
+    return parser.parse_intermixed_args(arguments)
+
+
+def _folder(flag: str, path: str) -> Path:
+    folder = Path(path).resolve()
+    if not folder.is_dir():
+        raise ConfigError(f"{flag} {shown(path)}: is not a folder")
+    return folder
+
+
+def source_of(config_name: str, args: argparse.Namespace) -> Source:
+    """Return where the flags say that a configuration is, `config_name` if they name no other.
+
+    Raises:
+        ConfigError: a folder is missing, or a file is in both.
+    """
+    folder, extra = CONFIG_DIR, None
+    if args.config_path is not None:
+        folder = _folder("--config-path", args.config_path)
+    if args.config_dir is not None:
+        extra = _folder("--config-dir", args.config_dir)
+        extra = None if extra == folder else extra
+    for file in folder.rglob("*.yaml") if extra else ():
+        own = Path(str(extra)) / file.relative_to(folder)
+        if own.exists():
+            raise ConfigError(f"{own}: {file} has the same name; give yours another one")
+    name = (args.config_name or config_name).removesuffix(".yaml")
+    source = Source(name, folder, extra)
+    if source.find(name) is None:
+        places = " nor in ".join(str(place) for place in (folder, extra) if place)
+        raise ConfigError(
+            f"--config-name {shown(name)}: there is no {shown(name)}.yaml in {places}"
+        )
+    return source
+
+
+def load_config(schema: type[SchemaT], config_name: str, arguments: Sequence[str]) -> SchemaT:
+    """Compose `config/CONFIG_NAME.yaml` with a command line (Hydra's grammar) and validate it.
 
     Raises:
         ConfigError: one line; the override or path, the value, what is accepted, the nearest name.
     """
-    return validate(schema, compose_config(schema, config_name, overrides))
+    return validate(schema, compose_config(schema, config_name, arguments))
 
 
 def compose_config(
-    schema: type[Schema], config_name: str, overrides: Sequence[str]
+    schema: type[Schema], config_name: str, arguments: Sequence[str]
 ) -> dict[str, Any]:
     """Return the composed, resolved configuration as plain containers."""
-    composed = _compose(schema, config_name, overrides)
-    try:
+    composed = _compose(schema, config_name, arguments)
+    with explained(Source(config_name)):
         plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
-    except OmegaConfBaseException as error:
-        raise ConfigError(_explain([], error)) from None
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
 
 
-def composed_yaml(schema: type[Schema], config_name: str, overrides: Sequence[str]) -> str:
+def composed_yaml(schema: type[Schema], config_name: str, arguments: Sequence[str]) -> str:
     """Return the composed configuration as YAML, its references to other settings not resolved."""
-    return OmegaConf.to_yaml(_compose(schema, config_name, overrides))
+    return OmegaConf.to_yaml(_compose(schema, config_name, arguments))
 
 
-def _compose(schema: type[Schema], config_name: str, overrides: Sequence[str]) -> DictConfig:
-    parsed = _parse(overrides)
-    _require_known(schema, config_name, parsed)
-    # Hydra takes no null for a group, not even where that is the default.
-    groups = _groups(config_name)
-    left = [o for o in parsed if o.key_or_group not in groups or _text(o) != "null"]
-    lines = [_with_token_head(o) if o.key_or_group == "heads" else o.input_line for o in left]
+def _compose(schema: type[Schema], config_name: str, arguments: Sequence[str]) -> DictConfig:
+    args = parse_arguments(arguments)
+    source = source_of(config_name, args)
+    overrides = parse_overrides(args.overrides)
+    lines = hydra_lines(schema, source, overrides)
+    with explained(source, overrides), source.hydra():
+        return compose(source.config_name, lines)
+
+
+@contextmanager
+def explained(source: Source, overrides: Sequence[Override] = ()) -> Iterator[None]:
+    """Turn what Hydra and OmegaConf complain of in the block into a ConfigError of one line."""
     try:
-        with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
-            return compose(config_name, lines)
+        yield
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(_explain(parsed, error)) from None
+        raise ConfigError(_explain(source, overrides, error)) from None
 
 
-def _with_token_head(override: Any) -> str:
+def hydra_settings(
+    schema: type[Schema], source: Source, overrides: Sequence[Override]
+) -> dict[str, Any]:
+    """Return what is composed of Hydra's own settings: launcher, sweeper, mode, sweep_dir."""
+    own = [override for override in overrides if override.key_or_group.startswith("hydra")]
+    lines = hydra_lines(schema, source, own)
+    with explained(source, own), source.hydra() as hydra:
+        composed = hydra.compose_config(source.config_name, lines, RunMode.MULTIRUN).hydra
+        kept = {name: composed[name] for name in ("launcher", "sweeper", "mode")}
+        kept["sweep_dir"] = composed.sweep.dir
+        plain = OmegaConf.to_container(OmegaConf.create(kept), resolve=True, enum_to_str=True)
+    assert isinstance(plain, dict)
+    return {str(name): value for name, value in plain.items()}
+
+
+def hydra_lines(schema: type[Schema], source: Source, overrides: Sequence[Override]) -> list[str]:
+    """Check overrides, and return them as Hydra takes them.
+
+    Raises:
+        ConfigError: one names no setting and no choice, or something that Hydra would build.
+    """
+    groups = _groups(source)
+    _require_known(schema, source, overrides)
+    for override in overrides:
+        if override.key_or_group == "experiment":
+            _require_no_launcher(source, _text(override))
+    # Hydra takes no null for a group, not even where that is the default.
+    left = [o for o in overrides if o.key_or_group not in groups or _text(o) != "null"]
+    return [
+        _with_token_head(source, o) if o.key_or_group == "heads" else o.input_line for o in left
+    ]
+
+
+def _require_no_launcher(source: Source, experiment: str) -> None:
+    file = source.find(f"experiment/{experiment}")
+    content = yaml.safe_load(file.read_bytes()) if file else None
+    if isinstance(content, dict) and (
+        "hydra" in content or "hydra/" in str(content.get("defaults"))
+    ):
+        raise ConfigError(
+            f"{file}: has settings of Hydra itself, which Hydra ignores in an experiment: give "
+            "them on the command line, as hydra/launcher=pool"
+        )
+
+
+def _with_token_head(source: Source, override: Override) -> str:
     """Put the token head, by default the standard one, before the other parts of `heads=`."""
     parts = _choices(override)
-    tokens = [part for part in parts if _has(CONFIG_DIR / "heads" / f"{part}.yaml", ["lm", "name"])]
+    tokens = [part for part in parts if _has(source.find(f"heads/{part}"), ["lm", "name"])]
     if len(tokens) > 1:
         names = " and ".join(tokens)
         raise ConfigError(f"{shown(override.input_line)}: {names} are token heads; choose one")
@@ -73,9 +221,10 @@ def _with_token_head(override: Any) -> str:
     return f"heads=[{','.join([*(tokens or ['standard']), *others])}]"
 
 
-def _parse(overrides: Sequence[str]) -> list[Any]:
+def parse_overrides(overrides: Sequence[str]) -> list[Override]:
+    """Parse overrides; raises ConfigError for the first that is none."""
     parser = OverridesParser.create()
-    parsed = []
+    parsed: list[Override] = []
     for override in overrides:
         try:
             parsed += parser.parse_overrides([override])
@@ -86,22 +235,17 @@ def _parse(overrides: Sequence[str]) -> list[Any]:
     return parsed
 
 
-def _require_known(schema: type[Schema], config_name: str, overrides: list[Any]) -> None:
+def _require_known(schema: type[Schema], source: Source, overrides: Sequence[Override]) -> None:
     """Raise ConfigError for the first override that names no setting and no file of a group."""
-    groups = _groups(config_name)
+    groups = _groups(source)
     for override in overrides:
         key, value = override.key_or_group, _text(override)
         if override.is_sweep_override():
-            hint = "one run takes one value; start a run for each"
-            raise ConfigError(f"{shown(key)}={shown(value)}: {hint}")
-        if key in groups and override.package is None:
-            known, chosen = groups[key], _choices(override)
-            unknown = [choice for choice in chosen if choice not in known]
-            if unknown or not chosen or override.is_delete():
-                near = suggest(unknown[0], known) if unknown else None
-                hint = f"; did you mean {key}={near}?" if near else ""
-                accepted = f"there is no such choice; accepted: {', '.join(known)}"
-                raise ConfigError(f"{shown(override.input_line)}: {accepted}{hint}")
+            raise ConfigError(f"{shown(override.input_line)}: several values need -m, a run each")
+        if key.split("/")[0].split(".")[0] == "hydra":
+            _require_harmless(override, groups)
+        elif key in groups and override.package is None:
+            _require_choice(override, groups[key])
         elif not is_setting(key, schema):
             raise ConfigError(unknown_key(schema, key, value, groups))
         elif override.is_delete() and not re.fullmatch(r"optimizer\.groups\.\w+", key):
@@ -110,11 +254,36 @@ def _require_known(schema: type[Schema], config_name: str, overrides: list[Any])
             raise ConfigError(f"~{key}: a setting cannot be taken out; {hint}")
 
 
-def _text(override: Any) -> str:
+def _require_choice(override: Override, known: Sequence[str]) -> None:
+    key, chosen = override.key_or_group, _choices(override)
+    unknown = [choice for choice in chosen if choice not in known]
+    if unknown or not chosen or override.is_delete():
+        near = suggest(unknown[0], known) if unknown else None
+        hint = f"; did you mean {key}={near}?" if near else ""
+        accepted = f"there is no such choice; accepted: {', '.join(known)}"
+        raise ConfigError(f"{shown(override.input_line)}: {accepted}{hint}")
+
+
+def _require_harmless(override: Override, groups: dict[str, list[str]]) -> None:
+    """Accept of Hydra's own settings those of launchers and searches; the other ones name classes
+    that Hydra would build, or places where a run would write.
+    """
+    key = override.key_or_group
+    if key in _HYDRA_GROUPS and override.package is None:
+        _require_choice(override, groups[key])
+    elif not _HYDRA_KEYS.fullmatch(key) or override.is_delete():
+        raise ConfigError(
+            f"{shown(override.input_line)}: of Hydra's own settings these can be changed: "
+            f"{', '.join(_HYDRA_GROUPS)}, hydra.launcher.*, hydra.sweeper.*, hydra.sweep.dir, "
+            "hydra.mode"
+        )
+
+
+def _text(override: Override) -> str:
     return "" if override.value() is None and override.is_delete() else override.get_value_string()
 
 
-def _choices(override: Any) -> list[str]:
+def _choices(override: Override) -> list[str]:
     """The choices that an override of a group names: several parts, or one file."""
     value = None if override.is_delete() else override.value()
     if override.key_or_group == "heads" and isinstance(value, list):
@@ -123,18 +292,22 @@ def _choices(override: Any) -> list[str]:
 
 
 @functools.cache
-def _groups(config_name: str) -> dict[str, list[str]]:
+def _groups(source: Source) -> dict[str, list[str]]:
     """Return the choices of each group of a configuration; null where that is the default."""
-    defaults = yaml.safe_load((CONFIG_DIR / f"{config_name}.yaml").read_bytes()).get("defaults", [])
-    groups = {}
-    for entry in defaults:
+    groups: dict[str, list[str]] = {group: source.choices(group) for group in _HYDRA_GROUPS}
+    file = source.find(source.config_name)
+    content = yaml.safe_load(file.read_bytes()) if file else None
+    for entry in content.get("defaults", []) if isinstance(content, dict) else []:
+        if isinstance(entry, str) and source.find(entry) and entry != source.config_name:
+            groups |= _groups(source._replace(config_name=entry))
         for group, choice in entry.items() if isinstance(entry, dict) else ():
-            files = sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml"))
-            groups[group] = files + ([] if choice else ["null"])
+            name = group.split()[-1].lstrip("/")
+            if name not in groups:
+                groups[name] = source.choices(name) + ([] if choice else ["null"])
     return groups
 
 
-def _explain(overrides: list[Any], error: Exception) -> str:
+def _explain(source: Source, overrides: Sequence[Override], error: Exception) -> str:
     for override in overrides:
         key, value = override.key_or_group, _text(override)
         if key.startswith("optimizer.groups.") and f"'{key}'" in str(error):
@@ -144,12 +317,12 @@ def _explain(overrides: list[Any], error: Exception) -> str:
                 f"has a group for each head, and +{group}.params=[PATTERN] adds one"
             )
         if f"Could not override '{key}'" in str(error):
-            return f"{key}={shown(value)}: {_where_it_is(key, overrides)}"
+            return f"{key}={shown(value)}: {_where_it_is(source, key, overrides)}"
     # Hydra's own message, without its advice on where to put a plus sign.
     return shown(re.sub(r"\s+", " ", str(error)).strip(), 300)
 
 
-def _where_it_is(key: str, overrides: list[Any]) -> str:
+def _where_it_is(source: Source, key: str, overrides: Sequence[Override]) -> str:
     """Say which choices of the group at that place have a setting."""
     group, *path = key.split(".")
     if group == "arch" and path[0] in ("heads", "loss"):
@@ -157,16 +330,16 @@ def _where_it_is(key: str, overrides: list[Any]) -> str:
     section = key.rpartition(".")[0]
     if any(override.key_or_group == f"{section}.name" for override in overrides):
         return f"write +{key}, for it is not in the file whose {section}.name is changed"
-    files = sorted((CONFIG_DIR / group).glob("*.yaml"))
-    having = [f"{group}={file.stem}" for file in files if _has(file, path)]
+    files = {choice: source.find(f"{group}/{choice}") for choice in source.choices(group)}
+    having = [f"{group}={choice}" for choice, file in files.items() if _has(file, path)]
     others = f", but of {', '.join(having[:4])}{', ...' * (len(having) > 4)}" if having else ""
-    if _has(CONFIG_DIR / group / "base" / f"{path[0]}.yaml", path):
+    if _has(source.find(f"{group}/base/{path[0]}"), path):
         others = f", which leave {section} out"
     return f"not a setting of the chosen {group}{others}"
 
 
-def _has(file: Path, path: Sequence[str]) -> bool:
-    node = yaml.safe_load(file.read_bytes()) if file.exists() else None
+def _has(file: Path | None, path: Sequence[str]) -> bool:
+    node = yaml.safe_load(file.read_bytes()) if file else None
     for part in path:
         if not isinstance(node, dict) or part not in node:
             return False

@@ -41,15 +41,13 @@ import json, signal, sys
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from pydantic import TypeAdapter
-
 from runtime.errors import ConfigError, Preempted
 from runtime.schema import MachineSettings
-from sweeps.config import LauncherConfig, SweeperConfig
+from sweeps.config import LAUNCHERS, SWEEPERS
 from sweeps.run import Plan, Program, run_sweep
 
 job, folder, settings, *overrides = sys.argv[1:]
-settings = json.loads(settings)
+settings = {"launcher": {"name": "serial"}, "sweeper": {"name": "grid"}} | json.loads(settings)
 
 
 def read(folder, name):
@@ -61,15 +59,15 @@ def read(folder, name):
 def load(overrides):
     if "lr=wrong" in overrides:
         raise ConfigError("lr=wrong")
-    return MachineSettings(device="cpu")
+    return MachineSettings(device="cpu", sweep_name=Path(folder).name)
 
 
 program = Program(Path(job), load, lambda folder, name: [f"folder={folder / name}"], read, "score")
 plan = Plan(
     OverridesParser.create().parse_overrides(overrides),
-    TypeAdapter(LauncherConfig).validate_python(settings.get("launcher", {"name": "serial"})),
-    TypeAdapter(SweeperConfig).validate_python(settings.get("sweeper", {"name": "grid"})),
-    Path(folder),
+    LAUNCHERS[settings["launcher"]["name"]].model_validate(settings["launcher"]),
+    SWEEPERS[settings["sweeper"]["name"]].model_validate(settings["sweeper"]),
+    Path(folder).parent,
     lambda group: [],
 )
 try:
