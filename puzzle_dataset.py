@@ -181,12 +181,10 @@ class TrainBatches:
     """The endless stream of training batches, addressed by (iteration, position).
 
     Args:
-        dataset: the training split.
         seed: 0 to 2**64 - 1.
         global_batch_size: rows of all ranks together, a multiple of world_size.
         epochs_per_iter: epochs in one iteration; batches run across the epochs inside it.
         rank: this process reads rows [rank * b, (rank + 1) * b) of each global batch.
-        world_size: number of ranks.
     Raises:
         ValueError: an argument is out of range.
     """
@@ -205,21 +203,16 @@ class TrainBatches:
             raise ValueError(f"seed is {seed}, expected 0 to 2**64 - 1")
         if epochs_per_iter < 1:
             raise ValueError(f"epochs_per_iter is {epochs_per_iter}, expected at least 1")
-        self.dataset = dataset
+        self.dataset, self.epochs_per_iter = dataset, epochs_per_iter
         self.global_batch_size = global_batch_size
         self.local_batch_size = _local_batch_size(global_batch_size, rank, world_size)
-        self.epochs_per_iter = epochs_per_iter
         self._local = slice(rank * self.local_batch_size, (rank + 1) * self.local_batch_size)
-        self._samplers = {
-            name: _GroupSampler(arrays, seed, set_number)
-            for set_number, (name, arrays) in enumerate(dataset.sets.items())
-            if arrays.num_groups
-        }
-        self._shifts = {
-            name: _ShiftSampler(arrays, seed, set_number, global_batch_size)
-            for set_number, (name, arrays) in enumerate(dataset.sets.items())
-            if isinstance(arrays, LazyArcSet)
-        }
+        self._samplers, self._shifts = {}, {}
+        for number, (name, arrays) in enumerate(dataset.sets.items()):
+            if arrays.num_groups:
+                self._samplers[name] = _GroupSampler(arrays, seed, number)
+            if isinstance(arrays, LazyArcSet):
+                self._shifts[name] = _ShiftSampler(arrays, seed, number, global_batch_size)
 
     def steps_per_iteration(self, iteration: int) -> int:
         """Number of full batches in an iteration; reads no rows.
@@ -269,10 +262,7 @@ class EvalBatches:
     `count`, never by the identifier, which real puzzles may have.
 
     Args:
-        dataset: the split.
         global_batch_size: rows of all ranks together, a multiple of world_size.
-        rank: of this process.
-        world_size: number of ranks.
         max_examples: take the first rows of each set only (None: all).
     Raises:
         ValueError: an argument is out of range.
@@ -325,9 +315,6 @@ class EvalBatches:
             pad(batch.puzzle_identifiers, metadata.blank_identifier_id),
             {name: pad(values, IGNORE_LABEL_ID) for name, values in batch.fields.items()},
         )
-
-
-# Drawing
 
 
 class _GroupSampler:
@@ -383,15 +370,13 @@ class _GroupSampler:
 class _ShiftSampler:
     """The words that shift the rows of a lazy ARC set in training batches."""
 
-    def __init__(
-        self, arrays: LazyArcSet, seed: int, set_number: int, global_batch_size: int
-    ) -> None:
+    def __init__(self, arrays: LazyArcSet, seed: int, set_number: int, batch_size: int) -> None:
         # Imported here because it loads the compiler: only who reads such a set waits for it.
         from dataset.arc.lazy import unshifted_rows
 
         self._unshifted = unshifted_rows(arrays, seed)
         self._seed, self._set_number = seed, set_number
-        self._blocks = -(-global_batch_size // 4)
+        self._blocks = -(-batch_size // 4)
 
     def draw(self, iteration: int, position: int, rows: np.ndarray) -> np.ndarray:
         """Words for int64 [B] rows of a global batch: uint64 [B], 0 where a row must not move."""
@@ -411,25 +396,23 @@ class _IterationWalk:
 
     def __init__(self, sampler: _GroupSampler, iteration: int, epochs: int, batch: int) -> None:
         self._sampler, self._num_epochs, self._batch_size = sampler, epochs, batch
+        # How many groups make a batch, where they are always as many, otherwise None.
+        self._width = sampler.uniform_size and -(-batch // sampler.uniform_size)
         self._epochs_per_chunk = max(1, _DRAWS_PER_CHUNK // sampler.num_groups)
         self._draw_groups = lru_cache(2)(partial(sampler.draw_groups, iteration))
         self._draw_slots = lru_cache(1)(partial(sampler.draw_slots, iteration))
 
     def num_batches(self) -> int:
-        uniform_size = self._sampler.uniform_size
-        if uniform_size is None:
+        if self._width is None:
             return sum(1 for _ in self._spans_of_mixed_sizes())
-        return self._num_epochs * self._sampler.num_groups // -(-self._batch_size // uniform_size)
+        return self._num_epochs * self._sampler.num_groups // self._width
 
     def spans(self, first: int) -> Iterator[tuple[int, int]]:
         """Yield the half-open spans of groups drawn that fill batch `first` and those after it."""
-        uniform_size = self._sampler.uniform_size
-        if uniform_size is None:
-            yield from islice(self._spans_of_mixed_sizes(), first, None)
-            return
-        width = -(-self._batch_size // uniform_size)
-        for index in range(first, self.num_batches()):
-            yield index * width, (index + 1) * width
+        width = self._width
+        if width is None:
+            return islice(self._spans_of_mixed_sizes(), first, None)
+        return ((i * width, (i + 1) * width) for i in range(first, self.num_batches()))
 
     def rows(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows and puzzles of the batch filled by a span: two int64 [batch_size]."""
@@ -481,9 +464,6 @@ class _IterationWalk:
         return self._draw_groups(first, min(self._epochs_per_chunk, self._num_epochs - first))
 
 
-# Helpers
-
-
 def _local_batch_size(global_batch_size: int, rank: int, world_size: int) -> int:
     if world_size < 1 or not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} of {world_size}")
@@ -525,18 +505,14 @@ def _identifier_offsets(
     there = np.cumsum([0, *(metadata.num_puzzle_identifiers for metadata in opened)]).tolist()
     for path in wanted:
         if path not in trained:
-            raise DatasetError(
-                f"{path}: the model was trained on several folders, and this is none of them: "
-                f"which of its puzzle embeddings belong to these puzzles is not known"
-            )
+            known = "which of its puzzle embeddings belong to these puzzles is not known"
+            trained_on = "the model was trained on several folders, and this is none of them"
+            raise DatasetError(f"{path}: {trained_on}: {known}")
     return [there[trained.index(path)] for path in wanted], there[-1]
 
 
 def _merge(
-    parts: Sequence[PuzzleDatasetMetadata],
-    num_puzzles: Sequence[int],
-    sets: tuple[str, ...],
-    num_identifiers: int,
+    parts: list[PuzzleDatasetMetadata], num_puzzles: list[int], sets: tuple[str, ...], total: int
 ) -> PuzzleDatasetMetadata:
     means = [metadata.mean_puzzle_examples for metadata in parts]
     examples = sum(mean * count for mean, count in zip(means, num_puzzles, strict=True))
@@ -545,7 +521,7 @@ def _merge(
         parts[0],
         sets=sets,
         format=None,  # Every set knows its own.
-        num_puzzle_identifiers=num_identifiers,
+        num_puzzle_identifiers=total,
         total_groups=sum(metadata.total_groups for metadata in parts),
         total_puzzles=sum(num_puzzles),
         # Of one folder, exactly what its file says: the length of the schedule depends on it.

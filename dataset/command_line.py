@@ -55,28 +55,17 @@ def progress(total: int, what: str, unit: str) -> tqdm:
 
 
 def require_room(directory: Path, num_bytes: int, remedy: str) -> None:
-    """Check that the disk has room for a data set in the temporary folder `directory`.
-
-    Raises:
-        DatasetError: it has not; `remedy` says what helps, as "lower --subsample-size".
-    """
+    """Raise DatasetError unless the disk of the temporary `directory` has room for a data set."""
     free = shutil.disk_usage(directory).free
     if num_bytes > free:
-        raise DatasetError(
-            f"{directory.parent}: the data set takes {num_bytes / 1e9:,.1f} GB, and"
-            f" {free / 1e9:,.1f} GB are free; {remedy}"
-        )
+        room = f"takes {num_bytes / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free"
+        raise DatasetError(f"{directory.parent}: the data set {room}; {remedy}")
 
 
 def run(build: Callable[[], str], output_dir: Path, remedy: str) -> int:
-    """Build and print the summary, or one line on stderr that says what went wrong.
+    """Build; print the summary, or on stderr what went wrong; return the exit code.
 
-    Args:
-        build: returns the summary.
-        output_dir: the folder that it writes, for the messages.
-        remedy: what helps when the set is too large, as "lower --subsample-size".
-    Returns:
-        The exit code.
+    `remedy` is what helps when the set is too large, as "lower --subsample-size".
     """
     try:
         summary = build()

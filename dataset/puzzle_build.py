@@ -6,7 +6,7 @@ example and has the identifier 0. The same command gives the same bytes, whereve
 
 from abc import ABC, abstractmethod
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -34,12 +34,9 @@ class PuzzleBuild(ABC):
 
     Args:
         source: "hf", "generate" or a folder.
-        source_repo: the data set on the Hugging Face hub.
-        output_dir: the folder to write.
         size: rows of a puzzle.
         subsample_size: training puzzles; None: all.
         test_size: test puzzles; None: all.
-        seed: 0 to 2**64 - 1.
     """
 
     program: ClassVar[str]
@@ -47,7 +44,6 @@ class PuzzleBuild(ABC):
     puzzle: ClassVar[str]
     """What a puzzle is called; with an s, many."""
     csv_contents: ClassVar[str]
-    """What the columns hold, for the help."""
     published_repository: ClassVar[str]
     published_output_dir: ClassVar[Path]
     folders_need_output_dir: ClassVar[bool]
@@ -62,8 +58,6 @@ class PuzzleBuild(ABC):
     subsample_size: int | None
     test_size: int | None
     seed: int
-
-    # What is special
 
     @staticmethod
     @abstractmethod
@@ -95,16 +89,11 @@ class PuzzleBuild(ABC):
         return 2
 
     @abstractmethod
-    def generate(
-        self, number: int, stream: Stream, taken: set[Any], advance: Callable[[int], object]
-    ) -> tuple[Puzzles, int]:
-        """Generate `number` puzzles.
+    def generate(self, number: int, **how: Any) -> tuple[Puzzles, int]:
+        """Generate `number` puzzles; return them and the attempts made.
 
         Args:
-            taken: keys of the puzzles that must not be repeated; receives those of the new ones.
-            advance: called with 1 after each puzzle.
-        Returns:
-            (puzzles, attempts made).
+            how: seed, stream, size, taken and advance, as both generators have them.
         Raises:
             NoPuzzleError: there are not as many, or they are too hard to find.
         """
@@ -126,10 +115,8 @@ class PuzzleBuild(ABC):
         """Return numbers by name that the manifest gives for a split, to three digits."""
 
     @abstractmethod
-    def write(self, split_dir: Path, puzzles: Puzzles, examples_per_puzzle: int) -> None:
-        """Write a split, augmented unless there is one example per puzzle."""
-
-    # What is not
+    def write(self, split_dir: Path, puzzles: Puzzles, views: int) -> None:
+        """Write a split with `views` examples of each puzzle, the original first."""
 
     @classmethod
     def main(cls, arguments: Sequence[str] | None = None) -> int:
@@ -235,7 +222,7 @@ class PuzzleBuild(ABC):
 
     def _generated(self) -> Source:
         """Generate the test puzzles first, so that they do not depend on how many train."""
-        taken: set[Any] = set()
+        how: dict[str, Any] = {"seed": self.seed, "size": self.size, "taken": set()}
         puzzles, counts = {}, {}
         for split, stream, number in (
             ("test", Stream.NEW_TEST, self.test_size),
@@ -243,7 +230,8 @@ class PuzzleBuild(ABC):
         ):
             assert number is not None
             with progress(number, f"generate {split}", f"{self.puzzle}s") as bar:
-                puzzles[split], attempts = self.generate(number, stream, taken, bar.update)
+                how |= {"stream": stream, "advance": bar.update}
+                puzzles[split], attempts = self.generate(number, **how)
             counts[split] = {"attempts": attempts}
         return puzzles, {}, counts
 
@@ -272,12 +260,7 @@ class PuzzleBuild(ABC):
         return puzzles, {path.name: file_sha256(path) for path in paths.values()}, counts
 
     def read(self, path: Path) -> Puzzles:
-        """Read and check a CSV file, gzipped if its name ends in .gz.
-
-        Raises:
-            DatasetError: the file cannot be read, has no header or no puzzle, or a row is wrong.
-                The message names the file and the line.
-        """
+        """Read and check a CSV file, with the errors of `sources.read_batches` and `checked`."""
         batches = sources.read_batches(path, self.size, needs_rating=self.needs_rating)
         return Puzzles.joined([self.checked(batch, path) for batch in batches])
 

@@ -54,19 +54,13 @@ class Puzzles(NamedTuple):
         return cls(*(np.concatenate(field) for field in zip(*parts, strict=True)))
 
 
-# Files
-
-
 def csv_paths(source: str, repository: str) -> dict[str, Path]:
-    """Find train.csv and test.csv, by split.
+    """Find train.csv and test.csv (or .csv.gz) in a folder, or of "hf" on the hub; by split.
 
     Args:
-        source: a folder, where they may be .csv.gz, or "hf": then they are downloaded unless they
-            are in the cache.
         repository: name of the data set on the Hugging Face hub.
     Raises:
-        DatasetError: a file is missing or cannot be downloaded, or huggingface_hub is not
-            installed.
+        DatasetError: a file is missing or cannot be downloaded, or huggingface_hub is not there.
         OSError: the cache cannot be written.
     """
     if source == "hf":
@@ -89,10 +83,8 @@ def _hub_paths(repository: str) -> dict[str, Path]:
     try:
         from huggingface_hub import hf_hub_download  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise DatasetError(
-            "--source hf needs huggingface_hub: pip install huggingface_hub"
-            f" (the extra `data`), {elsewhere}"
-        ) from None
+        install = "pip install huggingface_hub (the extra `data`)"
+        raise DatasetError(f"--source hf needs huggingface_hub: {install}, {elsewhere}") from None
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it announces every new attempt
     paths = {}
     for split in ("train", "test"):
@@ -102,16 +94,11 @@ def _hub_paths(repository: str) -> dict[str, Path]:
             if isinstance(error, OSError) and error.errno in REFUSALS:
                 said = f"the cache of downloads cannot be written: {error.strerror}"
                 raise OSError(error.errno, said, error.filename) from None
-            reason = (str(error).strip().splitlines() or [""])[0]
-            raise DatasetError(
-                f"{split}.csv of {repository} cannot be downloaded"
-                f" ({type(error).__name__}: {reason}); try again, {elsewhere}"
-            ) from error
+            reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+            problem = f"{split}.csv of {repository} cannot be downloaded ({reason})"
+            raise DatasetError(f"{problem}; try again, {elsewhere}") from error
         paths[split] = Path(path)
     return paths
-
-
-# Rows
 
 
 class CsvRow(NamedTuple):

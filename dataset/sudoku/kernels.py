@@ -32,9 +32,6 @@ def _shuffle(state, items):
         items[last], items[other] = items[other], items[last]
 
 
-# Solver
-
-
 @compiled
 def _copy(source, target):
     for cell in range(len(source)):
@@ -82,8 +79,7 @@ def _propagate(board, allowed, used, layout, trail, filled, candidates):
                     filled = _place(board, used, cell, options, layout, trail, filled)
                     placed = True
                 elif count < fewest:
-                    fewest = count
-                    fewest_cell = cell
+                    fewest, fewest_cell = count, cell
         if fewest_cell == -1:
             return filled, -1
         for unit in range(3 * layout.size):  # hidden singles: a digit's last cell in a unit
@@ -184,12 +180,10 @@ def solve_digits(digits, layout, limit):
     Returns:
         (solutions up to `limit`, backtracks before the first, int64 [cells] first solution).
     """
-    cells = len(digits)
-    clues = np.zeros(cells, dtype=np.int64)
-    for cell in range(cells):
+    clues, answer = np.zeros_like(digits), np.zeros_like(digits)
+    for cell in range(len(digits)):
         if digits[cell] != 0:
             clues[cell] = 1 << (digits[cell] - 1)
-    answer = np.zeros(cells, dtype=np.int64)
     state = np.zeros(1, dtype=np.uint64)
     allowed = _any_digit(layout)
     solutions, backtracks = _search(clues, allowed, layout, limit, np.int64(0), state, answer)
@@ -207,17 +201,14 @@ def _to_digits(board):
     return digits
 
 
-# Generator
-
-
 @compiled
 def draw_puzzle(layout, state, min_clues, max_clues, min_rating, max_steps, question, answer):
     """Make one attempt at a random puzzle with exactly one solution.
 
     With `min_rating` 0 the number of clues is drawn uniformly from the range, and clues are removed
-    in random order while the solution remains the only one, until so many are left. Otherwise a
-    vicinity search of up to `max_steps` looks for a rating of at least `min_rating`; its puzzles
-    are minimal, and get as many further clues as `min_clues` asks for, as far as the rating allows.
+    in random order until so many are left. Otherwise a vicinity search of up to `max_steps` looks
+    for the rating; its puzzles are minimal, and get as many further clues as `min_clues` asks for,
+    as far as the rating allows.
 
     Args:
         min_rating: 0, or the backtracks that the puzzle must take (`dataset.sudoku.rules.solve`).
@@ -270,7 +261,7 @@ def _count_and_rate(puzzle, layout, state):
 def _dig(puzzle, target, layout, state):
     """Remove clues in random order, down to `target`, as long as one solution remains.
 
-    Returns how many clues are left: more than `target` means that none of them can be spared.
+    Returns how many are left: more than `target` means that none can be spared.
     """
     allowed = _any_digit(layout)
     other = np.zeros(len(puzzle), dtype=np.int64)
@@ -337,9 +328,6 @@ def _add_clues(puzzle, solution, min_clues, min_rating, layout, state):
             puzzle[cell] = 0
 
 
-# Keys
-
-
 @compiled
 def puzzle_key(digits, sources):
     """Return a uint64 that all symmetric images of a puzzle share: the hash of the least of them.
@@ -353,8 +341,7 @@ def puzzle_key(digits, sources):
     for move in range(len(sources)):
         renamed.fill(-1)
         renamed[0] = 0
-        named = 0  # digits are renamed in the order in which they appear
-        smaller = False
+        named, smaller = 0, False  # digits are renamed in the order in which they appear
         for cell in range(cells):
             digit = digits[sources[move, cell]]
             if renamed[digit] < 0:
