@@ -42,7 +42,7 @@ def test_fields_come_back(
     ignored: int | None,
     batch_size: int,
     seed: int,
-) -> None:
+):
     rng = np.random.default_rng(seed)
     shape = (num_examples, 3)
     labels = rng.integers(0, VOCAB_SIZE, shape)

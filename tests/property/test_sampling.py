@@ -100,7 +100,7 @@ def test_batches_equal_those_of_the_twin(
     iteration: int,
     draws_per_chunk: int,
     start: int,
-) -> None:
+):
     expected = [
         (f"set{number}", batch)
         for number, groups in enumerate(sets)
@@ -129,7 +129,7 @@ def test_batches_equal_those_of_the_twin(
 )
 def test_epochs_take_every_group_once_and_examples_once(
     groups: Groups, batch_size: int, epochs: int, seed: int
-) -> None:
+):
     """Read off the rows alone, without knowing how they were drawn."""
     dataset = in_memory(groups)
     arrays = dataset.sets["set0"]
@@ -163,7 +163,7 @@ def assert_uniform(counts: np.ndarray) -> None:
     assert abs(statistic - freedom) < 5 * np.sqrt(2 * freedom)
 
 
-def test_draws_are_uniform() -> None:
+def test_draws_are_uniform():
     """Places in the epoch, puzzles of a group, and subsets where a batch has too little room."""
     epochs = 6000
     batches = TrainBatches(

@@ -25,7 +25,7 @@ def same(first: Batch, second: Batch) -> bool:
     return all(np.array_equal(getattr(first, name), getattr(second, name)) for name in names)
 
 
-def test_batches_have_the_usual_form(train_set: PuzzleDataset) -> None:
+def test_batches_have_the_usual_form(train_set: PuzzleDataset):
     for _, batch in batches_of(train_set).iterate(0):
         for cells in (batch.inputs, batch.labels):
             assert cells.dtype == np.int32
@@ -37,9 +37,7 @@ def test_batches_have_the_usual_form(train_set: PuzzleDataset) -> None:
         assert batch.puzzle_identifiers.dtype == np.int32
 
 
-def test_rows_are_the_published_ones_shifted(
-    train_set: PuzzleDataset, materialized_arc: Path
-) -> None:
+def test_rows_are_the_published_ones_shifted(train_set: PuzzleDataset, materialized_arc: Path):
     """The rows drawn are those of the published format, and hold the same grids elsewhere."""
     plain = PuzzleDataset([materialized_arc], "train")
     shifted = 0
@@ -56,7 +54,7 @@ def test_rows_are_the_published_ones_shifted(
     assert shifted > 100
 
 
-def test_one_example_of_each_puzzle_is_never_shifted(train_set: PuzzleDataset) -> None:
+def test_one_example_of_each_puzzle_is_never_shifted(train_set: PuzzleDataset):
     batches, arrays = batches_of(train_set, epochs_per_iter=300), train_set.sets["all"]
     at_home = {row: set() for row in range(arrays.num_examples)}
     drawn = zip(batches.iterate(0), batches.iterate_rows(0), strict=True)
@@ -69,14 +67,14 @@ def test_one_example_of_each_puzzle_is_never_shifted(train_set: PuzzleDataset) -
     assert (by_puzzle[:-7] == 1).all()
 
 
-def test_any_batch_can_be_had_alone(train_set: PuzzleDataset) -> None:
+def test_any_batch_can_be_had_alone(train_set: PuzzleDataset):
     batches = batches_of(train_set)
     in_turn = dict(batches.iterate(2))
     for position in (0, 5, len(in_turn) - 1):
         assert same(next(batches_of(train_set).iterate(2, position))[1], in_turn[position])
 
 
-def test_shifts_depend_on_seed_iteration_and_position(train_set: PuzzleDataset) -> None:
+def test_shifts_depend_on_seed_iteration_and_position(train_set: PuzzleDataset):
     """The same row lies elsewhere when it is drawn again."""
     places: dict[int, set[int]] = {}
     for iteration in range(20):
@@ -100,7 +98,7 @@ def test_shifts_depend_on_seed_iteration_and_position(train_set: PuzzleDataset) 
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_ranks_cut_the_same_global_batch(train_set: PuzzleDataset, world_size: int) -> None:
+def test_ranks_cut_the_same_global_batch(train_set: PuzzleDataset, world_size: int):
     ranks = [
         dict(batches_of(train_set, rank=rank, world_size=world_size).iterate(0))
         for rank in range(world_size)
@@ -111,7 +109,7 @@ def test_ranks_cut_the_same_global_batch(train_set: PuzzleDataset, world_size: i
         np.testing.assert_array_equal(np.concatenate([part.labels for part in parts]), batch.labels)
 
 
-def test_evaluation_is_in_order_and_never_shifted(lazy_arc: Path, materialized_arc: Path) -> None:
+def test_evaluation_is_in_order_and_never_shifted(lazy_arc: Path, materialized_arc: Path):
     lazy, plain = (
         list(EvalBatches(PuzzleDataset([folder], "test"), global_batch_size=8))
         for folder in (lazy_arc, materialized_arc)
@@ -125,7 +123,7 @@ def test_evaluation_is_in_order_and_never_shifted(lazy_arc: Path, materialized_a
         assert same(batch, other)
 
 
-def test_lazy_and_published_folders_join(lazy_arc: Path, materialized_arc: Path) -> None:
+def test_lazy_and_published_folders_join(lazy_arc: Path, materialized_arc: Path):
     joined = PuzzleDataset([materialized_arc, lazy_arc], "train")
     assert joined.metadata.num_puzzle_identifiers == 72
     assert joined.metadata.format is None
@@ -138,7 +136,7 @@ def test_lazy_and_published_folders_join(lazy_arc: Path, materialized_arc: Path)
     assert names == {12}
 
 
-def test_sizes_of_the_schedule(train_set: PuzzleDataset, lazy_arc: Path) -> None:
+def test_sizes_of_the_schedule(train_set: PuzzleDataset, lazy_arc: Path):
     facts = json.loads((lazy_arc / "train/dataset.json").read_bytes())
     assert train_set.metadata.mean_puzzle_examples == facts["mean_puzzle_examples"] == 98 / 35
     batches = batches_of(train_set)

@@ -17,6 +17,8 @@ from runtime.errors import DatasetError
 ROOT = Path(__file__).parents[2]
 PUBLISHED = ROOT / "tests/parity/published_format/data"
 SEQ_LEN = 3
+FACTS = {"pad_id": 0, "ignore_label_id": 0, "blank_identifier_id": 0, "vocab_size": 11}
+FACTS |= {"seq_len": SEQ_LEN, "num_puzzle_identifiers": 50}
 
 
 def make_set(groups: Sequence[Sequence[int]], num_identifiers: int = 50) -> PuzzleSet:
@@ -29,13 +31,9 @@ def make_set(groups: Sequence[Sequence[int]], num_identifiers: int = 50) -> Puzz
     rows = np.arange(sum(sizes))
     inputs = np.stack([rows // 100 % 10, rows // 10 % 10, rows % 10], axis=1).reshape(-1, SEQ_LEN)
     labels = (inputs + 1) * np.array([1, 1, 0])
-    return PuzzleSet(
-        inputs=inputs,
-        labels=labels,
-        puzzle_identifiers=np.arange(len(sizes)) % num_identifiers,
-        puzzle_indices=np.concatenate([[0], np.cumsum(sizes, dtype=int)]),
-        group_indices=np.concatenate([[0], np.cumsum([len(g) for g in groups], dtype=int)]),
-    )
+    identifiers = np.arange(len(sizes)) % num_identifiers
+    starts = (np.cumsum([0, *counts]) for counts in (sizes, map(len, groups)))
+    return PuzzleSet(inputs, labels, identifiers, *starts)
 
 
 def write(
@@ -43,18 +41,9 @@ def write(
 ) -> Path:
     puzzles = sum(arrays.num_puzzles for arrays in sets.values())
     examples = sum(arrays.num_examples for arrays in sets.values())
-    values = PuzzleDatasetMetadata(
-        pad_id=0,
-        ignore_label_id=0,
-        blank_identifier_id=0,
-        vocab_size=11,
-        seq_len=SEQ_LEN,
-        num_puzzle_identifiers=50,
-        total_groups=sum(arrays.num_groups for arrays in sets.values()),
-        mean_puzzle_examples=examples / max(1, puzzles),
-        sets=tuple(sets),
-        total_puzzles=puzzles,
-    )
+    totals = {"total_groups": sum(arrays.num_groups for arrays in sets.values())}
+    totals |= {"total_puzzles": puzzles, "mean_puzzle_examples": examples / max(1, puzzles)}
+    values = PuzzleDatasetMetadata(**FACTS, **totals, sets=tuple(sets))
     write_split(directory / split, dataclasses.replace(values, **(metadata or {})), sets)
     return directory
 
@@ -98,7 +87,7 @@ def batches_of(dataset: PuzzleDataset, **options) -> TrainBatches:
 # Training batches
 
 
-def test_batches_hold_what_the_rows_hold(dataset: PuzzleDataset) -> None:
+def test_batches_hold_what_the_rows_hold(dataset: PuzzleDataset):
     arrays = dataset.sets["all"]
     steps = 0
     for position, batch in batches_of(dataset).iterate(0):
@@ -108,17 +97,15 @@ def test_batches_hold_what_the_rows_hold(dataset: PuzzleDataset) -> None:
         rows = row_numbers(batch)
         puzzles = np.searchsorted(arrays.puzzle_indices, rows, side="right") - 1
         labels = arrays.labels[rows].astype(np.int32)
-        expected = Batch(
-            inputs=arrays.inputs[rows].astype(np.int32),
-            labels=np.where(labels == 0, np.int32(-100), labels),
-            puzzle_identifiers=arrays.puzzle_identifiers[puzzles],
-        )
+        labels = np.where(labels == 0, np.int32(-100), labels)
+        inputs = arrays.inputs[rows].astype(np.int32)
+        expected = Batch(inputs, labels, arrays.puzzle_identifiers[puzzles])
         assert_same(batch, expected)
         assert (batch.labels[:, -1] == -100).all()
     assert steps == batches_of(dataset).steps_per_iteration(0) > 2
 
 
-def test_every_position_can_be_resumed(dataset: PuzzleDataset) -> None:
+def test_every_position_can_be_resumed(dataset: PuzzleDataset):
     whole = list(batches_of(dataset).iterate(2))
     for start in range(len(whole) + 2):
         rest = list(batches_of(dataset).iterate(2, start))
@@ -134,7 +121,7 @@ def test_every_position_can_be_resumed(dataset: PuzzleDataset) -> None:
         )
 
 
-def test_iterations_do_not_depend_on_each_other(dataset: PuzzleDataset) -> None:
+def test_iterations_do_not_depend_on_each_other(dataset: PuzzleDataset):
     batches = batches_of(dataset)
     third = [batch for _, batch in batches.iterate(3)]
     streams = [batches.iterate(3), batches.iterate(4), batches.iterate(3)]
@@ -144,7 +131,7 @@ def test_iterations_do_not_depend_on_each_other(dataset: PuzzleDataset) -> None:
 
 
 @pytest.mark.parametrize("world_size", [2, 4, 8])
-def test_slices_of_the_ranks_make_the_global_batch(dataset: PuzzleDataset, world_size: int) -> None:
+def test_slices_of_the_ranks_make_the_global_batch(dataset: PuzzleDataset, world_size: int):
     ranks = [batches_of(dataset, rank=r, world_size=world_size) for r in range(world_size)]
     streams = zip(*(rank.iterate(1) for rank in ranks), strict=True)
     for (position, whole), slices in zip(batches_of(dataset).iterate(1), streams, strict=True):
@@ -153,7 +140,7 @@ def test_slices_of_the_ranks_make_the_global_batch(dataset: PuzzleDataset, world
         assert_same(joined([batch for _, batch in slices]), whole)
 
 
-def test_negative_positions_and_iterations_are_errors(dataset: PuzzleDataset) -> None:
+def test_negative_positions_and_iterations_are_errors(dataset: PuzzleDataset):
     batches = batches_of(dataset)
     with pytest.raises(ValueError, match="position -1"):
         next(batches.iterate_rows(0, -1))
@@ -173,14 +160,12 @@ def test_negative_positions_and_iterations_are_errors(dataset: PuzzleDataset) ->
         ({"epochs_per_iter": 0}, "epochs_per_iter is 0"),
     ],
 )
-def test_wrong_argument_is_named(
-    dataset: PuzzleDataset, options: dict[str, int], message: str
-) -> None:
+def test_wrong_argument_is_named(dataset: PuzzleDataset, options: dict[str, int], message: str):
     with pytest.raises(ValueError, match=message):
         batches_of(dataset, **options)
 
 
-def test_stream_is_the_one_of_earlier_versions(tmp_path: Path) -> None:
+def test_stream_is_the_one_of_earlier_versions(tmp_path: Path):
     """A run resumed under a newer version continues its stream: these numbers are a promise."""
     dataset = PuzzleDataset([write(tmp_path, one=make_set(SINGLE), two=make_set(MIXED))], "train")
     batches = batches_of(dataset, seed=2**63 + 5, global_batch_size=10)
@@ -195,16 +180,13 @@ PINNED_MIXED = [4, 6, 7, 8, 5, 17, 8, 4, 5, 6]
 # Evaluation batches
 
 
-def test_published_test_set_is_read_in_order() -> None:
+def test_published_test_set_is_read_in_order():
     dataset = PuzzleDataset([PUBLISHED], "test")
     batches = EvalBatches(dataset, global_batch_size=4)
     seen = list(batches)
     assert len(seen) == len(batches) == 3
-    assert [(name, count, start) for name, _, count, start in seen] == [
-        ("all", 4, 0),
-        ("all", 4, 4),
-        ("all", 2, 8),
-    ]
+    places = [(name, count, start) for name, _, count, start in seen]
+    assert places == [("all", 4, 0), ("all", 4, 4), ("all", 2, 8)]
     whole = joined([batch for _, batch, _, _ in seen])
     labels = np.load(PUBLISHED / "test/all__labels.npy").astype(np.int32)
     labels[labels == 0] = -100
@@ -222,21 +204,13 @@ def test_published_test_set_is_read_in_order() -> None:
 @pytest.mark.parametrize("max_examples", [None, 0, 5, 12, 1000])
 def test_evaluation_slices_make_the_padded_rows(
     tmp_path: Path, world_size: int, max_examples: int | None
-) -> None:
+):
     metadata = {"pad_id": 10, "blank_identifier_id": 7}
     sets = {"first": make_set(MIXED), "empty": make_set([]), "last": make_set(SINGLE)}
     path = write(tmp_path, metadata=metadata, split="train", **sets)
     dataset = PuzzleDataset([path], "train")
-    ranks = [
-        EvalBatches(
-            dataset,
-            global_batch_size=6,
-            rank=rank,
-            world_size=world_size,
-            max_examples=max_examples,
-        )
-        for rank in range(world_size)
-    ]
+    options = {"global_batch_size": 6, "world_size": world_size, "max_examples": max_examples}
+    ranks = [EvalBatches(dataset, rank=rank, **options) for rank in range(world_size)]
     found: dict[str, list[Batch]] = {name: [] for name in sets}
     counts = dict.fromkeys(sets, 0)
     for slices in zip(*ranks, strict=True):
@@ -267,14 +241,14 @@ def test_evaluation_slices_make_the_padded_rows(
         assert len(whole.inputs) % 6 == 0
 
 
-def test_evaluation_arguments_are_checked(dataset: PuzzleDataset) -> None:
+def test_evaluation_arguments_are_checked(dataset: PuzzleDataset):
     with pytest.raises(ValueError, match="global_batch_size is 9"):
         EvalBatches(dataset, global_batch_size=9, world_size=2)
     with pytest.raises(ValueError, match="max_examples is -1"):
         EvalBatches(dataset, global_batch_size=8, max_examples=-1)
 
 
-def test_labels_stay_where_nothing_is_ignored(tmp_path: Path) -> None:
+def test_labels_stay_where_nothing_is_ignored(tmp_path: Path):
     path = write(tmp_path, metadata={"ignore_label_id": None}, all=make_set(SINGLE))
     _, batch, _, _ = next(iter(EvalBatches(PuzzleDataset([path], "train"), global_batch_size=4)))
     assert (batch.labels[:, -1] == 0).all()
@@ -283,42 +257,25 @@ def test_labels_stay_where_nothing_is_ignored(tmp_path: Path) -> None:
 # Several data sets
 
 
-def test_several_folders_become_one(tmp_path: Path) -> None:
+def test_several_folders_become_one(tmp_path: Path):
     one = write(tmp_path / "one", all=make_set(SINGLE), extra=make_set(TWIN))
     two = write(tmp_path / "two", metadata={"num_puzzle_identifiers": 30}, all=make_set(MIXED, 30))
     dataset = PuzzleDataset([one, two], "train")
     assert list(dataset.sets) == ["all", "all1", "extra"]
     assert dataset.metadata.mean_puzzle_examples == pytest.approx((40 + 42 + 31) / (40 + 21 + 9))
-    assert dataset.metadata == PuzzleDatasetMetadata(
-        pad_id=0,
-        ignore_label_id=0,
-        blank_identifier_id=0,
-        vocab_size=11,
-        seq_len=SEQ_LEN,
-        num_puzzle_identifiers=80,
-        total_groups=10 + 7 + 5,
-        mean_puzzle_examples=dataset.metadata.mean_puzzle_examples,
-        sets=("all", "all1", "extra"),
-        total_puzzles=40 + 21 + 9,
-    )
+    facts = FACTS | {"num_puzzle_identifiers": 80, "total_groups": 10 + 7 + 5}
+    mean, sets = dataset.metadata.mean_puzzle_examples, ("all", "all1", "extra")
+    facts |= {"mean_puzzle_examples": mean, "sets": sets, "total_puzzles": 40 + 21 + 9}
+    assert dataset.metadata == PuzzleDatasetMetadata(**facts)
     np.testing.assert_array_equal(dataset.sets["all1"].puzzle_identifiers, np.arange(50, 59))
-    identifiers = {
-        name: {
-            int(identifier)
-            for _, rows in batches_of(dataset, epochs_per_iter=40).iterate_rows(0)
-            if rows.set_name == name
-            for identifier in rows.puzzle_identifiers
-        }
-        for name in dataset.sets
-    }
-    assert identifiers == {
-        "all": set(range(40)),
-        "all1": set(range(50, 59)),
-        "extra": set(range(21)),
-    }
+    identifiers: dict[str, set[int]] = {name: set() for name in dataset.sets}
+    for _, rows in batches_of(dataset, epochs_per_iter=40).iterate_rows(0):
+        identifiers[rows.set_name] |= set(rows.puzzle_identifiers.tolist())
+    drawn = {"all": set(range(40)), "all1": set(range(50, 59)), "extra": set(range(21))}
+    assert identifiers == drawn
 
 
-def test_metadata_of_one_folder_stays_as_it_is() -> None:
+def test_metadata_of_one_folder_stays_as_it_is():
     dataset = PuzzleDataset([PUBLISHED], "train")
     stored = json.loads((PUBLISHED / "train/dataset.json").read_text())
     merged = json.loads(dataset.metadata.to_json())
@@ -329,21 +286,21 @@ def test_metadata_of_one_folder_stays_as_it_is() -> None:
     ("name", "value"),
     [("vocab_size", 12), ("pad_id", 1), ("ignore_label_id", None), ("blank_identifier_id", 1)],
 )
-def test_folders_that_disagree_are_refused(tmp_path: Path, name: str, value: int | None) -> None:
+def test_folders_that_disagree_are_refused(tmp_path: Path, name: str, value: int | None):
     one = write(tmp_path / "one", all=make_set(SINGLE))
     two = write(tmp_path / "two", metadata={name: value}, all=make_set(SINGLE))
     with pytest.raises(DatasetError, match=rf"two/train/dataset\.json: {name} is {value}, but"):
         PuzzleDataset([one, two], "train")
 
 
-def test_set_names_that_would_collide_are_refused(tmp_path: Path) -> None:
+def test_set_names_that_would_collide_are_refused(tmp_path: Path):
     one = write(tmp_path / "one", all=make_set(SINGLE), all1=make_set(SINGLE))
     two = write(tmp_path / "two", all=make_set(SINGLE))
     with pytest.raises(DatasetError, match="there are two sets 'all1'"):
         PuzzleDataset([one, two], "train")
 
 
-def test_missing_data_are_named(tmp_path: Path) -> None:
+def test_missing_data_are_named(tmp_path: Path):
     with pytest.raises(DatasetError, match="nowhere/train: no such data set folder"):
         PuzzleDataset(["nowhere"], "train")
     with pytest.raises(DatasetError, match="no data path given"):
@@ -354,7 +311,7 @@ def test_missing_data_are_named(tmp_path: Path) -> None:
         PuzzleDataset([tmp_path], "train")
 
 
-def test_fingerprint_covers_every_folder_in_order(tmp_path: Path) -> None:
+def test_fingerprint_covers_every_folder_in_order(tmp_path: Path):
     one = write(tmp_path / "one", all=make_set(SINGLE))
     two = write(tmp_path / "two", all=make_set(MIXED))
     paths = [[one], [two], [one, two], [two, one], [one, one]]
@@ -367,7 +324,7 @@ def test_fingerprint_covers_every_folder_in_order(tmp_path: Path) -> None:
 # Folders of training and others
 
 
-def test_folders_keep_the_identifiers_that_they_were_trained_with(tmp_path: Path) -> None:
+def test_folders_keep_the_identifiers_that_they_were_trained_with(tmp_path: Path):
     folders = [tmp_path / name for name in ("a", "b", "c")]
     for folder in folders:
         write(folder, all=make_set([[1], [2]]))
@@ -387,7 +344,7 @@ def test_folders_keep_the_identifiers_that_they_were_trained_with(tmp_path: Path
         PuzzleDataset([c], "test", numbered_as=[a, b])
 
 
-def test_another_folder_without_puzzle_identifiers_is_fine(tmp_path: Path) -> None:
+def test_another_folder_without_puzzle_identifiers_is_fine(tmp_path: Path):
     for name in ("a", "b", "c"):
         arrays = make_set([[1], [1]], num_identifiers=1)
         write(tmp_path / name, metadata={"num_puzzle_identifiers": 1}, all=arrays)

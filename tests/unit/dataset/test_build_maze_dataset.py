@@ -16,6 +16,9 @@ from dataset.maze import generator
 from dataset.maze.rules import check_paths, solve, text_to_tokens, tokens_to_text
 from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
 
+Patch = pytest.MonkeyPatch
+ErrorLine = Callable[[], str]
+
 
 @pytest.fixture
 def questions(maze: Any) -> list[str]:
@@ -155,10 +158,7 @@ def test_spaces_at_both_ends_of_a_field_count(maze: Any, questions: list[str]):
 
 
 def test_training_mazes_that_are_views_of_test_mazes_are_dropped(
-    maze: Any,
-    questions: list[str],
-    capsys: pytest.CaptureFixture[str],
-    error_line: Callable[[], str],
+    maze: Any, questions: list[str], capsys: pytest.CaptureFixture[str], error_line: ErrorLine
 ):
     boards = all_views(text_to_tokens([questions[3]]))[[0, 3, 6]]
     views = [tokens_to_text(board) for board in boards]
@@ -196,7 +196,7 @@ def test_generated_sets(maze: Any):
 
 
 def test_mazes_that_do_not_exist_are_a_configuration_error(
-    maze: Any, error_line: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+    maze: Any, error_line: ErrorLine, monkeypatch: Patch
 ):
     monkeypatch.setattr(generator, "_MAX_ATTEMPTS", 20_000)
     maze.size = 6
@@ -238,9 +238,7 @@ ANSWER = "So  #o# #o#  ooG"
     ],
 )
 @pytest.mark.parametrize("name", ["train.csv", "test.csv"])
-def test_bad_rows_are_named(
-    bad: str, reason: str, name: str, maze: Any, error_line: Callable[[], str]
-):
+def test_bad_rows_are_named(bad: str, reason: str, name: str, maze: Any, error_line: ErrorLine):
     maze.write([maze.train[0], bad, maze.train[1], "another bad row"], name)
     assert maze() == 3
     line = error_line()
@@ -250,7 +248,7 @@ def test_bad_rows_are_named(
 
 
 def test_the_first_of_several_bad_rows_is_named(
-    maze: Any, error_line: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+    maze: Any, error_line: ErrorLine, monkeypatch: Patch
 ):
     monkeypatch.setattr(sources, "_ROWS_PER_BATCH", 2)
     rows = [*maze.train, f"made,{GOOD},{GOOD},", f"made,{GOOD * 2},{GOOD},"]

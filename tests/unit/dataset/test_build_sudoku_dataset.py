@@ -15,6 +15,9 @@ from dataset.sudoku import generator
 from dataset.sudoku.rules import count_solutions, tokens_to_grid
 from dataset.sudoku.symmetries import sudoku_symmetries
 
+Patch = pytest.MonkeyPatch
+ErrorLine = Callable[[], str]
+
 SOLUTION = "1234341221434321"
 
 
@@ -62,7 +65,7 @@ def test_a_folder_becomes_the_published_format(sudoku: Any):
     }
 
 
-def test_min_difficulty_filters_both_files(sudoku: Any, error_line: Callable[[], str]):
+def test_min_difficulty_filters_both_files(sudoku: Any, error_line: ErrorLine):
     assert sudoku("--min-difficulty=13") == 3
     assert "(0 dropped as in test, 3 dropped as too easy) for " in (line := error_line())
     assert "--min-difficulty=13" in line
@@ -116,7 +119,7 @@ def test_generated_clues_and_difficulty(sudoku: Any):
 
 
 def test_puzzles_that_do_not_exist_are_a_configuration_error(
-    sudoku: Any, monkeypatch: pytest.MonkeyPatch, error_line: Callable[[], str]
+    sudoku: Any, monkeypatch: Patch, error_line: ErrorLine
 ):
     monkeypatch.setattr(generator, "_MAX_EFFORT", 300)
     flags = ["--min-clues=4", "--max-clues=4", "--test-size=14"]
@@ -147,9 +150,7 @@ def test_puzzles_that_do_not_exist_are_a_configuration_error(
     ],
 )
 @pytest.mark.parametrize("name", ["train.csv", "test.csv"])
-def test_bad_rows_are_named(
-    bad: str, reason: str, name: str, sudoku: Any, error_line: Callable[[], str]
-):
+def test_bad_rows_are_named(bad: str, reason: str, name: str, sudoku: Any, error_line: ErrorLine):
     sudoku.write([sudoku.train[0], bad, sudoku.train[1], "another bad row"], name)
     assert sudoku() == 3
     line = error_line()
@@ -159,7 +160,7 @@ def test_bad_rows_are_named(
 
 
 def test_the_first_of_several_bad_rows_is_named(
-    sudoku: Any, error_line: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+    sudoku: Any, error_line: ErrorLine, monkeypatch: Patch
 ):
     monkeypatch.setattr(sources, "_ROWS_PER_BATCH", 2)
     rows = [*sudoku.train, "made,................,1111111111111111,1", sudoku.train[0], "short"]

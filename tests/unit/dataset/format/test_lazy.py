@@ -44,7 +44,7 @@ def put(index: Any, value: int) -> Callable[[np.ndarray], None]:
     return change
 
 
-def test_set_is_written_and_read_back(built: Path, tmp_path: Path) -> None:
+def test_set_is_written_and_read_back(built: Path, tmp_path: Path):
     metadata, arrays = load_metadata(built / "train"), opened(built)
     assert metadata.format == "lazy_arc"
     write_split(tmp_path / "copy/train", metadata, {"all": arrays})
@@ -58,7 +58,7 @@ def test_set_is_written_and_read_back(built: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(found, getattr(arrays, field))
 
 
-def test_fingerprint_and_manifest_cover_every_file(lazy_arc: Path, tmp_path: Path) -> None:
+def test_fingerprint_and_manifest_cover_every_file(lazy_arc: Path, tmp_path: Path):
     folder = shutil.copytree(lazy_arc, tmp_path / "built")
     first = fingerprint(folder / "train")
     for path in [*(folder / "train").glob("*.npy"), folder / "augmentations.npy"]:
@@ -110,7 +110,7 @@ TRAIN = "train/all__"
 )
 def test_damaged_file_is_named(
     built: Path, name: str, change: Callable[[np.ndarray], Any], message: str
-) -> None:
+):
     path = damage(built, name, change)
     with pytest.raises(DatasetError) as caught:
         load_split(built / "train")
@@ -118,7 +118,7 @@ def test_damaged_file_is_named(
     assert message in str(caught.value)
 
 
-def test_cut_and_missing_files_are_named(built: Path) -> None:
+def test_cut_and_missing_files_are_named(built: Path):
     for name in ("augmentations.npy", f"{TRAIN}source_indices.npy"):
         path = built / name
         content = path.read_bytes()
@@ -132,7 +132,7 @@ def test_cut_and_missing_files_are_named(built: Path) -> None:
         path.write_bytes(content)
 
 
-def test_labels_may_be_unknown(built: Path) -> None:
+def test_labels_may_be_unknown(built: Path):
     damage(built, f"{TRAIN}labels.npy", put(2, 0))
     assert (opened(built).labels[2] == 0).all()
 
@@ -150,7 +150,7 @@ def test_labels_may_be_unknown(built: Path) -> None:
         ("mean_puzzle_examples", 3.0, "mean_puzzle_examples is 3.0"),
     ],
 )
-def test_wrong_metadata_is_named(built: Path, key: str, value: Any, message: str) -> None:
+def test_wrong_metadata_is_named(built: Path, key: str, value: Any, message: str):
     path = built / "train/dataset.json"
     path.write_text(json.dumps(json.loads(path.read_bytes()) | {key: value}))
     with pytest.raises(DatasetError) as caught:
@@ -158,7 +158,7 @@ def test_wrong_metadata_is_named(built: Path, key: str, value: Any, message: str
     assert str(caught.value).startswith(f"{path}: {message}")
 
 
-def test_sets_and_metadata_must_be_of_one_format(built: Path, tmp_path: Path) -> None:
+def test_sets_and_metadata_must_be_of_one_format(built: Path, tmp_path: Path):
     metadata = load_metadata(built / "train")
     plain = {"all": opened(built)}
     published = load_metadata(shutil.copytree(built / "train", tmp_path / "other"))
