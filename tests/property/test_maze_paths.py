@@ -1,4 +1,4 @@
-"""What is a path, in other words; and what the eight views and one wrong cell must do to it."""
+"""What is a path, in other words; and what the eight views must do to it."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -96,20 +96,6 @@ def test_actions_walk_the_answer_in_every_view(maze: np.ndarray):
         assert len(walked) == moves[0]
         assert set(walked) == set(np.flatnonzero((drawing == PATH) | (drawing == START)).tolist())
         assert sorted(walked) == np.flatnonzero(actions).tolist()
-
-
-@settings(deadline=None)
-@given(mazes(), st.data())
-def test_one_changed_cell_of_a_shortest_path_is_no_shortest_path(
-    maze: np.ndarray, data: st.DataObject
-):
-    labels, moves = solve(maze)
-    if moves[0] > 0:
-        cell = data.draw(st.integers(0, labels.shape[1] - 1))
-        token = data.draw(st.integers(-3, 300).filter(lambda token: token != labels[0, cell]))
-        changed = labels.astype(np.int64)
-        changed[0, cell] = token
-        assert not check_paths(maze, changed)[1][0]
 
 
 @settings(deadline=None)

@@ -104,9 +104,6 @@ def test_only_what_is_asked_for_is_read(tmp_path: Path):
         assert tuple(batch.arrays()) == ("inputs", "labels", "puzzle_identifiers", *found)
 
 
-# Several folders
-
-
 def test_folders_share_the_fields_that_all_declare_alike(tmp_path: Path):
     one = write(tmp_path / "one")
     two = write(tmp_path / "two", {"rgb": FIELDS["rgb"]})
@@ -131,9 +128,6 @@ def test_folders_that_disagree_about_what_is_asked_for_are_refused(tmp_path: Pat
     plain = write(tmp_path / "plain", {})
     with pytest.raises(DatasetError, match="declares no field 'moves', but none"):
         PuzzleDataset([plain], "train", fields=["moves"])
-
-
-# Pixels of ARC
 
 
 @pytest.fixture(scope="module")

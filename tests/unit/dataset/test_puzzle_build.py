@@ -35,9 +35,7 @@ MAZE_COUNTS = {"examples": 16, "mean_walls": 4.0, "mean_moves": 5.0}
         ("maze", ["--subsample-size=2", "--aug"], MAZE_COUNTS),
     ],
 )
-def test_manifest_tells_how_it_was_built(
-    name: str, flags: list[str], counts: dict, request: Request
-):
+def test_manifest_tells_how_it_was_built(name: str, flags: list, counts: dict, request: Request):
     builder = request.getfixturevalue(name)
     assert builder(*flags, "--seed=9") == 0
     written = builder.contents()
@@ -45,14 +43,12 @@ def test_manifest_tells_how_it_was_built(
     program = f"build_{name}_dataset.py"
     command = [program, f"--source={builder.folder}", "--size=4", *flags, "--seed=9"]
     assert (manifest["command"], manifest["seed"]) == (command, 9)
-    for file in ("train.csv", "test.csv"):
-        content = (builder.folder / file).read_bytes()
-        assert manifest["sources"][file] == hashlib.sha256(content).hexdigest()
+    sources = {file: (builder.folder / file).read_bytes() for file in ("train.csv", "test.csv")}
     common = {"rows": 3, "dropped_as_in_test": 0, "puzzles": 2}
     assert manifest["counts"]["train"] == common | counts
-    assert set(manifest["files"]) == set(written) - {"manifest.json"}
-    for file, digest in manifest["files"].items():
-        assert hashlib.sha256(written[file]).hexdigest() == digest
+    del written["manifest.json"]
+    for listed, files in ((manifest["sources"], sources), (manifest["files"], written)):
+        assert listed == {name: hashlib.sha256(files[name]).hexdigest() for name in files}
 
 
 @pytest.mark.parametrize(
@@ -64,7 +60,7 @@ def test_manifest_tells_how_it_was_built(
     ],
 )
 def test_summary_says_what_was_written_and_what_is_missing(
-    name: str, flags: list[str], train: str, test: str, request: Request, capsys: Capture
+    name: str, flags: list, train: str, test: str, request: Request, capsys: Capture
 ):
     builder = request.getfixturevalue(name)
     assert builder(*flags, "--subsample-size=5", "--test-size=4") == 0
@@ -94,13 +90,12 @@ def test_gzip_byte_order_mark_crlf_quotes_and_empty_lines_are_read(builder: Any)
 def test_subsample_is_without_replacement_and_from_train_only(builder: Any):
     flags = [*GENERATED[builder.kind.puzzle], "--subsample-size=40", "--test-size=2"]
     assert builder(*flags, source="generate") == 0
-    inputs, labels = builder.arrays()[1].inputs, builder.arrays()[1].labels
-    symbols = "?# SGo" if builder.kind.puzzle == "maze" else "?.1234"
-    rows = [
-        ",".join(["made", *("".join(symbols[t] for t in board) for board in pair)])
-        + (",0" if builder.kind.puzzle == "puzzle" else ",")
-        for pair in zip(inputs, labels, strict=True)
-    ]
+    arrays = builder.arrays()[1]
+    inputs = arrays.inputs
+    symbols, rating = ("?# SGo", "") if builder.kind.puzzle == "maze" else ("?.1234", "0")
+    boards = (inputs, arrays.labels)
+    texts = (["".join(symbols[t] for t in board) for board in each] for each in boards)
+    rows = [f"made,{question},{answer},{rating}" for question, answer in zip(*texts, strict=True)]
     builder.write(rows)
     chosen = []
     for seed in (0, 1):
@@ -158,9 +153,6 @@ def test_same_command_same_bytes(source: str | None, builder: Any):
     assert written[0] == written[1]
 
 
-# Mistakes
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -181,17 +173,14 @@ def test_files_without_puzzles_are_named(
     assert reason in line
 
 
-@pytest.mark.parametrize("damage", ["plain text", "cut", "flipped", "empty"])
-def test_damaged_gzip_files_are_named(damage: str, sudoku: Any, error_line: ErrorLine):
-    plain = (sudoku.folder / "train.csv").read_bytes()
-    zipped = bytearray(gzip.compress(plain))
-    if damage == "flipped":
-        zipped[len(zipped) // 2] ^= 0xFF
-    damaged = {"plain text": plain, "cut": zipped[:-9], "flipped": zipped, "empty": b""}[damage]
+def test_damaged_gzip_files_are_named(sudoku: Any, error_line: ErrorLine):
+    path = sudoku.folder / "train.csv.gz"
+    zipped = gzip.compress((sudoku.folder / "train.csv").read_bytes())
     (sudoku.folder / "train.csv").unlink()
-    (sudoku.folder / "train.csv.gz").write_bytes(damaged)
-    assert sudoku() == 3
-    assert error_line().startswith(f"error: {sudoku.folder / 'train.csv.gz'}: ")
+    for damaged in (b"plain text", zipped[:-9], b""):
+        path.write_bytes(damaged)
+        assert sudoku() == 3
+        assert error_line().startswith(f"error: {path}: ")
 
 
 @pytest.mark.parametrize("name", ["train.csv", "train.csv.gz"])
@@ -255,7 +244,7 @@ def test_missing_files_and_folders_are_named(sudoku: Any, error_line: ErrorLine)
     ],
 )
 def test_bad_flags_are_answered_in_one_line(
-    name: str, flags: list[str], reason: str, request: Request, error_line: ErrorLine
+    name: str, flags: list, reason: str, request: Request, error_line: ErrorLine
 ):
     if flags[0] == "-":
         flags = ["--source=generate", "--output-dir=x", *flags[1:]]
@@ -336,9 +325,6 @@ def test_a_set_larger_than_the_disk_is_refused(
     line = error_line()
     assert f"{builder.output.parent}: the data set takes 0.0 GB, and 0.0 GB are free" in line
     assert builder.kind.remedy in line
-
-
-# Hugging Face
 
 
 def hub(monkeypatch: Patch, download: object) -> None:

@@ -43,9 +43,6 @@ def declare(split_dir: Path, fields: Any) -> Path:
     return path
 
 
-# Metadata
-
-
 def test_declared_fields_survive_json():
     assert json.loads(METADATA.to_json())["fields"] == DECLARED
     assert PuzzleDatasetMetadata.from_json(METADATA.to_json(), "x") == METADATA
@@ -91,9 +88,6 @@ def test_wrong_declarations_are_named(split_dir: Path, fields: Any, message: str
         load_split(split_dir)
     assert str(caught.value).startswith(f"{path}: ")
     assert message in str(caught.value)
-
-
-# Arrays
 
 
 def test_fields_are_written_and_read_back(split_dir: Path):
@@ -207,9 +201,6 @@ def test_manifest_and_fingerprint_cover_fields(split_dir: Path):
         path.write_bytes(content)
     assert fingerprint(split_dir) == first
     assert load_split(split_dir)[1]["all"].fields.keys() == {"moves", "rgb"}
-
-
-# Derived
 
 
 @pytest.mark.parametrize(

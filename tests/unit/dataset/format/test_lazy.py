@@ -118,20 +118,6 @@ def test_damaged_file_is_named(
     assert message in str(caught.value)
 
 
-def test_cut_and_missing_files_are_named(built: Path):
-    for name in ("augmentations.npy", f"{TRAIN}source_indices.npy"):
-        path = built / name
-        content = path.read_bytes()
-        path.write_bytes(content[:-3])
-        with pytest.raises(DatasetError, match=f"{path}: .* the file is damaged"):
-            load_split(built / "train")
-        path.unlink()
-        for read in (load_split, fingerprint):
-            with pytest.raises(DatasetError, match=f"{path}: No such file"):
-                read(built / "train")
-        path.write_bytes(content)
-
-
 def test_labels_may_be_unknown(built: Path):
     damage(built, f"{TRAIN}labels.npy", put(2, 0))
     assert (opened(built).labels[2] == 0).all()
@@ -153,9 +139,8 @@ def test_labels_may_be_unknown(built: Path):
 def test_wrong_metadata_is_named(built: Path, key: str, value: Any, message: str):
     path = built / "train/dataset.json"
     path.write_text(json.dumps(json.loads(path.read_bytes()) | {key: value}))
-    with pytest.raises(DatasetError) as caught:
+    with pytest.raises(DatasetError, match=f"{path}: {message}"):
         load_split(built / "train")
-    assert str(caught.value).startswith(f"{path}: {message}")
 
 
 def test_sets_and_metadata_must_be_of_one_format(built: Path, tmp_path: Path):

@@ -46,6 +46,11 @@ def build(directory: Path, *, manifest: bool = False) -> Path:
     return directory / "train"
 
 
+@pytest.fixture
+def split_dir(tmp_path: Path) -> Path:
+    return build(tmp_path)
+
+
 def array_path(split_dir: Path, field: str) -> Path:
     return split_dir / f"all__{field}.npy"
 
@@ -66,9 +71,6 @@ def edit_metadata(split_dir: Path, **changes: object) -> Path:
     return path
 
 
-# Writing and reading back
-
-
 def test_split_is_read_back_in_the_published_dtypes(tmp_path: Path):
     metadata, sets = load_split(build(tmp_path))
     assert metadata == METADATA
@@ -81,17 +83,8 @@ def test_split_is_read_back_in_the_published_dtypes(tmp_path: Path):
     assert (sets["all"].num_examples, sets["all"].num_puzzles, sets["all"].num_groups) == (5, 3, 2)
 
 
-def test_published_folder_is_read():
-    metadata, sets = load_split(PUBLISHED / "test")
-    assert (metadata.total_groups, metadata.total_puzzles, metadata.sets) == (10, None, ("all",))
-    np.testing.assert_array_equal(
-        sets["all"].labels, np.load(PUBLISHED / "test/all__labels.npy", allow_pickle=False)
-    )
-
-
 @pytest.mark.parametrize("dtype", ["<i8", ">i4", "<u2", "|i1"])
-def test_any_integer_dtype_is_accepted(tmp_path: Path, dtype: str):
-    split_dir = build(tmp_path)
+def test_any_integer_dtype_is_accepted(split_dir: Path, dtype: str):
     for field in SET_FIELDS:
         np.save(array_path(split_dir, field), getattr(small_set(), field).astype(dtype))
     loaded = load_set(split_dir, "all", METADATA)
@@ -101,21 +94,11 @@ def test_any_integer_dtype_is_accepted(tmp_path: Path, dtype: str):
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
 @pytest.mark.parametrize("order", [np.ascontiguousarray, np.asfortranarray])
-def test_npy_versions_and_orders_are_read(tmp_path: Path, version: tuple, order):
-    split_dir = build(tmp_path)
+def test_npy_versions_and_orders_are_read(split_dir: Path, version: tuple, order):
     array = order(small_set().inputs)
     with open(array_path(split_dir, "inputs"), "wb") as file:
         np.lib.format.write_array(file, array, version, allow_pickle=False)
     np.testing.assert_array_equal(load_set(split_dir, "all", METADATA).inputs, array)
-
-
-def test_empty_set_is_written_and_read(tmp_path: Path):
-    sizes = [(0, 4), (0, 4), 0, 1, 1]
-    empty = PuzzleSet(*(np.zeros(size, int) for size in sizes))
-    totals = {"total_groups": 0, "total_puzzles": 0, "mean_puzzle_examples": 0.0}
-    metadata = dataclasses.replace(METADATA, **totals)
-    write_split(tmp_path / "test", metadata, {"all": empty})
-    assert load_split(tmp_path / "test")[1]["all"].inputs.shape == (0, 4)
 
 
 def test_writing_refuses_what_reading_would_refuse(tmp_path: Path):
@@ -128,9 +111,6 @@ def test_writing_refuses_what_reading_would_refuse(tmp_path: Path):
     wide = dataclasses.replace(small_set(), labels=np.full((5, 4), 300))
     with pytest.raises(DatasetError, match=r"all__labels\.npy: values .* do not fit uint8"):
         write_split(tmp_path / "train", large, {"all": wide})
-
-
-# Metadata
 
 
 def test_metadata_survives_json_and_unknown_keys_are_ignored():
@@ -177,16 +157,14 @@ def test_metadata_of_numpy_numbers_is_written():
         ({"mean_puzzle_examples": 1.0}, "mean_puzzle_examples is 1.0, the sets hold 1.66667"),
     ],
 )
-def test_wrong_metadata_is_named(tmp_path: Path, changes: dict, message: str):
-    split_dir = build(tmp_path)
+def test_wrong_metadata_is_named(split_dir: Path, changes: dict, message: str):
     path = edit_metadata(split_dir, **changes)
     with refused(f"{path}: ", message):
         load_split(split_dir)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe\x00", b"[" * 100_000])
-def test_unreadable_metadata_is_named(tmp_path: Path, content: bytes):
-    split_dir = build(tmp_path)
+def test_unreadable_metadata_is_named(split_dir: Path, content: bytes):
     (split_dir / "dataset.json").write_bytes(content)
     with pytest.raises(DatasetError, match=r"dataset\.json: "):
         load_metadata(split_dir)
@@ -211,9 +189,6 @@ def test_missing_key_folder_and_file_are_named(tmp_path: Path):
         (tmp_path / "y.json").write_text(text)
         with refused(f"{tmp_path / 'y.json'}: not JSON"):
             read_json(tmp_path / "y.json")
-
-
-# Damaged arrays
 
 
 Damage = Callable[[Path], object]
@@ -270,8 +245,7 @@ drop_last_row = resave(lambda array: array[:-1])
         make_directory,
     ],
 )
-def test_damaged_array_is_named(tmp_path: Path, field: str, damage):
-    split_dir = build(tmp_path)
+def test_damaged_array_is_named(split_dir: Path, field: str, damage):
     damage(array_path(split_dir, field))
     # Which of two files is short of a row cannot be told: one of the set's is named then.
     named = "all__" if damage is drop_last_row else f"all__{field}.npy"
@@ -317,9 +291,8 @@ def test_pickles_are_refused_and_not_run(tmp_path: Path, form: str):
     ],
 )
 def test_wrong_value_is_named_with_its_row(
-    tmp_path: Path, field: str, index, value: int, message: str
+    split_dir: Path, field: str, index, value: int, message: str
 ):
-    split_dir = build(tmp_path)
     path = array_path(split_dir, field)
     array = np.load(path).astype(np.int64)
     array[index] = value
@@ -328,8 +301,7 @@ def test_wrong_value_is_named_with_its_row(
         load_split(split_dir)
 
 
-def test_labels_may_equal_an_ignore_id_outside_the_vocabulary(tmp_path: Path):
-    split_dir = build(tmp_path)
+def test_labels_may_equal_an_ignore_id_outside_the_vocabulary(split_dir: Path):
     edit_metadata(split_dir, ignore_label_id=255)
     labels = np.full((5, 4), 255)
     labels[1, 1] = 3
@@ -352,14 +324,10 @@ def test_values_behind_the_first_piece_are_checked(tmp_path: Path, monkeypatch: 
         load_split(tmp_path / "train")
 
 
-def test_set_name_with_a_path_is_refused(tmp_path: Path):
-    split_dir = build(tmp_path)
+def test_set_name_with_a_path_is_refused(split_dir: Path):
     for name in ("../train/all", "/etc/passwd", "..", ".hidden", "a\0b"):
         with pytest.raises(DatasetError, match="set name"):
             load_set(split_dir, name, METADATA)
-
-
-# Manifest and fingerprint
 
 
 @pytest.mark.parametrize("content", ["{}", '{"files": []}', '{"files": {}}', "{"])
@@ -418,21 +386,6 @@ def test_more_identifiers_than_there_is_room_for_names_are_refused(tmp_path: Pat
         load_split(split_dir)
 
 
-def test_manifest_lists_every_file_and_nothing_that_changes(tmp_path: Path):
-    for name in ("one", "two"):
-        build(tmp_path / name)
-        write_json(tmp_path / name / "identifiers.json", ["<blank>", "a", "b"])
-        facts = {"command": ["--seed", "3"], "seed": 3, "counts": {"train": 5}}
-        write_manifest(tmp_path / name, sources={"b.csv": "00", "a.csv": "11"}, **facts)
-    first = (tmp_path / "one/manifest.json").read_bytes()
-    assert first == (tmp_path / "two/manifest.json").read_bytes()
-    manifest = json.loads(first)
-    assert manifest["seed"] == 3
-    assert manifest["sources"] == {"a.csv": "11", "b.csv": "00"}
-    expected = {"identifiers.json", "train/dataset.json"}
-    assert set(manifest["files"]) == expected | {f"train/all__{f}.npy" for f in SET_FIELDS}
-
-
 def test_fingerprint_depends_on_content_alone(tmp_path: Path):
     split_dir = build(tmp_path / "a")
     shutil.copytree(tmp_path / "a", tmp_path / "b" / "c")
@@ -444,9 +397,6 @@ def test_fingerprint_depends_on_content_alone(tmp_path: Path):
         seen.add(fingerprint(split_dir))
         path.write_bytes(whole)
     assert len(seen) == 1 + 1 + len(SET_FIELDS)
-
-
-# Replacing a build
 
 
 def test_atomic_build_puts_the_set_in_place(tmp_path: Path):

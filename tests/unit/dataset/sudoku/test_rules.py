@@ -32,9 +32,7 @@ SIX_BY_SIX = "1.....\n.2....\n..3...\n...4..\n....5.\n.....6"
 
 def test_boxes_of_six_are_two_rows_by_three_columns():
     box = rules.layout_of(6).cell_units[:, 2].reshape(6, 6) - 12
-    assert box.tolist() == [
-        [band, band, band, band + 1, band + 1, band + 1] for band in (0, 0, 2, 2, 4, 4)
-    ]
+    assert box.tolist() == [[band] * 3 + [band + 1] * 3 for band in (0, 0, 2, 2, 4, 4)]
 
 
 @pytest.mark.parametrize("size", [4, 6, 9])
