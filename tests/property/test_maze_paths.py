@@ -5,17 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataset.dihedral import all_views, view_keys
-from dataset.maze.rules import (
-    FREE,
-    GOAL,
-    PATH,
-    START,
-    WALL,
-    check_paths,
-    path_actions,
-    path_lengths,
-    solve,
-)
+from dataset.maze import rules
+from dataset.maze.rules import FREE, GOAL, PATH, START, WALL, check_paths, solve
 
 
 @st.composite
@@ -64,7 +55,7 @@ def test_what_is_valid_is_a_path_by_definition(maze: np.ndarray, data: st.DataOb
     free = np.flatnonzero(maze[0] == FREE).tolist()
     for cell in data.draw(st.sets(st.sampled_from(free)) if free else st.just(set())):
         drawing[0, cell] = FREE + PATH - drawing[0, cell]
-    moves, least = path_lengths(maze, drawing)
+    moves, least = rules.path_lengths(maze, drawing)
     assert (moves[0] >= 0) == is_path(maze[0], drawing[0])
     if moves[0] >= 0:
         assert moves[0] == (drawing == PATH).sum() + 1 >= least[0]
@@ -88,7 +79,7 @@ def test_actions_walk_the_answer_in_every_view(maze: np.ndarray):
     size = int(labels.shape[1] ** 0.5)
     steps = {1: size, 2: -1, 3: 1, 4: -size}
     views = all_views(labels)
-    for drawing, actions in zip(views, path_actions(views), strict=True):
+    for drawing, actions in zip(views, rules.path_actions(views), strict=True):
         cell, walked = int(np.flatnonzero(drawing == START)[0]), []
         while drawing[cell] != GOAL:
             walked.append(cell)

@@ -45,12 +45,6 @@ def rgb_of(inputs: np.ndarray) -> np.ndarray:
     return inputs[..., None] * np.array([1, 10, 28])
 
 
-def first_rows(batch: Batch, count: int) -> Batch:
-    arrays = {name: values[:count] for name, values in batch.arrays().items()}
-    plain = [arrays.pop(name) for name in ("inputs", "labels", "puzzle_identifiers")]
-    return Batch(*plain, arrays)
-
-
 def require_fields_of_rows(batch: Batch) -> None:
     ignored = labels_of(batch.inputs) == 0
     border = labels_of(batch.inputs) == 1
@@ -71,24 +65,6 @@ def test_training_batches_hold_the_fields_of_their_rows(tmp_path: Path):
     for batch in seen:
         assert batch.fields["rgb"].shape == (2, 6, 3)
         require_fields_of_rows(batch)
-
-
-@pytest.mark.parametrize("world_size", [1, 3])
-def test_padded_rows_have_no_values(tmp_path: Path, world_size: int):
-    dataset = PuzzleDataset([write(tmp_path)], "train", fields=["moves", "rgb"])
-    padded = 0
-    for rank in range(world_size):
-        batches = EvalBatches(dataset, global_batch_size=6, rank=rank, world_size=world_size)
-        for _, batch, count, _ in batches:
-            width = batches.local_batch_size
-            real = min(max(0, count - rank * width), width)
-            assert [len(values) for values in batch.arrays().values()] == [width] * 5
-            require_fields_of_rows(first_rows(batch, real))
-            for values in batch.fields.values():
-                assert (values[real:] == -100).all()
-                assert values.dtype == np.int32
-            padded += width - real
-    assert padded == 4
 
 
 def test_only_what_is_asked_for_is_read(tmp_path: Path):
@@ -173,12 +149,6 @@ def test_both_formats_give_the_same_pixels(lazy_arc: Path, arc_pixels: Path):
     joined = PuzzleDataset([arc_pixels, lazy_arc], "test", fields=["pixels"])
     assert not joined.metadata.fields["pixels"].derived
     assert joined.read("all1", slice(0, 2), np.zeros(2, np.int32)).fields["pixels"].max() == 255
-
-
-def test_lazy_pixels_are_derived_only_when_asked_for(lazy_arc: Path):
-    dataset = PuzzleDataset([lazy_arc], "train")
-    assert "pixels" in dataset.metadata.fields
-    assert dataset.read("all", slice(0, 2), np.zeros(2, np.int32)).fields == {}
 
 
 def test_shifts_move_pixels_with_the_labels(lazy_arc: Path):

@@ -28,10 +28,10 @@ def test_views_are_the_published_ones_and_can_be_undone(view: int, expected: lis
     assert dihedral_view(np.stack([GRID, GRID]), view).tolist() == [expected, expected]
 
 
-@pytest.mark.parametrize("view", [-1, NUM_VIEWS])
-def test_another_view_is_refused(view: int):
-    with pytest.raises(ValueError, match=f"view {view}; accepted: 0 to 7"):
-        dihedral_view(GRID, view)
+def test_another_view_is_refused():
+    for view in (-1, NUM_VIEWS):
+        with pytest.raises(ValueError, match=f"view {view}; accepted: 0 to 7"):
+            dihedral_view(GRID, view)
 
 
 def test_views_of_a_board_stay_together():

@@ -69,9 +69,6 @@ def test_fingerprint_and_manifest_cover_every_file(lazy_arc: Path, tmp_path: Pat
             load_split(folder / "train")
         path.write_bytes(content)
     assert fingerprint(folder / "train") == first
-    path.write_bytes(np.load(path)[:-1].tobytes())
-    with pytest.raises(DatasetError, match=r"augmentations\.npy"):
-        load_split(folder / "train")
 
 
 TRAIN = "train/all__"
@@ -83,7 +80,6 @@ TRAIN = "train/all__"
         ("augmentations.npy", put((3, 0), 8), "view 8 in row 3, expected 0 to 7"),
         ("augmentations.npy", put((3, slice(1, 3)), 4), "colours [4, 4, "),
         ("augmentations.npy", put((5, 1), 0), "in row 5, expected 1 to 9 in any order"),
-        ("augmentations.npy", put((5, 1), 10), "in row 5, expected 1 to 9 in any order"),
         ("augmentations.npy", put((5, 1), 255), "in row 5, expected 1 to 9 in any order"),
         ("augmentations.npy", lambda a: a[:-1], "[35, 10], expected uint8 [36, 10]"),
         ("augmentations.npy", lambda a: a[:, 1:], "[36, 9], expected uint8 [36, 10]"),
@@ -95,12 +91,10 @@ TRAIN = "train/all__"
         (f"{TRAIN}source_indices.npy", lambda a: a[:, None], "expected 1 dimension(s)"),
         (f"{TRAIN}source_indices.npy", lambda a: a[:0], "offsets must start at 0"),
         (f"{TRAIN}puzzle_indices.npy", put(1, 2), "puzzle 0 has 2 examples, but its group has 3"),
-        (f"{TRAIN}puzzle_indices.npy", lambda a: a[:0], "offsets must start at 0"),
         (f"{TRAIN}puzzle_indices.npy", put(-1, 99), "puzzle 34 has 3 examples"),
         (f"{TRAIN}puzzle_identifiers.npy", put(2, 36), "identifier 36 in row 2"),
         (f"{TRAIN}inputs.npy", lambda a: a.astype(int), "dtype int64, expected uint8"),
         (f"{TRAIN}inputs.npy", put((2, 0), 12), "row 2 is no grid"),
-        (f"{TRAIN}inputs.npy", put((2, 0), 0), "row 2 is no grid"),
         (f"{TRAIN}inputs.npy", put(2, 0), "row 2 is no grid"),
         (f"{TRAIN}inputs.npy", put((2, 899), 2), "row 2 is no grid"),
         (f"{TRAIN}labels.npy", put((2, 899), 1), "row 2 is no grid"),

@@ -98,12 +98,9 @@ def test_valid_solutions():
     answer = parse_puzzle(EASY_ANSWER)
     assert is_valid_solution(answer, 9)
     assert is_valid_solution(grid_to_tokens(answer).astype(np.int64) - 1, 9)
-    swapped = answer.copy()
+    swapped, one_empty, too_high = answer.copy(), answer.copy(), answer.copy()
     swapped[0, [0, 1]] = swapped[0, [1, 0]]
-    one_empty = answer.copy()
-    one_empty[8, 8] = 0
-    too_high = answer.copy()
-    too_high[0, 0] = 100
+    one_empty[8, 8], too_high[0, 0] = 0, 100
     latin = (np.arange(9)[:, None] + np.arange(9)) % 9 + 1  # rows and columns right, boxes wrong
     grids = np.stack([answer, swapped, one_empty, too_high, latin, np.zeros((9, 9))])
     valid = rules.are_valid_solutions(grids.reshape(-1, 81).astype(np.int16), 9)
