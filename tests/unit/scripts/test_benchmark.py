@@ -43,7 +43,7 @@ def _host() -> Iterator[None]:
 
 
 def run(*settings: str) -> dict[str, Any]:
-    return benchmark.run({"tiny": (*TINY, *settings)}, QUICK, lambda line: None)
+    return benchmark.run({"tiny": (*TINY, *settings)}, QUICK)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def trainer(tmp_path):
     benchmark.write_synthetic_data(tmp_path, 10, 2)
     config = load_config(TrainConfig, "cfg_pretrain", TINY)
     with Ranks("cpu") as ranks:
-        yield benchmark.build_trainer(config, PuzzleDataset([tmp_path], "train"), ranks)
+        yield benchmark.StepTrainer(config, PuzzleDataset([tmp_path], "train"), ranks)
 
 
 # Counting
@@ -236,7 +236,7 @@ def test_table_shows_every_line_in_columns(report):
 def test_main_writes_the_json_and_prints_the_table(report, tmp_path, monkeypatch, capsys):
     asked = []
 
-    def run(cases, effort, say):
+    def run(cases, effort):
         asked.append((cases, effort.seconds))
         return report
 
@@ -295,6 +295,6 @@ def test_isa_restarts_the_process_once(monkeypatch, report, tmp_path):
     assert restart.value.args == (sys.executable, command, "AVX2")
 
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    monkeypatch.setattr(benchmark, "run", lambda cases, effort, say: report)
+    monkeypatch.setattr(benchmark, "run", lambda cases, effort: report)
     benchmark.main(["--isa", "avx2", "--output", str(tmp_path / "x.json")])
     assert (tmp_path / "x.json").exists()

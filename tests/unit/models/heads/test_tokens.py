@@ -15,7 +15,6 @@ from models.heads.tokens import (
     LayerNorm,
     Linear,
     MixtureOfExperts,
-    NormedHead,
     OutputHead,
     PuzzleAdapted,
     RMSNorm,
@@ -194,10 +193,9 @@ def test_balance_is_1_when_all_experts_get_the_same_and_more_otherwise() -> None
     even = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [1.0, 0.0]]])
     with torch.no_grad():
         projection.router.weight.copy_(torch.eye(2) * 50)
-    logits, balance = projection.with_balance(even)
-    assert torch.equal(logits, projection(even))
-    assert balance is not None
-    torch.testing.assert_close(balance, torch.tensor([1.0, 2.0]))
+    outputs = projection.outputs(even)
+    assert torch.equal(outputs["logits"], projection(even))
+    torch.testing.assert_close(outputs["balance"], torch.tensor([1.0, 2.0]))
 
 
 @pytest.mark.parametrize("count", [0, 12])
@@ -231,11 +229,6 @@ def test_a_norm_of_ones_own_and_none() -> None:
     assert len(without.blocks) == 0
     with pytest.raises(ValueError, match="use_norm=False"):
         OutputHead(D, V, norm=nn.Identity(), use_norm=False)
-
-
-@pytest.mark.parametrize("name", PROJECTIONS)
-def test_every_head_has_its_matrix(name: str) -> None:
-    assert NormedHead([], build(name)).weight.shape[-1] == D
 
 
 @pytest.mark.parametrize("kind", ["module", "our embedding", "parameter", "frozen"])
