@@ -345,6 +345,11 @@ class NormedHead(TokenHead):
         self.projection = projection
         self.loss_names, self.normalized = projection.loss_names, projection.normalized
 
+    @property
+    def weight(self) -> Tensor:
+        """The matrix [V, D] of the projection, where it has one."""
+        return cast(Tensor, self.projection.weight)
+
     def forward(
         self, hidden: Tensor, puzzle: Tensor | None = None, *, positions: Tensor | None = None
     ) -> Tensor:
@@ -409,11 +414,6 @@ class OutputHead(NormedHead):
                 with torch.no_grad():
                     projection.weight.copy_(tied.weight)
         super().__init__(blocks, projection)
-
-    @property
-    def weight(self) -> Tensor:
-        """The projection's matrix [V, D]."""
-        return cast(Matrix, self.projection).weight
 
 
 def _affine(x: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor | None) -> Tensor:
