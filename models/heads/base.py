@@ -21,12 +21,8 @@ Outputs = dict[str, Tensor]
 
 
 class Answer(NamedTuple):
-    """The trunk's answer, as heads read it.
-
-    Attributes:
-        states: forward dtype [B, T, D].
-        num_prefix: positions of the puzzle embedding in front of the cells (P).
-        puzzle: the puzzle embedding's rows, forward dtype [B, puzzle_emb_ndim], if there is one.
+    """The trunk's answer, [B, T, D], with P prefix positions, as heads read it; `puzzle` are the
+    puzzle embedding's rows [B, puzzle_emb_ndim], if there is one. All in the forward dtype.
     """
 
     states: Tensor
@@ -35,12 +31,12 @@ class Answer(NamedTuple):
 
     @property
     def cells(self) -> Tensor:
-        """States of the cells, [B, S, D]."""
+        """[B, S, D]."""
         return self.states[:, self.num_prefix :] if self.num_prefix else self.states
 
     @property
     def first(self) -> Tensor:
-        """State of the first position, [B, D]."""
+        """[B, D]."""
         return self.states[:, 0]
 
 

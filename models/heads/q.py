@@ -40,29 +40,21 @@ class QHead(Head, CastedLinear):
         self.loss_names = ("q_halt", "q_continue") if self.learns_continue else ("q_halt",)
 
     def read(self, answer: Answer) -> Outputs:
-        """Return q_halt_logits and q_continue_logits, float32 (float64 stays) [B]."""
         logits = widened(self(answer.first))
         return {"q_halt_logits": logits[:, 0], "q_continue_logits": logits[:, 1]}
 
     def target_of_continue(self, next_answer: Answer, last_step: Tensor) -> Tensor:
-        """Bootstrap the target of q_continue from the answer of one more ACT step.
-
-        Args:
-            next_answer: of that step.
-            last_step: bool [B], slots that could only halt then.
-        Returns:
-            float32 (float64 stays) [B], between 0 and 1.
+        """Bootstrap the target of q_continue [B], between 0 and 1, from the answer of one more ACT
+        step; `last_step`, bool [B], marks slots that could only halt then.
         """
         q_halt, q_continue = self.read(next_answer).values()
         return torch.where(last_step, q_halt, torch.maximum(q_halt, q_continue)).sigmoid()
 
     def measure(self, outputs: Outputs, targets: Targets) -> Measured:
-        """Binary cross entropy of q_halt and, where there is a target, of q_continue."""
         q_halt = outputs["q_halt_logits"]
         right = targets.whole_right.to(q_halt.dtype)
         losses = {"q_halt": binary_cross_entropy(q_halt, right)}
         if "target_q_continue" in outputs:
-            losses["q_continue"] = binary_cross_entropy(
-                outputs["q_continue_logits"], outputs["target_q_continue"]
-            )
+            target = outputs["target_q_continue"]
+            losses["q_continue"] = binary_cross_entropy(outputs["q_continue_logits"], target)
         return Measured(losses, {"q_halt_accuracy": (q_halt >= 0) == targets.whole_right})
