@@ -58,9 +58,7 @@ def written(name: str) -> str:
 
 
 def lines(section: Schema | Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    """Yield the lines of a section: its own settings, then, at the top level below a title, those
-    of each base.
-    """
+    """Yield a section: its own settings, then, at the top level below a title, those of bases."""
     if isinstance(section, Mapping):
         for name, value in section.items():
             yield from setting(name, value, "", indent)
