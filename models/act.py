@@ -1,11 +1,8 @@
 """One ACT step and its losses (arXiv:2506.21734, section 2.2; DESIGN "Loss" and "Metrics").
 
-Adaptive computation time lets the examples of one batch think for different numbers of steps. Every
-slot of the batch works on its own example until it halts; then it takes the example offered next.
+Every slot of the batch works on its own example until it halts; then it takes the one offered next.
 One call is one ACT step for all slots, so that shapes never change and nothing depends on tensor
-values in Python.
-
-Sums are over the sequences of the batch; the trainer divides by the global batch size.
+values in Python. Sums are over the batch; the trainer divides by the global batch size.
 """
 
 import math
@@ -106,7 +103,6 @@ class LossOutput(NamedTuple):
     """What a step gives the trainer.
 
     Attributes:
-        carry: new carry.
         loss: sum over the sequences, to be divided by the global batch size.
         metrics: sums over the batch, 0-dim, by name: see `ACTLossHead.metric_names`.
         rows: the same for each row, float32 [B]; `count` is 1 where the row enters the counted

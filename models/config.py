@@ -54,10 +54,7 @@ class DataFacts:
 
 
 class LossWeights(Schema):
-    """What each loss weighs in the sum; those of heads that are left out do not matter.
-
-    Losses are summed, and reported, in this order.
-    """
+    """What each loss weighs in the sum. Losses are summed, and reported, in this order."""
 
     lm: NonNegativeFloat = 1.0
     """tokens"""
@@ -80,9 +77,7 @@ class LossWeights(Schema):
 
 
 class LossClip(Schema):
-    """Losses of a sequence, in nats, from which on they enter the sum by their logarithm, as limit
-    * (1 + log(loss / limit)): the gradient is then that of the loss scaled down to the limit.
-    """
+    """Losses of a sequence, in nats, above which limit * (1 + log(loss / limit)) enters the sum."""
 
     lm: PositiveFloat | None = None
     q_halt: PositiveFloat | None = None

@@ -54,9 +54,8 @@ class CastedLinear(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, bias: bool = False) -> None:
         super().__init__()
-        self.weight = nn.Parameter(
-            trunc_normal_(torch.empty(out_features, in_features), std=in_features**-0.5)
-        )
+        weight = torch.empty(out_features, in_features)
+        self.weight = nn.Parameter(trunc_normal_(weight, std=in_features**-0.5))
         self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
         self._cast_weight: Tensor | None = None
 
@@ -90,9 +89,8 @@ class CastedEmbedding(nn.Module):
     ) -> None:
         super().__init__()
         self.dtype = dtype
-        self.embedding_weight = nn.Parameter(
-            trunc_normal_(torch.empty(num_embeddings, embedding_dim), std=init_std)
-        )
+        table = torch.empty(num_embeddings, embedding_dim)
+        self.embedding_weight = nn.Parameter(trunc_normal_(table, std=init_std))
 
     def forward(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self.embedding_weight.to(self.dtype))

@@ -134,8 +134,8 @@ class Recurrence(nn.Module):
         return {name: z.detach() for name, z in latents.items()}, latents[self.latents[0]]
 
     def read(self, states: Tensor, examples: Examples) -> Outputs:
-        """Return what all heads predict from the answer's states [B, T, D]; q_halt_logits and
-        q_continue_logits are 0 where no head gives them.
+        """Return what all heads predict from the answer's states [B, T, D]; Q's logits are 0 where
+        no head gives them.
         """
         zeros = states.new_zeros(states.shape[0], dtype=torch.float32)
         outputs = {"q_halt_logits": zeros, "q_continue_logits": zeros}
@@ -147,10 +147,10 @@ class Recurrence(nn.Module):
 
     def answer(self, states: Tensor, examples: Examples) -> Answer:
         """Return the answer's states [B, T, D] as heads read them."""
-        puzzle = None
-        if self.puzzle_emb is not None:
-            puzzle = self.puzzle_emb.rows_in_use(examples["puzzle_identifiers"])
-        return Answer(states, self.num_prefix, puzzle)
+        if self.puzzle_emb is None:
+            return Answer(states)
+        rows = self.puzzle_emb.rows_in_use(examples["puzzle_identifiers"])
+        return Answer(states, self.num_prefix, rows)
 
     def _embed(self, inputs: Tensor, puzzle_identifiers: Tensor) -> Tensor:
         embedding, P, D = self.embed_tokens(inputs), self.num_prefix, self.hidden_size

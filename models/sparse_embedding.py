@@ -14,7 +14,6 @@ class CastedSparseEmbedding(nn.Module):
     """Table float32 [num, width] with a gradient leaf for the rows in use.
 
     Attributes:
-        weights: the table, a persistent buffer.
         local_weights: float32 [B, width], the rows of the last training batch; its `.grad` is what
             the optimizer reads.
         local_ids: int64 [B], their identifiers.

@@ -1,8 +1,7 @@
 """The Tiny Recursive Model (arXiv:2510.04871).
 
 One small network does everything: it refines the latent z_L given puzzle and answer, L_cycles
-times, and then the answer z_H. All H cycles but the last run without gradients; the last one is
-backpropagated through as a whole, without HRM's one-step approximation.
+times, and then the answer z_H. Gradients flow through the whole last H cycle.
 """
 
 import torch

@@ -4,10 +4,8 @@
 
 Settings (KEY=VALUE, as for pretrain.py) change every case. Prints one table and writes one JSON.
 
-The floating point operations are counted from the model: 2 for each multiply-add of its linear
-layers, forward and backward; attention's own products and everything elementwise count nothing.
-They are reported as a rate and as a share of the best rate that plain square matrix products reach
-in the same run, in the same number format. `docs/benchmarks.md` explains each line.
+Operations are counted from the model and reported as a rate, and as a share of the best rate that
+plain square matrix products reach in the same run and number format: see `docs/benchmarks.md`.
 """
 
 import argparse
@@ -22,7 +20,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,18 +73,10 @@ _WARM_UP_CALLS = 2
 _MIN_SAMPLES = 3
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How long and how large to measure.
+class Effort(NamedTuple):
+    """How long and how large to measure."""
 
-    Attributes:
-        seconds: of each measurement that runs the model; data and optimizers take a quarter.
-        product_sizes: widths of the square matrix products whose best rate is the peak.
-        num_groups: puzzles of the synthetic data.
-        views: augmentations of each puzzle.
-    """
-
-    seconds: float = 10.0
+    seconds: float = 10.0  # each measurement of the model; data and optimizers take a quarter
     product_sizes: tuple[int, ...] = (1024, 2048, 4096)
     num_groups: int = 1000
     views: int = 10
@@ -102,12 +91,8 @@ class Timing(NamedTuple):
 
 
 class Flop(NamedTuple):
-    """Floating point operations of the linear layers for one example.
-
-    Attributes:
-        train_step: one ACT step with its gradients and, where the model learns q_continue, the
-            second forward pass for its target.
-        act_step: one ACT step of an evaluation.
+    """Floating point operations of the linear layers for one example: of an ACT step in training
+    (with its gradients, and the second pass for the target of q_continue) and in evaluation.
     """
 
     train_step: int
@@ -145,11 +130,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(cases: dict[str, tuple[str, ...]], effort: Effort) -> dict[str, Any]:
     """Measure cases, each given by its settings; returns the JSON-ready report.
 
-    All configurations are checked before anything is measured. The rate of plain matrix products
-    is taken before and after each case, and the best of the whole run is the peak.
-
-    Raises:
-        ConfigError: a setting is wrong or cannot run on this device.
+    All configurations are checked first: ConfigError where one cannot run on this device. The rate
+    of plain matrix products is taken before and after each case; the best of the run is the peak.
     """
     configs = {name: _runnable(settings) for name, settings in cases.items()}
     results: list[dict[str, Any]] = []
@@ -161,13 +143,13 @@ def run(cases: dict[str, tuple[str, ...]], effort: Effort) -> dict[str, Any]:
             prepare_host(config.num_threads)
             dtype = config.arch.forward_dtype
             with Ranks(config.device) as ranks:
-                _say(f"{name}: matrix products in {dtype}")
+                sys.stderr.write(f"{name}: matrix products in {dtype}\n")
                 before = product_rates(dtype, ranks.device, effort)
                 result = _measure_case(name, config, dataset, ranks, effort)
                 results.append({"name": name, "settings": list(cases[name])} | result)
                 after = product_rates(dtype, ranks.device, effort)
+            best = rates.setdefault(dtype, {})
             for size, rate in [*before.items(), *after.items()]:
-                best = rates.setdefault(dtype, {})
                 best[str(size)] = max(best.get(str(size), 0.0), rate / 1e9)
     for result in results:
         peak = max(rates[result["forward_dtype"]].values())
@@ -184,9 +166,6 @@ def _runnable(settings: Sequence[str]) -> TrainConfig:
     device = resolve_device(config.device)
     require_backend(config.arch.attention, torch.device(device))
     return config.model_copy(update={"arch": arch_on_device(config.arch, device), "device": device})
-
-
-# What is measured
 
 
 def _measure_case(
@@ -213,21 +192,19 @@ def _measure_case(
             }
         )
 
-    _say(f"{name}: train step")
-    memory = None
-    if device.type == "cuda":
+    sys.stderr.write(f"{name}: train step\n")
+    if on_cuda := device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     model.train()
     timing = measure(lambda: trainer.step(next(batches)), effort.seconds, device)
-    if device.type == "cuda":
-        memory = torch.cuda.max_memory_allocated(device) / 2**20
+    memory = torch.cuda.max_memory_allocated(device) / 2**20 if on_cuda else None
     add("train step", timing, 1, flop.train_step)
 
-    _say(f"{name}: evaluation")
+    sys.stderr.write(f"{name}: evaluation\n")
     timing = measure(evaluation_step(trainer, next(batches)), effort.seconds, device)
     add("evaluation, ACT step", timing, arch.halt_max_steps, flop.act_step)
 
-    _say(f"{name}: data and optimizers")
+    sys.stderr.write(f"{name}: data and optimizers\n")
     add("data loading", measure(lambda: next(batches), effort.seconds / 4, torch.device("cpu")), 1)
     for activity, step in optimizer_steps(trainer):
         add(activity, measure(step, effort.seconds / 4, device))
@@ -262,11 +239,9 @@ class StepTrainer:
 
 def evaluation_step(trainer: StepTrainer, batch: Batch) -> Callable[[], None]:
     """Return a call that runs one ACT step on `batch` without gradients, in evaluation mode."""
-    device = trainer.learner.ranks.device
-    arrays = batch.arrays().items()
+    device, arrays = trainer.learner.ranks.device, batch.arrays().items()
     examples = {name: torch.from_numpy(array).to(device) for name, array in arrays}
-    trainer.learner.model.eval()
-    carry = trainer.learner.model.initial_carry(examples)
+    carry = trainer.learner.model.eval().initial_carry(examples)
 
     def step() -> None:
         nonlocal carry
@@ -332,8 +307,8 @@ def measure(call: Callable[[], object], seconds: float, device: torch.device) ->
 def count_flop(arch: ArchConfig, facts: DataFacts) -> Flop:
     """Count the operations of the linear layers for one example, without computing anything.
 
-    A multiply-add is 2 operations. Backward multiplies as often as forward for the gradient of the
-    weight, and as often again where the input needs a gradient.
+    A multiply-add is 2 operations. Backward takes as many as forward for the weight's gradient, and
+    as many again where the input needs a gradient.
     """
     # The kernel of the attention's own products, which are not counted, may not know this device.
     arch = arch.model_copy(update={"attention": "auto"})
@@ -367,13 +342,9 @@ def count_flop(arch: ArchConfig, facts: DataFacts) -> Flop:
     return Flop(train_step, total)
 
 
-# What it is measured on
-
-
 def write_synthetic_data(folder: Path, num_groups: int, views: int) -> None:
     """Write a training split of random 9 x 9 grids: `num_groups` puzzles with `views` views each.
-
-    The grids and their fields obey no rule: time depends on their shapes alone.
+    Neither grids nor fields obey a rule: time depends on their shapes alone.
     """
     rng = np.random.Generator(np.random.Philox(0))
     shape = (num_groups * views, 81)
@@ -396,7 +367,6 @@ def _open_data(folder: Path, fields: list[str]) -> PuzzleDataset:
 
 
 def endless(batches: TrainBatches) -> Iterator[Batch]:
-    """Yield training batches, iteration after iteration."""
     for iteration in itertools.count():
         for _, batch in batches.iterate(iteration):
             yield batch
@@ -428,9 +398,6 @@ def describe_environment(device: str) -> dict[str, Any]:
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "commit": commit,
     }
-
-
-# How it is told
 
 
 def as_table(report: dict[str, Any]) -> str:
@@ -466,13 +433,7 @@ def as_table(report: dict[str, Any]) -> str:
 
 
 def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
+    return "" if value is None else f"{value:,.{0 if value >= 100 else 1}f}"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -57,26 +57,15 @@ class Task(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a run gave.
-
-    Attributes:
-        parameters: of the heads.
-        flop: operations of the heads, for one puzzle.
-        part_flop: those of the token head for the logits that an answer needs: of the cells that
-            change, and of the tokens that stand there.
-        logits_bytes: of the heads, for one puzzle.
-        ms_per_step: the median.
-        metrics: over the test puzzles, by name.
-        constant: what the best constant predictor gets, of the metrics that have one.
-    """
+    """What a run gave; operations and bytes are those of the heads, for one puzzle."""
 
     parameters: int
     flop: int
-    part_flop: int
+    part_flop: int  # of the token head, for the cells that change and the tokens that stand there
     logits_bytes: int
     ms_per_step: float
     metrics: dict[str, float]
-    constant: dict[str, float]
+    constant: dict[str, float]  # what the best constant predictor gets
 
 
 def make_task(name: str) -> Task:

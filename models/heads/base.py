@@ -1,7 +1,6 @@
 """What all heads share: each reads the trunk's answer, and measures what it read off it.
 
-A head owns its forward, its losses and its metrics; its settings are in `models.heads.config`. The
-model calls `read` once for each ACT step, `models.act.ACTLossHead` calls `measure`.
+The model calls `read` at each ACT step, `models.act.ACTLossHead` calls `measure`.
 
 Shape letters, in all files of this folder: B batch, S cells, P puzzle prefix, T = P + S, D hidden
 width, V vocabulary, M chosen cells, J chosen tokens, R rank, E experts, C clusters.
@@ -74,17 +73,11 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class HaltingRule:
-    """When a slot halts before its last step, in training.
+    """When a slot halts before its last step, in training."""
 
-    Attributes:
-        compares: q_halt with q_continue; otherwise with 0.
-        min_steps: ACT steps before which no slot does.
-        bonus: divided by the root of the steps taken, and added to what q_halt must exceed.
-    """
-
-    compares: bool
-    min_steps: int = 1
-    bonus: float = 0.0
+    compares: bool  # q_halt with q_continue; otherwise with 0
+    min_steps: int = 1  # ACT steps before which no slot halts
+    bonus: float = 0.0  # divided by the root of the steps, and added to what q_halt must exceed
 
     def wants_to_halt(self, outputs: Outputs, steps: Tensor) -> Tensor:
         """Return bool [B]; `steps` (int32 [B]) counts this one."""

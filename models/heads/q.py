@@ -10,17 +10,12 @@ from models.losses import binary_cross_entropy
 
 
 class QHead(Head, CastedLinear):
-    """(q_halt, q_continue) logits from the first position of the trunk's answer (arXiv:2506.21734,
-    section 2.2).
+    """(q_halt, q_continue) logits [B] from the first position (arXiv:2506.21734, section 2.2).
 
     Q starts near "never right, never stop" (weight 0, bias -5): its first bootstrapped targets are
     then close to 0 and stable. Metric: `q_halt_accuracy`, whether q_halt >= 0 says rightly that the
-    whole answer is right. A sequence without labels counts as right in the loss (the published
-    behaviour).
-
-    Attributes:
-        learns_continue: whether there is a loss for q_continue. With one ACT step there is nothing
-            to choose and nothing is learned, as published.
+    whole answer is right. As published, a sequence without labels counts as right in the loss, and
+    with one ACT step there is no loss for q_continue (`learns_continue`): nothing is to be chosen.
     """
 
     name = "q"
@@ -30,9 +25,9 @@ class QHead(Head, CastedLinear):
         super().__init__(config.hidden_size, 2, bias=True)
         q = config.heads.q
         assert q is not None
+        assert self.bias is not None
         with torch.no_grad():
             trunc_normal_(self.weight, std=q.init_std)
-            assert self.bias is not None
             self.bias.fill_(q.init_bias)
         compares = not config.no_ACT_continue if q.rule is None else q.rule == "continue"
         self.rule = HaltingRule(compares, q.halt_min_steps, q.exploration_bonus)

@@ -260,12 +260,13 @@ class Hierarchical(TokenHead):
             return self(hidden)
         coarse = widened(self.coarse(hidden)).log_softmax(-1)
         scores = hidden.new_empty((*hidden.shape[:-1], len(tokens)), dtype=coarse.dtype)
-        for cluster in torch.unique(tokens // self.cluster_size).tolist():
+        cluster_of = tokens // self.cluster_size
+        for cluster in cluster_of.unique().tolist():
             begin = cluster * self.cluster_size
             end = min(begin + self.cluster_size, self.vocab_size)
             members = _apply(self.fine, hidden, torch.arange(begin, end, device=hidden.device))
             inside = widened(members).log_softmax(-1) + coarse[..., cluster, None]
-            mine = (tokens // self.cluster_size) == cluster
+            mine = cluster_of == cluster
             scores[..., mine] = inside[..., tokens[mine] - begin]
         return scores
 
@@ -274,11 +275,7 @@ class Adaptive(TokenHead):
     """Adaptive softmax (arXiv:1609.04309): frequent tokens first, rare ones in ever thinner tails.
 
     torch's `AdaptiveLogSoftmaxWithLoss` with its own fresh weights, in float32; tokens count as
-    sorted by falling frequency.
-
-    Args:
-        cutoffs: first tokens of the tails, ascending, each below `vocab_size`.
-        div_value: each tail's width is that of the one before, divided by this.
+    sorted by falling frequency. `cutoffs` are the first tokens of the tails, ascending.
     """
 
     normalized = True
@@ -287,9 +284,7 @@ class Adaptive(TokenHead):
         self, embed_dim: int, vocab_size: int, cutoffs: Sequence[int], div_value: float = 4.0
     ) -> None:
         super().__init__()
-        self.softmax = nn.AdaptiveLogSoftmaxWithLoss(
-            embed_dim, vocab_size, list(cutoffs), div_value=div_value
-        )
+        self.softmax = nn.AdaptiveLogSoftmaxWithLoss(embed_dim, vocab_size, cutoffs, div_value)
 
     def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
         rows = hidden.reshape(-1, hidden.shape[-1]).to(self.softmax.head.weight.dtype)
