@@ -1,17 +1,17 @@
 """Adaptive computation time on a scripted recurrence, whose Q values the test chooses."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from models.act import ACT, ACTLossHead
+from models.act import ACT
 from models.carry import ACTCarry, Examples, Exploration, Latents
 from models.config import HRMConfig
 from models.heads.base import Answer, HaltingRule, Head, Outputs
 from models.heads.q import QHead
+from tests.unit.models.tiny import first_step, make_examples, make_model
 
 START_H, START_L = 100.0, 200.0
 
@@ -254,9 +254,7 @@ def test_a_step_leaves_the_carry_it_was_given_as_it_was() -> None:
         assert torch.equal(value, before[name]), name
 
 
-def test_a_carry_goes_through_its_tensors(
-    make_model: Callable[..., ACTLossHead], make_examples: Callable[..., Examples]
-) -> None:
+def test_a_carry_goes_through_its_tensors() -> None:
     model = make_model().train()
     carry = model.initial_carry(make_examples())
     for step in range(2):
@@ -274,12 +272,10 @@ def test_a_carry_goes_through_its_tensors(
         assert torch.equal(again.carry.tensors()[name], value), name
 
 
-def test_the_rows_of_a_batch_do_not_see_each_other(
-    make_model: Callable[..., ACTLossHead], make_examples: Callable[..., Examples]
-) -> None:
+def test_the_rows_of_a_batch_do_not_see_each_other() -> None:
     model, examples = make_model(), make_examples()
     model.eval()
-    whole = model(model.initial_carry(examples), examples)
+    whole = first_step(model, examples)
     for row in range(3):
         alone = {name: value[row : row + 1] for name, value in examples.items()}
         output = model(model.initial_carry(alone), alone)

@@ -1,7 +1,6 @@
 """HRM: initialization, shapes of every variant, and the truncated gradient against a slow twin."""
 
 import math
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,10 +15,15 @@ from models.config import DataFacts, HRMConfig
 from models.hrm import HRMInner
 from models.layers import add_rms_norm
 from models.registry import build_model
-
-MakeConfig = Callable[..., HRMConfig]
-MakeModel = Callable[..., ACTLossHead]
-MakeExamples = Callable[..., Examples]
+from tests.unit.models.tiny import (
+    FACTS,
+    first_step,
+    inner_of,
+    make_config,
+    make_examples,
+    make_model,
+    require_same_compiled,
+)
 
 GRADIENTS = ["last_step", "last_cycle"]
 
@@ -145,13 +149,6 @@ def twin_step(
     return z_H, z_L, logits, q_logits
 
 
-def inner_of(model: ACTLossHead) -> Any:
-    """The recurrence; its submodules are what the test knows them to be."""
-    inner = model.model.inner
-    assert isinstance(inner, HRMInner)
-    return inner
-
-
 def step(
     model: ACTLossHead, carry: Latents, examples: Examples
 ) -> tuple[Latents, Tensor, tuple[Tensor, Tensor]]:
@@ -182,9 +179,7 @@ def some_loss(logits: Tensor, q_logits: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("gradient", GRADIENTS)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_outputs_and_gradients_equal_the_slow_twin(
-    variant: str, gradient: str, make_model: MakeModel, make_examples: MakeExamples
-) -> None:
+def test_outputs_and_gradients_equal_the_slow_twin(variant: str, gradient: str) -> None:
     overrides = VARIANTS[variant] | {"gradient": gradient, "forward_dtype": "float64"}
     model = make_model(**overrides).train()
     inner, examples = inner_of(model), make_examples()
@@ -219,9 +214,7 @@ def test_outputs_and_gradients_equal_the_slow_twin(
         torch.testing.assert_close(inner.puzzle_emb.local_weights.grad.double(), rows.grad, **close)
 
 
-def test_the_two_gradients_differ_where_there_are_several_updates(
-    make_model: MakeModel, make_examples: MakeExamples
-) -> None:
+def test_the_two_gradients_differ_where_there_are_several_updates() -> None:
     grads = []
     for gradient in GRADIENTS:
         model = make_model(gradient=gradient).train()
@@ -247,9 +240,7 @@ def norms_in_graph(output: Tensor) -> int:
 
 
 @pytest.mark.parametrize(("gradient", "updates_of_L"), [("last_step", 1), ("last_cycle", 3)])
-def test_the_graph_holds_the_last_updates_alone(
-    gradient: str, updates_of_L: int, make_model: MakeModel, make_examples: MakeExamples
-) -> None:
+def test_the_graph_holds_the_last_updates_alone(gradient: str, updates_of_L: int) -> None:
     model = make_model(gradient=gradient, L_cycles=3, L_layers=2, H_layers=3).train()
     _, logits, _ = step(model, random_carry(inner_of(model), 3), make_examples())
     assert norms_in_graph(logits) == 2 * (updates_of_L * 2 + 3)
@@ -260,9 +251,7 @@ def test_the_norm_is_what_the_graph_is_counted_by() -> None:
     assert norms_in_graph(add_rms_norm(add_rms_norm(x, x, 1e-5), x, 1e-5)) == 2
 
 
-def test_no_gradient_reaches_the_start_of_the_recursion(
-    make_model: MakeModel, make_examples: MakeExamples
-) -> None:
+def test_no_gradient_reaches_the_start_of_the_recursion() -> None:
     model = make_model().train()
     inner = inner_of(model)
     carry = random_carry(inner, 3)
@@ -275,12 +264,10 @@ def test_no_gradient_reaches_the_start_of_the_recursion(
 
 
 @pytest.mark.parametrize("gradient", GRADIENTS)
-def test_the_carry_is_detached(
-    gradient: str, make_model: MakeModel, make_examples: MakeExamples
-) -> None:
+def test_the_carry_is_detached(gradient: str) -> None:
     model = make_model(gradient=gradient, H_cycles=1, L_cycles=1).train()
     examples = make_examples()
-    output = model(model.initial_carry(examples), examples)
+    output = first_step(model, examples)
     assert output.loss.requires_grad
     for name, tensor in output.carry.tensors().items():
         assert not tensor.requires_grad, name
@@ -293,16 +280,14 @@ def test_the_carry_is_detached(
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_casting_weights_once_changes_no_bit(
-    dtype: str, make_model: MakeModel, make_examples: MakeExamples, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_casting_weights_once_changes_no_bit(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
     for cast_once in (True, False):
         if not cast_once:
             monkeypatch.setattr(models.hrm, "weights_cast_once", lambda *_: nullcontext())
         model = make_model(forward_dtype=dtype).train()
         examples = make_examples()
-        output = model(model.initial_carry(examples), examples)
+        output = first_step(model, examples)
         output.loss.backward()
         grads = [parameter.grad for parameter in model.parameters()]
         results.append([output.loss, output.outputs["logits"], output.carry.inner["z_L"], *grads])
@@ -310,9 +295,7 @@ def test_casting_weights_once_changes_no_bit(
         assert torch.equal(once, each_time)
 
 
-def test_weights_set_between_two_steps_are_used(
-    make_model: MakeModel, make_examples: MakeExamples
-) -> None:
+def test_weights_set_between_two_steps_are_used() -> None:
     model, examples = make_model(forward_dtype="bfloat16").eval(), make_examples()
     carry = random_carry(inner_of(model), 3)
     before = step(model, carry, examples)[1]
@@ -323,9 +306,7 @@ def test_weights_set_between_two_steps_are_used(
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_bfloat16_is_close_to_float32(
-    variant: str, make_model: MakeModel, make_examples: MakeExamples
-) -> None:
+def test_bfloat16_is_close_to_float32(variant: str) -> None:
     outputs = []
     for dtype in ("float32", "bfloat16"):
         model = make_model(**VARIANTS[variant], forward_dtype=dtype).eval()
@@ -344,12 +325,12 @@ def test_bfloat16_is_close_to_float32(
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_shapes(variant: str, make_model: MakeModel, make_examples: MakeExamples) -> None:
+def test_shapes(variant: str) -> None:
     model, examples = make_model(**VARIANTS[variant]), make_examples()
     prefix = PREFIX.get(variant, 1)
     assert inner_of(model).config.num_prefix == prefix
     for training in (True, False):
-        output = model.train(training)(model.initial_carry(examples), examples)
+        output = first_step(model.train(training), examples)
         assert output.outputs["logits"].shape == (3, 5, 7)
         assert output.outputs["q_halt_logits"].shape == (3,)
         assert output.outputs["q_continue_logits"].shape == (3,)
@@ -361,9 +342,7 @@ def test_shapes(variant: str, make_model: MakeModel, make_examples: MakeExamples
         assert output.loss.shape == ()
 
 
-def test_without_puzzle_embedding_q_reads_the_first_cell(
-    make_model: MakeModel, make_examples: MakeExamples
-) -> None:
+def test_without_puzzle_embedding_q_reads_the_first_cell() -> None:
     model, examples = make_model(puzzle_emb_ndim=0), make_examples()
     assert model.puzzle_embedding is None
     assert not any("puzzle_emb" in key for key in model.state_dict())
@@ -378,9 +357,7 @@ def test_without_puzzle_embedding_q_reads_the_first_cell(
     assert torch.equal(again, step(model, random_carry(inner, 3), examples)[1])
 
 
-def test_positions_matter_only_where_they_are_encoded(
-    make_model: MakeModel, make_examples: MakeExamples
-) -> None:
+def test_positions_matter_only_where_they_are_encoded() -> None:
     for positions, matter in (("none", False), ("rope", True), ("learned", True)):
         model = make_model(pos_encodings=positions, puzzle_emb_ndim=0, forward_dtype="float64")
         inner, examples = inner_of(model), make_examples()
@@ -391,7 +368,7 @@ def test_positions_matter_only_where_they_are_encoded(
         assert torch.allclose(logits, reversed_logits, atol=1e-9) != matter, positions
 
 
-def test_state_dict_has_the_published_keys(facts: DataFacts, make_config: MakeConfig) -> None:
+def test_state_dict_has_the_published_keys() -> None:
     keys = {"H_init", "L_init", "embed_tokens.embedding_weight", "embed_pos.embedding_weight"}
     keys |= {"lm_head.weight", "q_head.weight", "q_head.bias", "puzzle_emb.weights"}
     for stack in ("H_level", "L_level"):
@@ -402,10 +379,10 @@ def test_state_dict_has_the_published_keys(facts: DataFacts, make_config: MakeCo
             "mlp.down_proj",
         ):
             keys.add(f"{stack}.layers.0.{layer}.weight")
-    model = build_model(make_config(pos_encodings="learned"), facts)
+    model = build_model(make_config(pos_encodings="learned"), FACTS)
     assert set(model.state_dict()) == {f"model.inner.{key}" for key in keys}
 
-    mixer = set(build_model(make_config(mlp_t=True), facts).state_dict())
+    mixer = set(build_model(make_config(mlp_t=True), FACTS).state_dict())
     assert "model.inner.L_level.layers.0.mlp_t.gate_up_proj.weight" in mixer
     assert not any("self_attn" in key for key in mixer)
 
@@ -462,21 +439,13 @@ def test_mixer_blocks_start_with_the_std_of_their_fan_in() -> None:
 @pytest.mark.parametrize("variant", ["rope", "learned", "mixer", "no puzzle embedding"])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_step_is_one_graph(
-    variant: str,
-    training: bool,
-    make_model: MakeModel,
-    make_examples: MakeExamples,
-    require_same_compiled: Callable[..., None],
-) -> None:
+def test_a_step_is_one_graph(variant: str, training: bool) -> None:
     model = make_model(**VARIANTS[variant]).train(training)
-    require_same_compiled(model, make_examples, backend="aot_eager")
+    require_same_compiled(model, "aot_eager")
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_step_compiles_to_the_same_numbers(
-    make_model: MakeModel, make_examples: MakeExamples, require_same_compiled: Callable[..., None]
-) -> None:
+def test_a_step_compiles_to_the_same_numbers() -> None:
     model = make_model(H_cycles=1, no_ACT_continue=True).train()
-    require_same_compiled(model, make_examples, backend="inductor")
+    require_same_compiled(model, "inductor")

@@ -1,6 +1,5 @@
 """TRM, its variant with one latent, and the transformer: the schedule of each, written out."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,11 +8,10 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from models.act import ACTLossHead
-from models.carry import Examples, Latents
+from models.carry import Latents
 from models.config import ArchConfig, DataFacts, HRMConfig, TransformerConfig, TRMConfig
 from models.registry import build_model
-
-MakeExamples = Callable[..., Examples]
+from tests.unit.models.tiny import first_step, inner_of, make_examples
 
 FACTS = DataFacts(vocab_size=7, seq_len=5, num_puzzle_identifiers=6)
 SMALL: dict[str, Any] = {
@@ -45,10 +43,6 @@ def build(config: ArchConfig) -> ACTLossHead:
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     return model
-
-
-def inner_of(model: ACTLossHead) -> Any:
-    return model.model.inner
 
 
 def random_carry(inner: Any) -> Latents:
@@ -83,9 +77,7 @@ def written_out(inner: Any, config: Any, carry: Latents, injected: Tensor) -> Te
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_outputs_and_gradients_are_those_of_the_schedule(
-    name: str, make_examples: MakeExamples
-) -> None:
+def test_outputs_and_gradients_are_those_of_the_schedule(name: str) -> None:
     model, examples = build(CONFIGS[name]).train(), make_examples()
     inner = inner_of(model)
     carry = random_carry(inner)
@@ -110,9 +102,9 @@ def test_outputs_and_gradients_are_those_of_the_schedule(
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_parameter_learns(name: str, make_examples: MakeExamples) -> None:
+def test_every_parameter_learns(name: str) -> None:
     model, examples = build(CONFIGS[name]).train(), make_examples()
-    output = model(model.initial_carry(examples), examples)
+    output = first_step(model, examples)
     output.loss.backward()
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None, key
@@ -121,12 +113,10 @@ def test_every_parameter_learns(name: str, make_examples: MakeExamples) -> None:
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("no_continue", [True, False])
-def test_q_continue_is_learned_only_when_asked_for(
-    name: str, no_continue: bool, make_examples: MakeExamples
-) -> None:
+def test_q_continue_is_learned_only_when_asked_for(name: str, no_continue: bool) -> None:
     config = CONFIGS[name].model_copy(update={"no_ACT_continue": no_continue})
     model, examples = build(config).train(), make_examples()
-    output = model(model.initial_carry(examples), examples)
+    output = first_step(model, examples)
     assert ("q_continue_loss" in output.metrics) == (not no_continue)
 
 
