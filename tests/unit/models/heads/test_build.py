@@ -23,22 +23,11 @@ from tests.unit.models.tiny import (
 )
 
 SOFTMAX = {"loss_type": "softmax_cross_entropy"}
-TOKEN_HEADS: dict[str, dict[str, Any]] = {
-    "linear": {"bias": True},
-    "tied": {},
-    "factorized": {"rank": 3},
-    "adaptive": {},
-    "puzzle": {"rank": 2},
-    "moe": {"top_k": 2},
-    "hierarchical": {},
-}
-AUXILIARY = {
-    "confidence": {},
-    "attention": {},
-    "action": {"field": "actions"},
-    "pixel": {"field": "pixels"},
-    "halt": {},
-}
+TOKEN_HEADS: dict[str, dict[str, Any]] = {"adaptive": {}, "hierarchical": {}, "tied": {}}
+TOKEN_HEADS |= {"linear": {"bias": True}, "factorized": {"rank": 3}, "puzzle": {"rank": 2}}
+TOKEN_HEADS |= {"moe": {"top_k": 2}}
+AUXILIARY = {"confidence": {}, "attention": {}, "halt": {}}
+AUXILIARY |= {"action": {"field": "actions"}, "pixel": {"field": "pixels"}}
 
 
 def loss_for(lm: str) -> dict[str, Any]:
