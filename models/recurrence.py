@@ -65,11 +65,7 @@ class Recurrence(nn.Module):
     """A model, one ACT step of it: embed the puzzle, update the latents, read the answer.
 
     A subclass adds its stacks, calls `add_initial_states`, and defines `recur`. Attribute names are
-    the keys of the published checkpoints.
-
-    Attributes:
-        heads: by name; the head NAME is the module `NAME_head`.
-        latents: names of the latent states; the first one is the answer.
+    the keys of the published checkpoints; the head NAME of `heads` is the module `NAME_head`.
     """
 
     lm_head: TokenHead

@@ -11,12 +11,8 @@ from models.layers import trunc_normal_
 
 
 class CastedSparseEmbedding(nn.Module):
-    """Table float32 [num, width] with a gradient leaf for the rows in use.
-
-    Attributes:
-        local_weights: float32 [B, width], the rows of the last training batch; its `.grad` is what
-            the optimizer reads.
-        local_ids: int64 [B], their identifiers.
+    """Table float32 [num, width] with a gradient leaf, `local_weights` [B, width]: the rows of the
+    last training batch, whose identifiers are `local_ids` (int64 [B]).
     """
 
     weights: Tensor
