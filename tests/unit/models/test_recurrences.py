@@ -35,7 +35,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 SMALL: Any = {"hidden_size": 16, "num_heads": 2, "expansion": 2.0, "puzzle_emb_ndim": 16}
 SMALL |= {"halt_max_steps": 4, "forward_dtype": "float64"}
-TRM = {**SMALL, "H_cycles": 3, "L_cycles": 2, "L_layers": 2, "puzzle_emb_len": 2}
+TRM: Any = {**SMALL, "H_cycles": 3, "L_cycles": 2, "L_layers": 2, "puzzle_emb_len": 2}
 MIXER: Any = {"mlp_t": True, "pos_encodings": "none"}
 GRADIENTS = ["last_step", "last_cycle"]
 
