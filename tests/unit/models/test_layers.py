@@ -1,6 +1,7 @@
 """Layers: initialization against scipy, hand-written backwards against autograd."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,7 +111,7 @@ def double_input(*shape: int) -> Tensor:
 
 def test_hand_written_layers_equal_their_twins() -> None:
     torch.manual_seed(0)
-    exact = {"rtol": 1e-12, "atol": 1e-12}
+    exact: Any = {"rtol": 1e-12, "atol": 1e-12}
     x, y = double_input(2, 3, 12), double_input(2, 3, 12)
     norms = (f(x, y, 1e-5) for f in (add_rms_norm, naive_add_rms_norm))
     torch.testing.assert_close(*norms, **exact)
