@@ -48,7 +48,12 @@ def test_without_a_test_split_nothing_is_evaluated(sudoku_data: Path, tmp_path: 
 
 def test_damage_is_found_before_training(sudoku_data: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(sudoku_data, tmp_path / "data")
-    labels = folder / "train" / "all__labels.npy"
+    metadata, labels = folder / "train" / "dataset.json", folder / "train" / "all__labels.npy"
+    text = metadata.read_text()
+    metadata.write_text(text.replace('"seq_len": 16', '"seq_len": 15'))
+    with pytest.raises(DatasetError, match=r"16 cells a row, but seq_len is 15"):
+        open_data(configure(f"data_path={folder}"), check_values=False, warn=pytest.fail)
+    metadata.write_text(text)
     labels.write_bytes(labels.read_bytes()[:-7])
     with pytest.raises(DatasetError, match=str(labels)):
         open_data(configure(f"data_path={folder}"), check_values=False, warn=pytest.fail)

@@ -47,7 +47,7 @@ def evaluated(step: int) -> dict[str, Any]:
 
 
 def test_records_are_there_as_soon_as_they_are_logged(tmp_path: Path) -> None:
-    log = JsonlLog(tmp_path / "m.jsonl", None)
+    log = JsonlLog(tmp_path / "m.jsonl", at(5))  # The file of a resumed run is gone.
     # JSON has no names for the numbers of the second one.
     log.log([trained(1), {"step": 2, "loss": float("nan"), "norm": float("-inf")}])
     assert lines(tmp_path / "m.jsonl") == [trained(1), {"step": 2, "loss": "nan", "norm": "-inf"}]
@@ -79,11 +79,6 @@ def test_a_resumed_run_keeps_what_belongs_to_it(
     path.write_bytes("".join(json.dumps(record) + "\n" for record in records).encode() + end)
     JsonlLog(path, checkpoint).close()
     assert lines(path) == records[:num_kept]
-
-
-def test_a_file_that_was_deleted_is_started_anew(tmp_path: Path) -> None:
-    JsonlLog(tmp_path / "m.jsonl", at(5)).close()
-    assert lines(tmp_path / "m.jsonl") == []
 
 
 @pytest.fixture
@@ -305,54 +300,46 @@ def answering_server() -> Iterator[str]:
         thread.join()
 
 
-def chosen_mode(
-    wandb: FakeWandb, opened: Any, monkeypatch: pytest.MonkeyPatch, url: str, key: str | None
-) -> str:
-    monkeypatch.setenv("WANDB_BASE_URL", url)
-    if key is not None:
-        monkeypatch.setenv("WANDB_API_KEY", key)
-    for proxy in [name for name in os.environ if name.lower().endswith("_proxy")]:
-        monkeypatch.delenv(proxy)
-    monkeypatch.setattr(tracking, "_REACH_SECONDS", 0.3)
-    tracker, _, warnings = opened()
-    run_three_steps(tracker)
-    assert warnings == []
-    return wandb.calls[0][1]["mode"]
+@pytest.fixture
+def chosen_mode(wandb: FakeWandb, opened: Any, monkeypatch: Any) -> Callable[..., str]:
+    def choose(url: str, key: str | None) -> str:
+        monkeypatch.setenv("WANDB_BASE_URL", url)
+        if key is not None:
+            monkeypatch.setenv("WANDB_API_KEY", key)
+        for proxy in [name for name in os.environ if name.lower().endswith("_proxy")]:
+            monkeypatch.delenv(proxy)
+        monkeypatch.setattr(tracking, "_REACH_SECONDS", 0.3)
+        tracker, _, warnings = opened()
+        run_three_steps(tracker)
+        assert warnings == []
+        return wandb.calls[0][1]["mode"]
+
+    return choose
+
+
+KEY = "k" * 40
 
 
 @pytest.mark.parametrize(
-    ("key", "login_at", "mode"),
-    [
-        ("k" * 40, None, "online"),
-        (None, None, "offline"),
-        (None, "127.0.0.1", "online"),
-        (None, "elsewhere", "offline"),
-    ],
+    ("login", "mode"),
+    [("key", "online"), (None, "offline"), ("127.0.0.1", "online"), ("elsewhere", "offline")],
 )
 def test_online_needs_a_key_for_the_server(
-    wandb: FakeWandb,
-    opened: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    answering_server: str,
-    key: str | None,
-    login_at: str | None,
-    mode: str,
+    chosen_mode: Any, monkeypatch: Any, tmp_path: Path, answering_server: str, login: Any, mode: str
 ) -> None:
-    if login_at:
-        login = f"machine {login_at}\n  login user\n  password {'k' * 40}\n"
-        (tmp_path / "netrc").write_text(login)
-        monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    assert chosen_mode(wandb, opened, monkeypatch, answering_server, key) == mode
+    logins = tmp_path / "netrc"
+    logins.write_text(f"machine {login}\n  login user\n  password {KEY}\n")
+    monkeypatch.setenv("NETRC", str(logins))
+    assert chosen_mode(answering_server, KEY if login == "key" else None) == mode
 
 
 @pytest.mark.parametrize("server", ["silent_server", "refused", "no address"])
 def test_offline_when_the_server_does_not_answer(
-    wandb: FakeWandb, opened: Any, monkeypatch: Any, request: Any, server: str
+    chosen_mode: Any, request: Any, server: str
 ) -> None:
     fixed = {"refused": "http://127.0.0.1:1", "no address": "not a url"}
     url = fixed.get(server) or request.getfixturevalue(server)
-    assert chosen_mode(wandb, opened, monkeypatch, url, "k" * 40) == "offline"
+    assert chosen_mode(url, KEY) == "offline"
 
 
 # What a run opens

@@ -37,7 +37,6 @@ def small_module() -> nn.Module:
 
 
 def configs(**groups: Any) -> dict[str, ParamGroupConfig]:
-    """Groups from patterns, or from whole settings."""
     return {
         name: ParamGroupConfig.model_validate(g if isinstance(g, dict) else {"params": g})
         for name, g in groups.items()
@@ -275,8 +274,6 @@ def test_what_is_not_finite_in_any_shard_skips_the_step(shard: int) -> None:
 
 
 class Updates:
-    """Updates of a small module, on gradients that the test chooses."""
-
     def __init__(self, optimizer_name: str) -> None:
         self.module = small_module()
         groups = configs(a={"params": ["first.*"], "max_grad_norm": 1.0}, b=["second.*"])
@@ -296,7 +293,6 @@ class Updates:
         return bool(skip)
 
     def state(self) -> dict[str, bytes]:
-        """All bytes of weights and optimizer."""
         tensors: dict[str, Tensor] = dict(self.module.state_dict())
         for name, parameter in self.module.named_parameters():
             for quantity, value in self.optimizer.state[parameter].items():
