@@ -1,13 +1,14 @@
 """Open the data sets of a run, before torch is loaded."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dataset.format.reading import load_metadata
 from dataset.format.schema import PuzzleDatasetMetadata
 from models.config import DataFacts
-from models.heads.config import HeadsConfig, TokenHeadConfig
+from models.heads.config import HeadsConfig
 from puzzle_dataset import PuzzleDataset, TrainBatches
 from runtime.errors import ConfigError, DatasetError
 from training.config.schema import DataConfig, TrainConfig
@@ -25,44 +26,35 @@ _WRITTEN_BY = {
 def open_data(
     config: TrainConfig, *, check_values: bool, warn: Callable[[str], None]
 ) -> tuple[PuzzleDataset, PuzzleDataset | None]:
-    """Open the training and the test split; the latter is None, with a warning, where no folder has
-    one.
+    """Open the training and the test split; None, with a warning, where no folder has the latter.
 
     Args:
         check_values: also read every token; ranks beside one that does so need not.
     Raises:
         ConfigError: a setting of a head does not fit the data.
-        DatasetError: names the folder or file at fault, and how to build a set that is known by
-            name.
+        DatasetError: names the folder or file at fault, and how to build a set known by name.
     """
     heads = config.arch.heads
     for path in [*config.train_paths, *config.test_paths]:
         require_folder(path, config.data)
     require_heads(heads, config.train_paths, "train")
     fields = list(heads.fields.values())
-    train_set = PuzzleDataset(config.train_paths, "train", fields=fields, check_values=check_values)
+    opened = partial(PuzzleDataset, fields=fields, check_values=check_values)
+    train_set = opened(config.train_paths, "train")
     if not any((Path(path) / "test").exists() for path in config.test_paths):
         warn(f"{', '.join(config.test_paths)}: there is no test split, so nothing is evaluated")
         return train_set, None
     require_heads(heads, config.test_paths, "test")
-    test_set = PuzzleDataset(
-        config.test_paths,
-        "test",
-        fields=fields,
-        check_values=check_values,
-        numbered_as=config.train_paths,
-    )
+    test_set = opened(config.test_paths, "test", numbered_as=config.train_paths)
+    train, test, folder = train_set.metadata, test_set.metadata, test_set.split_dirs[0]
     for fact in ("vocab_size", "seq_len", *(["fields"] if fields else [])):
-        of_train, of_test = getattr(train_set.metadata, fact), getattr(test_set.metadata, fact)
+        of_train, of_test = getattr(train, fact), getattr(test, fact)
         if of_train != of_test:
-            raise DatasetError(
-                f"{test_set.split_dirs[0]}: {fact} is {of_test}, the training split has {of_train}"
-            )
-    known = train_set.metadata.num_puzzle_identifiers
-    if config.arch.puzzle_emb_ndim and test_set.metadata.num_puzzle_identifiers > known:
+            raise DatasetError(f"{folder}: {fact} is {of_test}, the training split has {of_train}")
+    known, used = train.num_puzzle_identifiers, test.num_puzzle_identifiers
+    if config.arch.puzzle_emb_ndim and used > known:
         raise DatasetError(
-            f"{test_set.split_dirs[0]}: num_puzzle_identifiers is "
-            f"{test_set.metadata.num_puzzle_identifiers}, the training split has {known}: the "
+            f"{folder}: num_puzzle_identifiers is {used}, the training split has {known}: the "
             f"others would have no puzzle embedding"
         )
     return train_set, test_set
@@ -83,9 +75,7 @@ def train_batches(
 
 
 def require_batches(config: TrainConfig, train_set: PuzzleDataset) -> None:
-    """Raise ConfigError when not even one batch fills between two evaluations: the incomplete last
-    one is dropped, so such a run would end without a step.
-    """
+    """Raise ConfigError when not one batch fills between evaluations, for others are dropped."""
     if next(train_batches(config, train_set).iterate_rows(0), None) is None:
         key = "epochs" if config.eval_interval is None else "eval_interval"
         raise ConfigError(
@@ -103,7 +93,12 @@ def require_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> Non
         DatasetError: a head needs a field that a data set does not declare.
     """
     for folder in folders:
-        _require_vocabulary(heads.lm, load_metadata(Path(folder) / split).vocab_size, folder)
+        vocab_size = load_metadata(Path(folder) / split).vocab_size
+        lm, too_few = heads.lm, f"{folder} has {vocab_size} tokens only"
+        if lm.name == "adaptive" and lm.cutoffs and lm.cutoffs[-1] >= vocab_size:
+            raise ConfigError(f"arch.heads.lm.cutoffs={lm.cutoffs}: {too_few}")
+        if lm.name == "hierarchical" and (lm.num_clusters or 1) > vocab_size:
+            raise ConfigError(f"arch.heads.lm.num_clusters={lm.num_clusters}: {too_few}")
     for head, reason in untold_heads(heads, folders, split).items():
         name = heads.fields[head]
         hint = f"; {_WRITTEN_BY[name]}" if name in _WRITTEN_BY else ""
@@ -111,11 +106,7 @@ def require_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> Non
 
 
 def untold_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> dict[str, str]:
-    """Return the heads whose field a data set does not declare, each with the reason in words.
-
-    Raises:
-        DatasetError: a data set cannot be read.
-    """
+    """Return the heads whose field a data set does not declare, each with the reason in words."""
     untold = {}
     for folder in folders:
         metadata = load_metadata(Path(folder) / split)
@@ -128,25 +119,11 @@ def untold_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> dict
     return untold
 
 
-def _require_vocabulary(lm: TokenHeadConfig, V: int, source: str) -> None:
-    if lm.name == "adaptive" and lm.cutoffs and lm.cutoffs[-1] >= V:
-        raise ConfigError(f"arch.heads.lm.cutoffs={lm.cutoffs}: {source} has {V} tokens only")
-    if lm.name == "hierarchical" and (lm.num_clusters or 1) > V:
-        raise ConfigError(
-            f"arch.heads.lm.num_clusters={lm.num_clusters}: {source} has {V} tokens only"
-        )
-
-
 def require_folder(path: str, known: DataConfig | None) -> None:
-    """Raise DatasetError when a data folder is missing, with the builder's command where the set is
-    known.
-    """
+    """Raise DatasetError when a data folder is missing; of a known set it says how to build it."""
     if not Path(path).is_dir():
-        hint = (
-            f"; build it with: {known.build_command}"
-            if known is not None and path == known.path
-            else ""
-        )
+        is_known = known is not None and path == known.path
+        hint = f"; build it with: {known.build_command}" if is_known else ""
         raise DatasetError(f"{path}: no such data folder{hint}")
 
 

@@ -1,14 +1,13 @@
 """Diagnostics of a training run: numbers that tell why it does not learn, and warnings in words.
 
-Every `diagnose_interval` steps the trainer hands over a step's outputs. They are measured on the
-device, gathered over the ranks in one collective, and judged on the host; the steps between cost
-nothing. Nothing here changes what a run computes.
+A step's outputs are measured on the device, gathered over the ranks in one collective, and judged
+on the host. Nothing here changes what a run computes.
 """
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,8 +50,13 @@ CHANCE_AUC = 0.6
 # other way round is no fault: tokens are the task, and Q starts with no gradient at the trunk.
 OUTWEIGHS = 10.0
 TASK_HEAD = "lm"
-
-LogProbs = Callable[[Tensor], Tensor]
+# What may be wrong, by the name under which a checkpoint knows it, in the order of the warnings.
+# Values that are not finite are told at once and during warm-up too.
+NOT_FINITE = "not_finite"
+FAULTS = (
+    *(NOT_FINITE, "one_token", "flat", "sure_and_wrong", "large_logits"),
+    *("always_halts", "always_continues", "ignores_correctness", "outweighs"),
+)
 
 
 class Diagnosis(NamedTuple):
@@ -70,10 +74,8 @@ def head_gradient_norms(losses: Mapping[str, Tensor], answer: Tensor) -> dict[st
     norms = {}
     for name, loss in losses.items():
         if loss.requires_grad:
-            (gradient,) = torch.autograd.grad(
-                loss, [answer], retain_graph=True, materialize_grads=True
-            )
-            norms[name] = gradient.float().norm()
+            (grad,) = torch.autograd.grad(loss, answer, retain_graph=True, materialize_grads=True)
+            norms[name] = grad.float().norm()
         else:
             norms[name] = answer.new_zeros((), dtype=torch.float32)
     return norms
@@ -91,9 +93,26 @@ def trunk_gradient_norms(
     devices = [answer.device] if answer.device.type == "cuda" else []
     with torch.random.fork_rng(devices), torch.enable_grad():
         losses = model.weighted_losses(output, answer)
-        return head_gradient_norms(
-            {name: loss / global_batch_size for name, loss in losses.items()}, answer
-        )
+        means = {name: loss / global_batch_size for name, loss in losses.items()}
+        return head_gradient_norms(means, answer)
+
+
+class Measured(NamedTuple):
+    """One shard on the device.
+
+    Attributes:
+        sums: over the cells, by name, 0-dim or [V].
+        rows: float64 [B, 4]: has labels, wholly right, would halt, q_halt; 0 where there is none.
+        halting_head: name of the head that gives q_halt, if there is one.
+        has_halting: whether it has a say.
+        head_squares: squares of the heads' gradient norms, 0-dim.
+    """
+
+    sums: dict[str, Tensor]
+    rows: Tensor
+    halting_head: str | None
+    has_halting: bool
+    head_squares: dict[str, Tensor]
 
 
 class Diagnostics:
@@ -112,16 +131,15 @@ class Diagnostics:
         *,
         interval: int,
         warmup_steps: int,
-        log_probs: LogProbs,
+        log_probs: Callable[[Tensor], Tensor],
         halting_head: str | None = "q_head",
         ranks: Ranks,
     ) -> None:
         self.interval, self.warmup_steps = interval, warmup_steps
         self._confirmations = max(CONFIRMATIONS, math.ceil(PATIENCE_STEPS / interval))
-        self._log_probs, self._ranks = log_probs, ranks
-        self._halting_head = halting_head
+        self._log_probs, self._halting_head, self._ranks = log_probs, halting_head, ranks
         self._window: deque[_QSums] = deque(maxlen=WINDOW)
-        self._conditions = {name: _Condition() for name in _JUDGES}
+        self._conditions = {name: _Condition() for name in FAULTS}
 
     def due(self, step: int) -> bool:
         """Whether `step` is to be diagnosed."""
@@ -135,8 +153,9 @@ class Diagnostics:
         q_halt_logits: Tensor | None,
         halts: Tensor | None,
         head_norms: Mapping[str, Tensor],
-    ) -> "Measured":
-        """Measure a shard, on the device.
+    ) -> Measured:
+        """Measure a shard, on the device: only finite logits, and of the entropy only cells all of
+        whose logits are finite.
 
         Args:
             logits: [B, S, V].
@@ -145,48 +164,66 @@ class Diagnostics:
             halts: bool [B], rows that it would halt; None where it has no say.
             head_norms: gradient norms at the trunk, over the shard's rows, 0-dim each.
         """
-        return Measured(
-            _measure(logits, labels, self._log_probs),
-            _measure_rows(logits, labels, q_halt_logits, halts),
-            halting_head=None if q_halt_logits is None else self._halting_head,
-            has_halting=halts is not None,
-            head_squares={name: norm.square() for name, norm in head_norms.items()},
-        )
+        logits = logits.detach()
+        wide, vocab_size = widened(logits), logits.shape[-1]
+        finite = wide.isfinite()
+        known = torch.where(finite, wide, 0.0)
+        log_p = self._log_probs(known)
+        entropy = -(log_p.exp() * log_p).sum(-1)
+        labelled = labels != IGNORE_LABEL_ID
+        clean = labelled & finite.all(-1)
+        predicted = logits.argmax(-1)
+        right = predicted == labels
+        sums = {
+            "logits": finite.sum(),
+            "logits_sum": known.sum(dtype=torch.float64),
+            "logits_squares": known.square().sum(dtype=torch.float64),
+            "logits_min": torch.where(finite, wide, math.inf).min(),
+            "logits_max": torch.where(finite, wide, -math.inf).max(),
+            "logits_nonfinite": (~finite).sum(),
+            "entropy": torch.where(clean, entropy, 0.0).sum(dtype=torch.float64),
+            "clean_cells": clean.sum(),
+            "cells_right": (labelled & right).sum(),
+            "predicted": torch.bincount(predicted[labelled].long(), minlength=vocab_size),
+            "labels": torch.bincount(labels[labelled].long(), minlength=vocab_size),
+        }
+        rows_right = (~labelled | right).all(-1)
+        none = torch.zeros_like(rows_right)
+        columns = [labelled.any(-1), rows_right, halts, q_halt_logits]
+        rows = torch.stack([(none if c is None else c.detach()).double() for c in columns], -1)
+        sums["q_nonfinite"] = (~rows[:, 3].isfinite()).sum()
+        head = None if q_halt_logits is None else self._halting_head
+        squares = {name: norm.square() for name, norm in head_norms.items()}
+        return Measured(sums, rows, head, halts is not None, squares)
 
     def diagnose(
-        self, step: int, shards: Sequence["Measured"], group_norms: Mapping[str, Tensor]
+        self, step: int, shards: Sequence[Measured], group_norms: Mapping[str, Tensor]
     ) -> Diagnosis:
-        """Bring the shards of all ranks together and judge them; waits for the device.
-
-        Args:
-            shards: of this rank, in order.
-            group_norms: gradient norms of the optimizer's groups, 0-dim, the same on all ranks.
-        Returns:
-            the numbers that have something to stand on, and the warnings that are due.
+        """Bring the shards of all ranks together and judge them, which waits for the device;
+        `group_norms` are of the optimizer's groups' gradients, 0-dim, the same on all ranks.
         """
-        seen = _gather(self._ranks, shards, group_norms)
-        numbers = _numbers(seen)
-        if step > self.warmup_steps:
-            self._window.append(_QSums.of(seen))
-        warnings = list(self._warn(step, seen, numbers))
-        return Diagnosis({f"diagnose/{name}": n for name, n in numbers.items()}, warnings)
-
-    def _warn(self, step: int, seen: "_Seen", numbers: Mapping[str, float]) -> Iterator[str]:
-        q = _QSums.total(self._window) if len(self._window) == WINDOW else None
-        for name, judge in _JUDGES.items():
-            if step <= self.warmup_steps and name != _NOT_FINITE:
-                continue
-            message = judge(seen, numbers, q)
-            at_once = name == _NOT_FINITE and message is not None
+        seen, warm = _gather(self._ranks, shards, group_norms), step > self.warmup_steps
+        q = _q_sums(seen)
+        numbers = _numbers(seen, q)
+        if warm:
+            self._window.append(q)
+        faults = _cell_faults(seen, numbers)
+        if len(self._window) == WINDOW:
+            window = _QSums(*map(sum, zip(*self._window, strict=True)))
+            faults |= _halting_faults(seen, window)
+        warnings = []
+        for name in FAULTS if warm else [NOT_FINITE]:
+            at_once = name == NOT_FINITE and name in faults
             confirmations = 1 if at_once else self._confirmations
-            if self._conditions[name].tell(message is not None, confirmations):
-                yield f"after step {step:,} {message}"
+            if self._conditions[name].tell(name in faults, confirmations):
+                warnings.append(f"after step {step:,} {faults[name]}")
+        return Diagnosis({f"diagnose/{name}": n for name, n in numbers.items()}, warnings)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps, as JSON: the window, and which warnings were told."""
         return {
             "window": [list(sums) for sums in self._window],
-            "conditions": {name: [c.told, c.streak] for name, c in self._conditions.items()},
+            "conditions": {name: list(astuple(c)) for name, c in self._conditions.items()},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -198,7 +235,7 @@ class Diagnostics:
 
 @dataclass
 class _Condition:
-    """Whether a warning was told, and at how many diagnoses in a row that has been out of date."""
+    """Whether a warning was told, and at how many diagnoses in a row it was otherwise since."""
 
     told: bool = False
     streak: int = 0
@@ -212,99 +249,18 @@ class _Condition:
         return holds
 
 
-# Measuring, on the device
-
-
-def _measure(logits: Tensor, labels: Tensor, log_probs: LogProbs) -> dict[str, Tensor]:
-    """Sums over the cells by name, 0-dim or [V]; only finite logits, and of the entropy only cells
-    all of whose logits are finite.
-    """
-    logits = logits.detach()
-    wide = widened(logits)
-    vocab_size = logits.shape[-1]
-    finite = wide.isfinite()
-    labelled = labels != IGNORE_LABEL_ID
-    clean = labelled & finite.all(-1)
-    predicted = logits.argmax(-1)
-    known = torch.where(finite, wide, 0.0)
-    log_p = log_probs(known)
-    entropy = -(log_p.exp() * log_p).sum(-1)
-    return {
-        "logits": finite.sum(),
-        "logits_sum": known.sum(dtype=torch.float64),
-        "logits_squares": known.square().sum(dtype=torch.float64),
-        "logits_min": torch.where(finite, wide, math.inf).min(),
-        "logits_max": torch.where(finite, wide, -math.inf).max(),
-        "logits_nonfinite": (~finite).sum(),
-        "entropy": torch.where(clean, entropy, 0.0).sum(dtype=torch.float64),
-        "clean_cells": clean.sum(),
-        "cells_right": (labelled & (predicted == labels)).sum(),
-        "predicted": torch.bincount(predicted[labelled].long(), minlength=vocab_size),
-        "labels": torch.bincount(labels[labelled].long(), minlength=vocab_size),
-    }
-
-
-def _measure_rows(
-    logits: Tensor, labels: Tensor, q_halt_logits: Tensor | None, halts: Tensor | None
-) -> Tensor:
-    """float64 [B, 4]: has labels, wholly right, Q would halt, q_halt; 0 where there is none."""
-    labelled = labels != IGNORE_LABEL_ID
-    right = (~labelled | (logits.argmax(-1) == labels)).all(-1)
-    columns = [labelled.any(-1), right, halts, q_halt_logits]
-    return torch.stack(
-        [(torch.zeros_like(right) if c is None else c.detach()).double() for c in columns], -1
-    )
-
-
-class Measured(NamedTuple):
-    """One shard on the device: what `_measure` and `_measure_rows` found, the head that gives
-    q_halt and whether it has a say, and the squares of the heads' gradient norms.
-    """
-
-    sums: dict[str, Tensor]
-    rows: Tensor
-    halting_head: str | None
-    has_halting: bool
-    head_squares: dict[str, Tensor]
-
-
 class _Seen(NamedTuple):
-    """One step on the host, over all shards of all ranks.
+    """One step on the host, over all shards of all ranks: `Measured`, with gradient norms."""
 
-    Attributes:
-        sums: as `_measure` has them, float64 [1] or [V].
-        rows: float64 [B, 4], as `_measure_rows` has them, all shards' rows.
-        halting_head: name of the head that gives q_halt, if there is one.
-        has_halting: whether it has a say.
-        heads: gradient norms by name.
-        groups: gradient norms by name.
-    """
-
-    sums: dict[str, np.ndarray]
+    sums: dict[str, np.ndarray]  # float64 [1] or [V]
     rows: np.ndarray
     halting_head: str | None
     has_halting: bool
-    heads: dict[str, float]
-    groups: dict[str, float]
+    head_norms: dict[str, float]
+    group_norms: dict[str, float]
 
     def sum(self, name: str) -> float:
-        """One of the sums that are single numbers."""
         return float(self.sums[name][0])
-
-    @property
-    def who_halts(self) -> str:
-        """The halting head in words."""
-        return "the halt head" if self.halting_head == "halt_head" else "Q"
-
-    @property
-    def its_rate(self) -> str:
-        """The setting of its rate."""
-        return f"a higher rate of it (optimizer=grouped optimizer.groups.{self.halting_head}.lr)"
-
-    @property
-    def labelled_rows(self) -> np.ndarray:
-        """The rows that have labels: the others count as right without being it."""
-        return self.rows[self.rows[:, 0] > 0]
 
 
 def _gather(ranks: Ranks, shards: Sequence[Measured], group_norms: Mapping[str, Tensor]) -> _Seen:
@@ -314,24 +270,19 @@ def _gather(ranks: Ranks, shards: Sequence[Measured], group_norms: Mapping[str, 
         [*shard.sums.values(), *shard.head_squares.values(), *group_norms.values(), shard.rows]
         for shard in shards
     ]
-    flat = torch.stack(
-        [torch.cat([part.detach().double().reshape(-1) for part in own]) for own in parts]
-    )
+    flat = [torch.cat([part.detach().double().reshape(-1) for part in own]) for own in parts]
+    gathered = ranks.to_host(ranks.concat(torch.stack(flat))).numpy()
     ends = np.cumsum([part.numel() for part in parts[0]])[:-1]
-    # [shards, size] each.
-    values = iter(np.split(ranks.to_host(ranks.concat(flat)).numpy(), ends, axis=1))
+    values = iter(np.split(gathered, ends, axis=1))  # [shards, size] each.
     reductions = {"logits_min": np.min, "logits_max": np.max}
     return _Seen(
         {name: reductions.get(name, np.sum)(next(values), axis=0) for name in first.sums},
-        heads={name: float(next(values).sum()) ** 0.5 for name in first.head_squares},
-        groups={name: float(next(values)[0, 0]) for name in group_norms},
+        head_norms={name: float(next(values).sum()) ** 0.5 for name in first.head_squares},
+        group_norms={name: float(next(values)[0, 0]) for name in group_norms},
         rows=next(values).reshape(-1, first.rows.shape[1]),
         halting_head=first.halting_head,
         has_halting=first.has_halting,
     )
-
-
-# Numbers, on the host
 
 
 class _QSums(NamedTuple):
@@ -339,202 +290,128 @@ class _QSums(NamedTuple):
 
     Pairs are of a right and a wrong row of the same step: q_halt of different steps belongs to
     different models.
-
-    Attributes:
-        pairs: number of pairs.
-        wins: those in which the right row has the higher q_halt, ties half.
-        variance: of `wins` if q_halt knew nothing (Mann and Whitney, 1947).
-        rows: labelled rows.
-        right: those wholly right.
-        halts: those that Q would halt.
     """
 
     pairs: float
-    wins: float
-    variance: float
-    rows: float
-    right: float
-    halts: float
-
-    @staticmethod
-    def of(seen: _Seen) -> "_QSums":
-        """Of one step."""
-        rows = seen.labelled_rows
-        right, halts, q = rows[:, 1] > 0, rows[:, 2].sum(), rows[:, 3]
-        good, bad = q[right & np.isfinite(q)], np.sort(q[~right & np.isfinite(q)])
-        below = np.searchsorted(bad, good, "left") + np.searchsorted(bad, good, "right")
-        pairs = len(good) * len(bad) if seen.halting_head else 0
-        variance = pairs * (len(good) + len(bad) + 1) / 12
-        values = (pairs, below.sum() / 2, variance, len(rows), right.sum(), halts)
-        return _QSums(*map(float, values))
-
-    @staticmethod
-    def total(several: Iterable["_QSums"]) -> "_QSums":
-        """Of several steps."""
-        return _QSums(*map(sum, zip(*several, strict=True)))
+    wins: float  # Pairs in which the right row has the higher q_halt, ties half.
+    variance: float  # Of `wins` if q_halt knew nothing (Mann and Whitney, 1947).
+    rows: float  # Those with labels.
+    right: float  # Rows wholly right.
+    halts: float  # Rows that Q would halt.
 
 
-def _numbers(seen: _Seen) -> dict[str, float]:
+def _q_sums(seen: _Seen) -> _QSums:
+    rows = seen.rows[seen.rows[:, 0] > 0]  # The others count as right without being it.
+    right, halts, q = rows[:, 1] > 0, rows[:, 2].sum(), rows[:, 3]
+    good, bad = q[right & np.isfinite(q)], np.sort(q[~right & np.isfinite(q)])
+    below = np.searchsorted(bad, good, "left") + np.searchsorted(bad, good, "right")
+    pairs = len(good) * len(bad) if seen.halting_head else 0
+    variance = pairs * (len(good) + len(bad) + 1) / 12
+    return _QSums(*map(float, (pairs, below.sum() / 2, variance, len(rows), right.sum(), halts)))
+
+
+def _numbers(seen: _Seen, q: _QSums) -> dict[str, float]:
     """What is reported; what has nothing to stand on is left out."""
-    numbers = {"nonfinite": seen.sum("logits_nonfinite") + _q_nonfinite(seen)}
+    numbers = {"nonfinite": seen.sum("logits_nonfinite") + seen.sum("q_nonfinite")}
     if count := seen.sum("logits"):
         mean = seen.sum("logits_sum") / count
         spread = seen.sum("logits_squares") / count - mean**2
         numbers["logits_min"] = seen.sum("logits_min")
         numbers["logits_max"] = seen.sum("logits_max")
         numbers["logits_std"] = max(spread, 0.0) ** 0.5
-    if cells := seen.sums["labels"].sum():
-        token = int(seen.sums["predicted"].argmax())
+    predicted, labels = seen.sums["predicted"], seen.sums["labels"]
+    if cells := labels.sum():
+        token = int(predicted.argmax())
         numbers["top_token"] = token
-        numbers["top_token_share"] = float(seen.sums["predicted"][token] / cells)
-        numbers["top_token_label_share"] = float(seen.sums["labels"][token] / cells)
+        numbers["top_token_share"] = float(predicted[token] / cells)
+        numbers["top_token_label_share"] = float(labels[token] / cells)
         numbers["cells_right"] = float(seen.sum("cells_right") / cells)
     if cells := seen.sum("clean_cells"):
-        largest = math.log(len(seen.sums["labels"]))
-        numbers["entropy"] = seen.sum("entropy") / cells / largest
-    q = _QSums.of(seen)
+        numbers["entropy"] = seen.sum("entropy") / cells / math.log(len(labels))
     if q.rows:
         numbers["rows_right"] = q.right / q.rows
         if seen.has_halting:
             numbers["halts"] = q.halts / q.rows
     if q.pairs:
         numbers["q_auc"] = q.wins / q.pairs
-    return numbers | {f"gradient/{name}": norm for name, norm in seen.heads.items()}
+    return numbers | {f"gradient/{name}": norm for name, norm in seen.head_norms.items()}
 
 
-def _q_nonfinite(seen: _Seen) -> int:
-    return int((~np.isfinite(seen.rows[:, 3])).sum())
-
-
-# Judging: a sentence where something is wrong, without the step that it begins with
-
-
-def _not_finite(seen: _Seen, numbers: Mapping[str, float], q: _QSums | None) -> str | None:
-    found = {"token logits": seen.sum("logits_nonfinite"), "Q logits": _q_nonfinite(seen)}
-    parts = [f"{count:,.0f} {name}" for name, count in found.items() if count]
-    for kind, norms in (("head", seen.heads), ("group", seen.groups)):
-        parts += [
-            f"the gradient of {kind} {name}"
-            for name, norm in norms.items()
-            if not math.isfinite(norm)
-        ]
-    if not parts:
-        return None
-    return (
-        f"not finite: {', '.join(parts)}; a lower lr or a max_grad_norm in optimizer.groups "
-        "usually helps"
-    )
-
-
-def _one_token(seen: _Seen, numbers: Mapping[str, float], q: _QSums | None) -> str | None:
-    if "top_token" not in numbers:
-        return None
-    share, in_labels = numbers["top_token_share"], numbers["top_token_label_share"]
-    if 1 - share >= OTHERS_SHARE * (1 - in_labels):
-        return None
-    return (
-        f"{_percent(share)} of the predicted cells are token {numbers['top_token']:.0f} (its share "
-        f"of the labels is {_percent(in_labels)}): the model says one thing for everything; a "
-        "lower lr or a longer lr_warmup_steps usually helps"
-    )
-
-
-def _flat(seen: _Seen, numbers: Mapping[str, float], q: _QSums | None) -> str | None:
-    if numbers.get("entropy", 0.0) <= FLAT_ENTROPY:
-        return None
-    return (
-        f"the logits are flat: the entropy of the predictions is {_percent(numbers['entropy'])} of "
-        "the largest possible; a higher lr or a lower weight_decay usually helps"
-    )
-
-
-def _sure_and_wrong(seen: _Seen, numbers: Mapping[str, float], q: _QSums | None) -> str | None:
-    if numbers.get("entropy", 1.0) >= SURE_ENTROPY or numbers["cells_right"] >= SURE_CELLS_RIGHT:
-        return None
-    return (
-        f"the model is sure and wrong: the entropy of the predictions is "
-        f"{_percent(numbers['entropy'])} of the largest possible, and "
-        f"{_percent(numbers['cells_right'])} of the cells are right; a lower lr or a higher "
-        "weight_decay usually helps"
-    )
-
-
-def _large_logits(seen: _Seen, numbers: Mapping[str, float], q: _QSums | None) -> str | None:
+def _cell_faults(seen: _Seen, numbers: Mapping[str, float]) -> dict[str, str]:
+    """What is wrong with this step's logits and gradients, by name."""
+    faults = {}
+    counts = {"token logits": seen.sum("logits_nonfinite"), "Q logits": seen.sum("q_nonfinite")}
+    parts = [f"{count:,.0f} {name}" for name, count in counts.items() if count]
+    for kind, norms in (("head", seen.head_norms), ("group", seen.group_norms)):
+        bad = [name for name, norm in norms.items() if not math.isfinite(norm)]
+        parts += [f"the gradient of {kind} {name}" for name in bad]
+    if parts:
+        faults[NOT_FINITE] = (
+            f"not finite: {', '.join(parts)}; a lower lr or a max_grad_norm in optimizer.groups "
+            "usually helps"
+        )
+    share, in_labels = numbers.get("top_token_share", 0.0), numbers.get("top_token_label_share", 0)
+    if 1 - share < OTHERS_SHARE * (1 - in_labels):
+        faults["one_token"] = (
+            f"{_percent(share)} of the predicted cells are token {numbers['top_token']:.0f} (its "
+            f"share of the labels is {_percent(in_labels)}): the model says one thing for "
+            "everything; a lower lr or a longer lr_warmup_steps usually helps"
+        )
+    if (entropy := numbers.get("entropy", HALF)) > FLAT_ENTROPY:
+        faults["flat"] = (
+            f"the logits are flat: the entropy of the predictions is {_percent(entropy)} of the "
+            "largest possible; a higher lr or a lower weight_decay usually helps"
+        )
+    if entropy < SURE_ENTROPY and numbers["cells_right"] < SURE_CELLS_RIGHT:
+        faults["sure_and_wrong"] = (
+            f"the model is sure and wrong: the entropy of the predictions is {_percent(entropy)} "
+            f"of the largest possible, and {_percent(numbers['cells_right'])} of the cells are "
+            "right; a lower lr or a higher weight_decay usually helps"
+        )
     low, high = numbers.get("logits_min", 0.0), numbers.get("logits_max", 0.0)
-    if max(-low, high) < LARGE_LOGIT:
-        return None
-    return (
-        f"the token logits range from {low:.3g} to {high:.3g}, too far to tell neighbours apart in "
-        "bfloat16; a lower lr or a higher weight_decay usually helps"
-    )
-
-
-def _always_halts(seen: _Seen, numbers: Mapping[str, float], q: _QSums | None) -> str | None:
-    if q is None or not seen.has_halting or not q.rows:
-        return None
-    if q.halts < (1 - ONE_SIDED) * q.rows or q.right > HALF * q.rows:
-        return None
-    return (
-        f"{seen.who_halts} always halts: {_percent(q.halts / q.rows)} of the rows, although "
-        f"{_percent(q.right / q.rows)} are right; a higher arch.halt_exploration_prob usually helps"
-    )
-
-
-def _always_continues(seen: _Seen, numbers: Mapping[str, float], q: _QSums | None) -> str | None:
-    if q is None or not seen.has_halting or not q.rows:
-        return None
-    if q.halts > ONE_SIDED * q.rows or q.right < HALF * q.rows:
-        return None
-    return (
-        f"{seen.who_halts} always continues: it halts {_percent(q.halts / q.rows)} of the rows, "
-        f"although {_percent(q.right / q.rows)} are right; {seen.its_rate} usually helps"
-    )
-
-
-def _ignores_correctness(seen: _Seen, numbers: Mapping[str, float], q: _QSums | None) -> str | None:
-    if q is None or not q.pairs:
-        return None
-    auc, error = q.wins / q.pairs, q.variance**0.5 / q.pairs
-    if auc + 2 * error >= CHANCE_AUC:
-        return None
-    return (
-        f"{seen.who_halts} ignores whether an answer is right: in {_percent(auc)} of "
-        f"{q.pairs:,.0f} pairs its value is higher for the right row than for the wrong one "
-        f"(chance is 50 %); {seen.its_rate} usually helps"
-    )
-
-
-def _outweighs(seen: _Seen, numbers: Mapping[str, float], q: _QSums | None) -> str | None:
-    others = {name: norm for name, norm in seen.heads.items() if name != TASK_HEAD}
+    if max(-low, high) >= LARGE_LOGIT:
+        faults["large_logits"] = (
+            f"the token logits range from {low:.3g} to {high:.3g}, too far to tell neighbours "
+            "apart in bfloat16; a lower lr or a higher weight_decay usually helps"
+        )
+    others = {name: norm for name, norm in seen.head_norms.items() if name != TASK_HEAD}
     # Where most rows are right, the token head has little left to say, and others may be louder.
-    if not others or numbers.get("rows_right", 1.0) >= HALF:
-        return None
-    name = max(others, key=lambda name: others[name])
-    task = seen.heads[TASK_HEAD]
-    if not OUTWEIGHS * task < others[name] < math.inf:
-        return None
-    return (
-        f"the gradient of head {name} at the trunk ({others[name]:.3g}) outweighs that of the "
-        f"token head ({task:.3g}); a lower arch.loss.weights.{name} usually helps"
-    )
+    if others and numbers.get("rows_right", 1.0) < HALF:
+        name, norm = max(others.items(), key=lambda item: item[1])
+        task = seen.head_norms[TASK_HEAD]
+        if OUTWEIGHS * task < norm < math.inf:
+            faults["outweighs"] = (
+                f"the gradient of head {name} at the trunk ({norm:.3g}) outweighs that of the "
+                f"token head ({task:.3g}); a lower arch.loss.weights.{name} usually helps"
+            )
+    return faults
+
+
+def _halting_faults(seen: _Seen, q: _QSums) -> dict[str, str]:
+    """What is wrong with the halting of the last steps, by name."""
+    faults = {}
+    who = "the halt head" if seen.halting_head == "halt_head" else "Q"
+    rate = f"a higher rate of it (optimizer=grouped optimizer.groups.{seen.halting_head}.lr)"
+    if seen.has_halting and q.rows:
+        halts, right = _percent(q.halts / q.rows), _percent(q.right / q.rows)
+        if q.halts >= (1 - ONE_SIDED) * q.rows and q.right <= HALF * q.rows:
+            faults["always_halts"] = (
+                f"{who} always halts: {halts} of the rows, although {right} are right; a higher "
+                "arch.halt_exploration_prob usually helps"
+            )
+        if q.halts <= ONE_SIDED * q.rows and q.right >= HALF * q.rows:
+            faults["always_continues"] = (
+                f"{who} always continues: it halts {halts} of the rows, although {right} are "
+                f"right; {rate} usually helps"
+            )
+    if q.pairs and q.wins / q.pairs + 2 * (q.variance**0.5 / q.pairs) < CHANCE_AUC:
+        faults["ignores_correctness"] = (
+            f"{who} ignores whether an answer is right: in {_percent(q.wins / q.pairs)} of "
+            f"{q.pairs:,.0f} pairs its value is higher for the right row than for the wrong one "
+            f"(chance is 50 %); {rate} usually helps"
+        )
+    return faults
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
-
-
-_Judge = Callable[[_Seen, Mapping[str, float], _QSums | None], str | None]
-# Conditions by the name under which a checkpoint knows them. Values that are not finite are told
-# at once and during warm-up too.
-_NOT_FINITE = "not_finite"
-_JUDGES: dict[str, _Judge] = {
-    _NOT_FINITE: _not_finite,
-    "one_token": _one_token,
-    "flat": _flat,
-    "sure_and_wrong": _sure_and_wrong,
-    "large_logits": _large_logits,
-    "always_halts": _always_halts,
-    "always_continues": _always_continues,
-    "ignores_correctness": _ignores_correctness,
-    "outweighs": _outweighs,
-}

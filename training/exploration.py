@@ -1,6 +1,4 @@
-"""Random numbers of training that do not depend on the past: noise of ACT's halting rule, and seeds
-of torch's generators.
-"""
+"""Noise of ACT's halting rule and seeds of torch, which do not depend on the past."""
 
 import numpy as np
 
@@ -10,20 +8,13 @@ from runtime.streams import Stream, random_words
 def min_halt_steps(
     seed: int, step: int, num_rows: int, *, probability: float, halt_max_steps: int
 ) -> np.ndarray:
-    """Draw the number of ACT steps before which each row must not halt early.
+    """Draw the number of ACT steps before which each row of the global batch must not halt early.
 
     With `probability` a row gets a uniform number in [2, halt_max_steps], otherwise 0
-    (arXiv:2506.21734, 2.2).
+    (arXiv:2506.21734, 2.2). Optimizer steps count from 0.
 
-    Args:
-        seed: the run's seed.
-        step: optimizer step, from 0.
-        num_rows: rows of the global batch.
-        probability: that a row explores, 0 to 1.
-        halt_max_steps: ACT steps after which every row halts.
     Returns:
-        int32 [num_rows]; a pure function of the arguments, the same in all versions of numpy (raw
-        Philox words).
+        int32 [num_rows], the same in all versions of numpy (raw Philox words).
     """
     if halt_max_steps < 2:
         return np.zeros(num_rows, np.int32)
@@ -34,14 +25,7 @@ def min_halt_steps(
 
 
 def torch_seed(seed: int, step: int, part: int) -> int:
-    """Return the seed of what torch draws for one part of a step's batch: dropout, and what a
-    user's module draws.
-
-    Args:
-        seed: the run's seed.
-        step: optimizer step, from 0.
-        part: a shard, or a rank.
-    Returns:
-        0 to 2**64 - 1, a pure function of the arguments.
+    """Return the seed, 0 to 2**64 - 1, of what torch draws (dropout, a user's module) for one part,
+    a shard or a rank, of the batch of step `step`, from 0.
     """
     return int(random_words(seed, Stream.TORCH, (0, step, part, 0), 1)[0])

@@ -11,13 +11,11 @@ from runtime.ranks import Ranks, sum_in_order
 
 
 class MetricBlock:
-    """Sums of up to `capacity` steps on the device; one collective and one copy bring them to the
-    host.
+    """Sums of up to `capacity` steps on the device, brought to the host by one collective.
 
     Args:
         names: what each step records of each shard: sums over its rows.
         replicated: what each step records that is the same on all ranks.
-        num_shards: of this rank.
         global_batch_size: divisor of the losses.
     """
 
@@ -31,10 +29,8 @@ class MetricBlock:
         global_batch_size: int,
         ranks: Ranks,
     ) -> None:
-        self.names = names
-        self.replicated = replicated
-        self.global_batch_size = global_batch_size
-        self.ranks = ranks
+        self.names, self.replicated = names, replicated
+        self.global_batch_size, self.ranks = global_batch_size, ranks
         self._sums = torch.zeros(num_shards, capacity, len(names), device=ranks.device)
         self._same = torch.zeros(capacity, len(replicated), device=ranks.device)
         self._host: list[dict[str, Any]] = []
@@ -47,12 +43,8 @@ class MetricBlock:
     def record(
         self, shards: Sequence[Mapping[str, Tensor]], same: Tensor, host: dict[str, Any]
     ) -> None:
-        """Add a step.
-
-        Args:
-            shards: sums by name, 0-dim, of each shard.
-            same: [replicated].
-            host: what the host knows, `step` at least.
+        """Add a step: sums by name, 0-dim, of each shard; `same` [replicated]; what the host knows,
+        `step` at least.
         """
         row = len(self._host)
         for own, sums in zip(self._sums, shards, strict=True):
@@ -61,10 +53,7 @@ class MetricBlock:
         self._host.append(host)
 
     def drain(self) -> list[dict[str, Any]]:
-        """Return a record for each step and empty the block.
-
-        Counted metrics are left out where nothing was counted.
-        """
+        """Return a record for each step, and empty the block."""
         rows = len(self._host)
         if not rows:
             return []

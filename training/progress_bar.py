@@ -8,14 +8,7 @@ from tqdm import tqdm
 
 
 class ProgressBar:
-    """Steps done, with loss, accuracy, ACT steps and speed; closed at the end of its block.
-
-    Args:
-        done: steps made before.
-        total: steps of the whole run.
-        rows_per_step: sequences of a step, over all ranks.
-        show: whether to draw it.
-    """
+    """Steps done, with loss, accuracy, ACT steps and speed; closed at the end of its block."""
 
     def __init__(self, *, done: int, total: int, rows_per_step: int, show: bool) -> None:
         self._rows_per_step, self._num_steps = rows_per_step, 0

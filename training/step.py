@@ -1,6 +1,4 @@
-"""One optimizer step: forward and backward over this rank's shards, the update, and what the host
-learns of it later.
-"""
+"""One optimizer step: forward and backward over this rank's shards, the update, its outcome."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -37,13 +35,9 @@ class Learner:
     """What training changes: model, optimizers, average and carry; `step` makes an optimizer step.
 
     Args:
-        config: validated settings.
-        facts: what the data set says.
         total_steps: of the learning rate's schedule.
-        model: with its loss, on the device of `ranks`, its puzzle embedding prepared for a shard of
-            this rank.
+        model: on the device of `ranks`, its puzzle embedding prepared for a shard of this rank.
         forward: `model` or its compiled form, called at each step.
-        ranks: over which gradients are added up.
     """
 
     def __init__(
@@ -56,36 +50,26 @@ class Learner:
         ranks: Ranks,
     ) -> None:
         self.config, self.facts, self.ranks = config, facts, ranks
-        self.total_steps = total_steps
-        self.model, self.forward = model, forward
+        self.total_steps, self.model, self.forward = total_steps, model, forward
         self.exact = config.reduction == "exact"
         self.num_shards = config.num_shards(ranks.world_size)
         self.local_batch_size = config.global_batch_size // ranks.world_size
         self.groups = groups_of(model, config)
+        betas = (config.beta1, config.beta2)
         self.optimizer = (
-            build_optimizer(config.optimizer, self.groups, (config.beta1, config.beta2))
-            if self.groups
-            else None
+            build_optimizer(config.optimizer, self.groups, betas) if self.groups else None
         )
         self.average = WeightAverage(model, config.ema_rate) if config.ema else None
         self.bucket = GradientBucket(
             self.groups, ranks.device, num_shards=self.num_shards, in_order=self.exact
         )
         self.sparse = None
-        if model.puzzle_embedding is not None:
+        if (embedding := model.puzzle_embedding) is not None:
+            weight_decay = config.puzzle_emb_weight_decay
             self.sparse = SparseSignSGD(
-                model.puzzle_embedding,
-                ranks,
-                lr=config.puzzle_emb_lr,
-                weight_decay=config.puzzle_emb_weight_decay,
+                embedding, ranks, lr=config.puzzle_emb_lr, weight_decay=weight_decay
             )
-        fields = {
-            name: facts.field(name, f"arch.heads.{head}")
-            for head, name in config.arch.heads.fields.items()
-        }
-        self.carry = model.initial_carry(
-            empty_examples(self.local_batch_size, facts.seq_len, fields, ranks.device)
-        )
+        self.carry = model.initial_carry(self._empty_examples())
         self.metrics = MetricBlock(
             config.log_interval,
             names=model.metric_names,
@@ -106,19 +90,27 @@ class Learner:
         self.outcomes = Outcomes(ranks)
         self.seed_other_ranks(0)
 
-    def step(self, step: int, batch: Batch, stop: StopSignals) -> None:
-        """Make optimizer step `step`, from 1, and note it in `metrics` and `outcomes`.
+    def _empty_examples(self) -> Examples:
+        """Zeros for the carry to start from; the label fields of heads may have channels."""
+        rows, device = self.local_batch_size, self.ranks.device
+        cells = torch.zeros(rows, self.facts.seq_len, dtype=torch.int32, device=device)
+        ids = cells.new_zeros(rows)
+        examples = {"inputs": cells, "labels": cells.clone(), "puzzle_identifiers": ids}
+        for head, name in self.config.arch.heads.fields.items():
+            _, channels = self.facts.field(name, f"arch.heads.{head}")
+            examples[name] = cells.new_zeros((*cells.shape, channels) if channels else cells.shape)
+        return examples
 
-        Args:
-            step: all ranks make the same one.
-            batch: this rank's rows.
-            stop: whether this rank was asked to stop, which all ranks learn of.
+    def step(self, step: int, batch: Batch, stop: StopSignals) -> None:
+        """Make optimizer step `step`, from 1, with this rank's rows, and note it in `metrics` and
+        `outcomes`; all ranks learn of `stop`.
         """
+        config = self.config
         factor = lr_factor(
             step,
-            warmup_steps=self.config.lr_warmup_steps,
+            warmup_steps=config.lr_warmup_steps,
             total_steps=self.total_steps,
-            min_ratio=self.config.lr_min_ratio,
+            min_ratio=config.lr_min_ratio,
         )
         if self.optimizer:
             set_rates(self.optimizer, factor)
@@ -128,25 +120,28 @@ class Learner:
         norms = self._update(step, loss, factor, stop)
         self.carry = ACTCarry.join([shard.carry for shard in shards])
         rates = {f"train/lr/{group.name}": group.lr * factor for group in self.groups}
-        known = {"step": step, "train/lr": self.config.lr * factor, **rates}
+        known = {"step": step, "train/lr": config.lr * factor, **rates}
         if measured := [shard.measured for shard in shards if shard.measured is not None]:
             known |= self._diagnose(step, measured, norms)
         self.metrics.record([shard.metrics for shard in shards], norms, known)
 
     def seed_other_ranks(self, step: int) -> None:
-        """Let no rank but the first draw what the first does after `step` steps; that one goes on
-        with what the model's initialization left.
-        """
+        """Let no other rank draw what the first does, which goes on from the initialization."""
         if not self.ranks.is_main:
             self._seed(step, self.ranks.rank)
 
     def _forward_backward(self, step: int, batch: Batch) -> "list[_Shard]":
-        """Run forward and backward on each shard of this rank's rows; with `reduction=fast` all
-        rows are one shard.
-        """
-        arrays, min_steps = batch.arrays(), self._min_halt_steps(step)
-        size = self.local_batch_size // self.num_shards
-        first = self.ranks.rank * self.num_shards
+        """Run forward and backward on each shard; with `reduction=fast` all rows are one."""
+        config, local, arrays = self.config, self.local_batch_size, batch.arrays()
+        min_steps = min_halt_steps(
+            config.seed,
+            step - 1,
+            config.global_batch_size,
+            probability=config.arch.halt_exploration_prob,
+            halt_max_steps=config.arch.halt_max_steps,
+        )
+        min_steps = min_steps[self.ranks.rank * local :]
+        size, first = local // self.num_shards, self.ranks.rank * self.num_shards
         done = []
         for number, carry in enumerate(self.carry.split(self.num_shards)):
             rows = slice(number * size, (number + 1) * size)
@@ -182,9 +177,7 @@ class Learner:
         return _Shard(output.carry, output.loss.detach(), output.metrics, measured)
 
     def _update(self, step: int, loss: Tensor, factor: float, stop: StopSignals) -> Tensor:
-        """Apply the gradients of all ranks, unless something is not finite; returns the groups'
-        gradient norms.
-        """
+        """Apply the gradients of all ranks if they are finite; returns the groups' norms."""
         finite = loss.isfinite()
         if self.sparse:
             # Asked before the sign, which turns NaN into 0.
@@ -215,42 +208,21 @@ class Learner:
         return diagnosis.numbers | {f"diagnose/weight/{name}": w for name, w in learned.items()}
 
     def _seed(self, steps_done: int, part: int) -> None:
-        """Let torch draw what is due to one part of the next step's batch."""
         torch.manual_seed(torch_seed(self.config.seed, steps_done, part))
-
-    def _min_halt_steps(self, step: int) -> np.ndarray:
-        arch, local = self.config.arch, self.local_batch_size
-        steps = min_halt_steps(
-            self.config.seed,
-            step - 1,
-            self.config.global_batch_size,
-            probability=arch.halt_exploration_prob,
-            halt_max_steps=arch.halt_max_steps,
-        )
-        return steps[self.ranks.rank * local : (self.ranks.rank + 1) * local]
 
 
 class _Shard(NamedTuple):
-    """What forward and backward left of a shard, beside its gradients.
-
-    Attributes:
-        carry: the new one.
-        loss: 0-dim, summed over the shard's sequences.
-        metrics: sums, 0-dim.
-        measured: for a diagnosis, where one is due.
-    """
+    """What forward and backward left of a shard, beside its gradients."""
 
     carry: ACTCarry
-    loss: Tensor
+    loss: Tensor  # 0-dim, summed over the shard's sequences.
     metrics: dict[str, Tensor]
-    measured: Measured | None
+    measured: Measured | None  # For a diagnosis, where one is due.
 
 
 class Outcomes:
-    """Brings to the host what became of each step, without stalling the device.
-
-    A GPU is two steps ahead of the host, so an outcome is read two steps late, when it is long
-    computed; every rank reads the same one at the same step. On a CPU it is read at once.
+    """Brings to the host what became of each step: on a GPU, which is ahead of the host, two steps
+    late, so that nothing waits. Every rank reads the same outcome at the same step.
     """
 
     def __init__(self, ranks: Ranks) -> None:
@@ -260,15 +232,12 @@ class Outcomes:
         self._pending: deque[tuple[int, Tensor, Any]] = deque()
 
     def add(self, step: int, loss: Tensor, skip: Tensor, stop: Tensor) -> Tensor:
-        """Note a step's outcome.
+        """Note a step's outcome; returns bool [], whether to skip its update: after one was
+        skipped, all later ones are too.
 
         Args:
-            step: its number.
-            loss: 0-dim.
             skip: bool [], something of it is not finite on any rank.
             stop: bool [], any rank was asked to stop.
-        Returns:
-            bool [], whether to skip its update: after one was skipped, all later ones are too.
         """
         self._skipping = self._skipping | skip
         values = torch.stack([loss.float(), skip.float(), stop.float()])
@@ -281,12 +250,10 @@ class Outcomes:
         return self._skipping
 
     def check(self, *, wait: bool = False) -> bool:
-        """Read the outcomes that are due, with `wait` all of them; returns whether any rank was
-        asked to stop.
+        """Read the outcomes that are due (all with `wait`); returns whether to stop is asked.
 
         Raises:
-            NonFiniteError: an update was skipped; raised again at every later call, so that nothing
-                is saved from here on.
+            NonFiniteError: an update was skipped; again at every later call, so nothing is saved.
         """
         stop_asked = False
         while len(self._pending) > (0 if wait else self._lag):
@@ -315,10 +282,7 @@ def build_learner(
     """Build the model, the same on all ranks, and what trains it.
 
     Args:
-        config: validated settings.
         arch: the architecture, as it runs on this device.
-        train_set: the data to train on.
-        ranks: that train together.
         start_weights: a checkpoint of ours or a published file to start from.
     Raises:
         ConfigError: the model does not fit into memory.
@@ -336,25 +300,7 @@ def build_learner(
         load_start_weights(model, start_weights, warn)
     ranks.broadcast_(list(model.state_dict().values()))
     compiled = resolve_compile(config.compile, ranks.device.type)
-    total_steps = published_total_steps(
-        config.epochs,
-        metadata.total_groups,
-        metadata.mean_puzzle_examples,
-        config.global_batch_size,
-    )
+    groups, examples = metadata.total_groups, metadata.mean_puzzle_examples
+    total_steps = published_total_steps(config.epochs, groups, examples, config.global_batch_size)
     forward = torch.compile(model, dynamic=False) if compiled else model
     return Learner(config, facts, total_steps, model, forward, ranks)
-
-
-def empty_examples(
-    num_rows: int, seq_len: int, fields: Mapping[str, tuple[int, int]], device: torch.device
-) -> Examples:
-    """Return int32 zeros [B, S] for a carry to start from; each field by name has its channels as a
-    third dimension, where there are any.
-    """
-    cells = torch.zeros(num_rows, seq_len, dtype=torch.int32, device=device)
-    ids = torch.zeros(num_rows, dtype=torch.int32, device=device)
-    examples = {"inputs": cells, "labels": cells.clone(), "puzzle_identifiers": ids}
-    for name, (_, channels) in fields.items():
-        examples[name] = cells.new_zeros((*cells.shape, channels) if channels else cells.shape)
-    return examples

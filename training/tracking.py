@@ -1,6 +1,4 @@
-"""Metrics: a line of JSON for every step, and Weights & Biases beside it, which may never stop a
-run.
-"""
+"""Metrics: a line of JSON for every step, and Weights & Biases, which may never stop a run."""
 
 import contextlib
 import http.client
@@ -15,6 +13,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,7 +22,7 @@ from tqdm import tqdm
 from runtime.errors import CheckpointError
 from runtime.files import fsync, require_no_link, write_atomically
 from training.checkpoint.store import Checkpoint
-from training.config.schema import LoggerConfig, TrainConfig
+from training.config.schema import TrainConfig
 
 METRICS_FILE = "metrics.jsonl"
 _REACH_SECONDS = 10.0
@@ -36,7 +35,6 @@ class JsonlLog:
     """Appends records to `metrics.jsonl`, each a JSON object with its `step`.
 
     Args:
-        path: the file.
         checkpoint: records of what came after it belong to a future that did not happen and are
             dropped; None empties the file.
     Raises:
@@ -65,7 +63,6 @@ class JsonlLog:
             fsync(self.path)
 
     def close(self) -> None:
-        """Flush and close the file."""
         with self._disk(), self._file:
             self.sync()
 
@@ -74,59 +71,47 @@ class JsonlLog:
         try:
             yield
         except OSError as error:
-            raise CheckpointError(
-                f"{self.path}: could not be written: {error.strerror or error}; the checkpoints "
-                "are untouched"
-            ) from error
+            reason = f"could not be written: {error.strerror or error}"
+            message = f"{self.path}: {reason}; the checkpoints are untouched"
+            raise CheckpointError(message) from error
 
 
 class WandbLog:
     """Weights & Biases. Its first error gives a warning and ends its use; the run goes on.
 
     Args:
-        config: `mode` auto is online when there is a key and the server is reached within 10 s,
-            otherwise offline (`wandb sync` sends an offline run later).
-        run_id: identifier of the run to go on with, or None for a new one.
-    Attributes:
-        run_id: identifier of this run, None when W&B is not there.
+        config: names and settings of the run; `logger.mode` auto is online when there is a key and
+            the server is reached within 10 s, otherwise offline (`wandb sync` sends it later).
+        run_id: of the run to go on with, or None for a new one; the attribute is that of this run,
+            None when W&B is not there.
     """
 
     def __init__(
-        self,
-        config: LoggerConfig,
-        run_dir: Path,
-        *,
-        project: str,
-        name: str,
-        run_id: str | None,
-        settings: Mapping[str, Any],
-        warn: Callable[[str], None],
+        self, config: TrainConfig, run_dir: Path, run_id: str | None, warn: Callable[[str], None]
     ) -> None:
-        self.run_id = run_id
-        self._warn = warn
+        self.run_id, self._warn = run_id, warn
         self._run: Any = None
         try:
             import wandb
         except ImportError:
-            warn(
-                "wandb is not installed (pip install '.[wandb]'): metrics go to metrics.jsonl only"
-            )
-            return
+            hint = "(pip install '.[wandb]')"
+            return warn(f"wandb is not installed {hint}: metrics go to metrics.jsonl only")
 
         def start() -> Any:
             require_no_link(run_dir / "wandb")
-            online = config.mode == "online" or (config.mode == "auto" and _can_reach_server())
+            mode = config.logger.mode
+            online = mode == "online" or (mode == "auto" and _can_reach_server())
             self.run_id = run_id or secrets.token_hex(4)
             # Its own process, which the interpreter waits for at its exit, gives up then too. Not
             # among the settings: older versions know none of that name.
             os.environ.setdefault("WANDB_FINISH_TIMEOUT", f"{_FINISH_SECONDS:g}")
             return wandb.init(
-                project=project,
-                name=name,
+                project=str(config.project_name),
+                name=str(config.run_name),
                 id=self.run_id,
                 resume="allow",
                 dir=str(run_dir),
-                config=dict(settings),
+                config=config.model_dump(mode="json"),
                 mode="online" if online else "offline",
                 settings=wandb.Settings(init_timeout=_REACH_SECONDS, silent=True),
             )
@@ -135,14 +120,10 @@ class WandbLog:
 
     def log(self, records: Iterable[Record]) -> None:
         """Send records under their steps."""
-        if self._run is not None:
-            for record in records:
-                values = {key: value for key, value in record.items() if key != "step"}
-                self._guard(
-                    lambda values=values, step=record["step"]: self._run.log(values, step=step)
-                )
-                if self._run is None:
-                    return
+        for record in records:
+            values = {key: value for key, value in record.items() if key != "step"}
+            if self._run is not None:
+                self._guard(partial(self._run.log, values, step=record["step"]))
 
     def close(self) -> None:
         """End the run; W&B has 30 s for it."""
@@ -160,9 +141,8 @@ class WandbLog:
         try:
             return call()
         except Exception as error:
-            self._warn(
-                f"W&B failed ({type(error).__name__}: {error}); metrics go on in metrics.jsonl"
-            )
+            what = f"{type(error).__name__}: {error}"
+            self._warn(f"W&B failed ({what}); metrics go on in metrics.jsonl")
             self._run = None
             return None
 
@@ -171,8 +151,7 @@ class Tracker:
     """Sends records to the JSONL file and to W&B; closes both at the end of its block."""
 
     def __init__(self, jsonl: JsonlLog, wandb: WandbLog | None) -> None:
-        self._jsonl = jsonl
-        self._wandb = wandb
+        self._jsonl, self._wandb = jsonl, wandb
 
     @property
     def run_id(self) -> str | None:
@@ -180,14 +159,12 @@ class Tracker:
         return self._wandb.run_id if self._wandb else None
 
     def log(self, records: Iterable[Record]) -> None:
-        """Write records, each with its `step`."""
         records = list(records)
         self._jsonl.log(records)
         if self._wandb:
             self._wandb.log(records)
 
     def sync(self) -> None:
-        """Flush the local file to the disk."""
         self._jsonl.sync()
 
     def __enter__(self) -> "Tracker":
@@ -205,21 +182,11 @@ class Tracker:
 
 
 def open_tracker(config: TrainConfig, run_dir: Path, checkpoint: Checkpoint | None) -> Tracker:
-    """Open what `config.logger` asks for; a resumed run goes on in the same file and the same W&B
-    run.
-    """
-    jsonl = JsonlLog(run_dir / METRICS_FILE, checkpoint)
-    wandb = None
+    """Open what `config.logger` asks for; a resumed run goes on in the same file and W&B run."""
+    jsonl, wandb = JsonlLog(run_dir / METRICS_FILE, checkpoint), None
     if config.logger.name == "wandb":
-        wandb = WandbLog(
-            config.logger,
-            run_dir,
-            project=str(config.project_name),
-            name=str(config.run_name),
-            run_id=None if checkpoint is None else checkpoint.state.wandb_id,
-            settings=config.model_dump(mode="json"),
-            warn=warn,
-        )
+        run_id = checkpoint.state.wandb_id if checkpoint else None
+        wandb = WandbLog(config, run_dir, run_id=run_id, warn=warn)
     return Tracker(jsonl, wandb)
 
 
@@ -253,26 +220,21 @@ def _json_number(value: Any) -> Any:
 def _can_reach_server() -> bool:
     """Return whether there is a key and the server answers within 10 s, name look-up included."""
     url = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
-    if not _has_key(url):
-        return False
     answers = []
 
     def ask() -> None:
-        try:
-            urllib.request.urlopen(url, timeout=_REACH_SECONDS).close()
-        except urllib.error.HTTPError as answer:
-            answer.close()  # Any answer is one.
-        except (OSError, ValueError, http.client.HTTPException):
-            return
-        answers.append(True)
+        with contextlib.suppress(OSError, ValueError, http.client.HTTPException):
+            try:
+                urllib.request.urlopen(url, timeout=_REACH_SECONDS).close()
+            except urllib.error.HTTPError as answer:
+                answer.close()  # Any answer is one.
+            answers.append(True)
 
-    return _returns_within(_REACH_SECONDS, ask) and bool(answers)
+    return _has_key(url) and _returns_within(_REACH_SECONDS, ask) and bool(answers)
 
 
 def _returns_within(seconds: float, call: Callable[[], object]) -> bool:
-    """Call in a thread, which a slow network or name look-up may outlast; returns whether it
-    ended.
-    """
+    """Call in a thread, which a slow network may outlast; returns whether it ended."""
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
     thread.join(seconds)
@@ -280,7 +242,7 @@ def _returns_within(seconds: float, call: Callable[[], object]) -> bool:
 
 
 def _has_key(url: str) -> bool:
-    """Return whether somebody is logged in at `url`: by the environment, or by `wandb login`."""
+    """Whether somebody is logged in at `url`, by the environment or by `wandb login`."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     try:

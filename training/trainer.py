@@ -15,26 +15,16 @@ from training.step import Learner
 from training.stop_signals import StopSignals
 from training.tracking import Tracker
 
+# Measures the model at a step, and calls its last argument before each batch.
 Evaluate = Callable[[ACTLossHead, int, Callable[[], None]], Mapping[str, float]]
 
-SCORE = "eval/exact_accuracy"
+SCORE = "eval/exact_accuracy"  # It ranks the checkpoints.
 
 
 @dataclass
 class Trainer:
-    """One run.
-
-    Attributes:
-        config: validated settings.
-        learner: model, optimizers and carry; makes the steps.
-        batches: training batches of this rank.
-        evaluate: measures the model at a step, after each iteration, and calls its last argument
-            before each batch; its `eval/exact_accuracy` ranks the checkpoints.
-        keeper: saves the run.
-        progress: how far the run is.
-        tracker: of rank 0; receives a record for every step and every evaluation.
-        ranks: that train together.
-        say: prints a line for people.
+    """One run: `learner` makes the steps, `keeper` saves, `tracker` (of rank 0) receives a record
+    for every step and evaluation, `say` prints a line for people.
     """
 
     config: TrainConfig
@@ -47,10 +37,7 @@ class Trainer:
     ranks: Ranks
     say: Callable[[str], None]
     stop: StopSignals = field(default_factory=StopSignals, init=False)
-    _first_step: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._first_step = self.progress.step + 1
+    _is_first: bool = field(default=True, init=False)
 
     def fit(self) -> None:
         """Train to the end, from wherever the run stands.
@@ -63,7 +50,14 @@ class Trainer:
         if self._reached_max_steps():
             return self.say(f"nothing to do: step {self.progress.step} has reached max_steps")
         self.learner.model.train()
-        with self.stop, self._progress_bar() as bar:
+        total = self.learner.total_steps
+        bar = ProgressBar(
+            done=self.progress.step,
+            total=min(total, self.config.max_steps or total),
+            rows_per_step=self.config.global_batch_size,
+            show=self.ranks.is_main,
+        )
+        with self.stop, bar:
             while self.progress.iteration < self.config.num_iterations:
                 try:
                     stopped = self._train_iteration(bar)
@@ -80,18 +74,10 @@ class Trainer:
                     return self._stop()
         # The first rank closes its logs, and W&B may have much to send.
         self.ranks.mark("the end", long=True)
-        self.say(
-            f"training ended at step {self.progress.step} (the schedule counts "
-            f"{self.learner.total_steps})"
-        )
+        self.say(f"training ended at step {self.progress.step} (the schedule counts {total})")
 
     def save(self, *, score: float | None = None, permanent: bool = False) -> None:
-        """Write a checkpoint of everything, see `RunKeeper.save`.
-
-        Raises:
-            CheckpointError: the disk refused.
-            NonFiniteError: something in it is not finite, or a step was skipped.
-        """
+        """Write a checkpoint of everything, see `RunKeeper.save`, unless a step was skipped."""
         self.learner.outcomes.check(wait=True)
         self.keeper.save(
             self.learner, self.progress, self.tracker, score=score, permanent=permanent
@@ -114,9 +100,9 @@ class Trainer:
 
     def _train_step(self, batch: Batch) -> None:
         step = self.progress.step + 1
-        self.ranks.mark(f"step {step}", long=step == self._first_step)  # Which compiles.
+        self.ranks.mark(f"step {step}", long=self._is_first)  # Which compiles.
         self.learner.step(step, batch, self.stop)
-        self.progress.step = step
+        self.progress.step, self._is_first = step, False
 
     def _evaluate_and_save(self) -> None:
         """Evaluate at the end of an iteration, and keep a checkpoint where one is due."""
@@ -126,8 +112,7 @@ class Trainer:
         last = progress.iteration + 1 == config.num_iterations
         due = progress.iteration >= config.min_eval_interval or last
         score = self._evaluate() if due else None
-        progress.iteration += 1
-        progress.position = 0
+        progress.iteration, progress.position = progress.iteration + 1, 0
         best = score is not None and (progress.best_score is None or score > progress.best_score)
         if best:
             progress.best_score = score
@@ -146,10 +131,8 @@ class Trainer:
             if self.tracker:
                 self.tracker.log([{"step": step, **metrics}])
             which = " (averaged weights)" if average else ""
-            shown = ", ".join(
-                f"{name.removeprefix('eval/')} {value:.4f}" for name, value in metrics.items()
-            )
-            self.say(f"step {step}{which}: {shown}")
+            shown = [f"{name.removeprefix('eval/')} {v:.4f}" for name, v in metrics.items()]
+            self.say(f"step {step}{which}: {', '.join(shown)}")
         return metrics.get(SCORE)
 
     def _stop_evaluation_if_asked(self) -> None:
@@ -173,15 +156,6 @@ class Trainer:
             if self.tracker:
                 self.tracker.log(records)
             bar.advance(records)
-
-    def _progress_bar(self) -> ProgressBar:
-        total = self.learner.total_steps
-        return ProgressBar(
-            done=self.progress.step,
-            total=min(total, self.config.max_steps or total),
-            rows_per_step=self.config.global_batch_size,
-            show=self.ranks.is_main,
-        )
 
 
 class _EvaluationStopped(Exception):

@@ -25,8 +25,7 @@ def load_config(schema: type[SchemaT], config_name: str, overrides: Sequence[str
     """Compose `config/CONFIG_NAME.yaml` with `overrides` (Hydra's grammar) and validate it.
 
     Raises:
-        ConfigError: one line; names the override or the path, the value, what is accepted, the
-            nearest name.
+        ConfigError: one line; the override or path, the value, what is accepted, the nearest name.
     """
     return validate(schema, compose_config(schema, config_name, overrides))
 
@@ -39,7 +38,7 @@ def compose_config(
     try:
         plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(_explain(_parse(overrides), error)) from None
+        raise ConfigError(_explain([], error)) from None
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
 
@@ -52,13 +51,10 @@ def composed_yaml(schema: type[Schema], config_name: str, overrides: Sequence[st
 def _compose(schema: type[Schema], config_name: str, overrides: Sequence[str]) -> DictConfig:
     parsed = _parse(overrides)
     _require_known(schema, config_name, parsed)
-    lines = []
-    for override in parsed:
-        # Hydra takes no null for a group, not even where that is the default.
-        if override.key_or_group in _groups(config_name) and _text(override) == "null":
-            continue
-        is_heads = override.key_or_group == "heads"
-        lines.append(_with_token_head(override) if is_heads else override.input_line)
+    # Hydra takes no null for a group, not even where that is the default.
+    groups = _groups(config_name)
+    left = [o for o in parsed if o.key_or_group not in groups or _text(o) != "null"]
+    lines = [_with_token_head(o) if o.key_or_group == "heads" else o.input_line for o in left]
     try:
         with initialize_config_dir(str(CONFIG_DIR), version_base="1.3"):
             return compose(config_name, lines)
@@ -67,15 +63,12 @@ def _compose(schema: type[Schema], config_name: str, overrides: Sequence[str]) -
 
 
 def _with_token_head(override: Any) -> str:
-    """Put the one token head in front of the other parts that `heads=` names; without one, the
-    standard head.
-    """
+    """Put the token head, by default the standard one, before the other parts of `heads=`."""
     parts = _choices(override)
     tokens = [part for part in parts if _has(CONFIG_DIR / "heads" / f"{part}.yaml", ["lm", "name"])]
     if len(tokens) > 1:
-        raise ConfigError(
-            f"{shown(override.input_line)}: {' and '.join(tokens)} are token heads; choose one"
-        )
+        names = " and ".join(tokens)
+        raise ConfigError(f"{shown(override.input_line)}: {names} are token heads; choose one")
     others = [part for part in parts if part not in tokens]
     return f"heads=[{','.join([*(tokens or ['standard']), *others])}]"
 
@@ -87,45 +80,37 @@ def _parse(overrides: Sequence[str]) -> list[Any]:
         try:
             parsed += parser.parse_overrides([override])
         except HydraException as error:
-            detail = shown(str(error).splitlines()[0], 200)
-            raise ConfigError(
-                f"cannot read the override {shown(repr(override))} (expected key=value): {detail}"
-            ) from None
+            said, detail = shown(repr(override)), shown(str(error).splitlines()[0], 200)
+            message = f"cannot read the override {said} (expected key=value): {detail}"
+            raise ConfigError(message) from None
     return parsed
 
 
 def _require_known(schema: type[Schema], config_name: str, overrides: list[Any]) -> None:
-    """Raise ConfigError for the first override that names no setting and no choice: the choices are
-    the files of a group, so that none is read from elsewhere.
-    """
+    """Raise ConfigError for the first override that names no setting and no file of a group."""
     groups = _groups(config_name)
     for override in overrides:
         key, value = override.key_or_group, _text(override)
         if override.is_sweep_override():
-            raise ConfigError(
-                f"{shown(key)}={shown(value)}: one run takes one value; start a run for each"
-            )
+            hint = "one run takes one value; start a run for each"
+            raise ConfigError(f"{shown(key)}={shown(value)}: {hint}")
         if key in groups and override.package is None:
             known, chosen = groups[key], _choices(override)
             unknown = [choice for choice in chosen if choice not in known]
             if unknown or not chosen or override.is_delete():
                 near = suggest(unknown[0], known) if unknown else None
                 hint = f"; did you mean {key}={near}?" if near else ""
-                raise ConfigError(
-                    f"{shown(override.input_line)}: there is no such choice; accepted: "
-                    f"{', '.join(known)}{hint}"
-                )
+                accepted = f"there is no such choice; accepted: {', '.join(known)}"
+                raise ConfigError(f"{shown(override.input_line)}: {accepted}{hint}")
         elif not is_setting(key, schema):
             raise ConfigError(unknown_key(schema, key, value, groups))
         elif override.is_delete() and not re.fullmatch(r"optimizer\.groups\.\w+", key):
             # Its default would stand in, which may be the very opposite.
-            raise ConfigError(
-                f"~{key}: a setting cannot be taken out; {key}=null leaves out what can be left out"
-            )
+            hint = f"{key}=null leaves out what can be left out"
+            raise ConfigError(f"~{key}: a setting cannot be taken out; {hint}")
 
 
 def _text(override: Any) -> str:
-    """The value of an override as it was written; empty where it has none."""
     return "" if override.value() is None and override.is_delete() else override.get_value_string()
 
 
@@ -141,12 +126,12 @@ def _choices(override: Any) -> list[str]:
 def _groups(config_name: str) -> dict[str, list[str]]:
     """Return the choices of each group of a configuration; null where that is the default."""
     defaults = yaml.safe_load((CONFIG_DIR / f"{config_name}.yaml").read_bytes()).get("defaults", [])
-    chosen = {k: v for entry in defaults if isinstance(entry, dict) for k, v in entry.items()}
-    return {
-        group: sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml"))
-        + ([] if choice else ["null"])
-        for group, choice in chosen.items()
-    }
+    groups = {}
+    for entry in defaults:
+        for group, choice in entry.items() if isinstance(entry, dict) else ():
+            files = sorted(path.stem for path in (CONFIG_DIR / group).glob("*.yaml"))
+            groups[group] = files + ([] if choice else ["null"])
+    return groups
 
 
 def _explain(overrides: list[Any], error: Exception) -> str:
@@ -165,7 +150,7 @@ def _explain(overrides: list[Any], error: Exception) -> str:
 
 
 def _where_it_is(key: str, overrides: list[Any]) -> str:
-    """Say which choices of the group that is placed there have a setting."""
+    """Say which choices of the group at that place have a setting."""
     group, *path = key.split(".")
     if group == "arch" and path[0] in ("heads", "loss"):
         group, *path = path

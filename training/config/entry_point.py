@@ -14,11 +14,8 @@ from training.config.composition import composed_yaml
 def run_entry_point(
     schema: type[Schema], config_name: str, main: Callable[[list[str]], None], usage: str
 ) -> None:
-    """Run `main` on the command line's overrides and exit: an error that is meant for people is one
-    line on standard error.
-
-    `--help` explains, `--cfg` prints the composed configuration. Exit codes are those of
-    `runtime.errors`.
+    """Run `main` on the command line's overrides and exit with a code of `runtime.errors`: an error
+    that is meant for people is one line. `--help` explains, `--cfg` prints the configuration.
     """
     note_start()
     arguments = sys.argv[1:]
@@ -29,16 +26,13 @@ def run_entry_point(
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         if options and options[0] in ("-h", "--help"):
-            sys.stdout.write(
-                f"{usage}\n\nSettings and their defaults:\n\n"
-                f"{composed_yaml(schema, config_name, overrides)}"
-            )
+            settings = composed_yaml(schema, config_name, overrides)
+            sys.stdout.write(f"{usage}\n\nSettings and their defaults:\n\n{settings}")
         elif options == ["--cfg"]:
             sys.stdout.write(composed_yaml(schema, config_name, overrides))
         elif options:
-            raise ConfigError(
-                f"unknown option {options[0]}: settings are given as key=value; see --help"
-            )
+            hint = "settings are given as key=value; see --help"
+            raise ConfigError(f"unknown option {options[0]}: {hint}")
         else:
             main(overrides)
             leave(0)

@@ -3,6 +3,7 @@
 import difflib
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import zip_longest
 from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -22,8 +23,7 @@ def validate(schema: type[SchemaT], composed: Mapping[str, Any]) -> SchemaT:
     """Turn a composed configuration into `schema`.
 
     Raises:
-        ConfigError: one clause for each fault: the path, the value, what is accepted, the nearest
-            valid name.
+        ConfigError: for each fault the path, the value, what is accepted, the nearest valid name.
     """
     try:
         return schema.model_validate(composed)
@@ -61,10 +61,8 @@ def unknown_key(
 
 
 def suggest(path: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate nearest to `path`: one that a single slip of the finger makes of it (of
-    several, all: "a or b"); else one of the same section, else anywhere.
-
-    A `*` in a candidate stands for a free name, such as a parameter group's.
+    """Return the candidate nearest to `path`: one (or "a or b") that is a single slip of the finger
+    away; else one of the same section, else anywhere. A `*` in a candidate stands for a free name.
     """
     candidates = list(dict.fromkeys(_with_free_names(known, path) for known in candidates))
     slips = [candidate for candidate in candidates if _is_one_edit(path, candidate)]
@@ -74,8 +72,7 @@ def suggest(path: str, candidates: Iterable[str]) -> str | None:
     siblings = {c.rpartition(".")[2]: c for c in candidates if c.rpartition(".")[0] == section}
     leaves = {c.rpartition(".")[2]: c for c in reversed(candidates)}
     for wanted, pool in ((leaf, siblings), (path, {c: c for c in candidates}), (leaf, leaves)):
-        near = difflib.get_close_matches(wanted, pool, n=1, cutoff=0.6)
-        if near:
+        if near := difflib.get_close_matches(wanted, pool, n=1, cutoff=0.6):
             return pool[near[0]]
     # `hiden` is far from `hidden_size` by ratio but nearly its first word.
     first_words = {name.split("_")[0]: full for name, full in reversed(siblings.items())}
@@ -98,16 +95,12 @@ def is_setting(path: str, schema: type[BaseModel]) -> bool:
 
 
 def setting_paths(schema: type[BaseModel], prefix: str = "") -> list[str]:
-    """List the dotted paths of all settings of `schema`, sections included; `*` is a free name.
-
-    Where a section can be of several kinds, those of all kinds.
-    """
+    """List the dotted paths of all settings of `schema`, sections included; `*` is a free name."""
     paths: list[str] = []
     for name, field in schema.model_fields.items():
         paths.append(f"{prefix}{name}")
         for nested, inside in _schemas_in(field.annotation):
-            if inside:
-                paths.append(f"{prefix}{name}{inside}")
+            paths.append(f"{prefix}{name}{inside}")
             paths += setting_paths(nested, f"{prefix}{name}{inside}.")
     return list(dict.fromkeys(paths))
 
@@ -120,18 +113,14 @@ def _schemas_in(annotation: Any, inside: str = "") -> Iterator[tuple[type[BaseMo
 
 
 def _with_free_names(candidate: str, path: str) -> str:
-    parts = path.split(".")
-    return ".".join(
-        parts[i] if part == "*" and i < len(parts) else part
-        for i, part in enumerate(candidate.split("."))
-    )
+    parts = zip_longest(candidate.split("."), path.split("."))
+    return ".".join(given if known == "*" and given else known for known, given in parts if known)
 
 
 def _describe(schema: type[BaseModel], fault: Any) -> str:
     # Tags of a union appear in pydantic's location but are not part of the path.
-    parts = [
-        str(part) for part in fault["loc"] if not str(part).startswith(("literal[", "constrained-"))
-    ]
+    tags = ("literal[", "constrained-")
+    parts = [part for part in map(str, fault["loc"]) if not part.startswith(tags)]
     arch = _pop_tag(parts, ["arch"], _ARCH_NAMES)
     lm = _pop_tag(parts, _LM_PATH, TOKEN_HEADS)
     path = ".".join(parts)
@@ -141,16 +130,12 @@ def _describe(schema: type[BaseModel], fault: Any) -> str:
             kinds = f"arch.name={arch}" if lm is None else f"arch.heads.lm.name={lm}"
             return f"{path}={shown(value)}: {kinds} has no such setting"
         return unknown_key(schema, path, value)
-    if kind == "union_tag_invalid" and parts == _LM_PATH:
-        return (
-            f"{path}.name={shown(fault['ctx']['tag'])}: there is no such token head; accepted: "
-            f"{', '.join(TOKEN_HEADS)}"
-        )
     if kind == "union_tag_invalid":
-        return (
-            f"{path}.name={shown(fault['ctx']['tag'])}: there is no such architecture; accepted: "
-            f"{', '.join(_ARCH_NAMES)}, or a published class name"
-        )
+        what, accepted = "architecture", f"{', '.join(_ARCH_NAMES)}, or a published class name"
+        if parts == _LM_PATH:
+            what, accepted = "token head", ", ".join(TOKEN_HEADS)
+        tag = shown(fault["ctx"]["tag"])
+        return f"{path}.name={tag}: there is no such {what}; accepted: {accepted}"
     if kind == "value_error":
         message = str(fault["ctx"]["error"])
         return f"{path}: {message}" if path else message
@@ -162,6 +147,6 @@ def _describe(schema: type[BaseModel], fault: Any) -> str:
 def _pop_tag(parts: list[str], section: list[str], tags: tuple[str, ...]) -> str | None:
     """Take the tag that stands behind a section's path out of a location."""
     place = len(section)
-    if parts[:place] == section and parts[place : place + 1] and parts[place] in tags:
+    if parts[:place] == section and len(parts) > place and parts[place] in tags:
         return parts.pop(place)
     return None

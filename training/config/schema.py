@@ -23,9 +23,8 @@ from runtime.text import shown
 
 Rate = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]
 
-# With `reduction=exact` every global batch is cut into this many shards, whatever the number of
-# ranks, and their gradients are added in shard order. Below: the numbers of ranks that share them
-# evenly.
+# With `reduction=exact` every global batch is cut into so many shards on any number of ranks, and
+# their gradients are added in shard order. Below: the numbers of ranks that share them evenly.
 CANONICAL_SHARDS = 4
 EXACT_WORLD_SIZES = (1, 2, 4)
 
@@ -180,30 +179,12 @@ class TrainConfig(
     TrainingSettings,
     DataSettings,
 ):
-    """Everything a training run is told. Names and defaults are the published ones where those
-    exist.
-    """
+    """Everything a training run is told; names and defaults as published, where those exist."""
 
     arch: ArchConfig
     optimizer: OptimizerConfig
     logger: LoggerConfig = LoggerConfig()
     data: DataConfig | None = None
-
-    @field_validator("project_name", "run_name")
-    @classmethod
-    def _plain_name(cls, name: str | None) -> str | None:
-        if name is not None and (
-            not name.strip()
-            or "/" in name
-            or "\\" in name
-            or not name.isprintable()
-            or name in (".", "..")
-        ):
-            raise ValueError(
-                f"{shown(repr(name))} is used as a folder's name: it must not be empty, '.', '..' "
-                f"or contain a slash or control characters"
-            )
-        return name
 
     @field_validator("run_name", "project_name", mode="before")
     @classmethod
@@ -211,29 +192,33 @@ class TrainConfig(
         # `run_name=42` reaches us as an integer.
         return str(name) if isinstance(name, int | float) and not isinstance(name, bool) else name
 
-    @model_validator(mode="after")
-    def _data_is_named(self) -> "TrainConfig":
-        if not self.train_paths:
-            raise ValueError("no training data: set data_path=FOLDER (or data_paths=[FOLDER,...])")
-        return self
+    @field_validator("project_name", "run_name")
+    @classmethod
+    def _plain_name(cls, name: str | None) -> str | None:
+        if name is None:
+            return None
+        has_slash = "/" in name or "\\" in name
+        if not name.strip() or name in (".", "..") or has_slash or not name.isprintable():
+            raise ValueError(
+                f"{shown(repr(name))} is used as a folder's name: it must not be empty, '.', '..' "
+                f"or contain a slash or control characters"
+            )
+        return name
 
     @model_validator(mode="after")
-    def _something_is_trained(self) -> "TrainConfig":
+    def _fits_together(self) -> "TrainConfig":
+        if not self.train_paths:
+            raise ValueError("no training data: set data_path=FOLDER (or data_paths=[FOLDER,...])")
         if self.freeze_weights and not self.arch.puzzle_emb_ndim:
             raise ValueError(
                 "freeze_weights=true trains the puzzle embedding only, and there is none "
                 "(arch.puzzle_emb_ndim=0)"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _evaluations_divide_the_epochs(self) -> "TrainConfig":
         if self.eval_interval is not None and self.epochs % self.eval_interval:
-            nearest = max(1, round(self.epochs / self.eval_interval))
+            nearest = max(1, round(self.epochs / self.eval_interval)) * self.eval_interval
             raise ValueError(
-                f"eval_interval={self.eval_interval} must divide epochs={self.epochs}: "
-                f"try epochs={nearest * self.eval_interval}, or eval_interval=null for one "
-                "evaluation at the end"
+                f"eval_interval={self.eval_interval} must divide epochs={self.epochs}: try "
+                f"epochs={nearest}, or eval_interval=null for one evaluation at the end"
             )
         return self
 
@@ -244,12 +229,10 @@ class TrainConfig(
 
     @property
     def test_paths(self) -> list[str]:
-        """Folders to evaluate on."""
         return self.data_paths_test or self.train_paths
 
     @property
     def active_evaluators(self) -> list[EvaluatorName]:
-        """Evaluators of this run."""
         return chosen_evaluators(self.evaluators, self.data, self.test_paths)
 
     @property
@@ -267,9 +250,7 @@ class TrainConfig(
         return CANONICAL_SHARDS // world_size if self.reduction == "exact" else 1
 
     def check_world_size(self, world_size: int) -> None:
-        """Raise ConfigError when a batch cannot be cut into equal slices for the ranks, or into
-        the shards of `reduction=exact`.
-        """
+        """Raise ConfigError when batches cannot be cut into equal slices for ranks or shards."""
         divisor, what = world_size, f"the number of ranks, {world_size}"
         if self.reduction == "exact":
             if world_size not in EXACT_WORLD_SIZES:
@@ -286,9 +267,7 @@ class TrainConfig(
                 raise ConfigError(f"{name}={size} must be a multiple of {what}: try {near}")
 
     def check_restarts(self, max_restarts: int) -> None:
-        """Raise ConfigError when a launcher would start the run again from an older checkpoint than
-        its newest, or not at all.
-        """
+        """Raise ConfigError when restarts would not go on from the newest checkpoint."""
         if max_restarts and self.resume != "auto":
             raise ConfigError(
                 f"resume={self.resume}: with --max-restarts {max_restarts} each restart would obey "
@@ -299,9 +278,7 @@ class TrainConfig(
 def chosen_evaluators(
     asked: list[EvaluatorName] | None, data: DataConfig | None, test_paths: list[str]
 ) -> list[EvaluatorName]:
-    """Return the evaluators asked for, or, where none are named, those of the data set `data` if
-    that alone is evaluated.
-    """
+    """The evaluators asked for; without such, those of `data` if that alone is evaluated."""
     if asked is not None:
         return asked
     return data.evaluators if data is not None and test_paths == [data.path] else []
@@ -309,24 +286,17 @@ def chosen_evaluators(
 
 # Settings that change nothing of what a run computes; all others must match when it is resumed. The
 # content of the data decides, which has its own fingerprint.
-NEUTRAL_KEYS = frozenset({"logger", "data"}).union(
-    DataSettings.model_fields,
-    EvaluationSettings.model_fields,
-    RunFolderSettings.model_fields,
-    MachineSettings.model_fields,
-    ProgressSettings.model_fields,
-)
+_NEUTRAL = [DataSettings, EvaluationSettings, RunFolderSettings, MachineSettings, ProgressSettings]
+NEUTRAL_KEYS = frozenset({"logger", "data"}).union(*(part.model_fields for part in _NEUTRAL))
 
 
 def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
     """Return 'key: saved -> present' for each setting that differs and changes the result."""
-    flat_saved, flat_present = dict(_flatten(saved)), dict(_flatten(present))
+    saved, present = dict(_flatten(saved)), dict(_flatten(present))
     changes = []
-    for key in sorted(flat_saved.keys() | flat_present.keys()):
-        if key.split(".")[0] in NEUTRAL_KEYS:
-            continue
-        before, after = flat_saved.get(key, "(not set)"), flat_present.get(key, "(not set)")
-        if before != after:
+    for key in sorted(saved.keys() | present.keys()):
+        before, after = saved.get(key, "(not set)"), present.get(key, "(not set)")
+        if before != after and key.split(".")[0] not in NEUTRAL_KEYS:
             changes.append(f"{shown(key)}: {shown(before)} -> {shown(after)}")
     return changes
 

@@ -16,18 +16,14 @@ class AdamATan2(Optimizer):
     p -= lr / (1 - b1^t) * atan2(m, sqrt(v) / sqrt(1 - b2^t)).
 
     The first bias correction stands outside the arctangent and there is no factor 4 / pi, as in the
-    `adam-atan2` package (the package `adam-atan2-pytorch` differs in both).
+    `adam-atan2` package (the package `adam-atan2-pytorch` differs in both). A group may set `lr`,
+    `betas` and the decoupled `weight_decay`.
 
-    Args:
-        params: parameters or groups of them; a group may set `lr`, `betas`, `weight_decay`.
-        lr: learning rate, at least 0.
-        betas: decay of the two averages, each in [0, 1).
-        weight_decay: decoupled, at least 0.
     Attributes:
         skip: bool [] tensor or None. While it is true, and the gradients are zero, a step changes
             nothing: no parameter, average or step count. It is read on the device only.
     Raises:
-        ValueError: a setting is out of its range.
+        ValueError: a setting is out of its range, or `step` is given a closure.
     """
 
     def __init__(
@@ -47,11 +43,7 @@ class AdamATan2(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient.
-
-        Raises:
-            ValueError: there is a closure.
-        """
+        """Update every parameter that has a gradient."""
         if closure is not None:
             raise ValueError("AdamATan2 takes no closure")
         for group in self.param_groups:

@@ -1,7 +1,4 @@
-"""Exponential moving average of the weights, which TRM evaluates and publishes (arXiv:2510.04871).
-
-It covers the parameters. The puzzle embedding is a buffer and not averaged, as published.
-"""
+"""Exponential moving average of the weights (arXiv:2510.04871); not of buffers, as published."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,12 +11,7 @@ from runtime.errors import CheckpointError
 
 
 class WeightAverage:
-    """average = rate * average + (1 - rate) * weight, after every step; starts with the weights.
-
-    Args:
-        model: its parameters are averaged, on their device, in float32.
-        rate: from 0 to below 1.
-    """
+    """average = rate * average + (1 - rate) * weight, after every step; starts with the weights."""
 
     def __init__(self, model: nn.Module, rate: float) -> None:
         self.rate = rate
@@ -51,21 +43,14 @@ class WeightAverage:
         return {name: value.cpu().contiguous() for name, value in self._average.items()}
 
     def restore(self, tensors: Mapping[str, Tensor], source: Path) -> None:
-        """Set the average.
+        """Set the average to `tensors`, as `tensors()` returned them; `source` is their file.
 
-        Args:
-            tensors: as the method `tensors` returned them.
-            source: their file, for messages.
         Raises:
             CheckpointError: names the parameters that are missing, unknown or of another shape.
         """
-        faults = sorted(
-            name
-            for name in self._average.keys() | tensors.keys()
-            if name not in tensors
-            or name not in self._average
-            or tensors[name].shape != self._average[name].shape
-        )
+        own = {name: value.shape for name, value in self._average.items()}
+        given = {name: value.shape for name, value in tensors.items()}
+        faults = sorted(n for n in own.keys() | given.keys() if own.get(n) != given.get(n))
         if faults:
             raise CheckpointError(f"{source} does not fit the model: {', '.join(faults)}")
         _copy(tensors, self._average)

@@ -14,127 +14,91 @@ from training.config.schema import OptimizerConfig, ParamGroupConfig, TrainConfi
 from training.optim.adam_atan2 import AdamATan2
 
 LOSS_WEIGHTS_PREFIX = "log_variances."
+# Key of a torch parameter group for its rate where the schedule's factor is 1.
 PEAK_RATE = "peak_lr"
-"""Key of a torch parameter group for its rate where the schedule's factor is 1."""
 
 
 @dataclass(frozen=True)
 class ParamGroup:
-    """Parameters that share hyperparameters.
-
-    Attributes:
-        name: of the group.
-        params: by name, in the model's order.
-        lr: peak learning rate.
-        weight_decay: decoupled.
-        max_grad_norm: L2 norm to which the group's gradient is clipped; None does not clip.
-        without_decay: names of those parameters that do not decay.
-    """
+    """Parameters that share hyperparameters; `lr` is the peak rate."""
 
     name: str
-    params: dict[str, nn.Parameter]
+    params: dict[str, nn.Parameter]  # By name, in the model's order.
     lr: float
     weight_decay: float
     max_grad_norm: float | None
-    without_decay: frozenset[str] = frozenset()
+    without_decay: frozenset[str] = frozenset()  # Names of those parameters that do not decay.
 
 
 def assign_groups(
     named_parameters: Iterable[tuple[str, nn.Parameter]],
     configs: Mapping[str, ParamGroupConfig],
-    *,
     lr: float,
     weight_decay: float,
 ) -> list[ParamGroup]:
-    """Give every trainable parameter to exactly one group.
+    """Give every trainable parameter to one group; optional groups without any are left out.
 
     Args:
-        named_parameters: of the model; those that need no gradient are left out.
-        configs: groups by name.
-        lr: of groups that set none.
-        weight_decay: of groups that set none.
-    Returns:
-        The groups in the order of `configs`, without optional ones that match nothing.
+        named_parameters: of the model.
+        lr: of groups that set none, as `weight_decay`.
     Raises:
-        ConfigError: a group that is not optional matches nothing, or a parameter is in no
-            group or in several.
+        ConfigError: a group that is not optional matches nothing, or a parameter is in no group or
+            in several.
     """
     parameters = {name: p for name, p in named_parameters if p.requires_grad}
-    owners = {
-        name: [
-            group
-            for group, config in configs.items()
-            if any(fnmatchcase(name, pattern) for pattern in config.params)
-        ]
-        for name in parameters
+    matched = {
+        group: [n for n in parameters if any(fnmatchcase(n, pattern) for pattern in config.params)]
+        for group, config in configs.items()
     }
-    orphans = [name for name, groups in owners.items() if not groups]
-    if orphans:
+    owners = {name: [g for g in configs if name in matched[g]] for name in parameters}
+    if orphans := [name for name in parameters if not owners[name]]:
         raise ConfigError(f"optimizer.groups: no group matches {', '.join(orphans)}")
-    for name, groups in owners.items():
-        if len(groups) > 1:
-            raise ConfigError(
-                f"optimizer.groups: {name} is matched by several groups: {', '.join(groups)}"
-            )
+    for name, several in owners.items():
+        if len(several) > 1:
+            several = ", ".join(several)
+            raise ConfigError(f"optimizer.groups: {name} is matched by several groups: {several}")
     groups = []
     for group, config in configs.items():
-        params = {name: p for name, p in parameters.items() if owners[name] == [group]}
+        params = {name: parameters[name] for name in matched[group]}
         if not params and not config.optional:
             raise ConfigError(
                 f"optimizer.groups.{group}: params={config.params} match no parameter; there are "
                 f"{', '.join(parameters)}"
             )
         if params:
-            vectors = {n for n, p in params.items() if p.ndim < 2 and not config.decay_vectors}
-            learned = {name for name in params if name.startswith(LOSS_WEIGHTS_PREFIX)}
-            groups.append(
-                ParamGroup(
-                    name=group,
-                    params=params,
-                    lr=lr if config.lr is None else config.lr,
-                    weight_decay=(
-                        weight_decay if config.weight_decay is None else config.weight_decay
-                    ),
-                    max_grad_norm=config.max_grad_norm,
-                    without_decay=frozenset(vectors | learned),
-                )
+            rate = lr if config.lr is None else config.lr
+            decay = weight_decay if config.weight_decay is None else config.weight_decay
+            kept = frozenset(
+                name
+                for name, p in params.items()
+                if (p.ndim < 2 and not config.decay_vectors) or name.startswith(LOSS_WEIGHTS_PREFIX)
             )
+            groups.append(ParamGroup(group, params, rate, decay, config.max_grad_norm, kept))
     return groups
 
 
 def groups_of(model: nn.Module, config: TrainConfig) -> list[ParamGroup]:
-    """Return the groups that the run's configuration makes of a model's parameters; with
-    `freeze_weights` there are none, and no parameter needs a gradient.
-
-    Raises:
-        ConfigError: see `assign_groups`.
+    """Return the groups of the run's configuration; with `freeze_weights` there are none, and no
+    parameter needs a gradient.
     """
     if config.freeze_weights:
         for parameter in model.parameters():
             parameter.requires_grad_(False)
         return []
     return assign_groups(
-        model.named_parameters(),
-        config.optimizer.groups,
-        lr=config.lr,
-        weight_decay=config.weight_decay,
+        model.named_parameters(), config.optimizer.groups, config.lr, config.weight_decay
     )
 
 
 def build_optimizer(
     config: OptimizerConfig, groups: list[ParamGroup], betas: tuple[float, float]
 ) -> Optimizer:
-    """Build the optimizer.
-
-    Each group, in order, becomes up to two groups of torch: parameters that decay, and those that
-    do not. `set_rates` sets their rates.
-    """
+    """Build the optimizer: of each group up to two of torch, first the parameters that decay."""
     torch_groups = []
     for group in groups:
         for decays, weight_decay in ((True, group.weight_decay), (False, 0.0)):
-            params = [
-                p for name, p in group.params.items() if (name in group.without_decay) != decays
-            ]
+            named = group.params.items()
+            params = [p for name, p in named if (name in group.without_decay) != decays]
             rates = {"lr": group.lr, PEAK_RATE: group.lr, "weight_decay": weight_decay}
             if params:
                 torch_groups.append({"params": params, **rates})
@@ -166,7 +130,6 @@ class GradientBucket:
 
     Args:
         groups: of parameters, whose `grad` become views of the buffer.
-        device: of the buffer.
         num_shards: shards of this rank, each with its own backward pass and buffer.
         in_order: add up the shards of all ranks in their order, so that the bits do not depend on
             the number of ranks. Otherwise there is one shard, and the collective chooses the order.
@@ -187,15 +150,9 @@ class GradientBucket:
         # The sum is put into the first shard's buffer.
         self.flat = self._shards[0]
         *self.group_slices, self.signals = self.flat.split([*sizes, 2])
-        parameters = [p for group in groups for p in group.params.values()]
-        numbers = [p.numel() for p in parameters]
-        self._views = [
-            [
-                (parameter, piece.view_as(parameter))
-                for parameter, piece in zip(parameters, shard[:-2].split(numbers), strict=True)
-            ]
-            for shard in self._shards
-        ]
+        self._parameters = [p for group in groups for p in group.params.values()]
+        numbers = [p.numel() for p in self._parameters]
+        self._pieces = [shard[:-2].split(numbers) for shard in self._shards]
         self.select(0)
 
     def zero_(self) -> None:
@@ -204,14 +161,13 @@ class GradientBucket:
 
     def select(self, shard: int) -> None:
         """Let the next backward pass fill the buffer of this shard."""
-        for parameter, view in self._views[shard]:
-            parameter.grad = view
+        for parameter, piece in zip(self._parameters, self._pieces[shard], strict=True):
+            parameter.grad = piece.view_as(parameter)
 
     def reduce(self, ranks: Ranks, *, finite: Tensor, stop: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Replace the gradients by their sum over all ranks.
 
         Args:
-            ranks: whose gradients are added up.
             finite: bool [], whether this rank's loss and sparse gradients are finite.
             stop: whether this rank was asked to stop.
         Returns:
@@ -226,21 +182,13 @@ class GradientBucket:
             self.select(0)
         else:
             ranks.sum_(self.flat)
-        norms = (
-            torch.stack([part.norm() for part in self.group_slices])
-            if self.groups
-            else self.flat.new_zeros(0)
-        )
+        norms = [part.norm() for part in self.group_slices]
+        norms = torch.stack(norms) if norms else self.flat.new_zeros(0)
         skip = (self.signals[0] > 0) | ~norms.isfinite().all()
         return norms, skip, self.signals[1] > 0
 
     def clip_(self, norms: Tensor, skip: Tensor) -> None:
-        """Clip the gradients of groups with a `max_grad_norm`; where `skip` is true, zero all.
-
-        Args:
-            norms: float32 [groups], as `reduce` returned them.
-            skip: bool [].
-        """
+        """Clip groups by their `norms`, float32 [groups]; where `skip`, bool [], zero them all."""
         for group, part, norm in zip(self.groups, self.group_slices, norms, strict=True):
             if group.max_grad_norm is not None:
                 part.mul_((group.max_grad_norm / (norm + 1e-6)).clamp_max(1.0))

@@ -7,11 +7,9 @@ def lr_factor(step: int, *, warmup_steps: int, total_steps: int, min_ratio: floa
     """Return the learning rate at `step`, as a share of the peak rate.
 
     Args:
-        step: number of the optimizer step; the first update is step 1.
+        step: from 1.
         warmup_steps: length of the linear rise; at `step == warmup_steps` the factor is 1.
-        total_steps: step at which the cosine reaches `min_ratio`. After it the factor rises again,
-            as published.
-        min_ratio: factor at the end.
+        total_steps: step with the factor `min_ratio`. After it that rises again, as published.
     """
     if step < warmup_steps:
         return step / max(1, warmup_steps)
@@ -23,12 +21,6 @@ def published_total_steps(
     epochs: int, total_groups: int, mean_puzzle_examples: float, global_batch_size: int
 ) -> int:
     """Return the number of steps in the published schedule, which also counts the batches that are
-    dropped at the end of an iteration.
-
-    Args:
-        epochs: passes over the groups.
-        total_groups: groups of puzzles in the training split.
-        mean_puzzle_examples: examples per puzzle, averaged.
-        global_batch_size: examples per step, over all ranks.
+    dropped at the end of an iteration; `mean_puzzle_examples` is examples per puzzle.
     """
     return int(epochs * total_groups * mean_puzzle_examples / global_batch_size)

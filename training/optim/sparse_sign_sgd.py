@@ -18,18 +18,13 @@ class SparseSignSGD:
 
     Args:
         embedding: the table; its `local_weights.grad` and `local_ids` belong to the last shard.
-        ranks: whose gradients are gathered.
-        lr: learning rate, settable at any time.
-        weight_decay: decoupled, settable at any time.
     """
 
     def __init__(
         self, embedding: CastedSparseEmbedding, ranks: Ranks, *, lr: float, weight_decay: float
     ) -> None:
-        self.embedding = embedding
-        self.ranks = ranks
-        self.lr = lr
-        self.weight_decay = weight_decay
+        self.embedding, self.ranks = embedding, ranks
+        self.lr, self.weight_decay = lr, weight_decay
         self._kept: list[tuple[Tensor, Tensor]] = []
 
     def keep_gradient(self) -> None:
@@ -78,9 +73,8 @@ def sum_by_id(ids: Tensor, grads: Tensor) -> tuple[Tensor, Tensor]:
         ids: int64 [B].
         grads: float32 [B, D].
     Returns:
-        The identifiers sorted, int64 [B].
-        For each of them the sum of its gradients, float32 [B, D], with the same bits where
-        identifiers are equal.
+        The identifiers sorted, int64 [B], and for each of them the sum of its gradients, float32
+        [B, D], with the same bits where identifiers are equal.
     """
     ids, order = ids.sort(stable=True)
     starts = torch.ones_like(ids)
