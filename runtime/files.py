@@ -173,8 +173,8 @@ def exchange(first: Path, second: Path) -> bool:
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False
-    old, new, at_fdcwd, swap = os.fsencode(first), os.fsencode(second), -100, ctypes.c_uint(2)
-    if renameat2(at_fdcwd, old, at_fdcwd, new, swap) == 0:
+    at_fdcwd, swap = -100, ctypes.c_uint(2)
+    if renameat2(at_fdcwd, os.fsencode(first), at_fdcwd, os.fsencode(second), swap) == 0:
         return True
     code = ctypes.get_errno()
     if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
