@@ -5,10 +5,8 @@ Batch, width and length are reduced; everything else is as in the published READ
 
 import gzip
 import os
-import shutil
 import sys
 import types
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +56,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     hub = tmp_path_factory.mktemp("hub")
     source = Path(os.environ["PUZZLE_DATA_DIR"]) / "sudoku-extreme-1k"
     for split in ("train", "test"):
-        with (
-            gzip.open(source / f"{split}.csv.gz") as packed,
-            (hub / f"{split}.csv").open("wb") as f,
-        ):
-            shutil.copyfileobj(packed, f)
+        packed = (source / f"{split}.csv.gz").read_bytes()
+        (hub / f"{split}.csv").write_bytes(gzip.decompress(packed))
 
     def hf_hub_download(repository: str, name: str, repo_type: str) -> str:
         assert (repository, repo_type) == ("sapientinc/sudoku-extreme", "dataset")
@@ -80,14 +75,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_published_command_trains_and_resumes(
-    name: str, built: Path, train: Callable[[Sequence[str]], None], files_of: Any, tmp_path: Path
+    name: str, built: Path, train: Any, files_of: Any, tmp_path: Path
 ) -> None:
-    command = COMMANDS[name].replace("DATA", str(built)).split()
-    run = [*command, *SMALLER, f"checkpoint_path={tmp_path / 'run'}"]
-    train([*run, "max_steps=25"])
-    train([*run, "max_steps=30"])
-    whole = [*command, *SMALLER, f"checkpoint_path={tmp_path / 'whole'}"]
-    train([*whole, "max_steps=30"])
+    command = [*COMMANDS[name].replace("DATA", str(built)).split(), *SMALLER]
+    for folder, stop in (("run", 25), ("run", 30), ("whole", 30)):
+        train([*command, f"checkpoint_path={tmp_path / folder}", f"max_steps={stop}"])
     files = files_of(tmp_path / "run")
     assert files.digest(30) == files_of(tmp_path / "whole").digest(30)
     losses = [record["train/lm_loss"] for record in files.train_records]
