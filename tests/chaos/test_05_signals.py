@@ -83,7 +83,8 @@ STARTING = (
     ("pretrain", "take_over"),
     ("pretrain", "open_tracker"),
 )
-TRAINING = (("training.step", "lr_factor"), ("training.checkpoint.run", "gather_carry"), EVALUATING)
+SAVING = ("training.checkpoint.tensors", "gather_carry")
+TRAINING = (("training.step", "lr_factor"), SAVING, EVALUATING)
 
 
 @pytest.mark.row(5)
