@@ -80,7 +80,7 @@ EVALUATING = ("evaluation.in_training", "evaluate")
 STARTING = (
     ("pretrain", "open_data"),
     ("training.step", "build_model"),
-    ("pretrain", "take_over"),
+    ("training.checkpoint.run_folder", "take_over"),
     ("pretrain", "open_tracker"),
 )
 SAVING = ("training.checkpoint.tensors", "gather_carry")

@@ -108,7 +108,9 @@ def test_a_later_ctrl_c_ends_the_run_at_once(
     assert files_of(tmp_path / "run").steps == []
 
 
-@pytest.mark.parametrize("place", ["find_checkpoint", "rename_newer", "open_tracker"])
+@pytest.mark.parametrize(
+    "place", ["run_folder.find_checkpoint", "run_folder.rename_newer", "open_tracker"]
+)
 def test_a_signal_outside_of_training_stops_at_once(
     train: Train,
     tiny_settings: list[str],
@@ -124,7 +126,7 @@ def test_a_signal_outside_of_training_stops_at_once(
         os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patched:
-        patched.setattr(pretrain, place, asked)
+        patched.setattr(f"pretrain.{place}", asked)
         with pytest.raises(Preempted, match="asked to stop while it was not training"):
             train(tiny_settings)
     assert files_of(tmp_path / "run").leftovers() == []

@@ -136,7 +136,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: names the file that is missing, cut, changed, unreadable or unlisted.
     """
-    with _reading(path):
+    with reading(path):
         if not path.is_dir():
             raise CheckpointError(f"{path}: no such checkpoint")
         present = sorted(path.iterdir())
@@ -144,7 +144,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     if not isinstance(entries, dict) or STATE not in entries:
         raise CheckpointError(f"{path / MANIFEST}: does not list the checkpoint's files")
     for name, entry in entries.items():
-        with _reading(path / name):
+        with reading(path / name):
             _verify(path, name, entry)
     for file in present:
         # Hidden files (.DS_Store, .nfs...) come from elsewhere and are never read.
@@ -195,10 +195,19 @@ def prune(run_dir: Path, *, keep_last: int, keep_best: int) -> None:
             remove_checkpoint(checkpoint_path(run_dir, step))
 
 
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn an error of the disk into one of this file or folder."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from None
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object of bounded size, or raise CheckpointError."""
     try:
-        with _reading(path):
+        with reading(path):
             content = json.loads(read_bounded(path, _MAX_JSON_BYTES))
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not JSON: {error}") from None
@@ -209,15 +218,6 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _read_state(folder: Path) -> RunState:
     return parse_state(read_json(folder / STATE), folder / STATE)
-
-
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turn an error of the disk into one of this file or folder."""
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}") from None
 
 
 def _moved_away(run_dir: Path) -> dict[int, Path]:
