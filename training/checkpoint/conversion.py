@@ -15,13 +15,7 @@ from models.config import DataFacts
 from models.registry import build_model
 from runtime.errors import ConfigError
 from runtime.files import replacing, write_atomically
-from training.checkpoint.published import (
-    CONFIG_FILE,
-    FACTS_KEY,
-    PUBLISHED_KEYS,
-    average_of,
-    published_arch,
-)
+from training.checkpoint import published
 from training.checkpoint.start_weights import load_weights
 from training.checkpoint.state import RunState
 from training.checkpoint.store import EMA, MODEL, checkpoint_path, reading, save_checkpoint
@@ -42,8 +36,8 @@ def to_published(trained: TrainedModel, folder: Path) -> list[Path]:
         CheckpointError: the disk refused.
     """
     content = yaml.safe_dump(_published_settings(trained), sort_keys=False)
-    weights, described = folder / f"step_{trained.step}", folder / CONFIG_FILE
-    own = {weights: False} | ({average_of(weights): True} if trained.has_average else {})
+    weights, described = folder / f"step_{trained.step}", folder / published.CONFIG_FILE
+    own = {weights: False} | ({published.average_of(weights): True} if trained.has_average else {})
     with reading(folder):
         for path in own:
             if path.exists():
@@ -86,8 +80,8 @@ def from_published(trained: TrainedModel, facts: DataFacts | None, run_dir: Path
     files = {MODEL: load_weights(trained.weights, averaged=False)}
     require_fit(model, files[MODEL], trained.weights)
     if trained.has_average:
-        tensors = load_weights(average_of(trained.weights), averaged=False)
-        require_fit(model, tensors, average_of(trained.weights))
+        tensors = load_weights(published.average_of(trained.weights), averaged=False)
+        require_fit(model, tensors, published.average_of(trained.weights))
         files[EMA] = {name: tensors[name] for name, _ in model.named_parameters()}
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -104,15 +98,15 @@ def from_published(trained: TrainedModel, facts: DataFacts | None, run_dir: Path
 
 def _published_settings(trained: TrainedModel) -> dict[str, Any]:
     run, train = trained.run, trained.run.data_folders("train")
-    settings: dict[str, Any] = {"arch": published_arch(run.arch)}
+    settings: dict[str, Any] = {"arch": published.published_arch(run.arch)}
     if train:
         # HRM's trainer reads the first key, TRM's the others.
         settings |= {"data_path": train[0], "data_paths": train}
     settings["data_paths_test"] = run.data_paths_test or []
     # The one evaluator that they have.
     settings["evaluators"] = [{"name": "arc@ARC"}] if "arc" in run.active_evaluators else []
-    for key in PUBLISHED_KEYS:
+    for key in published.PUBLISHED_KEYS:
         if trained.settings.get(key) is not None:
             settings.setdefault(key, trained.settings[key])
     assert trained.facts is not None, "a checkpoint of ours has them"
-    return settings | {FACTS_KEY: trained.facts.to_dict()}
+    return settings | {published.FACTS_KEY: trained.facts.to_dict()}

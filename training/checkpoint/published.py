@@ -189,16 +189,10 @@ def published_arch(arch: ArchConfig) -> dict[str, Any]:
 
 
 def _require_published_heads(arch: ArchConfig) -> None:
-    published_loss = ACTLossConfig(loss_type=arch.loss.loss_type)  # Its type is recorded.
-    unlike = [
-        f"arch.{name}.{key}"
-        for name, published, own in (
-            ("heads", HeadsConfig(), arch.heads),
-            ("loss", published_loss, arch.loss),
-        )
-        for key in type(own).model_fields
-        if getattr(published, key) != getattr(own, key)
-    ]
+    heads = HeadsConfig()
+    loss = ACTLossConfig(loss_type=arch.loss.loss_type)  # Its type is recorded.
+    unlike = [f"arch.heads.{key}" for key, own in arch.heads if own != getattr(heads, key)]
+    unlike += [f"arch.loss.{key}" for key, own in arch.loss if own != getattr(loss, key)]
     if unlike:
         raise ConfigError(f"no published class has what is set in {', '.join(unlike)}")
 

@@ -81,10 +81,8 @@ def find_checkpoint(
     store.put_back_replaced(run_dir)
     if config.resume == "never":
         if list_steps(run_dir):
-            raise ConfigError(
-                f"resume=never: {run_dir} already holds checkpoints; choose another "
-                f"checkpoint_path or run_name, or resume=auto"
-            )
+            instead = "choose another checkpoint_path or run_name, or resume=auto"
+            raise ConfigError(f"resume=never: {run_dir} already holds checkpoints; {instead}")
         return None
     if config.resume == "auto":
         checkpoint = store.newest_good(run_dir, warn)

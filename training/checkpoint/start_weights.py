@@ -81,7 +81,5 @@ def _require_sizes(content: Mapping[Any, Tensor], path: Path) -> None:
             raise CheckpointError(f"{path}: {str(key)[:100]} is larger than the file")
         total += value.numel() * value.itemsize
     if total > size:
-        raise CheckpointError(
-            f"{path}: its tensors are of {total} bytes, the file of {size}: they share storage, "
-            "which those of published files do not"
-        )
+        shared = "they share storage, which those of published files do not"
+        raise CheckpointError(f"{path}: tensors of {total} bytes, a file of {size}: {shared}")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from models.config import DataFacts
 from runtime.errors import CheckpointError
@@ -15,14 +15,12 @@ _Score = Annotated[float, Field(strict=True)]
 _Text = Annotated[str, Field(strict=True)]
 
 
-class RunState(Schema):
+class RunState(Schema, extra="ignore"):
     """Where a run stands, beside its tensors.
 
     All but `step` may be missing: converted weights have little of it, and older versions wrote
     less. Who needs more asks for it.
     """
-
-    model_config = ConfigDict(extra="ignore")
 
     step: CountOrZero
     """optimizer steps done"""
@@ -66,9 +64,7 @@ def parse_state(content: Mapping[str, Any], source: Path) -> RunState:
 _Size = Annotated[int, Field(strict=True, ge=1, lt=2**31)]  # What data sets may say.
 
 
-class _Facts(Schema):
-    model_config = ConfigDict(extra="ignore")
-
+class _Facts(Schema, extra="ignore"):
     vocab_size: _Size
     seq_len: _Size
     num_puzzle_identifiers: _Size

@@ -230,11 +230,8 @@ def _verify(folder: Path, name: str, entry: object) -> None:
     path = folder / name
     if not _FILE_NAME.fullmatch(name) or not isinstance(entry, dict):
         raise CheckpointError(f"{folder / MANIFEST}: has a bad entry {name[:100]!r}")
-    if not path.is_file():
-        raise CheckpointError(f"{path}: missing")
-    if path.stat().st_size != entry.get("size"):
-        size, expected = path.stat().st_size, shown(entry.get("size"))
-        raise CheckpointError(f"{path}: {size} bytes instead of {expected}")
+    if (size := path.stat().st_size) != entry.get("size"):
+        raise CheckpointError(f"{path}: {size} bytes instead of {shown(entry.get('size'))}")
     if sha256(path) != entry.get("sha256"):
         raise CheckpointError(f"{path}: content changed since it was saved (sha256 differs)")
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ConfigDict
-
 from dataset.kinds import EvaluatorName
 from models.config import ArchConfig, DataFacts
 from runtime.errors import CheckpointError, ConfigError
@@ -29,12 +27,10 @@ if TYPE_CHECKING:
 _STEP_NAME = re.compile(r"step_(\d+)")
 
 
-class RecordedRun(Schema):
+class RecordedRun(Schema, extra="ignore"):
     """What evaluation needs of a recorded `TrainConfig`; the other settings may be of any version,
     the architecture must be known in full.
     """
-
-    model_config = ConfigDict(extra="ignore")
 
     arch: ArchConfig
     data: DataConfig | None = None
@@ -84,10 +80,26 @@ class TrainedModel:
         average = average_of(self.weights) if self.is_published else self.weights / store.EMA
         return average.exists()
 
-    def require_fit(self, data: DataFacts, source: str) -> None:
-        """Raise CheckpointError when the model cannot read the data; `source` names those."""
-        if self.facts is not None:
-            self._require_same(self.facts, data, source)
+    def require_fit(self, data: DataFacts, source: str, known: DataFacts | None = None) -> None:
+        """Raise CheckpointError when the model, trained on `known` or the recorded facts if there
+        are some, cannot read `data`; `source` names those.
+        """
+        facts, arch = known or self.facts or data, self.run.arch
+        # With fewer puzzle identifiers in the data, the other rows of the table are not needed.
+        too_many = facts.num_puzzle_identifiers < data.num_puzzle_identifiers
+        names = ["vocab_size", "seq_len"]
+        names += ["num_puzzle_identifiers"] if arch.puzzle_emb_ndim and too_many else []
+        values = [(name, getattr(facts, name), getattr(data, name)) for name in names]
+        faults = [f"{name} {own}, not {found}" for name, own, found in values if own != found]
+        # A field that the data lack is missed where it is read.
+        faults += [
+            f"the field {name} of shape {facts.fields.get(name)}, not {data.fields[name]}"
+            for name in arch.heads.fields.values()
+            if name in data.fields and facts.fields.get(name) != data.fields[name]
+        ]
+        if faults:
+            trained_with = f"it was trained with {', '.join(faults)}"
+            raise CheckpointError(f"{self.weights} does not fit {source}: {trained_with}")
 
     def load(
         self,
@@ -119,7 +131,7 @@ class TrainedModel:
         require_backend(arch.attention, device)
         tensors = load_weights(self.weights, averaged=averaged)
         facts = self.facts or _facts_of_weights(self.weights, tensors, data.seq_len)
-        self._require_same(facts, data, source)
+        self.require_fit(data, source, facts)
         with torch.device("meta"):
             # Takes no memory: the configuration may ask for any size.
             planned = build_model(arch, facts)
@@ -128,25 +140,6 @@ class TrainedModel:
         model = build_model(arch, facts)
         restore_model(model, tensors, self.weights)
         return model.to(device).eval()
-
-    def _require_same(self, facts: DataFacts, data: DataFacts, source: str) -> None:
-        arch = self.run.arch
-        # With fewer puzzle identifiers in the data, the other rows of the table are not needed.
-        enough = not arch.puzzle_emb_ndim or (
-            facts.num_puzzle_identifiers >= data.num_puzzle_identifiers
-        )
-        names = ["vocab_size", "seq_len", *([] if enough else ["num_puzzle_identifiers"])]
-        known, found = facts.to_dict(), data.to_dict()
-        faults = [f"{k} {known[k]}, not {found[k]}" for k in names if known[k] != found[k]]
-        # A field that the data lack is missed where it is read.
-        faults += [
-            f"the field {name} of shape {facts.fields.get(name)}, not {data.fields[name]}"
-            for name in arch.heads.fields.values()
-            if name in data.fields and facts.fields.get(name) != data.fields[name]
-        ]
-        if faults:
-            trained_with = f"it was trained with {', '.join(faults)}"
-            raise CheckpointError(f"{self.weights} does not fit {source}: {trained_with}")
 
 
 def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
