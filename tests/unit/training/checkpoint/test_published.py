@@ -119,11 +119,6 @@ def test_what_we_do_not_know_is_named(tmp_path: Path, arch: Any, told: str) -> N
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_configuration_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"all_config\.yaml: No such file"):
-        read_published_config(tmp_path / "step_1")
-
-
 @pytest.mark.parametrize(
     "content",
     [

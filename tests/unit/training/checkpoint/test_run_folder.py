@@ -43,9 +43,6 @@ def find(run_dir: Path, config: TrainConfig, **given: Any) -> tuple[int | None, 
     return (None if found is None else found.step), warnings
 
 
-# Names
-
-
 def test_names_are_kept_or_follow_the_published_ones() -> None:
     config = with_names(configure("project_name=p", "run_name=r", "checkpoint_path=c/d"))
     assert (config.project_name, config.run_name, config.checkpoint_path) == ("p", "r", "c/d")

@@ -134,6 +134,9 @@ def test_a_published_file_and_its_folder(tmp_path: Path) -> None:
     (tmp_path / "step_30").rename(tmp_path / "renamed.pt")
     assert find(tmp_path).step == 7
     assert find(tmp_path / "renamed.pt").step is None
+    (tmp_path / "all_config.yaml").unlink()
+    with pytest.raises(CheckpointError, match=r"all_config\.yaml: No such file"):
+        find(tmp_path / "step_7")
 
 
 def test_published_weights_are_loaded_and_checked(tmp_path: Path) -> None:
