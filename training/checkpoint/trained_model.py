@@ -171,7 +171,7 @@ def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
 
 
 def find_start_weights(path: Path, warn: Callable[[str], None]) -> Path:
-    """Return the checkpoint's folder or the published file that `store.load_checkpoint` names, as
+    """Return the checkpoint's folder or the published file that `load_checkpoint` names, as
     `find_trained_model` does, but needs no configuration beside the weights.
     """
     try:
