@@ -80,10 +80,11 @@ EVALUATING = ("evaluation.in_training", "evaluate")
 STARTING = (
     ("pretrain", "open_data"),
     ("training.step", "build_model"),
-    ("pretrain", "take_over"),
+    ("training.checkpoint.run_folder", "take_over"),
     ("pretrain", "open_tracker"),
 )
-TRAINING = (("training.step", "lr_factor"), ("training.checkpoint.run", "gather_carry"), EVALUATING)
+SAVING = ("training.checkpoint.tensors", "gather_carry")
+TRAINING = (("training.step", "lr_factor"), SAVING, EVALUATING)
 
 
 @pytest.mark.row(5)

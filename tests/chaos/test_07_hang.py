@@ -81,7 +81,7 @@ def test_a_rank_that_is_killed_is_named_at_once(lab: Lab, killed: int) -> None:
 
 
 SLOW: Mapping[int, list[Fault]] = {
-    0: [Before("training.checkpoint.run", "save_checkpoint", 1.5 * TIMEOUT)],
+    0: [Before("training.checkpoint.store", "save_checkpoint", 1.5 * TIMEOUT)],
     1: [SleepAt(3, TIMEOUT / 2), Before("evaluation.runner", "think", TIMEOUT / 2, each=True)],
 }
 

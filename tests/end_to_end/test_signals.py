@@ -82,7 +82,9 @@ def test_a_later_ctrl_c_ends_the_run_at_once(
     assert files.steps == []
 
 
-@pytest.mark.parametrize("place", ["find_checkpoint", "rename_newer", "open_tracker"])
+@pytest.mark.parametrize(
+    "place", ["run_folder.find_checkpoint", "run_folder.rename_newer", "open_tracker"]
+)
 def test_a_signal_outside_of_training_stops_at_once(
     run: Any, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
@@ -93,7 +95,7 @@ def test_a_signal_outside_of_training_stops_at_once(
         os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patched:
-        patched.setattr(pretrain, place, asked)
+        patched.setattr(f"pretrain.{place}", asked)
         with pytest.raises(Preempted, match="asked to stop while it was not training"):
             run()
     assert files.leftovers() == []

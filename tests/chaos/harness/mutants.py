@@ -27,26 +27,23 @@ def params(row: int, *mutants: Callable[[], None]) -> list[Any]:
 
 def omit_carry() -> None:
     """the carry left out of checkpoints"""
-    from training.checkpoint import run
+    from training.checkpoint import tensors
 
-    run.gather_carry = lambda carry, ranks: {}
+    tensors.gather_carry = lambda carry, ranks: {}
 
 
 def omit_optimizer() -> None:
     """the optimizer's state left out of checkpoints"""
-    from training.checkpoint import run
+    from training.checkpoint import tensors
 
-    run.optimizer_tensors = lambda optimizer, groups: {}
+    tensors.optimizer_tensors = lambda optimizer, groups: {}
 
 
 def omit_random_state() -> None:
     """torch's random state left out of checkpoints"""
-    from training.checkpoint import run
+    from training.checkpoint import tensors
 
-    def leave(tensors: Any, ranks: Any) -> None:
-        return None
-
-    run.restore_rng = leave
+    tensors.restore_rng = lambda tensors, ranks: None
 
 
 def add_by_rank() -> None:
@@ -74,7 +71,6 @@ def draw_by_rank() -> None:
 
 def save_in_place() -> None:
     """a checkpoint written straight to its place"""
-    from training.checkpoint import run
     from training.checkpoint import store as checkpoint
 
     def save(run_dir: Path, state: Any, files: Any) -> Path:
@@ -91,7 +87,7 @@ def save_in_place() -> None:
         (folder / checkpoint.MANIFEST).write_text(json.dumps({"files": entries}))
         return folder
 
-    run.save_checkpoint = save
+    checkpoint.save_checkpoint = save
 
 
 def delete_before_replacing() -> None:
