@@ -29,8 +29,8 @@ from runtime.errors import DatasetError
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
 
-# Kind, flags of its builder, settings of the run that reads all that it holds.
 _PIXELS = ["heads=pixel", "evaluators=[arc]"]
+# Kind, flags of its builder, settings of the run that reads all that it holds.
 SETS = {
     "sudoku": ("sudoku", [], []),
     "maze with actions": ("maze", [], ["heads=action"]),
