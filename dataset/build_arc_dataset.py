@@ -253,9 +253,8 @@ def build(options: Options) -> str:
             task.name: replace(task, test=tuple(tested(task))).to_json() for task, *_ in evaluated
         }
         write_json(directory / TEST_PUZZLES_NAME, puzzles, compact=True)
-        command, seed = options.command(), options.seed
-        digests = source.digests
-        write_manifest(directory, command=command, seed=seed, sources=digests, counts=counts)
+        facts = {"command": options.command(), "seed": options.seed, "sources": source.digests}
+        write_manifest(directory, **facts, counts=counts)
     return _summary(options, counts, overlaps)
 
 

