@@ -101,7 +101,7 @@ class ArcEvaluator:
     folders hold, with the same test pairs, is one task: their votes add up.
     """
 
-    def __init__(self, dataset: PuzzleDataset, keeps_votes: bool = False) -> None:
+    def __init__(self, dataset: PuzzleDataset, *, keeps_votes: bool = False) -> None:
         _require_square(dataset, ARC_VOCAB_SIZE, "a square canvas")
         self._tasks: dict[str, list[arc.TestPair]] = {}
         names = [BLANK_NAME] * dataset.metadata.num_puzzle_identifiers

@@ -161,7 +161,8 @@ def test_same_command_gives_the_same_bytes(
     flags = ["--num-aug=6", *flags]
     sources = ["--dataset-dirs", arc_tasks, *flags]
     for hash_seed in ("1", "2"):
-        output, env = f"--output-dir={tmp_path / hash_seed}", {"PYTHONHASHSEED": hash_seed}
+        output = f"--output-dir={tmp_path / hash_seed}"
+        env = {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(Path(__file__).parents[3])}
         finished = run_python("dataset/build_arc_dataset.py", *sources, output, env=env)
         assert (finished.code, finished.err) == (0, "")
     known = request.getfixturevalue("materialized_arc" if "--materialize" in flags else "lazy_arc")
