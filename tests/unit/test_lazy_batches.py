@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dataset.arc.tasks import decode_canvas
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset, TrainBatches
 
 
@@ -46,7 +45,7 @@ def test_rows_are_the_published_ones_shifted(train_set: PuzzleDataset, materiali
         np.testing.assert_array_equal(batch.puzzle_identifiers, other.puzzle_identifiers)
         for name in ("inputs", "labels"):
             for row, cells in zip(getattr(batch, name), getattr(other, name), strict=True):
-                np.testing.assert_array_equal(decode_canvas(row), decode_canvas(cells))
+                np.testing.assert_array_equal(row[row > 1], cells[cells > 1])
         shifted += int((batch.inputs[:, 0] < 2).sum())
         starts = (batch.inputs > 1).argmax(axis=1), (batch.labels > 1).argmax(axis=1)
         np.testing.assert_array_equal(*starts)
