@@ -75,8 +75,8 @@ def test_a_rank_that_is_killed_is_named_at_once(lab: Lab, killed: int) -> None:
 
 def start_slow(lab: Lab, *faults: Fault) -> list[Child]:
     """Start two ranks that are slow in different places."""
-    save = partial(before_call, "training.checkpoint.store", "save_checkpoint", seconds=1.5 * TIMEOUT)
-    half = TIMEOUT / 2
+    long, half = 1.5 * TIMEOUT, TIMEOUT / 2
+    save = partial(before_call, "training.checkpoint.store", "save_checkpoint", seconds=long)
     think = partial(before_call, "evaluation.runner", "think", seconds=half, each=True)
     slow = {0: [save, *faults], 1: [partial(sleep_at, 3, half), think, *faults]}
     return lab.start_ranks(2, "run", "epochs=12", faults=slow)
