@@ -49,10 +49,10 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Write a file, and fsync it."""
     with open(path, "wb") as file:
         file.write(content)
-        _flush(file)
+        flush(file)
 
 
-def _flush(file: BinaryIO) -> None:
+def flush(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())
 
@@ -68,7 +68,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
         with open(temporary, "xb") as file:
             yield file
-            _flush(file)
+            flush(file)
         temporary.replace(path)
         fsync(path.parent)
     except BaseException:
