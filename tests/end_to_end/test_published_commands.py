@@ -1,6 +1,7 @@
 """The published commands for Sudoku, from the download to a resumed run, on real puzzles.
 
-Batch, width and length are reduced; everything else is as in the published READMEs.
+Batch, width and length are reduced, and the rate is raised, so that 30 steps show that a model
+learns; everything else is as in the published READMEs.
 """
 
 import gzip
@@ -23,6 +24,7 @@ SMALLER = (
     "global_batch_size=16",
     "arch.hidden_size=64",
     "arch.num_heads=2",
+    "lr=1e-3",
     "lr_warmup_steps=5",
     "eval_max_examples=32",
     "checkpoint_interval=20",
@@ -84,4 +86,5 @@ def test_a_published_command_trains_and_resumes(
     assert files.digest(30) == files_of(tmp_path / "whole").digest(30)
     losses = [record["train/lm_loss"] for record in files.train_records]
     assert len(losses) == 30
-    assert sum(losses[-5:]) < sum(losses[:5])
+    # It falls by 0.23 or more; the noise of such a mean is 0.01.
+    assert sum(losses[-5:]) / 5 < sum(losses[:5]) / 5 - 0.1
