@@ -80,7 +80,7 @@ class Lab:
     def wait_for_training(self, since: int = 0) -> None:
         """Wait until the run has made and logged steps after this one."""
         log = self.folder / "run" / "metrics.jsonl"
-        until(lambda: log.exists() and log.read_text().count("train/lr") > since + 2, "it trains")
+        until(lambda: log.exists() and log.read_text().count('train/lr"') > since + 2, "it trains")
 
     def copy(self, source: Path, name: str) -> Path:
         """Copy a folder to one of this name."""
