@@ -17,17 +17,17 @@ from harness.lab import Lab
 from harness.trackers import writing_wandb
 
 import evaluate
-from dataset.format.reading import load_split
+from dataset.format.reading import load_metadata, load_split
 from evaluation.arc import PuzzleNames, Tally, parse_names, parse_tasks, submission
 from evaluation.outputs import OutputError
 from runtime.errors import CheckpointError, ConfigError, DatasetError
-from scripts.convert_checkpoint import facts_of_folder
 from training.checkpoint.conversion import from_published
 from training.checkpoint.run_folder import prepare_run_dir, save_config, with_names
 from training.checkpoint.store import list_steps, load_checkpoint
 from training.checkpoint.trained_model import find_trained_model
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
+from training.data import data_facts
 
 REFUSALS = (ConfigError, DatasetError, CheckpointError, OutputError)
 
@@ -166,7 +166,8 @@ def as_recorded_data(root: Root, name: str, original: Path) -> None:
         text.replace("data_path: data", f"data_path: {json.dumps(name)}")
     )
     trained = find_trained_model(folder / "step_7", pytest.fail)
-    from_published(trained, facts_of_folder(original / "data"), root.path / "own")
+    facts = data_facts(load_metadata(original / "data" / "train"))
+    from_published(trained, facts, root.path / "own")
 
 
 USES: tuple[Use, ...] = (
