@@ -196,6 +196,19 @@ def test_cut_grown_changed_and_missing_files_are_found_and_named(tmp_path: Path,
         load_checkpoint(tmp_path / "step_1")
 
 
+def test_a_file_that_cannot_be_read_is_named_and_skipped(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    file = save(tmp_path, 2) / "model.bin"
+    file.unlink()
+    # A file of the kernel's that is there, and gives an error whoever reads it.
+    file.symlink_to("/proc/self/mem")
+    list_in_manifest(file.parent, file.name, 0, "")
+    with pytest.raises(CheckpointError, match=r"model\.bin: Input/output error"):
+        load_checkpoint(file.parent)
+    found, warnings = newest(tmp_path)
+    assert (found, len(warnings)) == (1, 1)
+
+
 def test_a_file_that_was_not_saved_is_found_and_named(tmp_path: Path) -> None:
     path = save(tmp_path, 1)
     (path / ".DS_Store").write_bytes(b"a file manager's")
