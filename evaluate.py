@@ -41,21 +41,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """An evaluation whose settings, model and data have been checked as far as needs no torch.
-
-    Attributes:
-        facts: of the data set.
-        batch_size: puzzles at a time, over all ranks.
-        output: the JSON file to write.
-    """
+    """An evaluation that has been checked as far as needs no torch."""
 
     config: EvalConfig
     trained: TrainedModel
     dataset: PuzzleDataset
     facts: DataFacts
     evaluators: Mapping[EvaluatorName, Evaluator]
-    batch_size: int
-    output: Path
+    batch_size: int  # Puzzles at a time, over all ranks.
+    output: Path  # The JSON file to write.
 
 
 def main(overrides: list[str]) -> None:
@@ -74,17 +68,11 @@ def prepare(config: EvalConfig) -> Job:
     facts = data_facts(dataset.metadata, dataset.fields)
     trained.require_fit(facts, str(dataset.split_dirs[0]))
     names = trained.run.active_evaluators if config.evaluators is None else config.evaluators
-    job = Job(
-        config,
-        trained,
-        dataset,
-        facts,
-        build_evaluators(names, dataset),
-        global_batch_size(config, trained, dataset, env_world_size()),
-        output_path(config, trained),
-    )
-    require_writable(job.output)
-    return job
+    evaluators = build_evaluators(names, dataset)
+    batch_size = global_batch_size(config, trained, dataset, env_world_size())
+    output = output_path(config, trained)
+    require_writable(output)
+    return Job(config, trained, dataset, facts, evaluators, batch_size, output)
 
 
 def run(job: Job) -> None:
@@ -147,15 +135,8 @@ def measure(job: Job, forward: "Forward", model: "ACTLossHead", ranks: "Ranks") 
     prefix = output.with_name(f"{weights.name}_all_preds") if job.trained.is_published else None
     try:
         with open_outputs(job.config.save_outputs, folder, batches, ranks, prefix) as save:
-            evaluation = evaluate(
-                forward,
-                model,
-                batches,
-                ranks,
-                save=save,
-                evaluators=job.evaluators,
-                show_progress=ranks.is_main,
-            )
+            options = {"evaluators": job.evaluators, "show_progress": ranks.is_main}
+            evaluation = evaluate(forward, model, batches, ranks, save=save, **options)
         write_json_files(output.parent, evaluation.files, ranks)
     except OutputError as error:
         raise ConfigError(f"the evaluation's files cannot be written: {error}") from None
@@ -181,9 +162,6 @@ def report(evaluation: Evaluation, facts: dict[str, Any], output: Path) -> None:
     )
 
 
-# What is opened and checked
-
-
 def global_batch_size(
     config: EvalConfig, trained: TrainedModel, dataset: PuzzleDataset, world_size: int
 ) -> int:
@@ -199,10 +177,8 @@ def global_batch_size(
         return -(-min(trained.run.global_batch_size, max(1, largest)) // world_size) * world_size
     if size % world_size:
         near = max(world_size, round(size / world_size) * world_size)
-        raise ConfigError(
-            f"global_batch_size={size} must be a multiple of the number of ranks, {world_size}: "
-            f"try {near}"
-        )
+        ranks = f"a multiple of the number of ranks, {world_size}"
+        raise ConfigError(f"global_batch_size={size} must be {ranks}: try {near}")
     return size
 
 
@@ -216,9 +192,8 @@ def open_dataset(config: EvalConfig, trained: TrainedModel) -> PuzzleDataset:
     """
     folders = config.data_folders or trained.run.data_folders(config.split)
     if not folders:
-        raise ConfigError(
-            f"{trained.weights} does not say what it was trained on: set data_path=FOLDER"
-        )
+        unsaid = f"{trained.weights} does not say what it was trained on"
+        raise ConfigError(f"{unsaid}: set data_path=FOLDER")
     try:
         for folder in folders:
             require_folder(folder, trained.run.data)
@@ -226,12 +201,9 @@ def open_dataset(config: EvalConfig, trained: TrainedModel) -> PuzzleDataset:
         untold = untold_heads(heads, folders, config.split)
         for head, reason in untold.items():
             warn(f"{reason}: nothing is reported of {head}")
-        return PuzzleDataset(
-            folders,
-            config.split,
-            fields=[field for head, field in heads.fields.items() if head not in untold],
-            numbered_as=trained.run.data_folders("train"),
-        )
+        fields = [field for head, field in heads.fields.items() if head not in untold]
+        numbered_as = trained.run.data_folders("train")
+        return PuzzleDataset(folders, config.split, fields=fields, numbered_as=numbered_as)
     except DatasetError as error:
         hint = "" if config.data_folders else " (the run's own; data_path=FOLDER names another)"
         raise DatasetError(f"{error}{hint}") from None
@@ -247,10 +219,8 @@ def require_same_weights(trained: TrainedModel, ranks: "Ranks") -> None:
     manifest = weights if trained.is_published else weights / MANIFEST
     others = ", ".join(map(str, ranks.that_differ(sha256(manifest))))
     if others:
-        raise CheckpointError(
-            f"{weights}: rank {others} has found another checkpoint than rank 0: name one, "
-            "checkpoint=RUN_FOLDER/step_N"
-        )
+        found = f"{weights}: rank {others} has found another checkpoint than rank 0"
+        raise CheckpointError(f"{found}: name one, checkpoint=RUN_FOLDER/step_N")
 
 
 def output_path(config: EvalConfig, trained: TrainedModel) -> Path:

@@ -20,15 +20,8 @@ from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import ConfigError
 from runtime.process import env_max_restarts, env_rank, env_world_size, preempt_on_sigterm
 from sweeps.programs import TRAINING
+from training.checkpoint import run_folder
 from training.checkpoint.lock import run_lock
-from training.checkpoint.run_folder import (
-    find_checkpoint,
-    prepare_run_dir,
-    rename_newer,
-    save_config,
-    take_over,
-    with_names,
-)
 from training.checkpoint.store import Checkpoint
 from training.checkpoint.trained_model import find_start_weights
 from training.config.composition import load_config
@@ -51,10 +44,9 @@ def main(overrides: list[str]) -> None:
     require_batches(config, train_set)
     evaluators = {}
     if test_set is not None:
+        add_votes = config.arc_vote_across_evaluations
         evaluators = build_evaluators(
-            config.active_evaluators,
-            test_set,
-            arc_vote_across_evaluations=config.arc_vote_across_evaluations,
+            config.active_evaluators, test_set, arc_vote_across_evaluations=add_votes
         )
     fingerprint = train_set.fingerprint()
     checkpoint = start_weights = None
@@ -62,13 +54,12 @@ def main(overrides: list[str]) -> None:
         if env_rank() == 0:
             # The others learn from it where the run goes on: they might see another state of a
             # network file system.
-            config = with_names(config)
+            config = run_folder.with_names(config)
             run_dir = Path(str(config.checkpoint_path))
-            prepare_run_dir(run_dir)
+            run_folder.prepare_run_dir(run_dir)
             opened.enter_context(run_lock(run_dir))
-            checkpoint = find_checkpoint(
-                config, run_dir, data_facts(train_set.metadata, train_set.fields), fingerprint, warn
-            )
+            facts = data_facts(train_set.metadata, train_set.fields)
+            checkpoint = run_folder.find_checkpoint(config, run_dir, facts, fingerprint, warn)
             if checkpoint is None and config.load_checkpoint is not None:
                 start_weights = find_start_weights(Path(config.load_checkpoint), warn)
         train(config, train_set, test_set, evaluators, fingerprint, checkpoint, start_weights)
@@ -104,19 +95,16 @@ def train(
     with Ranks(device_type, timeout=config.rank_timeout) as ranks:
         require_backend(arch.attention, ranks.device)
         config, start_weights = ranks.broadcast_object((config, start_weights))
-        checkpoint = take_over(checkpoint, ranks)
+        checkpoint = run_folder.take_over(checkpoint, ranks)
         require_same_data(fingerprint, ranks)
         say = print_line if ranks.is_main else lambda line: None
         run_dir = Path(str(config.checkpoint_path))
 
         learner = build_learner(config, arch, train_set, ranks, start_weights)
+        test_batches = test_set and eval_batches(config, test_set, ranks)
+        saved = config.eval_save_outputs
         evaluate = InTrainingEvaluation(
-            test_set and eval_batches(config, test_set, ranks),
-            evaluators,
-            config.eval_save_outputs,
-            learner.forward,
-            ranks,
-            run_dir,
+            test_batches, evaluators, saved, learner.forward, ranks, run_dir
         )
         num_parameters = sum(p.numel() for p in learner.model.parameters())
         say(f"{arch.name}: {num_parameters:,} parameters, {arch.forward_dtype}, {ranks}")
@@ -127,21 +115,14 @@ def train(
         # A checkpoint may not fit: so before anything in the run's folder is touched.
         progress = keeper.restore(checkpoint, learner, say) if checkpoint else Progress()
         if ranks.is_main:
-            save_config(run_dir, config)
-            for path in rename_newer(run_dir, progress.step) if checkpoint else []:
+            run_folder.save_config(run_dir, config)
+            for path in run_folder.rename_newer(run_dir, progress.step) if checkpoint else []:
                 say(f"a later checkpoint is now called {path}")
         opened = open_tracker(config, run_dir, checkpoint) if ranks.is_main else nullcontext()
         with opened as tracker:
+            batches = train_batches(config, train_set, ranks.rank, ranks.world_size)
             trainer = Trainer(
-                config,
-                learner,
-                train_batches(config, train_set, ranks.rank, ranks.world_size),
-                evaluate,
-                keeper,
-                progress,
-                tracker,
-                ranks,
-                say,
+                config, learner, batches, evaluate, keeper, progress, tracker, ranks, say
             )
             try:
                 trainer.fit()
@@ -153,12 +134,12 @@ def eval_batches(config: TrainConfig, test_set: PuzzleDataset, ranks: "Ranks") -
     """Return the test batches of this rank; with `reduction=exact` of the same rows at any number
     of ranks, which give the same bits.
     """
-    batch_size = config.eval_batch_size or config.global_batch_size
+    size = config.eval_batch_size or config.global_batch_size
     if config.reduction == "exact":
-        batch_size = batch_size // CANONICAL_SHARDS * ranks.world_size
+        size = size // CANONICAL_SHARDS * ranks.world_size
     return EvalBatches(
         test_set,
-        global_batch_size=batch_size,
+        global_batch_size=size,
         rank=ranks.rank,
         world_size=ranks.world_size,
         max_examples=config.eval_max_examples,

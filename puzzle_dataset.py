@@ -12,11 +12,6 @@ global batch and reads only its own slice of it. In the order in which data flow
 
 Several sets (or folders) are taken one after the other inside an iteration, each with its own
 batches and its own incomplete last batch dropped, as the published loaders of HRM and TRM do.
-
-The rows of lazy ARC sets are made when they are read, and those of training batches are shifted
-inside the canvas: by how much is drawn for (seed, iteration, position, row of the global batch).
-Further labels of the cells (`fields` of dataset.json) come with the rows where they are asked for.
-
 Random words are read at a counter made of (set, iteration, epoch): see `runtime.streams`.
 """
 
@@ -26,6 +21,8 @@ import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -72,13 +69,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class BatchRows:
-    """Where a global batch comes from.
-
-    Args:
-        set_name: the set.
-        rows: int64 [B], rows of the set.
-        puzzle_identifiers: int32 [B], of these rows.
-    """
+    """Where a global batch comes from: int64 [B] rows of a set, int32 [B] their identifiers."""
 
     set_name: str
     rows: np.ndarray
@@ -111,11 +102,6 @@ class PuzzleDataset:
         DatasetError: names the file at fault.
     """
 
-    metadata: PuzzleDatasetMetadata
-    sets: dict[str, PuzzleSet]
-    identifier_offsets: list[int]
-    fields: tuple[str, ...]
-
     def __init__(
         self,
         paths: Sequence[Path | str],
@@ -127,28 +113,28 @@ class PuzzleDataset:
     ) -> None:
         if not paths:
             raise DatasetError("no data path given")
-        self.fields = tuple(dict.fromkeys(fields or ()))
+        self.fields = wanted = tuple(dict.fromkeys(fields or ()))
         self.split_dirs = [Path(path) / split for path in paths]
-        opened = [
-            load_split(path, fields=self.fields, check_values=check_values)
-            for path in self.split_dirs
-        ]
+        opened = [load_split(p, fields=wanted, check_values=check_values) for p in self.split_dirs]
         parts = [metadata for metadata, _ in opened]
         for metadata, split_dir in zip(parts, self.split_dirs, strict=True):
-            _require_agreement(parts[0], metadata, self.fields, split_dir / METADATA_NAME)
+            _require_agreement(parts[0], metadata, wanted, split_dir / METADATA_NAME)
 
-        self.sets = {}
         counts = [metadata.num_puzzle_identifiers for metadata in parts]
-        offsets, num_identifiers = _identifier_offsets(paths, counts, numbered_as)
-        self.identifier_offsets = offsets
+        self.identifier_offsets, total = _identifier_offsets(paths, counts, numbered_as)
+        self.sets: dict[str, PuzzleSet] = {}
         for name in dict.fromkeys(name for metadata in parts for name in metadata.sets):
             for i, (_, sets) in enumerate(opened):
-                if name in sets:
-                    key = f"{name}{i}" if i else name
-                    if key in self.sets:
-                        raise DatasetError(f"{self.split_dirs[i]}: there are two sets {key!r}")
-                    self.sets[key] = _with_identifiers_shifted(sets[name], offsets[i])
-        self.metadata = _merge(parts, opened, tuple(self.sets), num_identifiers)
+                if name not in sets:
+                    continue
+                key = f"{name}{i}" if i else name
+                if key in self.sets:
+                    raise DatasetError(f"{self.split_dirs[i]}: there are two sets {key!r}")
+                identifiers = sets[name].puzzle_identifiers.astype(np.int64)
+                shifted = (identifiers + self.identifier_offsets[i]).astype(np.int32)
+                self.sets[key] = dataclasses.replace(sets[name], puzzle_identifiers=shifted)
+        num_puzzles = [sum(each.num_puzzles for each in sets.values()) for _, sets in opened]
+        self.metadata = _merge(parts, num_puzzles, tuple(self.sets), total)
 
     def fingerprint(self) -> str:
         """sha256 (hex) over the content of all files, in the order of the paths."""
@@ -171,7 +157,7 @@ class PuzzleDataset:
             shifts: uint64 [b], for each row of a lazy set the random word that moves its grids
                 inside the canvas (0 does not, as None); the other sets take none.
         """
-        arrays = self.sets[set_name]
+        arrays, metadata = self.sets[set_name], self.metadata
         if isinstance(arrays, LazyArcSet):
             # Imported here because it loads the compiler: only who reads such a set waits for it.
             from dataset.arc.lazy import colour_pixels, read_rows
@@ -181,33 +167,24 @@ class PuzzleDataset:
             derived = {name: colour_pixels(labels) for name in self.fields}
             return Batch(inputs, labels, identifiers, derived)
         labels = arrays.labels[rows].astype(np.int32)
-        if self.metadata.ignore_label_id is not None:
-            labels[labels == self.metadata.ignore_label_id] = IGNORE_LABEL_ID
-        stored = {
-            name: self._read_field(name, arrays.fields[name][rows], labels) for name in self.fields
-        }
+        if metadata.ignore_label_id is not None:
+            labels[labels == metadata.ignore_label_id] = IGNORE_LABEL_ID
+        stored = {}
+        for name in self.fields:
+            stored[name] = arrays.fields[name][rows].astype(np.int32)
+            unknown = metadata.fields[name].unknown_label  # None is equal to no label.
+            stored[name][(labels == IGNORE_LABEL_ID) | (labels == unknown)] = IGNORE_LABEL_ID
         return Batch(arrays.inputs[rows].astype(np.int32), labels, identifiers, stored)
-
-    def _read_field(self, name: str, values: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        is_unknown = labels == IGNORE_LABEL_ID
-        unknown_label = self.metadata.fields[name].unknown_label
-        if unknown_label is not None:
-            is_unknown |= labels == unknown_label
-        read = values.astype(np.int32)
-        read[is_unknown] = IGNORE_LABEL_ID
-        return read
 
 
 class TrainBatches:
     """The endless stream of training batches, addressed by (iteration, position).
 
     Args:
-        dataset: the training split.
         seed: 0 to 2**64 - 1.
         global_batch_size: rows of all ranks together, a multiple of world_size.
         epochs_per_iter: epochs in one iteration; batches run across the epochs inside it.
         rank: this process reads rows [rank * b, (rank + 1) * b) of each global batch.
-        world_size: number of ranks.
     Raises:
         ValueError: an argument is out of range.
     """
@@ -226,36 +203,26 @@ class TrainBatches:
             raise ValueError(f"seed is {seed}, expected 0 to 2**64 - 1")
         if epochs_per_iter < 1:
             raise ValueError(f"epochs_per_iter is {epochs_per_iter}, expected at least 1")
-        self.dataset = dataset
+        self.dataset, self.epochs_per_iter = dataset, epochs_per_iter
         self.global_batch_size = global_batch_size
         self.local_batch_size = _local_batch_size(global_batch_size, rank, world_size)
-        self.epochs_per_iter = epochs_per_iter
         self._local = slice(rank * self.local_batch_size, (rank + 1) * self.local_batch_size)
-        self._samplers = {
-            name: _GroupSampler(arrays, seed, set_number)
-            for set_number, (name, arrays) in enumerate(dataset.sets.items())
-            if arrays.num_groups
-        }
-        self._shifts = {
-            name: _ShiftSampler(arrays, seed, set_number, global_batch_size)
-            for set_number, (name, arrays) in enumerate(dataset.sets.items())
-            if isinstance(arrays, LazyArcSet)
-        }
+        self._samplers, self._shifts = {}, {}
+        for number, (name, arrays) in enumerate(dataset.sets.items()):
+            if arrays.num_groups:
+                self._samplers[name] = _GroupSampler(arrays, seed, number)
+            if isinstance(arrays, LazyArcSet):
+                self._shifts[name] = _ShiftSampler(arrays, seed, number, global_batch_size)
 
     def steps_per_iteration(self, iteration: int) -> int:
-        """Number of full batches in an iteration, counted from the same draws; reads no rows.
+        """Number of full batches in an iteration; reads no rows.
 
-        Where all puzzles of a set have equally many examples this is arithmetic, and the same for
-        all iterations; otherwise it depends on the puzzles drawn.
+        It depends on the puzzles drawn, unless all of a set have equally many examples.
         """
         return sum(walk.num_batches() for _, walk in self._walks(iteration))
 
     def iterate(self, iteration: int, start: int = 0) -> Iterator[tuple[int, Batch]]:
-        """Yield (position, this rank's batch) from `start` to the end of the iteration.
-
-        Nothing is drawn ahead: a batch is read when it is asked for. A start at or behind the end
-        yields nothing.
-        """
+        """Yield (position, this rank's batch) from `start` to the end of the iteration."""
         for position, batch in self.iterate_rows(iteration, start):
             rows, identifiers = batch.rows[self._local], batch.puzzle_identifiers[self._local]
             shifts = None
@@ -268,25 +235,22 @@ class TrainBatches:
         """Yield (position, global batch) like `iterate`, for data that is kept elsewhere."""
         if start < 0:
             raise ValueError(f"position {start}, expected at least 0")
-        set_begin = 0
+        position = 0
         for name, walk in self._walks(iteration):
             identifiers = self.dataset.sets[name].puzzle_identifiers
-            skipped = 0
-            if start > set_begin:
-                skipped = min(start - set_begin, walk.num_batches())
-            position = set_begin + skipped
+            skipped = min(start - position, walk.num_batches()) if start > position else 0
+            position += skipped
             for span in walk.spans(skipped):
                 rows, puzzles = walk.rows(*span)
                 yield position, BatchRows(name, rows, identifiers[puzzles])
                 position += 1
-            set_begin = position
 
     def _walks(self, iteration: int) -> Iterator[tuple[str, _IterationWalk]]:
         if not 0 <= iteration < 2**64:
             raise ValueError(f"iteration {iteration}, expected 0 to 2**64 - 1")
+        epochs, batch_size = self.epochs_per_iter, self.global_batch_size
         for name, sampler in self._samplers.items():
-            walk = _IterationWalk(sampler, iteration, self.epochs_per_iter, self.global_batch_size)
-            yield name, walk
+            yield name, _IterationWalk(sampler, iteration, epochs, batch_size)
 
 
 class EvalBatches:
@@ -298,10 +262,7 @@ class EvalBatches:
     `count`, never by the identifier, which real puzzles may have.
 
     Args:
-        dataset: the split.
         global_batch_size: rows of all ranks together, a multiple of world_size.
-        rank: of this process.
-        world_size: number of ranks.
         max_examples: take the first rows of each set only (None: all).
     Raises:
         ValueError: an argument is out of range.
@@ -318,16 +279,12 @@ class EvalBatches:
     ) -> None:
         if max_examples is not None and max_examples < 0:
             raise ValueError(f"max_examples is {max_examples}, expected at least 0")
-        self.dataset = dataset
-        self.global_batch_size = global_batch_size
+        self.dataset, self.global_batch_size, self._rank = dataset, global_batch_size, rank
         self.local_batch_size = _local_batch_size(global_batch_size, rank, world_size)
         self.num_examples = {
-            name: arrays.num_examples
-            if max_examples is None
-            else min(max_examples, arrays.num_examples)
+            name: len(range(arrays.num_examples)[:max_examples])
             for name, arrays in dataset.sets.items()
         }
-        self._rank = rank
 
     def __len__(self) -> int:
         return sum(-(-count // self.global_batch_size) for count in self.num_examples.values())
@@ -347,26 +304,24 @@ class EvalBatches:
         missing = self.local_batch_size - (last - first)
         if missing == 0:
             return batch
+
+        def pad(array: np.ndarray, value: int) -> np.ndarray:
+            rows = np.full((missing, *array.shape[1:]), value, array.dtype)
+            return np.concatenate([array, rows])
+
         return Batch(
-            _pad_rows(batch.inputs, missing, metadata.pad_id),
-            _pad_rows(batch.labels, missing, IGNORE_LABEL_ID),
-            _pad_rows(batch.puzzle_identifiers, missing, metadata.blank_identifier_id),
-            {
-                name: _pad_rows(values, missing, IGNORE_LABEL_ID)
-                for name, values in batch.fields.items()
-            },
+            pad(batch.inputs, metadata.pad_id),
+            pad(batch.labels, IGNORE_LABEL_ID),
+            pad(batch.puzzle_identifiers, metadata.blank_identifier_id),
+            {name: pad(values, IGNORE_LABEL_ID) for name, values in batch.fields.items()},
         )
-
-
-# Drawing
 
 
 class _GroupSampler:
     """The draws of a set that is not empty: which groups in order, which puzzle, which examples.
 
     Each epoch owns a fixed stretch of its iteration's counter, so that any run of epochs is drawn
-    in one call, and any epoch on its own. Word g of its first half orders group g, word g of its
-    second half chooses the puzzle.
+    in one call. Word g of its first half orders group g, of its second half chooses the puzzle.
     """
 
     def __init__(self, arrays: PuzzleSet, seed: int, set_number: int) -> None:
@@ -377,7 +332,6 @@ class _GroupSampler:
         self._group_starts = group_indices[:-1]
         self._group_puzzles = np.diff(group_indices).astype(np.uint64)
         self._seed, self._set_number = seed, set_number
-
         # Examples per puzzle where all have equally many, otherwise None.
         sizes = np.unique(self.puzzle_sizes)
         self.uniform_size = int(sizes[0]) if len(sizes) == 1 else None
@@ -385,11 +339,9 @@ class _GroupSampler:
         largest = np.maximum.reduceat(self.puzzle_sizes, self._group_starts)
         self.slot_starts = np.concatenate([[0], np.cumsum(largest)])
 
-    def draw_groups(
-        self, iteration: int, first_epoch: int, num_epochs: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Groups in the order drawn and the puzzle of each: int64 [num_epochs * num_groups]."""
-        words = self._words(_GROUPS, iteration, first_epoch, num_epochs, 2 * self.num_groups)
+    def draw_groups(self, iteration: int, first: int, epochs: int) -> tuple[np.ndarray, np.ndarray]:
+        """Groups in the order drawn and the puzzle of each: int64 [epochs * num_groups]."""
+        words = self._words(_GROUPS, iteration, first, epochs, 2 * self.num_groups)
         order_words, puzzle_words = words[:, : self.num_groups], words[:, self.num_groups :]
 
         # The group's number replaces the lowest bits of its word, so that one sort gives the order.
@@ -404,32 +356,27 @@ class _GroupSampler:
         puzzles = self._group_starts + picks.astype(np.int64)
         return groups.ravel(), np.take_along_axis(puzzles, groups, axis=1).ravel()
 
-    def draw_slots(self, iteration: int, first_epoch: int, num_epochs: int) -> np.ndarray:
-        """Words that order the examples of each puzzle drawn: uint64 [num_epochs, slots]."""
-        num_slots = int(self.slot_starts[-1])
-        return self._words(_EXAMPLES, iteration, first_epoch, num_epochs, num_slots)
+    def draw_slots(self, iteration: int, first: int, epochs: int) -> np.ndarray:
+        """Words that order the examples of each puzzle drawn: uint64 [epochs, slots]."""
+        return self._words(_EXAMPLES, iteration, first, epochs, int(self.slot_starts[-1]))
 
-    def _words(
-        self, purpose: int, iteration: int, first_epoch: int, num_epochs: int, per_epoch: int
-    ) -> np.ndarray:
-        blocks = -(-per_epoch // 4)  # Philox4x64 gives four words for each value of its counter.
-        counter = (first_epoch * blocks, iteration, self._set_number, purpose)
-        words = random_words(self._seed, Stream.BATCHES, counter, num_epochs * blocks * 4)
-        return words.reshape(num_epochs, blocks * 4)[:, :per_epoch]
+    def _words(self, purpose: int, iteration: int, first: int, epochs: int, per: int) -> np.ndarray:
+        blocks = -(-per // 4)  # Philox4x64 gives four words for each value of its counter.
+        counter = (first * blocks, iteration, self._set_number, purpose)
+        words = random_words(self._seed, Stream.BATCHES, counter, epochs * blocks * 4)
+        return words.reshape(epochs, blocks * 4)[:, :per]
 
 
 class _ShiftSampler:
     """The words that shift the rows of a lazy ARC set in training batches."""
 
-    def __init__(
-        self, arrays: LazyArcSet, seed: int, set_number: int, global_batch_size: int
-    ) -> None:
+    def __init__(self, arrays: LazyArcSet, seed: int, set_number: int, batch_size: int) -> None:
         # Imported here because it loads the compiler: only who reads such a set waits for it.
         from dataset.arc.lazy import unshifted_rows
 
         self._unshifted = unshifted_rows(arrays, seed)
         self._seed, self._set_number = seed, set_number
-        self._blocks = -(-global_batch_size // 4)
+        self._blocks = -(-batch_size // 4)
 
     def draw(self, iteration: int, position: int, rows: np.ndarray) -> np.ndarray:
         """Words for int64 [B] rows of a global batch: uint64 [B], 0 where a row must not move."""
@@ -447,32 +394,25 @@ class _IterationWalk:
     of one and the beginning of the next.
     """
 
-    def __init__(
-        self, sampler: _GroupSampler, iteration: int, num_epochs: int, batch_size: int
-    ) -> None:
-        self._sampler, self._iteration = sampler, iteration
-        self._num_epochs, self._batch_size = num_epochs, batch_size
+    def __init__(self, sampler: _GroupSampler, iteration: int, epochs: int, batch: int) -> None:
+        self._sampler, self._num_epochs, self._batch_size = sampler, epochs, batch
+        # How many groups make a batch, where they are always as many, otherwise None.
+        self._width = sampler.uniform_size and -(-batch // sampler.uniform_size)
         self._epochs_per_chunk = max(1, _DRAWS_PER_CHUNK // sampler.num_groups)
-        self._chunks: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self._slots: tuple[tuple[int, int], np.ndarray] | None = None
+        self._draw_groups = lru_cache(2)(partial(sampler.draw_groups, iteration))
+        self._draw_slots = lru_cache(1)(partial(sampler.draw_slots, iteration))
 
     def num_batches(self) -> int:
-        uniform_size = self._sampler.uniform_size
-        if uniform_size is None:
+        if self._width is None:
             return sum(1 for _ in self._spans_of_mixed_sizes())
-        return self._num_epochs * self._sampler.num_groups // self._groups_per_batch(uniform_size)
+        return self._num_epochs * self._sampler.num_groups // self._width
 
     def spans(self, first: int) -> Iterator[tuple[int, int]]:
         """Yield the half-open spans of groups drawn that fill batch `first` and those after it."""
-        uniform_size = self._sampler.uniform_size
-        if uniform_size is None:
-            for index, span in enumerate(self._spans_of_mixed_sizes()):
-                if index >= first:
-                    yield span
-            return
-        width = self._groups_per_batch(uniform_size)
-        for index in range(first, self.num_batches()):
-            yield index * width, (index + 1) * width
+        width = self._width
+        if width is None:
+            return islice(self._spans_of_mixed_sizes(), first, None)
+        return ((i * width, (i + 1) * width) for i in range(first, self.num_batches()))
 
     def rows(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows and puzzles of the batch filled by a span: two int64 [batch_size]."""
@@ -486,16 +426,13 @@ class _IterationWalk:
         example = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         first_epoch, last_epoch = begin // sampler.num_groups, (end - 1) // sampler.num_groups
         epoch = np.arange(begin, end) // sampler.num_groups - first_epoch
-        slots = self._slots_of(first_epoch, last_epoch + 1 - first_epoch)
+        slots = self._draw_slots(first_epoch, last_epoch + 1 - first_epoch)
         words = slots[epoch[owner], sampler.slot_starts[groups[owner]] + example]
 
         # Shuffle the examples of each puzzle; only the last one may have more than there is room.
         shuffled = np.lexsort((words, owner))[: self._batch_size]
         puzzles = puzzles[owner[shuffled]]
         return sampler.puzzle_starts[puzzles] + example[shuffled], puzzles
-
-    def _groups_per_batch(self, uniform_size: int) -> int:
-        return -(-self._batch_size // uniform_size)
 
     def _spans_of_mixed_sizes(self) -> Iterator[tuple[int, int]]:
         span_begin, filled = 0, 0  # The open batch, and what it holds from chunks before this one.
@@ -519,68 +456,39 @@ class _IterationWalk:
             here = slice(max(0, begin - chunk * per_chunk), end - chunk * per_chunk)
             groups, puzzles = self._chunk(chunk)
             parts.append((groups[here], puzzles[here]))
-        if len(parts) == 1:
-            return parts[0]
         groups, puzzles = zip(*parts, strict=True)
         return np.concatenate(groups), np.concatenate(puzzles)
 
     def _chunk(self, chunk: int) -> tuple[np.ndarray, np.ndarray]:
-        if chunk not in self._chunks:
-            if len(self._chunks) == 2:
-                del self._chunks[min(self._chunks)]
-            first_epoch = chunk * self._epochs_per_chunk
-            num_epochs = min(self._epochs_per_chunk, self._num_epochs - first_epoch)
-            self._chunks[chunk] = self._sampler.draw_groups(
-                self._iteration, first_epoch, num_epochs
-            )
-        return self._chunks[chunk]
-
-    def _slots_of(self, first_epoch: int, num_epochs: int) -> np.ndarray:
-        if self._slots is None or self._slots[0] != (first_epoch, num_epochs):
-            words = self._sampler.draw_slots(self._iteration, first_epoch, num_epochs)
-            self._slots = (first_epoch, num_epochs), words
-        return self._slots[1]
-
-
-# Helpers
+        first = chunk * self._epochs_per_chunk
+        return self._draw_groups(first, min(self._epochs_per_chunk, self._num_epochs - first))
 
 
 def _local_batch_size(global_batch_size: int, rank: int, world_size: int) -> int:
     if world_size < 1 or not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} of {world_size}")
     if global_batch_size < 1 or global_batch_size % world_size:
-        raise ValueError(
-            f"global_batch_size is {global_batch_size}, expected a positive multiple of the"
-            f" {world_size} ranks"
-        )
+        expected = f"a positive multiple of the {world_size} ranks"
+        raise ValueError(f"global_batch_size is {global_batch_size}, expected {expected}")
     return global_batch_size // world_size
 
 
-def _pad_rows(array: np.ndarray, missing: int, value: int) -> np.ndarray:
-    return np.concatenate([array, np.full((missing, *array.shape[1:]), value, array.dtype)])
-
-
 def _require_agreement(
-    first: PuzzleDatasetMetadata,
-    other: PuzzleDatasetMetadata,
-    label_fields: Sequence[str],
-    path: Path,
+    first: PuzzleDatasetMetadata, other: PuzzleDatasetMetadata, fields: Sequence[str], path: Path
 ) -> None:
-    for name in ("vocab_size", "seq_len", "pad_id", "ignore_label_id", "blank_identifier_id"):
-        expected, found = getattr(first, name), getattr(other, name)
+    facts = ("vocab_size", "seq_len", "pad_id", "ignore_label_id", "blank_identifier_id")
+    pairs = [(name, getattr(other, name), getattr(first, name)) for name in facts]
+    mine, others = _as_read(first), _as_read(other)
+    pairs += [(f"fields.{n}", others[n].to_json(), mine[n].to_json()) for n in fields]
+    for name, found, expected in pairs:
         if found != expected:
             raise DatasetError(f"{path}: {name} is {found}, but {expected} in the first data path")
-    for name in label_fields:
-        expected, found = _as_read(first.fields[name]), _as_read(other.fields[name])
-        if found != expected:
-            raise DatasetError(
-                f"{path}: fields.{name} is {found.to_json()}, but {expected.to_json()} in the first"
-                " data path"
-            )
 
 
-def _as_read(declared: LabelField) -> LabelField:
-    return dataclasses.replace(declared, derived=False)
+def _as_read(metadata: PuzzleDatasetMetadata) -> dict[str, LabelField]:
+    """The fields as batches hold them: whether they have a file makes no difference."""
+    fields = metadata.fields.items()
+    return {name: dataclasses.replace(declared, derived=False) for name, declared in fields}
 
 
 def _identifier_offsets(
@@ -592,52 +500,31 @@ def _identifier_offsets(
     trained = [Path(path).resolve() for path in numbered_as]
     if len(trained) < 2 or wanted == trained or max(counts) == 1:
         return own[:-1], own[-1]
-    trained_counts = [
-        load_metadata(
-            next((path / s for s in ("train", "test") if (path / s).is_dir()), path)
-        ).num_puzzle_identifiers
-        for path in trained
-    ]
-    there = np.cumsum([0, *trained_counts]).tolist()
+    splits = [[path / name for name in ("train", "test")] for path in trained]
+    opened = [load_metadata(train if train.is_dir() else test) for train, test in splits]
+    there = np.cumsum([0, *(metadata.num_puzzle_identifiers for metadata in opened)]).tolist()
     for path in wanted:
         if path not in trained:
-            raise DatasetError(
-                f"{path}: the model was trained on several folders, and this is none of them: "
-                f"which of its puzzle embeddings belong to these puzzles is not known"
-            )
+            known = "which of its puzzle embeddings belong to these puzzles is not known"
+            trained_on = "the model was trained on several folders, and this is none of them"
+            raise DatasetError(f"{path}: {trained_on}: {known}")
     return [there[trained.index(path)] for path in wanted], there[-1]
 
 
-def _with_identifiers_shifted(arrays: PuzzleSet, offset: int) -> PuzzleSet:
-    shifted = (arrays.puzzle_identifiers.astype(np.int64) + offset).astype(np.int32)
-    return dataclasses.replace(arrays, puzzle_identifiers=shifted)
-
-
 def _merge(
-    parts: Sequence[PuzzleDatasetMetadata],
-    opened: Sequence[tuple[PuzzleDatasetMetadata, dict[str, PuzzleSet]]],
-    set_names: tuple[str, ...],
-    num_identifiers: int,
+    parts: list[PuzzleDatasetMetadata], num_puzzles: list[int], sets: tuple[str, ...], total: int
 ) -> PuzzleDatasetMetadata:
-    puzzles = [sum(arrays.num_puzzles for arrays in sets.values()) for _, sets in opened]
     means = [metadata.mean_puzzle_examples for metadata in parts]
-    examples = sum(mean * count for mean, count in zip(means, puzzles, strict=True))
-    fields = [
-        {name: _as_read(declared) for name, declared in metadata.fields.items()}
-        for metadata in parts
-    ]
+    examples = sum(mean * count for mean, count in zip(means, num_puzzles, strict=True))
+    first, *others = [_as_read(metadata) for metadata in parts]
     return dataclasses.replace(
         parts[0],
-        sets=set_names,
+        sets=sets,
         format=None,  # Every set knows its own.
-        num_puzzle_identifiers=num_identifiers,
+        num_puzzle_identifiers=total,
         total_groups=sum(metadata.total_groups for metadata in parts),
-        total_puzzles=sum(puzzles),
+        total_puzzles=sum(num_puzzles),
         # Of one folder, exactly what its file says: the length of the schedule depends on it.
-        mean_puzzle_examples=means[0] if len(means) == 1 else examples / max(1, sum(puzzles)),
-        fields={
-            name: declared
-            for name, declared in fields[0].items()
-            if all(other.get(name) == declared for other in fields)
-        },
+        mean_puzzle_examples=examples / max(1, sum(num_puzzles)) if others else means[0],
+        fields={n: found for n, found in first.items() if all(o.get(n) == found for o in others)},
     )

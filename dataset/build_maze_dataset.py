@@ -5,14 +5,11 @@
     python dataset/build_maze_dataset.py --source generate --pixels --output-dir data/maze-new
 
 The first is the published command line. `dataset.format.layout` describes what is written, and
-`dataset.puzzle_build` has what it shares with the Sudoku builder. With --aug a group holds the
-eight views of a maze. The field `actions` holds the move along the answer's path in each cell, with
---pixels the field `pixels` the answer's colours.
+`dataset.puzzle_build` has what it shares with the Sudoku builder.
 """
 
 import sys
 from argparse import BooleanOptionalAction, Namespace
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,25 +20,11 @@ from dataset.command_line import Parser, integer
 from dataset.dihedral import NUM_VIEWS, all_views, view_keys
 from dataset.format.schema import LabelField
 from dataset.format.writing import write_puzzles
-from dataset.maze.rules import (
-    CHARACTERS,
-    NUM_ACTIONS,
-    PATH,
-    START,
-    VOCAB_SIZE,
-    WALL,
-    are_mazes,
-    grid_size,
-    maze_pixels,
-    path_actions,
-    path_lengths,
-    solve,
-    text_to_tokens,
-)
+from dataset.maze import rules
+from dataset.maze.rules import CHARACTERS, PATH, START, WALL, text_to_tokens
 from dataset.puzzle_build import PuzzleBuild
 from dataset.sources import CsvRow, Puzzles
 from runtime.errors import DatasetError
-from runtime.streams import Stream
 
 _PUBLISHED_SIZE, _PUBLISHED_MIN_LENGTH = 30, 109
 _MAX_SIZE = 362  # Python's csv module takes fields of 2**17 characters
@@ -49,13 +32,7 @@ _MAX_SIZE = 362  # Python's csv module takes fields of 2**17 characters
 
 @dataclass(frozen=True)
 class MazeBuild(PuzzleBuild):
-    """A maze data set. Questions and answers are tokens; a rating is the cells on the path.
-
-    Args:
-        aug: whether training mazes are written in their eight views.
-        pixels: whether the answers' colours are written too.
-        min_length: moves of a generated maze's shortest path at least; None with other sources.
-    """
+    """A maze data set. Questions and answers are tokens; a rating is the cells on the path."""
 
     program = "build_maze_dataset.py"
     description = "Build a maze data set. Test mazes are never augmented."
@@ -76,33 +53,18 @@ class MazeBuild(PuzzleBuild):
 
     @staticmethod
     def add_flags(parser: Parser) -> None:
-        add = parser.add_argument
-        add(
-            "--aug",
-            action=BooleanOptionalAction,
-            default=False,
-            help="write each training maze in its eight turned and mirrored views, the original"
-            " first",
+        add, size = parser.add_argument, _PUBLISHED_SIZE
+        aug = "write each training maze in its eight turned and mirrored views, the original first"
+        add("--aug", action=BooleanOptionalAction, default=False, help=aug)
+        pixels = "also write the answers' colours, as the field `pixels`: 3 bytes for each cell"
+        add("--pixels", action="store_true", help=pixels)
+        sizes, rows = integer(2, _MAX_SIZE), f"rows, and columns, of a maze (default: {size})"
+        add("--size", type=sizes, default=size, metavar="ROWS", help=rows)
+        moves = (
+            "moves that a shortest path of a generated maze has at least"
+            f" (default at size {size}: {_PUBLISHED_MIN_LENGTH})"
         )
-        add(
-            "--pixels",
-            action="store_true",
-            help="also write the answers' colours, as the field `pixels`: 3 bytes for each cell",
-        )
-        add(
-            "--size",
-            type=integer(2, _MAX_SIZE),
-            default=_PUBLISHED_SIZE,
-            metavar="ROWS",
-            help=f"rows, and columns, of a maze (default: {_PUBLISHED_SIZE})",
-        )
-        add(
-            "--min-length",
-            type=integer(1),
-            metavar="MOVES",
-            help="moves that a shortest path of a generated maze has at least"
-            f" (default at size {_PUBLISHED_SIZE}: {_PUBLISHED_MIN_LENGTH})",
-        )
+        add("--min-length", type=integer(1), metavar="MOVES", help=moves)
 
     @staticmethod
     def complete(parser: Parser, options: Namespace) -> None:
@@ -118,9 +80,8 @@ class MazeBuild(PuzzleBuild):
                 parser.error(f"--min-length is needed at size {size}; accepted: 1 to {longest}")
             options.min_length = _PUBLISHED_MIN_LENGTH
         elif options.min_length > longest:
-            parser.error(
-                f"--min-length {options.min_length}; accepted at size {size}: 1 to {longest}"
-            )
+            asked = f"--min-length {options.min_length}"
+            parser.error(f"{asked}; accepted at size {size}: 1 to {longest}")
 
     def flags(self) -> dict[str, Any]:
         return {"aug": self.aug, "pixels": self.pixels, "min-length": self.min_length}
@@ -137,38 +98,25 @@ class MazeBuild(PuzzleBuild):
     def augmented(self) -> str:
         return f", {NUM_VIEWS} views each" if self.aug else ""
 
-    def generate(
-        self, number: int, stream: Stream, taken: set[Any], advance: Callable[[int], object]
-    ) -> tuple[Puzzles, int]:
+    def generate(self, number: int, **how: Any) -> tuple[Puzzles, int]:
         # Imported here because it loads the compiler: only who generates waits for it.
         from dataset.maze.generator import generate_mazes
 
         assert self.min_length is not None
-        made = generate_mazes(
-            number,
-            seed=self.seed,
-            stream=stream,
-            size=self.size,
-            min_length=self.min_length,
-            taken=taken,
-            advance=advance,
-        )
-        answers, moves = solve(made.mazes)
-        return Puzzles(made.mazes, answers, moves + 1), made.attempts
+        mazes, attempts = generate_mazes(number, min_length=self.min_length, **how)
+        answers, moves = rules.solve(mazes)
+        return Puzzles(mazes, answers, moves + 1), attempts
 
     def checked(self, rows: list[CsvRow], path: Path) -> Puzzles:
         """Turn rows into tokens: one S, one G, and an answer with a shortest path between them."""
         questions = text_to_tokens([row.question for row in rows])
         answers = text_to_tokens([row.answer for row in rows])
-        good = are_mazes(questions)
+        good = rules.are_mazes(questions)
         moves, least = np.full((2, len(rows)), -1, dtype=np.int64)
-        moves[good], least[good] = path_lengths(questions[good], answers[good])
-        given = [
-            cells if row.rating is None else row.rating
-            for row, cells in zip(rows, moves + 1, strict=True)
-        ]
-        ratings = np.array(given, dtype=np.int64)
-        good &= (moves >= 0) & (moves == least) & (ratings == moves + 1)
+        moves[good], least[good] = rules.path_lengths(questions[good], answers[good])
+        ratings = moves + 1
+        good &= (moves >= 0) & (moves == least)
+        good &= [row.rating in (None, cells) for row, cells in zip(rows, ratings, strict=True)]
         if not good.all():
             first = int(good.argmin())
             problem = _content_problem(rows[first], int(moves[first]), int(least[first]))
@@ -184,21 +132,15 @@ class MazeBuild(PuzzleBuild):
             "mean_moves": (puzzles.answers == PATH).sum(axis=1).mean() + 1,
         }
 
-    def write(self, split_dir: Path, puzzles: Puzzles, examples_per_puzzle: int) -> None:
+    def write(self, split_dir: Path, puzzles: Puzzles, views: int) -> None:
         inputs, labels = puzzles.questions, puzzles.answers
-        if examples_per_puzzle > 1:
+        if views > 1:
             inputs, labels = all_views(inputs), all_views(labels)
-        fields = {"actions": (LabelField(NUM_ACTIONS), path_actions(labels))}
+        fields = {"actions": (LabelField(rules.NUM_ACTIONS), rules.path_actions(labels))}
         if self.pixels:
-            fields["pixels"] = (LabelField(num_classes=256, channels=3), maze_pixels(labels))
-        write_puzzles(
-            split_dir,
-            inputs,
-            labels,
-            vocab_size=VOCAB_SIZE,
-            views=examples_per_puzzle,
-            fields=fields,
-        )
+            fields["pixels"] = (LabelField(256, channels=3), rules.maze_pixels(labels))
+        vocab_size = rules.VOCAB_SIZE
+        write_puzzles(split_dir, inputs, labels, vocab_size=vocab_size, views=views, fields=fields)
 
 
 def _content_problem(row: CsvRow, moves: int, least: int) -> str:
@@ -216,10 +158,8 @@ def _content_problem(row: CsvRow, moves: int, least: int) -> str:
     pairs = zip(row.question, row.answer, strict=True)
     for number, (before, after) in enumerate(pairs, start=1):
         if before != after and (before, after) != (" ", "o"):
-            return (
-                f"answer contradicts the question: {before!r} became {after!r} in cell {number};"
-                " accepted: 'o' in place of ' '"
-            )
+            became = f"{before!r} became {after!r} in cell {number}; accepted: 'o' in place of ' '"
+            return f"answer contradicts the question: {became}"
     if moves < 0:
         return f"answer is no path: {_drawing_problem(row.answer)}"
     if moves != least:
@@ -229,16 +169,14 @@ def _content_problem(row: CsvRow, moves: int, least: int) -> str:
 
 def _drawing_problem(answer: str) -> str:
     tokens = text_to_tokens([answer])[0]
-    size = grid_size(len(tokens))
+    size = rules.grid_size(len(tokens))
     drawn = np.pad((tokens >= START).reshape(size, size), 1).astype(int)
     neighbours = drawn[:-2, 1:-1] + drawn[2:, 1:-1] + drawn[1:-1, :-2] + drawn[1:-1, 2:]
     for number, (character, found) in enumerate(zip(answer, neighbours.flat, strict=True), start=1):
         expected = {"o": 2, "S": 1, "G": 1}.get(character, found)
         if found != expected:
-            return (
-                f"{character!r} in cell {number} has {found} neighbours among S, G and 'o';"
-                f" accepted: {expected}"
-            )
+            place = f"{character!r} in cell {number}"
+            return f"{place} has {found} neighbours among S, G and 'o'; accepted: {expected}"
     return "there are 'o' in a ring apart from it"
 
 

@@ -10,7 +10,6 @@ The first is the published command line. `dataset.format.layout` describes what 
 
 import sys
 from argparse import Namespace
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ from dataset.sources import CsvRow, Puzzles
 from dataset.sudoku.rules import EMPTY_TOKEN, are_valid_solutions, find_conflict
 from dataset.sudoku.symmetries import augment_sudoku
 from runtime.errors import DatasetError
-from runtime.streams import Stream
 
 _DEFAULT_CLUES = {4: (5, 10), 6: (12, 20), 9: (30, 40)}
 _FEWEST_CLUES = {4: 4, 6: 8, 9: 17}  # with fewer no puzzle has one solution; 9: arXiv:1201.0749
@@ -35,11 +33,7 @@ _NO_DIGIT = 255
 class SudokuBuild(PuzzleBuild):
     """A Sudoku data set. Questions and answers are digits here, 0 where empty.
 
-    Args:
-        num_aug: augmentations of each training puzzle.
-        min_difficulty: lowest rating, or None.
-        min_clues: of generated puzzles; 0 with other sources, as `max_clues`.
-        max_clues: of generated puzzles.
+    With other sources than the generator, `min_clues` and `max_clues` are 0.
     """
 
     program = "build_sudoku_dataset.py"
@@ -78,16 +72,13 @@ class SudokuBuild(PuzzleBuild):
             " for",
         )
         add("--size", type=int, choices=(4, 6, 9), default=9, help="rows of the grid (default: 9)")
-        ranges = "; ".join(
-            f"{size}: {low} to {high}" for size, (low, high) in _DEFAULT_CLUES.items()
+        ranges = [f"{size}: {low} to {high}" for size, (low, high) in _DEFAULT_CLUES.items()]
+        fewest = (
+            "fewest clues of generated puzzles; their number is drawn uniformly, save that few 9x9"
+            f" puzzles get below 24 (default by size: {'; '.join(ranges)}; any with"
+            " --min-difficulty)"
         )
-        add(
-            "--min-clues",
-            type=integer(1),
-            metavar="LOW",
-            help="fewest clues of generated puzzles; their number is drawn uniformly, save that few"
-            f" 9x9 puzzles get below 24 (default by size: {ranges}; any with --min-difficulty)",
-        )
+        add("--min-clues", type=integer(1), metavar="LOW", help=fewest)
         add("--max-clues", type=integer(1), metavar="HIGH", help="most clues of generated puzzles")
 
     @staticmethod
@@ -126,23 +117,12 @@ class SudokuBuild(PuzzleBuild):
     def augmented(self) -> str:
         return f", {self.num_aug:,} augmentations each"
 
-    def generate(
-        self, number: int, stream: Stream, taken: set[Any], advance: Callable[[int], object]
-    ) -> tuple[Puzzles, int]:
+    def generate(self, number: int, **how: Any) -> tuple[Puzzles, int]:
         # Imported here because it loads the compiler: only who generates waits for it.
         from dataset.sudoku.generator import generate_puzzles
 
-        made = generate_puzzles(
-            number,
-            seed=self.seed,
-            stream=stream,
-            size=self.size,
-            min_clues=self.min_clues,
-            max_clues=self.max_clues,
-            min_rating=self.min_difficulty or 0,
-            taken=taken,
-            advance=advance,
-        )
+        how |= {"min_clues": self.min_clues, "max_clues": self.max_clues}
+        made = generate_puzzles(number, min_rating=self.min_difficulty or 0, **how)
         return Puzzles(made.questions, made.answers, made.ratings), made.attempts
 
     def checked(self, rows: list[CsvRow], path: Path) -> Puzzles:
@@ -171,14 +151,12 @@ class SudokuBuild(PuzzleBuild):
         clues = (puzzles.questions != 0).sum(axis=1)
         return {"mean_clues": clues.mean(), "mean_rating": puzzles.ratings.mean()}
 
-    def write(self, split_dir: Path, puzzles: Puzzles, examples_per_puzzle: int) -> None:
+    def write(self, split_dir: Path, puzzles: Puzzles, views: int) -> None:
         questions, answers = puzzles.questions + EMPTY_TOKEN, puzzles.answers + EMPTY_TOKEN
-        num_aug = examples_per_puzzle - 1
-        total = len(questions) * examples_per_puzzle if num_aug else 0
-        with progress(total, "augment", "examples") as bar:
-            inputs, labels = augment_sudoku(questions, answers, num_aug, self.seed, bar.update)
+        with progress(len(questions) * views if views > 1 else 0, "augment", "examples") as bar:
+            inputs, labels = augment_sudoku(questions, answers, views - 1, self.seed, bar.update)
         vocab_size = self.size + EMPTY_TOKEN + 1
-        write_puzzles(split_dir, inputs, labels, vocab_size=vocab_size, views=examples_per_puzzle)
+        write_puzzles(split_dir, inputs, labels, vocab_size=vocab_size, views=views)
 
 
 def _digits(texts: list[str], size: int) -> np.ndarray:
@@ -201,11 +179,10 @@ def _content_problem(question: str, answer: str, size: int) -> str:
     conflict = find_conflict(_digits([answer], size).reshape(size, size))
     if conflict is not None:
         return f"answer breaks the rules: {conflict}"
-    pairs = enumerate(zip(question, answer, strict=True), start=1)
-    number, (clue, given) = next(
-        (number, pair) for number, pair in pairs if pair[0] not in ".0" and pair[0] != pair[1]
-    )
-    return f"answer contradicts the question: {clue} became {given} in cell {number}"
+    pairs = list(zip(question, answer, strict=True))
+    cell = next(i for i, (clue, given) in enumerate(pairs) if clue not in (".", "0", given))
+    clue, given = pairs[cell]
+    return f"answer contradicts the question: {clue} became {given} in cell {cell + 1}"
 
 
 main = SudokuBuild.main

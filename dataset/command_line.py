@@ -5,9 +5,9 @@ import difflib
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from tqdm import tqdm
 
@@ -48,49 +48,24 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
     return parse
 
 
-def command_of(program: str, flags: Mapping[str, Any]) -> list[str]:
-    """Write a command for the manifest; None and False are left out, True has no value."""
-    given = [
-        (name, value) for name, value in flags.items() if value is not None and value is not False
-    ]
-    texts = [f"--{name}" if value is True else f"--{name}={value}" for name, value in given]
-    return [program, *texts]
-
-
 def progress(total: int, what: str, unit: str) -> tqdm:
     """A bar on stderr, shown where that is a terminal and there is something to wait for."""
-    return tqdm(
-        total=total, desc=what, unit=f" {unit}", disable=None if total else True, leave=False
-    )
+    disable = None if total else True
+    return tqdm(total=total, desc=what, unit=f" {unit}", disable=disable, leave=False)
 
 
 def require_room(directory: Path, num_bytes: int, remedy: str) -> None:
-    """Check that the disk has room for a data set.
-
-    Args:
-        directory: the temporary folder beside the one that is built.
-        num_bytes: what the set takes.
-        remedy: what helps otherwise, as "lower --subsample-size".
-    Raises:
-        DatasetError: it has not.
-    """
+    """Raise DatasetError unless the disk of the temporary `directory` has room for a data set."""
     free = shutil.disk_usage(directory).free
     if num_bytes > free:
-        raise DatasetError(
-            f"{directory.parent}: the data set takes {num_bytes / 1e9:,.1f} GB, and"
-            f" {free / 1e9:,.1f} GB are free; {remedy}"
-        )
+        room = f"takes {num_bytes / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free"
+        raise DatasetError(f"{directory.parent}: the data set {room}; {remedy}")
 
 
 def run(build: Callable[[], str], output_dir: Path, remedy: str) -> int:
-    """Build and print the summary; or one line on stderr that says what went wrong.
+    """Build; print the summary, or on stderr what went wrong; return the exit code.
 
-    Args:
-        build: returns the summary.
-        output_dir: the folder that it writes, for the messages.
-        remedy: what helps when the set is too large, as "lower --subsample-size".
-    Returns:
-        The exit code.
+    `remedy` is what helps when the set is too large, as "lower --subsample-size".
     """
     try:
         summary = build()

@@ -17,11 +17,9 @@ def dihedral_view(grids: np.ndarray, view: int) -> np.ndarray:
 
     Args:
         grids: [..., rows, columns].
-        view: 0 to 7.
+        view: 0 to 7; another one is a ValueError.
     Returns:
         [..., rows, columns], or [..., columns, rows] for the views 1, 3, 6 and 7.
-    Raises:
-        ValueError: another view.
     """
     if not 0 <= view < NUM_VIEWS:
         raise ValueError(f"view {view}; accepted: 0 to {NUM_VIEWS - 1}")
@@ -37,13 +35,7 @@ def dihedral_view(grids: np.ndarray, view: int) -> np.ndarray:
 
 
 def all_views(boards: np.ndarray) -> np.ndarray:
-    """Follow each square board by its seven other views.
-
-    Args:
-        boards: uint8 [N, cells].
-    Returns:
-        uint8 [N * 8, cells].
-    """
+    """Follow each square board, uint8 [N, cells], by its seven other views: [N * 8, cells]."""
     num_boards, cells = boards.shape
     size = isqrt(cells)
     grids = boards.reshape(num_boards, size, size)

@@ -6,31 +6,26 @@ example and has the identifier 0. The same command gives the same bytes, whereve
 
 from abc import ABC, abstractmethod
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dataset.command_line import Parser, command_of, integer, progress, require_room, run
+from dataset import sources
+from dataset.command_line import Parser, integer, progress, require_room, run
 from dataset.format.files import file_sha256, write_json
 from dataset.format.layout import IDENTIFIERS_NAME
 from dataset.format.writing import atomic_build, write_manifest
-from dataset.sources import (
-    CSV_COLUMNS,
-    CsvRow,
-    Puzzles,
-    Source,
-    csv_paths,
-    read_batches,
-    subsample,
-    without_test_puzzles,
-)
+from dataset.sources import CsvRow, Puzzles
 from runtime.errors import DatasetError
 from runtime.streams import Stream
 
 _DEFAULT_COUNT = 1000  # of generated training and test puzzles
+
+Source = tuple[dict[str, Puzzles], dict[str, str], dict[str, dict[str, Any]]]
+"""Puzzles by split, sha256 by name of each file they are from, and counts by split."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +34,9 @@ class PuzzleBuild(ABC):
 
     Args:
         source: "hf", "generate" or a folder.
-        source_repo: the data set on the Hugging Face hub.
-        output_dir: the folder to write.
         size: rows of a puzzle.
         subsample_size: training puzzles; None: all.
         test_size: test puzzles; None: all.
-        seed: 0 to 2**64 - 1.
     """
 
     program: ClassVar[str]
@@ -52,7 +44,6 @@ class PuzzleBuild(ABC):
     puzzle: ClassVar[str]
     """What a puzzle is called; with an s, many."""
     csv_contents: ClassVar[str]
-    """What the columns hold, for the help."""
     published_repository: ClassVar[str]
     published_output_dir: ClassVar[Path]
     folders_need_output_dir: ClassVar[bool]
@@ -67,8 +58,6 @@ class PuzzleBuild(ABC):
     subsample_size: int | None
     test_size: int | None
     seed: int
-
-    # What is special
 
     @staticmethod
     @abstractmethod
@@ -90,28 +79,21 @@ class PuzzleBuild(ABC):
         """Examples that each training puzzle becomes."""
 
     @property
-    def bytes_per_cell(self) -> int:
-        """What a cell takes on the disk: inputs, labels and fields."""
-        return 2
-
-    @property
     @abstractmethod
     def augmented(self) -> str:
         """How a puzzle was augmented, for the summary."""
 
+    @property
+    def bytes_per_cell(self) -> int:
+        """What a cell takes on the disk: inputs, labels and fields."""
+        return 2
+
     @abstractmethod
-    def generate(
-        self, number: int, stream: Stream, taken: set[Any], advance: Callable[[int], object]
-    ) -> tuple[Puzzles, int]:
-        """Generate puzzles.
+    def generate(self, number: int, **how: Any) -> tuple[Puzzles, int]:
+        """Generate `number` puzzles; return them and the attempts made.
 
         Args:
-            number: how many.
-            stream: of random words.
-            taken: keys of the puzzles that must not be repeated; receives those of the new ones.
-            advance: called with 1 after each puzzle.
-        Returns:
-            (puzzles, attempts made).
+            how: seed, stream, size, taken and advance, as both generators have them.
         Raises:
             NoPuzzleError: there are not as many, or they are too hard to find.
         """
@@ -133,10 +115,8 @@ class PuzzleBuild(ABC):
         """Return numbers by name that the manifest gives for a split, to three digits."""
 
     @abstractmethod
-    def write(self, split_dir: Path, puzzles: Puzzles, examples_per_puzzle: int) -> None:
-        """Write a split, augmented unless there is one example per puzzle."""
-
-    # What is not
+    def write(self, split_dir: Path, puzzles: Puzzles, views: int) -> None:
+        """Write a split with `views` examples of each puzzle, the original first."""
 
     @classmethod
     def main(cls, arguments: Sequence[str] | None = None) -> int:
@@ -171,6 +151,7 @@ class PuzzleBuild(ABC):
         default_with = "with --source hf"
         if not cls.folders_need_output_dir:
             default_with = "except with --source generate"
+        positive = {"type": integer(1), "metavar": "N"}
         add(
             "--output-dir",
             type=Path,
@@ -184,40 +165,33 @@ class PuzzleBuild(ABC):
             metavar="hf|generate|FOLDER",
             help=f"hf: a data set of the Hugging Face hub; generate: new {many}; FOLDER: train.csv"
             " and test.csv in it, or the same as .csv.gz if those are missing, with the columns"
-            f" {','.join(CSV_COLUMNS)}{cls.csv_contents} (default: hf)",
+            f" {','.join(sources.CSV_COLUMNS)}{cls.csv_contents} (default: hf)",
         )
-        add(
-            "--source-repo",
-            metavar="REPO",
-            help=f"the data set for --source hf (default: {cls.published_repository})",
-        )
-        add(
-            "--subsample-size",
-            type=integer(1),
-            metavar="N",
-            help=f"training {many}, chosen at random without replacement"
-            f" (default: all; with --source generate {_DEFAULT_COUNT})",
-        )
-        add(
-            "--test-size",
-            type=integer(1),
-            metavar="N",
-            help=f"test {many} (default: all; with --source generate {_DEFAULT_COUNT})",
-        )
+        repository = f"the data set for --source hf (default: {cls.published_repository})"
+        add("--source-repo", metavar="REPO", help=repository)
+        default = f"(default: all; with --source generate {_DEFAULT_COUNT})"
+        chosen = f"training {many}, chosen at random without replacement {default}"
+        add("--subsample-size", **positive, help=chosen)
+        add("--test-size", **positive, help=f"test {many} {default}")
         cls.add_flags(parser)
         seeds = integer(0, 2**64 - 1)
         add("--seed", type=seeds, default=0, help="of all random choices (default: 0)")
         return parser
 
     def command(self) -> list[str]:
-        """The flags that decide about the bytes written."""
-        flags: dict[str, Any] = {"source": self.source}
-        if self.source == "hf":
-            flags["source-repo"] = self.source_repo
-        flags["size"] = self.size
-        flags["subsample-size"] = self.subsample_size
-        flags["test-size"] = self.test_size
-        return command_of(self.program, {**flags, **self.flags(), "seed": self.seed})
+        """The command for the manifest: the flags that decide about the bytes written."""
+        flags = {
+            "source": self.source,
+            "source-repo": self.source_repo if self.source == "hf" else None,
+            "size": self.size,
+            "subsample-size": self.subsample_size,
+            "test-size": self.test_size,
+            **self.flags(),
+            "seed": self.seed,
+        }
+        given = {name: v for name, v in flags.items() if v is not None and v is not False}
+        texts = [f"--{name}" if v is True else f"--{name}={v}" for name, v in given.items()]
+        return [self.program, *texts]
 
     def build(self) -> str:
         """Build the data set in `output_dir`; return a line that says what was written.
@@ -230,30 +204,25 @@ class PuzzleBuild(ABC):
         source = None if self.source == "generate" else self._read()
         with atomic_build(self.output_dir) as directory:
             # Generated in here, where it is known that DIR can be written: a search may take long.
-            source = source or self._generated()
+            puzzles, files, counts = source or self._generated()
             views = {"train": self.examples_per_puzzle, "test": 1}
-            for split, puzzles in source.puzzles.items():
-                number = len(puzzles.ratings)
-                source.counts[split] |= {"puzzles": number, "examples": number * views[split]}
-                for name, value in self.statistics(puzzles).items():
-                    source.counts[split][name] = round(float(value), 3)
-            rows = sum(counts["examples"] for counts in source.counts.values())
+            for split, chosen in puzzles.items():
+                number = len(chosen.ratings)
+                counts[split] |= {"puzzles": number, "examples": number * views[split]}
+                for name, value in self.statistics(chosen).items():
+                    counts[split][name] = round(float(value), 3)
+            rows = sum(of_split["examples"] for of_split in counts.values())
             require_room(directory, self.bytes_per_cell * rows * self.size**2, self.remedy)
             for split in views:
-                self.write(directory / split, source.puzzles[split], views[split])
+                self.write(directory / split, puzzles[split], views[split])
             write_json(directory / IDENTIFIERS_NAME, ["<blank>"])
-            write_manifest(
-                directory,
-                command=self.command(),
-                seed=self.seed,
-                sources=source.files,
-                counts=source.counts,
-            )
-        return self._summary(source.counts)
+            command, seed = self.command(), self.seed
+            write_manifest(directory, command=command, seed=seed, sources=files, counts=counts)
+        return self._summary(counts)
 
     def _generated(self) -> Source:
         """Generate the test puzzles first, so that they do not depend on how many train."""
-        taken: set[Any] = set()
+        how: dict[str, Any] = {"seed": self.seed, "size": self.size, "taken": set()}
         puzzles, counts = {}, {}
         for split, stream, number in (
             ("test", Stream.NEW_TEST, self.test_size),
@@ -261,18 +230,20 @@ class PuzzleBuild(ABC):
         ):
             assert number is not None
             with progress(number, f"generate {split}", f"{self.puzzle}s") as bar:
-                puzzles[split], attempts = self.generate(number, stream, taken, bar.update)
+                how |= {"stream": stream, "advance": bar.update}
+                puzzles[split], attempts = self.generate(number, **how)
             counts[split] = {"attempts": attempts}
-        return Source(puzzles, {}, counts)
+        return puzzles, {}, counts
 
     def _read(self) -> Source:
         """Read train and test files, and choose: no training puzzle is a test puzzle too."""
-        paths = csv_paths(self.source, self.source_repo)
+        paths = sources.csv_paths(self.source, self.source_repo)
         puzzles = {split: self.read(path) for split, path in paths.items()}
         counts = {split: {"rows": len(puzzles[split].ratings)} for split in puzzles}
-        puzzles["train"] = without_test_puzzles(puzzles["train"], puzzles["test"], self.keys)
-        left = len(puzzles["train"].ratings)
-        counts["train"]["dropped_as_in_test"] = counts["train"]["rows"] - left
+        tested = set(self.keys(puzzles["test"].questions))
+        kept = [key not in tested for key in self.keys(puzzles["train"].questions)]
+        puzzles["train"] = puzzles["train"].rows(np.array(kept))
+        counts["train"]["dropped_as_in_test"] = kept.count(False)
         for split, stream, number in (
             ("train", Stream.SUBSAMPLE, self.subsample_size),
             ("test", Stream.TEST, self.test_size),
@@ -285,17 +256,12 @@ class PuzzleBuild(ABC):
                     f"{paths[split]}: no {self.puzzle} is left of {rows[1]} ({why}) for"
                     f" {' '.join(self.command())}"
                 )
-            puzzles[split] = subsample(wanted, number, self.seed, stream)
-        return Source(puzzles, {path.name: file_sha256(path) for path in paths.values()}, counts)
+            puzzles[split] = sources.subsample(wanted, number, self.seed, stream)
+        return puzzles, {path.name: file_sha256(path) for path in paths.values()}, counts
 
     def read(self, path: Path) -> Puzzles:
-        """Read and check a CSV file, gzipped if its name ends in .gz.
-
-        Raises:
-            DatasetError: the file cannot be read, has no header or no puzzle, or a row is wrong.
-                The message names the file and the line.
-        """
-        batches = read_batches(path, self.size, needs_rating=self.needs_rating)
+        """Read and check a CSV file, with the errors of `sources.read_batches` and `checked`."""
+        batches = sources.read_batches(path, self.size, needs_rating=self.needs_rating)
         return Puzzles.joined([self.checked(batch, path) for batch in batches])
 
     def _summary(self, counts: dict[str, dict[str, Any]]) -> str:
@@ -312,7 +278,6 @@ class PuzzleBuild(ABC):
         ):
             if asked is not None and found < asked:
                 parts.append(f"fewer {name} {many} than the {asked:,} asked for exist")
-        if train.get("dropped_as_in_test"):
-            dropped = train["dropped_as_in_test"]
+        if dropped := train.get("dropped_as_in_test"):
             parts.append(f"{dropped:,} training rows dropped that are test rows too")
         return "; ".join(parts)

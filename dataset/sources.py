@@ -12,9 +12,9 @@ import io
 import logging
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
@@ -38,13 +38,7 @@ class NoPuzzleError(ValueError):
 
 
 class Puzzles(NamedTuple):
-    """Puzzles of one size.
-
-    Args:
-        questions: uint8 [N, cells].
-        answers: uint8 [N, cells].
-        ratings: int64 [N].
-    """
+    """Puzzles of one size: questions and answers uint8 [N, cells], ratings int64 [N]."""
 
     questions: np.ndarray
     answers: np.ndarray
@@ -60,41 +54,18 @@ class Puzzles(NamedTuple):
         return cls(*(np.concatenate(field) for field in zip(*parts, strict=True)))
 
 
-class Source(NamedTuple):
-    """Original puzzles, and what the manifest says about them.
-
-    Args:
-        puzzles: by split, train and test.
-        files: sha256 by name of the file.
-        counts: by split.
-    """
-
-    puzzles: dict[str, Puzzles]
-    files: dict[str, str]
-    counts: dict[str, dict[str, Any]]
-
-
-# Files
-
-
 def csv_paths(source: str, repository: str) -> dict[str, Path]:
-    """Find train.csv and test.csv: of the Hugging Face hub, from where they are downloaded unless
-    they are in the cache, or in a folder, where they may be .csv.gz.
+    """Find train.csv and test.csv (or .csv.gz) in a folder, or of "hf" on the hub; by split.
 
     Args:
-        source: "hf" or a folder.
-        repository: name of the data set on the hub.
-    Returns:
-        The files by split.
+        repository: name of the data set on the Hugging Face hub.
     Raises:
-        DatasetError: a file is missing or cannot be downloaded, or huggingface_hub is not
-            installed.
+        DatasetError: a file is missing or cannot be downloaded, or huggingface_hub is not there.
         OSError: the cache cannot be written.
     """
-    return _hub_paths(repository) if source == "hf" else _folder_paths(Path(source))
-
-
-def _folder_paths(folder: Path) -> dict[str, Path]:
+    if source == "hf":
+        return _hub_paths(repository)
+    folder = Path(source)
     if not folder.is_dir():
         raise DatasetError(f"{folder}: no such folder (--source is hf, generate or a folder)")
     paths = {}
@@ -112,10 +83,8 @@ def _hub_paths(repository: str) -> dict[str, Path]:
     try:
         from huggingface_hub import hf_hub_download  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise DatasetError(
-            "--source hf needs huggingface_hub: pip install huggingface_hub"
-            f" (the extra `data`), {elsewhere}"
-        ) from None
+        install = "pip install huggingface_hub (the extra `data`)"
+        raise DatasetError(f"--source hf needs huggingface_hub: {install}, {elsewhere}") from None
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it announces every new attempt
     paths = {}
     for split in ("train", "test"):
@@ -125,16 +94,11 @@ def _hub_paths(repository: str) -> dict[str, Path]:
             if isinstance(error, OSError) and error.errno in REFUSALS:
                 said = f"the cache of downloads cannot be written: {error.strerror}"
                 raise OSError(error.errno, said, error.filename) from None
-            reason = (str(error).strip().splitlines() or [""])[0]
-            raise DatasetError(
-                f"{split}.csv of {repository} cannot be downloaded"
-                f" ({type(error).__name__}: {reason}); try again, {elsewhere}"
-            ) from error
+            reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+            problem = f"{split}.csv of {repository} cannot be downloaded ({reason})"
+            raise DatasetError(f"{problem}; try again, {elsewhere}") from error
         paths[split] = Path(path)
     return paths
-
-
-# Rows
 
 
 class CsvRow(NamedTuple):
@@ -147,13 +111,12 @@ class CsvRow(NamedTuple):
 
 
 def read_batches(path: Path, size: int, *, needs_rating: bool) -> Iterator[list[CsvRow]]:
-    """Read a CSV file, gzipped if its name ends in .gz, in lists of rows that are not empty.
+    """Read a CSV file, gzipped if its name ends in .gz, in lists of rows; empty lines are skipped.
 
-    Empty lines are skipped. All rows before one that is wrong are yielded first: the caller that
-    checks what is in them then names the first bad row of the file.
+    All rows before one that is wrong are yielded first: the caller that checks what is in them then
+    names the first bad row of the file.
 
     Args:
-        path: the file.
         size: rows of the grid, so that question and answer have size * size characters.
         needs_rating: whether the rating may not be empty.
     Raises:
@@ -165,14 +128,18 @@ def read_batches(path: Path, size: int, *, needs_rating: bool) -> Iterator[list[
     found_any = False
     line = 0
     try:
-        with _open_text(path) as file:
-            rows = csv.reader(_lines(file))
+        with contextlib.ExitStack() as opened:
+            file = opened.enter_context(open_regular(path))
+            if path.suffix == ".gz":
+                file = opened.enter_context(gzip.GzipFile(fileobj=file))
+            # Bytes that are not UTF-8 become surrogates: harmless in `source`, elsewhere refused.
+            text = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
+            rows = csv.reader(_lines(opened.enter_context(text)))
             header = next(rows, None)
             if header != CSV_COLUMNS:
                 found = "it is empty" if header is None else f"found {','.join(header)[:80]!r}"
-                raise DatasetError(
-                    f"{path}: the header {','.join(CSV_COLUMNS)} is missing; {found}"
-                )
+                wanted = ",".join(CSV_COLUMNS)
+                raise DatasetError(f"{path}: the header {wanted} is missing; {found}")
             for row in tqdm(rows, f"read {path.name}", unit=" rows", disable=None, leave=False):
                 line = rows.line_num
                 if not row:
@@ -197,20 +164,7 @@ def read_batches(path: Path, size: int, *, needs_rating: bool) -> Iterator[list[
         raise DatasetError(f"{path}: there is no puzzle below the header")
 
 
-@contextlib.contextmanager
-def _open_text(path: Path) -> Iterator[TextIO]:
-    # Bytes that are not UTF-8 become surrogates: harmless in `source`, a wrong character elsewhere.
-    encoding, errors = "utf-8-sig", "surrogateescape"
-    with contextlib.ExitStack() as opened:
-        file = opened.enter_context(open_regular(path))
-        if path.suffix == ".gz":
-            file = opened.enter_context(gzip.GzipFile(fileobj=file))
-        yield opened.enter_context(
-            io.TextIOWrapper(file, encoding=encoding, errors=errors, newline="")
-        )
-
-
-def _lines(file: TextIO) -> Iterator[str]:
+def _lines(file: io.TextIOWrapper) -> Iterator[str]:
     characters = 0
     while line := file.readline(_MAX_LINE):
         if len(line) == _MAX_LINE and not line.endswith("\n"):
@@ -232,23 +186,6 @@ def _field_problem(row: list[str], size: int, needs_rating: bool) -> str | None:
     if not is_missing and not re.fullmatch(r"[+-]?[0-9]{1,18}", rating.strip(), re.ASCII):
         return f"rating is {rating[:40]!r}; accepted: an integer"
     return None
-
-
-# Choice
-
-
-def without_test_puzzles(
-    train: Puzzles, test: Puzzles, keys: Callable[[np.ndarray], list[bytes]]
-) -> Puzzles:
-    """Drop the training puzzles of which a test puzzle has the key.
-
-    Args:
-        train: the training puzzles.
-        test: the test puzzles.
-        keys: from questions, uint8 [N, cells], to N keys, equal for what counts as the same.
-    """
-    tested = set(keys(test.questions))
-    return train.rows(np.array([key not in tested for key in keys(train.questions)]))
 
 
 def subsample(puzzles: Puzzles, number: int | None, seed: int, stream: Stream) -> Puzzles:

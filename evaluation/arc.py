@@ -25,8 +25,6 @@ from runtime.errors import DatasetError
 PASS_KS = (1, 2, 5, 10, 100, 1000)
 """Numbers of first-ranked grids among which the right one is looked for."""
 
-NUM_ATTEMPTS = 2
-
 # A sigmoid in float64 is a multiple of this unit where it is at least 2**-75 (a logit above -52).
 _Q_BITS = 128
 _MAX_GRIDS = 100  # of a test input, in the details
@@ -34,14 +32,10 @@ _MAX_GRIDS = 100  # of a test input, in the details
 _NO_ANSWER = [[0, 0], [0, 0]]
 
 
-# Canvases and grids
-
-
 def crop_grids(canvases: np.ndarray) -> list[np.ndarray]:
     """Return of each canvas the largest full rectangle of colours in its top left corner.
 
-    Of equally large ones it is the one with the fewest rows; without a colour in the corner it is
-    empty.
+    Of equally large ones it is that with the fewest rows; with no colour in the corner it is empty.
 
     Args:
         canvases: integer [N, S] tokens, row by row; S is a square.
@@ -72,9 +66,6 @@ def grid_of(key: bytes) -> np.ndarray:
     return np.frombuffer(key, np.uint8, offset=2).reshape(key[0], key[1])
 
 
-# Tasks and names
-
-
 class TestPair(NamedTuple):
     """Keys of a test input and of its output; None where the output is unknown."""
 
@@ -89,13 +80,10 @@ Tasks = Mapping[str, Sequence[TestPair]]
 def parse_tasks(test_puzzles: object, source: str | Path) -> dict[str, list[TestPair]]:
     """Read the original tasks, {name: {"test": [{"input": grid, "output": grid}, ...]}, ...}.
 
-    Args:
-        test_puzzles: parsed JSON; an output may be missing or null.
-        source: the file it is from.
-    Returns:
-        the test pairs of each task, by name.
+    An output may be missing or null.
+
     Raises:
-        DatasetError: it is not of this form; names `source`, task and pair.
+        DatasetError: it is not of this form; names `source` (the file), task and pair.
     """
     if not isinstance(test_puzzles, dict):
         raise DatasetError(f"{source}: expected an object of tasks by name")
@@ -105,42 +93,28 @@ def parse_tasks(test_puzzles: object, source: str | Path) -> dict[str, list[Test
         pairs = task.get("test") if isinstance(task, dict) else None
         if not isinstance(pairs, list) or not pairs:
             raise DatasetError(f"{where} has no list of test pairs")
-        tasks[name] = [
-            _parse_pair(pair, f"{where}: test pair {number}")
-            for number, pair in enumerate(pairs, 1)
-        ]
+        tasks[name] = []
+        for number, pair in enumerate(pairs, 1):
+            at = f"{where}: test pair {number}"
+            if not isinstance(pair, dict) or "input" not in pair:
+                raise DatasetError(f"{at} has no input")
+            question, output = parse_grid(pair["input"], f"{at}: input"), pair.get("output")
+            answer = None if output is None else grid_key(parse_grid(output, f"{at}: output"))
+            tasks[name].append(TestPair(grid_key(question), answer))
     return tasks
 
 
-def _parse_pair(pair: object, where: str) -> TestPair:
-    if not isinstance(pair, dict) or "input" not in pair:
-        raise DatasetError(f"{where} has no input")
-    question, output = parse_grid(pair["input"], f"{where}: input"), pair.get("output")
-    answer = None if output is None else grid_key(parse_grid(output, f"{where}: output"))
-    return TestPair(grid_key(question), answer)
-
-
 class PuzzleNames:
-    """What each puzzle identifier says: its task and augmentation.
-
-    Args:
-        names: by identifier.
-        source: the file they are from.
-    """
+    """What each puzzle identifier says: its task and augmentation; `source` is the names' file."""
 
     def __init__(self, names: Sequence[str], source: str | Path) -> None:
         self._names, self._source = names, source
 
     def __getitem__(self, identifier: int) -> tuple[str, int, np.ndarray]:
-        """Return (task, view, colours uint8 [10]).
-
-        Raises:
-            DatasetError: there is no such identifier, or its name is not that of an augmentation.
-        """
+        """Return (task, view, colours uint8 [10]); DatasetError where no such name can be read."""
         if not 0 <= identifier < len(self._names):
-            raise DatasetError(
-                f"{self._source}: has {len(self._names)} names, none for identifier {identifier}"
-            )
+            names = f"{self._source}: has {len(self._names)} names"
+            raise DatasetError(f"{names}, none for identifier {identifier}")
         try:
             return parse_identifier(self._names[identifier])
         except ValueError as error:
@@ -154,16 +128,10 @@ def parse_names(names: object, source: str | Path) -> list[str]:
     return names
 
 
-# Votes
-
-
 @dataclass(slots=True)
 class Votes:
-    """Votes for one grid.
-
-    Attributes:
-        count: number of them.
-        q_sum: sum of sigmoid(q_halt) in units of 2**-128, each rounded down.
+    """Number of votes for a grid, and the sum of their sigmoid(q_halt) in units of 2**-128, each
+    rounded down.
     """
 
     count: int = 0
@@ -176,16 +144,11 @@ class Votes:
 
 
 class Tally:
-    """The votes of some rows, for each task and test input.
-
-    Attributes:
-        num_predictions: rows counted.
-        num_unmatched: those whose undone input is no test input of their task. They have no vote.
-    """
+    """The votes of some rows, for each task and test input."""
 
     def __init__(self) -> None:
         self.num_predictions = 0
-        self.num_unmatched = 0
+        self.num_unmatched = 0  # Rows without a vote: their undone input is none of their task.
         self._votes: dict[tuple[str, bytes], dict[bytes, Votes]] = {}
 
     def add_rows(
@@ -201,23 +164,17 @@ class Tally:
         """Count rows of augmented test inputs.
 
         Args:
-            tasks: the original test pairs.
-            names: of the puzzle identifiers.
-            inputs: integer [N, S] canvases of tokens, S a square.
-            preds: integer [N, S] canvases, the answers.
+            inputs, preds: integer [N, S] canvases of tokens, questions and answers; S a square.
             puzzle_identifiers: integer [N].
             q_halt_logits: float [N]; NaN counts as Q = 0.
         Raises:
             DatasetError: see `PuzzleNames`.
         """
         self.num_predictions += len(puzzle_identifiers)
-        for identifier, question, answer, q_logit in zip(
-            puzzle_identifiers.tolist(),
-            crop_grids(inputs),
-            crop_grids(preds),
-            q_halt_logits.tolist(),
-            strict=True,
-        ):
+        questions, answers = crop_grids(inputs), crop_grids(preds)
+        logits = q_halt_logits.tolist()
+        rows = zip(puzzle_identifiers.tolist(), questions, answers, logits, strict=True)
+        for identifier, question, answer, q_logit in rows:
             task, view, colours = names[identifier]
             input_key = grid_key(undo_grid(question, view, colours))
             if all(pair.input_key != input_key for pair in tasks.get(task, ())):
@@ -240,10 +197,8 @@ class Tally:
         votes.q_sum += more.q_sum
 
     def ranked(self, task: str, input_key: bytes) -> list[tuple[bytes, Votes]]:
-        """Return the grids voted for, best first, by key.
-
-        Equal votes and equal Q are ordered by the key: the lowest, narrowest grid with the lowest
-        colours first.
+        """Return the grids voted for, best first, by key; of equal votes and equal Q the lowest,
+        narrowest grid with the lowest colours first.
         """
         grids = self._votes.get((task, input_key), {})
         return sorted(grids.items(), key=lambda item: (-item[1].count, -item[1].q_sum, item[0]))
@@ -258,34 +213,22 @@ def _fixed_point_sigmoid(logit: float) -> int:
     return int(math.ldexp(q, _Q_BITS))
 
 
-# Results
-
-
 @dataclass(frozen=True)
 class Scores:
     """pass@K by K: shares of what was solved by one of the K grids ranked first.
 
     Only test outputs that are known are scored; without any, both are empty.
-
-    Attributes:
-        per_test_output: mean over tasks of the share of the task's test outputs that are solved.
-        per_task: share of the tasks whose test outputs are all solved.
-        num_tasks: tasks that are scored.
     """
 
-    per_test_output: dict[int, float]
-    per_task: dict[int, float]
+    per_test_output: dict[int, float]  # Mean over tasks of the share of their outputs solved.
+    per_task: dict[int, float]  # Share of the tasks whose test outputs are all solved.
     num_tasks: int
 
 
 def score(tasks: Tasks, tally: Tally, ks: Sequence[int] = PASS_KS) -> Scores:
     """Score the votes for all tasks; a test output without a vote is not solved."""
     places = [
-        [
-            _place_of(pair.output_key, tally.ranked(name, pair.input_key))
-            for pair in pairs
-            if pair.output_key is not None
-        ]
+        [_place_of(key, tally.ranked(name, place)) for place, key in pairs if key is not None]
         for name, pairs in tasks.items()
     ]
     scored = [of_task for of_task in places if of_task]
@@ -308,10 +251,14 @@ def submission(tasks: Tasks, tally: Tally) -> dict[str, list[dict[str, list[list
     With one grid only, the second attempt repeats the first. A test input without a vote gets the
     official sample's 2 x 2 zeros, so that those after it keep their places.
     """
-    return {
-        name: [_attempts(tally.ranked(name, pair.input_key)) for pair in pairs]
-        for name, pairs in tasks.items()
-    }
+    attempts: dict[str, list[dict[str, list[list[int]]]]] = {}
+    for name, pairs in tasks.items():
+        attempts[name] = []
+        for pair in pairs:
+            ranked = tally.ranked(name, pair.input_key)[:2]
+            grids = [grid_of(key).tolist() for key, _ in ranked] or [_NO_ANSWER]
+            attempts[name].append({"attempt_1": grids[0], "attempt_2": grids[-1]})
+    return attempts
 
 
 def task_details(tasks: Tasks, tally: Tally) -> dict[str, list[dict[str, Any]]]:
@@ -323,15 +270,16 @@ def task_details(tasks: Tasks, tally: Tally) -> dict[str, list[dict[str, Any]]]:
     """
 
     def details(pair: TestPair, ranked: list[tuple[bytes, Votes]]) -> dict[str, Any]:
+        grids = [
+            {"votes": votes.count, "mean_q": votes.mean_q, "grid": grid_of(key).tolist()}
+            for key, votes in ranked[:_MAX_GRIDS]
+        ]
         return {
             "votes": sum(votes.count for _, votes in ranked),
             "num_grids": len(ranked),
             "known": pair.output_key is not None,
             "solved_at": _place_of(pair.output_key, ranked),
-            "grids": [
-                {"votes": votes.count, "mean_q": votes.mean_q, "grid": grid_of(key).tolist()}
-                for key, votes in ranked[:_MAX_GRIDS]
-            ],
+            "grids": grids,
         }
 
     return {
@@ -353,9 +301,3 @@ def _place_of(key: bytes | None, ranked: list[tuple[bytes, Votes]]) -> int | Non
     """Return the place of a grid, 1 for the first; None where it is not among them."""
     places = (place for place, (voted, _) in enumerate(ranked, start=1) if voted == key)
     return next(places, None)
-
-
-def _attempts(ranked: list[tuple[bytes, Votes]]) -> dict[str, list[list[int]]]:
-    grids = [grid_of(key).tolist() for key, _ in ranked[:NUM_ATTEMPTS]] or [_NO_ANSWER]
-    grids += grids[:1] * (NUM_ATTEMPTS - len(grids))
-    return {f"attempt_{number}": grid for number, grid in enumerate(grids, start=1)}

@@ -123,9 +123,8 @@ class SolveConfig(Schema):
     def _parameters_of_the_decoder(self) -> "SolveConfig":
         for name, methods in _READ_BY.items():
             if getattr(self, name) is not None and self.decode not in methods:
-                raise ValueError(
-                    f"{name} is for decode={' or '.join(methods)}; decode is {self.decode}"
-                )
+                wanted = f"decode={' or '.join(methods)}"
+                raise ValueError(f"{name} is for {wanted}; decode is {self.decode}")
         for name in ("top_k", "top_p"):
             if self.decode == name and getattr(self, name) is None:
                 raise ValueError(f"decode={name} needs {name}, the size of its choice")

@@ -2,9 +2,6 @@
 
 A decoder (`evaluation.decoding`) decides cell by cell; a constraint says which decisions are open
 and what follows from each. States hold N rows: puzzles, or the partial answers of a beam.
-
-    SudokuConstraint   clues stay, no digit twice in a row, column or box
-    MazeConstraint     walls and ends stay, and the `o` cells lead from S to G
 """
 
 from collections import Counter
@@ -41,11 +38,8 @@ class Constraint(Protocol):
         ...
 
     def start(self, inputs: Tensor, vocab_size: int) -> State:
-        """Decide the cells that the puzzle fixes.
+        """Decide the cells that the puzzles, integer [N, S] tokens, fix.
 
-        Args:
-            inputs: integer [N, S] tokens.
-            vocab_size: V.
         Raises:
             ValueError: a row is no puzzle of this kind; names the first.
         """
@@ -58,12 +52,8 @@ class Constraint(Protocol):
         ...
 
     def place(self, state: State, cells: Tensor, tokens: Tensor) -> State:
-        """Return the state after deciding one cell of each row, and what follows from it at once.
-
-        Args:
-            state: left as it is.
-            cells: int64 [N].
-            tokens: int64 [N], allowed in `state`.
+        """Return a new state, after deciding one cell of each row, int64 [N], as one of its allowed
+        tokens, int64 [N], and what follows at once.
         """
         ...
 
@@ -79,16 +69,20 @@ class SudokuConstraint:
     def choices(self, num_cells: int, vocab_size: int) -> Tensor:
         size = grid_size(num_cells)
         if vocab_size < size + 2:
-            raise ValueError(
-                f"{vocab_size} tokens; a {size}x{size} Sudoku needs {size + 2}: digit + 1"
-            )
+            needs = f"a {size}x{size} Sudoku needs {size + 2}: digit + 1"
+            raise ValueError(f"{vocab_size} tokens; {needs}")
         tokens = torch.arange(vocab_size)
         return (tokens > EMPTY_TOKEN) & (tokens <= size + EMPTY_TOKEN)
 
     def start(self, inputs: Tensor, vocab_size: int) -> State:
         choices = self.choices(inputs.shape[1], vocab_size).to(inputs.device)
         for row, puzzle in enumerate(inputs.cpu().numpy()):
-            _require_sudoku(puzzle, row)
+            try:
+                conflict = find_conflict(tokens_to_grid(puzzle))
+            except ValueError as error:
+                conflict = str(error)
+            if conflict is not None:
+                raise ValueError(f"row {row} of the inputs is no Sudoku: {conflict}")
         is_clue = inputs > EMPTY_TOKEN
         tokens = torch.where(is_clue, inputs.long(), UNDECIDED)
         peers = _peers(inputs)
@@ -133,10 +127,9 @@ class MazeConstraint:
         if not are_mazes.all():
             row = int((~are_mazes).int().argmax())
             counts = dict(sorted(Counter(inputs[row].tolist()).items()))
-            raise ValueError(
-                f"row {row} of the inputs is no maze: tokens and how often they occur are {counts};"
-                f" accepted: {WALL} and {FREE}, and {START} and {GOAL} once"
-            )
+            accepted = f"{WALL} and {FREE}, and {START} and {GOAL} once"
+            found = f"row {row} of the inputs is no maze: tokens and how often they occur"
+            raise ValueError(f"{found} are {counts}; accepted: {accepted}")
         tokens = torch.where(inputs == FREE, UNDECIDED, inputs.long())
         return self._enter(tokens, is_start.int().argmax(-1), vocab_size)
 
@@ -147,12 +140,7 @@ class MazeConstraint:
         decided = _place(state["tokens"], cells, tokens)
         ways = state["allowed"][..., PATH] & (decided == UNDECIDED)
         vocab_size = state["allowed"].shape[-1]
-        placed = {
-            "tokens": decided,
-            "head": state["head"],
-            "has_arrived": state["has_arrived"],
-            "allowed": self._allow(ways, vocab_size),
-        }
+        placed = state | {"tokens": decided, "allowed": self._allow(ways, vocab_size)}
         moves = (tokens == PATH).nonzero().squeeze(-1)
         left_behind = _touching(_one_hot(state["head"][moves], decided.shape[1]))
         before = decided[moves]
@@ -189,15 +177,6 @@ def _one_hot(values: Tensor, num_values: int) -> Tensor:
 
 def _place(decided: Tensor, cells: Tensor, tokens: Tensor) -> Tensor:
     return decided.scatter(1, cells.unsqueeze(1), tokens.unsqueeze(1))
-
-
-def _require_sudoku(puzzle: np.ndarray, row: int) -> None:
-    try:
-        conflict = find_conflict(tokens_to_grid(puzzle))
-    except ValueError as error:
-        conflict = str(error)
-    if conflict is not None:
-        raise ValueError(f"row {row} of the inputs is no Sudoku: {conflict}")
 
 
 def _peers(cells: Tensor) -> Tensor:

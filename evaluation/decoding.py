@@ -1,13 +1,9 @@
 """From logits to answers: greedy, temperature, top-k, top-p and beam decoding over the cells.
 
-Given the logits the cells are independent: without a constraint the most probable answer is the
-most probable token of each cell, and samples are drawn cell by cell. A constraint
-(`evaluation.constraints`) ties the cells together. Then they are decided one by one, always the one
-whose best token is the most probable among those still allowed to it (a cell with a single token
-left is certain); each decision narrows the choice of the cells that follow.
-
-That is a search, and it solves puzzles by itself: what it answers under a constraint is no measure
-of the model. Compare with the same search on meaningless logits.
+Given the logits the cells are independent. A constraint (`evaluation.constraints`) ties them
+together: they are decided one by one, always the one whose best token is the most probable among
+those still allowed to it; each decision narrows the choice of the cells that follow. That search
+solves puzzles by itself: compare with the same search on meaningless logits.
 
 Probabilities are those of softmax. For a model trained with stablemax, pass
 `stablemax_log_probs(logits)`: softmax leaves normalized log-probabilities as they are.
@@ -15,19 +11,25 @@ Probabilities are those of softmax. For a model trained with stablemax, pass
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from evaluation.constraints import UNDECIDED, Constraint, State
 
+# The log-probability of a token that the logits exclude, where a constraint leaves no other.
 _FLOOR = -1e30
-"""Stands for the log-probability of a token that the logits exclude: one that a constraint leaves
-as the only choice is taken all the same."""
 
 _Pick = Callable[[Tensor], Tensor]
 """Chooses among scores [..., V], -inf where a token may not be taken; returns int64 [...]."""
+
+
+class Ties(TypedDict, total=False):
+    """What ties the cells together."""
+
+    inputs: Tensor | None  # integer [B, S], the puzzles; needed with a constraint
+    constraint: Constraint | None
 
 
 class Decoded(NamedTuple):
@@ -36,13 +38,11 @@ class Decoded(NamedTuple):
     Attributes:
         tokens: int64 [B, S].
         log_probs: float32 (float64 for such logits) [B], the sums of `cell_log_probs`.
-        cell_log_probs: [B, S], log-probability in nats of each cell's token under the softmax of
-            the logits over the whole vocabulary: at temperature 1, before any cut or constraint,
-            whatever the decoder. Cells that the puzzle fixes are included. -inf where a constraint
-            chose a token that the logits exclude.
+        cell_log_probs: [B, S], nats: each cell's token, those that the puzzle fixes too, under the
+            softmax of the logits over the whole vocabulary, before any temperature, cut or
+            constraint. -inf where a constraint chose a token that the logits exclude.
         feasible: bool [B], whether the constraint is kept; always without one. Where it is not,
-            the cells that had no token left hold their most probable one of those that an open
-            cell can hold.
+            cells with no token left hold their most probable one that an open cell can hold.
     """
 
     tokens: Tensor
@@ -51,108 +51,69 @@ class Decoded(NamedTuple):
     feasible: Tensor
 
 
-def decode_greedy(
-    logits: Tensor, *, inputs: Tensor | None = None, constraint: Constraint | None = None
-) -> Decoded:
+def decode_greedy(logits: Tensor, **ties: Unpack[Ties]) -> Decoded:
     """Take the most probable token of each cell; of equal ones the first.
 
     Args:
         logits: any float dtype [B, S, V], computed in float32 (float64 stays); -inf excludes a
             token.
-        inputs: integer [B, S], the puzzles; needed with a constraint.
-        constraint: what the answers must satisfy.
     Raises:
         ValueError: shapes do not fit, a logit is NaN or +inf, a cell has no finite logit, or the
             inputs are no puzzles of the constraint; says where and what is accepted.
     """
-    return _decode(logits, inputs, constraint, lambda scores: scores.argmax(-1))
+    return _decode(logits, ties, lambda scores: scores.argmax(-1))
 
 
-def decode_temperature(
+def decode_sampled(
     logits: Tensor,
     temperature: float,
-    generator: torch.Generator,
+    generator: Generator,
     *,
-    inputs: Tensor | None = None,
-    constraint: Constraint | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    **ties: Unpack[Ties],
 ) -> Decoded:
     """Draw each cell's token from softmax(logits / temperature).
 
+    Drawn is the largest of score - log(exponential noise) (the Gumbel-max trick), which takes the
+    same noise whatever is cut. The draws of a row depend on the rows before it in the batch.
+
     Args:
-        logits, inputs, constraint: as for `decode_greedy`.
         temperature: above 0; towards 0 the draws become those of `decode_greedy`.
-        generator: source of the draws, on any device. The draws of a row depend on the rows before
-            it in the batch.
+        generator: source of the draws, on any device.
+        top_k: draw among so many most probable (allowed) tokens of each cell; from V on nothing is
+            cut, and of equal tokens the first are kept.
+        top_p: above 0, at most 1, which cuts nothing: draw among the fewest most probable (allowed)
+            tokens whose probabilities, after the temperature, add up to it (arXiv:1904.09751).
     Raises:
-        ValueError: as for `decode_greedy`; also a temperature that is not above 0 and finite.
+        ValueError: as for `decode_greedy`; also a number that is out of range.
     """
-    return _decode(logits, inputs, constraint, _sampler(temperature, generator))
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k is {top_k}; accepted: 1 or more")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p is {top_p}; accepted: above 0, at most 1")
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature is {temperature}; accepted: above 0 and finite")
+
+    def pick(scores: Tensor) -> Tensor:
+        # The smallest normal number: a subnormal one could be flushed to 0, and 0 / 0 is NaN.
+        divisor = max(temperature, torch.finfo(scores.dtype).tiny)
+        tempered = (scores - scores.amax(-1, keepdim=True)) / divisor
+        if top_k is not None:
+            ranks = torch.arange(scores.shape[-1], device=scores.device)
+            tempered = _keep(tempered, ranks < top_k)
+        if top_p is not None and top_p < 1:  # Rounded sums could reach 1 before the last token.
+            probs = tempered.sort(dim=-1, descending=True, stable=True).values.softmax(-1)
+            tempered = _keep(tempered, probs.cumsum(-1) - probs < top_p)
+        noise = torch.empty(scores.shape, dtype=scores.dtype, device=generator.device)
+        noise.exponential_(generator=generator).clamp_min_(torch.finfo(noise.dtype).tiny)
+        return (tempered - noise.to(scores.device).log()).argmax(-1)
+
+    return _decode(logits, ties, pick)
 
 
-def decode_top_k(
-    logits: Tensor,
-    k: int,
-    generator: torch.Generator,
-    *,
-    temperature: float = 1.0,
-    inputs: Tensor | None = None,
-    constraint: Constraint | None = None,
-) -> Decoded:
-    """Draw as `decode_temperature`, among the k most probable (allowed) tokens of each cell.
-
-    Args:
-        logits, generator, temperature, inputs, constraint: as for `decode_temperature`.
-        k: 1 or more; from V on nothing is cut. Of equal tokens the first are kept.
-    Raises:
-        ValueError: as for `decode_temperature`; also k below 1.
-    """
-    if k < 1:
-        raise ValueError(f"top_k is {k}; accepted: 1 or more")
-
-    def cut(scores: Tensor) -> Tensor:
-        return _keep(scores, torch.arange(scores.shape[-1], device=scores.device) < k)
-
-    return _decode(logits, inputs, constraint, _sampler(temperature, generator, cut))
-
-
-def decode_top_p(
-    logits: Tensor,
-    p: float,
-    generator: torch.Generator,
-    *,
-    temperature: float = 1.0,
-    inputs: Tensor | None = None,
-    constraint: Constraint | None = None,
-) -> Decoded:
-    """Draw as `decode_temperature`, among the fewest most probable (allowed) tokens of each cell
-    whose probabilities, after the temperature, add up to p or more (arXiv:1904.09751).
-
-    Args:
-        logits, generator, temperature, inputs, constraint: as for `decode_temperature`.
-        p: above 0, at most 1, which cuts nothing. The most probable token always stays.
-    Raises:
-        ValueError: as for `decode_temperature`; also p out of range.
-    """
-    if not 0 < p <= 1:
-        raise ValueError(f"top_p is {p}; accepted: above 0, at most 1")
-
-    def cut(scores: Tensor) -> Tensor:
-        if p == 1:  # Rounded sums could reach 1 before the last token.
-            return scores
-        probs = scores.sort(dim=-1, descending=True, stable=True).values.softmax(-1)
-        return _keep(scores, probs.cumsum(-1) - probs < p)
-
-    return _decode(logits, inputs, constraint, _sampler(temperature, generator, cut))
-
-
-def decode_beam(
-    logits: Tensor,
-    width: int,
-    *,
-    inputs: Tensor | None = None,
-    constraint: Constraint | None = None,
-) -> Decoded:
-    """Search for the most probable answer with the `width` best partial answers of each row.
+def decode_beam(logits: Tensor, width: int, **ties: Unpack[Ties]) -> Decoded:
+    """Search for the most probable answer with the `width` >= 1 best partial answers of each row.
 
     Partial answers have different cells decided. To be comparable, an open cell counts as if it
     could still have the best of its tokens: the score of a partial answer is an upper bound of the
@@ -160,33 +121,29 @@ def decode_beam(
     one. Width 1 is `decode_greedy`; so is every width without a constraint, where greedy is exact.
     A wider beam usually finds more, but no width promises it.
 
-    Args:
-        logits, inputs, constraint: as for `decode_greedy`.
-        width: 1 or more.
     Raises:
         ValueError: as for `decode_greedy`; also a width below 1.
     """
     if width < 1:
         raise ValueError(f"beam_width is {width}; accepted: 1 or more")
+    constraint = ties.get("constraint")
     if constraint is None:
         return decode_greedy(logits)
-    search = _Search(_cell_logits(logits), inputs, constraint)
+    search = _Search(_cell_logits(logits), ties.get("inputs"), constraint)
     state, owners = search.state, search.owners
     while True:
         rows, cells, gains = search.next_decisions(state, owners)
         if len(rows) == 0:
             break
-        steps = _all_steps(rows, cells, gains, len(owners))
-        totals = search.totals(state, owners)[steps.parents] + steps.gains
-        is_dead = ~constraint.is_feasible(state)[steps.parents]
-        ranking = _ranking(steps.gains.neg(), totals.neg(), is_dead, owners[steps.parents])
-        kept = ranking[_is_among_first(owners[steps.parents[ranking]], width)]
-        steps = _Steps(*(value[kept] for value in steps))
-        owners = owners[steps.parents]
-        moving = (steps.cells != UNDECIDED).nonzero().squeeze(-1)
-        state = search.place(
-            _select(state, steps.parents), moving, steps.cells[moving], steps.tokens[moving]
-        )
+        parents, cells, tokens, gains = _all_steps(rows, cells, gains, len(owners))
+        totals = search.totals(state, owners)[parents] + gains
+        is_dead = ~constraint.is_feasible(state)[parents]
+        ranking = _ranking(gains.neg(), totals.neg(), is_dead, owners[parents])
+        kept = ranking[_is_among_first(owners[parents[ranking]], width)]
+        parents, cells, tokens = parents[kept], cells[kept], tokens[kept]
+        owners = owners[parents]
+        moving = (cells != UNDECIDED).nonzero().squeeze(-1)
+        state = search.place(_select(state, parents), moving, cells[moving], tokens[moving])
     ranking = _ranking(search.totals(state, owners).neg(), ~constraint.is_feasible(state), owners)
     return search.finish(_select(state, ranking[_is_among_first(owners[ranking], 1)]))
 
@@ -194,14 +151,9 @@ def decode_beam(
 def answer_confidence(logits: Tensor, q_halt_logits: Tensor, q_continue_logits: Tensor) -> Tensor:
     """Rate answers by (1 - mean over the cells of entropy / log V) * sigmoid(q_halt - q_continue).
 
-    The first factor is 1 where every cell is certain and 0 where all tokens are equally likely; the
-    second is the softmax weight of halting against going on. A model that learns no q_continue is
-    rated with zeros in its place.
-
     Args:
         logits: float [B, S, V], as for the decoders; V at least 2.
-        q_halt_logits: float [B].
-        q_continue_logits: float [B].
+        q_halt_logits, q_continue_logits: float [B]; zeros for a q_continue that is not learnt.
     Returns:
         float32 (float64 for such logits) [B], 0 to 1.
     Raises:
@@ -235,33 +187,6 @@ def _cell_logits(logits: Tensor) -> Tensor:
     return wide
 
 
-# Choosing a token
-
-
-def _sampler(
-    temperature: float,
-    generator: torch.Generator,
-    cut: Callable[[Tensor], Tensor] = lambda scores: scores,
-) -> _Pick:
-    """Draw in proportion to exp(score / temperature) among what `cut` leaves.
-
-    The largest of score - log(exponential noise) is such a draw (the Gumbel-max trick), and takes
-    the same noise whatever is cut.
-    """
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature is {temperature}; accepted: above 0 and finite")
-
-    def pick(scores: Tensor) -> Tensor:
-        # The smallest normal number: a subnormal one could be flushed to 0, and 0 / 0 is NaN.
-        divisor = max(temperature, torch.finfo(scores.dtype).tiny)
-        tempered = cut((scores - scores.amax(-1, keepdim=True)) / divisor)
-        noise = torch.empty(scores.shape, dtype=scores.dtype, device=generator.device)
-        noise.exponential_(generator=generator).clamp_min_(torch.finfo(noise.dtype).tiny)
-        return (tempered - noise.to(scores.device).log()).argmax(-1)
-
-    return pick
-
-
 def _keep(scores: Tensor, is_kept: Tensor) -> Tensor:
     """Exclude tokens by their rank: bool [..., V] or [V], the most probable first."""
     ranking = scores.argsort(dim=-1, descending=True, stable=True)
@@ -270,17 +195,13 @@ def _keep(scores: Tensor, is_kept: Tensor) -> Tensor:
     return scores.masked_fill(~keeps, -math.inf)
 
 
-# Deciding cell by cell
-
-
-def _decode(
-    logits: Tensor, inputs: Tensor | None, constraint: Constraint | None, pick: _Pick
-) -> Decoded:
+def _decode(logits: Tensor, ties: Ties, pick: _Pick) -> Decoded:
     logits = _cell_logits(logits)
+    constraint = ties.get("constraint")
     if constraint is None:
         tokens = pick(logits)
         return _decoded(logits, tokens, torch.ones_like(tokens[:, 0], dtype=torch.bool))
-    search = _Search(logits, inputs, constraint)
+    search = _Search(logits, ties.get("inputs"), constraint)
     state = search.state
     while True:
         rows, cells, gains = search.next_decisions(state, search.owners)
@@ -306,10 +227,9 @@ class _Search:
         if inputs is None:
             raise ValueError("a constraint needs the inputs: the puzzles to be answered")
         if inputs.shape != (batch_size, num_cells) or inputs.is_floating_point():
-            raise ValueError(
-                f"inputs of shape {list(inputs.shape)} and dtype {inputs.dtype}; accepted with"
-                f" these logits: integers [{batch_size}, {num_cells}]"
-            )
+            found = f"inputs of shape {list(inputs.shape)} and dtype {inputs.dtype}"
+            accepted = f"with these logits: integers [{batch_size}, {num_cells}]"
+            raise ValueError(f"{found}; accepted {accepted}")
         self._constraint = constraint
         self._logits = logits
         choices = constraint.choices(num_cells, vocab_size).to(logits.device)
@@ -362,30 +282,22 @@ class _Search:
         return _decoded(self._logits, tokens, self._constraint.is_feasible(state))
 
 
-class _Steps(NamedTuple):
-    """Ways to go on from partial answers, each int64 [C]: the row, a cell of it and the token, and
-    float64 what that gains. Cell UNDECIDED leaves the row as it is.
+def _all_steps(
+    rows: Tensor, cells: Tensor, gains: Tensor, num_rows: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """List all tokens for the next cell of `rows`, and the other rows, which have none, once.
+
+    Returns:
+        parents (rows), cells (UNDECIDED leaves the row as it is), tokens; float64 gains; each [C].
     """
-
-    parents: Tensor
-    cells: Tensor
-    tokens: Tensor
-    gains: Tensor
-
-
-def _all_steps(rows: Tensor, cells: Tensor, gains: Tensor, num_rows: int) -> _Steps:
-    """List all tokens for the next cell of `rows`, and the other rows, which have none, once."""
     place, tokens = (gains > -math.inf).nonzero(as_tuple=True)
     is_idle = torch.ones(num_rows, dtype=torch.bool, device=rows.device)
     is_idle[rows] = False
     idle = is_idle.nonzero().squeeze(-1)
     none = torch.full_like(idle, UNDECIDED)
-    return _Steps(
-        torch.cat([rows[place], idle]),
-        torch.cat([cells[place], none]),
-        torch.cat([tokens, none]),
-        torch.cat([gains[place, tokens], torch.zeros_like(idle, dtype=gains.dtype)]),
-    )
+    gained = torch.cat([gains[place, tokens], torch.zeros_like(idle, dtype=gains.dtype)])
+    parents, cells = torch.cat([rows[place], idle]), torch.cat([cells[place], none])
+    return parents, cells, torch.cat([tokens, none]), gained
 
 
 def _select(state: State, rows: Tensor) -> State:

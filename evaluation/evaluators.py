@@ -1,9 +1,5 @@
 """Evaluators: what is measured of the answers to one kind of puzzle, beside the usual figures.
 
-    arc      votes over augmentations, pass@K, the two-attempt submission
-    sudoku   share of the answers that are valid grids and keep the clues
-    maze     shares of the answers that are paths, and shortest paths
-
 Each rank hands its rows to its own evaluators, batch by batch; at the end their tallies are brought
 together, and every rank has the same figures. Built, and its data checked, without torch.
 """
@@ -11,6 +7,7 @@ together, and every rank has the same figures. Built, and its data checked, with
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,31 +32,19 @@ Gather = Callable[[Any], list[Any]]
 
 @dataclass(frozen=True)
 class AnsweredRows:
-    """Rows of a test set with the answers of the last ACT step; padding is left out.
+    """Rows of a test set with the answers of the last ACT step; padding is left out."""
 
-    Attributes:
-        inputs: int32 [n, S] tokens.
-        labels: int32 [n, S], -100 where ignored.
-        puzzle_identifiers: int32 [n].
-        preds: int32 [n, S] tokens, the answers.
-        q_halt_logits: float32 [n].
-    """
-
-    inputs: np.ndarray
-    labels: np.ndarray
-    puzzle_identifiers: np.ndarray
-    preds: np.ndarray
-    q_halt_logits: np.ndarray
+    inputs: np.ndarray  # int32 [n, S] tokens
+    labels: np.ndarray  # int32 [n, S], -100 where ignored
+    puzzle_identifiers: np.ndarray  # int32 [n]
+    preds: np.ndarray  # int32 [n, S] tokens, the answers
+    q_halt_logits: np.ndarray  # float32 [n]
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What an evaluator found, the same on every rank.
-
-    Attributes:
-        metrics: figures by name.
-        details: more of them, JSON-ready.
-        files: JSON-ready content by file name, made when it is asked for.
+    """What an evaluator found, the same on every rank: figures, more of them as JSON-ready values,
+    and files, whose JSON-ready content is made when it is asked for.
     """
 
     metrics: dict[str, float]
@@ -90,54 +75,44 @@ def build_evaluators(
     """Build evaluators for a test set, by name.
 
     Args:
-        names: of the evaluators.
-        dataset: the test set.
         arc_vote_across_evaluations: `arc` keeps the votes of earlier evaluations.
     Raises:
         DatasetError: the data are not of this kind, or lack a file that is needed; says which.
     """
+    kinds: dict[EvaluatorName, Callable[[PuzzleDataset], Evaluator]] = {
+        "arc": partial(ArcEvaluator, keeps_votes=arc_vote_across_evaluations),
+        "sudoku": SudokuEvaluator,
+        "maze": MazeEvaluator,
+    }
     evaluators: dict[EvaluatorName, Evaluator] = {}
     for name in names:
         try:
-            if name == "arc":
-                evaluators[name] = ArcEvaluator(dataset, keeps_votes=arc_vote_across_evaluations)
-            else:
-                evaluators[name] = (SudokuEvaluator if name == "sudoku" else MazeEvaluator)(dataset)
+            evaluators[name] = kinds[name](dataset)
         except DatasetError as error:
-            raise DatasetError(
-                f"{error} (needed by evaluators=[{name}]; evaluators=[] does without)"
-            ) from None
+            needed = f"needed by evaluators=[{name}]; evaluators=[] does without"
+            raise DatasetError(f"{error} ({needed})") from None
     return evaluators
 
 
 class ArcEvaluator:
     """Scores ARC tasks; see `evaluation.arc` for the rule.
 
-    Reads DIR/identifiers.json and DIR/test_puzzles.json of each folder of the test set. A task that
-    several folders hold, with the same test pairs, is one task: their votes add up.
-
-    Metrics: pass@K, the mean over tasks of the share of test outputs solved; task_pass@K, the share
-    of tasks solved in full; unmatched_predictions, those whose undone input is no test input.
-    Files: submission.json; arc_tasks.json, the first hundred grids of each test input with votes
-    and Q.
+    Reads identifiers.json and test_puzzles.json of each folder of the test set. A task that several
+    folders hold, with the same test pairs, is one task: their votes add up.
     """
 
     def __init__(self, dataset: PuzzleDataset, *, keeps_votes: bool = False) -> None:
         _require_square(dataset, ARC_VOCAB_SIZE, "a square canvas")
         self._tasks: dict[str, list[arc.TestPair]] = {}
-        of_folders = [_read_identifiers(split_dir) for split_dir in dataset.split_dirs]
         names = [BLANK_NAME] * dataset.metadata.num_puzzle_identifiers
-        for split_dir, offset, of_folder in zip(
-            dataset.split_dirs, dataset.identifier_offsets, of_folders, strict=True
-        ):
-            path = split_dir.parent / TEST_PUZZLES_NAME
+        for folder, offset in zip(dataset.split_dirs, dataset.identifier_offsets, strict=True):
+            of_folder = _read_identifiers(folder)
+            names[offset : offset + len(of_folder)] = of_folder
+            path = folder.parent / TEST_PUZZLES_NAME
             for task, pairs in arc.parse_tasks(read_json(path), path).items():
                 if self._tasks.setdefault(task, pairs) != pairs:
-                    raise DatasetError(
-                        f"{path}: task {task!r} has other test pairs in another data path: "
-                        "evaluate the folders one by one"
-                    )
-            names[offset : offset + len(of_folder)] = of_folder
+                    clash = f"{path}: task {task!r} has other test pairs in another data path"
+                    raise DatasetError(f"{clash}: evaluate the folders one by one")
         self._names = arc.PuzzleNames(names, dataset.split_dirs[0].parent / IDENTIFIERS_NAME)
         for arrays in dataset.sets.values():
             for identifier in np.unique(arrays.puzzle_identifiers).tolist():
@@ -159,24 +134,21 @@ class ArcEvaluator:
         for part in gather(self._tally):
             tally.merge(part)
         scores = arc.score(tasks, tally)
-        return Findings(
-            metrics={
-                **{f"pass@{k}": share for k, share in scores.per_test_output.items()},
-                **{f"task_pass@{k}": share for k, share in scores.per_task.items()},
-                "unmatched_predictions": float(tally.num_unmatched),
-            },
-            details={
-                "num_tasks": len(tasks),
-                "num_scored_tasks": scores.num_tasks,
-                "num_predictions": tally.num_predictions,
-                "num_unmatched_predictions": tally.num_unmatched,
-                "tasks_without_votes": arc.tasks_without_votes(tasks, tally),
-            },
-            files={
-                "submission.json": lambda: arc.submission(tasks, tally),
-                "arc_tasks.json": lambda: arc.task_details(tasks, tally),
-            },
-        )
+        metrics = {f"pass@{k}": share for k, share in scores.per_test_output.items()}
+        metrics |= {f"task_pass@{k}": share for k, share in scores.per_task.items()}
+        details = {
+            "num_tasks": len(tasks),
+            "num_scored_tasks": scores.num_tasks,
+            "num_predictions": tally.num_predictions,
+            "num_unmatched_predictions": tally.num_unmatched,
+            "tasks_without_votes": arc.tasks_without_votes(tasks, tally),
+        }
+        files: dict[str, Callable[[], Any]] = {
+            "submission.json": lambda: arc.submission(tasks, tally),
+            "arc_tasks.json": lambda: arc.task_details(tasks, tally),
+        }
+        metrics["unmatched_predictions"] = float(tally.num_unmatched)
+        return Findings(metrics, details, files)
 
 
 class _SharesEvaluator:
@@ -213,10 +185,8 @@ class _SharesEvaluator:
 
 
 class SudokuEvaluator(_SharesEvaluator):
-    """Shares of the answers that are valid grids and keep the clues (`valid`), and that keep the
-    clues (`keeps_clues`).
-
-    A puzzle with several solutions may be answered by another than the recorded one.
+    """Shares of the answers that are valid grids and keep the clues, and that keep the clues; a
+    puzzle with several solutions may be answered by another than the recorded one.
     """
 
     shares = ("valid", "keeps_clues")
@@ -239,9 +209,7 @@ class SudokuEvaluator(_SharesEvaluator):
 
 
 class MazeEvaluator(_SharesEvaluator):
-    """Shares of the answers that are a path from start to goal (`valid_path`), and that are a
-    shortest one (`shortest_path`); `dataset.maze.rules.check_paths` has the rule.
-    """
+    """Shares of the answers that are a path from start to goal, and that are a shortest one."""
 
     shares = ("valid_path", "shortest_path")
 
@@ -255,12 +223,11 @@ class MazeEvaluator(_SharesEvaluator):
 
 def _read_identifiers(split_dir: Path) -> list[str]:
     path = split_dir.parent / IDENTIFIERS_NAME
-    names, expected = arc.parse_names(read_json(path), path), load_metadata(split_dir)
-    if len(names) != expected.num_puzzle_identifiers:
-        raise DatasetError(
-            f"{path}: {len(names)} names, but num_puzzle_identifiers is "
-            f"{expected.num_puzzle_identifiers} in {split_dir / METADATA_NAME}"
-        )
+    names = arc.parse_names(read_json(path), path)
+    expected = load_metadata(split_dir).num_puzzle_identifiers
+    if len(names) != expected:
+        counted = f"num_puzzle_identifiers is {expected} in {split_dir / METADATA_NAME}"
+        raise DatasetError(f"{path}: {len(names)} names, but {counted}")
     return names
 
 
@@ -272,6 +239,5 @@ def _require_square(dataset: PuzzleDataset, vocab_size: int, cells: str) -> None
 
 def _unsuitable(dataset: PuzzleDataset, why: str) -> DatasetError:
     metadata = dataset.metadata
-    return DatasetError(
-        f"{dataset.split_dirs[0]}: {metadata.vocab_size} tokens and {metadata.seq_len} cells: {why}"
-    )
+    found = f"{metadata.vocab_size} tokens and {metadata.seq_len} cells"
+    return DatasetError(f"{dataset.split_dirs[0]}: {found}: {why}")

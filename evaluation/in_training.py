@@ -16,17 +16,9 @@ from runtime.ranks import Ranks
 
 @dataclass(frozen=True)
 class InTrainingEvaluation:
-    """Measures the model at a step; what it writes goes to `eval_step_N/` in the run's folder.
+    """Measures the model at a step; what it writes goes to `eval_step_N/` in the run's folder."""
 
-    Attributes:
-        batches: of this rank; None measures nothing.
-        evaluators: for that set, by name.
-        save_outputs: fields to write, see `evaluation.outputs`.
-        forward: the model or its compiled form.
-        run_dir: the run's folder.
-    """
-
-    batches: EvalBatches | None
+    batches: EvalBatches | None  # Of this rank; None measures nothing.
     evaluators: Mapping[EvaluatorName, Evaluator]
     save_outputs: Sequence[str]
     forward: Forward
@@ -36,12 +28,8 @@ class InTrainingEvaluation:
     def __call__(
         self, model: ACTLossHead, step: int, before_batch: Callable[[], None]
     ) -> dict[str, float]:
-        """Return the figures by name, the same on all ranks.
+        """Return the figures by name, the same on all ranks; `before_batch` as for `evaluate`.
 
-        Args:
-            model: to measure.
-            step: optimizer steps done.
-            before_batch: see `evaluation.runner.evaluate`.
         Raises:
             OutputError: a file cannot be written; names it.
         """
@@ -49,14 +37,9 @@ class InTrainingEvaluation:
             return {}
         folder = self.run_dir / f"eval_step_{step}"
         with open_outputs(self.save_outputs, folder, self.batches, self.ranks) as save:
+            options = {"evaluators": self.evaluators, "before_batch": before_batch}
             evaluation = evaluate(
-                self.forward,
-                model,
-                self.batches,
-                self.ranks,
-                save=save,
-                evaluators=self.evaluators,
-                before_batch=before_batch,
+                self.forward, model, self.batches, self.ranks, save=save, **options
             )
         write_json_files(folder, evaluation.files, self.ranks, own=True)
         return flatten(evaluation)

@@ -1,7 +1,7 @@
 """What is reported of a test set: means over its rows, each with a 95 % confidence interval.
 
-All is computed in float64 on the host from the rows' own values, in test order, so that the same
-rows give the same figures however many ranks measured them. Imports no torch.
+Computed in float64 on the host from the rows' own values, in test order: the same figures however
+many ranks measured them. Imports no torch.
 """
 
 import math
@@ -22,9 +22,8 @@ _Z95 = 1.959963984540054  # A normal distribution holds 95 % within so many stan
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its 95 % confidence interval; None where a single row says nothing of spread.
-
-    The rows are taken as a sample of all puzzles of their kind: the interval is for those.
+    """A mean with its 95 % confidence interval, the rows being a sample of all puzzles of their
+    kind; None where a single row says nothing of spread.
     """
 
     value: float
@@ -34,24 +33,17 @@ class Estimate:
 
 @dataclass(frozen=True)
 class SetResult:
-    """The figures of one test set.
-
-    Attributes:
-        num_examples: rows of the set that were measured, padding never included.
-        count: those that have labels.
-        metrics: estimates by name; names without a single row are left out. The gaps of the
-            confidence stand here one by one, as they can be pooled; see `reported`.
+    """The figures of one test set; names of metrics without a single row are left out. The gaps of
+    the confidence stand here one by one, as they can be pooled; see `reported`.
     """
 
-    num_examples: int
-    count: int
+    num_examples: int  # Rows of the set that were measured, padding never included.
+    count: int  # Those that have labels.
     metrics: dict[str, Estimate]
 
     @property
     def reported(self) -> dict[str, Estimate]:
-        """The metrics for people: the gaps of the confidence as its calibration error, which has no
-        interval.
-        """
+        """The metrics for people: gaps of the confidence as calibration error, without interval."""
         values = {name: estimate.value for name, estimate in self.metrics.items()}
         return {
             name: self.metrics.get(name, Estimate(value, None, None))

@@ -1,10 +1,7 @@
-"""Saved outputs of an evaluation: one `.npy` file for each field and set, written row by row; for
-published checkpoints, the files that the published evaluation leaves; and the files of evaluators.
+"""Saved outputs of an evaluation: one `.npy` file for each field and set; for published
+checkpoints, the files that the published evaluation leaves; and the files of evaluators.
 
-Of the first kind: rank 0 writes, in test order, to hidden temporary files; when the evaluation is
-complete they are fsynced and take their names. An evaluation that fails leaves none. Nothing is
-held in memory beyond a batch, and the files are not mapped: a full disk is an error, never a
-SIGBUS.
+The `.npy` files are not mapped: a full disk is an error, never a SIGBUS.
 """
 
 import contextlib
@@ -43,8 +40,8 @@ class Outputs(AbstractContextManager["Outputs"]):
     """A context that saves the outputs of an evaluation, and drops them when it fails."""
 
     def write(self, set_name: str, step: LossOutput, count: int) -> None:
-        """Save this rank's slice of a batch of a set, of which the first `count` rows, over all
-        ranks, are no padding. `step` is the last ACT step.
+        """Save this rank's slice of a batch, after the last ACT step; the first `count` rows of the
+        batch, over all ranks, are no padding.
         """
         raise NotImplementedError
 
@@ -84,11 +81,9 @@ class OutputFiles(Outputs):
     vocabulary needs it), the most likely token of each cell; logits float32 [N, S, V];
     q_halt_logits and q_continue_logits float32 [N]. Outputs are those of the last ACT step.
 
-    Args:
-        folder: created when it is missing.
-        fields: names as above.
-        batches: what will be evaluated.
-        ranks: all of them take part in every call.
+    Rank 0 writes hidden temporary files, batch by batch, which take their names when all is
+    complete; all ranks take part in every call.
+
     Raises:
         OutputError: rank 0 cannot write; raised on every rank, names the file.
     """
@@ -98,17 +93,18 @@ class OutputFiles(Outputs):
     ) -> None:
         self._folder, self._fields, self._ranks = folder, tuple(dict.fromkeys(fields)), ranks
         self._files: dict[tuple[str, str], _GrowingArray] = {}
-        self._on_main(lambda: self._open(batches))
-
-    def _open(self, batches: EvalBatches) -> None:
-        make_own_folder(self._folder)
         metadata = batches.dataset.metadata
         formats = _row_formats(metadata.seq_len, metadata.vocab_size)
-        for name, num_examples in batches.num_examples.items():
-            for field in self._fields:
-                dtype, shape = formats[field]
-                path = self._folder / f"{name}__{field}.npy"
-                self._files[name, field] = _GrowingArray(path, dtype, (num_examples, *shape))
+
+        def open_files() -> None:
+            make_own_folder(folder)
+            for name, num_examples in batches.num_examples.items():
+                for field in self._fields:
+                    dtype, shape = formats[field]
+                    path = folder / f"{name}__{field}.npy"
+                    self._files[name, field] = _GrowingArray(path, dtype, (num_examples, *shape))
+
+        self._on_main(open_files)
 
     def write(self, set_name: str, step: LossOutput, count: int) -> None:
         gathered = {}
@@ -126,11 +122,11 @@ class OutputFiles(Outputs):
         self._on_main(append)
 
     def complete(self) -> None:
-        def complete() -> None:
+        def complete_all() -> None:
             for file in self._files.values():
                 file.complete()
 
-        self._on_main(complete)
+        self._on_main(complete_all)
 
     def discard(self) -> None:
         for file in self._files.values():
@@ -155,9 +151,6 @@ class PublishedOutputFiles(Outputs):
     A rank writes the rows that it computed, in their dtypes; padded rows are left out. As there,
     they are held in host memory until the evaluation is complete.
 
-    Args:
-        prefix: `FOLDER/step_N_all_preds`.
-        fields, batches, ranks: as for `OutputFiles`.
     Raises:
         OutputError: a rank cannot write; names the file.
     """
@@ -184,18 +177,14 @@ class PublishedOutputFiles(Outputs):
 
 
 def _raise_on_all(failure: str | None, ranks: Ranks) -> None:
-    """Raise what failed on rank 0 on all ranks: the others would wait for ever."""
+    # The others would wait for ever.
     failure = ranks.broadcast_object(failure)
     if failure is not None:
         raise OutputError(failure)
 
 
 def make_own_folder(folder: Path) -> None:
-    """Create a folder whose name we chose.
-
-    Raises:
-        OSError: it cannot be created, or a link has that name, which may lead anywhere.
-    """
+    """Create a folder whose name we chose; OSError where a link has it, which may lead anywhere."""
     folder.mkdir(parents=True, exist_ok=True)
     require_no_link(folder)
 
@@ -203,12 +192,10 @@ def make_own_folder(folder: Path) -> None:
 def write_json_files(
     folder: Path, files: Mapping[str, Callable[[], object]], ranks: Ranks, *, own: bool = False
 ) -> None:
-    """Write the files of evaluators, each in one indivisible move.
+    """Write JSON files of evaluators, by name, each in one indivisible move; all ranks take part.
 
     Args:
-        folder: created when it is missing.
-        files: JSON-ready content by file name, made on rank 0 alone.
-        ranks: all of them take part.
+        files: their JSON-ready content, made on rank 0 alone.
         own: we chose the folder's name: see `make_own_folder`.
     Raises:
         OutputError: rank 0 cannot write; raised on every rank, names the file.
@@ -227,7 +214,7 @@ def write_json_files(
 
 
 def _remove_files_of_more_ranks(prefix: Path, world_size: int) -> None:
-    """Remove what an evaluation on more ranks has left: readers take all files together."""
+    # Readers take all files together.
     for path in list(prefix.parent.iterdir()):
         named = re.fullmatch(re.escape(prefix.name) + r"\.([0-9]{1,9})", path.name)
         if named and int(named[1]) >= world_size:

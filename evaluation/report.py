@@ -18,11 +18,8 @@ _WITH_INTERVAL = ("exact_accuracy", "accuracy", "q_halt_accuracy")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation has found, the same on all ranks.
-
-    Attributes:
-        sets: the figures of each test set, by name, in the order of the data.
-        findings: what each evaluator found.
+    """What an evaluation has found, the same on all ranks: the figures of each test set, in the
+    order of the data, and what each evaluator found.
     """
 
     sets: Mapping[str, SetResult]
@@ -77,22 +74,15 @@ def as_json(evaluation: Evaluation, folder: Path) -> dict[str, Any]:
 
     A figure that is not finite becomes text ("nan"), since JSON has no number for it.
     """
-    sets = {
-        set_name: {
-            "num_examples": result.num_examples,
-            "count": result.count,
-            "metrics": {name: _json_estimate(value) for name, value in result.reported.items()},
-        }
-        for set_name, result in evaluation.sets.items()
-    }
-    evaluators = {
-        name: {
-            "metrics": found.metrics,
-            "details": found.details,
-            "files": [str(folder / file) for file in found.files],
-        }
-        for name, found in evaluation.findings.items()
-    }
+    sets = {}
+    for name, result in evaluation.sets.items():
+        metrics = {name: _json_estimate(value) for name, value in result.reported.items()}
+        counts = {"num_examples": result.num_examples, "count": result.count}
+        sets[name] = counts | {"metrics": metrics}
+    evaluators = {}
+    for name, found in evaluation.findings.items():
+        files = [str(folder / file) for file in found.files]
+        evaluators[name] = {"metrics": found.metrics, "details": found.details, "files": files}
     metrics = {name: _json_number(value) for name, value in pooled(evaluation.sets).items()}
     return {"metrics": metrics, "sets": sets, "evaluators": evaluators}
 
@@ -105,15 +95,13 @@ def as_text(evaluation: Evaluation) -> str:
     for set_name, result in evaluation.sets.items():
         rows.append([set_name, str(result.count), *(_cell(result, name) for name in _COLUMNS)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    layout = "  ".join(f"{{:{width}}}" for width in widths)
+    lines = [layout.format(*row).rstrip() for row in rows]
     lines.append("in brackets: 95 % confidence intervals")
     found = _found(evaluation)
     if evaluation.findings:
         width = max(map(len, found), default=0)
-        metrics = (f"{name.ljust(width)}  {value:.4f}" for name, value in found.items())
+        metrics = [f"{name.ljust(width)}  {value:.4f}" for name, value in found.items()]
         lines += ["", "\n".join(metrics)]
     return "\n".join(lines)
 

@@ -47,13 +47,9 @@ def evaluate(
     Args:
         forward: `model` or its compiled form.
         model: on the device of `ranks`; put into evaluation mode while this runs.
-        batches: of this rank.
         save: receives the outputs of the last step; completed by its own context.
         evaluators: by name; they begin anew, and receive this rank's rows.
         before_batch: called before each batch, on all ranks; may raise to break off.
-        show_progress: whether to draw a bar of the batches on standard error.
-    Returns:
-        the figures of all sets, empty ones included, and what the evaluators found.
     """
     # An evaluation has no target for q_continue.
     names = tuple(name for name in model.metric_names if name != "q_continue_loss")
@@ -61,9 +57,8 @@ def evaluate(
     first_row = ranks.rank * batches.local_batch_size
     for evaluator in evaluators.values():
         evaluator.begin()
-    bar = tqdm(
-        batches, disable=not show_progress, unit="batch", desc="evaluating", dynamic_ncols=True
-    )
+    hidden = not show_progress
+    bar = tqdm(batches, "evaluating", disable=hidden, unit="batch", dynamic_ncols=True)
     was_training = model.training
     model.eval()
     try:

@@ -3,18 +3,11 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 
-from dataset.sudoku.rules import (
-    grid_to_tokens,
-    is_valid_solution,
-    keeps_clues,
-    layout_of,
-    tokens_to_grid,
-)
+from dataset.sudoku import rules
 from evaluation.config import SolveConfig
 from evaluation.constraints import SudokuConstraint
 from evaluation.decoding import (
@@ -22,9 +15,7 @@ from evaluation.decoding import (
     answer_confidence,
     decode_beam,
     decode_greedy,
-    decode_temperature,
-    decode_top_k,
-    decode_top_p,
+    decode_sampled,
 )
 from models.act import ACTLossHead
 
@@ -45,9 +36,9 @@ class Reasoning:
             0 where the model left a cell empty.
         log_prob: natural logarithm of the last answer's probability, as the model sees it.
         confidence: `answer_confidence` at the last step, 0 to 1.
-        q_halt: float32 [steps], sigmoid of the Q logit: the chance that the answer is right, as the
-            model sees it; NaN where no head says so.
-        q_continue: float32 [steps], sigmoid of its Q logit: the value of another step.
+        q_halt: float32 [steps], the chance that the answer is right, as the model sees it; NaN
+            where no head says so.
+        q_continue: float32 [steps], the value of another step.
         halts: bool [steps], whether the halting rule of training would stop here.
     """
 
@@ -66,8 +57,8 @@ class Reasoning:
 
     def is_solved(self) -> bool:
         """Whether the answer is a valid Sudoku that keeps the clues."""
-        valid = is_valid_solution(self.answer, len(self.answer))
-        return valid and keeps_clues(self.question, self.answer)
+        valid = rules.is_valid_solution(self.answer, len(self.answer))
+        return valid and rules.keeps_clues(self.question, self.answer)
 
     def cells_changed(self) -> np.ndarray:
         """Number of cells that each step changed, int64 [steps]; the first one fills the puzzle."""
@@ -75,9 +66,7 @@ class Reasoning:
         return (before != self.answers).sum(axis=(1, 2))
 
     def cells_wrong(self, step: int = -1) -> np.ndarray:
-        """Mark the cells that cannot stay, bool [size, size]: empty ones, those whose digit stands
-        twice in a row, column or box, and clues that were changed.
-        """
+        """Mark what cannot stay, bool [size, size]: empty, repeated digits, changed clues."""
         answer = self.answers[step]
         changed_clue = (self.question != 0) & (self.question != answer)
         return repeated_digits(answer) | (answer == 0) | changed_clue
@@ -85,7 +74,7 @@ class Reasoning:
 
 def repeated_digits(grid: np.ndarray) -> np.ndarray:
     """Mark the cells whose digit stands again in their row, column or box; bool [size, size]."""
-    layout = layout_of(len(grid))
+    layout = rules.layout_of(len(grid))
     cells = grid.reshape(-1)
     has_digit = cells[:, None] == np.arange(1, layout.size + 1)  # [cells, digits]
     unit_counts = has_digit[layout.unit_cells].sum(axis=1)  # [units, digits]
@@ -96,22 +85,16 @@ def repeated_digits(grid: np.ndarray) -> np.ndarray:
 def make_decoder(config: SolveConfig) -> Decoder:
     """Return the decoder that the configuration asks for; its draws go on from call to call."""
     constraint = SudokuConstraint() if config.constraint == "sudoku" else None
-    draws: dict[str, Any] = {
-        "temperature": 1.0 if config.temperature is None else config.temperature,
-        "generator": torch.Generator().manual_seed(config.seed),
-    }
+    temperature = 1.0 if config.temperature is None else config.temperature
+    generator = torch.Generator().manual_seed(config.seed)
     decode: Decoder
-    match config.decode:
-        case "greedy":
-            decode = decode_greedy
-        case "temperature":
-            decode = partial(decode_temperature, **draws)
-        case "top_k":
-            decode = partial(decode_top_k, k=config.top_k, **draws)
-        case "top_p":
-            decode = partial(decode_top_p, p=config.top_p, **draws)
-        case "beam":
-            decode = partial(decode_beam, width=config.beam_width or _BEAM_WIDTH)
+    if config.decode == "greedy":
+        decode = decode_greedy
+    elif config.decode == "beam":
+        decode = partial(decode_beam, width=config.beam_width or _BEAM_WIDTH)
+    else:
+        draws = {"temperature": temperature, "generator": generator}
+        decode = partial(decode_sampled, **draws, top_k=config.top_k, top_p=config.top_p)
     return partial(decode, constraint=constraint)
 
 
@@ -121,15 +104,12 @@ def reason(
     device: torch.device,
     decode: Decoder = decode_greedy,
 ) -> Iterator[Reasoning]:
-    """Let the model think about each puzzle for all its ACT steps.
+    """Let the model think about each puzzle for all its ACT steps; yields in their order.
 
     Args:
         model: reads size * size cells with a vocabulary of size + 2.
         questions: integer [size, size] digits, 0 where empty, all of one size.
-        device: that of the model.
         decode: gives the answer of the last step; the others are the most likely tokens.
-    Yields:
-        what happened, in the order of the questions.
     """
     model.eval()
     for start in range(0, len(questions), _BATCH_SIZE):
@@ -140,7 +120,7 @@ def reason(
 def _reason_batch(
     model: ACTLossHead, questions: list[np.ndarray], device: torch.device, decode: Decoder
 ) -> list[Reasoning]:
-    inputs = np.stack([grid_to_tokens(question) for question in questions]).astype(np.int32)
+    inputs = np.stack([rules.grid_to_tokens(question) for question in questions]).astype(np.int32)
     examples = {
         "inputs": torch.from_numpy(inputs).to(device),
         "puzzle_identifiers": torch.zeros(len(questions), dtype=torch.int32, device=device),
@@ -172,7 +152,7 @@ def _reason_batch(
     return [
         Reasoning(
             question=np.asarray(question, np.int8),
-            answers=np.stack([tokens_to_grid(step) for step in answers[i]]),
+            answers=np.stack([rules.tokens_to_grid(step) for step in answers[i]]),
             log_prob=float(decoded.log_probs[i]),
             confidence=float(confidence[i]),
             q_halt=q_halt[i].sigmoid().cpu().numpy(),

@@ -1,11 +1,8 @@
 """One ACT step and its losses (arXiv:2506.21734, section 2.2; DESIGN "Loss" and "Metrics").
 
-Adaptive computation time lets the examples of one batch think for different numbers of steps. Every
-slot of the batch works on its own example until it halts; then it takes the example offered next.
+Every slot of the batch works on its own example until it halts; then it takes the one offered next.
 One call is one ACT step for all slots, so that shapes never change and nothing depends on tensor
-values in Python.
-
-Sums are over the sequences of the batch; the trainer divides by the global batch size.
+values in Python. Sums are over the batch; the trainer divides by the global batch size.
 """
 
 import math
@@ -15,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from models.carry import ACTCarry, Examples, Exploration, Latents
+from models.carry import ACTCarry, Examples, Exploration
 from models.config import ACTLossConfig, LossWeights
 from models.heads.base import Answer, Head, Outputs, Targets
 from models.heads.q import QHead
@@ -30,16 +27,11 @@ COUNTED_METRICS = ("accuracy", "exact_accuracy", "q_halt_accuracy", "steps")
 class ACT(nn.Module):
     """A recurrence under the ACT loop.
 
-    Args:
-        inner: the recurrence with its heads.
-        halt_max_steps: ACT steps after which a slot halts in any case.
-
     Attributes:
+        halt_max_steps: ACT steps after which a slot halts in any case.
         halting_head: name of the head that says when a slot may halt early, if there is one.
         rule: its rule; None: every slot takes all steps.
     """
-
-    inner: Recurrence
 
     def __init__(self, inner: Recurrence, halt_max_steps: int) -> None:
         super().__init__()
@@ -48,14 +40,12 @@ class ACT(nn.Module):
         self.halting_head, self.rule = next(rules, (None, None))
 
     def initial_carry(self, examples: Examples) -> ACTCarry:
-        """Return a carry whose slots have all halted: the first step takes every example of the
-        batch offered.
-        """
-        inputs = examples["inputs"]
+        """Return a carry whose slots have all halted: the first step takes all that is offered."""
+        B, device = examples["inputs"].shape[0], examples["inputs"].device
         return ACTCarry(
-            inner=self.inner.empty_carry(inputs.shape[0]),
-            steps=torch.zeros(inputs.shape[0], dtype=torch.int32, device=inputs.device),
-            halted=torch.ones(inputs.shape[0], dtype=torch.bool, device=inputs.device),
+            inner=self.inner.empty_carry(B),
+            steps=torch.zeros(B, dtype=torch.int32, device=device),
+            halted=torch.ones(B, dtype=torch.bool, device=device),
             examples={name: torch.zeros_like(value) for name, value in examples.items()},
         )
 
@@ -92,35 +82,27 @@ class ACT(nn.Module):
                     halted = halted & (steps >= exploration.min_steps)
             q_head = self.inner.heads.get("q")
             if isinstance(q_head, QHead) and q_head.learns_continue:
-                outputs["target_q_continue"] = self._target(q_head, latents, examples, last_step)
+                with torch.no_grad():  # Its target comes from the Q values of one more ACT step.
+                    after = Answer(self.inner(latents, examples)[1])
+                    target = q_head.target_of_continue(after, last_step)
+                outputs["target_q_continue"] = target
         return ACTCarry(latents, steps, halted, examples), outputs
 
     def wants_to_halt(self, outputs: Outputs, steps: Tensor) -> Tensor | None:
         """Return bool [B], whether a head would halt each slot; None where none can.
 
-        Args:
-            outputs: of this ACT step.
-            steps: int32 [B], ACT steps spent on the present example.
+        `steps` (int32 [B]) counts the ACT steps spent on the present example, this one too.
         """
         if self.rule is None or self.halt_max_steps == 1:
             return None
         with torch.no_grad():
             return self.rule.wants_to_halt(outputs, steps)
 
-    @torch.no_grad()
-    def _target(
-        self, q_head: QHead, latents: Latents, examples: Examples, last_step: Tensor
-    ) -> Tensor:
-        """Return the target of q_continue [B], from the Q values of one more ACT step."""
-        _, next_answer = self.inner(latents, examples)
-        return q_head.target_of_continue(Answer(next_answer), last_step)
-
 
 class LossOutput(NamedTuple):
     """What a step gives the trainer.
 
     Attributes:
-        carry: new carry.
         loss: sum over the sequences, to be divided by the global batch size.
         metrics: sums over the batch, 0-dim, by name: see `ACTLossHead.metric_names`.
         rows: the same for each row, float32 [B]; `count` is 1 where the row enters the counted
@@ -136,8 +118,7 @@ class LossOutput(NamedTuple):
 
 
 class ACTLossHead(nn.Module):
-    """A model with its losses. Called `model` inside, which is the first part of every checkpoint
-    key.
+    """A model, `model` (the first part of every checkpoint key), with its losses.
 
     Attributes:
         heads: those that are measured, by name.
@@ -145,8 +126,6 @@ class ACTLossHead(nn.Module):
         counted_metrics: names of the metrics that count only at sequences that halted and have
             labels; they are reported as a share of `count`.
     """
-
-    model: ACT
 
     def __init__(self, model: ACT, config: ACTLossConfig) -> None:
         super().__init__()
@@ -174,36 +153,30 @@ class ACTLossHead(nn.Module):
 
     @property
     def halting_head(self) -> str | None:
-        """The head that says when a puzzle is done, `q_head` or `halt_head`, if there is one."""
+        """The head that says when a puzzle is done, `q_head` or `halt_head`."""
         return self.model.halting_head
 
     @property
     def puzzle_embedding(self) -> CastedSparseEmbedding | None:
-        """The puzzle embedding, if the model has one."""
         return self.model.inner.puzzle_emb
 
     def log_probs(self, logits: Tensor) -> Tensor:
-        """Return the log probabilities [..., V] that logits of the token head stand for, in float32
-        (float64 stays).
+        """Return the log probabilities [..., V] that token logits stand for, in float32 (float64
+        stays).
         """
         return self.model.inner.lm_head.log_probs(logits)
 
     def leave_unmeasured(self, names: Iterable[str]) -> None:
-        """Give neither loss nor metrics of these auxiliary heads: in an evaluation on data that do
-        not tell what they should say.
-        """
+        """Give neither loss nor metrics of these auxiliary heads, of which data say nothing."""
         left_out = set(names)
         self._measure_heads({n: head for n, head in self.heads.items() if n not in left_out})
 
     def prepare(self, batch_size: int) -> None:
-        """Make room for training with `batch_size` rows on this rank; evaluation takes any number
-        without.
-        """
+        """Make room for training with `batch_size` rows on this rank; evaluation needs none."""
         if self.puzzle_embedding is not None:
             self.puzzle_embedding.prepare(batch_size)
 
     def initial_carry(self, examples: Examples) -> ACTCarry:
-        """Return the model's carry before the first step."""
         return self.model.initial_carry(examples)
 
     def forward(
@@ -245,11 +218,8 @@ class ACTLossHead(nn.Module):
         return total if weight == 1 else weight * total
 
     def weighted_losses(self, output: LossOutput, states: Tensor) -> dict[str, Tensor]:
-        """Read all heads again; return what each loss adds to the sum, 0-dim by name.
-
-        Args:
-            output: of the step.
-            states: its answer's states [B, T, D], detached from that step.
+        """Read all heads again from the answer's states [B, T, D], detached from the step that gave
+        `output`; return what each loss adds to the sum, 0-dim by name.
         """
         again = output.outputs | self.model.inner.read(states, output.carry.examples)
         _, losses = self._measure(output.carry, again)

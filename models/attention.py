@@ -1,13 +1,12 @@
-"""Attention behind one function: `attend(q, k, v, backend)`; everyone else is unaware of kernels.
+"""Attention behind one function, `attend`; everyone else is unaware of kernels.
 
 `auto` is torch's scaled_dot_product_attention, which picks its own kernel (on a CPU plain products
-where gradients are needed). Other kernels are used only when asked for by name, and
-`require_backend` says what to install when one is missing.
+where gradients are needed). Other kernels are used only when asked for by name.
 
 Shape letters: B batch, T positions, D hidden width, N heads, K head width.
 """
 
-import importlib.util
+import importlib
 import math
 from collections.abc import Callable
 
@@ -21,16 +20,11 @@ from runtime.errors import ConfigError
 
 _SDPA_KERNELS = {"sdpa_flash": SDPBackend.FLASH_ATTENTION, "sdpa_cudnn": SDPBackend.CUDNN_ATTENTION}
 
-# Backend -> (module, function's name, how to install it). All are CUDA kernels that take and return
-# [B, T, N, K].
+# Backend -> (module of `flash_attn_func`, how to install it): CUDA kernels on [B, T, N, K].
 _FLASH_ATTENTION = {
-    "fa2": ("flash_attn", "flash_attn_func", "pip install flash-attn --no-build-isolation"),
-    "fa3": (
-        "flash_attn_interface",
-        "flash_attn_func",
-        "build the hopper/ folder of the flash-attention repository",
-    ),
-    "fa4": ("flash_attn.cute", "flash_attn_func", "pip install flash-attn-4"),
+    "fa2": ("flash_attn", "pip install flash-attn --no-build-isolation"),
+    "fa3": ("flash_attn_interface", "build the hopper/ folder of the flash-attention repository"),
+    "fa4": ("flash_attn.cute", "pip install flash-attn-4"),
 }
 
 _TORCH_S_OWN = "arch.attention=auto (evaluate.py: arch_overrides.attention=auto)"
@@ -46,24 +40,20 @@ def require_backend(backend: str, device: torch.device) -> None:
     Raises:
         ConfigError: names the backend, what is missing and how to install it.
     """
-    if backend in ("auto", "math"):
+    if backend in ("auto", "math") or (backend == "sdpa_flash" and device.type == "cpu"):
         return
-    if backend == "sdpa_flash" and device.type == "cpu":
-        return
+    asked = f"arch.attention={backend} needs a CUDA device"
     if backend in _FLASH_ATTENTION:
-        module, function, install = _FLASH_ATTENTION[backend]
-        kernel = _load_kernel(module, function)
-        if kernel is None:
+        module, install = _FLASH_ATTENTION[backend]
+        try:
+            _LOADED[backend] = importlib.import_module(module).flash_attn_func
+        except (ImportError, AttributeError, OSError):
             raise ConfigError(
-                f"arch.attention={backend} needs a CUDA device and the package {module}, which is "
-                f"missing or does not import: {install}; or use {_TORCH_S_OWN}"
-            )
-        _LOADED[backend] = kernel
+                f"{asked} and the package {module}, which is missing or does not import: {install};"
+                f" or use {_TORCH_S_OWN}"
+            ) from None
     if device.type != "cuda":
-        raise ConfigError(
-            f"arch.attention={backend} needs a CUDA device, this run is on {device.type}; use "
-            f"{_TORCH_S_OWN}"
-        )
+        raise ConfigError(f"{asked}, this run is on {device.type}; use {_TORCH_S_OWN}")
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, backend: str = "auto") -> Tensor:
@@ -87,10 +77,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, backend: str = "auto") -> Tensor:
         out = F.scaled_dot_product_attention(q, k, v)
     elif backend == "math":
         scores = (q * (1 / math.sqrt(q.shape[-1]))) @ k.transpose(-2, -1)
-        out = (
-            scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(v.dtype)
-            @ v
-        )
+        wide = torch.promote_types(scores.dtype, torch.float32)
+        out = scores.softmax(-1, dtype=wide).to(v.dtype) @ v
     else:
         with sdpa_kernel(_SDPA_KERNELS[backend]):
             out = F.scaled_dot_product_attention(q, k, v)
@@ -102,8 +90,7 @@ class Attention(nn.Module):
 
     def __init__(self, hidden_size: int, num_heads: int, backend: str) -> None:
         super().__init__()
-        self.num_heads = num_heads
-        self.backend = backend
+        self.num_heads, self.backend = num_heads, backend
         self.qkv_proj = CastedLinear(hidden_size, 3 * hidden_size)
         self.o_proj = CastedLinear(hidden_size, hidden_size)
 
@@ -117,12 +104,3 @@ class Attention(nn.Module):
             qk, v = qkv.split((2 * self.num_heads, self.num_heads), dim=2)
             q, k = apply_rotary(qk, *rotary).chunk(2, dim=2)
         return self.o_proj(attend(q, k, v, self.backend).reshape(B, T, D))
-
-
-def _load_kernel(module: str, function: str) -> Callable[..., Tensor] | None:
-    try:
-        if importlib.util.find_spec(module) is None:
-            return None
-        return getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, OSError):
-        return None

@@ -41,11 +41,9 @@ class ACTCarry:
         """Return equal parts of the slots, in order; views of these tensors."""
         if num_parts == 1:
             return [self]
-        chunks = {name: value.chunk(num_parts) for name, value in self.tensors().items()}
-        return [
-            ACTCarry.from_tensors({name: parts[number] for name, parts in chunks.items()})
-            for number in range(num_parts)
-        ]
+        names, values = zip(*self.tensors().items(), strict=True)
+        chunks = zip(*(value.chunk(num_parts) for value in values), strict=True)
+        return [ACTCarry.from_tensors(dict(zip(names, part, strict=True))) for part in chunks]
 
     @staticmethod
     def join(parts: "Sequence[ACTCarry]") -> "ACTCarry":
@@ -53,32 +51,22 @@ class ACTCarry:
         if len(parts) == 1:
             return parts[0]
         tensors = [part.tensors() for part in parts]
-        return ACTCarry.from_tensors(
-            {name: torch.cat([own[name] for own in tensors]) for name in tensors[0]}
-        )
+        joined = {name: torch.cat([own[name] for own in tensors]) for name in tensors[0]}
+        return ACTCarry.from_tensors(joined)
 
     @staticmethod
     def from_tensors(tensors: dict[str, Tensor]) -> "ACTCarry":
         """Rebuild a carry from what `tensors` returned."""
-        examples = {
-            name.removeprefix("examples."): value
-            for name, value in tensors.items()
-            if name.startswith("examples.")
-        }
-        return ACTCarry(
-            {name: value for name, value in tensors.items() if name.startswith("z_")},
-            tensors["steps"],
-            tensors["halted"],
-            examples,
-        )
+        inner = {name: value for name, value in tensors.items() if name.startswith("z_")}
+        prefix = "examples."
+        named = {n.removeprefix(prefix): v for n, v in tensors.items() if n.startswith(prefix)}
+        return ACTCarry(inner, tensors["steps"], tensors["halted"], named)
 
 
 class Exploration(NamedTuple):
-    """Noise of the halting rule, drawn outside the model so that it depends on (seed, step, row)
-    alone.
+    """Noise of the halting rule, drawn outside the model: it depends on (seed, step, row) alone.
 
-    Attributes:
-        min_steps: int32 [B]; a slot must not halt early before this many steps (0: no constraint).
+    `min_steps`, int32 [B]: a slot must not halt early before this many steps.
     """
 
     min_steps: Tensor

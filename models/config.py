@@ -1,8 +1,7 @@
 """Schemas of the architectures and their losses; those of the heads are in `models.heads.config`.
 
 Nothing here imports torch: a configuration is checked before torch is loaded. What the data set
-says (vocabulary, sequence length, number of puzzles) is a fact, not a setting, and arrives as
-`DataFacts`.
+says is a fact, not a setting, and arrives as `DataFacts`.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -28,14 +27,9 @@ AttentionBackend = Literal["auto", "math", "sdpa_flash", "sdpa_cudnn", "fa2", "f
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What a model must know of a data set.
-
-    Attributes:
-        vocab_size: number of token ids.
-        seq_len: cells of a puzzle (S).
-        num_puzzle_identifiers: rows of the puzzle embedding; identifier 0 is `<blank>`.
-        fields: further labels of each cell that the data set declares, by name (number of classes,
-            number of channels or 0).
+    """What a model must know of a data set: token ids (V), cells of a puzzle (S), rows of the
+    puzzle embedding (identifier 0 is `<blank>`), and by name the further labels of each cell that
+    it declares (number of classes, number of channels or 0).
     """
 
     vocab_size: int
@@ -50,25 +44,17 @@ class DataFacts:
         return facts | ({"fields": declared} if declared else {})
 
     def field(self, name: str, wanted_by: str) -> tuple[int, int]:
-        """Return classes and channels of a field.
-
-        Raises:
-            ValueError: the data set does not declare it.
-        """
-        if name not in self.fields:
-            declared = ", ".join(self.fields) or "none"
-            raise ValueError(
-                f"{wanted_by} needs the field {name!r}, which the data set does not declare "
-                f"(it declares {declared})"
-            )
-        return self.fields[name]
+        """Return classes and channels of a field; ValueError where none is declared."""
+        if name in self.fields:
+            return self.fields[name]
+        raise ValueError(
+            f"{wanted_by} needs the field {name!r}, which the data set does not declare (it "
+            f"declares {', '.join(self.fields) or 'none'})"
+        )
 
 
 class LossWeights(Schema):
-    """What each loss weighs in the sum; those of heads that are left out do not matter.
-
-    Losses are summed, and reported, in this order.
-    """
+    """What each loss weighs in the sum. Losses are summed, and reported, in this order."""
 
     lm: NonNegativeFloat = 1.0
     """tokens"""
@@ -91,9 +77,7 @@ class LossWeights(Schema):
 
 
 class LossClip(Schema):
-    """Losses of a sequence, in nats, from which on they enter the sum by their logarithm, as limit
-    * (1 + log(loss / limit)): the gradient is then that of the loss scaled down to the limit.
-    """
+    """Losses of a sequence, in nats, above which limit * (1 + log(loss / limit)) enters the sum."""
 
     lm: PositiveFloat | None = None
     q_halt: PositiveFloat | None = None
@@ -167,28 +151,27 @@ class RecurrenceConfig(Schema):
 
     @model_validator(mode="after")
     def _widths_fit(self) -> Self:
-        if self.hidden_size % self.num_heads:
+        D, N, prefix = self.hidden_size, self.num_heads, self.puzzle_emb_len
+        if D % N:
+            near = _divisors_near(D, N)
             raise ValueError(
-                f"num_heads={self.num_heads} must divide hidden_size={self.hidden_size} "
-                f"(num_heads = {_divisors_near(self.hidden_size, self.num_heads)} would)"
+                f"num_heads={N} must divide hidden_size={D} (num_heads = {near} would)"
             )
-        if self.pos_encodings == "rope" and (self.hidden_size // self.num_heads) % 2:
+        if self.pos_encodings == "rope" and (D // N) % 2:
             raise ValueError(
-                f"pos_encodings=rope needs an even head width, but "
-                f"hidden_size={self.hidden_size} / "
-                f"num_heads={self.num_heads} = {self.hidden_size // self.num_heads}"
+                f"pos_encodings=rope needs an even head width, but hidden_size={D} / num_heads={N} "
+                f"= {D // N}"
             )
-        if self.puzzle_emb_ndim > (self.puzzle_emb_len or self.puzzle_emb_ndim) * self.hidden_size:
+        if self.puzzle_emb_ndim > (prefix or self.puzzle_emb_ndim) * D:
             raise ValueError(
-                f"puzzle_emb_ndim={self.puzzle_emb_ndim} does not fit in "
-                f"puzzle_emb_len={self.puzzle_emb_len} "
-                f"positions of hidden_size={self.hidden_size}"
+                f"puzzle_emb_ndim={self.puzzle_emb_ndim} does not fit in puzzle_emb_len={prefix} "
+                f"positions of hidden_size={D}"
             )
         return self
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
-        lm = self.heads.lm
+        lm, q = self.heads.lm, self.heads.q
         if lm.name == "puzzle" and not self.puzzle_emb_ndim:
             raise ValueError(
                 "heads.lm.name=puzzle is steered by the puzzle embedding, and there is none "
@@ -200,24 +183,19 @@ class RecurrenceConfig(Schema):
                 f"loss.loss_type=softmax_cross_entropy (loss=act_softmax)"
             )
         if lm.name == "adaptive":
-            num_tails = len(lm.cutoffs or [0])
-            if self.hidden_size < lm.div_value**num_tails:
+            tails = len(lm.cutoffs or [0])
+            if self.hidden_size < lm.div_value**tails:
                 raise ValueError(
-                    f"heads.lm.div_value={lm.div_value:g}: with hidden_size={self.hidden_size} "
-                    f"the last of {num_tails} tails would have no width; lower it, or give fewer "
-                    f"cutoffs"
+                    f"heads.lm.div_value={lm.div_value:g}: with hidden_size={self.hidden_size} the "
+                    f"last of {tails} tails would have no width; lower it, or give fewer cutoffs"
                 )
-        q = self.heads.q
         if q is not None and q.rule == "continue" and self.no_ACT_continue:
             raise ValueError(
                 "heads.q.rule=continue compares q_halt with q_continue, which is not learned with "
                 "no_ACT_continue=true; use rule=zero"
             )
-        if q is not None and q.halt_min_steps > self.halt_max_steps:
-            raise ValueError(
-                f"heads.q.halt_min_steps={q.halt_min_steps} exceeds "
-                f"halt_max_steps={self.halt_max_steps}"
-            )
+        if q is not None and (minimum := q.halt_min_steps) > (most := self.halt_max_steps):
+            raise ValueError(f"heads.q.halt_min_steps={minimum} exceeds halt_max_steps={most}")
         return self
 
     @property
@@ -248,10 +226,8 @@ class HRMConfig(RecurrenceConfig):
     @model_validator(mode="after")
     def _prefix_has_an_embedding(self) -> Self:
         if self.puzzle_emb_len and not self.puzzle_emb_ndim:
-            raise ValueError(
-                f"puzzle_emb_len={self.puzzle_emb_len} needs puzzle_emb_ndim > 0 (it is 0: no "
-                f"puzzle embedding)"
-            )
+            length = self.puzzle_emb_len
+            raise ValueError(f"puzzle_emb_len={length} needs puzzle_emb_ndim > 0 (it is 0)")
         return self
 
 
@@ -302,40 +278,28 @@ PUBLISHED_LOSSES = {"losses@ACTLossHead": "act"}
 
 
 def _with_own_names(arch: object) -> object:
-    """Translate the published class names of an architecture and its loss, and the names that
-    earlier versions saved; without a name it is HRM.
-    """
+    """Translate published names, and settings that earlier versions saved; without a name: HRM."""
     if not isinstance(arch, dict):
         return arch
-    translated = {"name": "hrm"} | arch
-    if isinstance(name := arch.get("name"), str):
-        translated["name"] = PUBLISHED_ARCHITECTURES.get(name, name)
+    arch = {"name": "hrm"} | arch
     loss = arch.get("loss")
+    if isinstance(arch["name"], str):
+        arch["name"] = PUBLISHED_ARCHITECTURES.get(arch["name"], arch["name"])
     if isinstance(loss, dict) and isinstance(name := loss.get("name"), str):
-        translated["loss"] = loss | {"name": PUBLISHED_LOSSES.get(name, name)}
-    if translated["name"] == "hrm" and isinstance(translated.get("shared_levels"), bool):
-        return _without_shared_levels(translated)
-    return translated
-
-
-def _without_shared_levels(hrm: dict[str, Any]) -> dict[str, Any]:
-    """Translate an HRM that was saved with the setting `shared_levels`, one stack for both levels:
-    with `gradient=last_cycle` that is TRM.
-
-    Raises:
-        ValueError: a stack is shared, and the gradient is HRM's.
-    """
-    settings = {name: value for name, value in hrm.items() if name != "shared_levels"}
-    if not hrm["shared_levels"]:
-        return settings
-    if settings.pop("gradient", "last_step") != "last_cycle":
+        arch["loss"] = loss | {"name": PUBLISHED_LOSSES.get(name, name)}
+    if arch["name"] != "hrm" or not isinstance(arch.get("shared_levels"), bool):
+        return arch
+    # An HRM with one stack for both levels: with `gradient=last_cycle` that is TRM.
+    if not arch.pop("shared_levels"):
+        return arch
+    if arch.pop("gradient", "last_step") != "last_cycle":
         raise ValueError(
             "shared_levels=true with gradient=last_step: an HRM with one stack for both levels is "
             "not supported any more, except with gradient=last_cycle, which is TRM"
         )
     fields = HRMConfig.model_fields
     defaults = {name: fields[name].default for name in TRMConfig.model_fields if name in fields}
-    return defaults | settings | {"name": "trm", "H_layers": 0}
+    return defaults | arch | {"name": "trm", "H_layers": 0}
 
 
 ArchConfig = Annotated[

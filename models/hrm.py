@@ -16,9 +16,7 @@ from models.recurrence import ReasoningLevel, Recurrence, Rotary
 
 class HRMInner(Recurrence):
     """z_L = L(z_L + z_H + input), L_cycles times, then z_H = H(z_H + z_L); all that H_cycles times.
-
-    Beyond the paper, as an ablation: gradients through the whole last cycle, as in TRM
-    (`gradient=last_cycle`).
+    An ablation beyond the paper: gradients through the whole last cycle (`gradient=last_cycle`).
     """
 
     def __init__(self, config: HRMConfig, facts: DataFacts) -> None:

@@ -16,15 +16,13 @@ from torch import Tensor, nn
 def trunc_normal_(
     tensor: Tensor, std: float = 1.0, lower: float = -2.0, upper: float = 2.0
 ) -> Tensor:
-    """Fill `tensor` from a truncated normal whose *result* has standard deviation `std`, as JAX
-    does.
+    """Fill `tensor` from a truncated normal whose *result* has standard deviation `std`, as in JAX.
 
-    A normal of unit width, cut at `lower` and `upper`, has a smaller deviation than 1. It is scaled
-    so that what comes out has exactly `std`; torch's own `trunc_normal_` leaves out that
-    correction.
+    A normal of unit width, cut, has a smaller deviation than 1; torch's own `trunc_normal_` does
+    not correct that.
 
     Args:
-        tensor: any shape, filled in place (in float32 or wider).
+        tensor: float32 or wider, any shape, filled in place.
         std: standard deviation of the result; 0 fills with zeros.
         lower, upper: cuts, in units of the uncut normal's deviation; either may be infinite.
     Raises:
@@ -39,13 +37,10 @@ def trunc_normal_(
         return trunc_normal_(tensor, std, -upper, -lower).neg_()
     below = 0.5 * math.erfc(-lower / math.sqrt(2))
     mass = 0.5 * math.erfc(-upper / math.sqrt(2)) - below
-    density_lower, density_upper = _normal_density(lower), _normal_density(upper)
-    mean = (density_lower - density_upper) / mass
-    edges = sum(
-        sign * bound * density
-        for sign, bound, density in ((1, lower, density_lower), (-1, upper, density_upper))
-        if density
-    )
+    at_lower, at_upper = (math.exp(-0.5 * x**2) / math.sqrt(2 * math.pi) for x in (lower, upper))
+    mean = (at_lower - at_upper) / mass
+    # A density of 0 may belong to an infinite bound.
+    edges = (lower * at_lower if at_lower else 0) - (upper * at_upper if at_upper else 0)
     scale = std / math.sqrt(1 + edges / mass - mean**2)
     with torch.no_grad():
         # Centred in its cell of width 2^-24, so that an infinite bound is never drawn.
@@ -54,36 +49,27 @@ def trunc_normal_(
         return tensor.copy_(draws.clamp_(lower, upper).mul_(scale))
 
 
-def _normal_density(x: float) -> float:
-    return math.exp(-0.5 * x**2) / math.sqrt(2 * math.pi)
-
-
 class CastedLinear(nn.Module):
-    """Linear layer with a float32 weight [out, in], std 1/sqrt(in), and a zero bias, cast to the
-    input's dtype.
-    """
+    """Linear layer: weight [out, in] with std 1/sqrt(in), bias 0, cast to the input's dtype."""
 
     def __init__(self, in_features: int, out_features: int, bias: bool = False) -> None:
         super().__init__()
-        self.weight = nn.Parameter(
-            trunc_normal_(torch.empty(out_features, in_features), std=in_features**-0.5)
-        )
+        weight = torch.empty(out_features, in_features)
+        self.weight = nn.Parameter(trunc_normal_(weight, std=in_features**-0.5))
         self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
         self._cast_weight: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [..., in] to [..., out] in the dtype of `x`."""
         weight = self.weight.to(x.dtype) if self._cast_weight is None else self._cast_weight
         return F.linear(x, weight, None if self.bias is None else self.bias.to(x.dtype))
 
 
 @contextmanager
 def weights_cast_once(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Cast every `CastedLinear` weight below `module` once for a block of code that needs no
-    gradients.
+    """Cast every `CastedLinear` weight below `module` once for code that needs no gradients.
 
-    The recursion applies the same weights many times without gradients; casting them anew at each
-    pass costs as much memory traffic as a small layer's product.
+    The recursion applies them many times; casting each time costs as much memory traffic as a
+    small layer's product.
     """
     layers = [layer for layer in module.modules() if isinstance(layer, CastedLinear)]
     for layer in layers:
@@ -96,50 +82,40 @@ def weights_cast_once(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
 
 
 class CastedEmbedding(nn.Module):
-    """Embedding with a float32 table [num, D], cast to `dtype` after the look-up."""
+    """Embedding with a float32 table [num, D]: maps integer ids [...] to [..., D] in `dtype`."""
 
     def __init__(
         self, num_embeddings: int, embedding_dim: int, init_std: float, dtype: torch.dtype
     ) -> None:
         super().__init__()
         self.dtype = dtype
-        self.embedding_weight = nn.Parameter(
-            trunc_normal_(torch.empty(num_embeddings, embedding_dim), std=init_std)
-        )
+        table = torch.empty(num_embeddings, embedding_dim)
+        self.embedding_weight = nn.Parameter(trunc_normal_(table, std=init_std))
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Map integer ids [...] to [..., D] in the forward dtype."""
         return F.embedding(ids, self.embedding_weight.to(self.dtype))
 
 
 def add_rms_norm(x: Tensor, update: Tensor, eps: float) -> Tensor:
-    """Return the post-norm rms_norm(x + update) over the last dimension, computed in float32
-    (float64 stays); no weight.
+    """Return the post-norm rms_norm(x + update) over the last dimension, in the dtype of `x`.
 
-    The post-norm has no learned scale: what follows is always a sum with another normalised state.
-
-    Args:
-        x, update: one shape and dtype.
-        eps: added to the mean square.
-    Returns:
-        the shape and dtype of `x`.
+    It is computed in float32 (float64 stays), and has no learned scale: what follows is always a
+    sum with another normalised state.
     """
     return cast(Tensor, _AddRMSNorm.apply(x, update, eps))
 
 
 class _AddRMSNorm(torch.autograd.Function):
-    """y = s * r with s = x + update and r = 1 / rms(s); ds = r * (dy - y * mean(dy * y)), by hand.
+    """y = s * r with s = x + update and r = 1 / rms(s); ds = r * (dy - y * mean(dy * y)).
 
-    Written out because autograd's own chain of float32 intermediates takes three times as long
-    without a compiler.
+    By hand: autograd's chain of float32 intermediates takes three times as long uncompiled.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, update: Tensor, eps: float) -> Tensor:
         wide = widened(x + update)
-        inverse_rms = (
-            torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square() / x.shape[-1] + eps
-        ).rsqrt()
+        square_sum = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square()
+        inverse_rms = (square_sum / x.shape[-1] + eps).rsqrt()
         y = (wide * inverse_rms).to(x.dtype)
         ctx.save_for_backward(y, inverse_rms)
         return y
@@ -159,14 +135,12 @@ def widened(x: Tensor) -> Tensor:
 
 
 def swiglu_width(width: int, expansion: float) -> int:
-    """Return the inner width of SwiGLU: `expansion * width * 2/3`, rounded, then up to a multiple
-    of 256.
-    """
+    """Return the inner width of SwiGLU: expansion * width * 2/3, up to a multiple of 256."""
     return -(-round(expansion * width * 2 / 3) // 256) * 256
 
 
 class SwiGLU(nn.Module):
-    """Gated feed-forward layer, silu(gate) * up, with gate and up in one matrix (gate first)."""
+    """Gated feed-forward layer on [..., width], gate and up in one matrix (gate first)."""
 
     def __init__(self, width: int, expansion: float) -> None:
         super().__init__()
@@ -175,14 +149,11 @@ class SwiGLU(nn.Module):
         self.down_proj = CastedLinear(inner, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [..., width] to the same shape."""
         return self.down_proj(cast(Tensor, _SiluGate.apply(self.gate_up_proj(x))))
 
 
 class _SiluGate(torch.autograd.Function):
-    """silu(gate) * up for [gate, up] side by side; keeps only its input and fills one gradient for
-    both halves.
-    """
+    """silu(gate) * up for [gate, up] side by side; keeps only its input."""
 
     @staticmethod
     def forward(ctx: Any, gate_up: Tensor) -> Tensor:
@@ -206,9 +177,7 @@ class _SiluGate(torch.autograd.Function):
 
 
 class RotaryEmbedding(nn.Module):
-    """Rotary position tables cos and sin, float32 [T, K], for heads of width K whose halves are
-    rotated.
-    """
+    """Rotary tables (cos, sin), float32 [T, K], for heads of width K whose halves are rotated."""
 
     cos: Tensor
     sin: Tensor
@@ -222,12 +191,11 @@ class RotaryEmbedding(nn.Module):
         self.register_buffer("sin", angles.sin(), persistent=False)
 
     def forward(self) -> tuple[Tensor, Tensor]:
-        """Return (cos, sin)."""
         return self.cos, self.sin
 
 
 def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate queries or keys [B, T, N, K] by their positions, in float32; tables are [T, K]."""
+    """Rotate queries or keys [B, T, N, K] by their positions, in float32."""
     return cast(Tensor, _Rotate.apply(x, cos[:, None], sin[:, None]))
 
 

@@ -37,10 +37,7 @@ LOG_PROBS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def cross_entropy(
-    logits: Tensor,
-    labels: Tensor,
-    log_probs: Callable[[Tensor], Tensor],
-    label_smoothing: float = 0.0,
+    logits: Tensor, labels: Tensor, log_probs: Callable[[Tensor], Tensor], smoothing: float = 0.0
 ) -> Tensor:
     """Cross entropy of each cell.
 
@@ -48,15 +45,15 @@ def cross_entropy(
         logits: [B, S, V].
         labels: integers [B, S], -100 where there is none.
         log_probs: turns logits into log probabilities.
-        label_smoothing: share of the target that is spread evenly over the V tokens.
+        smoothing: share of the target that is spread evenly over the V tokens.
     Returns:
         float32 (float64 stays) [B, S], in nats; 0 where there is no label.
     """
     labelled = labels != IGNORE_LABEL_ID
     logs = log_probs(logits)
     picked = logs.gather(-1, torch.where(labelled, labels, 0).long().unsqueeze(-1)).squeeze(-1)
-    if label_smoothing:
-        picked = (1 - label_smoothing) * picked + label_smoothing * logs.mean(-1)
+    if smoothing:
+        picked = (1 - smoothing) * picked + smoothing * logs.mean(-1)
     return torch.where(labelled, -picked, 0.0)
 
 
@@ -66,10 +63,8 @@ def binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def clipped(values: Tensor, limit: float) -> Tensor:
-    """Let losses beyond a limit grow with their logarithm only, as limit * (1 + log(loss / limit)).
-
-    The gradient is then that of the loss scaled down to the limit, and never 0, so that a model
-    that starts there learns too.
+    """Let losses beyond a limit grow with their logarithm only, as limit * (1 + log(loss / limit)):
+    the gradient, that of the loss scaled down to the limit, is never 0.
     """
     beyond = limit * (1 + (values.clamp_min(limit) / limit).log())
     return torch.where(values > limit, beyond, values)

@@ -15,10 +15,8 @@ def is_loss(name: str) -> bool:
 
 
 def mean_metrics(sums: Mapping[str, float], num_rows: int) -> dict[str, float]:
-    """Turn sums into means: losses over `num_rows`, the others over `sums["count"]`.
-
-    Where the count is 0 there is nothing to report, and the counted metrics are left out. The gaps
-    of the confidence become its calibration error.
+    """Turn sums into means: losses over `num_rows`, the others over `sums["count"]`, left out where
+    that is 0. The gaps of the confidence become its calibration error.
     """
     count = sums["count"]
     means = {"count": count}

@@ -1,8 +1,7 @@
 """What all recurrences share: blocks, embeddings in front, latent states that a carry keeps, heads.
 
 A model of the family (`models.hrm`, `models.trm`, `models.transformer`) adds its stacks and says in
-`recur` how the latents are updated; nothing else differs. Built in the order data flow: block,
-stack, then one ACT step.
+`recur` how the latents are updated; nothing else differs.
 
 Shape letters: B batch, S cells, P puzzle prefix, T = P + S, D hidden width, V vocabulary.
 """
@@ -26,23 +25,21 @@ Rotary = tuple[Tensor, Tensor] | None
 
 
 class Block(nn.Module):
-    """Post-norm block: mix the positions, then transform each one.
+    """Post-norm block on [B, T, D]: mix the positions, then transform each one.
 
     With `mlp_t` the attention half becomes a SwiGLU over the T positions, normed over T too.
     """
 
     def __init__(self, config: RecurrenceConfig, num_positions: int) -> None:
         super().__init__()
-        self.eps = config.rms_norm_eps
+        self.eps, self.mixes_by_mlp = config.rms_norm_eps, config.mlp_t
         if config.mlp_t:
             self.mlp_t = SwiGLU(num_positions, config.expansion)
         else:
             self.self_attn = Attention(config.hidden_size, config.num_heads, config.attention)
-        self.mixes_by_mlp = config.mlp_t
         self.mlp = SwiGLU(config.hidden_size, config.expansion)
 
     def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
-        """Map [B, T, D] to [B, T, D]."""
         if self.mixes_by_mlp:
             y = x.transpose(1, 2).contiguous()
             x = add_rms_norm(y, self.mlp_t(y), self.eps).transpose(1, 2).contiguous()
@@ -52,14 +49,13 @@ class Block(nn.Module):
 
 
 class ReasoningLevel(nn.Module):
-    """A stack of blocks; a recurrence applies it to the sum of a state and what is injected."""
+    """A stack of blocks, for the sum of a state and what is injected, [B, T, D]."""
 
     def __init__(self, config: RecurrenceConfig, num_layers: int, num_positions: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Block(config, num_positions) for _ in range(num_layers))
 
     def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
-        """Map [B, T, D] to [B, T, D]."""
         for layer in self.layers:
             x = layer(x, rotary)
         return x
@@ -69,11 +65,7 @@ class Recurrence(nn.Module):
     """A model, one ACT step of it: embed the puzzle, update the latents, read the answer.
 
     A subclass adds its stacks, calls `add_initial_states`, and defines `recur`. Attribute names are
-    the keys of the published checkpoints.
-
-    Attributes:
-        heads: by name; the head NAME is the module `NAME_head`.
-        latents: names of the latent states; the first one is the answer.
+    the keys of the published checkpoints; the head NAME of `heads` is the module `NAME_head`.
     """
 
     lm_head: TokenHead
@@ -92,18 +84,16 @@ class Recurrence(nn.Module):
             self.add_module(f"{name}_head", head)
         self.puzzle_emb = None
         if config.num_prefix:
-            self.puzzle_emb = CastedSparseEmbedding(
-                facts.num_puzzle_identifiers, config.puzzle_emb_ndim, init_std=0.0, dtype=self.dtype
-            )
+            rows, width = facts.num_puzzle_identifiers, config.puzzle_emb_ndim
+            self.puzzle_emb = CastedSparseEmbedding(rows, width, init_std=0.0, dtype=self.dtype)
         if config.pos_encodings == "learned":
             self.embed_pos = CastedEmbedding(T, D, init_std=D**-0.5, dtype=self.dtype)
         elif config.pos_encodings == "rope":
             self.rotary_emb = RotaryEmbedding(D // config.num_heads, T, config.rope_theta)
 
     def add_initial_states(self, names: Sequence[str]) -> None:
-        """Give each latent z_NAME its fixed random start, the buffer NAME_init [D].
-
-        The answer, which heads read, is the first latent named.
+        """Give each latent z_NAME its fixed random start, the buffer NAME_init [D]; the first one
+        is the answer, which heads read.
         """
         self.latents = tuple(f"z_{name}" for name in names)
         for name in names:
@@ -111,12 +101,8 @@ class Recurrence(nn.Module):
             self.register_buffer(f"{name}_init", start)
 
     def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
-        """Return the latents after one ACT step, each [B, T, D]; which updates carry gradients is
-        what tells the models apart.
-
-        Args:
-            latents: by name (`z_H`, `z_L`), without gradients.
-            injected: the embedded puzzle, [B, T, D].
+        """Return the latents after one ACT step, each [B, T, D], from those before, which have no
+        gradients, and the embedded puzzle; which updates have gradients tells the models apart.
         """
         raise NotImplementedError
 
@@ -135,13 +121,8 @@ class Recurrence(nn.Module):
         }
 
     def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
-        """Run one ACT step.
-
-        Args:
-            carry: latents, each [B, T, D].
-            examples: inputs int32 [B, S], puzzle_identifiers int32 [B].
-        Returns:
-            the detached carry; the answer's states [B, T, D], with gradients.
+        """Run one ACT step; return the detached carry and the answer's states [B, T, D], with
+        gradients.
         """
         injected = self._embed(examples["inputs"], examples["puzzle_identifiers"])
         rotary = self.rotary_emb() if self.pos_encodings == "rope" else None
@@ -149,8 +130,8 @@ class Recurrence(nn.Module):
         return {name: z.detach() for name, z in latents.items()}, latents[self.latents[0]]
 
     def read(self, states: Tensor, examples: Examples) -> Outputs:
-        """Return what all heads predict from the answer's states [B, T, D]; q_halt_logits and
-        q_continue_logits are 0 where no head gives them.
+        """Return what all heads predict from the answer's states [B, T, D]; Q's logits are 0 where
+        no head gives them.
         """
         zeros = states.new_zeros(states.shape[0], dtype=torch.float32)
         outputs = {"q_halt_logits": zeros, "q_continue_logits": zeros}
@@ -162,10 +143,10 @@ class Recurrence(nn.Module):
 
     def answer(self, states: Tensor, examples: Examples) -> Answer:
         """Return the answer's states [B, T, D] as heads read them."""
-        puzzle = None
-        if self.puzzle_emb is not None:
-            puzzle = self.puzzle_emb.rows_in_use(examples["puzzle_identifiers"])
-        return Answer(states, self.num_prefix, puzzle)
+        if self.puzzle_emb is None:
+            return Answer(states)
+        rows = self.puzzle_emb.rows_in_use(examples["puzzle_identifiers"])
+        return Answer(states, self.num_prefix, rows)
 
     def _embed(self, inputs: Tensor, puzzle_identifiers: Tensor) -> Tensor:
         embedding, P, D = self.embed_tokens(inputs), self.num_prefix, self.hidden_size
@@ -174,8 +155,7 @@ class Recurrence(nn.Module):
             padded = nn.functional.pad(rows, (0, P * D - rows.shape[-1]))
             embedding = torch.cat((padded.view(-1, P, D), embedding), dim=1)
         if self.pos_encodings == "learned":
-            # Two embeddings of equal variance are added: 1/sqrt(2) keeps the sum at the variance of
-            # one.
+            # 1/sqrt(2) keeps the sum of two embeddings at the variance of one.
             positions = self.embed_pos.embedding_weight.to(self.dtype)
             embedding = (embedding + positions) * math.sqrt(0.5)
         return embedding * math.sqrt(D)

@@ -23,31 +23,24 @@ _RECURRENCES: dict[str, Callable[[Any, DataFacts], Recurrence]] = {
 def arch_on_device(
     arch: ArchConfig, device_type: str, overrides: Schema | None = None
 ) -> ArchConfig:
-    """Return the architecture to compute with on a device, which differs in nothing that has
-    weights.
+    """Return the architecture to compute with on a device (`cpu`, `cuda`), its weights the same.
 
     Args:
-        arch: as recorded or asked for.
-        device_type: `cpu` or `cuda`.
         overrides: settings to replace; those that are None stay.
     Raises:
         ConfigError: the device does not compute in the forward dtype.
     """
-    changes = {} if overrides is None else overrides.model_dump(exclude_none=True)
-    arch = arch.model_copy(update=changes)
+    if overrides is not None:
+        arch = arch.model_copy(update=overrides.model_dump(exclude_none=True))
     forward_dtype = resolve_dtype(arch.forward_dtype, device_type)
     return arch.model_copy(update={"forward_dtype": forward_dtype})
 
 
 def build_model(config: ArchConfig, facts: DataFacts) -> ACTLossHead:
-    """Build the model that `config.name` names, with its heads, ACT and losses.
+    """Build the model that `config.name` names, with its heads, ACT and losses, for such data.
 
-    Args:
-        config: of the architecture.
-        facts: of the data that it will read.
-    Returns:
-        the model with fresh weights, on the CPU; its state dict has the published keys
-        (`model.inner...`).
+    It has fresh weights, on the CPU; its state dict has the published keys (`model.inner...`).
+
     Raises:
         ValueError: a head needs what the data set does not have.
     """

@@ -11,27 +11,19 @@ from models.layers import trunc_normal_
 
 
 class CastedSparseEmbedding(nn.Module):
-    """Table float32 [num, width] with a gradient leaf for the rows in use.
-
-    Attributes:
-        weights: the table, a persistent buffer.
-        local_weights: float32 [B, width], the rows of the last training batch; its `.grad` is what
-            the optimizer reads.
-        local_ids: int64 [B], their identifiers.
+    """Table float32 [num, width] with a gradient leaf, `local_weights` [B, width]: the rows of the
+    last training batch, whose identifiers are `local_ids` (int64 [B]).
     """
 
     weights: Tensor
     local_weights: Tensor
     local_ids: Tensor
 
-    def __init__(
-        self, num_embeddings: int, width: int, init_std: float, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, num_rows: int, width: int, init_std: float, dtype: torch.dtype) -> None:
         super().__init__()
         self.dtype = dtype
-        self.register_buffer(
-            "weights", trunc_normal_(torch.empty(num_embeddings, width), std=init_std)
-        )
+        table = trunc_normal_(torch.empty(num_rows, width), std=init_std)
+        self.register_buffer("weights", table)
         self.prepare(0)
 
     def prepare(self, batch_size: int) -> None:
@@ -39,15 +31,11 @@ class CastedSparseEmbedding(nn.Module):
         device, width = self.weights.device, self.weights.shape[1]
         leaf = torch.zeros(batch_size, width, device=device).requires_grad_()
         self.register_buffer("local_weights", leaf, persistent=False)
-        self.register_buffer(
-            "local_ids", torch.zeros(batch_size, dtype=torch.int64, device=device), persistent=False
-        )
+        ids = torch.zeros(batch_size, dtype=torch.int64, device=device)
+        self.register_buffer("local_ids", ids, persistent=False)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Look up integer ids [B]; returns [B, width] in the forward dtype.
-
-        In training mode the rows pass through `local_weights`.
-        """
+        """Map integer ids [B] to [B, width] in the forward dtype, in training through the leaf."""
         if not self.training:
             return self.weights[ids].to(self.dtype)
         with torch.no_grad():

@@ -1,8 +1,7 @@
 """The Tiny Recursive Model (arXiv:2510.04871).
 
 One small network does everything: it refines the latent z_L given puzzle and answer, L_cycles
-times, and then the answer z_H. All H cycles but the last run without gradients; the last one is
-backpropagated through as a whole, without HRM's one-step approximation.
+times, and then the answer z_H. Gradients flow through the whole last H cycle.
 """
 
 import torch
@@ -15,9 +14,7 @@ from models.recurrence import ReasoningLevel, Recurrence, Rotary
 
 
 class _TinyRecurrence(Recurrence):
-    """`H_cycles - 1` cycles without gradients, then one with them; a subclass says what a cycle
-    is.
-    """
+    """H_cycles - 1 cycles without gradients, then one with; a subclass says what a cycle is."""
 
     def __init__(self, config: TRMConfig, facts: DataFacts, latents: tuple[str, ...]) -> None:
         super().__init__(config, facts)
@@ -26,7 +23,6 @@ class _TinyRecurrence(Recurrence):
         self.add_initial_states(latents)
 
     def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
-        """Run H_cycles cycles, the last one with gradients."""
         with torch.no_grad(), weights_cast_once(self, self.dtype):
             for _ in range(self.H_cycles - 1):
                 latents = self.cycle(latents, injected, rotary)

@@ -24,18 +24,15 @@ def resolve_device(device: str) -> Literal["cpu", "cuda"]:
     Raises:
         ConfigError: the setting is cuda, and there is no such device.
     """
-    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
-        return "cpu"
-    if not torch.cuda.is_available():
-        raise ConfigError(
-            "device=cuda: torch sees no CUDA device here; use device=cpu or device=auto"
-        )
-    return "cuda"
+    has_cuda = device != "cpu" and torch.cuda.is_available()
+    if device == "cuda" and not has_cuda:
+        raise ConfigError("device=cuda: torch sees no CUDA device; use device=cpu or device=auto")
+    return "cuda" if has_cuda else "cpu"
 
 
 def resolve_dtype(forward_dtype: DtypeT, device: str) -> DtypeT | Literal["float32"]:
-    """Return the forward dtype to use on `device`: the configured one, but float32 instead of
-    bfloat16 on a CPU that does not multiply bfloat16 in hardware.
+    """Return the forward dtype to use: the configured one, but float32 instead of bfloat16 on a CPU
+    that does not multiply bfloat16 in hardware.
 
     Raises:
         ConfigError: float16 on a CPU.
@@ -43,9 +40,7 @@ def resolve_dtype(forward_dtype: DtypeT, device: str) -> DtypeT | Literal["float
     if device != "cpu":
         return forward_dtype
     if forward_dtype == "float16":
-        raise ConfigError(
-            "arch.forward_dtype=float16 does not run on a CPU; use bfloat16 or float32"
-        )
+        raise ConfigError("arch.forward_dtype=float16: no CPU runs it; use bfloat16 or float32")
     if forward_dtype == "bfloat16" and not cpu_has_bfloat16():
         return "float32"
     return forward_dtype
@@ -57,9 +52,7 @@ def resolve_compile(setting: Literal["auto"] | bool, device: str) -> bool:
 
 
 def cpu_has_bfloat16() -> bool:
-    """Return whether this CPU multiplies bfloat16 matrices in hardware (AVX512-BF16, AMX, or Arm's
-    BF16).
-    """
+    """Whether this CPU multiplies bfloat16 matrices (AVX512-BF16, AMX or Arm's BF16)."""
     checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported", "_is_arm_bf16_supported")
     if any(getattr(torch.cpu, check, lambda: False)() for check in checks):
         return True
@@ -81,21 +74,15 @@ def require_room(model: torch.nn.Module, source: object) -> None:
         ConfigError: it does not fit.
     """
     tensors = itertools.chain(model.parameters(), model.buffers())
-    wanted = sum(tensor.numel() * tensor.itemsize for tensor in tensors)
-    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    wanted = sum(tensor.numel() * tensor.itemsize for tensor in tensors) / 1e9
+    available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
     if wanted > available:
-        raise ConfigError(
-            f"{source}: the model takes {wanted / 1e9:,.0f} GB, this machine has "
-            f"{available / 1e9:,.0f} GB"
-        )
+        sizes = f"the model takes {wanted:,.0f} GB, this machine has {available:,.0f} GB"
+        raise ConfigError(f"{source}: {sizes}")
 
 
 def prepare_host(num_threads: int | None) -> None:
-    """Set threads, denormal numbers and the allocator of this process.
-
-    Args:
-        num_threads: of torch on the CPU; None keeps torch's choice.
-    """
+    """Set torch's threads (None: its own choice), denormal numbers and the allocator."""
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     torch.set_flush_denormal(True)

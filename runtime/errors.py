@@ -31,16 +31,12 @@ class LockedError(RuntimeError):
 
 
 class RankError(RuntimeError):
-    """Another rank has died or does not answer; the message names the rank (where it is known), the
-    collective and the step.
-    """
+    """Another rank is dead or silent; the message names it if it can, the collective, the step."""
 
 
 class Preempted(BaseException):
     """A signal asked the run to stop; its state is saved, or there was none yet. The message is
-    empty on ranks whose message another rank prints.
-
-    Like KeyboardInterrupt not an Exception, so that `except Exception` does not catch it.
+    empty on ranks whose message another rank prints. `except Exception` does not catch it.
     """
 
 

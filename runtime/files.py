@@ -19,21 +19,13 @@ from typing import BinaryIO
 
 
 def require_no_link(folder: Path) -> None:
-    """Check that a folder which is to be written is not a link: it may lead anywhere.
-
-    Raises:
-        OSError: it is a link.
-    """
+    """Raise OSError if a folder that is to be written is a link: it may lead anywhere."""
     if folder.is_symlink():
         raise OSError(errno.ELOOP, "is a link, expected a folder", str(folder))
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """Open a file for reading, but no device and no pipe: reading one may never end.
-
-    Raises:
-        OSError: the file is missing, of another kind, or cannot be read.
-    """
+    """Open a file for reading; OSError for a device or pipe too, whose reading may never end."""
     # Without O_NONBLOCK, opening a pipe waits until somebody writes to it.
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -43,11 +35,7 @@ def open_regular(path: Path) -> io.BufferedReader:
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
-    """Return the content of a file of at most `limit` bytes.
-
-    Raises:
-        OSError: the file is missing, cannot be read, or is larger.
-    """
+    """Return the content of a file; OSError when it cannot be read or is over `limit` bytes."""
     with open_regular(path) as file:
         # Not read(limit + 1): Python allocates that much first.
         size = os.fstat(file.fileno()).st_size
@@ -65,20 +53,14 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def flush(file: BinaryIO) -> None:
-    """Put what was written to an open file on the disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a hidden file beside `path` that replaces it atomically at the end of the block.
-
-    The file is fsynced first, and its folder afterwards. After an error in the block the hidden
-    file is deleted, and `path` is unchanged.
-
-    Raises:
-        OSError: the file cannot be written.
+    """Yield a hidden file beside `path` that replaces it atomically at the end of the block, on the
+    disk too. After an error (OSError: not written) it is gone, and `path` is unchanged.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
@@ -96,21 +78,13 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_atomically(path: Path, content: str) -> None:
-    """Write a text file atomically, see `replacing`.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write a text file atomically, see `replacing`."""
     with replacing(path) as file:
         file.write(content.encode())
 
 
 def sha256(path: Path) -> str:
-    """Return the sha256 of a file's content, in hexadecimal digits.
-
-    Raises:
-        OSError: the file is missing or cannot be read.
-    """
+    """Return the sha256 of a file in hexadecimal digits; OSError when it cannot be read."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -127,8 +101,8 @@ def fsync(path: Path) -> None:
 def fsync_tree(root: Path) -> None:
     """Put a folder and everything below it on the disk."""
     for folder, _, names in os.walk(root, topdown=False):
-        for path in (*(Path(folder, name) for name in names), Path(folder)):
-            fsync(path)
+        for name in (*names, ""):
+            fsync(Path(folder, name))
 
 
 # Replacing a folder. While a process builds the new `NAME`, beside it is `.NAME.building-HEX`, and
@@ -171,12 +145,8 @@ def locked_sibling(output: Path) -> Iterator[Path]:
 
 
 def swap_into_place(built: Path, output: Path) -> None:
-    """Move the folder `built` to `output`; an old folder there is afterwards at `built`.
-
-    The move is on the disk when this returns. After an error both folders are where they were.
-
-    Raises:
-        OSError: a folder cannot be moved.
+    """Move the folder `built` to `output`; an old folder there is afterwards at `built`. The move
+    is on the disk when this returns. After an OSError both folders are where they were.
     """
     with contextlib.ExitStack() as undo:
         if not output.exists():
@@ -203,9 +173,8 @@ def exchange(first: Path, second: Path) -> bool:
     renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if renameat2 is None:
         return False
-    at_fdcwd, rename_exchange = -100, 2
-    flags = ctypes.c_uint(rename_exchange)
-    if renameat2(at_fdcwd, os.fsencode(first), at_fdcwd, os.fsencode(second), flags) == 0:
+    at_fdcwd, swap = -100, ctypes.c_uint(2)
+    if renameat2(at_fdcwd, os.fsencode(first), at_fdcwd, os.fsencode(second), swap) == 0:
         return True
     code = ctypes.get_errno()
     if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):

@@ -1,6 +1,4 @@
-"""What a launcher tells this process, and how the process stops, reports an error and exits.
-Imports no torch.
-"""
+"""How a process stops, reports an error and exits under a launcher. Imports no torch."""
 
 import os
 import signal
@@ -19,9 +17,8 @@ from runtime.text import shown
 _MAX_MESSAGE = 10_000
 _PARENT_SECONDS = 1.0
 
+# Names the folder in which `scripts/launch.py` collects the exit codes that torchrun loses.
 EXIT_CODES_FOLDER = "RANK_EXIT_CODES_FOLDER"
-"""Environment variable: the folder in which `scripts/launch.py` collects the exit codes of its
-ranks, which torchrun does not pass on."""
 
 
 ENDS_WITH = "RUN_ENDS_WITH_PROCESS"
@@ -52,11 +49,6 @@ def env_rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
-def env_local_rank() -> int:
-    """Return this process's number on its machine."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
-
-
 def env_world_size() -> int:
     """Return the number of ranks as the launcher set it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
@@ -70,17 +62,14 @@ def env_max_restarts() -> int:
 def print_error(message: str) -> None:
     """Print a message for people as one line on standard error; an empty one prints nothing."""
     # Names from other people's files may contain control characters of a terminal.
-    line = shown(" ".join(message.split("\n")), _MAX_MESSAGE)
-    if line:
+    if line := shown(message.replace("\n", " "), _MAX_MESSAGE):
         sys.stderr.write(f"{Path(sys.argv[0]).name}: {line}\n")
 
 
 @contextmanager
 def preempt_on_sigterm() -> Iterator[None]:
-    """Raise Preempted in the block as soon as SIGTERM arrives.
-
-    For the time before and after training, when there is nothing to save. During training the
-    trainer has its own handler.
+    """Raise Preempted in the block as soon as SIGTERM arrives: before and after training, when
+    there is nothing to save. During training the trainer has its own handler.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -105,10 +94,8 @@ def note_start() -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process with an exit code.
-
-    A rank skips Python's clean-up: threads of a process group can crash it, and a run that
-    succeeded would count as failed.
+    """End the process with an exit code. A rank skips Python's clean-up: threads of a process
+    group can crash it, and a run that succeeded would count as failed.
     """
     if not launched():
         sys.exit(code)
@@ -120,17 +107,13 @@ def leave(code: int) -> NoReturn:
 
 
 def common_exit_code(folder: Path) -> int | None:
-    """Return the one exit code that explains how the ranks of this machine ended.
+    """Return the one exit code that explains how the ranks of this machine ended their last
+    attempt; None when several explain it or no rank wrote one.
 
-    Only the last attempt counts. EXIT_RANK (another rank was gone) and EXIT_PREEMPTED are
-    consequences where there is another code: when one rank fails, torchrun stops the others with
-    the signal that a scheduler sends. EXIT_PREEMPTED wins over EXIT_RANK: a single rank that says
-    so has saved with all others, if training had begun.
-
-    Args:
-        folder: the value of EXIT_CODES_FOLDER that the ranks were given.
-    Returns:
-        The code, or None when several explain it or no rank wrote one (all were killed).
+    EXIT_RANK (another rank was gone) and EXIT_PREEMPTED are consequences where there is another
+    code: when one rank fails, torchrun stops the others with the signal that a scheduler sends.
+    EXIT_PREEMPTED wins over EXIT_RANK: a single rank that says so has saved with all others, if
+    training had begun.
     """
     attempts = sorted(folder.iterdir(), key=lambda attempt: int(attempt.name))
     texts = {path.read_text() for path in attempts[-1].iterdir()} if attempts else set()

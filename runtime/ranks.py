@@ -7,8 +7,9 @@ import secrets
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -17,28 +18,20 @@ import torch.distributed as dist
 from torch import Tensor
 
 from runtime.errors import EXIT_RANK, RankError
-from runtime.process import env_local_rank, env_rank, env_world_size, launched, leave, print_error
+from runtime.process import env_rank, env_world_size, launched, leave, print_error
 from runtime.watch import PATIENCE, Watch
 
 T = TypeVar("T")
 
-RANK_TIMEOUT = 600.0
 # Never reached: `Watch` ends a rank that waits for too long, and knows what is worth waiting for.
 _BACKEND_TIMEOUT = timedelta(days=10)
 _POLL_SECONDS = 0.02
 # In the RuntimeErrors of gloo: another rank has gone.
-_LOST = re.compile(
-    r"gloo|Connection (closed|reset|refused)|Broken pipe|Timed out waiting", re.IGNORECASE
-)
+_LOST = re.compile(r"(?i)gloo|Connection (closed|reset|refused)|Broken pipe|Timed out waiting")
 
 
 class Ranks:
     """The processes of a run, one per device; a single process needs no launcher.
-
-    Attributes:
-        rank: number of this process, from 0.
-        world_size: how many there are.
-        device: where this rank computes.
 
     Args:
         device_type: cpu or cuda.
@@ -48,13 +41,12 @@ class Ranks:
         RankError: another rank has died, or is too late. All collectives raise it too.
     """
 
-    def __init__(self, device_type: str, *, timeout: float = RANK_TIMEOUT) -> None:
+    def __init__(self, device_type: str, *, timeout: float = 600.0) -> None:
         self.rank, self.world_size = env_rank(), env_world_size()
+        self.device = torch.device("cpu")
         if device_type == "cuda":
-            self.device = torch.device("cuda", env_local_rank())
+            self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
             torch.cuda.set_device(self.device)
-        else:
-            self.device = torch.device("cpu")
         self._watch: Watch | None = None
         if self.world_size > 1 or launched():
             self._join("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo", timeout)
@@ -63,36 +55,21 @@ class Ranks:
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         keeper = f"the launcher's store at {host}:{port}" if by_launcher else "rank 0"
-        patience = timeout * PATIENCE
-
-        def connect(*, is_master: bool) -> dist.Store:
-            return dist.TCPStore(
-                host,
-                port,
-                is_master=is_master,
-                wait_for_workers=False,
-                timeout=timedelta(seconds=patience),
-            )
-
+        rank, world_size, patience = self.rank, self.world_size, timeout * PATIENCE
+        limit = timedelta(seconds=patience)
+        connect = partial(dist.TCPStore, host, port, wait_for_workers=False, timeout=limit)
         try:
             store = connect(is_master=self.is_main and not by_launcher)
-            prefix = meet(store, self.rank, self.world_size, patience)
+            prefix = meet(store, rank, world_size, patience)
             # A connection of its own: one that waits for an answer is blocked for all other uses.
             watched = dist.PrefixStore(prefix, connect(is_master=False))
         except dist.DistError as error:
             raise RankError(f"{keeper} does not answer, at the start ({_reason(error)})") from None
-        self._watch = Watch(
-            self.rank, self.world_size, watched, keeper=keeper, timeout=timeout, end=_end
-        )
+        self._watch = Watch(rank, world_size, watched, keeper=keeper, timeout=timeout, end=_end)
         self._watch.start()
         with self._collective("the connection of the ranks"):
-            dist.init_process_group(
-                backend,
-                store=dist.PrefixStore(prefix, store),
-                rank=self.rank,
-                world_size=self.world_size,
-                timeout=_BACKEND_TIMEOUT,
-            )
+            shared = {"store": dist.PrefixStore(prefix, store), "timeout": _BACKEND_TIMEOUT}
+            dist.init_process_group(backend, rank=rank, world_size=world_size, **shared)
 
     @property
     def is_main(self) -> bool:
@@ -105,25 +82,22 @@ class Ranks:
         return dist.is_initialized()
 
     def mark(self, place: str, *, long: bool = False) -> None:
-        """Tell the other ranks that this one makes progress.
-
-        Args:
-            place: where in the run it is, for messages.
-            long: the next part may take long; the others wait PATIENCE times their timeout for it.
+        """Tell the other ranks that this one makes progress, and is at a `place` in the run. For a
+        next part that may take `long`, the others wait PATIENCE times their timeout.
         """
         if self._watch is not None:
             self._watch.mark(place, long=long)
 
     def wait(self) -> AbstractContextManager[None]:
         """Return a context for a wait for the device, whose queue may contain collectives."""
-        return nullcontext() if self._watch is None else self._watch.wait()
+        return self._watch or contextlib.nullcontext()
 
     def to_host(self, tensor: Tensor) -> Tensor:
         """Copy a tensor to the CPU, waiting for the device."""
         with self.wait():
             return tensor.cpu()
 
-    @contextmanager
+    @contextlib.contextmanager
     def _collective(self, name: str) -> Iterator[None]:
         assert self._watch is not None
         try:
@@ -137,12 +111,10 @@ class Ranks:
     def on_device(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
         """Return arrays as tensors on this rank's device; copies to CUDA are asynchronous."""
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        if self.device.type != "cuda":
-            return tensors
-        return {
-            name: tensor.pin_memory().to(self.device, non_blocking=True)
-            for name, tensor in tensors.items()
-        }
+        if self.device.type == "cuda":
+            for name, tensor in tensors.items():
+                tensors[name] = tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensors
 
     def sum_(self, tensor: Tensor) -> Tensor:
         """Replace `tensor` by its sum over the ranks, and return it."""
@@ -173,12 +145,10 @@ class Ranks:
         if not self.active:
             return local
         as_bytes = local.view(torch.uint8) if local.ndim else local.reshape(1).view(torch.uint8)
-        parts = (
-            [torch.empty_like(as_bytes) for _ in range(self.world_size)] if self.is_main else None
-        )
+        parts = [torch.empty_like(as_bytes) for _ in range(self.world_size)]
         with self._collective("gather"):
-            dist.gather(as_bytes, parts)
-        return None if parts is None else torch.cat([part.view(local.dtype) for part in parts])
+            dist.gather(as_bytes, parts if self.is_main else None)
+        return torch.cat([part.view(local.dtype) for part in parts]) if self.is_main else None
 
     def broadcast_(self, tensors: list[Tensor]) -> None:
         """Overwrite `tensors` with those of rank 0."""
@@ -219,12 +189,10 @@ class Ranks:
     def __enter__(self) -> "Ranks":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._watch is None:
             return
-        if kind is None:
+        if error is None:
             self.barrier()
             self._watch.stop()
             # A rank that leaves can make another fail that is still in its last collective or asks
@@ -234,7 +202,7 @@ class Ranks:
         elif isinstance(error, RankError):
             self._watch.stop(str(error))
         else:
-            why = f"{kind.__name__}: {error}".removesuffix(": ")
+            why = f"{type(error).__name__}: {error}".removesuffix(": ")
             self._watch.stop(f"rank {self.rank} has ended: {why}")
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
@@ -244,8 +212,8 @@ class Ranks:
 
 
 def sum_in_order(shards: Tensor) -> Tensor:
-    """Return the sum of `shards` [number of shards, ...] along the first dimension, in the order
-    (((0 + 1) + 2) + 3): other sums choose their own order, which changes the last bits.
+    """Return the sum of `shards` [number of shards, ...] over the first dimension in the order
+    (((0 + 1) + 2) + 3); other sums choose their own, which changes the last bits.
     """
     total = shards[0].clone()
     for shard in shards[1:]:
@@ -254,51 +222,43 @@ def sum_in_order(shards: Tensor) -> Tensor:
 
 
 def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> str:
-    """Wait for all ranks, and agree on a prefix for their keys that no other attempt has used.
+    """Wait for all ranks, and return a prefix for their keys that no other attempt has used, the
+    same on all ranks.
 
     torchrun keeps its store from one restart to the next, with the addresses of dead ranks in it,
     and its count of restarts differs between nodes. So each rank asks under a random name, and
     rank 0 answers each question with the prefix that it has drawn.
 
-    Args:
-        store: shared by all ranks.
-        rank: number of this process.
-        world_size: how many there are.
-        timeout: seconds.
-    Returns:
-        The prefix, the same on all ranks.
     Raises:
-        RankError: not all ranks came in time; names those that did not.
+        RankError: not all ranks came within `timeout` seconds; names those that did not.
     """
     deadline = time.monotonic() + timeout
+    drawn = secrets.token_hex(8)
     if rank != 0:
-        question = secrets.token_hex(8)
-        store.set(f"question/{rank}", question)
-        while not store.check([f"answer/{question}"]):
-            if time.monotonic() > deadline:
-                raise RankError(f"rank 0 does not answer, at the start: not within {timeout:g} s")
-            time.sleep(_POLL_SECONDS)
-        prefix = store.get(f"answer/{question}").decode()
+        store.set(f"question/{rank}", drawn)
+        while not store.check([f"answer/{drawn}"]):
+            _pause(deadline, "0", timeout)
+        prefix = store.get(f"answer/{drawn}").decode()
         store.set(f"{prefix}/there/{rank}", "")
         return prefix
-    prefix = secrets.token_hex(8)
-    Watch.prepare(dist.PrefixStore(prefix, store), world_size)
-    missing, answered = list(range(1, world_size)), set()
+    Watch.prepare(dist.PrefixStore(drawn, store), world_size)
+    missing = list(range(1, world_size))
     while missing:
         for other in missing:
-            if not store.check([f"question/{other}"]):
-                continue
-            question = store.get(f"question/{other}")
-            if question not in answered:
-                # A rank of an earlier attempt may have asked it; then another question follows.
-                answered.add(question)
-                store.set(f"answer/{question.decode()}", prefix)
-        missing = [other for other in missing if not store.check([f"{prefix}/there/{other}"])]
-        if missing and time.monotonic() > deadline:
-            names = ", ".join(map(str, missing))
-            raise RankError(f"rank {names} does not answer, at the start: not within {timeout:g} s")
-        time.sleep(_POLL_SECONDS)
-    return prefix
+            # After the question of a rank of an earlier attempt, another one follows.
+            if store.check([f"question/{other}"]):
+                question = store.get(f"question/{other}").decode()
+                store.set(f"answer/{question}", drawn)
+        missing = [other for other in missing if not store.check([f"{drawn}/there/{other}"])]
+        if missing:
+            _pause(deadline, ", ".join(map(str, missing)), timeout)
+    return drawn
+
+
+def _pause(deadline: float, missing: str, timeout: float) -> None:
+    if time.monotonic() > deadline:
+        raise RankError(f"rank {missing} does not answer, at the start: not within {timeout:g} s")
+    time.sleep(_POLL_SECONDS)
 
 
 def _reason(error: RuntimeError) -> str:

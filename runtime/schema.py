@@ -6,10 +6,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Schema(BaseModel):
-    """A frozen configuration section that rejects keys it does not know.
-
-    Floats must be finite; `true` is not a number and `"3"` is not an integer. The string below a
-    field describes it, and is its comment in the YAML file that `make config` writes.
+    """A frozen configuration section that rejects unknown keys and infinite numbers. The string
+    below a field is its comment in the YAML file that `make config` writes.
     """
 
     model_config = ConfigDict(

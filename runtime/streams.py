@@ -11,10 +11,8 @@ import numpy as np
 
 
 class Stream(IntEnum):
-    """What random words are used for: the second half of the key.
-
-    Each purpose has its own number. A number never changes: data sets and resumed runs depend on
-    it.
+    """What random words are used for: the second half of the key. A number never changes: data
+    sets and resumed runs depend on it.
     """
 
     # Building data sets.
@@ -36,17 +34,12 @@ class Stream(IntEnum):
 def random_words(
     seed: int, stream: Stream, counter: tuple[int, int, int, int], count: int
 ) -> np.ndarray:
-    """Return `count` words of the stream keyed by (seed, stream), from `counter` on.
+    """Return words, uint64 [count], of the stream keyed by (seed, stream), from `counter` on.
 
     Args:
         seed: 0 to 2**64 - 1.
-        stream: what the words are used for.
         counter: four words of 64 bits, the lowest first. Each step of the lowest one gives four
             words; a caller that counts in the other three never draws the same words twice.
-        count: number of words.
-    Returns:
-        uint64 [count].
     """
-    key = np.array([seed, stream], np.uint64)
-    philox = np.random.Philox(key=key, counter=np.array(counter, np.uint64))
-    return philox.random_raw(count)
+    key, start = np.array([seed, stream], np.uint64), np.array(counter, np.uint64)
+    return np.random.Philox(key=key, counter=start).random_raw(count)

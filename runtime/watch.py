@@ -10,59 +10,36 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+End = Callable[[str], object]  # Ends the process with a message; called from a thread.
 _BEAT_SECONDS = 0.5
 # The others wait so many timeouts for a rank that has said that the next part may take long.
 PATIENCE = 3.0
 
 
 class Store(Protocol):
-    """The methods of torch's stores that are used here."""
+    """The methods of torch's stores that are used here; `multi_get` waits for missing values."""
 
-    def set(self, key: str, value: str, /) -> None:
-        """Set a value."""
-        ...
-
-    def multi_get(self, keys: list[str], /) -> list[bytes]:
-        """Return values, and wait for those that are not set yet."""
-        ...
+    def set(self, key: str, value: str, /) -> None: ...
+    def multi_get(self, keys: list[str], /) -> list[bytes]: ...
 
 
 class Entry(NamedTuple):
-    """What a rank reports of itself.
+    """What a rank reports of itself."""
 
-    Attributes:
-        beat: counts up as long as the process is alive.
-        entered: number of collectives entered so far.
-        marks: number of calls of `Watch.mark` so far.
-        inside: whether it waits in a collective.
-        name: of the last collective.
-        place: where in the run it is.
-        long: whether the present part may take long.
-        farewell: why it has left.
-    """
-
-    beat: int = 0
-    entered: int = 0
-    marks: int = 0
-    inside: bool = False
-    name: str = ""
-    place: str = "starting"
-    long: bool = True
-    farewell: str = ""
-
-    @property
-    def progress(self) -> tuple[int, int, bool]:
-        """What changes when the rank does something."""
-        return self.entered, self.marks, self.inside
+    beat: int = 0  # counts up as long as the process is alive
+    entered: int = 0  # number of collectives entered so far
+    marks: int = 0  # number of calls of `Watch.mark` so far
+    inside: bool = False  # whether it waits in a collective
+    name: str = ""  # of the last collective
+    place: str = "starting"  # where in the run it is
+    long: bool = True  # whether the present part may take long
+    farewell: str = ""  # why it has left
 
 
 class _Seen(NamedTuple):
-    """The latest entry of a rank, the time when `beat` last changed, and the time when its progress
-    last changed.
-    """
+    """The latest entry of a rank, and the times when its beat and its progress last changed."""
 
     entry: Entry
     beaten: float
@@ -73,26 +50,17 @@ class Watch:
     """Watches the waits of one rank, and is the context manager of each of them.
 
     Args:
-        rank: number of this process.
-        world_size: how many there are.
         store: a connection that has no other user; one rank calls `prepare` on it first.
         keeper: who keeps the store, for messages.
         timeout: seconds after which a wait ends.
-        end: ends the process with a message; called from a thread.
     """
 
     def __init__(
-        self,
-        rank: int,
-        world_size: int,
-        store: Store,
-        *,
-        keeper: str,
-        timeout: float,
-        end: Callable[[str], Any],
+        self, rank: int, world_size: int, store: Store, *, keeper: str, timeout: float, end: End
     ) -> None:
         self.rank, self.timeout = rank, timeout
-        self._world_size, self._store, self._keeper, self._end = world_size, store, keeper, end
+        self._others = [other for other in range(world_size) if other != rank]
+        self._store, self._keeper, self._end = store, keeper, end
         self._beat_seconds = min(_BEAT_SECONDS, timeout / 10)
         # Reading costs more than writing: each rank reads the entries of all.
         self._read_seconds = max(self._beat_seconds, timeout / 60)
@@ -103,9 +71,7 @@ class Watch:
         self._seen: dict[int, _Seen] = {}
         self._asking_since: float | None = None
         self._store_lost = False
-        self._eager = threading.Event()
-        self._stopping = threading.Event()
-        self._told = threading.Event()
+        self._eager, self._stopping, self._told = (threading.Event() for _ in range(3))
         self._threads = [
             threading.Thread(target=target, name=f"watch-{target.__name__}", daemon=True)
             for target in (self._exchange, self._judge)
@@ -117,37 +83,23 @@ class Watch:
         for rank in range(world_size):
             store.set(_key(rank), json.dumps(Entry()))
 
-    # Called by the main thread
-
     def mark(self, place: str, *, long: bool) -> None:
-        """Report progress.
-
-        Args:
-            place: where in the run this rank is.
-            long: the next part may take long; the others wait PATIENCE timeouts for it.
-        """
+        """Report progress, see `Ranks.mark`."""
         self._place, self._long = place, long
         self._marks += 1
 
     def collective(self, name: str) -> "Watch":
-        """Return the context for a collective; all ranks enter them in the same order."""
+        """Return the context for a collective; all ranks enter them in the same order. The object
+        itself is the context for a wait for the results of earlier collectives.
+        """
         self._entered += 1
         self._name = name
-        return self
-
-    def wait(self) -> "Watch":
-        """Return the context for a wait for the result of earlier collectives."""
         return self
 
     def __enter__(self) -> None:
         self._since = time.monotonic()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._since = None
 
     def start(self) -> None:
@@ -157,39 +109,31 @@ class Watch:
             thread.start()
 
     def stop(self, farewell: str = "") -> None:
-        """Stop watching, and tell the others why this rank leaves (if possible within 2 s).
-
-        Args:
-            farewell: the reason; empty when there is none.
-        """
+        """Stop watching, and tell the others why this rank leaves (if possible within 2 s)."""
         self._farewell = farewell
         self._stopping.set()
         self._threads[0].join(timeout=2.0)
 
     def explain(self, fault: str) -> str:
-        """Return a message that names the rank for which a collective has failed at once.
-
-        Takes about a second: the other ranks are observed for so long.
-
-        Args:
-            fault: what the backend said, for the message.
+        """Return a message that names the rank for which a collective has failed at once, with the
+        backend's `fault`. Takes about a second, in which the other ranks are observed.
         """
         began = time.monotonic()
         self._seen = {}
         self._eager.set()
+        where = f"in {self._name}, {self._place} ({fault})"
         while time.monotonic() - began < 4 * self._beat_seconds + 1.0:
             time.sleep(self._beat_seconds / 4)
             seen, now = dict(self._seen), time.monotonic()
             if farewell := _first_farewell(seen):
                 return farewell
-            if self._store_lost or self._store_silence(now) > 2 * self._beat_seconds:
-                return f"{self._keeper} does not answer any more, {self._where()} ({fault})"
-            silent = [r for r, s in seen.items() if now - s.beaten > 2.5 * self._beat_seconds]
-            if silent:
-                return f"{_ranks(silent)} has died, {self._where()} ({fault})"
-        return f"a rank has left, {self._where()} ({fault})"
+            if self._is_store_silent(now, 2 * self._beat_seconds):
+                return f"{self._keeper} does not answer any more, {where}"
+            if silent := _silent(seen, now - 2.5 * self._beat_seconds):
+                return f"{silent} has died, {where}"
+        return f"a rank has left, {where}"
 
-    # The first thread
+    # In the first thread
 
     def _exchange(self) -> None:
         beat, next_read = 0, 0.0
@@ -198,8 +142,8 @@ class Watch:
                 beat += 1
                 self._asking_since = time.monotonic()
                 self._write(beat)
-                waiting = self._since is not None or self._eager.is_set()
-                if waiting and (self._eager.is_set() or time.monotonic() >= next_read):
+                due = self._since is not None and time.monotonic() >= next_read
+                if due or self._eager.is_set():
                     next_read = time.monotonic() + self._read_seconds
                     self._read()
                 self._asking_since = None
@@ -216,20 +160,19 @@ class Watch:
         self._store.set(_key(self.rank), json.dumps(entry))
 
     def _read(self) -> None:
-        others = [rank for rank in range(self._world_size) if rank != self.rank]
-        values = self._store.multi_get([_key(rank) for rank in others])
+        values = self._store.multi_get([_key(rank) for rank in self._others])
         now = time.monotonic()
-        for rank, value in zip(others, values, strict=True):
-            entry, before = Entry(*json.loads(value)), self._seen.get(rank)
-            if before is None:
-                before = _Seen(entry, now, now)
-            has_beaten = entry.beat != before.entry.beat
-            has_moved = entry.progress != before.entry.progress
-            self._seen[rank] = _Seen(
-                entry, now if has_beaten else before.beaten, now if has_moved else before.moved
-            )
+        for rank, value in zip(self._others, values, strict=True):
+            entry = Entry(*json.loads(value))
+            before, beaten, moved = self._seen.get(rank, _Seen(entry, now, now))
+            if entry.beat != before.beat:
+                beaten = now
+            # Its collectives, its marks, and whether it is inside of a collective.
+            if entry[1:4] != before[1:4]:
+                moved = now
+            self._seen[rank] = _Seen(entry, beaten, moved)
 
-    # The second thread
+    # In the second thread
 
     def _judge(self) -> None:
         now = awake_since = time.monotonic()
@@ -256,16 +199,14 @@ class Watch:
         if farewell := _first_farewell(seen):
             return farewell
         blame = self._blame(seen, since, now)
-        if blame is None:
-            return None
-        return f"{blame}; rank {self.rank} has waited {now - since:.0f} s, {self._where()}"
+        waited = f"rank {self.rank} has waited {now - since:.0f} s, in {self._name}, {self._place}"
+        return None if blame is None else f"{blame}; {waited}"
 
     def _blame(self, seen: Mapping[int, _Seen], since: float, now: float) -> str | None:
-        if self._store_lost or self._store_silence(now) > self.timeout / 2:
+        if self._is_store_silent(now, self.timeout / 2):
             return f"{self._keeper} does not answer"
-        silent = [r for r, s in seen.items() if now - s.beaten > self.timeout / 2]
-        if silent:
-            return f"{_ranks(silent)} does not answer: its process is stopped or gone"
+        if silent := _silent(seen, now - self.timeout / 2):
+            return f"{silent} does not answer: its process is stopped or gone"
         behind = {r: s for r, s in seen.items() if s.entry.entered < self._entered}
         last = min((s.entry.entered for s in behind.values()), default=0)
         for rank, (entry, _, moved) in sorted(behind.items()):
@@ -277,21 +218,20 @@ class Watch:
             return "all ranks are there and nothing happens: the network or a device is stuck"
         return None
 
-    def _store_silence(self, now: float) -> float:
+    def _is_store_silent(self, now: float, limit: float) -> bool:
         asking_since = self._asking_since
-        return 0.0 if asking_since is None else now - asking_since
-
-    def _where(self) -> str:
-        return f"in {self._name}, {self._place}"
+        return self._store_lost or (asking_since is not None and now - asking_since > limit)
 
 
 def _first_farewell(seen: Mapping[int, _Seen]) -> str | None:
     return next((s.entry.farewell for s in seen.values() if s.entry.farewell), None)
 
 
+def _silent(seen: Mapping[int, _Seen], since: float) -> str:
+    """Name the ranks that are silent since a time; "" when there is none."""
+    ranks = sorted(rank for rank, one in seen.items() if one.beaten < since)
+    return f"rank {', '.join(map(str, ranks))}" if ranks else ""
+
+
 def _key(rank: int) -> str:
     return f"watch/{rank}"
-
-
-def _ranks(ranks: list[int]) -> str:
-    return f"rank {', '.join(map(str, sorted(ranks)))}"

@@ -4,13 +4,12 @@
 
 Settings (KEY=VALUE, as for pretrain.py) change every case. Prints one table and writes one JSON.
 
-The floating point operations are counted from the model: 2 for each multiply-add of its linear
-layers, forward and backward; attention's own products and everything elementwise count nothing.
-They are reported as a rate and as a share of the best rate that plain square matrix products reach
-in the same run, in the same number format. `docs/benchmarks.md` explains each line.
+Operations are counted from the model and reported as a rate, and as a share of the best rate that
+plain square matrix products reach in the same run and number format: see `docs/benchmarks.md`.
 """
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -21,7 +20,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,8 +31,8 @@ from torch import Tensor, nn
 from dataset.format.schema import LabelField
 from dataset.format.writing import write_puzzles
 from models.attention import require_backend
-from models.config import ArchConfig, DataFacts, HeadsConfig
-from models.heads.tokens import Linear, MixtureOfExperts, Tied
+from models.config import ArchConfig, DataFacts
+from models.heads.tokens import Matrix, MixtureOfExperts
 from models.layers import CastedLinear
 from models.registry import arch_on_device, build_model
 from puzzle_dataset import Batch, PuzzleDataset, TrainBatches
@@ -46,19 +44,15 @@ from training.config.composition import load_config
 from training.config.schema import OptimizerConfig, TrainConfig
 from training.data import data_facts, train_batches
 from training.optim.groups import build_optimizer, skip_update
-from training.step import Learner, build_learner
+from training.step import build_learner
 from training.stop_signals import StopSignals
 
 CASES = {
     # The published HRM on 9 x 9 Sudoku: 81 cells and one position of puzzle embedding.
     "published": ("arch=hrm_v1", "global_batch_size=32"),
     "small": (
-        "arch=hrm_v1",
-        "arch.hidden_size=128",
-        "arch.num_heads=4",
-        "arch.H_layers=2",
-        "arch.L_layers=2",
-        "global_batch_size=64",
+        *("arch=hrm_v1", "arch.hidden_size=128", "arch.num_heads=4"),
+        *("arch.H_layers=2", "arch.L_layers=2", "global_batch_size=64"),
     ),
     # What `make demo` trains.
     "demo": ("experiment=sudoku_demo",),
@@ -79,18 +73,10 @@ _WARM_UP_CALLS = 2
 _MIN_SAMPLES = 3
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How long and how large to measure.
+class Effort(NamedTuple):
+    """How long and how large to measure."""
 
-    Attributes:
-        seconds: of each measurement that runs the model; data and optimizers take a quarter.
-        product_sizes: widths of the square matrix products whose best rate is the peak.
-        num_groups: puzzles of the synthetic data.
-        views: augmentations of each puzzle.
-    """
-
-    seconds: float = 10.0
+    seconds: float = 10.0  # each measurement of the model; data and optimizers take a quarter
     product_sizes: tuple[int, ...] = (1024, 2048, 4096)
     num_groups: int = 1000
     views: int = 10
@@ -104,77 +90,13 @@ class Timing(NamedTuple):
     samples: int
 
 
-@dataclass(frozen=True)
-class Flop:
-    """Floating point operations of the linear layers for one example.
-
-    Attributes:
-        train_step: one ACT step with its gradients and, where the model learns q_continue, the
-            second forward pass for its target.
-        act_step: one ACT step of an evaluation.
+class Flop(NamedTuple):
+    """Floating point operations of the linear layers for one example: of an ACT step in training
+    (with its gradients, and the second pass for the target of q_continue) and in evaluation.
     """
 
     train_step: int
     act_step: int
-
-
-@dataclass
-class Line:
-    """One measured activity.
-
-    Attributes:
-        milliseconds: median of one call.
-        best_milliseconds: the fastest of `samples` samples.
-        examples_per_second: at the median; in an evaluation an example takes all ACT steps. None
-            for the optimizers.
-        gflop_per_second: at the median; None where no linear layer runs.
-        share_of_peak: of the rate of plain matrix products, which is known at the end of the run.
-    """
-
-    activity: str
-    milliseconds: float
-    best_milliseconds: float
-    samples: int
-    examples_per_second: float | None = None
-    gflop_per_second: float | None = None
-    share_of_peak: float | None = None
-
-
-@dataclass
-class CaseResult:
-    """What was measured of one case.
-
-    Attributes:
-        settings: what it sets beyond the defaults.
-        forward_dtype: what it computed in.
-        batch_size: examples of a step.
-        halt_max_steps: ACT steps of an evaluation.
-        parameters: numbers that the dense optimizer trains.
-        peak_memory_mib: of the device while training; None on a CPU.
-    """
-
-    name: str
-    settings: list[str]
-    forward_dtype: str
-    compiled: bool
-    batch_size: int
-    halt_max_steps: int
-    parameters: int
-    flop_per_example: Flop
-    peak_memory_mib: float | None = None
-    lines: list[Line] = field(default_factory=list)
-
-    def add(
-        self,
-        activity: str,
-        timing: Timing,
-        examples_per_second: float | None = None,
-        flop_per_second: float | None = None,
-    ) -> None:
-        """Add the line of an activity."""
-        gflop = None if flop_per_second is None else flop_per_second / 1e9
-        milliseconds = timing.median * 1e3, timing.best * 1e3
-        self.lines.append(Line(activity, *milliseconds, timing.samples, examples_per_second, gflop))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -183,13 +105,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.isa is not None and os.environ.get(ISA_VARIABLE) != options.isa:
         environment = os.environ | {ISA_VARIABLE: options.isa}
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+    named = {"num_threads": options.threads, "device": options.device, "compile": options.compile}
+    settings = [f"{key}={value}" for key, value in named.items() if value is not None]
     try:
         output = Path(options.output)
         if output.is_dir() or not os.access(output.parent, os.W_OK):
             raise ConfigError(f"--output {output}: not a file that can be written here")
-        settings = _as_settings(options)
-        cases = {name: (*CASES[name], *settings) for name in options.case or CASES}
-        report = run(cases, Effort(seconds=options.seconds), _say)
+        names = options.case or CASES
+        cases = {name: (*CASES[name], *settings, *options.settings) for name in names}
+        report = run(cases, Effort(seconds=options.seconds))
         write_atomically(output, json.dumps(report, indent=1) + "\n")
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
@@ -203,115 +127,105 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.stdout.write(f"{as_table(report)}\n\nwritten: {output}\n")
 
 
-def run(
-    cases: dict[str, tuple[str, ...]], effort: Effort, say: Callable[[str], None]
-) -> dict[str, Any]:
+def run(cases: dict[str, tuple[str, ...]], effort: Effort) -> dict[str, Any]:
     """Measure cases, each given by its settings; returns the JSON-ready report.
 
-    All configurations are checked before anything is measured. The rate of plain matrix products
-    is taken before and after each case, and the best of the whole run is the peak.
-
-    Raises:
-        ConfigError: a setting is wrong or cannot run on this device.
+    All configurations are checked first: ConfigError where one cannot run on this device. The rate
+    of plain matrix products is taken before and after each case; the best of the run is the peak.
     """
     configs = {name: _runnable(settings) for name, settings in cases.items()}
-    results: list[CaseResult] = []
-    rates: dict[str, dict[int, float]] = {}
+    results: list[dict[str, Any]] = []
+    rates: dict[str, dict[str, float]] = {}  # GFLOP/s by number format and width
     with tempfile.TemporaryDirectory() as folder:
         write_synthetic_data(Path(folder), effort.num_groups, effort.views)
         for name, config in configs.items():
-            dataset = open_synthetic_data(Path(folder), config.arch.heads)
+            dataset = _open_data(Path(folder), list(config.arch.heads.fields.values()))
             prepare_host(config.num_threads)
             dtype = config.arch.forward_dtype
             with Ranks(config.device) as ranks:
-                say(f"{name}: matrix products in {dtype}")
+                sys.stderr.write(f"{name}: matrix products in {dtype}\n")
                 before = product_rates(dtype, ranks.device, effort)
-                results.append(
-                    _measure_case(name, cases[name], config, dataset, ranks, effort, say)
-                )
+                result = _measure_case(name, config, dataset, ranks, effort)
+                results.append({"name": name, "settings": list(cases[name])} | result)
                 after = product_rates(dtype, ranks.device, effort)
-                best = rates.setdefault(dtype, dict.fromkeys(effort.product_sizes, 0.0))
-                for size in best:
-                    best[size] = max(best[size], before[size], after[size])
+            best = rates.setdefault(dtype, {})
+            for size, rate in [*before.items(), *after.items()]:
+                best[str(size)] = max(best.get(str(size), 0.0), rate / 1e9)
     for result in results:
-        peak = max(rates[result.forward_dtype].values()) / 1e9
-        for line in result.lines:
-            if line.gflop_per_second is not None:
-                line.share_of_peak = line.gflop_per_second / peak
-    return {
-        "environment": describe_environment(next(iter(configs.values())).device),
-        "product_gflop_per_second": {
-            dtype: {str(size): rate / 1e9 for size, rate in best.items()}
-            for dtype, best in rates.items()
-        },
-        "cases": [asdict(result) for result in results],
-    }
+        peak = max(rates[result["forward_dtype"]].values())
+        for line in result["lines"]:
+            if line["gflop_per_second"] is not None:
+                line["share_of_peak"] = line["gflop_per_second"] / peak
+    environment = describe_environment(next(iter(configs.values())).device)
+    return {"environment": environment, "product_gflop_per_second": rates, "cases": results}
 
 
 def _runnable(settings: Sequence[str]) -> TrainConfig:
-    """Return a configuration whose device, number format and attention are those of this device."""
+    """Return a configuration that fits this device."""
     config = load_config(TrainConfig, "cfg_pretrain", settings)
     device = resolve_device(config.device)
     require_backend(config.arch.attention, torch.device(device))
     return config.model_copy(update={"arch": arch_on_device(config.arch, device), "device": device})
 
 
-# What is measured
-
-
 def _measure_case(
-    name: str,
-    settings: Sequence[str],
-    config: TrainConfig,
-    dataset: PuzzleDataset,
-    ranks: Ranks,
-    effort: Effort,
-    say: Callable[[str], None],
-) -> CaseResult:
-    device, batch_size = ranks.device, config.global_batch_size
-    flop = count_flop(config.arch, data_facts(dataset.metadata, dataset.fields))
-    trainer = build_trainer(config, dataset, ranks)
-    case = CaseResult(
-        name=name,
-        settings=list(settings),
-        forward_dtype=config.arch.forward_dtype,
-        compiled=trainer.learner.forward is not trainer.learner.model,
-        batch_size=batch_size,
-        halt_max_steps=config.arch.halt_max_steps,
-        parameters=sum(p.numel() for p in trainer.learner.model.parameters()),
-        flop_per_example=flop,
-    )
-    batches = endless(trainer.batches)
+    name: str, config: TrainConfig, dataset: PuzzleDataset, ranks: Ranks, effort: Effort
+) -> dict[str, Any]:
+    """Return what the JSON says of a case. In an evaluation an example takes all ACT steps."""
+    device, batch_size, arch = ranks.device, config.global_batch_size, config.arch
+    flop = count_flop(arch, data_facts(dataset.metadata, dataset.fields))
+    trainer = StepTrainer(config, dataset, ranks)
+    model, batches = trainer.learner.model, endless(trainer.batches)
+    lines: list[dict[str, Any]] = []
 
-    say(f"{name}: train step")
-    if device.type == "cuda":
+    def add(activity: str, timing: Timing, steps: int = 0, flop: int | None = None) -> None:
+        rate = batch_size / timing.median
+        lines.append(
+            {
+                "activity": activity,
+                "milliseconds": timing.median * 1e3,
+                "best_milliseconds": timing.best * 1e3,
+                "samples": timing.samples,
+                "examples_per_second": rate / steps if steps else None,
+                "gflop_per_second": None if flop is None else rate * flop / 1e9,
+                "share_of_peak": None,  # The peak is known at the end.
+            }
+        )
+
+    sys.stderr.write(f"{name}: train step\n")
+    if on_cuda := device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    trainer.learner.model.train()
+    model.train()
     timing = measure(lambda: trainer.step(next(batches)), effort.seconds, device)
-    if device.type == "cuda":
-        case.peak_memory_mib = torch.cuda.max_memory_allocated(device) / 2**20
-    rate = batch_size / timing.median
-    case.add("train step", timing, rate, rate * flop.train_step)
+    memory = torch.cuda.max_memory_allocated(device) / 2**20 if on_cuda else None
+    add("train step", timing, 1, flop.train_step)
 
-    say(f"{name}: evaluation")
+    sys.stderr.write(f"{name}: evaluation\n")
     timing = measure(evaluation_step(trainer, next(batches)), effort.seconds, device)
-    rate = batch_size / timing.median
-    per_example = rate / config.arch.halt_max_steps
-    case.add("evaluation, ACT step", timing, per_example, rate * flop.act_step)
+    add("evaluation, ACT step", timing, arch.halt_max_steps, flop.act_step)
 
-    say(f"{name}: data and optimizers")
-    timing = measure(lambda: next(batches), effort.seconds / 4, torch.device("cpu"))
-    case.add("data loading", timing, batch_size / timing.median)
+    sys.stderr.write(f"{name}: data and optimizers\n")
+    add("data loading", measure(lambda: next(batches), effort.seconds / 4, torch.device("cpu")), 1)
     for activity, step in optimizer_steps(trainer):
-        case.add(activity, measure(step, effort.seconds / 4, device))
-    return case
+        add(activity, measure(step, effort.seconds / 4, device))
+    return {
+        "forward_dtype": arch.forward_dtype,
+        "compiled": trainer.learner.forward is not model,
+        "batch_size": batch_size,
+        "halt_max_steps": arch.halt_max_steps,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "flop_per_example": flop._asdict(),
+        "peak_memory_mib": memory,
+        "lines": lines,
+    }
 
 
 class StepTrainer:
-    """The training loop, one step at a time; it saves nothing and logs to nobody."""
+    """The training loop of `pretrain.py`, one step at a time; it saves and logs nothing."""
 
-    def __init__(self, learner: Learner, batches: TrainBatches) -> None:
-        self.learner, self.batches = learner, batches
+    def __init__(self, config: TrainConfig, dataset: PuzzleDataset, ranks: Ranks) -> None:
+        self.learner = build_learner(config, config.arch, dataset, ranks)
+        self.batches = train_batches(config, dataset)
         self.num_steps = 0
 
     def step(self, batch: Batch) -> None:
@@ -323,19 +237,11 @@ class StepTrainer:
             self.learner.metrics.drain()
 
 
-def build_trainer(config: TrainConfig, dataset: PuzzleDataset, ranks: Ranks) -> StepTrainer:
-    """Build what trains as `pretrain.py` does, without a run's folder."""
-    learner = build_learner(config, config.arch, dataset, ranks)
-    return StepTrainer(learner, train_batches(config, dataset))
-
-
 def evaluation_step(trainer: StepTrainer, batch: Batch) -> Callable[[], None]:
     """Return a call that runs one ACT step on `batch` without gradients, in evaluation mode."""
-    device = trainer.learner.ranks.device
-    arrays = batch.arrays().items()
+    device, arrays = trainer.learner.ranks.device, batch.arrays().items()
     examples = {name: torch.from_numpy(array).to(device) for name, array in arrays}
-    trainer.learner.model.eval()
-    carry = trainer.learner.model.initial_carry(examples)
+    carry = trainer.learner.model.eval().initial_carry(examples)
 
     def step() -> None:
         nonlocal carry
@@ -347,21 +253,21 @@ def evaluation_step(trainer: StepTrainer, batch: Batch) -> Callable[[], None]:
 
 def optimizer_steps(trainer: StepTrainer) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield the optimizers by name, each with a call that makes one step on random gradients."""
-    trainer.learner.bucket.flat.normal_()
-    no_skip = torch.zeros((), dtype=torch.bool, device=trainer.learner.ranks.device)
-    betas = trainer.learner.config.beta1, trainer.learner.config.beta2
-    groups = trainer.learner.config.optimizer.groups
+    learner = trainer.learner
+    learner.bucket.flat.normal_()
+    no_skip = torch.zeros((), dtype=torch.bool, device=learner.ranks.device)
+    betas, groups = (learner.config.beta1, learner.config.beta2), learner.config.optimizer.groups
     for label, config in (
         ("AdamATan2 step", OptimizerConfig(name="adam_atan2", groups=groups)),
         ("AdamW step", OptimizerConfig(name="adamw", groups=groups)),
     ):
-        optimizer = build_optimizer(config, trainer.learner.groups, betas)
+        optimizer = build_optimizer(config, learner.groups, betas)
         skip_update(optimizer, no_skip)
         yield label, optimizer.step
-    if trainer.learner.sparse is not None:
-        leaf = trainer.learner.sparse.embedding.local_weights
+    if learner.sparse is not None:
+        leaf = learner.sparse.embedding.local_weights
         leaf.grad = torch.randn_like(leaf)
-        yield "SparseSignSGD step", partial(trainer.learner.sparse.step, no_skip)
+        yield "SparseSignSGD step", partial(learner.sparse.step, no_skip)
 
 
 def product_rates(dtype: str, device: torch.device, effort: Effort) -> dict[int, float]:
@@ -383,30 +289,26 @@ def measure(call: Callable[[], object], seconds: float, device: torch.device) ->
     run ahead as it does in training.
     """
     calls = 10 if device.type == "cuda" else 1
+    wait = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
     for _ in range(_WARM_UP_CALLS):
         call()
-    _wait_for(device)
+    wait()
     samples: list[float] = []
     start = time.perf_counter()
     while len(samples) < _MIN_SAMPLES or time.perf_counter() - start < seconds:
         begin = time.perf_counter()
         for _ in range(calls):
             call()
-        _wait_for(device)
+        wait()
         samples.append((time.perf_counter() - begin) / calls)
     return Timing(statistics.median(samples), min(samples), len(samples))
-
-
-def _wait_for(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def count_flop(arch: ArchConfig, facts: DataFacts) -> Flop:
     """Count the operations of the linear layers for one example, without computing anything.
 
-    A multiply-add is 2 operations. Backward multiplies as often as forward for the gradient of the
-    weight, and as often again where the input needs a gradient.
+    A multiply-add is 2 operations. Backward takes as many as forward for the weight's gradient, and
+    as many again where the input needs a gradient.
     """
     # The kernel of the attention's own products, which are not counted, may not know this device.
     arch = arch.model_copy(update={"attention": "auto"})
@@ -426,7 +328,7 @@ def count_flop(arch: ArchConfig, facts: DataFacts) -> Flop:
         for name, (_, channels) in facts.fields.items():
             examples[name] = cells.unsqueeze(-1).expand(1, -1, channels) if channels else cells
         for layer in model.modules():
-            if isinstance(layer, CastedLinear | nn.Linear | Linear | Tied):
+            if isinstance(layer, CastedLinear | nn.Linear | Matrix):
                 layer.register_forward_hook(partial(add, layer.weight.numel()))
             elif isinstance(layer, MixtureOfExperts):
                 # Its experts multiply what its router does.
@@ -440,43 +342,31 @@ def count_flop(arch: ArchConfig, facts: DataFacts) -> Flop:
     return Flop(train_step, total)
 
 
-# What it is measured on
-
-
 def write_synthetic_data(folder: Path, num_groups: int, views: int) -> None:
     """Write a training split of random 9 x 9 grids: `num_groups` puzzles with `views` views each.
-
-    The grids and their fields obey no rule: time depends on their shapes alone.
+    Neither grids nor fields obey a rule: time depends on their shapes alone.
     """
     rng = np.random.Generator(np.random.Philox(0))
-    rows = num_groups * views
-    labels = rng.integers(2, 11, (rows, 81), dtype=np.uint8)
-    inputs = np.where(rng.random((rows, 81)) < 0.6, 1, labels).astype(np.uint8)
+    shape = (num_groups * views, 81)
+    labels = rng.integers(2, 11, shape, dtype=np.uint8)
+    inputs = np.where(rng.random(shape) < 0.6, 1, labels).astype(np.uint8)
     fields = {}
     for name, declared in SYNTHETIC_FIELDS.items():
-        shape = (*labels.shape, declared.channels) if declared.channels else labels.shape
-        values = rng.integers(declared.num_classes, size=shape, dtype=np.uint8)
-        fields[name] = declared, values
+        size = (*shape, declared.channels) if declared.channels else shape
+        fields[name] = declared, rng.integers(declared.num_classes, size=size, dtype=np.uint8)
     write_puzzles(folder / "train", inputs, labels, vocab_size=11, views=views, fields=fields)
 
 
-def open_synthetic_data(folder: Path, heads: HeadsConfig) -> PuzzleDataset:
-    """Open them with the fields that the heads read.
-
-    Raises:
-        ConfigError: there is no such field.
-    """
+def _open_data(folder: Path, fields: list[str]) -> PuzzleDataset:
     try:
-        return PuzzleDataset([folder], "train", fields=list(heads.fields.values()))
+        return PuzzleDataset([folder], "train", fields=fields)
     except DatasetError:
-        raise ConfigError(
-            f"arch.heads reads the fields {', '.join(heads.fields.values())}; accepted here: "
-            f"{', '.join(SYNTHETIC_FIELDS)}"
-        ) from None
+        known = ", ".join(SYNTHETIC_FIELDS)
+        text = f"arch.heads reads the fields {', '.join(fields)}; accepted here: {known}"
+        raise ConfigError(text) from None
 
 
 def endless(batches: TrainBatches) -> Iterator[Batch]:
-    """Yield training batches, iteration after iteration."""
     for iteration in itertools.count():
         for _, batch in batches.iterate(iteration):
             yield batch
@@ -484,8 +374,19 @@ def endless(batches: TrainBatches) -> Iterator[Batch]:
 
 def describe_environment(device: str) -> dict[str, Any]:
     """Describe what the figures depend on beside the settings."""
-    cpu = _cpu_info()
+    cpu: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+        pairs = (line.partition(":") for line in lines)
+        cpu = {key.strip(): value.strip() for key, _, value in pairs}
     flags = (cpu.get("flags") or cpu.get("Features") or "").split()
+    commit = None
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    # Without git, or not in a clone, there is no commit to name.
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        commit = subprocess.check_output(
+            command, cwd=Path(__file__).resolve().parent, stderr=subprocess.DEVNULL, text=True
+        ).strip()
     return {
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -495,29 +396,8 @@ def describe_environment(device: str) -> dict[str, Any]:
         "max_cpu_isa": os.environ.get(ISA_VARIABLE),
         "num_threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
-        "commit": _commit(),
+        "commit": commit,
     }
-
-
-def _cpu_info() -> dict[str, str]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
-    except OSError:
-        return {}
-    return {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-
-
-def _commit() -> str | None:
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    folder = Path(__file__).resolve().parent
-    try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None  # No git, or not a clone.
-    return done.stdout.strip()
-
-
-# How it is told
 
 
 def as_table(report: dict[str, Any]) -> str:
@@ -533,8 +413,7 @@ def as_table(report: dict[str, Any]) -> str:
         head.append(f"matrix products in {dtype}, GFLOP/s by width: {sizes}")
     rows = [("case", "activity", "ms", "examples/s", "GFLOP/s", "of peak")]
     for case in report["cases"]:
-        flop = case["flop_per_example"]["train_step"] / 1e9
-        memory = case["peak_memory_mib"]
+        flop, memory = case["flop_per_example"]["train_step"] / 1e9, case["peak_memory_mib"]
         head.append(
             f"{case['name']}: {case['parameters']:,} parameters, batch {case['batch_size']},"
             f" {case['forward_dtype']}{', compiled' if case['compiled'] else ''},"
@@ -554,16 +433,7 @@ def as_table(report: dict[str, Any]) -> str:
 
 
 def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
-
-
-def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-
-
-# The command line
+    return "" if value is None else f"{value:,.{0 if value >= 100 else 1}f}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -582,12 +452,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", default="benchmark.json", help="default: benchmark.json")
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="for every case")
     return parser
-
-
-def _as_settings(options: argparse.Namespace) -> list[str]:
-    named = {"num_threads": options.threads, "device": options.device, "compile": options.compile}
-    given = [f"{key}={value}" for key, value in named.items() if value is not None]
-    return given + options.settings
 
 
 def _positive(text: str) -> float:

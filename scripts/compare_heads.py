@@ -14,8 +14,7 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -42,19 +41,14 @@ from training.exploration import min_halt_steps
 HEADS = sorted(path.stem for path in (CONFIG_DIR / "heads").glob("*.yaml"))
 TASKS = ("sudoku", "open", "maze")
 SMALL = (
-    "arch=mixer",
-    "arch.hidden_size=64",
-    "arch.num_heads=2",
-    "arch.L_cycles=2",
-    "arch.puzzle_emb_ndim=64",
-    "arch.forward_dtype=float32",
+    *("arch=mixer", "arch.hidden_size=64", "arch.num_heads=2", "arch.L_cycles=2"),
+    *("arch.puzzle_emb_ndim=64", "arch.forward_dtype=float32"),
 )
 BATCH_SIZE = 64
 VOCAB_SIZE = 6  # of mazes as of 4 x 4 Sudokus
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """Training and test examples, with the fields `actions` and `pixels`."""
 
     facts: DataFacts
@@ -62,81 +56,51 @@ class Task:
     test: Examples
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a run gave.
-
-    Attributes:
-        parameters: of the heads.
-        flop: operations of the heads, for one puzzle.
-        part_flop: those of the token head for the logits that an answer needs: of the cells that
-            change, and of the tokens that stand there.
-        logits_bytes: of the heads, for one puzzle.
-        ms_per_step: the median.
-        metrics: over the test puzzles, by name.
-        constant: what the best constant predictor gets, of the metrics that have one.
-    """
+class Outcome(NamedTuple):
+    """What a run gave; operations and bytes are those of the heads, for one puzzle."""
 
     parameters: int
     flop: int
-    part_flop: int
+    part_flop: int  # of the token head, for the cells that change and the tokens that stand there
     logits_bytes: int
     ms_per_step: float
     metrics: dict[str, float]
-    constant: dict[str, float]
+    constant: dict[str, float]  # what the best constant predictor gets
 
 
 def make_task(name: str) -> Task:
     """Generate a task: the same each time."""
+    drawn: dict[str, Any] = {"seed": 0, "stream": Stream.SUBSAMPLE, "size": 4, "taken": set()}
     if name == "maze":
         # More than a run sees.
-        mazes = generate_mazes(
-            20_200, seed=0, stream=Stream.SUBSAMPLE, size=4, min_length=3, taken=set(), workers=1
-        ).mazes
+        mazes = generate_mazes(20_200, min_length=3, workers=1, **drawn).mazes
         answers, _ = solve(mazes)
-        return _task(mazes, answers, path_actions(answers), maze_pixels(answers), test=200)
-    found = generate_puzzles(
-        300,
-        seed=0,
-        stream=Stream.SUBSAMPLE,
-        size=4,
-        min_clues=7,
-        max_clues=9,
-        min_rating=0,
-        taken=set(),
-    )
+        return _task(mazes, answers, path_actions(answers), maze_pixels(answers), num_test=200)
+    found = generate_puzzles(300, min_clues=7, max_clues=9, min_rating=0, **drawn)
     questions, answers = found.questions + 1, found.answers + 1
     if name == "open":
         hidden = np.random.Generator(np.random.Philox(1)).random(questions.shape) < 0.95
         hidden[::2] = False
         questions = np.where(hidden, 1, questions).astype(np.uint8)
     # The test puzzles come first; nothing is an image of anything else.
-    views = [
-        augment_sudoku(q, a, n, seed=1)
-        for q, a, n in ((questions[:100], answers[:100], 0), (questions[100:], answers[100:], 19))
-    ]
-    inputs, labels = (np.concatenate([test, train]) for test, train in zip(*views, strict=True))
+    test = augment_sudoku(questions[:100], answers[:100], 0, seed=1)
+    train = augment_sudoku(questions[100:], answers[100:], 19, seed=1)
+    inputs, labels = (np.concatenate(both) for both in zip(test, train, strict=True))
     digits = np.where(inputs == labels, 0, labels - 1)
     rgb = np.array([list(bytes.fromhex(colour[1:])) for colour in ARC_PALETTE])
-    return _task(inputs, labels, digits, rgb[labels.astype(np.int64) - 1], test=100)
+    return _task(inputs, labels, digits, rgb[labels.astype(np.int64) - 1], num_test=100)
 
 
-def _task(
-    inputs: np.ndarray, labels: np.ndarray, actions: np.ndarray, pixels: np.ndarray, *, test: int
-) -> Task:
-    arrays = {
-        "inputs": inputs,
-        "labels": labels,
-        "puzzle_identifiers": np.zeros(len(inputs)),
-        "actions": actions,
-        "pixels": pixels,
-    }
-    tensors = {key: torch.from_numpy(value.astype(np.int32)) for key, value in arrays.items()}
+def _task(*arrays: np.ndarray, num_test: int) -> Task:
+    """Make a task of inputs, labels, actions and pixels."""
+    names = ("inputs", "labels", "actions", "pixels", "puzzle_identifiers")
+    values = [torch.from_numpy(a.astype(np.int32)) for a in (*arrays, np.zeros(len(arrays[0])))]
+    tensors = dict(zip(names, values, strict=True))
     fields = {"actions": (NUM_ACTIONS, 0), "pixels": (ARC_PIXELS.num_classes, ARC_PIXELS.channels)}
     return Task(
-        DataFacts(VOCAB_SIZE, inputs.shape[1], 1, fields),
-        {key: value[test:] for key, value in tensors.items()},
-        {key: value[:test] for key, value in tensors.items()},
+        DataFacts(VOCAB_SIZE, arrays[0].shape[1], 1, fields),
+        train={name: value[num_test:] for name, value in tensors.items()},
+        test={name: value[:num_test] for name, value in tensors.items()},
     )
 
 
@@ -146,33 +110,26 @@ def settings_of(heads: str) -> list[str]:
     return [f"heads={heads}", f"loss=act_{'softmax' if softmax else 'stablemax'}"]
 
 
-def train(
-    task: Task, settings: Sequence[str], *, steps: int, lr: float = 3e-3
-) -> tuple[ACTLossHead, list[float]]:
-    """Train a small model on rows of the task drawn at random, with torch's AdamW.
-
-    Returns:
-        the model; the seconds of each step.
+def train(task: Task, settings: list[str], *, steps: int) -> tuple[ACTLossHead, list[float]]:
+    """Train a small model on rows of the task drawn at random, with torch's AdamW; return it and
+    the seconds of each step.
     """
+    lr = 3e-3
     config = load_config(TrainConfig, "cfg_pretrain", ["data_path=none", *SMALL, *settings])
     torch.manual_seed(0)
     model = build_model(config.arch, task.facts).train()
     model.prepare(BATCH_SIZE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.1)
     rng = np.random.Generator(np.random.Philox(0))
+    names = ("inputs", "labels", "puzzle_identifiers", *config.arch.heads.fields.values())
+    most, share = config.arch.halt_max_steps, config.arch.halt_exploration_prob
     seconds: list[float] = []
     carry: ACTCarry | None = None
     for step in range(steps):
         rows = torch.from_numpy(rng.integers(len(task.train["inputs"]), size=BATCH_SIZE))
-        examples = _chosen(task.train, rows, config)
+        examples = {name: task.train[name][rows] for name in names}
         carry = carry or model.initial_carry(examples)
-        shortest = min_halt_steps(
-            0,
-            step,
-            BATCH_SIZE,
-            probability=config.arch.halt_exploration_prob,
-            halt_max_steps=config.arch.halt_max_steps,
-        )
+        shortest = min_halt_steps(0, step, BATCH_SIZE, probability=share, halt_max_steps=most)
         for group in optimizer.param_groups:
             group["lr"] = lr * min(1.0, (step + 1) / 30) * (1 - step / steps)
         began = time.perf_counter()
@@ -188,8 +145,7 @@ def train(
 def measure(model: ACTLossHead, examples: Examples) -> dict[str, float]:
     """Return the metrics after all ACT steps, as an evaluation reports them."""
     with torch.no_grad():
-        sums = think(model, model, examples).metrics
-    sums = {key: value.item() for key, value in sums.items()}
+        sums = {key: sum_.item() for key, sum_ in think(model, model, examples).metrics.items()}
     means = mean_metrics(sums, len(examples["inputs"]))
     del means["count"]
     return means
@@ -207,6 +163,7 @@ def constants(model: ACTLossHead, examples: Examples) -> dict[str, float]:
     hits = (order < changes.sum(-1, keepdim=True)) & (changes > 0)
     precision = hits.sum(-1) / changes.sum(-1).clamp_min(1)
     exact, right = metrics["exact_accuracy"], metrics["accuracy"]
+    channels = [_most_frequent(channel) for channel in examples["pixels"].unbind(-1)]
     return {
         "accuracy": _most_frequent(labels),
         "q_halt_accuracy": max(exact, 1 - exact),
@@ -214,9 +171,7 @@ def constants(model: ACTLossHead, examples: Examples) -> dict[str, float]:
         "confidence_accuracy": max(right, 1 - right),
         "attention_precision": precision.mean().item(),
         "action_accuracy": _most_frequent(examples["actions"]),
-        "pixel_accuracy": float(
-            np.mean([_most_frequent(channel) for channel in examples["pixels"].unbind(-1)])
-        ),
+        "pixel_accuracy": float(np.mean(channels)),
     }
 
 
@@ -245,12 +200,6 @@ def compare(task: Task, heads: str, *, steps: int) -> Outcome:
         metrics=measure(model, task.test),
         constant=constants(model, task.test),
     )
-
-
-def _chosen(examples: Examples, rows: Tensor, config: TrainConfig) -> Examples:
-    fields = config.arch.heads.fields.values()
-    names = ("inputs", "labels", "puzzle_identifiers", *fields)
-    return {name: examples[name][rows] for name in names}
 
 
 def _most_frequent(values: Tensor) -> float:

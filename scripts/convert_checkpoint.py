@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 from dataset.format.reading import load_metadata
-from models.config import DataFacts
 from runtime.errors import ConfigError
 from runtime.schema import Schema
 from training.checkpoint.trained_model import find_trained_model
@@ -46,18 +45,12 @@ def main(overrides: list[str]) -> None:
         written = to_published(trained, output)
     else:
         recorded = trained.run.data_folders("train")
-        facts = None
-        if config.data_path is not None:
-            facts = facts_of_folder(Path(config.data_path))
-        elif trained.recorded_facts is None and recorded and Path(recorded[0]).is_dir():
-            facts = facts_of_folder(Path(recorded[0]))
+        folder = config.data_path
+        if folder is None and trained.recorded_facts is None and recorded:
+            folder = recorded[0] if Path(recorded[0]).is_dir() else None
+        facts = None if folder is None else data_facts(load_metadata(Path(folder) / "train"))
         written = [from_published(trained, facts, output)]
     sys.stdout.write("".join(f"written: {path}\n" for path in written))
-
-
-def facts_of_folder(folder: Path) -> DataFacts:
-    """Read what a model must know of the data set in `folder`."""
-    return data_facts(load_metadata(folder / "train"))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 """torchrun, with the exit code of its ranks: python scripts/launch.py [TORCHRUN OPTION ...] SCRIPT
 [KEY=VALUE ...].
 
-torchrun itself ends with 1 whatever its ranks ended with, and after a signal too, so that a
-scheduler could not tell a run that was preempted and saved (75) from one that failed. Here it is
-the code with which the ranks of this machine left.
+torchrun itself ends with 1 whatever its ranks ended with, so that a scheduler could not tell a run
+that was preempted and saved (75) from one that failed. Here it is the code of this machine's ranks.
 """
 
 import os
@@ -19,8 +18,7 @@ from runtime.process import EXIT_CODES_FOLDER, common_exit_code
 def main(arguments: list[str]) -> int:
     """Run torchrun in this process, which receives its signals; returns the exit code.
 
-    After SIGTERM it is EXIT_PREEMPTED also where no rank could say so: none was there yet, or those
-    that were had left because another was gone.
+    After SIGTERM it is EXIT_PREEMPTED also where no rank was left, or there yet, to say so.
     """
     # Until torchrun has handlers of its own. An exception could get lost in what is being imported.
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(EXIT_PREEMPTED))

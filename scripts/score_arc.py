@@ -18,7 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.lib import format as npy
 
+from dataset.command_line import integer
 from dataset.format.files import read_json
 from evaluation.arc import PuzzleNames, Tally, parse_names, parse_tasks, score, submission
 from runtime.errors import EXIT_DATA, DatasetError
@@ -27,20 +29,19 @@ from runtime.text import shown
 
 FIELDS = ("puzzle_identifiers", "inputs", "preds", "q_halt_logits")
 _MAX_BYTES = 2**35
+_READ_HEADER = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 DEFAULT_KS = (1, 2, 5, 10, 100)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Score and print; returns the exit code, 3 for a file that cannot be used."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("predictions", nargs="+", type=Path, metavar="PREDICTIONS.npz")
     parser.add_argument("tasks", type=Path, metavar="TASKS.json")
     parser.add_argument("--submission", type=Path, metavar="FILE", help="write it there, too")
-    parser.add_argument(
-        "--ks", type=positive, nargs="+", default=DEFAULT_KS, metavar="K", help="of pass@K"
-    )
+    ks = {"type": integer(1), "default": DEFAULT_KS, "metavar": "K", "help": "of pass@K"}
+    parser.add_argument("--ks", nargs="+", **ks)
     options = parser.parse_args(arguments)
     try:
         run(options.predictions, options.tasks, options.submission, options.ks)
@@ -71,10 +72,8 @@ def run(
         except OSError as error:
             raise DatasetError(f"{submission_path}: {error.strerror or error}") from None
     if tally.num_unmatched:
-        sys.stderr.write(
-            f"{tally.num_unmatched} of {tally.num_predictions} predictions belong to no test input "
-            "of their task and have no vote\n"
-        )
+        rows = f"{tally.num_unmatched} of {tally.num_predictions} predictions"
+        sys.stderr.write(f"{rows} belong to no test input of their task and have no vote\n")
     result = {
         "score_per_test_output": {f"ARC/pass@{k}": v for k, v in scores.per_test_output.items()},
         "score_per_task_all_outputs": {f"pass@{k}": v for k, v in scores.per_task.items()},
@@ -84,10 +83,8 @@ def run(
 
 
 def read_predictions(path: Path) -> dict[str, np.ndarray]:
-    """Read the arrays of one file by name.
-
-    Raises:
-        DatasetError: unreadable, or an array is missing or has the wrong shape or type.
+    """Read the arrays of one file by name; DatasetError where it is unreadable, or an array is
+    missing or has the wrong shape or type.
     """
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
@@ -106,10 +103,9 @@ def read_predictions(path: Path) -> dict[str, np.ndarray]:
         shape = (num_rows, cells) if field in ("inputs", "preds") else (num_rows,)
         kinds = "f" if field == "q_halt_logits" else "iu"
         if array.shape != shape or array.dtype.kind not in kinds:
-            raise DatasetError(
-                f"{path}: {field} is {array.dtype} {list(array.shape)}, expected "
-                f"{'floats' if kinds == 'f' else 'integers'} {list(shape)}"
-            )
+            wanted = f"{'floats' if kinds == 'f' else 'integers'} {list(shape)}"
+            found = f"{field} is {array.dtype} {list(array.shape)}"
+            raise DatasetError(f"{path}: {found}, expected {wanted}")
     if not cells or math.isqrt(cells) ** 2 != cells:
         raise DatasetError(f"{path}: {cells} cells in a row are no square canvas")
     return arrays
@@ -121,25 +117,14 @@ def _read_array(archive: zipfile.ZipFile, field: str, path: Path) -> np.ndarray:
     if name not in archive.namelist():
         raise DatasetError(f"{path}: has no {field}")
     with archive.open(name) as member:
-        version = np.lib.format.read_magic(member)
-        if version == (1, 0):
-            shape, _, dtype = np.lib.format.read_array_header_1_0(member)
-        elif version == (2, 0):
-            shape, _, dtype = np.lib.format.read_array_header_2_0(member)
-        else:
+        version = npy.read_magic(member)
+        if version not in _READ_HEADER:
             raise DatasetError(f"{path}: {field} has an unknown version of the .npy format")
+        shape, _, dtype = _READ_HEADER[version](member)
         if math.prod(shape) * dtype.itemsize > archive.getinfo(name).file_size:
             raise DatasetError(f"{path}: {field} is smaller than its header says")
         member.seek(0)
-        return np.lib.format.read_array(member, allow_pickle=False)
-
-
-def positive(text: str) -> int:
-    """Read a number of at least 1."""
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
+        return npy.read_array(member, allow_pickle=False)
 
 
 if __name__ == "__main__":

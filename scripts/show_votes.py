@@ -57,16 +57,12 @@ def votes_as_text(votes: Any, tasks: Any, count: int, best: int) -> str:
 
 
 def describe(name: str, number: int, found: Any, pair: Any, best: int) -> str:
-    """Return a test input, its answer where it is known, and its most voted answers, side by side
-    as text.
-    """
+    """Return a test input, its known answer and its most voted answers side by side, as text."""
     columns = [("input", pair["input"])]
     if "output" in pair:
         columns.append(("right answer", pair["output"]))
-    columns += [
-        (f"{grid['votes']} of {found['votes']} votes", grid["grid"])
-        for grid in found["grids"][:best]
-    ]
+    for grid in found["grids"][:best]:
+        columns.append((f"{grid['votes']} of {found['votes']} votes", grid["grid"]))
     place = found["solved_at"]
     verdict = "not among the answers" if place is None else f"right answer at place {place}"
     return f"{shown(name)}, test input {number + 1}: {verdict}\n\n{side_by_side(columns)}\n\n"

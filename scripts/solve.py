@@ -13,9 +13,9 @@ the answer changed from ACT step to ACT step.
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,6 +32,9 @@ from training.tracking import warn
 
 if TYPE_CHECKING:
     from evaluation.solving import Reasoning
+
+# Where each puzzle stands, and its grid, integer [size, size].
+Puzzles = Iterator[tuple[str, np.ndarray]]
 
 
 def main(overrides: list[str]) -> None:
@@ -59,17 +62,16 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[np.ndarray],
     from runtime.device import prepare_host, resolve_device
 
     device_type = resolve_device(config.device)
-    kernels = config.arch_overrides.model_dump()
-    overrides = ArchOverrides(**kernels, halt_max_steps=config.steps)
+    overrides = ArchOverrides(**config.arch_overrides.model_dump(), halt_max_steps=config.steps)
     arch = arch_on_device(trained.run.arch, device_type, overrides)
     prepare_host(config.num_threads)
     device = torch.device(device_type)
     model = trained.load(arch, sudoku_facts(size), f"Sudoku {size}x{size}", device)
     reasonings = reason(model, puzzles, device, make_decoder(config))
+    learns_continue = not arch.no_ACT_continue and arch.heads.q is not None
     num_solved = 0
     for number, reasoning in enumerate(reasonings, start=1):
         num_solved += reasoning.is_solved()
-        learns_continue = not arch.no_ACT_continue and arch.heads.q is not None
         text = describe(reasoning, learns_continue=learns_continue)
         sys.stdout.write(f"puzzle {number} of {len(puzzles)}\n{text}\n\n")
     sys.stdout.write(f"solved: {num_solved} of {len(puzzles)}\n")
@@ -85,18 +87,15 @@ def quoted(override: str) -> str:
     return f"{key}='{escaped}'"
 
 
-# Puzzles
-
-
-def read_puzzles(config: SolveConfig, trained: TrainedModel) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield where each puzzle stands and its grid, integer [size, size].
+def read_puzzles(config: SolveConfig, trained: TrainedModel) -> Puzzles:
+    """Yield the puzzles asked for.
 
     Raises:
         ConfigError: no source of puzzles.
         DatasetError: names the file and line of what is no puzzle.
     """
     if config.puzzle is not None:
-        yield "puzzle", parse(config.puzzle, "puzzle")
+        yield "puzzle", _parsed("puzzle", parse_puzzle, config.puzzle)
     elif config.count is not None:
         yield from data_set_puzzles(config, trained, config.count)
     elif config.file is not None and config.file != "-":
@@ -112,25 +111,22 @@ def read_puzzles(config: SolveConfig, trained: TrainedModel) -> Iterator[tuple[s
         yield from parse_lines(sys.stdin, "standard input")
 
 
-def parse_lines(lines: Iterable[str], source: str) -> Iterator[tuple[str, np.ndarray]]:
+def parse_lines(lines: Iterable[str], source: str) -> Puzzles:
     """Yield the place and the grid of each line that is not blank."""
     for number, line in enumerate(lines, start=1):
         if line.strip():
             place = f"{source}: line {number}"
-            yield place, parse(line, place)
+            yield place, _parsed(place, parse_puzzle, line)
 
 
-def parse(text: str, place: str) -> np.ndarray:
-    """Read one puzzle; DatasetError names the place."""
+def _parsed(place: str, parse: Callable[[Any], np.ndarray], puzzle: Any) -> np.ndarray:
     try:
-        return parse_puzzle(text)
+        return parse(puzzle)
     except ValueError as error:
         raise DatasetError(f"{place}: {error}") from None
 
 
-def data_set_puzzles(
-    config: SolveConfig, trained: TrainedModel, count: int
-) -> Iterator[tuple[str, np.ndarray]]:
+def data_set_puzzles(config: SolveConfig, trained: TrainedModel, count: int) -> Puzzles:
     """Yield the first `count` puzzles of a data set."""
     folders = [config.data_path] if config.data_path else trained.run.data_folders(config.split)
     if not folders:
@@ -141,18 +137,13 @@ def data_set_puzzles(
     place = str(dataset.split_dirs[0])
     for arrays in dataset.sets.values():
         for row in arrays.inputs[:count]:
-            try:
-                yield place, tokens_to_grid(row)
-            except ValueError as error:
-                raise DatasetError(f"{place}: not Sudokus: {error}") from None
+            yield place, _parsed(f"{place}: not Sudokus", tokens_to_grid, row)
         count -= min(count, arrays.num_examples)
 
 
 def sudoku_size(trained: TrainedModel) -> int | None:
-    """Return the size of the grids that a model reads, None where only its weights know.
-
-    Raises:
-        CheckpointError: it does not read Sudokus.
+    """Return the size of the grids that a model reads, None where only its weights know;
+    CheckpointError where it reads no Sudokus.
     """
     if trained.facts is None:
         return None
@@ -169,16 +160,20 @@ def sudoku_facts(size: int) -> DataFacts:
     return DataFacts(vocab_size=size + 2, seq_len=size * size, num_puzzle_identifiers=1)
 
 
-# Text
-
-
 def describe(reasoning: "Reasoning", *, learns_continue: bool) -> str:
     """Return question, answer, verdict and the ACT steps as text."""
     question = grid_lines(reasoning.question, np.zeros_like(reasoning.question, bool))
     answer = grid_lines(reasoning.answer, reasoning.cells_wrong())
     grids = [f"{left}    {right}" for left, right in zip(question, answer, strict=True)]
-    steps = step_lines(reasoning, learns_continue=learns_continue)
-    return "\n".join([*grids, verdict(reasoning), *steps])
+    said = "a valid Sudoku that keeps the clues"
+    if not reasoning.is_solved():
+        wrong = int(reasoning.cells_wrong().sum())
+        said = f"not a solution: {wrong} cells cannot stay (marked !)"
+    verdict = (
+        f"answer: {said}; Q confidence: {_percent(reasoning.q_halt[-1])}; answer confidence:"
+        f" {reasoning.confidence:.1%}; log-probability: {reasoning.log_prob:.2f}"
+    )
+    return "\n".join([*grids, verdict, *step_lines(reasoning, learns_continue=learns_continue)])
 
 
 def grid_lines(grid: np.ndarray, marked: np.ndarray) -> list[str]:
@@ -190,25 +185,11 @@ def grid_lines(grid: np.ndarray, marked: np.ndarray) -> list[str]:
     for row in range(size):
         if row % box_rows == 0:
             lines.append(rule)
-        cells = [
-            f"{'!' if is_marked else ' '}{digit or '.'}"
-            for digit, is_marked in zip(grid[row], marked[row], strict=True)
-        ]
+        pairs = zip(marked[row], grid[row], strict=True)
+        cells = [f"{'!' if is_marked else ' '}{digit or '.'}" for is_marked, digit in pairs]
         boxes = ("".join(cells[left : left + box_columns]) for left in range(0, size, box_columns))
         lines.append(f"|{' |'.join(boxes)} |")
     return [*lines, rule]
-
-
-def verdict(reasoning: "Reasoning") -> str:
-    """Say whether the answer is a solution, and how sure the model is of it."""
-    said = "a valid Sudoku that keeps the clues"
-    if not reasoning.is_solved():
-        wrong = int(reasoning.cells_wrong().sum())
-        said = f"not a solution: {wrong} cells cannot stay (marked !)"
-    return (
-        f"answer: {said}; Q confidence: {_percent(reasoning.q_halt[-1])}; answer confidence:"
-        f" {reasoning.confidence:.1%}; log-probability: {reasoning.log_prob:.2f}"
-    )
 
 
 def step_lines(reasoning: "Reasoning", *, learns_continue: bool) -> Iterator[str]:

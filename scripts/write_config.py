@@ -63,9 +63,7 @@ def written(name: str) -> str:
 
 
 def lines(section: Schema | Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    """Yield the lines of a section: its own settings, then, at the top level below a title, those
-    of each base.
-    """
+    """Yield a section: its own settings, then, at the top level below a title, those of bases."""
     if isinstance(section, Mapping):
         for name, value in section.items():
             yield from setting(name, value, "", indent)
@@ -118,9 +116,8 @@ def accepted(annotation: Any) -> list[str]:
 
 @functools.cache
 def descriptions(owner: type) -> dict[str, str]:
-    """Return the string below each field that a schema declares itself.
-
-    pydantic reads them as well (`use_attribute_docstrings`), but each time a schema is imported.
+    """Return the string below each field that a schema declares itself, read when asked for only
+    (pydantic's `use_attribute_docstrings` reads them at each import).
     """
     if not issubclass(owner, Schema):
         return {}

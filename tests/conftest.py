@@ -1,10 +1,10 @@
-"""Tiny data sets, tiny runs of the trainer in this process, and entry points in a process of their
-own.
-"""
+"""Tiny data sets, tiny runs of the trainer in this process, and entry points in others."""
 
 import hashlib
+import itertools
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -45,54 +45,48 @@ def sudoku_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tasks_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tasks as in ARC: 6 groups of 2 puzzles of 1 to 3 examples each, some labels ignored.
-
-    The label of a cell is its input plus the puzzle's identifier modulo 3, so that the puzzle
-    embedding has something to say.
+    """Tasks as in ARC: 6 groups of 2 puzzles of 1 to 3 examples each, some labels ignored. A label
+    is the input plus the puzzle's identifier modulo 3, which the puzzle embedding can tell.
     """
     folder = tmp_path_factory.mktemp("tasks")
     rng = np.random.default_rng(0)
     sizes = np.array([1, 3, 2, 3, 1, 2, 3, 3, 1, 2, 2, 1])
     for split in ("train", "test"):
-        num_examples, ids = int(sizes.sum()), np.repeat(np.arange(1, 13), sizes)
-        inputs = rng.integers(2, 8, (num_examples, 9))
+        ids = np.repeat(np.arange(1, 13), sizes)
+        inputs = rng.integers(2, 8, (len(ids), 9))
         labels = 2 + (inputs - 2 + ids[:, None]) % 3
         labels[rng.random(labels.shape) < 0.2] = 0
-        metadata = _metadata(8, 9, num_identifiers=13, groups=6, puzzles=12, examples=num_examples)
-        arrays = PuzzleSet(
-            inputs,
-            labels,
-            np.arange(1, 13),
-            np.concatenate([[0], np.cumsum(sizes)]),
-            np.arange(0, 13, 2),
-        )
-        write_split(folder / split, metadata, {"all": arrays})
+        _write(folder / split, 8, inputs, labels, sizes, group_size=2)
     return folder
 
 
-def _metadata(
-    vocab_size: int, seq_len: int, *, num_identifiers: int, groups: int, puzzles: int, examples: int
-) -> PuzzleDatasetMetadata:
-    return PuzzleDatasetMetadata(
+def _write(
+    folder: Path, vocab: int, inputs: Any, labels: Any, sizes: Sequence[int], *, group_size: int
+) -> None:
+    """Write a split of puzzles of `sizes` examples, each with an identifier of its own."""
+    puzzles = len(sizes)
+    metadata = PuzzleDatasetMetadata(
         pad_id=0,
         ignore_label_id=0,
         blank_identifier_id=0,
-        vocab_size=vocab_size,
-        seq_len=seq_len,
-        num_puzzle_identifiers=num_identifiers,
-        total_groups=groups,
-        mean_puzzle_examples=examples / puzzles,
+        vocab_size=vocab,
+        seq_len=inputs.shape[1],
+        num_puzzle_identifiers=1 + puzzles,
+        total_groups=puzzles // group_size,
+        mean_puzzle_examples=len(inputs) / puzzles,
         sets=("all",),
         total_puzzles=puzzles,
     )
+    offsets = np.concatenate([[0], np.cumsum(sizes)]), np.arange(0, puzzles + 1, group_size)
+    arrays = PuzzleSet(inputs, labels, np.arange(1, 1 + puzzles), *offsets)
+    write_split(folder, metadata, {"all": arrays})
 
 
 @pytest.fixture(scope="session")
 def arc_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three evaluation tasks of ARC on canvases of 5 x 5 cells, each with 4 augmentations.
-
-    Task "one" has one test pair, "two" has two, "open" has one whose output nobody knows. Each has
-    two demonstration pairs, which are the training split.
+    """Three evaluation tasks of ARC on canvases of 5 x 5 cells, each with 4 augmentations, and two
+    demonstration pairs, which are the training split. Task "one" has one test pair, "two" has two,
+    "open" has one whose output nobody knows.
     """
     folder = tmp_path_factory.mktemp("arc")
     rng = np.random.default_rng(0)
@@ -107,11 +101,10 @@ def arc_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name, num_tests in (("one", 1), ("two", 2), ("open", 1))
     }
     del tasks["open"]["test"][0]["output"]
-    augmentations = [(task, view) for task in tasks for view in (0, 1, 4, 6)]
     names = ["<blank>"]
     rows: dict[str, list[list[np.ndarray]]] = {"train": [], "test": []}
     sizes: dict[str, list[int]] = {"train": [], "test": []}
-    for task, view in augmentations:
+    for task, view in itertools.product(tasks, (0, 1, 4, 6)):
         colours = np.arange(10, dtype=np.uint8)
         if view:
             colours[1:] = 1 + rng.permutation(9)
@@ -119,29 +112,18 @@ def arc_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for split, pairs in tasks[task].items():
             for example in pairs:
                 grids = (np.array(example.get(key, [[]]), np.uint8) for key in ("input", "output"))
-                rows[split].append(
-                    [_arc_canvas(augment_grid(grid, view, colours)) for grid in grids]
-                )
+                views = [augment_grid(grid, view, colours) for grid in grids]
+                rows[split].append([_arc_canvas(grid) for grid in views])
             sizes[split].append(len(pairs))
     for split in ("train", "test"):
-        canvases = np.array(rows[split])
-        counts = {"puzzles": len(augmentations), "examples": len(canvases)}
-        metadata = _metadata(12, 25, num_identifiers=len(names), groups=len(tasks), **counts)
-        arrays = PuzzleSet(
-            canvases[:, 0],
-            canvases[:, 1],
-            np.arange(1, len(names)),
-            np.concatenate([[0], np.cumsum(sizes[split])]),
-            np.arange(0, len(names), 4),
-        )
-        write_split(folder / split, metadata, {"all": arrays})
+        inputs, labels = np.array(rows[split]).swapaxes(0, 1)
+        _write(folder / split, 12, inputs, labels, sizes[split], group_size=4)
     (folder / "identifiers.json").write_text(json.dumps(names))
     (folder / "test_puzzles.json").write_text(json.dumps(tasks))
     return folder
 
 
 def _arc_canvas(grid: np.ndarray) -> np.ndarray:
-    """Put a grid on a canvas of 5 x 5 tokens; an empty one leaves it empty."""
     canvas = np.zeros((5, 5), np.uint8)
     if grid.size:
         height, width = grid.shape
@@ -167,7 +149,7 @@ TINY_ARCH = (
 @pytest.fixture
 def tiny_settings(sudoku_data: Path, tmp_path: Path) -> list[str]:
     """Overrides of a run of 16 steps on `sudoku_data` in `tmp_path / "run"`, with an evaluation
-    after every 4; a test appends its own. Of values given twice the last one counts.
+    after every 4; a test appends its own: of values given twice the last one counts.
     """
     return [
         f"data_path={sudoku_data}",
@@ -230,9 +212,7 @@ class RunFiles:
     @property
     def steps(self) -> list[int]:
         """Steps of its checkpoints, ascending."""
-        return sorted(
-            int(path.name.removeprefix("step_")) for path in self.folder.glob("step_[0-9]*")
-        )
+        return sorted(int(path.name[len("step_") :]) for path in self.folder.glob("step_[0-9]*"))
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -242,16 +222,13 @@ class RunFiles:
 
     @property
     def train_records(self) -> list[dict[str, Any]]:
-        """The records of optimizer steps."""
         return [record for record in self.records if "train/lr" in record]
 
     @property
     def eval_records(self) -> list[dict[str, Any]]:
-        """The records of evaluations."""
         return [record for record in self.records if "train/lr" not in record]
 
     def state(self, step: int) -> dict[str, Any]:
-        """Content of a checkpoint's state.json."""
         return json.loads((self.folder / f"step_{step}" / "state.json").read_bytes())
 
     def digest(self, step: int | None = None) -> dict[str, Any]:
@@ -280,6 +257,8 @@ def files_of() -> Callable[[Path], RunFiles]:
 
 # Processes
 
+Start = Callable[..., subprocess.Popen[str]]
+
 
 @dataclass(frozen=True)
 class Finished:
@@ -292,7 +271,6 @@ class Finished:
 
     @property
     def err_lines(self) -> list[str]:
-        """Lines on standard error."""
         return self.err.splitlines()
 
 
@@ -311,9 +289,7 @@ def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, 
 
 
 @pytest.fixture
-def start_command(
-    clean_environment: Mapping[str, str], tmp_path: Path
-) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def start_command(clean_environment: Mapping[str, str], tmp_path: Path) -> Iterator[Start]:
     """Start a command with arguments, in `tmp_path`; whatever still runs at the end is killed."""
     started: list[subprocess.Popen[str]] = []
 
@@ -339,13 +315,8 @@ def start_command(
 
 
 @pytest.fixture
-def start(
-    start_command: Callable[..., subprocess.Popen[str]],
-) -> Callable[..., subprocess.Popen[str]]:
-    """Start python with arguments, as `start_command` does.
-
-    An entry point is given by its path below the project's root.
-    """
+def start(start_command: Start) -> Start:
+    """Start python with arguments; an entry point is given by its path below the root."""
 
     def begin(*arguments: str | Path, env: Mapping[str, str] | None = None) -> Any:
         return start_command(sys.executable, *map(_located, arguments), env=env)
@@ -354,18 +325,30 @@ def start(
 
 
 @pytest.fixture
-def run_python(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., Finished]:
+def run_python(start: Start) -> Callable[..., Finished]:
     """Run python with arguments to its end, within `timeout` seconds."""
 
-    def run(
-        *arguments: str | Path, env: Mapping[str, str] | None = None, timeout: float = 60.0
-    ) -> Finished:
+    def run(*arguments: str | Path, timeout: float = 60.0, **options: Any) -> Finished:
         began = time.monotonic()
-        process = start(*arguments, env=env)
+        process = start(*arguments, **options)
         out, err = process.communicate(timeout=timeout)
         return Finished(process.returncode, out, err, time.monotonic() - began)
 
     return run
+
+
+@pytest.fixture
+def start_ranks(start: Start) -> Callable[..., list[subprocess.Popen[str]]]:
+    """Start python on ranks with these arguments each, without a launcher."""
+
+    def begin(*arguments: Sequence[str]) -> list[subprocess.Popen[str]]:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = str(server.getsockname()[1])
+        world = {"WORLD_SIZE": str(len(arguments)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        places = [world | {"RANK": str(r), "LOCAL_RANK": str(r)} for r in range(len(arguments))]
+        return [start(*own, env=place) for own, place in zip(arguments, places, strict=True)]
+
+    return begin
 
 
 def _located(argument: str | Path) -> str:

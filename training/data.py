@@ -122,8 +122,7 @@ def untold_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> dict
 def require_folder(path: str, known: DataConfig | None) -> None:
     """Raise DatasetError when a data folder is missing; of a known set it says how to build it."""
     if not Path(path).is_dir():
-        is_known = known is not None and path == known.path
-        hint = f"; build it with: {known.build_command}" if is_known else ""
+        hint = f"; build it with: {known.build_command}" if known and path == known.path else ""
         raise DatasetError(f"{path}: no such data folder{hint}")
 
 

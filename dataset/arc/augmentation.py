@@ -26,14 +26,11 @@ _TRIES_PER_AUGMENTATION = 5
 
 
 def augment_grid(grid: np.ndarray, view: int, colours: np.ndarray) -> np.ndarray:
-    """Recolour a grid and then turn or mirror it.
+    """Recolour a grid, uint8 [h, w] of 0 to 9, as new = colours[old], and then turn or mirror it.
 
     Args:
-        grid: uint8 [h, w] of 0 to 9.
         view: 0 to 7, as in `dihedral_view`.
-        colours: uint8 [10], new = colours[old].
-    Returns:
-        uint8 [h, w] or [w, h].
+        colours: uint8 [10].
     """
     return dihedral_view(colours[grid], view)
 
@@ -45,17 +42,8 @@ def undo_grid(grid: np.ndarray, view: int, colours: np.ndarray) -> np.ndarray:
     return inverse[dihedral_view(grid, INVERSE_VIEWS[view])]
 
 
-# Names
-
-
 def format_identifier(task: str, view: int, colours: np.ndarray) -> str:
-    """Name an augmentation: TASK|||t3|||0192837465.
-
-    Args:
-        task: its name.
-        view: 0 to 7.
-        colours: uint8 [10], a permutation of 0 to 9 that keeps 0.
-    """
+    """Name an augmentation, as TASK|||t3|||0192837465; colours is a permutation that keeps 0."""
     digits = (np.asarray(colours, np.uint8) + ord("0")).tobytes().decode("ascii")
     return f"{task}{_SEPARATOR}t{view}{_SEPARATOR}{digits}"
 
@@ -82,13 +70,10 @@ def parse_identifier(name: str) -> tuple[str, int, np.ndarray]:
     if view not in "01234567":
         raise ValueError(f"{name!r} has view {view!r}; accepted: 0 to {NUM_VIEWS - 1}")
     if digits[:1] != "0" or sorted(digits) != list("0123456789"):
-        raise ValueError(
-            f"{name!r} has colours {digits!r}; accepted: 0, and then 1 to 9 in any order"
-        )
+        accepted = "0, and then 1 to 9 in any order"
+        raise ValueError(f"{name!r} has colours {digits!r}; accepted: {accepted}")
     return task, int(view), np.frombuffer(digits.encode(), np.uint8) - ord("0")
 
-
-# Draws
 
 Pair = tuple[np.ndarray, np.ndarray | None]
 """Input and output grid, uint8 [h, w] of 0 to 9; None is an output that is not known."""
@@ -101,11 +86,6 @@ def draw_augmentations(task: str, pairs: Sequence[Pair], num_aug: int, seed: int
     dropped. After 5 * num_aug draws there may be fewer than asked for. They depend on the seed, the
     name and the pairs, so that a task has the same ones in every data set.
 
-    Args:
-        task: its name.
-        pairs: all pairs of the task, demonstrations and tests.
-        num_aug: augmentations asked for.
-        seed: 0 to 2**64 - 1.
     Returns:
         uint8 [1 + found, 10]: the view, then the new colours of 1 to 9.
     """
@@ -117,9 +97,8 @@ def draw_augmentations(task: str, pairs: Sequence[Pair], num_aug: int, seed: int
         number = int.from_bytes(hashlib.sha256(task.encode()).digest()[:8], "little")
         tries = _TRIES_PER_AUGMENTATION * num_aug
         words = random_words(seed, Stream.ARC_AUGMENTATION, (0, 0, number, 0), tries)
-        views, orders = np.divmod(
-            (words % np.uint64(NUM_VIEWS * factorial(9))).astype(np.int64), factorial(9)
-        )
+        choices = (words % np.uint64(NUM_VIEWS * factorial(9))).astype(np.int64)
+        views, orders = np.divmod(choices, factorial(9))
         drawn = np.empty((tries, ARC_NUM_COLOURS), dtype=np.uint8)
         drawn[:, 0], drawn[:, 1:] = views, _colour_orders()[orders]
         for start in range(0, tries, num_aug):
@@ -170,21 +149,17 @@ def _hashes(sums: np.ndarray, augmentations: np.ndarray) -> np.ndarray:
 @cache
 def _cell_weights(height: int, width: int) -> np.ndarray:
     """uint64 [8, cells]: what each cell of a grid weighs where it lies after the view."""
-    weights = random_words(0, Stream.ARC_HASH, (0, 0, 0, 0), ARC_SIDE**2).reshape(
-        ARC_SIDE, ARC_SIDE
-    )
-    shapes = [dihedral_view(np.empty((height, width)), view).shape for view in range(NUM_VIEWS)]
-    return np.stack(
-        [
-            dihedral_view(weights[:h, :w], INVERSE_VIEWS[view]).reshape(-1)
-            for view, (h, w) in enumerate(shapes)
-        ]
-    )
+    weights = random_words(0, Stream.ARC_HASH, (0, 0, 0, 0), ARC_SIDE**2)
+    weights = weights.reshape(ARC_SIDE, ARC_SIDE)
+    cells = []
+    for view in range(NUM_VIEWS):
+        h, w = dihedral_view(np.empty((height, width)), view).shape
+        cells.append(dihedral_view(weights[:h, :w], INVERSE_VIEWS[view]).reshape(-1))
+    return np.stack(cells)
 
 
 @cache
 def _colour_weights() -> np.ndarray:
     """uint64 [2, 10]: of input and output."""
-    return random_words(0, Stream.ARC_HASH, (0, 0, 1, 0), 2 * ARC_NUM_COLOURS).reshape(
-        2, ARC_NUM_COLOURS
-    )
+    words = random_words(0, Stream.ARC_HASH, (0, 0, 1, 0), 2 * ARC_NUM_COLOURS)
+    return words.reshape(2, ARC_NUM_COLOURS)

@@ -7,18 +7,14 @@ it is turned, by compiled code, into the row that the published builder would ha
 import numpy as np
 
 from dataset.compiled import compiled
-from dataset.format.schema import (
-    ARC_BORDER_TOKEN,
-    ARC_FIRST_COLOUR_TOKEN,
-    ARC_SIDE,
-    IGNORE_LABEL_ID,
-    LazyArcSet,
-)
+from dataset.format import schema
+from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_SIDE, LazyArcSet
 from runtime.streams import Stream, random_words
 
 # The kernels freeze these, so they are defined in this file: see `dataset.compiled`.
 _SIDE, _BORDER, _FIRST_COLOUR = 30, 1, 2
-assert (_SIDE, _BORDER, _FIRST_COLOUR) == (ARC_SIDE, ARC_BORDER_TOKEN, ARC_FIRST_COLOUR_TOKEN)
+assert (_SIDE, _FIRST_COLOUR) == (ARC_SIDE, ARC_FIRST_COLOUR_TOKEN)
+assert _BORDER == schema.ARC_BORDER_TOKEN
 
 ARC_PALETTE = (
     *("#000000", "#0074D9", "#FF4136", "#2ECC40", "#FFDC00"),
@@ -27,7 +23,7 @@ ARC_PALETTE = (
 """Colours 0 to 9 as ARC's own site shows them."""
 
 # By token; those of padding and border are unknown.
-_PIXELS = np.full((ARC_FIRST_COLOUR_TOKEN + len(ARC_PALETTE), 3), IGNORE_LABEL_ID, np.int32)
+_PIXELS = np.full((ARC_FIRST_COLOUR_TOKEN + len(ARC_PALETTE), 3), schema.IGNORE_LABEL_ID, np.int32)
 _PIXELS[ARC_FIRST_COLOUR_TOKEN:] = [list(bytes.fromhex(colour[1:])) for colour in ARC_PALETTE]
 
 
@@ -37,7 +33,6 @@ def read_rows(
     """Make rows for a batch, the padding of the labels ignored.
 
     Args:
-        arrays: the set.
         rows: int64 [b], or a slice of step 1, of the examples that `arrays.puzzle_indices` counts.
         shifts: uint64 [b] random words; the high and the low half choose the row and the column
             where both grids begin, uniformly among those that fit them both. 0, as None, is the
@@ -47,7 +42,7 @@ def read_rows(
     """
     chosen = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
     inputs = np.zeros((len(chosen), ARC_SIDE * ARC_SIDE), dtype=np.int32)
-    labels = np.full((len(chosen), ARC_SIDE * ARC_SIDE), IGNORE_LABEL_ID, dtype=np.int32)
+    labels = np.full((len(chosen), ARC_SIDE * ARC_SIDE), schema.IGNORE_LABEL_ID, dtype=np.int32)
     draw_rows(arrays, chosen, shifts, inputs, labels)
     return inputs, labels
 
@@ -59,14 +54,8 @@ def draw_rows(
     inputs: np.ndarray,
     labels: np.ndarray,
 ) -> None:
-    """Draw grids and borders onto canvases.
-
-    Args:
-        arrays: the set.
-        rows: int64 [b].
-        shifts: as `read_rows` takes them.
-        inputs: integer [b, 900] of any type, receives tokens.
-        labels: the same.
+    """Draw grids and borders onto canvases `inputs` and `labels`, [b, 900] of any integer type;
+    rows, int64 [b], and shifts as for `read_rows`.
     """
     # Of another type, the rows would have all the offsets converted for them, at every call.
     rows = rows.astype(arrays.puzzle_indices.dtype, copy=False)
@@ -75,14 +64,8 @@ def draw_rows(
     stored = arrays.source_indices[groups] + (rows - arrays.puzzle_indices[puzzles])
     if shifts is None:
         shifts = np.zeros(len(rows), dtype=np.uint64)
-    _draw(
-        arrays.inputs[stored],
-        arrays.labels[stored],
-        arrays.augmentations[puzzles],
-        shifts,
-        inputs,
-        labels,
-    )
+    grids, answers = arrays.inputs[stored], arrays.labels[stored]
+    _draw(grids, answers, arrays.augmentations[puzzles], shifts, inputs, labels)
 
 
 def colour_pixels(labels: np.ndarray) -> np.ndarray:
@@ -108,9 +91,8 @@ def unshifted_rows(arrays: LazyArcSet, seed: int) -> np.ndarray:
     depends on the seed and the puzzle's identifier alone.
     """
     identifiers = arrays.puzzle_identifiers
-    words = random_words(
-        seed, Stream.ARC_UNSHIFTED, (0, 0, 0, 0), int(identifiers.max(initial=-1)) + 1
-    )
+    num_words = int(identifiers.max(initial=-1)) + 1
+    words = random_words(seed, Stream.ARC_UNSHIFTED, (0, 0, 0, 0), num_words)
     starts = arrays.puzzle_indices[:-1].astype(np.int64)
     sizes = np.diff(arrays.puzzle_indices).astype(np.uint64)
     half = np.uint64(32)

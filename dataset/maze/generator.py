@@ -27,9 +27,7 @@ _Result = TypeVar("_Result")
 
 LOWEST_WALL_PROBABILITY, HIGHEST_WALL_PROBABILITY = 0.3, 0.5
 
-_MAX_ATTEMPTS = 100_000_000
-"""Attempts without a new maze before it is held that there is none."""
-
+_MAX_ATTEMPTS = 100_000_000  # without a new maze, before it is held that there is none
 _ATTEMPTS_PER_BLOCK = 8192  # of the numbering of attempts: another number gives other mazes
 
 
@@ -54,30 +52,26 @@ def generate_mazes(
     """Generate `num_mazes` mazes of `size` x `size` cells.
 
     Args:
-        num_mazes: how many.
-        seed: 0 to 2**64 - 1.
-        stream: of random words.
-        size: rows and columns.
         min_length: moves of the shortest path, 1 or more.
         taken: `view_keys` of the mazes that must not be repeated; receives those of the new ones.
-        advance: called with 1 after each maze.
         workers: threads, on which the mazes do not depend; None: one for each usable processor.
     Raises:
         NoPuzzleError: none was found for long; the message says what was asked for.
     """
-    lowest = _fixed_point(LOWEST_WALL_PROBABILITY)
-    span = _fixed_point(HIGHEST_WALL_PROBABILITY) - lowest
+    bounds = LOWEST_WALL_PROBABILITY, HIGHEST_WALL_PROBABILITY
+    lowest, highest = (np.uint64(round(bound * 2**32)) for bound in bounds)
 
     def search(block: int) -> list[tuple[int, np.ndarray]]:
         """Return the mazes kept in a block of attempts, with the attempt's number."""
         states = random_words(seed, stream, (0, 0, block, 0), _ATTEMPTS_PER_BLOCK)
         maze = np.zeros(size * size, dtype=np.uint8)
-        kept = []
-        attempt = find_maze(states, 0, size, min_length, lowest, span, maze)
-        while attempt < len(states):
-            kept.append((block * _ATTEMPTS_PER_BLOCK + attempt, maze.copy()))
-            attempt = find_maze(states, attempt + 1, size, min_length, lowest, span, maze)
-        return kept
+        kept, first = [], 0
+        while True:
+            found = find_maze(states, first, size, min_length, lowest, highest - lowest, maze)
+            if found == len(states):
+                return kept
+            kept.append((block * _ATTEMPTS_PER_BLOCK + found, maze.copy()))
+            first = found + 1
 
     mazes = np.zeros((num_mazes, size * size), dtype=np.uint8)
     found = attempts = 0
@@ -116,7 +110,3 @@ def _num_processors() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _fixed_point(probability: float) -> np.uint64:
-    return np.uint64(round(probability * 2**32))

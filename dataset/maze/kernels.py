@@ -19,9 +19,6 @@ _ONE = np.uint64(1)
 _LAST = np.uint64(63)
 
 
-# Solver
-
-
 @compiled
 def _neighbour(cell, direction, size):
     """Return the cell down, left, right or up of a cell (directions 0 to 3); -1 off the board."""
@@ -46,11 +43,7 @@ def _find(tokens, token):
 def _search(tokens, size, parents, queue):
     """Search breadth first from S; return the moves to G, or -1 when it cannot be reached.
 
-    Args:
-        tokens: uint8 [cells].
-        size: rows and columns.
-        parents: int64 [cells], receives the cell that each cell was first reached from.
-        queue: int64 [cells], scratch.
+    `parents`, int64 [cells], receives where each cell was first reached from; `queue` is scratch.
     """
     parents.fill(-1)
     start = _find(tokens, START)
@@ -78,13 +71,10 @@ def _search(tokens, size, parents, queue):
 
 @compiled
 def solve_mazes(inputs, size, labels, moves):
-    """Solve mazes; the rule for the path is in `dataset.maze.rules.solve`.
+    """Solve uint8 [N, cells] mazes, by the rule of `dataset.maze.rules.solve`.
 
-    Args:
-        inputs: uint8 [N, cells].
-        size: rows and columns.
-        labels: uint8 [N, cells], receives the inputs with the path.
-        moves: int64 [N], receives the length of the path, -1 where there is none.
+    `labels`, uint8 [N, cells], receives the inputs with the path, `moves`, int64 [N], its length
+    (-1 where there is none).
     """
     parents = np.empty(size * size, dtype=np.int64)
     queue = np.empty(size * size, dtype=np.int64)
@@ -98,9 +88,6 @@ def solve_mazes(inputs, size, labels, moves):
             while tokens[cell] != START:
                 labels[row, cell] = PATH
                 cell = parents[cell]
-
-
-# Check
 
 
 @compiled
@@ -131,14 +118,9 @@ def _drawn_moves(tokens, size):
 
 @compiled
 def check_mazes(inputs, preds, size, drawn_moves, least_moves):
-    """Measure the drawn path and a shortest path of each maze.
+    """Measure the drawn path and a shortest path of each maze, uint8 [N, cells].
 
-    Args:
-        inputs: uint8 [N, cells].
-        preds: uint8 [N, cells].
-        size: rows and columns.
-        drawn_moves: int64 [N], receives moves, -1 where no valid path is drawn.
-        least_moves: int64 [N], receives moves, -1 where no valid path is drawn.
+    `drawn_moves` and `least_moves`, int64 [N], receive -1 where no valid path is drawn.
     """
     parents = np.empty(size * size, dtype=np.int64)
     queue = np.empty(size * size, dtype=np.int64)
@@ -157,14 +139,10 @@ def check_mazes(inputs, preds, size, drawn_moves, least_moves):
 
 @compiled
 def path_moves(labels, size, actions):
-    """Write down how drawn paths go; `dataset.maze.rules.path_actions` says what is written.
+    """Write into `actions`, uint8 [N, cells] zeros, what `dataset.maze.rules.path_actions` returns.
 
-    Args:
-        labels: uint8 [N, cells].
-        size: rows and columns.
-        actions: uint8 [N, cells], zeros, receives the moves.
     Returns:
-        The first row that is no path, or N.
+        The first row of `labels` that is no path, or N.
     """
     for row in range(len(labels)):
         tokens = labels[row]
@@ -182,19 +160,10 @@ def path_moves(labels, size, actions):
     return len(labels)
 
 
-# Generator
-
-
 @compiled
 def _random(state):
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     return mix(state[0])
-
-
-@compiled
-def _random_cell(state, cells):
-    """Draw an int64 in [0, cells), uniform up to a bias of cells / 2**32."""
-    return np.int64(_random(state) >> np.uint64(32)) % cells
 
 
 @compiled
@@ -223,17 +192,10 @@ def _has_bit(board, pad, bit):
 
 @compiled
 def _grow(ball, other, free, grown, width, pad):
-    """Grow a ball by one move over free cells.
+    """Grow a ball by one move over free cells; return whether it cannot grow or has met the other.
 
-    Args:
-        ball: bit board with `pad` words of zeros at both ends, as the next three.
-        other: the ball around the other end.
-        free: the free cells.
-        grown: receives the ball.
-        width: bits of a row.
-        pad: words.
-    Returns:
-        Whether the ball is unchanged or has met the other one.
+    All four are bit boards with `pad` words of zeros at both ends, `grown` receives the ball, and
+    rows have `width` bits.
     """
     # Unsigned positions spare the checks for negative ones, which would keep the loop scalar.
     words, last = np.uint64(width // 64), np.uint64(len(ball) - pad)
@@ -265,10 +227,7 @@ def find_maze(states, first, size, min_length, lowest, span, question):
     Args:
         states: uint64 [attempts], the random state that each attempt starts from.
         first: number of the first attempt to make.
-        size: rows and columns.
-        min_length: moves.
         lowest: uint64; the wall probability is uniform in [lowest, lowest + span) / 2**32.
-        span: uint64.
         question: uint8 [cells], receives the maze.
     Returns:
         The number of the attempt that was kept, or len(states).
@@ -299,7 +258,8 @@ def find_maze(states, first, size, min_length, lowest, span, question):
             continue
         for end in range(2):
             while True:
-                cell = _random_cell(state, size * size)
+                # Uniform up to a bias of cells / 2**32.
+                cell = np.int64(_random(state) >> np.uint64(32)) % (size * size)
                 bit = cell // size * width + cell % size
                 if _has_bit(free, pad, bit) and (end == 0 or cell != ends[0]):
                     break

@@ -19,9 +19,7 @@ VOCAB_SIZE = len(CHARACTERS) + 1
 
 PALETTE = ("#000000", "#FFFFFF", "#2ECC40", "#FF4136", "#0074D9")
 """How `# SGo` are drawn: black walls, white cells, from green to red a blue path."""
-
-NUM_ACTIONS = 5
-"""None, down, left, right and up."""
+NUM_ACTIONS = 5  # none, down, left, right and up
 
 _TOKEN_OF_BYTE = np.zeros(256, dtype=np.uint8)
 _TOKEN_OF_BYTE[list(CHARACTERS.encode())] = range(1, VOCAB_SIZE)
@@ -45,26 +43,15 @@ def text_to_tokens(texts: list[str]) -> np.ndarray:
 
 
 def tokens_to_text(tokens: np.ndarray) -> str:
-    """Turn [cells] tokens into text, row after row without line ends; `?` is the padding token.
-
-    Raises:
-        ValueError: a token out of range.
-    """
+    """Turn [cells] tokens into text in one line, `?` for padding; ValueError: out of range."""
     if tokens.min(initial=0) < 0 or tokens.max(initial=0) >= VOCAB_SIZE:
-        raise ValueError(
-            f"tokens from {tokens.min()} to {tokens.max()}; accepted: 0 to {VOCAB_SIZE - 1}"
-        )
+        found = f"tokens from {tokens.min()} to {tokens.max()}"
+        raise ValueError(f"{found}; accepted: 0 to {VOCAB_SIZE - 1}")
     return _BYTE_OF_TOKEN[tokens.reshape(-1)].tobytes().decode()
 
 
 def are_mazes(inputs: np.ndarray) -> np.ndarray:
-    """Tell which rows consist of walls, free cells, one S and one G.
-
-    Args:
-        inputs: integer [N, cells] tokens.
-    Returns:
-        bool [N].
-    """
+    """Tell, bool [N], which rows of integers [N, cells] are walls, free cells, one S and one G."""
     known = np.asarray(((inputs >= WALL) & (inputs <= GOAL)).all(axis=1))
     starts, goals = (inputs == START).sum(axis=1), (inputs == GOAL).sum(axis=1)
     return known & (starts == 1) & (goals == 1)
@@ -99,13 +86,11 @@ def check_paths(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.n
 
     - walls, S and G are where they are in the input, no other cell is one of them, and every other
       cell is free or `o`;
-    - on the set made up of S, G and the `o` cells, S and G each have exactly one neighbour (down,
-      left, right or up) in the set, every `o` cell has exactly two, and one can walk from S to G
-      past every cell of the set.
+    - among S, G and the `o` cells, S and G each have exactly one neighbour, every `o` cell exactly
+      two, and one can walk from S to G past all of them.
 
-    So the cells leave no choice how to walk: `o` cells beside the path, branches, loops, blobs and
-    paths that run along themselves are not valid. No shortest path is lost by this: one with two
-    cells that touch out of turn could be cut short there.
+    So `o` cells beside the path, branches, loops, blobs and paths that run along themselves are not
+    valid. No shortest path is lost: one with two cells that touch out of turn could be cut short.
 
     Args:
         inputs: integer [N, cells] tokens of mazes.
@@ -120,15 +105,8 @@ def check_paths(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def path_lengths(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Count the moves of valid predictions (see `check_paths`), and of a shortest path there.
-
-    Args:
-        inputs: integer [N, cells] tokens of mazes.
-        preds: integer [N, cells], any values.
-    Returns:
-        (moves, least moves), int64 [N] each; both -1 where the prediction is not valid.
-    Raises:
-        ValueError: as `check_paths`.
+    """Count the moves of valid predictions, and of a shortest path there: int64 [N] each, both -1
+    where the prediction is not valid. Arguments and errors are those of `check_paths`.
     """
     if inputs.shape != preds.shape:
         raise ValueError(f"{list(inputs.shape)} inputs and {list(preds.shape)} predictions")
@@ -146,7 +124,7 @@ def path_actions(labels: np.ndarray) -> np.ndarray:
         labels: integer [N, cells] tokens, each row with a path as `check_paths` accepts it.
     Returns:
         uint8 [N, cells]: on S and the `o` cells the move to the next cell, 1 down, 2 left, 3 right,
-        4 up; 0 on G and beside the path.
+        4 up; 0 elsewhere.
     Raises:
         ValueError: not square, or a row has no such path; it names the first.
     """
@@ -159,13 +137,7 @@ def path_actions(labels: np.ndarray) -> np.ndarray:
 
 
 def maze_pixels(labels: np.ndarray) -> np.ndarray:
-    """Return red, green and blue of each cell in `PALETTE`.
-
-    Args:
-        labels: integer [N, cells] tokens of mazes, with or without a path.
-    Returns:
-        uint8 [N, cells, 3].
-    """
+    """Return red, green, blue of each cell in `PALETTE`, uint8 [N, cells, 3], for [N, cells]."""
     return _PIXELS[labels]
 
 

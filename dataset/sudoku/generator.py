@@ -21,24 +21,13 @@ from dataset.sudoku.rules import layout_of
 from dataset.sudoku.symmetries import sudoku_symmetries
 from runtime.streams import Stream, random_words
 
-MAX_STEPS = 5000
-"""Steps of the search for one hard puzzle before it starts again from another solution."""
-
-_MAX_EFFORT = 50_000
-"""Attempts, plus steps of searches, without a new puzzle before it is held that there is none."""
-
+MAX_STEPS = 5000  # of the search for one hard puzzle, before it starts from another solution
+_MAX_EFFORT = 50_000  # attempts, plus steps of searches, before it is held that there is none
 _WORDS_PER_BLOCK = 1024
 
 
 class GeneratedPuzzles(NamedTuple):
-    """New puzzles.
-
-    Args:
-        questions: uint8 [N, cells] digits, 0 where empty.
-        answers: uint8 [N, cells] digits.
-        ratings: int64 [N].
-        attempts: made for them.
-    """
+    """New puzzles, uint8 [N, cells] digits (0 where empty), int64 [N] ratings; attempts made."""
 
     questions: np.ndarray
     answers: np.ndarray
@@ -67,21 +56,15 @@ def generate_puzzles(
     Solutions are drawn by randomized search, not exactly uniformly.
 
     Args:
-        num_puzzles: how many.
-        seed: 0 to 2**64 - 1.
-        stream: of random words.
         size: 4, 6 or 9.
-        min_clues: 1 to max_clues.
-        max_clues: at most size * size.
+        min_clues: 1 to max_clues, which is at most size * size.
         min_rating: backtracks of our solver, see `dataset.sudoku.rules.solve`.
         taken: keys of the puzzles that must not be repeated; receives those of the new ones.
-        advance: called with 1 after each puzzle.
     Raises:
         NoPuzzleError: none was found for long; the message says what was asked for.
     """
     layout = layout_of(size)
-    symmetries = sudoku_symmetries(size)
-    sources = symmetries.sources(np.arange(symmetries.num_moves)) if size < 9 else None
+    sources = None if size == 9 else sudoku_symmetries(size).sources()
     questions = np.zeros((num_puzzles, size * size), dtype=np.uint8)
     answers = np.zeros_like(questions)
     ratings = np.zeros(num_puzzles, dtype=np.int64)

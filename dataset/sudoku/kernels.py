@@ -18,9 +18,6 @@ from dataset.compiled import compiled, mix
 _BIT_COUNT = np.array([bin(mask).count("1") for mask in range(1 << 9)], dtype=np.int64)
 
 
-# Random numbers
-
-
 @compiled
 def _random_below(state, bound):
     """Advance `state`; return an int64 in [0, bound), uniform up to a bias of bound / 2**32."""
@@ -33,9 +30,6 @@ def _shuffle(state, items):
     for last in range(len(items) - 1, 0, -1):
         other = _random_below(state, last + 1)
         items[last], items[other] = items[other], items[last]
-
-
-# Solver
 
 
 @compiled
@@ -61,11 +55,8 @@ def _candidates(used, cell, layout):
 
 @compiled
 def _propagate(board, allowed, used, layout, trail, filled, candidates):
-    """Fill in naked and hidden singles until none is left.
-
-    Returns:
-        (filled, cell): how many cells are filled now, and the empty cell with the fewest
-        candidates (the first of them), or -1 on a full board, or -2 on a contradiction.
+    """Fill in naked and hidden singles until none is left; return how many cells are filled, and
+    the (first) empty cell with the fewest candidates: -1 on a full board, -2 on a contradiction.
     """
     cells = len(board)
     full = (1 << layout.size) - 1
@@ -74,8 +65,7 @@ def _propagate(board, allowed, used, layout, trail, filled, candidates):
         fewest_cell = -1
         while placed:  # naked singles: a cell with one candidate
             placed = False
-            fewest = 10
-            fewest_cell = -1
+            fewest, fewest_cell = 10, -1
             for cell in range(cells):
                 if board[cell] != 0:
                     candidates[cell] = 0
@@ -89,15 +79,13 @@ def _propagate(board, allowed, used, layout, trail, filled, candidates):
                     filled = _place(board, used, cell, options, layout, trail, filled)
                     placed = True
                 elif count < fewest:
-                    fewest = count
-                    fewest_cell = cell
+                    fewest, fewest_cell = count, cell
         if fewest_cell == -1:
             return filled, -1
         for unit in range(3 * layout.size):  # hidden singles: a digit's last cell in a unit
             if used[unit] == full:
                 continue
-            once = 0
-            twice = 0
+            once = twice = 0
             for position in range(layout.size):
                 options = candidates[layout.unit_cells[unit, position]]
                 twice |= once & options
@@ -129,8 +117,8 @@ def _search(clues, allowed, layout, limit, randomize, state, answer):
         randomize: 1 to guess digits in an order drawn from `state`, 0 in ascending order.
         answer: int64 [cells], receives the first solution.
     Returns:
-        (solutions found, backtracks), the guessed digits taken back before the first solution
-        was reached, or before it was certain that there is none.
+        (solutions found, guessed digits taken back before the first, or before it was certain that
+        there is none).
     """
     cells = len(clues)
     board = clues.copy()
@@ -144,10 +132,7 @@ def _search(clues, allowed, layout, limit, randomize, state, answer):
     guess_cell = np.empty(cells + 1, dtype=np.int64)
     guess_options = np.empty(cells + 1, dtype=np.int64)  # digits not yet tried there
     guess_filled = np.empty(cells + 1, dtype=np.int64)
-    depth = 0
-    guesses = 0
-    solutions = 0
-    backtracks = 0
+    depth = guesses = solutions = backtracks = 0
     while True:
         filled, cell = _propagate(board, allowed, used, layout, trail, filled, candidates)
         if cell >= 0:
@@ -190,25 +175,18 @@ def _any_digit(layout):
 
 @compiled
 def solve_digits(digits, layout, limit):
-    """Solve one board of digits.
+    """Solve int64 [cells] digits, 0 where empty and no two equal within a unit.
 
-    Args:
-        digits: int64 [cells], 0 where empty; no two equal ones within a unit.
-        layout: of the grid.
-        limit: solutions at most.
     Returns:
         (solutions up to `limit`, backtracks before the first, int64 [cells] first solution).
     """
-    cells = len(digits)
-    clues = np.zeros(cells, dtype=np.int64)
-    for cell in range(cells):
+    clues, answer = np.zeros_like(digits), np.zeros_like(digits)
+    for cell in range(len(digits)):
         if digits[cell] != 0:
             clues[cell] = 1 << (digits[cell] - 1)
-    answer = np.zeros(cells, dtype=np.int64)
     state = np.zeros(1, dtype=np.uint64)
-    solutions, backtracks = _search(
-        clues, _any_digit(layout), layout, limit, np.int64(0), state, answer
-    )
+    allowed = _any_digit(layout)
+    solutions, backtracks = _search(clues, allowed, layout, limit, np.int64(0), state, answer)
     return solutions, backtracks, _to_digits(answer)
 
 
@@ -223,30 +201,20 @@ def _to_digits(board):
     return digits
 
 
-# Generator
-
-
 @compiled
 def draw_puzzle(layout, state, min_clues, max_clues, min_rating, max_steps, question, answer):
     """Make one attempt at a random puzzle with exactly one solution.
 
     With `min_rating` 0 the number of clues is drawn uniformly from the range, and clues are removed
-    in random order while the solution remains the only one, until so many are left. Otherwise a
-    vicinity search of up to `max_steps` looks for a rating of at least `min_rating`; its puzzles
-    are minimal, and get as many further clues as `min_clues` asks for, as far as the rating allows.
+    in random order until so many are left. Otherwise a vicinity search of up to `max_steps` looks
+    for the rating; its puzzles are minimal, and get as many further clues as `min_clues` asks for,
+    as far as the rating allows.
 
     Args:
-        layout: of the grid.
-        state: uint64 [1], the random state, is advanced.
-        min_clues: fewest clues.
-        max_clues: most clues.
-        min_rating: 0, or the backtracks that the puzzle must take.
-        max_steps: of the search for a rating.
-        question: int64 [cells], receives the digits.
-        answer: int64 [cells], receives the digits.
+        min_rating: 0, or the backtracks that the puzzle must take (`dataset.sudoku.rules.solve`).
+        question: int64 [cells], receives the digits, as `answer`.
     Returns:
-        (whether the attempt succeeded, rating, steps of the search); for the rating see
-        `dataset.sudoku.rules.solve`.
+        (whether the attempt succeeded, rating, steps of the search).
     """
     steps = np.int64(0)
     solution = _random_solution(layout, state)
@@ -293,7 +261,7 @@ def _count_and_rate(puzzle, layout, state):
 def _dig(puzzle, target, layout, state):
     """Remove clues in random order, down to `target`, as long as one solution remains.
 
-    Returns how many clues are left: more than `target` means that none of them can be spared.
+    Returns how many are left: more than `target` means that none can be spared.
     """
     allowed = _any_digit(layout)
     other = np.zeros(len(puzzle), dtype=np.int64)
@@ -360,18 +328,12 @@ def _add_clues(puzzle, solution, min_clues, min_rating, layout, state):
             puzzle[cell] = 0
 
 
-# Keys
-
-
 @compiled
 def puzzle_key(digits, sources):
     """Return a uint64 that all symmetric images of a puzzle share: the hash of the least of them.
 
-    Different puzzles differ in it, but for a collision of hashes.
-
-    Args:
-        digits: int64 [cells].
-        sources: int64 [moves, cells], all ways to move the cells, as `SudokuSymmetries.sources`.
+    Different puzzles differ in it, but for a collision of hashes. `sources`, int64 [moves, cells],
+    are all ways to move the cells, as of `SudokuSymmetries.sources`.
     """
     cells = len(digits)
     least = np.full(cells, 127, dtype=np.int64)
@@ -379,8 +341,7 @@ def puzzle_key(digits, sources):
     for move in range(len(sources)):
         renamed.fill(-1)
         renamed[0] = 0
-        named = 0  # digits are renamed in the order in which they appear
-        smaller = False
+        named, smaller = 0, False  # digits are renamed in the order in which they appear
         for cell in range(cells):
             digit = digits[sources[move, cell]]
             if renamed[digit] < 0:
@@ -401,11 +362,10 @@ def puzzle_key(digits, sources):
 def solution_key(digits):
     """Return a uint64 that all symmetric images of a 9x9 solution share.
 
-    Two solutions with different keys are no images of each other; two with equal keys may be. Two
-    rows define a permutation: the digit of one to the digit below or above it in the other. The
-    lengths of its cycles stay when digits are renamed or columns change places. They are hashed for
-    every pair of rows, then summed in the order-free way in which rows make bands and bands make
-    the board; the same for columns; and the two results are joined without an order.
+    Others hardly ever do. Two rows define a permutation: the digit of one to the digit below or
+    above it in the other. The lengths of its cycles stay when digits are renamed or columns change
+    places. They are hashed for every pair of rows, then summed in the order-free way in which rows
+    make bands and bands make the board; the same for columns.
     """
     rows = _lines_key(digits.reshape(9, 9))
     columns = _lines_key(digits.reshape(9, 9).T.copy())  # C order: compiled once
@@ -437,8 +397,7 @@ def _cycles(grid, position, line, other):
     key = np.uint64(0)
     seen = 0
     for start in range(9):
-        length = 0
-        column = start
+        length, column = 0, start
         while seen & (1 << column) == 0:
             seen |= 1 << column
             length += 1

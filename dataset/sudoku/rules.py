@@ -10,11 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-BOX_SHAPES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}
-"""Rows and columns of a box, by size of the grid."""
-
+BOX_SHAPES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # rows and columns of a box, by size of the grid
 EMPTY_TOKEN = 1
-
 _FRAME = "|-+"
 
 
@@ -62,17 +59,14 @@ def parse_puzzle(text: str) -> np.ndarray:
     symbols = [symbol for symbol in text if not symbol.isspace() and symbol not in _FRAME]
     for number, symbol in enumerate(symbols, start=1):
         if symbol not in ".0123456789":
-            raise ValueError(
-                f"cell {number} is {symbol!r}; accepted: a digit, or '.' or '0' for an empty cell"
-            )
+            accepted = "a digit, or '.' or '0' for an empty cell"
+            raise ValueError(f"cell {number} is {symbol!r}; accepted: {accepted}")
     size = grid_size(len(symbols))
     digits = np.array([int(symbol.replace(".", "0")) for symbol in symbols], dtype=np.int8)
     if digits.max() > size:
         first = int((digits > size).argmax())
-        raise ValueError(
-            f"cell {first + 1} is '{digits[first]}'; accepted in {size}x{size} cells: 1 to {size},"
-            " or '.' or '0' for an empty cell"
-        )
+        accepted = f"in {size}x{size} cells: 1 to {size}, or '.' or '0' for an empty cell"
+        raise ValueError(f"cell {first + 1} is '{digits[first]}'; accepted {accepted}")
     grid = digits.reshape(size, size)
     conflict = find_conflict(grid)
     if conflict is not None:
@@ -100,8 +94,7 @@ def grid_to_tokens(grid: np.ndarray) -> np.ndarray:
 def tokens_to_grid(tokens: np.ndarray) -> np.ndarray:
     """Turn [cells] tokens into int8 [size, size] digits; the padding token counts as an empty cell.
 
-    Raises:
-        ValueError: a number of tokens that makes no grid, or a token out of range.
+    ValueError: there is no grid of so many cells, or a token is out of range.
     """
     size = grid_size(tokens.size)
     last = size + EMPTY_TOKEN
@@ -111,13 +104,7 @@ def tokens_to_grid(tokens: np.ndarray) -> np.ndarray:
 
 
 def are_valid_solutions(grids: np.ndarray, size: int) -> np.ndarray:
-    """Tell which grids are full and hold every digit once in each unit.
-
-    Args:
-        grids: integer [N, size * size].
-    Returns:
-        bool [N].
-    """
+    """Tell, bool [N], which of [N, size * size] are full and hold every digit once in each unit."""
     in_range = np.asarray(((grids >= 1) & (grids <= size)).all(axis=1))
     bit_of = np.array([1 << digit for digit in range(size + 1)], dtype=np.int16)
     bits = bit_of[np.where(in_range[:, None], grids, 0)]
@@ -139,11 +126,10 @@ def solve(puzzle: np.ndarray) -> tuple[np.ndarray | None, int]:
     """Find the first solution of a puzzle, and the backtracks it took: the puzzle's rating.
 
     The solver fills in cells with one candidate and digits with one cell left in a unit. When stuck
-    it guesses the digits of the cell with the fewest candidates, the first such cell, in ascending
-    order. The rating counts the guessed digits that had to be taken back. It depends on these
-    orders, so that two images of a puzzle may differ in it, and its scale is not that of the
-    published data sets, which count guesses of the tdoku solver (there 20 is hard; the same puzzles
-    have about 100 backtracks here).
+    it guesses the digits of the first cell with the fewest candidates, in ascending order. The
+    rating counts the guessed digits taken back. It depends on these orders, so that two images of a
+    puzzle may differ in it, and its scale is not that of the published data sets, which count
+    guesses of the tdoku solver (there 20 is hard; the same puzzles have about 100 here).
 
     Args:
         puzzle: integer [size, size], 0 where empty.

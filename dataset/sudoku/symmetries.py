@@ -45,11 +45,13 @@ class SudokuSymmetries(NamedTuple):
 
     @property
     def num_symmetries(self) -> int:
-        """How many ways there are to move the cells and permute the digits: 2**40.2 at size 9."""
+        """Ways to move the cells and permute the digits: 2**40.2 at size 9."""
         return self.num_moves * len(self.tokens)
 
-    def sources(self, moves: np.ndarray) -> np.ndarray:
-        """Return intp [N, cells], the old cell of each new one, for int64 [N] below `num_moves`."""
+    def sources(self, moves: np.ndarray | None = None) -> np.ndarray:
+        """Return intp [N, cells], the old cell of each new one, for int64 [N] moves (None: all)."""
+        if moves is None:
+            moves = np.arange(self.num_moves)
         num_rows = len(self.row_part) // self.halves
         num_columns = len(self.column_part) // self.halves
         rest, column = np.divmod(moves, num_columns)
@@ -59,14 +61,7 @@ class SudokuSymmetries(NamedTuple):
         return (rows[:, :, None] + columns[:, None, :]).reshape(len(moves), -1)
 
     def apply(self, numbers: np.ndarray, *boards: np.ndarray) -> list[np.ndarray]:
-        """Map each row of boards of tokens under its own symmetry.
-
-        Args:
-            numbers: int64 [N], below `num_symmetries`.
-            *boards: uint8 [N, cells].
-        Returns:
-            The images, uint8 [N, cells] for each of the boards.
-        """
+        """Map each row of uint8 [N, cells] boards of tokens under its symmetry, of int64 [N]."""
         moves, digits = np.divmod(numbers, len(self.tokens))
         row = np.arange(len(numbers))[:, None]
         sources = self.sources(moves)
@@ -97,18 +92,13 @@ def sudoku_symmetries(size: int) -> SudokuSymmetries:
 def _line_orders(num_groups: int, group_size: int) -> np.ndarray:
     """All orders of rows that keep bands together (or columns and stacks); intp [orders, lines]."""
     inner = list(permutations(range(group_size)))
-    return np.array(
-        [
-            [
-                group * group_size + line
-                for group, lines in zip(groups, within, strict=True)
-                for line in lines
-            ]
-            for groups in permutations(range(num_groups))
-            for within in product(inner, repeat=num_groups)
-        ],
-        dtype=np.intp,
-    )
+    lines = np.arange(num_groups * group_size).reshape(num_groups, group_size)
+    orders = [
+        [lines[group, list(order)] for group, order in zip(groups, within, strict=True)]
+        for groups in permutations(range(num_groups))
+        for within in product(inner, repeat=num_groups)
+    ]
+    return np.array(orders, dtype=np.intp).reshape(len(orders), -1)
 
 
 def augment_sudoku(
@@ -124,9 +114,7 @@ def augment_sudoku(
     symmetries) and for symmetric puzzles some will be equal.
 
     Args:
-        questions: uint8 [N, cells] tokens.
-        answers: uint8 [N, cells] tokens.
-        num_aug: images of each puzzle.
+        questions: uint8 [N, cells] tokens, as `answers`.
         seed: 0 to 2**64 - 1; image j of row i is a function of (seed, i, j).
         advance: called with the number of rows made since the last call.
     Returns:
@@ -141,16 +129,12 @@ def augment_sudoku(
         step = max(1, _ROWS_PER_CHUNK // num_aug)
         for start in range(0, num_puzzles, step):
             stop = min(start + step, num_puzzles)
-            words = [
-                random_words(seed, Stream.AUGMENTATION, (0, 0, i, 0), num_aug)
-                for i in range(start, stop)
-            ]
+            counters = [(0, 0, i, 0) for i in range(start, stop)]
+            words = [random_words(seed, Stream.AUGMENTATION, each, num_aug) for each in counters]
             numbers = np.concatenate(words) % np.uint64(symmetries.num_symmetries)
             boards = np.repeat(originals[:, start:stop], num_aug, axis=1)
-            for result, images in zip(
-                results, symmetries.apply(numbers.astype(np.int64), *boards), strict=True
-            ):
-                result[start:stop, 1:] = images.reshape(stop - start, num_aug, cells)
+            images = symmetries.apply(numbers.astype(np.int64), *boards)
+            results[:, start:stop, 1:] = np.reshape(images, (2, stop - start, num_aug, cells))
             advance((stop - start) * (1 + num_aug))
     inputs, labels = results.reshape(2, -1, cells)
     return inputs, labels

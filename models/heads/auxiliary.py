@@ -20,11 +20,7 @@ class AuxiliaryHead(Head):
 
     A subclass says in `forward` what it makes of the answer's states, and in `compare` what that
     should have been. It reads the cells, unless `reads_cells` is false: then the first position.
-
-    Args:
-        name: of the head, as in `config.heads`.
-        config: of the whole architecture.
-        facts: of the data set.
+    `name` is that in `config.heads`; `config` is of the whole architecture.
     """
 
     metrics: tuple[str, ...] = ("accuracy",)
@@ -42,7 +38,6 @@ class AuxiliaryHead(Head):
         return {f"{self.name}_logits": widened(self(states.detach() if self.detach else states))}
 
     def measure(self, outputs: Outputs, targets: Targets) -> Measured:
-        """Compare NAME_logits with the targets."""
         loss, metrics = self.compare(outputs[f"{self.name}_logits"], targets)
         named = {f"{self.name}_{metric}": value for metric, value in metrics.items()}
         return Measured({self.name: loss}, named)
@@ -53,19 +48,18 @@ class AuxiliaryHead(Head):
 
 
 class CellLogitHead(AuxiliaryHead):
-    """One logit a cell, [B, S]."""
+    """One logit a cell: maps [B, S, D] to [B, S]."""
 
     def __init__(self, name: str, config: RecurrenceConfig, facts: DataFacts) -> None:
         super().__init__(name, config, facts)
         self.proj = CastedLinear(config.hidden_size, 1, bias=True)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Map [B, S, D] to [B, S]."""
         return self.proj(states).squeeze(-1)
 
 
 class ConfidenceHead(CellLogitHead):
-    """Is each cell right? One logit a cell, [B, S].
+    """Is each labelled cell right? Binary cross entropy.
 
     Metrics: `accuracy`, the share of labelled cells of which it says rightly whether they are
     right; `bin0_gap` to `bin9_gap`, of the cells whose confidence lies in that tenth the sum of
@@ -76,7 +70,6 @@ class ConfidenceHead(CellLogitHead):
     metrics = ("accuracy", *(f"bin{i}_gap" for i in range(NUM_BINS)))
 
     def compare(self, logits: Tensor, targets: Targets) -> tuple[Tensor, dict[str, Tensor]]:
-        """Binary cross entropy over the labelled cells."""
         labelled, right = targets.labelled, targets.right
         losses = binary_cross_entropy(logits, right.to(logits.dtype))
         with torch.no_grad():
@@ -90,7 +83,7 @@ class ConfidenceHead(CellLogitHead):
 
 
 class PositionAttentionHead(CellLogitHead):
-    """Which cells will the answer change? A distribution over the S cells, [B, S] logits.
+    """Which cells will the answer change? A distribution over the S cells; cross entropy.
 
     The target spreads evenly over the labelled cells whose label differs from the input. Metric:
     `precision`, the share of its n most likely cells that do change, n their number; 1 where none
@@ -100,22 +93,21 @@ class PositionAttentionHead(CellLogitHead):
     metrics = ("precision",)
 
     def compare(self, logits: Tensor, targets: Targets) -> tuple[Tensor, dict[str, Tensor]]:
-        """Cross entropy between the even target and the softmax over cells."""
         examples = targets.examples
         changes = targets.labelled & (examples["labels"] != examples["inputs"])
         number = changes.sum(-1)
-        losses = -_mean(logits.log_softmax(-1), changes)
         with torch.no_grad():
             ranks = logits.argsort(-1, descending=True).argsort(-1)
             found = _mean(ranks < number.unsqueeze(-1), changes)
             precision = torch.where(number > 0, found, 1.0)
-        return losses, {"precision": precision}
+        return -_mean(logits.log_softmax(-1), changes), {"precision": precision}
 
 
 class FieldHead(AuxiliaryHead):
-    """Classes of each cell, told by a field of the data set, [B, S, ..., classes] logits.
+    """Classes of each cell, told by a field of the data set; cross entropy.
 
-    Cells where the field is negative do not count. Metric: `accuracy` over the cells that count.
+    Maps [B, S, D] to [B, S, classes], or [B, S, channels, classes]. Cells (and channels) where the
+    field is negative do not count. Metric: `accuracy` over those that count.
 
     Raises:
         ValueError: the data set does not declare the field.
@@ -131,11 +123,9 @@ class FieldHead(AuxiliaryHead):
         self.proj = CastedLinear(config.hidden_size, num_classes * (channels or 1), bias=True)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Map [B, S, D] to [B, S, classes], or [B, S, channels, classes]."""
         return self.proj(states).unflatten(-1, self.shape)
 
     def compare(self, logits: Tensor, targets: Targets) -> tuple[Tensor, dict[str, Tensor]]:
-        """Cross entropy, the mean over cells (and channels) that count."""
         classes = targets.examples[self.field].long()
         known = classes >= 0
         safe = torch.where(known, classes, 0)
@@ -146,7 +136,7 @@ class FieldHead(AuxiliaryHead):
 
 
 class HaltHead(AuxiliaryHead):
-    """Stop here? Two logits, (go on, halt), [B, 2], read at the first position.
+    """Stop here? Two logits, (go on, halt), [B, 2], from the first position; cross entropy.
 
     The target is whether the whole answer is right. Metric: `accuracy`. In a model without Q it
     gives Q's outputs too: q_halt is the gap of halt over go on, without a gradient, q_continue 0.
@@ -165,11 +155,9 @@ class HaltHead(AuxiliaryHead):
         self.rule = HaltingRule(compares=False) if config.heads.q is None else None
 
     def forward(self, states: Tensor) -> Tensor:
-        """Map [B, D] to [B, 2]."""
         return self.proj(states)
 
     def read(self, answer: Answer) -> Outputs:
-        """Return halt_logits and, without Q, q_halt_logits and q_continue_logits."""
         outputs = super().read(answer)
         if self.rule is None:
             return outputs
@@ -178,7 +166,6 @@ class HaltHead(AuxiliaryHead):
         return outputs | {"q_halt_logits": q_halt, "q_continue_logits": torch.zeros_like(q_halt)}
 
     def compare(self, logits: Tensor, targets: Targets) -> tuple[Tensor, dict[str, Tensor]]:
-        """Cross entropy of the two values."""
         classes = targets.whole_right.long()
         loss = F.cross_entropy(logits, classes, reduction="none")
         return loss, {"accuracy": (logits.argmax(-1) == classes).float()}

@@ -1,7 +1,6 @@
 """What all heads share: each reads the trunk's answer, and measures what it read off it.
 
-A head owns its forward, its losses and its metrics; its settings are in `models.heads.config`. The
-model calls `read` once for each ACT step, `models.act.ACTLossHead` calls `measure`.
+The model calls `read` at each ACT step, `models.act.ACTLossHead` calls `measure`.
 
 Shape letters, in all files of this folder: B batch, S cells, P puzzle prefix, T = P + S, D hidden
 width, V vocabulary, M chosen cells, J chosen tokens, R rank, E experts, C clusters.
@@ -21,12 +20,8 @@ Outputs = dict[str, Tensor]
 
 
 class Answer(NamedTuple):
-    """The trunk's answer, as heads read it.
-
-    Attributes:
-        states: forward dtype [B, T, D].
-        num_prefix: positions of the puzzle embedding in front of the cells (P).
-        puzzle: the puzzle embedding's rows, forward dtype [B, puzzle_emb_ndim], if there is one.
+    """The trunk's answer, [B, T, D], with P prefix positions, as heads read it; `puzzle` are the
+    puzzle embedding's rows [B, puzzle_emb_ndim], if there is one. All in the forward dtype.
     """
 
     states: Tensor
@@ -35,12 +30,12 @@ class Answer(NamedTuple):
 
     @property
     def cells(self) -> Tensor:
-        """States of the cells, [B, S, D]."""
+        """[B, S, D]."""
         return self.states[:, self.num_prefix :] if self.num_prefix else self.states
 
     @property
     def first(self) -> Tensor:
-        """State of the first position, [B, D]."""
+        """[B, D]."""
         return self.states[:, 0]
 
 
@@ -78,17 +73,11 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class HaltingRule:
-    """When a slot halts before its last step, in training.
+    """When a slot halts before its last step, in training."""
 
-    Attributes:
-        compares: q_halt with q_continue; otherwise with 0.
-        min_steps: ACT steps before which no slot does.
-        bonus: divided by the root of the steps taken, and added to what q_halt must exceed.
-    """
-
-    compares: bool
-    min_steps: int = 1
-    bonus: float = 0.0
+    compares: bool  # q_halt with q_continue; otherwise with 0
+    min_steps: int = 1  # ACT steps before which no slot halts
+    bonus: float = 0.0  # divided by the root of the steps, and added to what q_halt must exceed
 
     def wants_to_halt(self, outputs: Outputs, steps: Tensor) -> Tensor:
         """Return bool [B]; `steps` (int32 [B]) counts this one."""

@@ -5,36 +5,17 @@ import math
 from torch import nn
 
 from models.config import DataFacts, RecurrenceConfig
-from models.heads.auxiliary import (
-    AuxiliaryHead,
-    ConfidenceHead,
-    FieldHead,
-    HaltHead,
-    PositionAttentionHead,
-)
+from models.heads import auxiliary, tokens
 from models.heads.base import Head
 from models.heads.q import QHead
-from models.heads.tokens import (
-    Adaptive,
-    Factorized,
-    Hierarchical,
-    LayerNorm,
-    Linear,
-    MixtureOfExperts,
-    NormedHead,
-    PuzzleAdapted,
-    RMSNorm,
-    Tied,
-    TokenHead,
-)
 
 # Classes of the auxiliary heads, by their name in `models.heads.config.HeadsConfig`.
-AUXILIARY: dict[str, type[AuxiliaryHead]] = {
-    "confidence": ConfidenceHead,
-    "attention": PositionAttentionHead,
-    "action": FieldHead,
-    "pixel": FieldHead,
-    "halt": HaltHead,
+AUXILIARY: dict[str, type[auxiliary.AuxiliaryHead]] = {
+    "confidence": auxiliary.ConfidenceHead,
+    "attention": auxiliary.PositionAttentionHead,
+    "action": auxiliary.FieldHead,
+    "pixel": auxiliary.FieldHead,
+    "halt": auxiliary.HaltHead,
 }
 
 
@@ -44,8 +25,6 @@ def build_heads(
     """Build all heads that the configuration names, by name, in the order of their settings.
 
     Args:
-        config: of the architecture.
-        facts: of the data set.
         embedding: the token embedding, which a tied head refers to.
     Raises:
         ValueError: a head needs a field that the data set does not declare.
@@ -56,31 +35,31 @@ def build_heads(
     return heads | {name: AUXILIARY[name](name, config, facts) for name in config.heads.auxiliary}
 
 
-def _build_token_head(config: RecurrenceConfig, V: int, embedding: nn.Module) -> TokenHead:
+def _build_token_head(config: RecurrenceConfig, V: int, embedding: nn.Module) -> tokens.TokenHead:
     """Build `heads.lm`. Without a norm there is nothing in front of the matrix, whose weight has
     the published key `lm_head.weight` then.
     """
     lm, D = config.heads.lm, config.hidden_size
     match lm.name:
         case "linear":
-            head: TokenHead = Linear(D, V, lm.bias)
+            head: tokens.TokenHead = tokens.Linear(D, V, lm.bias)
         case "tied":
-            head = Tied(embedding, lm.bias)
+            head = tokens.Tied(embedding, lm.bias)
         case "factorized":
-            head = Factorized(D, V, lm.rank, lm.bias)
+            head = tokens.Factorized(D, V, lm.rank, lm.bias)
         case "adaptive":
             cutoffs = [-(-V // 2)] if lm.cutoffs is None else lm.cutoffs
-            head = Adaptive(D, V, cutoffs, lm.div_value)
+            head = tokens.Adaptive(D, V, cutoffs, lm.div_value)
         case "puzzle":
-            head = PuzzleAdapted(D, V, config.puzzle_emb_ndim, lm.rank, lm.bias)
+            head = tokens.PuzzleAdapted(D, V, config.puzzle_emb_ndim, lm.rank, lm.bias)
         case "moe":
-            head = MixtureOfExperts(D, V, lm.num_experts, lm.top_k, lm.bias)
+            head = tokens.MixtureOfExperts(D, V, lm.num_experts, lm.top_k, lm.bias)
         case "hierarchical":
-            head = Hierarchical(D, V, lm.num_clusters or math.ceil(math.sqrt(V)))
+            head = tokens.Hierarchical(D, V, lm.num_clusters or math.ceil(math.sqrt(V)))
     if lm.norm == "none":
         head.dropout = lm.dropout
     else:
-        norm = RMSNorm(D) if lm.norm == "rms" else LayerNorm(D)
-        head = NormedHead([norm, nn.Dropout(lm.dropout)] if lm.dropout else [norm], head)
+        norm = tokens.RMSNorm(D) if lm.norm == "rms" else tokens.LayerNorm(D)
+        head = tokens.NormedHead([norm, nn.Dropout(lm.dropout)] if lm.dropout else [norm], head)
     head.loss = config.loss
     return head

@@ -8,10 +8,8 @@ CALIBRATION_ERROR = "confidence_calibration_error"
 
 
 def with_calibration_error(figures: Mapping[str, float]) -> dict[str, float]:
-    """Fold the mean gaps of the bins into the expected calibration error (arXiv:1706.04599), the
-    sum over the bins of |mean gap|, where there are any.
-
-    Only means over all that is reported may be folded: in one row the gaps are mere noise.
+    """Fold the mean gaps of the bins, where there are any, into the expected calibration error
+    (arXiv:1706.04599), the sum of |mean gap|. Only means over all rows may be folded.
     """
     gaps = [figures[name] for name in GAPS if name in figures]
     folded = {name: value for name, value in figures.items() if name not in GAPS}

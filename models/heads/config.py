@@ -22,8 +22,6 @@ class _TokenHeadConfig(Schema):
 
 
 class LinearHeadConfig(_TokenHeadConfig):
-    """A matrix of its own: the published head."""
-
     name: Literal["linear"] = "linear"
     """a matrix of its own (published)"""
     bias: StrictBool = False
@@ -31,8 +29,6 @@ class LinearHeadConfig(_TokenHeadConfig):
 
 
 class TiedHeadConfig(_TokenHeadConfig):
-    """The token embedding's matrix."""
-
     name: Literal["tied"] = "tied"
     """the token embedding's matrix"""
     bias: StrictBool = False
@@ -40,8 +36,6 @@ class TiedHeadConfig(_TokenHeadConfig):
 
 
 class FactorizedHeadConfig(_TokenHeadConfig):
-    """Two matrices of rank `rank`."""
-
     name: Literal["factorized"] = "factorized"
     """two thin matrices"""
     rank: Size = 8
@@ -51,8 +45,6 @@ class FactorizedHeadConfig(_TokenHeadConfig):
 
 
 class AdaptiveHeadConfig(_TokenHeadConfig):
-    """Adaptive softmax: frequent tokens first, rare ones in ever thinner tails."""
-
     name: Literal["adaptive"] = "adaptive"
     """adaptive softmax; needs loss=act_softmax"""
     cutoffs: Annotated[list[Count], Field(min_length=1)] | None = None
@@ -69,8 +61,6 @@ class AdaptiveHeadConfig(_TokenHeadConfig):
 
 
 class PuzzleHeadConfig(_TokenHeadConfig):
-    """A matrix and a change of it for each puzzle, computed from the puzzle embedding."""
-
     name: Literal["puzzle"] = "puzzle"
     """a matrix that the puzzle embedding changes; needs puzzle_emb_ndim > 0"""
     rank: Size = 8
@@ -80,8 +70,6 @@ class PuzzleHeadConfig(_TokenHeadConfig):
 
 
 class MoEHeadConfig(_TokenHeadConfig):
-    """A mixture of experts: several matrices and a router."""
-
     name: Literal["moe"] = "moe"
     """a mixture of experts"""
     num_experts: Size = 4
@@ -99,8 +87,6 @@ class MoEHeadConfig(_TokenHeadConfig):
 
 
 class HierarchicalHeadConfig(_TokenHeadConfig):
-    """A cluster of tokens, then a token in it."""
-
     name: Literal["hierarchical"] = "hierarchical"
     """a cluster of tokens, then a token in it; needs loss=act_softmax"""
     num_clusters: Size | None = None
@@ -116,23 +102,17 @@ _AnyTokenHead = (
     | MoEHeadConfig
     | HierarchicalHeadConfig
 )
-TOKEN_HEADS: tuple[str, ...] = tuple(
-    head.model_fields["name"].default for head in get_args(_AnyTokenHead)
-)
+TOKEN_HEADS = tuple(head.model_fields["name"].default for head in get_args(_AnyTokenHead))
 
 
-def _linear_unless_named(head: object) -> object:
+def _named(head: object) -> object:
     return {"name": "linear"} | head if isinstance(head, dict) else head
 
 
-TokenHeadConfig = Annotated[
-    _AnyTokenHead, Field(discriminator="name"), BeforeValidator(_linear_unless_named)
-]
+TokenHeadConfig = Annotated[_AnyTokenHead, Field(discriminator="name"), BeforeValidator(_named)]
 
 
 class QHeadConfig(Schema):
-    """Halt and continue."""
-
     init_bias: Annotated[float, Field(strict=True)] = -5.0
     """start of the bias"""
     init_std: NonNegativeFloat = 0.0

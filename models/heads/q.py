@@ -10,17 +10,12 @@ from models.losses import binary_cross_entropy
 
 
 class QHead(Head, CastedLinear):
-    """(q_halt, q_continue) logits from the first position of the trunk's answer (arXiv:2506.21734,
-    section 2.2).
+    """(q_halt, q_continue) logits [B] from the first position (arXiv:2506.21734, section 2.2).
 
     Q starts near "never right, never stop" (weight 0, bias -5): its first bootstrapped targets are
     then close to 0 and stable. Metric: `q_halt_accuracy`, whether q_halt >= 0 says rightly that the
-    whole answer is right. A sequence without labels counts as right in the loss (the published
-    behaviour).
-
-    Attributes:
-        learns_continue: whether there is a loss for q_continue. With one ACT step there is nothing
-            to choose and nothing is learned, as published.
+    whole answer is right. As published, a sequence without labels counts as right in the loss, and
+    with one ACT step there is no loss for q_continue (`learns_continue`): nothing is to be chosen.
     """
 
     name = "q"
@@ -30,9 +25,9 @@ class QHead(Head, CastedLinear):
         super().__init__(config.hidden_size, 2, bias=True)
         q = config.heads.q
         assert q is not None
+        assert self.bias is not None
         with torch.no_grad():
             trunc_normal_(self.weight, std=q.init_std)
-            assert self.bias is not None
             self.bias.fill_(q.init_bias)
         compares = not config.no_ACT_continue if q.rule is None else q.rule == "continue"
         self.rule = HaltingRule(compares, q.halt_min_steps, q.exploration_bonus)
@@ -40,29 +35,21 @@ class QHead(Head, CastedLinear):
         self.loss_names = ("q_halt", "q_continue") if self.learns_continue else ("q_halt",)
 
     def read(self, answer: Answer) -> Outputs:
-        """Return q_halt_logits and q_continue_logits, float32 (float64 stays) [B]."""
         logits = widened(self(answer.first))
         return {"q_halt_logits": logits[:, 0], "q_continue_logits": logits[:, 1]}
 
     def target_of_continue(self, next_answer: Answer, last_step: Tensor) -> Tensor:
-        """Bootstrap the target of q_continue from the answer of one more ACT step.
-
-        Args:
-            next_answer: of that step.
-            last_step: bool [B], slots that could only halt then.
-        Returns:
-            float32 (float64 stays) [B], between 0 and 1.
+        """Bootstrap the target of q_continue [B], between 0 and 1, from the answer of one more ACT
+        step; `last_step`, bool [B], marks slots that could only halt then.
         """
         q_halt, q_continue = self.read(next_answer).values()
         return torch.where(last_step, q_halt, torch.maximum(q_halt, q_continue)).sigmoid()
 
     def measure(self, outputs: Outputs, targets: Targets) -> Measured:
-        """Binary cross entropy of q_halt and, where there is a target, of q_continue."""
         q_halt = outputs["q_halt_logits"]
         right = targets.whole_right.to(q_halt.dtype)
         losses = {"q_halt": binary_cross_entropy(q_halt, right)}
         if "target_q_continue" in outputs:
-            losses["q_continue"] = binary_cross_entropy(
-                outputs["q_continue_logits"], outputs["target_q_continue"]
-            )
+            target = outputs["target_q_continue"]
+            losses["q_continue"] = binary_cross_entropy(outputs["q_continue_logits"], target)
         return Measured(losses, {"q_halt_accuracy": (q_halt >= 0) == targets.whole_right})

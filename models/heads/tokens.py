@@ -1,12 +1,8 @@
 """Token heads: from the states of the cells [B, S, D] to logits [B, S, V].
 
 They differ in how they build the V outputs: a matrix of their own or the token embedding's, two
-thin matrices, experts, a change of weights for each puzzle, clusters of tokens. `NormedHead` puts
-blocks (a norm, dropout) in front of one of them; `OutputHead` is a norm and a matrix, for programs
-that need no configuration.
-
-`puzzle` is the puzzle embedding's rows, [B, puzzle_emb_ndim]; only `PuzzleAdapted` needs it.
-Weights are float32 and cast to the states' dtype in forward. Shape letters: `models.heads.base`.
+thin matrices, experts, a change of weights for each puzzle, clusters of tokens. Weights are float32
+and cast to the states' dtype in forward. Shape letters: `models.heads.base`.
 """
 
 import math
@@ -24,7 +20,7 @@ from models.losses import LOG_PROBS, cross_entropy
 
 
 class TokenHead(Head):
-    """Maps [B, S, D] to V outputs; a subclass overrides what it does better than the default.
+    """Maps [B, S, D] to V outputs; a subclass says how in `score`, or in `forward` as well.
 
     The target is the label of each cell. Metrics: `accuracy`, the share of the labelled cells that
     are right, and `exact_accuracy`, whether all are.
@@ -45,44 +41,38 @@ class TokenHead(Head):
     dropout = 0.0
 
     def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
-        """Return logits [B, S, V]."""
+        """Return logits [B, S, V], or log probabilities where the head is `normalized`.
+
+        Args:
+            hidden: states of the cells [B, S, D].
+            puzzle: the puzzle embedding's rows [B, puzzle_emb_ndim].
+        """
+        return self.score(hidden, None, puzzle)
+
+    def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
+        """Return the logits of the tokens int64 [J] alone, [B, S, J]; None: of all."""
         raise NotImplementedError
 
-    def score(self, hidden: Tensor, tokens: Tensor, puzzle: Tensor | None = None) -> Tensor:
-        """Return the logits of the tokens int64 [J] alone, [B, S, J]."""
-        return self(hidden, puzzle)[..., tokens]
-
-    def with_balance(
-        self, hidden: Tensor, puzzle: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
+    def outputs(self, hidden: Tensor, puzzle: Tensor | None = None) -> Outputs:
         """Return logits and, where the head wants one, a balance loss float32 [B]."""
-        return self(hidden, puzzle), None
+        return {"logits": self(hidden, puzzle)}
 
     def log_probs(self, logits: Tensor) -> Tensor:
         """Return the log probabilities [..., V] that logits stand for, float32 (float64 stays)."""
         return logits if self.normalized else LOG_PROBS[self.loss.loss_type](logits)
 
     def read(self, answer: Answer) -> Outputs:
-        """Return logits and, where the head wants one, the balance loss."""
-        logits, balance = self.with_balance(self._dropped(answer.cells), answer.puzzle)
-        return {"logits": logits} if balance is None else {"logits": logits, "balance": balance}
+        """Return the outputs for an answer, with dropout in training."""
+        return self.outputs(self._dropped(answer.cells), answer.puzzle)
 
     def read_part(
         self, answer: Answer, *, cells: Tensor | None = None, tokens: Tensor | None = None
     ) -> Tensor:
-        """Return some logits of an answer, without computing the others.
-
-        Args:
-            cells: int64 [M], the cells wanted; None: all.
-            tokens: int64 [J], the tokens wanted; None: all.
-        Returns:
-            as `logits` of `read`, [B, M, J].
+        """Return the logits of some cells (int64 [M]) and tokens (int64 [J]; None: all), [B, M, J],
+        without computing the others.
         """
         hidden = self._dropped(answer.cells)
-        hidden = hidden if cells is None else hidden[:, cells]
-        if tokens is None:
-            return self(hidden, answer.puzzle)
-        return self.score(hidden, tokens, answer.puzzle)
+        return self.score(hidden if cells is None else hidden[:, cells], tokens, answer.puzzle)
 
     def measure(self, outputs: Outputs, targets: Targets) -> Measured:
         """Cross entropy, the mean over the labelled cells, and the balance loss."""
@@ -99,24 +89,26 @@ class TokenHead(Head):
         return F.dropout(cells, self.dropout, self.training) if self.dropout else cells
 
 
-class Linear(TokenHead):
-    """A matrix [V, D] of its own, std 1/sqrt(D), and an optional bias."""
+class Matrix(TokenHead):
+    """A matrix `weight` [V, D] and an optional `bias` [V]; a subclass says whose matrix it is."""
+
+    weight: Tensor
+    bias: nn.Parameter | None
+
+    def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
+        return _affine(hidden, self.weight, self.bias, tokens)
+
+
+class Linear(Matrix):
+    """A matrix of its own, std 1/sqrt(D)."""
 
     def __init__(self, embed_dim: int, vocab_size: int, bias: bool = False) -> None:
         super().__init__()
         plain = CastedLinear(embed_dim, vocab_size, bias)
         self.weight, self.bias = plain.weight, plain.bias
 
-    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
-        """Return logits [B, S, V]."""
-        return _affine(hidden, self.weight, self.bias)
 
-    def score(self, hidden: Tensor, tokens: Tensor, puzzle: Tensor | None = None) -> Tensor:
-        """Multiply by the rows of these tokens only."""
-        return _affine(hidden, self.weight[tokens], _rows(self.bias, tokens))
-
-
-class Tied(TokenHead):
+class Tied(Matrix):
     """The token embedding's own matrix [V, D]: one tensor, used at both ends.
 
     The embedding keeps it; here it is only referred to, so that a state dict holds it once and a
@@ -127,25 +119,15 @@ class Tied(TokenHead):
         super().__init__()
         # A tuple, because an attribute would be registered a second time.
         self._source = (embedding,)
-        vocab_size = self.weight.shape[0]
-        self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
+        self.bias = nn.Parameter(torch.zeros(self.weight.shape[0])) if bias else None
 
     @property
-    def weight(self) -> Tensor:
-        """The shared matrix [V, D]."""
+    def weight(self) -> Tensor:  # type: ignore[override]
         (source,) = self._source
         if isinstance(source, nn.Module):
             name = "embedding_weight" if hasattr(source, "embedding_weight") else "weight"
             return cast(Tensor, getattr(source, name))
         return source
-
-    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
-        """Return logits [B, S, V]."""
-        return _affine(hidden, self.weight, self.bias)
-
-    def score(self, hidden: Tensor, tokens: Tensor, puzzle: Tensor | None = None) -> Tensor:
-        """Multiply by the rows of these tokens only."""
-        return _affine(hidden, self.weight[tokens], _rows(self.bias, tokens))
 
 
 class Factorized(TokenHead):
@@ -156,18 +138,8 @@ class Factorized(TokenHead):
         self.down = CastedLinear(embed_dim, rank)
         self.up = CastedLinear(rank, vocab_size, bias)
 
-    @property
-    def weight(self) -> Tensor:
-        """The matrix [V, D] that both amount to."""
-        return self.up.weight @ self.down.weight
-
-    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
-        """Return logits [B, S, V]."""
-        return self.up(self.down(hidden))
-
-    def score(self, hidden: Tensor, tokens: Tensor, puzzle: Tensor | None = None) -> Tensor:
-        """Multiply the narrow state by the rows of these tokens only."""
-        return _affine(self.down(hidden), self.up.weight[tokens], _rows(self.up.bias, tokens))
+    def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
+        return _apply(self.up, self.down(hidden), tokens)
 
 
 class PuzzleAdapted(TokenHead):
@@ -191,24 +163,12 @@ class PuzzleAdapted(TokenHead):
         with torch.no_grad():
             self.up.weight.zero_()
 
-    @property
-    def weight(self) -> Tensor:
-        """The matrix W [V, D] that all puzzles share."""
-        return self.base.weight
-
-    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
-        """Return logits [B, S, V]."""
-        return self.base(hidden) + self.up(self._steered(hidden, puzzle))
-
-    def score(self, hidden: Tensor, tokens: Tensor, puzzle: Tensor | None = None) -> Tensor:
-        """Multiply by the rows of these tokens only."""
-        change = _affine(self._steered(hidden, puzzle), self.up.weight[tokens], None)
-        return self.base.score(hidden, tokens) + change
-
-    def _steered(self, hidden: Tensor, puzzle: Tensor | None) -> Tensor:
+    def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
         if puzzle is None:
             raise ValueError("a token head adapted to the puzzle needs the puzzle embedding's rows")
-        return self.down(hidden) * (1 + self.steer(puzzle.to(hidden.dtype))).unsqueeze(1)
+        shared = _apply(self.base, hidden, tokens)
+        steered = self.down(hidden) * (1 + self.steer(puzzle.to(hidden.dtype))).unsqueeze(1)
+        return shared + _apply(self.up, steered, tokens)
 
 
 class MixtureOfExperts(TokenHead):
@@ -221,6 +181,8 @@ class MixtureOfExperts(TokenHead):
     1 when balanced.
     """
 
+    loss_names = ("lm", "balance")
+
     def __init__(
         self,
         embed_dim: int,
@@ -230,50 +192,35 @@ class MixtureOfExperts(TokenHead):
         bias: bool = False,
     ) -> None:
         super().__init__()
-        self.loss_names = ("lm", "balance")
         self.top_k = top_k
         self.router = CastedLinear(embed_dim, num_experts)
         experts = torch.empty(num_experts, vocab_size, embed_dim)
         self.experts = nn.Parameter(trunc_normal_(experts, std=embed_dim**-0.5))
         self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
 
-    @property
-    def weight(self) -> Tensor:
-        """The experts' matrices [E, V, D]."""
-        return self.experts
+    def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
+        return self._mix(hidden, self._weights(hidden), tokens)
 
-    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
-        """Return logits [B, S, V]."""
-        return self._mix(hidden, self._kept(self._weights(hidden)), self.experts, self.bias)
-
-    def score(self, hidden: Tensor, tokens: Tensor, puzzle: Tensor | None = None) -> Tensor:
-        """Multiply by the experts' rows of these tokens only."""
-        kept = self._kept(self._weights(hidden))
-        return self._mix(hidden, kept, self.experts[:, tokens], _rows(self.bias, tokens))
-
-    def with_balance(
-        self, hidden: Tensor, puzzle: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return logits and the balance loss."""
+    def outputs(self, hidden: Tensor, puzzle: Tensor | None = None) -> Outputs:
         weights = self._weights(hidden)
         num_experts = weights.shape[-1]
         first = F.one_hot(weights.argmax(-1), num_experts).to(weights.dtype)
         balance = num_experts * (first.mean(-2) * weights.mean(-2)).sum(-1)
-        return self._mix(hidden, self._kept(weights), self.experts, self.bias), balance
+        return {"logits": self._mix(hidden, weights, None), "balance": balance}
 
     def _weights(self, hidden: Tensor) -> Tensor:
         scores = self.router(hidden)
         return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
 
-    def _kept(self, weights: Tensor) -> Tensor:
-        if self.top_k is None or self.top_k >= weights.shape[-1]:
-            return weights
-        values, chosen = weights.topk(self.top_k, dim=-1)
-        kept = torch.zeros_like(weights).scatter(-1, chosen, values)
-        return kept if self.top_k == 1 else kept / kept.sum(-1, keepdim=True)
-
-    @staticmethod
-    def _mix(hidden: Tensor, weights: Tensor, experts: Tensor, bias: Tensor | None) -> Tensor:
+    def _mix(self, hidden: Tensor, weights: Tensor, tokens: Tensor | None) -> Tensor:
+        if self.top_k is not None and self.top_k < weights.shape[-1]:
+            values, chosen = weights.topk(self.top_k, dim=-1)
+            weights = torch.zeros_like(weights).scatter(-1, chosen, values)
+            if self.top_k > 1:
+                weights = weights / weights.sum(-1, keepdim=True)
+        experts, bias = self.experts, self.bias
+        if tokens is not None:
+            experts, bias = experts[:, tokens], None if bias is None else bias[tokens]
         logits = torch.einsum("...d,evd->...ev", hidden, experts.to(hidden.dtype))
         mixed = torch.einsum("...ev,...e->...v", logits, weights.to(hidden.dtype))
         return mixed if bias is None else mixed + bias.to(hidden.dtype)
@@ -299,13 +246,7 @@ class Hierarchical(TokenHead):
         self.coarse = CastedLinear(embed_dim, self.num_clusters, bias=True)
         self.fine = CastedLinear(embed_dim, vocab_size, bias=True)
 
-    @property
-    def weight(self) -> Tensor:
-        """The matrix [V, D] of the tokens in their clusters."""
-        return self.fine.weight
-
     def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
-        """Return log-probabilities [B, S, V], float32 (float64 stays)."""
         coarse = widened(self.coarse(hidden)).log_softmax(-1)
         fine = widened(self.fine(hidden))
         padding = self.num_clusters * self.cluster_size - self.vocab_size
@@ -313,17 +254,19 @@ class Hierarchical(TokenHead):
         clusters = padded.unflatten(-1, (self.num_clusters, self.cluster_size)).log_softmax(-1)
         return (clusters + coarse.unsqueeze(-1)).flatten(-2)[..., : self.vocab_size]
 
-    def score(self, hidden: Tensor, tokens: Tensor, puzzle: Tensor | None = None) -> Tensor:
+    def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
         """Compute the clusters that these tokens lie in, and no other."""
+        if tokens is None:
+            return self(hidden)
         coarse = widened(self.coarse(hidden)).log_softmax(-1)
         scores = hidden.new_empty((*hidden.shape[:-1], len(tokens)), dtype=coarse.dtype)
-        assert self.fine.bias is not None
-        for cluster in torch.unique(tokens // self.cluster_size).tolist():
+        cluster_of = tokens // self.cluster_size
+        for cluster in cluster_of.unique().tolist():
             begin = cluster * self.cluster_size
             end = min(begin + self.cluster_size, self.vocab_size)
-            members = _affine(hidden, self.fine.weight[begin:end], self.fine.bias[begin:end])
+            members = _apply(self.fine, hidden, torch.arange(begin, end, device=hidden.device))
             inside = widened(members).log_softmax(-1) + coarse[..., cluster, None]
-            mine = (tokens // self.cluster_size) == cluster
+            mine = cluster_of == cluster
             scores[..., mine] = inside[..., tokens[mine] - begin]
         return scores
 
@@ -332,11 +275,7 @@ class Adaptive(TokenHead):
     """Adaptive softmax (arXiv:1609.04309): frequent tokens first, rare ones in ever thinner tails.
 
     torch's `AdaptiveLogSoftmaxWithLoss` with its own fresh weights, in float32; tokens count as
-    sorted by falling frequency.
-
-    Args:
-        cutoffs: first tokens of the tails, ascending, each below `vocab_size`.
-        div_value: each tail's width is that of the one before, divided by this.
+    sorted by falling frequency. `cutoffs` are the first tokens of the tails, ascending.
     """
 
     normalized = True
@@ -345,22 +284,16 @@ class Adaptive(TokenHead):
         self, embed_dim: int, vocab_size: int, cutoffs: Sequence[int], div_value: float = 4.0
     ) -> None:
         super().__init__()
-        self.softmax = nn.AdaptiveLogSoftmaxWithLoss(
-            embed_dim, vocab_size, list(cutoffs), div_value=div_value
-        )
-
-    @property
-    def weight(self) -> Tensor:
-        """The head's matrix: the frequent tokens, then a row for each tail."""
-        return self.softmax.head.weight
+        self.softmax = nn.AdaptiveLogSoftmaxWithLoss(embed_dim, vocab_size, cutoffs, div_value)
 
     def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
-        """Return log-probabilities [B, S, V], float32 (float64 where the weights are)."""
         rows = hidden.reshape(-1, hidden.shape[-1]).to(self.softmax.head.weight.dtype)
         return self.softmax.log_prob(rows).view(*hidden.shape[:-1], -1)
 
-    def score(self, hidden: Tensor, tokens: Tensor, puzzle: Tensor | None = None) -> Tensor:
+    def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
         """Compute the tails that these tokens lie in, and no other."""
+        if tokens is None:
+            return self(hidden)
         wide = hidden.to(self.softmax.head.weight.dtype)
         head = self.softmax.head(wide).log_softmax(-1)
         shortlist = self.softmax.shortlist_size
@@ -385,7 +318,6 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(embed_dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [..., D] to the same shape and dtype."""
         wide = widened(x)
         return F.rms_norm(wide, wide.shape[-1:], self.weight.to(wide.dtype), self.eps).to(x.dtype)
 
@@ -394,7 +326,6 @@ class LayerNorm(nn.LayerNorm):
     """Layer norm over D with learned scale and shift, in float32 (float64 stays)."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Map [..., D] to the same shape and dtype."""
         wide = widened(input)
         weight, bias = self.weight.to(wide.dtype), self.bias.to(wide.dtype)
         return F.layer_norm(wide, self.normalized_shape, weight, bias, self.eps).to(input.dtype)
@@ -411,36 +342,31 @@ class NormedHead(TokenHead):
 
     @property
     def weight(self) -> Tensor:
-        """The projection's matrix [V, D]; of experts [E, V, D], of an adaptive softmax its
-        head's, [V of the head and a row for each tail, D].
-        """
+        """The matrix [V, D] of the projection, where it has one."""
         return cast(Tensor, self.projection.weight)
 
     def forward(
         self, hidden: Tensor, puzzle: Tensor | None = None, *, positions: Tensor | None = None
     ) -> Tensor:
         """Return logits [B, S, V], or of the cells `positions` (int64 [M]) alone, [B, M, V]."""
-        return self.projection(self._prepared(hidden, positions), puzzle)
+        return self.score(hidden, None, puzzle, positions=positions)
 
     def score(
         self,
         hidden: Tensor,
-        tokens: Tensor,
+        tokens: Tensor | None,
         puzzle: Tensor | None = None,
         *,
         positions: Tensor | None = None,
     ) -> Tensor:
         """Return the logits of `tokens` (int64 [J]) without the rest of the vocabulary."""
-        return self.projection.score(self._prepared(hidden, positions), tokens, puzzle)
+        hidden = self.blocks(hidden if positions is None else hidden[:, positions])
+        if tokens is None:
+            return self.projection(hidden, puzzle)
+        return self.projection.score(hidden, tokens, puzzle)
 
-    def with_balance(
-        self, hidden: Tensor, puzzle: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return logits and the projection's balance loss float32 [B], if it has one."""
-        return self.projection.with_balance(self._prepared(hidden, None), puzzle)
-
-    def _prepared(self, hidden: Tensor, positions: Tensor | None) -> Tensor:
-        return self.blocks(hidden if positions is None else hidden[:, positions])
+    def outputs(self, hidden: Tensor, puzzle: Tensor | None = None) -> Outputs:
+        return self.projection.outputs(self.blocks(hidden), puzzle)
 
 
 class OutputHead(NormedHead):
@@ -471,27 +397,26 @@ class OutputHead(NormedHead):
         if norm is not None and not use_norm:
             raise ValueError("a norm is given, and use_norm=False leaves it out")
         blocks = [LayerNorm(embed_dim) if norm is None else norm] if use_norm else []
-        projection: TokenHead = Linear(embed_dim, vocab_size, bias)
+        projection: Matrix = Linear(embed_dim, vocab_size, bias)
         if tied_embedding is not None:
             tied = Tied(tied_embedding, bias)
-            if tied.weight.shape != (vocab_size, embed_dim):
-                raise ValueError(
-                    f"the tied embedding has shape {tuple(tied.weight.shape)}, expected "
-                    f"{(vocab_size, embed_dim)}"
-                )
+            found, expected = tuple(tied.weight.shape), (vocab_size, embed_dim)
+            if found != expected:
+                raise ValueError(f"the tied embedding has shape {found}, expected {expected}")
             if tie_weights:
                 projection = tied
             else:
                 with torch.no_grad():
-                    cast(Tensor, projection.weight).copy_(tied.weight)
+                    projection.weight.copy_(tied.weight)
         super().__init__(blocks, projection)
 
 
-def _affine(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return F.linear(
-        hidden, weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
-    )
+def _affine(x: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor | None) -> Tensor:
+    """Multiply by the rows of these tokens only; None: by all."""
+    if tokens is not None:
+        weight, bias = weight[tokens], None if bias is None else bias[tokens]
+    return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
 
-def _rows(bias: Tensor | None, tokens: Tensor) -> Tensor | None:
-    return None if bias is None else bias[tokens]
+def _apply(layer: CastedLinear | Linear, x: Tensor, tokens: Tensor | None) -> Tensor:
+    return layer(x) if tokens is None else _affine(x, layer.weight, layer.bias, tokens)

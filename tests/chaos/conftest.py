@@ -8,18 +8,18 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from harness import report
-from harness.lab import Lab, report_to
+from harness import report as report_page
+from harness.lab import Lab
 from harness.processes import IMPORTS, ForkServer, convert
 
 HERE = Path(__file__).resolve().parent
 FORM = os.environ.get("CHAOS_FORM", "quick")
+SEED = int(os.environ.get("CHAOS_SEED", "0"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -31,16 +31,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark everything here, and demand a row of each test."""
+    """Mark everything here; the name of a file begins with the row of its tests."""
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker("chaos")
-            marker = item.get_closest_marker("row")
-            if marker is None:
-                raise pytest.UsageError(f"{item.nodeid}: which row of the programme?")
             # Also of a test that is skipped before anything of it runs.
-            item.user_properties.append(("row", marker.args[0]))
-            item.user_properties.extend(marker.kwargs.items())
+            item.user_properties.append(("row", int(item.path.name.split("_")[1])))
+            for marker in item.iter_markers("mutant"):
+                item.user_properties.append(("mutant", marker.kwargs["fault"].__doc__))
 
 
 class _Account:
@@ -49,7 +47,7 @@ class _Account:
     def __init__(self, config: pytest.Config) -> None:
         self._is_worker = hasattr(config, "workerinput")
         self._began = time.monotonic()
-        self._rows: dict[int, report.Row] = {}
+        self._rows: dict[int, report_page.Row] = {}
         self._mutants: dict[str, tuple[int, bool]] = {}
         self._skipped: list[str] = []
         self._missing: list[int] = []
@@ -67,26 +65,21 @@ class _Account:
             caught = report.passed and self._mutants.get(name, (number, True))[1]
             self._mutants[name] = (number, caught)
             return
-        row = self._row(number)
+        row = self._rows.setdefault(number, report_page.Row())
         (row.passed if report.passed else row.failed).append(report.nodeid)
         row.figures[report.nodeid] = json.loads(str(told.get("figures", "{}")))
-
-    def _row(self, number: int) -> report.Row:
-        return self._rows.setdefault(number, report.Row())
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self._is_worker:
             return
         asked = session.config.option
         if HERE in {Path(name).resolve() for name in session.config.args} and not asked.keyword:
-            self._missing = sorted(set(report.ROWS) - set(self._rows))
+            self._missing = sorted(set(report_page.ROWS) - set(self._rows))
         if self._skipped or self._missing:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        if set(self._rows) == set(report.ROWS):
-            page = report.render(
-                self._rows, self._mutants, form=FORM, seconds=time.monotonic() - self._began
-            )
-            self._page = report.write(page)
+        if set(self._rows) == set(report_page.ROWS):
+            seconds = time.monotonic() - self._began
+            self._page = report_page.write(self._rows, self._mutants, FORM, seconds)
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         for nodeid in self._skipped:
@@ -102,46 +95,30 @@ class _Account:
             terminalreporter.write_line(f"written: {self._page}")
 
 
-@pytest.fixture
-def tally(record_property: Callable[[str, object], None]) -> Callable[..., None]:
-    """Report what a test counted: `tally("100 kills of 32 runs", kills=100, wrong_ends=0)`."""
-    return partial(report_to, record_property)
-
-
-@pytest.fixture
-def cases() -> Callable[..., int]:
-    """Return the number of cases in the present form: `cases(quick=100, long=3000)`."""
-    return lambda *, quick, long: long if FORM == "long" else quick
-
-
-@pytest.fixture
-def rng(request: pytest.FixtureRequest) -> np.random.Generator:
-    """Random numbers of a test's own, from CHAOS_SEED; which it was is printed when it fails."""
-    seed = int(os.environ.get("CHAOS_SEED", "0"))
-    print(f"CHAOS_SEED={seed}")  # noqa: T201
-    return np.random.default_rng([seed, *request.node.name.encode()])
-
-
 @pytest.fixture(scope="session")
 def fork_server(
     clean_environment: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ForkServer]:
     """Starts processes in which torch is already imported."""
-    with ForkServer(clean_environment, tmp_path_factory.mktemp("logs")) as server:
-        yield server
+    server = ForkServer(clean_environment, tmp_path_factory.mktemp("logs"))
+    yield server
+    server.end_all()
 
 
 @pytest.fixture
 def lab(
+    request: pytest.FixtureRequest,
     fork_server: ForkServer,
     tmp_path: Path,
     full_settings: list[str],
-    rng: np.random.Generator,
     files_of: Callable[[Path], Any],
     record_property: Callable[[str, object], None],
 ) -> Iterator[Lab]:
-    """What a test works with; whatever still runs at its end is killed."""
-    is_long = FORM == "long"
+    """What a test works with; whatever still runs at its end is killed. Random numbers are the
+    test's own, from CHAOS_SEED; which it was is printed when it fails.
+    """
+    print(f"CHAOS_SEED={SEED}")  # noqa: T201
+    rng, is_long = np.random.default_rng([SEED, *request.node.name.encode()]), FORM == "long"
     yield Lab(fork_server, tmp_path, full_settings, rng, is_long, files_of, record_property)
     fork_server.end_all()
 
@@ -160,8 +137,7 @@ def original(fork_server: ForkServer, tmp_path_factory: pytest.TempPathFactory) 
     shutil.copytree(published / "checkpoint", folder / "published")
     shutil.copytree(published / "data", folder / "data")
     overrides = (f"checkpoint={folder / 'published'}", f"output={folder / 'own'}")
-    child = fork_server.run(convert, *overrides, f"data_path={folder / 'data'}")
-    assert child.wait() == 0, child.err
+    fork_server.finish(convert, *overrides, f"data_path={folder / 'data'}")
     return folder
 
 
@@ -172,21 +148,8 @@ def full_settings(tiny_settings: list[str], tasks_data: Path) -> list[str]:
     Puzzle embedding, average, dropout (torch's random stream), exploration, slots that halt at
     different steps, evaluations and diagnoses; 24 steps and more, saved after every third.
     """
-    return [
-        *tiny_settings,
-        f"data_path={tasks_data}",
-        "heads=tied",
-        "arch.heads.lm.dropout=0.2",
-        "arch.heads.q.init_bias=0.0",
-        "arch.heads.q.init_std=1.0",
-        "arch.halt_exploration_prob=0.5",
-        "arch.halt_max_steps=4",
-        "puzzle_emb_lr=0.05",
-        "ema=true",
-        "ema_rate=0.8",
-        "epochs=24",
-        "eval_interval=12",
-        "checkpoint_interval=3",
-        "diagnose_interval=5",
-        "log_interval=2",
-    ]
+    more = """heads=tied arch.heads.lm.dropout=0.2 arch.heads.q.init_bias=0.0
+        arch.heads.q.init_std=1.0 arch.halt_exploration_prob=0.5 arch.halt_max_steps=4
+        puzzle_emb_lr=0.05 ema=true ema_rate=0.8 epochs=24 eval_interval=12 checkpoint_interval=3
+        diagnose_interval=5 log_interval=2"""
+    return [*tiny_settings, f"data_path={tasks_data}", *more.split()]

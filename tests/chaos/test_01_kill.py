@@ -10,10 +10,8 @@ from harness.processes import Fault, kill_at_random, pretrain
 from training.checkpoint.store import list_steps
 
 
-@pytest.mark.row(1)
 def test_kills_change_no_bit(lab: Lab) -> None:
     lab.train("whole")
-    whole = lab.digest("whole")
     wanted = lab.cases(quick=100, long=3000)
     kills = runs = 0
     while kills < wanted:
@@ -27,22 +25,16 @@ def test_kills_change_no_bit(lab: Lab) -> None:
             newest = max(steps, default=0)
         lab.train(name)
         runs += 1
-        files = lab.files(name)
-        assert files.digest() == whole, name
-        assert files.leftovers() == []
-    lab.tally(
-        f"{kills} kills of {runs} runs, none ended in other bits, none lost a saved step",
-        kills=kills,
-        wrong_ends=0,
-    )
+        lab.require_same_end(name)
+    said = f"{kills} kills of {runs} runs, none ended in other bits, none lost a saved step"
+    lab.tally(said, kills=kills, wrong_ends=0)
 
 
 @pytest.mark.parametrize(
-    "omit", mutants.params(1, mutants.omit_carry, mutants.omit_optimizer, mutants.omit_random_state)
+    "omit", mutants.params(mutants.omit_carry, mutants.omit_optimizer, mutants.omit_random_state)
 )
 def test_what_a_checkpoint_omits_is_missed(lab: Lab, omit: Fault) -> None:
     for run in (["whole"], ["parts", "max_steps=10"], ["parts"]):
         lab.train(*run, faults=[omit])
-    whole, parts = lab.digest("whole"), lab.digest("parts")
-    assert whole.keys() == parts.keys()
-    assert whole != parts
+    with pytest.raises(AssertionError, match="other bits"):
+        lab.require_same_end("parts")

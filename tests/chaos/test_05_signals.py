@@ -7,13 +7,14 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness.lab import Lab
-from harness.processes import ROOT, until
-from harness.ranks import Before
+from harness.processes import ROOT
+from harness.steps import before_call
 
 from runtime.errors import EXIT_PREEMPTED, EXIT_RANK
 
@@ -22,15 +23,6 @@ SECONDS = 10.0
 SLACK = 3.0
 # A run that does not end by itself soon, and writes a record at each step.
 LONG = ("epochs=12000", "log_interval=1")
-
-
-def wait_for_training(run_dir: Path, since: int = 0) -> None:
-    """Wait until the run has made steps after this one: from then on all ranks handle signals."""
-    metrics = run_dir / "metrics.jsonl"
-    until(
-        lambda: metrics.exists() and metrics.read_bytes().count(b'"train/lr"') > since + 2,
-        "it trains",
-    )
 
 
 def require_saved_once(files: Any, said: str) -> int:
@@ -46,15 +38,14 @@ def require_same_end(lab: Lab, *more: str) -> None:
     """Finish the run, and require the bits of one that nobody has signalled."""
     for name in ("run", "whole"):
         lab.train_ranks(2, name, *more)
-    assert lab.digest() == lab.digest("whole")
+    lab.require_same_end("run")
 
 
-@pytest.mark.row(5)
 def test_ranks_that_are_signalled_save_the_same_step(lab: Lab) -> None:
     wanted, signals, slowest, newest = lab.cases(quick=6, long=100), 0, 0.0, 0
     while signals < wanted:
         children = lab.start_ranks(2, "run", *LONG)
-        wait_for_training(lab.folder / "run", newest)
+        lab.wait_for_training(newest)  # From then on all ranks handle signals.
         time.sleep(lab.rng.uniform(0.0, 0.2))
         number = (signal.SIGTERM, signal.SIGINT)[signals % 2]
         asked = [[children[0]], [children[1]], children][signals // 2 % 3]
@@ -69,29 +60,26 @@ def test_ranks_that_are_signalled_save_the_same_step(lab: Lab) -> None:
         signals, newest = signals + 1, step
     assert slowest < SECONDS * SLACK
     require_same_end(lab, *LONG, f"max_steps={newest + 3}")
-    lab.tally(
-        f"{signals} signals to one or all ranks: the same step saved by all within "
-        f"{slowest:.1f} s, 0 steps lost, the same bits",
-        signals=signals,
-    )
+    said = f"{signals} signals to one or all ranks: the same step saved by all within"
+    lab.tally(f"{said} {slowest:.1f} s, 0 steps lost, the same bits", signals=signals)
 
 
 EVALUATING = ("evaluation.in_training", "evaluate")
 STARTING = (
     ("pretrain", "open_data"),
     ("training.step", "build_model"),
-    ("pretrain", "take_over"),
+    ("training.checkpoint.run_folder", "take_over"),
     ("pretrain", "open_tracker"),
 )
-TRAINING = (("training.step", "lr_factor"), ("training.checkpoint.run", "gather_carry"), EVALUATING)
+SAVING = ("training.checkpoint.tensors", "gather_carry")
+TRAINING = (("training.step", "lr_factor"), SAVING, EVALUATING)
 
 
-@pytest.mark.row(5)
 def test_a_signal_anywhere_loses_nothing(lab: Lab) -> None:
     files = lab.files()
     lab.train_ranks(2, "run", "max_steps=4")
     for place in STARTING:
-        both = dict.fromkeys(range(2), [Before(*place, number=signal.SIGTERM)])
+        both = dict.fromkeys(range(2), [partial(before_call, *place, number=signal.SIGTERM)])
         children = lab.start_ranks(2, faults=both)
         # A rank that is late may find that the other has left.
         codes = {child.wait() for child in children}
@@ -101,7 +89,8 @@ def test_a_signal_anywhere_loses_nothing(lab: Lab) -> None:
         assert files.steps[-1] == 4
     for place in TRAINING:
         before = files.steps[-1]
-        children = lab.start_ranks(2, faults={1: [Before(*place, number=signal.SIGTERM)]})
+        fault = partial(before_call, *place, number=signal.SIGTERM)
+        children = lab.start_ranks(2, faults={1: [fault]})
         codes = [child.wait() for child in children]
         assert codes == [EXIT_PREEMPTED] * 2, (place, [child.err for child in children])
         step = require_saved_once(files, children[0].err)
@@ -110,30 +99,21 @@ def test_a_signal_anywhere_loses_nothing(lab: Lab) -> None:
             assert files.state(step)["position"] > 0, "the evaluation comes again"
             assert all(record["step"] < step for record in files.eval_records)
     require_same_end(lab)
-    places = len(STARTING) + len(TRAINING)
-    lab.tally(
-        f"SIGTERM at {len(STARTING)} places of a start and {len(TRAINING)} later: exit code 75, "
-        "the same bits",
-        signals=places,
-    )
+    said = f"SIGTERM at {len(STARTING)} places of a start and {len(TRAINING)} later: exit code 75"
+    lab.tally(f"{said}, the same bits", signals=len(STARTING) + len(TRAINING))
 
 
-@pytest.mark.row(5)
 @pytest.mark.parametrize(
     ("to", "number"),
-    [
-        ("launcher", signal.SIGTERM),
-        ("launcher", signal.SIGINT),
-        ("group", signal.SIGINT),  # What the terminal does.
-        ("one rank", signal.SIGTERM),
-    ],
+    # To the group is what the terminal does.
+    [("launcher", 15), ("launcher", signal.SIGINT), ("group", signal.SIGINT), ("one rank", 15)],
 )
 def test_the_launcher_passes_on_that_the_run_was_preempted(
     lab: Lab, torchrun: Callable[..., subprocess.Popen[str]], to: str, number: int
 ) -> None:
     settings = lab.settings("run", *LONG)
     process = torchrun("--standalone", "--nproc-per-node=2", ROOT / "pretrain.py", *settings)
-    wait_for_training(lab.folder / "run")
+    lab.wait_for_training()
     began = time.monotonic()
     if to == "launcher":
         process.send_signal(number)
@@ -146,6 +126,5 @@ def test_the_launcher_passes_on_that_the_run_was_preempted(
     seconds = time.monotonic() - began
     assert process.returncode == EXIT_PREEMPTED, err
     require_saved_once(lab.files(), err)
-    lab.tally(
-        f"{signal.Signals(number).name} to the {to}: exit code 75 after {seconds:.1f} s", signals=1
-    )
+    name = signal.Signals(number).name
+    lab.tally(f"{name} to the {to}: exit code 75 after {seconds:.1f} s", signals=1)

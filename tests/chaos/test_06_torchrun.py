@@ -2,15 +2,14 @@
 run ends in the bits of one that nobody disturbed.
 """
 
-import socket
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
 from harness import mutants
 from harness.dying import meet_at
 from harness.lab import Lab
-from harness.processes import Fault, ForkServer
+from harness.processes import Fault, ForkServer, free_port, require_success
 
 Torchrun = Callable[..., subprocess.Popen[str]]
 SECONDS = 180.0
@@ -22,60 +21,26 @@ def lab(lab: Lab) -> Lab:
     return lab.plus("resume=auto")
 
 
-def start_dying(
-    lab: Lab, torchrun: Torchrun, options: Sequence[str], deaths: Sequence[str]
-) -> subprocess.Popen[str]:
-    """Start ranks under torchrun that kill themselves as `deaths` says."""
-    restarts, killers = f"--max-restarts={len(deaths) + 2}", ",".join(deaths)
-    command = (*options, restarts, "--module", "harness.dying", str(lab.folder), killers)
-    return torchrun(*command, *lab.settings("killed"))
-
-
-def require_same_end(lab: Lab) -> None:
-    """Train without deaths on as many ranks, and require the same bits."""
-    lab.train_ranks(2, "whole")
-    assert lab.digest("killed") == lab.digest("whole")
-    assert lab.files("killed").leftovers() == []
-
-
-@pytest.mark.row(6)
-def test_ranks_that_die_are_started_anew(lab: Lab, torchrun: Torchrun) -> None:
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_ranks_that_die_are_started_anew(lab: Lab, torchrun: Torchrun, nodes: int) -> None:
+    endpoint = f"--rdzv-backend=c10d --rdzv-endpoint=localhost:{free_port()} --rdzv-id=chaos"
+    place = endpoint if nodes == 2 else "--standalone"
     # No two at one step, where one death may forestall the other.
-    deaths = ["1:8", "0:17", "1:20", "0:21", "0:27", "1:32"][: lab.cases(quick=2, long=6)]
-    process = start_dying(lab, torchrun, ["--standalone", "--nproc-per-node=2"], deaths)
-    out, err = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, err
+    deaths = ["1:8", "0:17", "1:20", "0:21", "0:27", "1:32"]
+    deaths = deaths[: lab.cases(quick=3 - nodes, long=8 - 2 * nodes)]
+    options = (f"--nnodes={nodes}", f"--nproc-per-node={2 // nodes}", *place.split())
+    dying = ("--module", "harness.dying", str(lab.folder), ",".join(deaths))
+    command = (*options, f"--max-restarts={len(deaths) + 2}", *dying, *lab.settings("killed"))
+    processes = [torchrun(*command) for _ in range(nodes)]
+    said = [process.communicate(timeout=SECONDS) for process in processes]
+    assert [process.returncode for process in processes] == [0] * nodes, said
     assert all((lab.folder / death).exists() for death in deaths)
-    assert out.count("resumed exactly from") == len(deaths)
-    assert "Traceback" not in err
-    require_same_end(lab)
-    lab.tally(
-        f"{len(deaths)} deaths under torchrun, {len(deaths)} correct restarts, the same bits",
-        deaths=len(deaths),
-    )
-
-
-@pytest.mark.row(6)
-def test_ranks_on_two_nodes_are_started_anew(lab: Lab, torchrun: Torchrun) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    options = [
-        "--nnodes=2",
-        "--nproc-per-node=1",
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint=localhost:{port}",
-        "--rdzv-id=chaos",
-    ]
-    deaths = ["1:8", "0:17", "1:20", "0:21"][: lab.cases(quick=1, long=4)]
-    nodes = [start_dying(lab, torchrun, options, deaths) for _ in range(2)]
-    said = [node.communicate(timeout=SECONDS) for node in nodes]
-    assert [node.returncode for node in nodes] == [0, 0], said
     assert sum(out.count("resumed exactly from") for out, _ in said) == len(deaths)
-    require_same_end(lab)
-    lab.tally(
-        f"{len(deaths)} on two nodes, {len(deaths)} correct restarts, the same bits",
-        deaths=len(deaths),
-    )
+    assert nodes == 2 or "Traceback" not in said[0][1]
+    lab.train_ranks(2, "whole")
+    lab.require_same_end("killed")
+    number, where = len(deaths), "on two nodes" if nodes == 2 else "under torchrun"
+    lab.tally(f"{number} deaths {where}, {number} correct restarts, the same bits", deaths=number)
 
 
 def require_fresh_meetings(server: ForkServer, *faults: Fault) -> int:
@@ -87,18 +52,10 @@ def require_fresh_meetings(server: ForkServer, *faults: Fault) -> int:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
     def attempt(*ranks: int, timeout: float) -> list[str]:
-        children = [
-            server.start(
-                meet_at,
-                store.port,
-                timeout,
-                faults=faults,
-                environment={"RANK": str(rank), "WORLD_SIZE": "2"},
-            )
-            for rank in ranks
-        ]
-        assert [child.wait() for child in children] == [0] * len(ranks), children[0].err
-        return [child.out for child in children]
+        places = [{"RANK": str(rank), "WORLD_SIZE": "2"} for rank in ranks]
+        order = (meet_at, store.port, timeout)
+        children = [server.start(*order, faults=faults, environment=each) for each in places]
+        return [child.out for child in require_success(*children)]
 
     prefixes = list[str]()
     for _ in range(2):
@@ -112,15 +69,12 @@ def require_fresh_meetings(server: ForkServer, *faults: Fault) -> int:
     return 3 * len(prefixes)
 
 
-@pytest.mark.row(6)
 def test_a_rank_never_meets_the_dead(lab: Lab) -> None:
     attempts = require_fresh_meetings(lab.server)
     lab.tally(f"{attempts} attempts in one store, no rank met a dead one", meetings_with_the_dead=0)
 
 
-@pytest.mark.parametrize(
-    "mutant", mutants.params(6, mutants.share_a_prefix, mutants.share_a_question)
-)
+@pytest.mark.parametrize("mutant", mutants.params(mutants.share_a_prefix, mutants.share_a_question))
 def test_a_meeting_with_the_dead_is_noticed(lab: Lab, mutant: Fault) -> None:
     with pytest.raises(AssertionError, match="met the dead"):
         require_fresh_meetings(lab.server, mutant)

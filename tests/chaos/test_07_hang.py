@@ -5,13 +5,13 @@ is merely slow is waited for.
 import re
 import signal
 import time
-from collections.abc import Mapping
+from functools import partial
 
 import pytest
 from harness import mutants
 from harness.lab import Lab
-from harness.processes import Child, Fault, until
-from harness.ranks import Before, SleepAt
+from harness.processes import Child, Fault, require_success
+from harness.steps import before_call, sleep_at
 
 from runtime.errors import EXIT_RANK
 
@@ -27,8 +27,8 @@ def lab(lab: Lab) -> Lab:
 
 def start_two(lab: Lab) -> list[Child]:
     """Start two ranks, and wait until they have made some steps."""
-    children, metrics = lab.start_ranks(2, "run", "epochs=12000"), lab.folder / "run/metrics.jsonl"
-    until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") > 4, "it trains")
+    children = lab.start_ranks(2, "run", "epochs=12000")
+    lab.wait_for_training()
     return children
 
 
@@ -39,7 +39,6 @@ def last_words(child: Child, pattern: str) -> None:
     assert re.fullmatch(rf"pretrain\.py: {pattern}", child.error_line), child.err
 
 
-@pytest.mark.row(7)
 @pytest.mark.parametrize("stopped", [0, 1])
 def test_a_rank_that_is_stopped_is_named_in_time(lab: Lab, stopped: int) -> None:
     children = start_two(lab)
@@ -53,51 +52,43 @@ def test_a_rank_that_is_stopped_is_named_in_time(lab: Lab, stopped: int) -> None
     # Once it goes on, it finds that the other has left.
     children[stopped].signal(signal.SIGCONT)
     last_words(children[stopped], f"rank .*{PLACE}.*")
-    lab.tally(
-        f"rank {stopped} stopped: named after {seconds:.1f} s (timeout {TIMEOUT:g} s)", named=1
-    )
+    said = f"rank {stopped} stopped: named after {seconds:.1f} s (timeout {TIMEOUT:g} s)"
+    lab.tally(said, named=1)
 
 
-@pytest.mark.row(7)
 def test_a_rank_whose_heart_beats_but_does_not_come_is_named(lab: Lab) -> None:
-    children = lab.start_ranks(2, faults={1: [SleepAt(7, 4 * TIMEOUT)]})
-    waited = f"rank 0 has waited \\d s, {PLACE}"
-    last_words(
-        children[0], f"rank 1 has made no progress since [a-z_ ]+, after saving step 6; {waited}"
-    )
+    children = lab.start_ranks(2, faults={1: [partial(sleep_at, 7, 4 * TIMEOUT)]})
+    silence = "rank 1 has made no progress since [a-z_ ]+, after saving step 6"
+    last_words(children[0], rf"{silence}; rank 0 has waited \d s, {PLACE}")
     last_words(children[1], f"rank 0 .*{PLACE}.*")
     lab.tally("a rank that is alive and hangs: named", named=1)
 
 
-@pytest.mark.row(7)
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_rank_that_is_killed_is_named_at_once(lab: Lab, killed: int) -> None:
     children = start_two(lab)
     children[killed].kill()
-    last_words(
-        children[1 - killed], f"rank {killed} (has died|does not answer any more), {PLACE}.*"
-    )
+    wanted = f"rank {killed} (has died|does not answer any more), {PLACE}.*"
+    last_words(children[1 - killed], wanted)
     lab.tally(f"rank {killed} killed: named", named=1)
 
 
-SLOW: Mapping[int, list[Fault]] = {
-    0: [Before("training.checkpoint.run", "save_checkpoint", 1.5 * TIMEOUT)],
-    1: [SleepAt(3, TIMEOUT / 2), Before("evaluation.runner", "think", TIMEOUT / 2, each=True)],
-}
+def start_slow(lab: Lab, *faults: Fault) -> list[Child]:
+    """Start two ranks that are slow in different places."""
+    long, half = 1.5 * TIMEOUT, TIMEOUT / 2
+    save = partial(before_call, "training.checkpoint.store", "save_checkpoint", seconds=long)
+    think = partial(before_call, "evaluation.runner", "think", seconds=half, each=True)
+    slow = {0: [save, *faults], 1: [partial(sleep_at, 3, half), think, *faults]}
+    return lab.start_ranks(2, "run", "epochs=12", faults=slow)
 
 
-@pytest.mark.row(7)
 def test_a_rank_that_is_slow_is_waited_for(lab: Lab) -> None:
-    for child in lab.start_ranks(2, "run", "epochs=12", faults=SLOW):
-        assert child.wait() == 0, child.err
-    lab.tally(
-        "half the timeout late, a save of 1.5 timeouts and an evaluation of 1.5: no alarm",
-        false_alarms=0,
-    )
+    require_success(*start_slow(lab))
+    said = "half the timeout late, a save of 1.5 timeouts and an evaluation of 1.5: no alarm"
+    lab.tally(said, false_alarms=0)
 
 
-@pytest.mark.row(7, mutant=f"{mutants.say_nothing_is_long.__doc__}")
+@pytest.mark.mutant(fault=mutants.say_nothing_is_long)
 def test_silence_about_what_takes_long_is_noticed(lab: Lab) -> None:
-    faults = {rank: [*slow, mutants.say_nothing_is_long] for rank, slow in SLOW.items()}
-    codes = [child.wait() for child in lab.start_ranks(2, "run", "epochs=12", faults=faults)]
+    codes = [child.wait() for child in start_slow(lab, mutants.say_nothing_is_long)]
     assert EXIT_RANK in codes

@@ -4,99 +4,44 @@ run goes on from the one before.
 
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
-import numpy as np
 import pytest
 from harness import mutants
+from harness.damage import ANYWHERE, Rng, flip
 from harness.lab import Lab
 from harness.processes import evaluate, pretrain
 
 from runtime.errors import CheckpointError
 from training.checkpoint.store import checkpoint_path, list_steps, load_checkpoint, newest_good
 
-Damage = Callable[[Path, Path, np.random.Generator], None]
-
-
-@pytest.fixture(scope="module")
-def made() -> list[Path]:
-    """Where the run of this module lies, once it has been made."""
-    return []
-
 
 @pytest.fixture
-def checkpoints(lab: Lab, made: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoints(lab: Lab) -> Path:
     """A run's folder with the checkpoints of steps 6 and 9. Not to be changed."""
-    if not made:
-        folder = tmp_path_factory.mktemp("checkpoints")
-        lab.server.finish(pretrain, *lab.overrides, f"checkpoint_path={folder}", "max_steps=9")
-        made.append(folder)
-    assert list_steps(made[0]) == [6, 9]
-    return made[0]
+    lab.train("made", "max_steps=9")
+    assert list_steps(lab.folder / "made") == [6, 9]
+    return lab.folder / "made"
 
 
-def flip(path: Path, older: Path, rng: np.random.Generator) -> None:
-    """Flip a bit."""
-    content = bytearray(path.read_bytes())
-    content[rng.integers(len(content))] ^= 1 << int(rng.integers(8))
-    path.write_bytes(content)
-
-
-def cut(path: Path, older: Path, rng: np.random.Generator) -> None:
-    """Cut the file somewhere."""
-    path.write_bytes(path.read_bytes()[: rng.integers(path.stat().st_size)])
-
-
-def lengthen(path: Path, older: Path, rng: np.random.Generator) -> None:
-    """Append something."""
-    path.write_bytes(path.read_bytes() + rng.bytes(rng.integers(1, 99)))
-
-
-def blank(path: Path, older: Path, rng: np.random.Generator) -> None:
-    """Put zeros in the place of a block that was not zero."""
-    content = bytearray(path.read_bytes())
-    start = int(rng.choice(np.flatnonzero(content)))
-    content[start : start + 512] = bytes(len(content[start : start + 512]))
-    path.write_bytes(content)
-
-
-def remove(path: Path, older: Path, rng: np.random.Generator) -> None:
-    """Delete the file."""
-    path.unlink()
-
-
-def swap(path: Path, older: Path, rng: np.random.Generator) -> None:
-    """Put a file of another name, or of the older checkpoint, in its place."""
-    others = [p for p in (*path.parent.iterdir(), *older.iterdir()) if p != path]
-    others = [p for p in sorted(others) if p.read_bytes() != path.read_bytes()]
-    shutil.copy(others[rng.integers(len(others))], path)
-
-
-def empty(path: Path, older: Path, rng: np.random.Generator) -> None:
-    """Leave nothing in it."""
-    path.write_bytes(b"")
-
-
-def replace_all(path: Path, older: Path, rng: np.random.Generator) -> None:
+def replace_all(path: Path, rng: Rng) -> None:
     """Put the whole older checkpoint in the place of this one."""
     shutil.rmtree(path.parent)
-    shutil.copytree(older, path.parent)
+    shutil.copytree(path.parent.with_name("step_6"), path.parent)
 
 
-DAMAGES = (flip, flip, flip, cut, lengthen, blank, remove, swap, empty, replace_all)
-
-
-def silent_cases(lab: Lab, checkpoints: Path, number: int, damages: Sequence[Damage]) -> list[str]:
+def silent_cases(lab: Lab, checkpoints: Path, number: int, damages: Sequence[Any]) -> list[str]:
     """Damage copies of the newest checkpoint; returns the cases that nobody noticed."""
     silent = []
     names = sorted(path.name for path in checkpoint_path(checkpoints, 9).iterdir())
     for case in range(number):
         folder = lab.copy(checkpoints, "run")
-        newest, older = checkpoint_path(folder, 9), checkpoint_path(folder, 6)
-        damage = damages[case % len(damages)]
+        newest, damage = checkpoint_path(folder, 9), damages[case % len(damages)]
         path = newest / names[lab.rng.integers(len(names))]
-        damage(path, older, lab.rng)
+        damage(path, lab.rng)
         warnings: list[str] = []
         good = newest_good(folder, warnings.append)
         assert good is not None
@@ -110,17 +55,16 @@ def silent_cases(lab: Lab, checkpoints: Path, number: int, damages: Sequence[Dam
     return silent
 
 
-@pytest.mark.row(8)
 def test_no_damage_is_silent(lab: Lab, checkpoints: Path) -> None:
     number = lab.cases(quick=1000, long=10000)
-    assert silent_cases(lab, checkpoints, number, DAMAGES) == []
+    damages = (flip, flip, *ANYWHERE, replace_all)
+    assert silent_cases(lab, checkpoints, number, damages) == []
     lab.tally(f"{number} damages, all noticed", damages=number, unnoticed=0)
 
 
-@pytest.mark.row(8)
 def test_runs_and_evaluations_name_the_file(lab: Lab, checkpoints: Path) -> None:
     path = lab.copy(checkpoints, "run") / "step_9" / "model.safetensors"
-    flip(path, path, lab.rng)
+    flip(path, lab.rng)
     for target, overrides in (
         (pretrain, lab.settings("run", "resume=9")),
         (evaluate, [f"checkpoint={path.parent}", "device=cpu"]),
@@ -138,9 +82,10 @@ def test_runs_and_evaluations_name_the_file(lab: Lab, checkpoints: Path) -> None
     lab.tally("a step asked for by name is refused, `resume=auto` goes on from the one before")
 
 
-@pytest.mark.row(8, mutant=f"{mutants.no_hash.__doc__}")
-def test_without_hashes_damage_is_silent(
-    lab: Lab, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("training.checkpoint.store.sha256", mutants.any_hash)
-    assert silent_cases(lab, checkpoints, 30, (flip,))
+@pytest.mark.mutant(fault=mutants.no_hash)
+def test_without_hashes_damage_is_silent(lab: Lab, checkpoints: Path) -> None:
+    mutants.no_hash()
+    try:
+        assert silent_cases(lab, checkpoints, 30, (flip,))
+    finally:
+        patch.stopall()

@@ -5,17 +5,17 @@ is updated from it and nothing is saved.
 import itertools
 import json
 import math
-from pathlib import Path
+from functools import partial
 
 import pytest
 from harness import mutants
+from harness.builds import contents
 from harness.lab import Lab
-from harness.processes import Child, Fault, pretrain
-from harness.steps import PLACES, Observe, Poison, SpoilSave
+from harness.processes import Fault
+from harness.steps import PARTS, PLACES, observe, poison, spoil_save
 
 VALUES = (math.nan, math.inf, -math.inf)
-# Of (ranks, the rank that is struck).
-RANKS = ((1, 0), (2, 0), (2, 1))
+RANKS = ((1, 0), (2, 0), (2, 1))  # Their number, and the one that is struck.
 SAVED, STRUCK = 9, 11
 # Before step 11 a slot has made 10 ACT steps at most. The draws of the halting rule's noise are the
 # seed's alone, and on either of two ranks they let some slot go on for 11 steps: its carry is read.
@@ -33,63 +33,39 @@ def begin(lab: Lab) -> None:
     lab.train("begun", f"max_steps={SAVED}")
 
 
-def copy_of_begun(lab: Lab, name: str) -> str:
-    """Make a folder of this name from which `begin`'s run goes on; returns the name."""
-    return lab.copy(lab.folder / "begun", name).name
-
-
-def run_to_end(lab: Lab, name: str, num_ranks: int, faults: dict[int, list[Fault]]) -> list[Child]:
-    """Run one process, or several ranks, to their end."""
-    if num_ranks == 1:
-        children = [lab.server.start(pretrain, *lab.settings(name), faults=faults[0])]
-    else:
-        children = lab.start_ranks(num_ranks, name, faults=faults)
-    for child in children:
-        child.wait()
-    return children
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    """All files of the checkpoints in a run's folder."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.glob("step_*/*")
-        if path.is_file()
-    }
-
-
 def require_stop(lab: Lab, name: str, case: tuple[str, float, int, int], *faults: Fault) -> None:
     """Strike in a copy of the begun run, and demand that all ranks stop there with everything as it
     was.
     """
     place, value, num_ranks, struck = case
-    folder = lab.folder / copy_of_begun(lab, name)
-    saved = content(folder)
+    folder = lab.copy(lab.folder / "begun", name)
+    saved = contents(folder / f"step_{SAVED}")
     seen = [folder.with_name(f"{name} seen {rank}") for rank in range(num_ranks)]
-    armed: dict[int, list[Fault]] = {
-        rank: [*faults, Observe(STRUCK, seen[rank])] for rank in range(num_ranks)
-    }
-    armed[struck].append(Poison(place, value, STRUCK))
-    children = run_to_end(lab, name, num_ranks, armed)
+    armed = {rank: [*faults, partial(observe, STRUCK, seen[rank])] for rank in range(num_ranks)}
+    armed[struck].append(partial(poison, place, value, STRUCK))
+    if num_ranks == 1:
+        children = [lab.run(name, faults=armed[0])]
+    else:
+        children = lab.start_ranks(num_ranks, name, faults=armed)
     assert [child.wait() for child in children] == [5] * num_ranks, (case, children[0].err)
     for child, file in zip(children, seen, strict=True):
         assert f"step {STRUCK}: " in child.error_line, case
         found = json.loads(file.read_bytes())
         assert found["before"] == found["after"], case
         assert f"step {STRUCK}: " in found["refused"], case
-    assert content(folder) == saved, case
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert records[-1]["step"] == STRUCK, case
+    assert lab.files(name).steps[-1] == SAVED, case
+    assert contents(folder / f"step_{SAVED}") == saved, case
+    assert lab.files(name).records[-1]["step"] == STRUCK, case
 
 
 def require_same_end(lab: Lab, struck: str) -> None:
     """Require a run that was stopped to go on to the bits of one that was not."""
-    for name in (copy_of_begun(lab, "whole"), struck):
+    lab.copy(lab.folder / "begun", "whole")
+    for name in ("whole", struck):
         lab.train(name)
-    assert lab.digest(struck) == lab.digest("whole")
+    lab.require_same_end(struck)
 
 
-@pytest.mark.row(11)
 def test_all_ranks_stop_at_that_step(lab: Lab) -> None:
     begin(lab)
     per_place = lab.cases(quick=2, long=len(VALUES) * len(RANKS))
@@ -106,15 +82,11 @@ def test_all_ranks_stop_at_that_step(lab: Lab) -> None:
             struck.append(case)
     require_same_end(lab, name)
     ranks = sum(num_ranks for _, _, num_ranks, _ in struck)
-    lab.tally(
-        f"{len(struck)} numbers at {len(PLACES)} places: all {ranks} ranks stopped there with exit "
-        "code 5, 0 bytes changed, all saves refused",
-        numbers=len(struck),
-        changed_bytes=0,
-    )
+    said = f"{len(struck)} numbers at {len(PLACES)} places: all {ranks} ranks stopped there with"
+    said += " exit code 5, 0 bytes changed, all saves refused"
+    lab.tally(said, numbers=len(struck), changed_bytes=0)
 
 
-@pytest.mark.row(11)
 def test_both_ranks_stop_with_exact_reduction_and_one_goes_on(lab: Lab) -> None:
     lab = lab.plus("reduction=exact")
     begin(lab)
@@ -122,26 +94,26 @@ def test_both_ranks_stop_with_exact_reduction_and_one_goes_on(lab: Lab) -> None:
         case = (place, float(lab.rng.choice(VALUES)), 2, int(lab.rng.integers(2)))
         require_stop(lab, place, case)
     require_same_end(lab, place)
-    lab.tally(
-        f"{len(PLACES)} with reduction=exact on 2 ranks, and one goes on in the same bits",
-        numbers=len(PLACES),
-    )
+    said = f"{len(PLACES)} with reduction=exact on 2 ranks, and one goes on in the same bits"
+    lab.tally(said, numbers=len(PLACES))
 
 
-@pytest.mark.row(11)
-@pytest.mark.parametrize("part", SpoilSave.parts)
+@pytest.mark.parametrize("part", PARTS)
 def test_state_that_is_not_finite_is_not_saved(lab: Lab, part: str) -> None:
     begin(lab)
-    overrides = lab.settings(copy_of_begun(lab, "run"))
-    child = lab.server.run(pretrain, *overrides, faults=[SpoilSave(part, step=12)])
+    lab.copy(lab.folder / "begun", "run")
+    child = lab.run(faults=[partial(spoil_save, part, 12)])
     assert child.wait() == 5, child.err
     assert "step 12: " in child.error_line
     assert "is not finite; nothing is saved" in child.error_line
-    assert content(lab.folder / "run") == content(lab.folder / "begun")
+    for step in (6, SAVED):
+        kept = contents(lab.folder / "begun" / f"step_{step}")
+        assert contents(lab.folder / "run" / f"step_{step}") == kept
+    assert lab.files().steps == [6, SAVED]
     lab.tally(f"a save with NaN in the {part} refused")
 
 
-@pytest.mark.row(11, mutant=f"{mutants.omit_sparse_check.__doc__}")
+@pytest.mark.mutant(fault=mutants.omit_sparse_check)
 def test_a_missing_check_of_the_puzzle_embedding_is_noticed(lab: Lab) -> None:
     begin(lab)
     case = ("gradient of the puzzle embedding", math.nan, 1, 0)

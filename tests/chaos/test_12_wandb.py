@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import pytest
 from harness import mutants
 from harness.lab import Lab
 from harness.processes import Child, Fault, pretrain
-from harness.ranks import Before
-from harness.trackers import FailingWandb, deaf_server, no_server, silent_server
+from harness.steps import before_call
+from harness.trackers import CALLS, deaf_server, failing_wandb, no_server, silent_server
 
 from runtime.errors import EXIT_PREEMPTED
 
@@ -24,16 +25,10 @@ START_DELAYED_AT_MOST, END_DELAYED_AT_MOST = 3 * 10.0, 3 * 30.0
 
 
 @pytest.fixture
-def whole(lab: Lab) -> Any:
-    """The files of a run without W&B."""
+def lab(lab: Lab) -> Lab:
+    """With a run without W&B."""
     lab.train("whole")
-    return lab.files("whole")
-
-
-def require_same(run: Any, whole: Any) -> None:
-    """Demand the bits and the records of a run without W&B."""
-    assert run.digest() == whole.digest()
-    assert run.records == whole.records
+    return lab
 
 
 def require_one_warning(child: Child, wanted: str) -> None:
@@ -43,44 +38,40 @@ def require_one_warning(child: Child, wanted: str) -> None:
     assert wanted in warnings[0], warnings
 
 
-def require_indifference(lab: Lab, whole: Any, call: str, *faults: Fault) -> None:
+def require_indifference(lab: Lab, call: str, *faults: Fault) -> None:
     """Let W&B fail in `call`, and demand that the run says so in one line and ends well."""
-    child = lab.train("run", "logger.name=wandb", faults=(*faults, FailingWandb(call)))
+    failing = partial(failing_wandb, call)
+    child = lab.train("run", "logger.name=wandb", faults=(*faults, failing))
     wanted = "wandb is not installed" if call == "import" else "W&B failed (Error: told to fail"
     require_one_warning(child, wanted)
-    require_same(lab.files(), whole)
+    lab.require_same_end("run")
 
 
-@pytest.mark.row(12)
-@pytest.mark.parametrize("call", FailingWandb.calls)
-def test_a_failing_package_changes_nothing(lab: Lab, whole: Any, call: str) -> None:
-    require_indifference(lab, whole, call)
-    lab.tally(f"raises in {call}: same bits, all {len(whole.records)} records", failures=1)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_failing_package_changes_nothing(lab: Lab, call: str) -> None:
+    require_indifference(lab, call)
+    num_records = len(lab.files().records)
+    lab.tally(f"raises in {call}: same bits, all {num_records} records", failures=1)
 
 
-@pytest.mark.row(12)
-def test_a_finish_that_hangs_keeps_no_run_that_was_asked_to_stop(lab: Lab, whole: Any) -> None:
+def test_a_finish_that_hangs_keeps_no_run_that_was_asked_to_stop(lab: Lab) -> None:
     overrides = lab.settings("run", "logger.name=wandb")
-    asked = Before("training.step", "sum_in_order", number=signal.SIGTERM)
+    asked = partial(before_call, "training.step", "sum_in_order", number=signal.SIGTERM)
     began = time.monotonic()
-    child = lab.server.start(
-        pretrain, *overrides, faults=[FailingWandb("finish", hangs=True), asked]
-    )
+    faults = [partial(failing_wandb, "finish", hangs=True), asked]
+    child = lab.server.start(pretrain, *overrides, faults=faults)
     assert child.wait(END_DELAYED_AT_MOST) == EXIT_PREEMPTED, child.err
     seconds = time.monotonic() - began
     require_one_warning(child, "W&B has not finished within 30 s")
     assert "Traceback" not in child.err
     lab.train()
-    require_same(lab.files(), whole)
-    lab.tally(
-        f"hangs in finish: asked to stop, start and end within {seconds:.0f} s, resumed exactly",
-        failures=1,
-    )
+    lab.require_same_end("run")
+    said = f"asked to stop, start and end within {seconds:.0f} s, resumed exactly"
+    lab.tally(f"hangs in finish: {said}", failures=1)
 
 
-@pytest.mark.row(12)
 def test_a_server_that_does_not_answer_delays_the_start_a_little(
-    lab: Lab, start: Callable[..., Any], whole: Any
+    lab: Lab, start: Callable[..., Any]
 ) -> None:
     delays: dict[str, float] = {}
     for mode in MODES:
@@ -89,23 +80,20 @@ def test_a_server_that_does_not_answer_delays_the_start_a_little(
             for server, address in SERVERS.items():
                 name = f"{server} {mode}"
                 overrides = lab.settings(name, "logger.name=wandb", f"logger.mode={mode}")
-                url = opened.enter_context(address())
+                url = f"http://127.0.0.1:{opened.enter_context(address())}"
                 environment = {"WANDB_API_KEY": "k" * 40, "WANDB_BASE_URL": url}
                 runs[name] = start("pretrain.py", *overrides, env=environment)
             delays |= seconds_to_first_steps(runs, lab.folder)
             for name, process in runs.items():
                 _, err = process.communicate()
                 assert process.returncode == 0, err
-                require_same(lab.files(name), whole)
+                assert lab.digest(name) == lab.digest("whole")
                 sent_later = list((lab.folder / name / "wandb").glob("offline-run-*/*.wandb"))
                 assert len(sent_later) == 1 or mode == "online"
     slowest = max(delays.values())
     assert slowest < START_DELAYED_AT_MOST, delays
-    lab.tally(
-        f"{len(SERVERS)} servers (refusing, silent, deaf) asked in {len(MODES)} modes: same bits, "
-        f"first steps at most {slowest:.0f} s late",
-        failures=len(delays),
-    )
+    said = f"{len(SERVERS)} servers (refusing, silent, deaf) asked in {len(MODES)} modes: same bits"
+    lab.tally(f"{said}, first steps at most {slowest:.0f} s late", failures=len(delays))
 
 
 def seconds_to_first_steps(runs: Mapping[str, Any], folder: Path) -> dict[str, float]:
@@ -126,7 +114,7 @@ def seconds_to_first_steps(runs: Mapping[str, Any], folder: Path) -> dict[str, f
     return seconds
 
 
-@pytest.mark.row(12, mutant=f"{mutants.omit_guard.__doc__}")
-def test_a_package_that_may_raise_into_the_run_is_noticed(lab: Lab, whole: Any) -> None:
+@pytest.mark.mutant(fault=mutants.omit_guard)
+def test_a_package_that_may_raise_into_the_run_is_noticed(lab: Lab) -> None:
     with pytest.raises(AssertionError, match="told to fail in log"):
-        require_indifference(lab, whole, "log", mutants.omit_guard)
+        require_indifference(lab, "log", mutants.omit_guard)

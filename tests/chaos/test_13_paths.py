@@ -5,46 +5,31 @@ exit code 2 and the path.
 import errno
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.builds import CachedDownloads, build, flags, write_sources
+from harness import builds, mounts
+from harness.builds import build
 from harness.lab import Lab
-from harness.mounts import Protected, ReadOnly, available
-from harness.operations import FailAll
+from harness.operations import fail_all
 from harness.processes import Child, Fault, evaluate, pretrain
 
-GENERATED = {
-    "sudoku": ("--source=generate", "--size=4", "--subsample-size=4", "--test-size=2"),
-    "maze": (
-        *("--source=generate", "--size=6", "--min-length=6"),
-        *("--subsample-size=4", "--test-size=2"),
-    ),
-}
+Hindered = tuple[str, Fault]
 
 
-@pytest.fixture(scope="module", params=["read-only disk", "no permission"])
-def hindrance(request: pytest.FixtureRequest) -> str:
-    """Why nothing can be written."""
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def unwritable(hindrance: str) -> Callable[[Path], Fault]:
-    """Return the fault that lets nobody write below a folder."""
-    if hindrance == "no permission":
-        return Protected
-    # Where nobody may mount, the hook answers as such a disk would.
-    return ReadOnly if available() else lambda folder: FailAll(folder, errno.EROFS)
-
-
-@pytest.fixture
-def refused(lab: Lab, hindrance: str) -> Callable[[int, str], None]:
-    """Report how many of something were refused."""
-    return lambda number, what: lab.tally(f"{hindrance}: {number} {what} refused", paths=number)
+@pytest.fixture(params=["read-only disk", "no permission"])
+def hindered(lab: Lab, request: pytest.FixtureRequest) -> Hindered:
+    """Make a folder "disk"; return why nothing can be written there, and the fault."""
+    folder = lab.folder / "disk"
+    folder.mkdir()
+    if request.param == "no permission":
+        return request.param, partial(mounts.protect, folder)
+    if mounts.available():
+        return request.param, partial(mounts.read_only, folder)
+    return request.param, partial(fail_all, folder, errno.EROFS)  # As such a disk would answer.
 
 
 def tree(folder: Path) -> Mapping[str, bytes | None]:
@@ -64,82 +49,64 @@ def require_refusal(child: Child, named: Path, folder: Path, before: Mapping[str
     assert tree(folder) == before
 
 
-@pytest.mark.row(13)
-def test_a_run_where_nothing_can_be_written(
-    lab: Lab, unwritable: Callable[[Path], Fault], refused: Callable[[int, str], None]
-) -> None:
+def test_a_run_where_nothing_can_be_written(lab: Lab, hindered: Hindered) -> None:
+    why, fault = hindered
     disk = lab.folder / "disk"
-    (disk / "empty").mkdir(parents=True)
+    (disk / "empty").mkdir()
     lab.train("disk/begun", "max_steps=3")
     places = ("empty", "begun", "to be made", "to be made/below")
     before = tree(disk)
     for place in places:
-        overrides = lab.settings(f"disk/{place}", "max_steps=6")
-        child = lab.server.run(pretrain, *overrides, faults=[unwritable(disk)])
+        child = lab.run(f"disk/{place}", "max_steps=6", faults=[fault])
         require_refusal(child, disk / place, disk, before)
     without_path = [one for one in lab.overrides if not one.startswith("checkpoint_path")]
-    faults = [unwritable(disk), partial(os.chdir, disk)]
+    faults = [fault, partial(os.chdir, disk)]
     child = lab.server.run(pretrain, *without_path, "max_steps=3", faults=faults)
     require_refusal(child, Path("checkpoints"), disk, before)
-    refused(len(places) + 1, "run folders")
+    lab.tally(f"{why}: {len(places) + 1} run folders refused", paths=len(places) + 1)
 
 
-@pytest.mark.row(13)
-def test_an_evaluation_whose_result_cannot_be_written(
-    lab: Lab, unwritable: Callable[[Path], Fault], refused: Callable[[int, str], None]
-) -> None:
+def test_an_evaluation_whose_result_cannot_be_written(lab: Lab, hindered: Hindered) -> None:
+    why, fault = hindered
     disk = lab.folder / "disk"
-    disk.mkdir()
     run = disk / "run"
     lab.train("disk/run", "max_steps=3")
     before = tree(disk)
-    outputs = {
-        "": run / "eval_step_3.json",
-        f"output={disk / 'other.json'}": disk / "other.json",
-        f"output={disk / 'new' / 'other.json'}": disk / "new" / "other.json",
-    }
-    for setting, named in outputs.items():
-        overrides = [f"checkpoint={run}", "device=cpu", *filter(None, [setting])]
-        child = lab.server.run(evaluate, *overrides, faults=[unwritable(disk)])
+    outputs = (disk / "other.json", disk / "new" / "other.json")
+    settings = {f"output={path}": path for path in outputs}
+    # Where it is put unless something else is asked for.
+    settings["evaluators=[]"] = run / "eval_step_3.json"
+    for setting, named in settings.items():
+        overrides = [f"checkpoint={run}", "device=cpu", setting]
+        child = lab.server.run(evaluate, *overrides, faults=[fault])
         require_refusal(child, named, disk, before)
     elsewhere = lab.folder / "elsewhere.json"
-    settings = [f"checkpoint={run}", "device=cpu", f"output={elsewhere}"]
-    lab.server.finish(evaluate, *settings, faults=[unwritable(disk)])
+    overrides = [f"checkpoint={run}", "device=cpu", f"output={elsewhere}"]
+    lab.server.finish(evaluate, *overrides, faults=[fault])
     assert json.loads(elsewhere.read_bytes())["step"] == 3
-    refused(len(outputs), "results of evaluations")
+    lab.tally(f"{why}: {len(settings)} results of evaluations refused", paths=len(settings))
 
 
-@pytest.mark.row(13)
 @pytest.mark.parametrize("kind", ["sudoku", "maze", "arc"])
-def test_a_data_set_that_cannot_be_written(
-    lab: Lab, unwritable: Callable[[Path], Fault], refused: Callable[[int, str], None], kind: str
-) -> None:
-    disk, sources = lab.folder / "disk", write_sources(lab.folder / "sources")
-    disk.mkdir()
-
-    def arguments(output: Path) -> list[str]:
-        if kind in GENERATED:
-            return [*GENERATED[kind], f"--output-dir={output}"]
-        return flags(kind, sources, output)
-
-    lab.server.finish(build, kind, *arguments(disk / "built"))
+def test_a_data_set_that_cannot_be_written(lab: Lab, hindered: Hindered, kind: str) -> None:
+    why, fault = hindered
+    disk, sources = lab.folder / "disk", builds.write_sources(lab.folder / "sources")
+    lab.server.finish(build, kind, *builds.flags(kind, sources, disk / "built"))
     before = tree(disk)
     places = ("built", "new", "new/below")
     for place in places:
-        child = lab.server.run(build, kind, *arguments(disk / place), faults=[unwritable(disk)])
+        arguments = builds.flags(kind, sources, disk / place)
+        child = lab.server.run(build, kind, *arguments, faults=[fault])
         require_refusal(child, disk / place, disk, before)
-    refused(len(places), f"outputs of the {kind} builder")
+    lab.tally(f"{why}: {len(places)} outputs of the {kind} builder refused", paths=len(places))
 
 
-@pytest.mark.row(13)
-def test_a_cache_of_downloads_that_cannot_be_written(
-    lab: Lab, unwritable: Callable[[Path], Fault], refused: Callable[[int, str], None]
-) -> None:
-    cache = lab.folder / "cache"
-    cache.mkdir()
-    faults = [CachedDownloads(cache), unwritable(cache)]
+def test_a_cache_of_downloads_that_cannot_be_written(lab: Lab, hindered: Hindered) -> None:
+    why, fault = hindered
+    cache = lab.folder / "disk"
+    faults = [partial(builds.cached_downloads, cache), fault]
     output = f"--output-dir={lab.folder / 'new'}"
     child = lab.server.run(build, "sudoku", "--source=hf", output, faults=faults)
     require_refusal(child, cache, cache, {})
     assert not (lab.folder / "new").exists()
-    refused(1, "cache of downloads")
+    lab.tally(f"{why}: 1 cache of downloads refused", paths=1)

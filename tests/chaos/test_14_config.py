@@ -6,13 +6,13 @@ import itertools
 import json
 import re
 import string
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from math import inf
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from pydantic import BaseModel
+from harness.lab import Lab
 
 from evaluation.config import EvalConfig, SolveConfig
 from runtime.errors import ConfigError
@@ -31,14 +31,14 @@ PROGRAMS: dict[str, tuple[type[Schema], tuple[str, ...]]] = {
 GROUPS = ("arch", "heads", "loss", "optimizer", "data", "logger", "experiment")
 # Members of the unions that are not the default, and the choice that makes them so.
 CHOSEN = {
-    "TRMConfig": ("arch=trm",),
-    "TransformerConfig": ("arch=transformer",),
-    "TiedHeadConfig": ("heads=tied",),
-    "FactorizedHeadConfig": ("heads=factorized",),
-    "AdaptiveHeadConfig": ("heads=adaptive", "loss=act_softmax"),
-    "PuzzleHeadConfig": ("heads=puzzle",),
-    "MoEHeadConfig": ("heads=moe",),
-    "HierarchicalHeadConfig": ("heads=hierarchical", "loss=act_softmax"),
+    "TRMConfig": "arch=trm",
+    "TransformerConfig": "arch=transformer",
+    "TiedHeadConfig": "heads=tied",
+    "FactorizedHeadConfig": "heads=factorized",
+    "AdaptiveHeadConfig": "heads=adaptive loss=act_softmax",
+    "PuzzleHeadConfig": "heads=puzzle",
+    "MoEHeadConfig": "heads=moe",
+    "HierarchicalHeadConfig": "heads=hierarchical loss=act_softmax",
 }
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 3, 2.5, -0.25, 1.5, 1e300, 2**70, -(2**70)),
@@ -47,8 +47,7 @@ VALUES: tuple[Any, ...] = (
 WORDS = string.ascii_lowercase + "_"
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """A setting: its path, its JSON schema, and the overrides that bring it about."""
 
     path: str
@@ -56,8 +55,7 @@ class Place:
     given: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Mutation:
+class Mutation(NamedTuple):
     """Overrides of which the last is wrong; `right` is the name it should have had."""
 
     config_name: str
@@ -69,7 +67,7 @@ class Mutation:
 # The schema
 
 
-def places(schema: type[BaseModel]) -> list[Place]:
+def places(schema: type[Schema]) -> list[Place]:
     """List the settings and sections of a schema."""
     whole = schema.model_json_schema()
     definitions = whole.get("$defs", {})
@@ -82,10 +80,10 @@ def places(schema: type[BaseModel]) -> list[Place]:
         node = resolved(node)
         if path:
             yield Place(path, with_definitions(node), given)
-        for member in node.get("anyOf", node.get("oneOf", ())):
-            member = resolved(member)
+        for member in map(resolved, members_of(node)):
             if member.get("type") == "object":
-                yield from list(inside(member, path, given + CHOSEN.get(member["title"], ())))[1:]
+                choice = (*given, *CHOSEN.get(member["title"], "").split())
+                yield from list(inside(member, path, choice))[1:]
         for name, value in node.get("properties", {}).items():
             yield from inside(value, f"{path}.{name}".removeprefix("."), given)
         free = node.get("additionalProperties")
@@ -99,20 +97,21 @@ def places(schema: type[BaseModel]) -> list[Place]:
             return node
         return {key: with_definitions(value) for key, value in resolved(node).items()}
 
-    found = list(inside(whole, "", ()))
-    return list({(place.path, place.given): place for place in found}.values())
+    return list({(place.path, place.given): place for place in inside(whole, "", ())}.values())
+
+
+def members_of(node: dict[str, Any]) -> list[dict[str, Any]]:
+    """The alternatives of a schema, if it has any."""
+    return node.get("anyOf", node.get("oneOf", []))
 
 
 def is_legal(node: dict[str, Any], value: Any) -> bool:
     """Judge a value by a JSON schema: the slow, obvious twin of what the project does."""
-    members = node.get("anyOf", node.get("oneOf"))
-    if members is not None:
+    if members := members_of(node):
         return any(is_legal(member, value) for member in members)
     if "const" in node or "enum" in node:
-        return any(
-            value == known and type(value) is type(known)
-            for known in node.get("enum", [node.get("const")])
-        )
+        known = node.get("enum", [node.get("const")])
+        return any(value == each and type(value) is type(each) for each in known)
     kind = node.get("type")
     if kind == "object":
         # Whoever has all keys right is legal: none of VALUES has one, but {}.
@@ -125,12 +124,8 @@ def is_legal(node: dict[str, Any], value: Any) -> bool:
         kinds = int if kind == "integer" else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds):
             return False
-        low, high = node.get("exclusiveMinimum"), node.get("exclusiveMaximum")
-        return (
-            node.get("minimum", value) <= value <= node.get("maximum", value)
-            and (low is None or value > low)
-            and (high is None or value < high)
-        )
+        is_inside = node.get("exclusiveMinimum", -inf) < value < node.get("exclusiveMaximum", inf)
+        return is_inside and node.get("minimum", value) <= value <= node.get("maximum", value)
     accepted = {"string": str, "boolean": bool, "null": type(None)}
     return isinstance(value, accepted[kind])
 
@@ -140,27 +135,19 @@ def is_legal(node: dict[str, Any], value: Any) -> bool:
 
 def one_edit(name: str, rng: np.random.Generator) -> str:
     """Insert, drop, replace or transpose one character."""
-    kind, letter = rng.integers(4), rng.choice(list(WORDS))
-    place = int(rng.integers(len(name)))
-    if kind == 0:
-        return name[:place] + letter + name[place:]
-    if kind == 1:
-        return name[:place] + name[place + 1 :]
-    if kind == 2:
-        return name[:place] + letter + name[place + 1 :]
-    place = int(rng.integers(max(1, len(name) - 1)))
-    return name[:place] + name[place + 1 : place + 2] + name[place : place + 1] + name[place + 2 :]
+    letter, place = rng.choice(list(WORDS)), int(rng.integers(len(name)))
+    before, here, after = name[:place], name[place], name[place + 1 :]
+    edits = (letter + here + after, after, letter + after, after[:1] + here + after[1:])
+    return before + edits[rng.integers(4)]
 
 
 def misspelt_keys(config_name: str, rng: np.random.Generator) -> Iterator[Mutation]:
     """Yield overrides whose key is one edit away from a right one, and no right one itself."""
     schema, given = PROGRAMS[config_name]
-    settings = [place for place in places(schema) if ".all" not in place.path]
-    groups = GROUPS if config_name == "cfg_pretrain" else ()
-    names = [place.path for place in settings]
-    right = {*names, *groups}
+    right = [place.path for place in places(schema) if ".all" not in place.path]
+    right += GROUPS if config_name == "cfg_pretrain" else ()
     while True:
-        key = str(rng.choice([*names, *groups]))
+        key = str(rng.choice(right))
         typo = one_edit(key, rng)
         if typo in right or not re.fullmatch(r"[a-z_]\w*(\.[a-z_]\w*)*", typo, re.IGNORECASE):
             continue
@@ -169,19 +156,14 @@ def misspelt_keys(config_name: str, rng: np.random.Generator) -> Iterator[Mutati
 
 
 def wrong_values(config_name: str, rng: np.random.Generator) -> Iterator[Mutation]:
-    """Yield overrides that give a setting a value of another type, out of its range, or no choice
-    of it.
-    """
+    """Yield overrides whose value has another type, is out of range, or no choice of a setting."""
     schema, given = PROGRAMS[config_name]
-    settings = places(schema)
-    for place in settings:
+    for place in places(schema):
         # A name may be a number: it is a word all the same.
         taken = (int, float) if place.path in ("run_name", "project_name") else ()
-        group = place.path.split(".")[-1] in GROUPS and "." not in place.path
         for value in VALUES:
-            if is_legal(place.node, value) or value == {} or group:
-                continue
-            if isinstance(value, taken) and not isinstance(value, bool):
+            is_taken = isinstance(value, taken) and not isinstance(value, bool)
+            if is_taken or is_legal(place.node, value) or value == {} or place.path in GROUPS:
                 continue
             # Hydra merges a mapping into a section: that is a key that is wrong there.
             text = json.dumps(value).replace('"a": ', "a: ") if value != {"a": 1} else "{a: 1}"
@@ -197,7 +179,7 @@ def wrong_values(config_name: str, rng: np.random.Generator) -> Iterator[Mutatio
 
 def choices_of(node: dict[str, Any]) -> list[str]:
     """The words that a setting accepts; none where it takes any word."""
-    members = node.get("anyOf", node.get("oneOf", [node]))
+    members = members_of(node) or [node]
     if any(m.get("type") == "string" and not {"enum", "const"} & m.keys() for m in members):
         return []
     found = [m.get("enum", [m.get("const")]) for m in members]
@@ -219,36 +201,29 @@ def unknown_choices(rng: np.random.Generator) -> Iterator[Mutation]:
             yield Mutation("cfg_pretrain", (f"{path}='{name}'",), path)
 
 
-def refused(mutation: Mutation) -> str:
-    """Load the mutated configuration as the command line does; return what is said of it."""
-    try:
-        load_config(PROGRAMS[mutation.config_name][0], mutation.config_name, mutation.overrides)
-    except ConfigError as error:
-        return str(error)
-    return ""
-
-
 def drawn(stream: Iterator[Mutation], count: int, rng: np.random.Generator) -> list[Mutation]:
     """Choose some of a list, or take the first of an endless one."""
     found = list(itertools.islice(stream, 20_000))
     return [found[i] for i in rng.permutation(len(found))[:count]]
 
 
-def require_one_line(mutation: Mutation, said: str) -> None:
-    assert said, f"accepted: {mutation}"
+def refusal(mutation: Mutation) -> str:
+    """Load the mutated configuration as the command line does, and require that it is refused in
+    one line that names the setting; returns what is said.
+    """
+    schema, _ = PROGRAMS[mutation.config_name]
+    print(mutation)  # noqa: T201
+    with pytest.raises(ConfigError) as caught:
+        load_config(schema, mutation.config_name, mutation.overrides)
+    said = str(caught.value)
     assert said.isprintable(), (mutation, said)
     assert mutation.path in said, (mutation, said)
     assert len(said) < 1000, (mutation, said)
+    return said
 
 
-# The row
-
-
-@pytest.mark.row(14)
-def test_no_wrong_configuration_is_accepted(
-    rng: np.random.Generator, cases: Callable[..., int], tally: Callable[..., None]
-) -> None:
-    total = cases(quick=500, long=5000)
+def test_no_wrong_configuration_is_accepted(lab: Lab) -> None:
+    total, rng = lab.cases(quick=500, long=5000), lab.rng
     others = ("cfg_evaluate", "cfg_solve", "cfg_convert")
     typos = list(itertools.islice(misspelt_keys("cfg_pretrain", rng), total * 3 // 10))
     for name in others:
@@ -256,18 +231,13 @@ def test_no_wrong_configuration_is_accepted(
     values = drawn(wrong_values("cfg_pretrain", rng), total * 3 // 10, rng)
     for name in others[:2]:
         values += drawn(wrong_values(name, rng), total // 30, rng)
-    choices = list(itertools.islice(unknown_choices(rng), total - len(typos) - len(values)))
+    choices = itertools.islice(unknown_choices(rng), total - len(typos) - len(values))
     near = 0
     for mutation in typos:
-        said = refused(mutation)
-        require_one_line(mutation, said)
-        offered = said.partition("did you mean ")[2].removesuffix("?").split(" or ")
+        offered = refusal(mutation).partition("did you mean ")[2].removesuffix("?").split(" or ")
         near += mutation.right in offered
     for mutation in [*values, *choices]:
-        require_one_line(mutation, refused(mutation))
+        refusal(mutation)
     assert near >= 0.95 * len(typos), f"the right name offered for {near} of {len(typos)}"
-    tally(
-        f"the right name offered for {near} of {len(typos)} misspelt keys",
-        mutations=len(typos) + len(values) + len(choices),
-        accepted=0,
-    )
+    said = f"the right name offered for {near} of {len(typos)} misspelt keys"
+    lab.tally(said, mutations=total, accepted=0)

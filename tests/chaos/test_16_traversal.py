@@ -7,28 +7,27 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from harness import mutants, processes
+from harness.builds import build_here
 from harness.lab import Lab
-from harness.processes import ForkServer
 from harness.trackers import writing_wandb
 
 import evaluate
-from dataset.build_arc_dataset import main as build_arc
-from dataset.format.reading import load_split
-from dataset.format.schema import PuzzleDatasetMetadata
+from dataset.format.reading import load_metadata, load_split
 from evaluation.arc import PuzzleNames, Tally, parse_names, parse_tasks, submission
 from evaluation.outputs import OutputError
 from runtime.errors import CheckpointError, ConfigError, DatasetError
-from scripts.convert_checkpoint import facts_of_folder
 from training.checkpoint.conversion import from_published
 from training.checkpoint.run_folder import prepare_run_dir, save_config, with_names
 from training.checkpoint.store import list_steps, load_checkpoint
 from training.checkpoint.trained_model import find_trained_model
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
+from training.data import data_facts
 
 REFUSALS = (ConfigError, DatasetError, CheckpointError, OutputError)
 
@@ -55,26 +54,20 @@ class Root:
         (self.path / "link").symlink_to(surroundings / "outside")
         self._before = self.listing()
 
-    def listing(self) -> dict[str, bytes]:
+    def listing(self) -> set[tuple[str, bytes]]:
         """What is around the root, and its content."""
-        found = {}
+        found = set()
         for folder, folders, files in os.walk(self.surroundings):
             if Path(folder) == self.path:
                 folders.clear()
                 continue
-            for name in [*folders, *files]:
-                path = Path(folder) / name
-                found[str(path)] = path.read_bytes() if path.is_file() else b""
+            for path in (Path(folder) / name for name in [*folders, *files]):
+                found.add((str(path), path.read_bytes() if path.is_file() else b""))
         return found
 
     def changes(self) -> list[str]:
         """What is new, gone or changed outside."""
-        after = self.listing()
-        return sorted(
-            path
-            for path in after.keys() | self._before.keys()
-            if after.get(path) != self._before.get(path)
-        )
+        return sorted(path for path, _ in self.listing() ^ self._before)
 
 
 Use = Callable[[Root, str, Path], object]
@@ -98,29 +91,35 @@ def _begin_run(root: Root, *overrides: str) -> None:
     save_config(folder, config)
 
 
+def describe(data: Path, **changes: Any) -> Path:
+    """Change keys of what describes the test split; returns its folder."""
+    path = data / "test" / "dataset.json"
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | changes))
+    return path.parent
+
+
 def as_set_name(root: Root, name: str, original: Path) -> None:
     data = shutil.copytree(original / "data", root.path / "data")
-    described = data / "test" / "dataset.json"
-    described.write_text(json.dumps(json.loads(described.read_bytes()) | {"sets": [name]}))
+    split = describe(data, sets=[name])
     if "\0" not in name and len(name) < 200:
         # So that nothing but the name is wrong.
-        for path in sorted((data / "test").glob("all__*.npy")):
-            target = Path(f"{data / 'test'}/{name}{path.name.removeprefix('all')}")
+        for path in sorted(split.glob("all__*.npy")):
+            target = Path(f"{split}/{name}{path.name.removeprefix('all')}")
             if root.path in target.resolve().parents and target.parent.is_dir():
                 shutil.copy(path, target)
-    evaluate.main(
-        [
-            *(f"checkpoint={original / 'published' / 'step_7'}", f"data_path={data}"),
-            *("device=cpu", "num_threads=1", "evaluators=[]", "compile=false"),
-            *(f"output={root.path / 'results' / 'r.json'}", "save_outputs=[q_halt_logits]"),
-        ]
-    )
+    output = root.path / "results" / "r.json"
+    evaluate.main([*evaluation(original / "published" / "step_7", data, output), "compile=false"])
+
+
+def evaluation(checkpoint: Path, data: Path, output: Path) -> list[str]:
+    """The overrides of an evaluation that saves outputs by the names of sets."""
+    given = "device=cpu num_threads=1 evaluators=[] save_outputs=[q_halt_logits]"
+    return [*given.split(), f"checkpoint={checkpoint}", f"data_path={data}", f"output={output}"]
 
 
 def as_field_name(root: Root, name: str, original: Path) -> None:
-    described = json.loads((original / "data" / "test" / "dataset.json").read_bytes())
-    described["fields"] = {name: {"num_classes": 3}}
-    PuzzleDatasetMetadata.from_json(json.dumps(described), root.path / "dataset.json")
+    data = shutil.copytree(original / "data", root.path / "data")
+    load_split(describe(data, fields={name: {"num_classes": 3}}))
 
 
 def as_file_of_a_checkpoint(root: Root, name: str, original: Path) -> None:
@@ -139,16 +138,12 @@ def as_file_of_a_data_set(root: Root, name: str, original: Path) -> None:
 
 def as_task_name(root: Root, name: str, original: Path) -> None:
     grids = {"input": [[1]], "output": [[2]]}
-    tasks = {name: {"train": [grids], "test": [grids]}}
-    for subset in ("training", "evaluation"):
-        path = root.path / f"arc_{subset}_challenges.json"
-        path.write_text(json.dumps(tasks if subset == "evaluation" else {"b": tasks[name]}))
-    code = build_arc(
-        [
-            *("--input-file-prefix", str(root.path / "arc"), "--subsets", "training", "evaluation"),
-            *("--output-dir", str(root.path / "built"), "--num-aug=1", "--drop-duplicates"),
-        ]
-    )
+    task = {"train": [grids], "test": [grids]}
+    for subset, key in (("training", "b"), ("evaluation", name)):
+        (root.path / f"arc_{subset}_challenges.json").write_text(json.dumps({key: task}))
+    flags = f"--input-file-prefix={root.path / 'arc'} --num-aug=1 --drop-duplicates"
+    output = ("--subsets", "training", "evaluation", f"--output-dir={root.path / 'built'}")
+    code = build_here("arc", *flags.split(), *output)
     if code:
         assert code == 3
         raise DatasetError("refused")
@@ -156,16 +151,11 @@ def as_task_name(root: Root, name: str, original: Path) -> None:
 
 def as_identifier(root: Root, name: str, original: Path) -> None:
     tasks = parse_tasks({name: {"test": [{"input": [[1]]}]}}, "tasks")
-    tally = Tally()
-    tally.add_rows(
-        tasks,
-        PuzzleNames(parse_names(["<blank>", name], "names"), "names"),
-        inputs=np.array([[3, 1, 1, 0]]),
-        preds=np.array([[3, 1, 1, 0]]),
-        puzzle_identifiers=np.array([1]),
-        q_halt_logits=np.zeros(1),
-    )
-    (root.path / "submission.json").write_text(json.dumps(submission(tasks, tally)))
+    votes, grid = Tally(), np.array([[3, 1, 1, 0]])
+    known = PuzzleNames(parse_names(["<blank>", name], "names"), "names")
+    rows = {"inputs": grid, "preds": grid, "puzzle_identifiers": np.array([1])}
+    votes.add_rows(tasks, known, **rows, q_halt_logits=np.zeros(1))
+    (root.path / "submission.json").write_text(json.dumps(submission(tasks, votes)))
 
 
 def as_recorded_data(root: Root, name: str, original: Path) -> None:
@@ -176,70 +166,47 @@ def as_recorded_data(root: Root, name: str, original: Path) -> None:
         text.replace("data_path: data", f"data_path: {json.dumps(name)}")
     )
     trained = find_trained_model(folder / "step_7", pytest.fail)
-    from_published(trained, facts_of_folder(original / "data"), root.path / "own")
+    facts = data_facts(load_metadata(original / "data" / "train"))
+    from_published(trained, facts, root.path / "own")
 
 
-USES: dict[str, Use] = {
-    use.__name__.removeprefix("as_").replace("_", " "): use
-    for use in (
-        as_run_name,
-        as_project_name,
-        as_set_name,
-        as_field_name,
-        as_file_of_a_checkpoint,
-        as_file_of_a_data_set,
-        as_task_name,
-        as_identifier,
-        as_recorded_data,
-    )
-}
+USES: tuple[Use, ...] = (
+    *(as_run_name, as_project_name, as_set_name, as_field_name, as_file_of_a_checkpoint),
+    *(as_file_of_a_data_set, as_task_name, as_identifier, as_recorded_data),
+)
 
 
-def tried(folder: Path, use: Use, name: str, original: Path) -> tuple[bool, list[str]]:
-    """Use a name; return whether it was refused, and what changed outside of the root."""
-    root, said = Root(folder), None
-    try:
-        use(root, name, original)
-    except REFUSALS as error:
-        said = str(error)
-    assert said is None or len(said.splitlines()) == 1, f"{name!r}: {said}"
-    return said is not None, root.changes()
-
-
-@pytest.mark.row(16)
 @pytest.mark.usefixtures("restored_host", "capsys")
-def test_no_name_leads_outside(
-    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tally: Callable[..., None]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_no_name_leads_outside(lab: Lab, original: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(lab.folder)
     faults, refused, total = [], 0, 0
-    for what, use in USES.items():
-        for name in names(tmp_path / "elsewhere"):
-            folder = tmp_path / f"{total}"
-            was_refused, changes = tried(folder, use, name, original)
-            total, refused = total + 1, refused + was_refused
-            faults += [f"{what} {name!r}: {path}" for path in changes]
-            shutil.rmtree(folder)
+    for use in USES:
+        for name in names(lab.folder / "elsewhere"):
+            root = Root(lab.folder / f"{total}")
+            try:
+                use(root, name, original)
+            except REFUSALS as error:
+                refused += 1
+                if "\n" in str(error):
+                    faults.append(f"{use.__name__} {name!r}: {error}")
+            total += 1
+            faults += [f"{use.__name__} {name!r}: {path}" for path in root.changes()]
+            shutil.rmtree(root.surroundings)
     assert faults == [], "\n".join(faults)
-    assert os.listdir(tmp_path) == []
-    tally(
-        f"{total} names in {len(USES)} places, {refused} refused, the others kept inside",
-        names=total,
-        files_outside=0,
-    )
+    assert os.listdir(lab.folder) == []
+    said = f"{total} names in {len(USES)} places, {refused} refused, the others kept inside"
+    lab.tally(said, names=total, files_outside=0)
 
 
-@pytest.mark.row(16)
 def test_a_run_among_links_writes_through_none(lab: Lab) -> None:
     root = Root(lab.folder / "around")
     outside, run = root.surroundings / "outside", root.path / "run"
     run.mkdir()
     files = ("config.yaml", ".config.yaml.tmp", "metrics.jsonl", ".metrics.jsonl.tmp", ".lock")
+    targets = dict.fromkeys(files, outside / "kept")
     # In these places a link leads to a file that is not there.
-    absent = (".lock.new", ".lock.gate")
-    folders = (".step_3.tmp", ".step_2.old", "wandb")
-    targets = dict.fromkeys(files, outside / "kept") | dict.fromkeys(absent, outside / "new")
-    targets |= dict.fromkeys(folders, outside)
+    targets |= dict.fromkeys((".lock.new", ".lock.gate"), outside / "new")
+    targets |= dict.fromkeys((".step_3.tmp", ".step_2.old", "wandb"), outside)
     for name, target in targets.items():
         (run / name).symlink_to(target)
     more = ("logger.name=wandb", "max_steps=6")
@@ -251,7 +218,6 @@ def test_a_run_among_links_writes_through_none(lab: Lab) -> None:
     lab.tally(f"a run among {len(targets)} links, 0 written through")
 
 
-@pytest.mark.row(16)
 def test_the_probe_of_a_folder_is_not_written_through_a_link(tmp_path: Path) -> None:
     root = Root(tmp_path)
     link = root.path / f".probe.{os.getpid()}"
@@ -261,21 +227,13 @@ def test_the_probe_of_a_folder_is_not_written_through_a_link(tmp_path: Path) -> 
     assert not link.is_symlink()
 
 
-@pytest.mark.row(16, mutant=f"{mutants.take_any_set_name.__doc__}")
-def test_without_the_check_a_set_is_written_outside(
-    fork_server: ForkServer, original: Path, tmp_path: Path
-) -> None:
-    data = shutil.copytree(original / "data", tmp_path / "around" / "a" / "root" / "data")
-    described = data / "test" / "dataset.json"
-    described.write_text(json.dumps(json.loads(described.read_bytes()) | {"sets": ["../../x"]}))
-    for path in sorted((data / "test").glob("all__*.npy")):
+@pytest.mark.mutant(fault=mutants.take_any_set_name)
+def test_without_the_check_a_set_is_written_outside(lab: Lab, original: Path) -> None:
+    data = shutil.copytree(original / "data", lab.folder / "around" / "a" / "root" / "data")
+    for path in sorted(describe(data, sets=["../../x"]).glob("all__*.npy")):
         path.rename(data.parent / path.name.replace("all", "x"))
     output = data.parent / "results" / "r.json"
     (output.parent / "r_outputs").mkdir(parents=True)
-    fork_server.finish(
-        processes.evaluate,
-        *(f"checkpoint={original / 'own'}", f"data_path={data}", f"output={output}"),
-        *("device=cpu", "num_threads=1", "evaluators=[]", "save_outputs=[q_halt_logits]"),
-        faults=[mutants.take_any_set_name],
-    )
+    settings = evaluation(original / "own", data, output)
+    lab.server.finish(processes.evaluate, *settings, faults=[mutants.take_any_set_name])
     assert (data.parent / "x__q_halt_logits.npy").exists()

@@ -19,7 +19,8 @@ from unittest.mock import patch
 import hypothesis
 import pytest
 from harness import builds
-from harness.builds import contents, main_of
+from harness.builds import build_here, contents
+from harness.lab import Lab
 from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
@@ -43,20 +44,14 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=12,
 )
-odd_files = st.sampled_from(
+WIDE = b"source,question,answer,rating\n" + b"," * 200_000
+odd_files = st.binary(max_size=80) | st.sampled_from(
     [
-        b"",
-        b"\xff\xfe" + "source,question".encode("utf-16-le"),
-        b"[" * 200_000,
-        b'{"a":' * 50_000,
-        b"{}",
-        b"null",
-        b'"' + b"x" * 300_000,
-        b"\0" * 5000,
-        b"source,question,answer,rating\n" + b"," * 200_000,
+        *(b"", b"{}", b"null", b"[" * 200_000, b'{"a":' * 50_000, b'"' + b"x" * 300_000),
+        *(b"\xff\xfe" + "source,question".encode("utf-16-le"), b"\0" * 5000, WIDE),
         gzip.compress(b"1" * 5_000_000),
     ]
-) | st.binary(max_size=80)
+)
 
 
 class Source:
@@ -65,45 +60,30 @@ class Source:
     """
 
     def __init__(self, folder: Path, kind: str, capture: Any) -> None:
-        self.kind, self._capture = kind, capture
+        self._kind, self._capture = kind.replace("kaggle", "arc"), capture
         self.output, self._kept = folder / "data" / "set", folder / "kept"
-        self.sources = builds.write_sources(folder / "sources")
+        self.folder = builds.write_sources(folder / "sources") / self._kind
+        self._flags = builds.flags(self._kind, self.folder.parent, self.output)
         if kind == "kaggle":
-            challenges = {f"t{number}": builds.arc_task(number) for number in range(3)}
-            solutions = {
-                name: [pair.pop("output") for pair in task["test"]]
-                for name, task in challenges.items()
-            }
-            for name, content in (("challenges", challenges), ("solutions", solutions)):
-                path = self.sources / "arc" / f"agi_evaluation_{name}.json"
-                path.write_text(json.dumps(content))
-        self.files = sorted(
-            path
-            for path in self.sources.rglob("*")
-            if path.suffix in (".csv", ".json")
-            and {"kaggle": "agi_", "arc": "arc/"}.get(kind, f"{kind}/") in path.as_posix()
-        )
-        self.texts = {path: path.read_text() for path in self.files}
+            shutil.rmtree(self.folder)
+            self.folder.mkdir()
+            tasks = {f"t{number}": builds.arc_task(number) for number in range(3)}
+            solved = {name: [pair.pop("output") for pair in tasks[name]["test"]] for name in tasks}
+            for name, content in (("challenges", tasks), ("solutions", solved)):
+                (self.folder / f"agi_evaluation_{name}.json").write_text(json.dumps(content))
+            source = (f"--input-file-prefix={self.folder / 'agi'}", "--subsets=evaluation")
+            self._flags = [*source, "--num-aug=0", f"--output-dir={self.output}"]
+        self.texts = {path: path.read_text() for path in sorted(self.folder.rglob("*.*"))}
         assert self.build() == (0, "")
         shutil.copytree(self.output, self._kept)
         self.old = contents(self._kept)
 
     def build(self) -> tuple[int, str]:
         """Build; returns the exit code and standard error."""
-        flags = (
-            builds.flags(self.kind, self.sources, self.output)
-            if self.kind != "kaggle"
-            else [
-                f"--input-file-prefix={self.sources / 'arc' / 'agi'}",
-                "--subsets=evaluation",
-                "--num-aug=0",
-                f"--output-dir={self.output}",
-            ]
-        )
         self._capture.readouterr()
         signal.alarm(SECONDS)
         try:
-            code = main_of("arc" if self.kind == "kaggle" else self.kind)(flags)
+            code = build_here(self._kind, *self._flags)
         finally:
             signal.alarm(0)
         return code, self._capture.readouterr().err
@@ -126,7 +106,7 @@ class Source:
         assert contents(self.output) == self.old
         assert re.fullmatch(r"error: [^\n]*\n", message), message
         assert len(message) < 1000, message
-        named = [f"{re.escape(str(file))}: " for file in self.files]
+        named = [f"{re.escape(str(file))}: " for file in self.texts]
         assert re.match(f"error: ({'|'.join(named)})({place})", message), message
         return False
 
@@ -144,28 +124,25 @@ def _watched() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.fixture
-def explore(cases: Callable[..., int]) -> Callable[..., tuple[int, int]]:
-    """Call a function with what hypothesis draws; returns how often it was, and was true."""
+def explore(lab: Lab, kind: str, judge: Callable[[st.DataObject], bool], unit: str) -> None:
+    """Call a function with what hypothesis draws; it returns whether a source was accepted."""
+    results = []
 
-    def run(judge: Callable[[st.DataObject], bool], *, quick: int) -> tuple[int, int]:
-        results = []
+    @hypothesis.seed(int(os.environ.get("CHAOS_SEED", "0")))
+    @hypothesis.settings(
+        max_examples=lab.cases(quick=200, long=20_000),
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @hypothesis.given(st.data())
+    def once(data: st.DataObject) -> None:
+        results.append(judge(data))
 
-        @hypothesis.seed(int(os.environ.get("CHAOS_SEED", "0")))
-        @hypothesis.settings(
-            max_examples=cases(quick=quick, long=100 * quick),
-            deadline=None,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        )
-        @hypothesis.given(st.data())
-        def once(data: st.DataObject) -> None:
-            results.append(judge(data))
-
-        once()
-        return len(results), sum(results)
-
-    return run
+    once()
+    number, refused = len(results), results.count(False)
+    assert refused > 0.5 * number
+    lab.tally(f"{kind}: {number} files, {refused} refused with file and {unit}", files=number)
 
 
 def spoil_text(data: st.DataObject, text: str) -> bytes:
@@ -181,19 +158,12 @@ def spoil_text(data: st.DataObject, text: str) -> bytes:
     return content.encode("utf-8", "surrogatepass")
 
 
-@pytest.mark.row(17)
 @pytest.mark.parametrize("kind", ["sudoku", "maze"])
-def test_malformed_csv(
-    explore: Callable[..., tuple[int, int]],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    tally: Callable[..., None],
-    kind: str,
-) -> None:
-    source = Source(tmp_path, kind, capsys)
+def test_malformed_csv(lab: Lab, capsys: Any, kind: str) -> None:
+    source = Source(lab.folder, kind, capsys)
 
     def judge(data: st.DataObject) -> bool:
-        path = data.draw(st.sampled_from(source.files))
+        path = data.draw(st.sampled_from(list(source.texts)))
         if data.draw(st.booleans()):
             return source.try_with(path, spoil_text(data, source.texts[path]), CSV_PLACE)
         lines = source.texts[path].splitlines()
@@ -205,24 +175,15 @@ def test_malformed_csv(
         content = "\n".join(lines).encode("utf-8", "surrogatepass")
         return source.try_with(path, content, CSV_PLACE)
 
-    number, accepted = explore(judge, quick=200)
-    assert accepted < 0.5 * number
-    tally(f"{kind}: {number} files, {number - accepted} refused with file and row", files=number)
+    explore(lab, kind, judge, "row")
 
 
-@pytest.mark.row(17)
 @pytest.mark.parametrize("kind", ["arc", "kaggle"])
-def test_malformed_tasks(
-    explore: Callable[..., tuple[int, int]],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    tally: Callable[..., None],
-    kind: str,
-) -> None:
-    source = Source(tmp_path, kind, capsys)
+def test_malformed_tasks(lab: Lab, capsys: Any, kind: str) -> None:
+    source = Source(lab.folder, kind, capsys)
 
     def judge(data: st.DataObject) -> bool:
-        path = data.draw(st.sampled_from(source.files))
+        path = data.draw(st.sampled_from(list(source.texts)))
         if data.draw(st.integers(0, 3)) == 0:
             return source.try_with(path, spoil_text(data, source.texts[path]), JSON_PLACE)
         content = json.loads(source.texts[path])
@@ -241,9 +202,7 @@ def test_malformed_tasks(
             place.insert(key, data.draw(anything))
         return source.try_with(path, json.dumps(content).encode(), JSON_PLACE)
 
-    number, accepted = explore(judge, quick=200)
-    assert accepted < 0.5 * number
-    tally(f"{kind}: {number} files, {number - accepted} refused with file and task", files=number)
+    explore(lab, kind, judge, "task")
 
 
 def keys_of(place: Any) -> list[Any]:
@@ -251,26 +210,20 @@ def keys_of(place: Any) -> list[Any]:
     return list(place) if isinstance(place, dict) else list(range(len(place)))
 
 
-@pytest.mark.row(17)
-def test_a_folder_whose_name_is_no_utf_8(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], tally: Callable[..., None]
-) -> None:
-    source = Source(tmp_path, "arc", capsys)
-    concept = source.sources / "arc" / "concept"
+def test_a_folder_whose_name_is_no_utf_8(lab: Lab, capsys: Any) -> None:
+    source = Source(lab.folder, "arc", capsys)
+    concept = source.folder / "concept"
     concept.rename(os.fsdecode(bytes(concept) + b"\xff"))
     assert source.build() == (0, "")
     manifest = json.loads((source.output / "manifest.json").read_bytes())
     assert any(name.endswith("concept\udcff/d.json") for name in manifest["sources"])
     load_split(source.output / "train")
-    tally("a folder named in no UTF-8: built")
+    lab.tally("a folder named in no UTF-8: built")
 
 
-@pytest.mark.row(17)
-def test_a_small_file_of_one_endless_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], tally: Callable[..., None]
-) -> None:
-    source = Source(tmp_path, "sudoku", capsys)
-    path = source.sources / "sudoku" / "train.csv"
+def test_a_small_file_of_one_endless_line(lab: Lab, capsys: Any) -> None:
+    source = Source(lab.folder, "sudoku", capsys)
+    path = source.folder / "train.csv"
     path.unlink()
     text = source.texts[path].encode() + b"1" * 2**25
     path.with_suffix(".csv.gz").write_bytes(gzip.compress(text))
@@ -281,4 +234,4 @@ def test_a_small_file_of_one_endless_line(
     assert code == 3
     assert message.startswith(f"error: {path}.gz: cannot be read after line 3: a line of ")
     assert peak < 2**23
-    tally("32 MB on one line in 33 kB: refused in 8 MB")
+    lab.tally("32 MB on one line in 33 kB: refused in 8 MB")

@@ -6,13 +6,14 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 from harness import mutants
 from harness.lab import Lab
-from harness.processes import Child, Fault, pretrain, until
-from harness.steps import StandStill, WaitFor, without_flock
+from harness.processes import Child, Fault, has_begun, pretrain, require_success, until
+from harness.steps import stand_still, wait_for, without_flock
 
 STARTS = 20
 TAKES_OVER_WITHIN = 3 * 10.0
@@ -29,24 +30,22 @@ def many_starts(
     """
     folder = lab.folder / f"starts of {name}"
     folder.mkdir()
-    begin = WaitFor(folder / "begin")
-    stay = StandStill(5, folder, with_child=with_child)
-    armed = [*faults, begin, stay]
+    stay = partial(stand_still, 5, folder, with_child)
+    armed = [*faults, partial(wait_for, folder / "begin"), stay]
     runs = [lab.server.start(pretrain, *lab.settings(name), faults=armed) for _ in range(number)]
+
+    def have_arrived() -> bool:
+        return all(not run.alive or (folder / f"stands {run.pid}").exists() for run in runs)
+
     try:
         (folder / "begin").touch()
-        until(lambda: all(has_arrived(folder, run) for run in runs), "every start came to an end")
+        until(have_arrived, "every start came to an end")
         yield [run for run in runs if run.alive], [run for run in runs if not run.alive]
     finally:
         for run in runs:
             run.kill()
         for child in folder.glob("child *"):
             os.kill(int(child.name.split()[1]), signal.SIGKILL)
-
-
-def has_arrived(folder: Path, run: Child) -> bool:
-    """Whether a start has ended, or stands still in its training."""
-    return not run.alive or (folder / f"stands {run.pid}").exists()
 
 
 def require_one(starts: Starts, run_dir: Path) -> None:
@@ -60,20 +59,6 @@ def require_one(starts: Starts, run_dir: Path) -> None:
         assert wanted + f"{socket.gethostname()}, since 20" in run.err, run.err
 
 
-def require_takeover(lab: Lab, name: str, holder: Child, faults: Sequence[Fault]) -> float:
-    """Kill the run that holds the lock, and demand that the next start runs to the end; returns
-    after how many seconds it was at work.
-    """
-    holder.kill()
-    began = time.monotonic()
-    heir = lab.server.start(pretrain, *lab.settings(name), faults=faults)
-    until(lambda: "run folder" in heir.out or not heir.alive, "the next start", TAKES_OVER_WITHIN)
-    seconds = time.monotonic() - began
-    assert heir.wait() == 0, heir.err
-    return seconds
-
-
-@pytest.mark.row(18)
 @pytest.mark.parametrize(
     ("faults", "with_child", "named"),
     [
@@ -92,19 +77,19 @@ def test_one_proceeds_and_the_next_takes_over(
         name = f"run {number}"
         with many_starts(lab, name, *faults, with_child=with_child) as starts:
             require_one(starts, lab.folder / name)
-            seconds = require_takeover(lab, name, starts[0][0], faults)
-            slowest = max(slowest, seconds)
-        assert lab.digest(name) == lab.digest("whole")
-        assert lab.files(name).leftovers() == []
-    lab.tally(
-        f"{rounds * STARTS} starts, {rounds} proceeded, {rounds * (STARTS - 1)} ended with exit "
-        f"code 6; holder killed, {named}: the next at work after {slowest:.1f} s, same bits",
-        starts=rounds * STARTS,
-        proceeded=rounds,
-    )
+            starts[0][0].kill()
+            began = time.monotonic()
+            heir = lab.server.start(pretrain, *lab.settings(name), faults=faults)
+            until(partial(has_begun, heir), "the next start", TAKES_OVER_WITHIN)
+            slowest = max(slowest, time.monotonic() - began)
+            require_success(heir)
+        lab.require_same_end(name)
+    said = f"{rounds * STARTS} starts, {rounds} proceeded, {rounds * (STARTS - 1)} ended with exit"
+    said += f" code 6; holder killed, {named}: the next at work after {slowest:.1f} s, same bits"
+    lab.tally(said, starts=rounds * STARTS, proceeded=rounds)
 
 
-@pytest.mark.row(18, mutant=f"{mutants.omit_lock.__doc__}")
+@pytest.mark.mutant(fault=mutants.omit_lock)
 def test_a_missing_lock_is_noticed(lab: Lab) -> None:
     with (
         many_starts(lab, "run", mutants.omit_lock, number=3) as starts,
@@ -114,9 +99,9 @@ def test_a_missing_lock_is_noticed(lab: Lab) -> None:
         require_one(starts, lab.folder / "run")
 
 
-@pytest.mark.row(18, mutant=f"{mutants.omit_owner.__doc__}")
+@pytest.mark.mutant(fault=mutants.omit_owner)
 def test_a_lock_that_outlives_its_owner_is_noticed(lab: Lab) -> None:
     with many_starts(lab, "run", with_child=True, number=1) as starts:
         starts[0][0].kill()
-        heir = lab.server.run(pretrain, *lab.settings(), faults=[mutants.omit_owner])
+        heir = lab.run(faults=[mutants.omit_owner])
         assert heir.wait() == 6, heir.err

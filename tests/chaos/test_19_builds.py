@@ -6,15 +6,16 @@ import errno
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
+from functools import partial
 from unittest.mock import patch
 
 import pytest
 from harness import builds, mutants
-from harness.builds import contents, flags, main_of
-from harness.operations import FailAt, KillAt, watching
-from harness.processes import Fault, ForkServer
+from harness.builds import build_here, contents, flags
+from harness.lab import Lab
+from harness.operations import kill_at, nth, refusing, watching
+from harness.processes import Fault
 
 from dataset.format.writing import atomic_build
 from runtime import files
@@ -32,14 +33,15 @@ class Site:
         operations: the file operations of a build, in order.
     """
 
-    def __init__(self, folder: Path, kind: str, *, over_older: bool) -> None:
-        self.kind, self.sources = kind, builds.write_sources(folder / "sources")
-        self.root, self._kept = folder / "root", folder / "kept" if over_older else None
+    def __init__(self, lab: Lab, kind: str, *, over_older: bool = True) -> None:
+        self.kind, self._server = kind, lab.server
+        self.root, self._kept = lab.folder / "root", lab.folder / "kept"
         self.output = self.root / "data" / "set"
-        self.old: dict[str, bytes] = {}
-        if self._kept is not None:
-            assert main_of(kind)(flags(kind, self.sources, self._kept, FEWER[kind])) == 0
-            self.old = contents(self._kept)
+        sources = builds.write_sources(lab.folder / "sources")
+        self._flags = flags(kind, sources, self.output)
+        if over_older:
+            assert build_here(kind, *flags(kind, sources, self._kept, FEWER[kind])) == 0
+        self.old = contents(self._kept)
         self.prepare()
         self.operations: list[str] = []
         with watching(self.root, lambda operation: self.operations.append(operation.name)):
@@ -49,30 +51,27 @@ class Site:
 
     def build(self) -> int:
         """Build in this process; returns the exit code."""
-        return main_of(self.kind)(flags(self.kind, self.sources, self.output))
+        return build_here(self.kind, *self._flags)
 
     def prepare(self) -> None:
         """Put the older set in place, and nothing else."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.output.parent.mkdir(parents=True)
-        if self._kept is not None:
+        if self.old:
             shutil.copytree(self._kept, self.output)
 
-    def kill(self, server: ForkServer, number: int, *faults: Fault, torn: bool) -> None:
-        """Kill a build, in a process of its own, at an operation."""
+    def kill(self, number: int, *faults: Fault, torn: bool = False) -> str:
+        """Kill a build, in a process of its own, at an operation; returns the verdict."""
         self.prepare()
-        child = server.start(
-            builds.build,
-            self.kind,
-            *flags(self.kind, self.sources, self.output),
-            faults=[*faults, KillAt(self.root, number, torn)],
-        )
+        armed = [*faults, partial(kill_at, self.root, number, torn)]
+        child = self._server.run(builds.build, self.kind, *self._flags, faults=armed)
         assert child.wait() == -signal.SIGKILL, child.err
+        return self.verdict()
 
     def fail(self, number: int, error: int, *, lasting: bool) -> int:
-        """Let an operation of a build fail (see `FailAt`); returns the exit code."""
+        """Let an operation of a build fail (see `nth`); returns the exit code."""
         self.prepare()
-        with watching(self.root, FailAt(self.root, number, error, lasting).before()):
+        with watching(self.root, nth(number, refusing(error), lasting=lasting)):
             return self.build()
 
     def verdict(self) -> str:
@@ -93,46 +92,37 @@ def _no_waiting() -> Iterator[None]:
 
 
 @pytest.fixture(params=builds.KINDS)
-def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
+def site(request: pytest.FixtureRequest, lab: Lab) -> Site:
     """Where a set of each kind replaces an older one."""
-    return Site(tmp_path, request.param, over_older=True)
+    return Site(lab, request.param)
 
 
-def kill_everywhere(server: ForkServer, site: Site, *faults: Fault, torn: bool) -> list[str]:
-    """Kill a build at each operation, and build again; returns what each kill left."""
+def kill_everywhere(site: Site, turn: str, *, torn: bool) -> int:
+    """Kill a build at each operation, and require what was there up to the operation `turn` and the
+    new set from then on, and a build after that to succeed; returns the number of kills.
+    """
     verdicts = []
     for number in range(len(site.operations)):
-        site.kill(server, number, mutants.no_fsync, *faults, torn=torn)
-        verdicts.append(site.verdict())
+        verdicts.append(site.kill(number, mutants.no_fsync, torn=torn))
         assert site.build() == 0
         assert (site.verdict(), site.others()) == ("new", []), f"after a kill at {number}"
-    return verdicts
+    number_old = site.operations.index(turn) + 1
+    assert verdicts == ["old"] * number_old + ["new"] * (len(verdicts) - number_old)
+    return len(verdicts)
 
 
-@pytest.mark.row(19)
-def test_a_kill_leaves_the_old_set_or_the_new_one(
-    fork_server: ForkServer, site: Site, tally: Callable[..., None]
-) -> None:
-    verdicts = kill_everywhere(fork_server, site, torn=True)
-    swap = site.operations.index("exchange")
-    assert verdicts == ["old"] * (swap + 1) + ["new"] * (len(verdicts) - swap - 1)
-    tally(f"{site.kind}: {len(verdicts)} kills over an older set, 0 mixed", kills=len(verdicts))
+def test_a_kill_leaves_the_old_set_or_the_new_one(lab: Lab, site: Site) -> None:
+    kills = kill_everywhere(site, "exchange", torn=True)
+    lab.tally(f"{site.kind}: {kills} kills over an older set, 0 mixed", kills=kills)
 
 
-@pytest.mark.row(19)
-def test_a_kill_of_a_first_build_leaves_nothing_or_the_set(
-    fork_server: ForkServer, tmp_path: Path, tally: Callable[..., None]
-) -> None:
-    site = Site(tmp_path, "arc", over_older=False)
-    verdicts = kill_everywhere(fork_server, site, torn=False)
-    move = site.operations.index("rename")
-    assert verdicts == ["old"] * (move + 1) + ["new"] * (len(verdicts) - move - 1)
-    tally(f"{len(verdicts)} kills of a first build, 0 halves", kills=len(verdicts))
+def test_a_kill_of_a_first_build_leaves_nothing_or_the_set(lab: Lab) -> None:
+    kills = kill_everywhere(Site(lab, "arc", over_older=False), "rename", torn=False)
+    lab.tally(f"{kills} kills of a first build, 0 halves", kills=kills)
 
 
-@pytest.mark.row(19)
 def test_refusals_of_the_disk_leave_the_old_set(
-    site: Site, capsys: pytest.CaptureFixture[str], tally: Callable[..., None]
+    lab: Lab, site: Site, capsys: pytest.CaptureFixture[str]
 ) -> None:
     last = len(site.operations) - site.operations[::-1].index("fsync") - 1
     for error, lasting in ((errno.ENOSPC, True), (errno.EIO, False)):
@@ -153,19 +143,16 @@ def test_refusals_of_the_disk_leave_the_old_set(
     assert (site.verdict(), site.others()) == ("new", [])
     refusals = 2 * len(site.operations)
     said = f"{site.kind}: {refusals} refusals (ENOSPC, EIO), 0 changed the old set"
-    tally(said, refusals=refusals, mixed_sets=0)
+    lab.tally(said, refusals=refusals, mixed_sets=0)
 
 
-@pytest.mark.row(19)
-def test_where_two_names_cannot_be_swapped(
-    fork_server: ForkServer, tmp_path: Path, tally: Callable[..., None]
-) -> None:
+def test_where_two_names_cannot_be_swapped(lab: Lab) -> None:
     with patch.object(files, "exchange", lambda first, second: False):
-        site = Site(tmp_path, "sudoku", over_older=True)
+        site = Site(lab, "sudoku")
         first = site.operations.index("exchange")
         verdicts = []
         for number in range(first, len(site.operations)):
-            site.kill(fork_server, number, mutants.no_fsync, builds.no_exchange, torn=False)
+            site.kill(number, mutants.no_fsync, builds.no_exchange)
             away = not site.output.exists()
             with pytest.raises(InterruptedError), atomic_build(site.output):
                 raise InterruptedError
@@ -178,14 +165,10 @@ def test_where_two_names_cannot_be_swapped(
             assert (site.fail(number, errno.EIO, lasting=False), site.verdict()) == (3, "old")
             assert site.others() == []
     said = f"{len(verdicts)} kills and 6 refusals without renameat2, old set put back or new one"
-    tally(said, kills=len(verdicts), refusals=6)
+    lab.tally(said, kills=len(verdicts), refusals=6)
 
 
-@pytest.mark.row(19, mutant=f"{mutants.in_place.__doc__}")
-def test_a_build_in_place_is_noticed(fork_server: ForkServer, tmp_path: Path) -> None:
-    site = Site(tmp_path, "sudoku", over_older=True)
-    verdicts = set()
-    for number in range(10, 60, 10):
-        site.kill(fork_server, number, mutants.in_place, torn=False)
-        verdicts.add(site.verdict())
-    assert "mixed" in verdicts
+@pytest.mark.mutant(fault=mutants.in_place)
+def test_a_build_in_place_is_noticed(lab: Lab) -> None:
+    site = Site(lab, "sudoku")
+    assert "mixed" in {site.kill(number, mutants.in_place) for number in range(10, 60, 10)}

@@ -3,7 +3,7 @@ predictions that each row gets on its own, exact counts, and figures without pad
 """
 
 import json
-from collections.abc import Callable
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 from harness import mutants
-from harness.processes import Fault, ForkServer, evaluate, pretrain
+from harness.lab import Lab
+from harness.processes import Fault, evaluate, require_success
 
 from dataset.format.reading import load_metadata
-from dataset.format.schema import PuzzleSet
+from dataset.format.schema import PuzzleDatasetMetadata, PuzzleSet
 from dataset.format.writing import write_split
 
 IGNORED = 0
 NUM_ROWS = 60
-WORLD_SIZES = (1, 2, 4)
 
 
 @dataclass(frozen=True)
@@ -41,82 +41,54 @@ class Rows:
         return Rows(*(getattr(self, name)[rows] for name in self.__dataclass_fields__))
 
 
-@dataclass(frozen=True)
-class Evaluations:
-    """Evaluates one checkpoint on sets that a test chooses.
+def evaluation(
+    lab: Lab, sets: dict[str, Rows], world_size: int, batch_size: int, *faults: Fault
+) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
+    """Evaluate the run on these sets; returns what was reported, and the outputs of each set."""
+    place = Path(tempfile.mkdtemp(dir=lab.folder))
+    total = sum(len(rows.inputs) for rows in sets.values())
+    counts = {"total_groups": total, "total_puzzles": total, "mean_puzzle_examples": 1.0}
+    arrays = {}
+    for name, rows in sets.items():
+        every = np.arange(len(rows.inputs) + 1)
+        arrays[name] = PuzzleSet(rows.inputs, rows.labels, rows.identifiers, every, every)
+    write_split(place / "test", replace(facts(lab), sets=tuple(sets), **counts), arrays)
+    given = f"global_batch_size={batch_size} save_outputs=[preds,labels,q_halt_logits] device=cpu"
+    paths = (f"checkpoint={lab.folder / 'run'}", f"data_path={place}", f"output={place / 'r.json'}")
+    order = (evaluate, *paths, *given.split(), "num_threads=1")
+    armed = dict.fromkeys(range(world_size), faults)
+    require_success(*lab.server.start_ranks(world_size, *order, faults=armed))
+    fields = ("preds", "labels", "q_halt_logits")
+    saved = place / "r_outputs"
+    outputs = {
+        name: {field: np.load(saved / f"{name}__{field}.npy") for field in fields} for name in sets
+    }
+    return json.loads((place / "r.json").read_bytes()), outputs
 
-    Args: metadata_of: the split whose facts these sets share. folder: for data and results.
-    """
 
-    server: ForkServer
-    checkpoint: Path
-    metadata_of: Path
-    folder: Path
-
-    def __call__(
-        self, sets: dict[str, Rows], world_size: int, batch_size: int, *faults: Fault
-    ) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]]]:
-        """Return what was reported, and the outputs saved for each set."""
-        place = self.folder / str(len(list(self.folder.iterdir())))
-        total = sum(len(rows.inputs) for rows in sets.values())
-        facts = load_metadata(self.metadata_of)
-        counts = {"total_groups": total, "total_puzzles": total, "mean_puzzle_examples": 1.0}
-        metadata = replace(facts, sets=tuple(sets), **counts)
-        arrays = {}
-        for name, rows in sets.items():
-            every = np.arange(len(rows.inputs) + 1)
-            arrays[name] = PuzzleSet(rows.inputs, rows.labels, rows.identifiers, every, every)
-        write_split(place / "test", metadata, arrays)
-        children = self.server.start_ranks(
-            world_size,
-            evaluate,
-            f"checkpoint={self.checkpoint}",
-            f"data_path={place}",
-            f"global_batch_size={batch_size}",
-            f"output={place / 'result.json'}",
-            "save_outputs=[preds,labels,q_halt_logits]",
-            "device=cpu",
-            "num_threads=1",
-            faults=dict.fromkeys(range(world_size), faults),
-        )
-        for child in children:
-            assert child.wait() == 0, child.err
-        outputs = {
-            name: {
-                field: np.load(place / "result_outputs" / f"{name}__{field}.npy")
-                for field in ("preds", "labels", "q_halt_logits")
-            }
-            for name in sets
-        }
-        return json.loads((place / "result.json").read_bytes()), outputs
+def facts(lab: Lab) -> PuzzleDatasetMetadata:
+    """What the sets have in common with the data of the run."""
+    data = [each for each in lab.overrides if each.startswith("data_path=")][-1]
+    return load_metadata(Path(data.removeprefix("data_path=")) / "test")
 
 
 @pytest.fixture
-def evaluations(
-    fork_server: ForkServer, full_settings: list[str], tasks_data: Path, tmp_path: Path
-) -> Evaluations:
-    """Evaluations of a run of a few steps."""
-    trained = fork_server.run(pretrain, *full_settings, "max_steps=3")
-    assert trained.wait() == 0, trained.err
-    (tmp_path / "evaluations").mkdir()
-    return Evaluations(fork_server, tmp_path / "run", tasks_data / "test", tmp_path / "evaluations")
-
-
-@pytest.fixture
-def pool(evaluations: Evaluations, rng: np.random.Generator) -> Rows:
-    """Rows with what the model says of each when it is evaluated one by one. Of a third of them the
-    labels are what it says, of a third they are not, of a third there are none.
+def pool(lab: Lab) -> Rows:
+    """Train a few steps; returns rows with what the model says of each when it is evaluated one by
+    one. Of a third of them the labels are what it says, of a third they are not, of a third there
+    are none.
     """
-    facts = load_metadata(evaluations.metadata_of)
-    shape = NUM_ROWS, facts.seq_len
+    lab.train("run", "max_steps=3")
+    known, rng = facts(lab), lab.rng
+    shape = NUM_ROWS, known.seq_len
     rows = Rows(
-        rng.integers(2, facts.vocab_size, shape),
+        rng.integers(2, known.vocab_size, shape),
         np.full(shape, 2),
-        rng.integers(1, facts.num_puzzle_identifiers, NUM_ROWS),
+        rng.integers(1, known.num_puzzle_identifiers, NUM_ROWS),
         np.zeros(shape, np.uint8),
         np.zeros(NUM_ROWS, np.float32),
     )
-    _, outputs = evaluations({"all": rows}, 1, 1)
+    _, outputs = evaluation(lab, {"all": rows}, 1, 1)
     said = outputs["all"]["preds"].astype(int)
     labels = np.where(rng.random(shape) < 0.2, IGNORED, said)
     labels[1::3, 0] = np.where(said[1::3, 0] == 2, 3, 2)
@@ -124,9 +96,9 @@ def pool(evaluations: Evaluations, rng: np.random.Generator) -> Rows:
     return replace(rows, labels=labels, preds=said, q_halt_logits=outputs["all"]["q_halt_logits"])
 
 
-def check(evaluations: Evaluations, sets: dict[str, Rows], *place: Any) -> int:
+def check(lab: Lab, sets: dict[str, Rows], *place: Any) -> int:
     """Evaluate and require what is promised; returns the number of rows."""
-    result, outputs = evaluations(sets, *place)
+    result, outputs = evaluation(lab, sets, *place)
     for name, rows in sets.items():
         labelled = rows.labels != IGNORED
         right = ~labelled | (rows.preds == rows.labels)
@@ -155,36 +127,24 @@ def check(evaluations: Evaluations, sets: dict[str, Rows], *place: Any) -> int:
     return sum(len(rows.inputs) for rows in sets.values())
 
 
-@pytest.mark.row(21)
-def test_ranks_and_batches_change_no_prediction_and_no_count(
-    evaluations: Evaluations,
-    pool: Rows,
-    rng: np.random.Generator,
-    cases: Callable[..., int],
-    tally: Callable[..., None],
-) -> None:
-    num_rows = 0
-    wanted = cases(quick=12, long=150)
+def test_ranks_and_batches_change_no_prediction_and_no_count(lab: Lab, pool: Rows) -> None:
+    num_rows, rng, wanted = 0, lab.rng, lab.cases(quick=12, long=150)
     for case in range(wanted):
-        world_size = WORLD_SIZES[case % len(WORLD_SIZES)]
+        world_size = (1, 2, 4)[case % 3]
         sizes = {"some": int(rng.integers(1, 30)), "few": int(rng.integers(1, 4)), "none": 0}
-        if case < len(WORLD_SIZES):
+        if case < 3:
             sizes = {"none": 0}
         sets = {name: pool.take(rng.integers(0, NUM_ROWS, size)) for name, size in sizes.items()}
         batch_size = world_size * int(rng.integers(1, 6))
         print(f"{world_size} ranks, batches of {batch_size}, {sizes}")  # noqa: T201
-        num_rows += check(evaluations, sets, world_size, batch_size)
-    tally(
-        f"{wanted} evaluations of {num_rows} rows, each with an empty set; no padded row counted",
-        evaluations=wanted,
-        other_predictions=0,
-        wrong_counts=0,
-    )
+        num_rows += check(lab, sets, world_size, batch_size)
+    said = f"{wanted} evaluations of {num_rows} rows, each with an empty set; no padded row counted"
+    lab.tally(said, evaluations=wanted, other_predictions=0, wrong_counts=0)
 
 
-@pytest.mark.row(21, mutant=f"{mutants.count_padding.__doc__}")
-def test_padding_that_counts_is_noticed(evaluations: Evaluations, pool: Rows) -> None:
+@pytest.mark.mutant(fault=mutants.count_padding)
+def test_padding_that_counts_is_noticed(lab: Lab, pool: Rows) -> None:
     sets = {"some": pool.take(np.arange(6))}
-    check(evaluations, sets, 2, 8)
+    check(lab, sets, 2, 8)
     with pytest.raises(AssertionError, match="8 == 6"):
-        check(evaluations, sets, 2, 8, mutants.count_padding)
+        check(lab, sets, 2, 8, mutants.count_padding)

@@ -1,7 +1,6 @@
 """Two ranks with gloo train and measure as one does; with `reduction=exact`, in the same bits."""
 
 import shutil
-import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,27 +45,11 @@ def settings(tiny_settings: list[str], tasks_data: Path, train: Train, tmp_path:
 
 
 @pytest.fixture
-def start_ranks(start: Any) -> Callable[..., list[Any]]:
-    """Start an entry point on ranks with these settings each, without a launcher."""
-
-    def begin(entry_point: str, settings: Sequence[Sequence[str]]) -> list[Any]:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = str(server.getsockname()[1])
-        place = {"WORLD_SIZE": str(len(settings)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        return [
-            start(entry_point, *own, env={**place, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-            for rank, own in enumerate(settings)
-        ]
-
-    return begin
-
-
-@pytest.fixture
 def run(
-    start_ranks: Callable[..., list[Any]], train: Train, files_of: Any, tmp_path: Path
+    start_ranks: Any, train: Train, files_of: Any, tmp_path: Path
 ) -> Callable[..., tuple[Any, list[str]]]:
-    """Run `pretrain.py` in `tmp_path / name` on some ranks, one of them in this process; returns
-    the run's files and what each rank said.
+    """Run `pretrain.py` in `tmp_path / name` on some ranks (one: in this process); returns the
+    run's files and what each rank said.
     """
 
     def begin(name: str, settings: Sequence[str], *more: str, ranks: int = 1) -> Any:
@@ -75,7 +58,7 @@ def run(
         if ranks == 1:
             train(settings)
         else:
-            for process in start_ranks("pretrain.py", [settings] * ranks):
+            for process in start_ranks(*[["pretrain.py", *settings]] * ranks):
                 out, err = process.communicate(timeout=120)
                 assert process.returncode == 0, err
                 assert "Warning" not in err
@@ -110,9 +93,7 @@ def assert_same_carry(first: Path, second: Path) -> None:
             assert torch.equal(other[name], value), name
 
 
-def test_two_ranks_train_and_measure_as_one(
-    settings: list[str], run: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_two_ranks_train_and_measure_as_one(settings: list[str], run: Any, tmp_path: Path) -> None:
     one, _ = run("one", settings)
     two, said = run("two", settings, ranks=2)
     assert "2 x cpu" in said[0]
@@ -125,12 +106,8 @@ def test_two_ranks_train_and_measure_as_one(
     assert two.leftovers() == []
     for step in one.steps:
         assert_same_carry(one.folder / f"step_{step}", two.folder / f"step_{step}")
-    tables = [
-        load_tensors(files.folder / f"step_{files.steps[-1]}" / "model.safetensors")[
-            "model.inner.puzzle_emb.weights"
-        ]
-        for files in (one, two)
-    ]
+    weights = [f.folder / f"step_{f.steps[-1]}" / "model.safetensors" for f in (one, two)]
+    tables = [load_tensors(path)["model.inner.puzzle_emb.weights"] for path in weights]
     assert tables[0].abs().max() > 0.01
     torch.testing.assert_close(tables[0], tables[1], atol=CLOSE, rtol=0)
 
@@ -142,7 +119,7 @@ def test_two_ranks_train_and_measure_as_one(
     assert resumed.state(20)["environment"]["world_size"] == 1
 
 
-def test_two_ranks_go_on_where_one_has_saved(settings: list[str], run: Callable[..., Any]) -> None:
+def test_two_ranks_go_on_where_one_has_saved(settings: list[str], run: Any) -> None:
     one, _ = run("one", settings)
     run("moved", settings, "max_steps=7")
     moved, said = run("moved", settings, ranks=2)
@@ -151,7 +128,7 @@ def test_two_ranks_go_on_where_one_has_saved(settings: list[str], run: Callable[
 
 
 @pytest.mark.slow
-def test_two_ranks_go_on_in_the_same_bits(settings: list[str], run: Callable[..., Any]) -> None:
+def test_two_ranks_go_on_in_the_same_bits(settings: list[str], run: Any) -> None:
     whole, _ = run("whole", settings, ranks=2)
     for stop in (1, 10, 13):
         run("parts", settings, f"max_steps={stop}", ranks=2)
@@ -179,9 +156,7 @@ def exact_settings(settings: list[str]) -> list[str]:
     ]
 
 
-def test_exact_reduction_gives_two_ranks_the_bits_of_one(
-    exact_settings: list[str], run: Callable[..., Any]
-) -> None:
+def test_exact_reduction_gives_two_ranks_the_bits_of_one(exact_settings: Any, run: Any) -> None:
     one, _ = run("one", exact_settings)
     run("two", exact_settings, "max_steps=13", ranks=2)
     # One rank goes on where two have stopped.
@@ -195,9 +170,7 @@ def test_exact_reduction_gives_two_ranks_the_bits_of_one(
 
 
 @pytest.mark.slow
-def test_exact_reduction_gives_four_ranks_the_bits_of_one(
-    exact_settings: list[str], run: Callable[..., Any]
-) -> None:
+def test_exact_reduction_gives_four_ranks_the_bits_of_one(exact_settings: Any, run: Any) -> None:
     one, _ = run("one", exact_settings)
     four, _ = run("four", exact_settings, ranks=4)
     assert four.digest() == one.digest()
@@ -208,7 +181,7 @@ def test_exact_reduction_gives_four_ranks_the_bits_of_one(
     assert moved.digest() == one.digest()
 
 
-def test_ranks_drop_other_cells(settings: list[str], run: Callable[..., Any]) -> None:
+def test_ranks_drop_other_cells(settings: list[str], run: Any) -> None:
     dropout = ["heads=tied", "arch.heads.lm.dropout=0.2", "load_checkpoint=null", "max_steps=2"]
     two, _ = run("two", settings, *dropout, ranks=2)
     states = load_tensors(two.folder / "step_2" / "rng.safetensors")
@@ -218,11 +191,10 @@ def test_ranks_drop_other_cells(settings: list[str], run: Callable[..., Any]) ->
 
 @pytest.mark.slow
 def test_a_number_that_is_not_finite_stops_both_ranks(
-    settings: list[str], start_ranks: Callable[..., list[Any]], files_of: Any, tmp_path: Path
+    settings: list[str], start_ranks: Any, files_of: Any, tmp_path: Path
 ) -> None:
-    processes = start_ranks("pretrain.py", [[*settings, "lr=1e38"]] * 2)
     lines = []
-    for process in processes:
+    for process in start_ranks(*[["pretrain.py", *settings, "lr=1e38"]] * 2):
         _, err = process.communicate(timeout=120)
         assert process.returncode == 5, err
         lines.append(err.splitlines()[-1])
@@ -230,34 +202,22 @@ def test_a_number_that_is_not_finite_stops_both_ranks(
     assert files_of(tmp_path / "run").steps == []
 
 
-@pytest.mark.parametrize("differs", ["checkpoint", "data"])
 def test_ranks_that_would_not_measure_the_same_are_told(
-    settings: list[str],
-    start_ranks: Callable[..., list[Any]],
-    train: Train,
-    tasks_data: Path,
-    tmp_path: Path,
-    differs: str,
+    settings: list[str], start_ranks: Any, train: Train, tasks_data: Path, tmp_path: Path
 ) -> None:
     train([*settings, "checkpoint_interval=1", "max_steps=2"])
     other = shutil.copytree(tasks_data, tmp_path / "other")
     labels = np.load(other / "test" / "all__labels.npy")
     np.save(other / "test" / "all__labels.npy", labels[::-1])
     run = tmp_path / "run"
-    wanted, code, said = {
-        "checkpoint": (
-            [[f"checkpoint={run / step}"] for step in ("step_1", "step_2")],
-            4,
-            "rank 1 has found another checkpoint than rank 0: name one",
-        ),
-        "data": (
-            [[f"checkpoint={run}", f"data_path={data}"] for data in (tasks_data, other)],
-            3,
-            "the data of rank 1 are not those of rank 0",
-        ),
-    }[differs]
-    for process in start_ranks("evaluate.py", [[*own, "device=cpu"] for own in wanted]):
-        _, err = process.communicate(timeout=120)
-        assert process.returncode == code, err
-        assert said in err.splitlines()[-1]
+    checkpoints = [[f"checkpoint={run / step}"] for step in ("step_1", "step_2")]
+    data = [[f"checkpoint={run}", f"data_path={folder}"] for folder in (tasks_data, other)]
+    for differs, code, told in (
+        (checkpoints, 4, "rank 1 has found another checkpoint than rank 0: name one"),
+        (data, 3, "the data of rank 1 are not those of rank 0"),
+    ):
+        for process in start_ranks(*(["evaluate.py", *own, "device=cpu"] for own in differs)):
+            _, err = process.communicate(timeout=120)
+            assert process.returncode == code, err
+            assert told in err.splitlines()[-1]
     assert not list(run.glob("eval*.json"))

@@ -1,23 +1,35 @@
-import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 
 @pytest.fixture
-def run_on_ranks(start: Callable[..., Any]) -> Callable[..., None]:
+def run(
+    tiny_settings: list[str], train: Callable[[Sequence[str]], None], files_of: Any, tmp_path: Path
+) -> Callable[..., Any]:
+    """Train with `tiny_settings` and more in `tmp_path / name`; returns what is there then."""
+
+    def run_with(*more: str, name: str = "run") -> Any:
+        train([*tiny_settings, f"checkpoint_path={tmp_path / name}", *more])
+        return files_of(tmp_path / name)
+
+    return run_with
+
+
+@pytest.fixture
+def files(files_of: Any, tmp_path: Path) -> Any:
+    """What is in the folder of `run`, also after an error."""
+    return files_of(tmp_path / "run")
+
+
+@pytest.fixture
+def run_on_ranks(start_ranks: Callable[..., Any]) -> Callable[..., None]:
     """Run an entry point with settings on several ranks of this machine; all must succeed."""
 
     def run(world_size: int, *arguments: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = str(server.getsockname()[1])
-        place = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        processes = [
-            start(*arguments, env={**place, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-            for rank in range(world_size)
-        ]
-        for process in processes:
+        for process in start_ranks(*[arguments] * world_size):
             _, err = process.communicate(timeout=120)
             assert process.returncode == 0, err
 

@@ -28,28 +28,13 @@ def test_the_loss_falls_on_tasks_that_are_augmented_when_they_are_read(
     train: Callable[[Sequence[str]], None], files_of: Any, tmp_path: Path
 ) -> None:
     data = build(tmp_path / "data", TASKS[:3], "--num-aug", "20")
-    train(
-        [
-            "arch=mixer",
-            "arch.hidden_size=16",
-            "arch.num_heads=1",
-            "arch.expansion=0.25",
-            "arch.L_cycles=1",
-            "arch.halt_max_steps=1",
-            "arch.puzzle_emb_ndim=16",
-            f"data_path={data}",
-            f"checkpoint_path={tmp_path / 'run'}",
-            "global_batch_size=8",
-            "epochs=40",
-            "eval_interval=null",
-            "eval_max_examples=8",
-            "lr=5e-3",
-            "lr_warmup_steps=5",
-            "num_threads=1",
-            "device=cpu",
-            "logger=jsonl",
-        ]
+    model = "hidden_size=16 num_heads=1 expansion=0.25 L_cycles=1 halt_max_steps=1"
+    rest = (
+        "global_batch_size=8 epochs=40 eval_interval=null eval_max_examples=8 lr=5e-3"
+        " lr_warmup_steps=5 num_threads=1 device=cpu logger=jsonl arch.puzzle_emb_ndim=16"
     )
+    settings = ["arch=mixer", *(f"arch.{setting}" for setting in model.split()), *rest.split()]
+    train([*settings, f"data_path={data}", f"checkpoint_path={tmp_path / 'run'}"])
     losses = [r["train/lm_loss"] for r in files_of(tmp_path / "run").train_records]
     assert len(losses) > 40
     assert sum(losses[-20:]) < 0.9 * sum(losses[:20])
@@ -61,16 +46,8 @@ def test_ten_tasks_learnt_by_heart_are_solved(
 ) -> None:
     flags = ["--num-aug", "6", "--materialize", "--no-shift", "--test-pairs", "demonstration"]
     data = build(tmp_path / "data", TASKS, *flags)
-    train(
-        [
-            "experiment=arc_demo",
-            f"data_path={data}",
-            f"checkpoint_path={tmp_path / 'run'}",
-            "epochs=200",
-            "num_threads=1",
-            "device=cpu",
-        ]
-    )
+    place = [f"data_path={data}", f"checkpoint_path={tmp_path / 'run'}"]
+    train(["experiment=arc_demo", *place, "epochs=200", "num_threads=1", "device=cpu"])
     output = tmp_path / "eval.json"
     evaluate.main([f"checkpoint={tmp_path / 'run'}", "evaluators=[arc]", f"output={output}"])
     found = json.loads(output.read_bytes())["evaluators"]["arc"]["metrics"]

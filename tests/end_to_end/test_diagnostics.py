@@ -3,7 +3,7 @@ run hears nothing and a model that is broken on purpose is told so.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +23,11 @@ from training.config.composition import load_config
 from training.config.schema import TrainConfig
 from training.diagnostics import trunk_gradient_norms
 
-Train = Callable[[Sequence[str]], None]
 Break = Callable[[Any], None]
 
 
 @pytest.fixture
-def run(
-    tiny_settings: list[str],
-    train: Train,
-    files_of: Any,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> Callable[..., Any]:
+def run(tiny_settings: list[str], train: Any, files_of: Any, tmp_path: Path, capsys: Any) -> Any:
     """Train in `tmp_path / name`; returns the run's files and the warnings that were told."""
 
     def run_with(*more: str, name: str = "run") -> Any:
@@ -51,8 +44,9 @@ def warnings_in(err: str) -> list[str]:
 
 
 @pytest.fixture
-def break_model(monkeypatch: pytest.MonkeyPatch) -> Callable[[Break], None]:
-    """Let runs start from a model that a function has changed."""
+def break_model(monkeypatch: Any) -> Callable[[Break], None]:
+    """Let runs start from a model that a function has changed; faults need not last."""
+    monkeypatch.setattr(diagnostics, "PATIENCE_STEPS", 0)
 
     def install(change: Break) -> None:
         def build(config: Any, facts: Any) -> Any:
@@ -69,7 +63,7 @@ def break_model(monkeypatch: pytest.MonkeyPatch) -> Callable[[Break], None]:
 # What is recorded
 
 
-def test_every_so_many_steps_have_a_diagnosis(run: Callable[..., Any]) -> None:
+def test_every_so_many_steps_have_a_diagnosis(run: Any) -> None:
     files, warnings = run("diagnose_interval=5", "arch.halt_exploration_prob=0.5")
     assert warnings == []
     always = {"nonfinite", "logits_min", "logits_max", "logits_std", "top_token", "entropy"}
@@ -82,7 +76,7 @@ def test_every_so_many_steps_have_a_diagnosis(run: Callable[..., Any]) -> None:
         assert all(math.isfinite(record[name]) for name in names)
 
 
-def test_learned_weights_of_losses_are_recorded(run: Callable[..., Any]) -> None:
+def test_learned_weights_of_losses_are_recorded(run: Any) -> None:
     files, _ = run("arch.loss.weighting=uncertainty", "weight_decay=1", "diagnose_interval=8")
     first, last = (r for r in files.train_records if "diagnose/weight/lm" in r)
     weights = load_file(files.folder / f"step_{last['step']}" / "model.safetensors")
@@ -93,22 +87,15 @@ def test_learned_weights_of_losses_are_recorded(run: Callable[..., Any]) -> None
         assert last[f"diagnose/weight/{name}"] != first[f"diagnose/weight/{name}"]
 
 
-def test_without_an_interval_nothing_is_diagnosed(run: Callable[..., Any]) -> None:
-    files, _ = run("diagnose_interval=null", "max_steps=3")
-    assert not any("diagnose" in name for record in files.train_records for name in record)
-    assert files.state(3)["diagnostics"] is None
-
-
-def test_diagnosing_changes_no_bit(run: Callable[..., Any], tasks_data: Path) -> None:
-    own = [f"data_path={tasks_data}", "arch.halt_exploration_prob=0.5"]
-    own.append("arch.heads.lm.dropout=0.1")
+def test_diagnosing_changes_no_bit(run: Any, tasks_data: Path) -> None:
+    own = [f"data_path={tasks_data}", "arch.halt_exploration_prob=0.5", "arch.heads.lm.dropout=0.1"]
     quiet, _ = run(*own, "diagnose_interval=null", name="quiet")
     loud, _ = run(*own, "diagnose_interval=1", name="loud")
+    assert not any("diagnose" in name for record in quiet.records for name in record)
+    assert quiet.state(quiet.steps[-1])["diagnostics"] is None
     first, second = quiet.digest(), loud.digest()
-    assert {name for name in first if first[name] != second[name]} == {
-        "metrics.jsonl",
-        "diagnostics",
-    }
+    changed = {name for name in first if first[name] != second[name]}
+    assert changed == {"metrics.jsonl", "diagnostics"}
     for own_record, other in zip(quiet.records, loud.records, strict=True):
         assert own_record == {k: v for k, v in other.items() if not k.startswith("diagnose/")}
 
@@ -136,11 +123,8 @@ def step(tiny_settings: list[str]) -> Callable[..., tuple[ACTLossHead, Any, Tens
 
         hook = model.model.inner.register_forward_hook(keep)
         cells = torch.from_numpy(np.random.default_rng(0).integers(1, 6, (2, 4, 16))).int()
-        examples = {
-            "inputs": cells[0],
-            "labels": cells[1],
-            "puzzle_identifiers": torch.tensor([0, 1, 2, 1], dtype=torch.int32),
-        }
+        ids = torch.tensor([0, 1, 2, 1], dtype=torch.int32)
+        examples = {"inputs": cells[0], "labels": cells[1], "puzzle_identifiers": ids}
         output = model(model.initial_carry(examples), examples, Exploration(torch.zeros(4).int()))
         hook.remove()
         (output.loss / 8).backward()
@@ -152,30 +136,26 @@ def step(tiny_settings: list[str]) -> Callable[..., tuple[ACTLossHead, Any, Tens
 
 
 @pytest.mark.parametrize("more", [[], ["arch.puzzle_emb_ndim=0"], ["loss=act_softmax"]])
-def test_the_token_heads_gradient_is_that_of_the_step(
-    step: Callable[..., Any], more: list[str]
-) -> None:
+def test_the_token_heads_gradient_is_that_of_the_step(step: Any, more: list[str]) -> None:
     # Q has no gradient at the trunk while its weights are 0.
     model, output, gradient = step(*more, change=lambda inner: None)
     before = {name: p.grad for name, p in model.named_parameters()}
     norms = trunk_gradient_norms(model, output, 8)
-    assert norms.keys() == {"lm", "q_halt", "q_continue"}
-    assert float(norms["lm"]) == pytest.approx(float(gradient.norm()), rel=1e-5)
-    assert float(norms["q_halt"]) == float(norms["q_continue"]) == 0.0
+    expected = {"lm": float(gradient.norm()), "q_halt": 0.0, "q_continue": 0.0}
+    assert {name: float(norm) for name, norm in norms.items()} == pytest.approx(expected, rel=1e-5)
     assert all(p.grad is before[name] for name, p in model.named_parameters())
 
 
-def test_a_q_heads_gradient_is_that_of_the_step(step: Callable[..., Any]) -> None:
+def test_a_q_heads_gradient_is_that_of_the_step(step: Any) -> None:
     def leave_q_alone(inner: Any) -> None:
         inner.lm_head.weight.zero_()
         inner.q_head.weight.normal_()
 
     model, output, gradient = step("arch=trm", change=leave_q_alone)
     norms = trunk_gradient_norms(model, output, 8)
-    assert norms.keys() == {"lm", "q_halt"}
-    assert float(norms["lm"]) == 0.0
-    assert float(norms["q_halt"]) == pytest.approx(float(gradient.norm()), rel=1e-5)
-    assert float(norms["q_halt"]) > 0
+    expected = {"lm": 0.0, "q_halt": float(gradient.norm())}
+    assert {name: float(norm) for name, norm in norms.items()} == pytest.approx(expected, rel=1e-5)
+    assert expected["q_halt"] > 0
 
 
 @pytest.mark.parametrize(
@@ -189,16 +169,13 @@ def test_a_q_heads_gradient_is_that_of_the_step(step: Callable[..., Any]) -> Non
     ],
 )
 def test_halting_is_the_models_own_rule(
-    step: Callable[..., Any], more: list[str], bias: list[float], halts: bool | None
+    step: Any, more: list[str], bias: list[float], halts: bool | None
 ) -> None:
     model, output, _ = step(*more, change=lambda inner: inner.q_head.bias.copy_(torch.tensor(bias)))
     wants = model.model.wants_to_halt(output.outputs, output.carry.steps)
-    if halts is None:
-        assert wants is None
-    else:
-        assert wants is not None
-        assert wants.tolist() == [halts] * 4
-        assert torch.equal(wants, output.carry.halted)
+    assert (wants is None) == (halts is None)
+    if wants is not None:
+        assert wants.tolist() == output.carry.halted.tolist() == [halts] * 4
 
 
 # Warnings
@@ -214,9 +191,7 @@ def test_halting_is_the_models_own_rule(
         ["epochs=140", "eval_interval=140", "arch.mlp_t=true", "loss=act_softmax", "lr=3e-3"],
     ],
 )
-def test_a_healthy_run_hears_nothing(
-    run: Callable[..., Any], more: list[str], tasks_data: Path
-) -> None:
+def test_a_healthy_run_hears_nothing(run: Any, more: list[str], tasks_data: Path) -> None:
     own = [setting.replace("=tasks", f"={tasks_data}") for setting in more]
     files, warnings = run(*own, "diagnose_interval=1")
     assert warnings == []
@@ -226,6 +201,7 @@ def test_a_healthy_run_hears_nothing(
         assert sum("diagnose/q_auc" in record for record in files.train_records) > 20
 
 
+HALT_HEAD = ("the halt head", "halt_head")
 LEARNS = ("arch.mlp_t=true", "loss=act_softmax", "lr=3e-3", "diagnose_interval=1")
 
 
@@ -234,15 +210,11 @@ LEARNS = ("arch.mlp_t=true", "loss=act_softmax", "lr=3e-3", "diagnose_interval=1
     [
         (["arch.loss.weights.q_halt=0", "arch.loss.weights.q_continue=0"], "Q", "q_head"),
         # Without Q the halt head takes its place.
-        (
-            ["heads=halt", "arch.heads.q=null", "arch.loss.weights.halt=0"],
-            "the halt head",
-            "halt_head",
-        ),
+        (["heads=halt", "arch.heads.q=null", "arch.loss.weights.halt=0"], *HALT_HEAD),
     ],
 )
 def test_a_head_that_never_halts_what_is_right_is_told_of(
-    run: Callable[..., Any], untaught: list[str], head: str, group: str
+    run: Any, untaught: list[str], head: str, group: str
 ) -> None:
     files, warnings = run(*LEARNS, *untaught, "epochs=200", "eval_interval=200")
     assert [record["diagnose/halts"] for record in files.train_records] == [0.0] * 200
@@ -254,17 +226,12 @@ def test_a_head_that_never_halts_what_is_right_is_told_of(
 
 @pytest.mark.parametrize("is_blind", [True, False])
 def test_q_that_does_not_see_the_answer_is_told_of(
-    run: Callable[..., Any],
-    break_model: Callable[[Break], None],
-    monkeypatch: pytest.MonkeyPatch,
-    is_blind: bool,
+    run: Any, break_model: Any, is_blind: bool
 ) -> None:
     def blind(inner: Any) -> None:
         # Its bias still learns how many answers are right.
         inner.q_head.register_forward_pre_hook(lambda module, inputs: torch.zeros_like(inputs[0]))
 
-    # Right and wrong answers stand side by side for few steps here.
-    monkeypatch.setattr(diagnostics, "PATIENCE_STEPS", 0)
     if is_blind:
         break_model(blind)
     files, warnings = run(*LEARNS, "global_batch_size=32", "epochs=280", "eval_interval=280")
@@ -277,25 +244,18 @@ def test_q_that_does_not_see_the_answer_is_told_of(
         assert warnings == []
 
 
+def say_nothing(inner: Any) -> None:
+    inner.lm_head.weight.mul_(0.001)
+
+
 def speak_of_one_token(inner: Any) -> None:
     inner.lm_head.weight.zero_()
     inner.lm_head.register_forward_hook(lambda module, inputs, out: out + 3 * torch.eye(8)[3])
 
 
-def say_nothing(inner: Any) -> None:
-    inner.lm_head.weight.mul_(0.001)
-
-
-def shout(inner: Any) -> None:
-    inner.lm_head.weight.mul_(1e4)
-
-
-def halt_always(inner: Any) -> None:
-    inner.q_head.bias.copy_(torch.tensor([5.0, -5.0]))
-
-
-def let_q_outweigh(inner: Any) -> None:
-    inner.q_head.weight[0].normal_(std=100.0)
+SURE = ["the model is sure and wrong", "the token logits range"]
+ALWAYS = "Q always halts: 100 % of the rows, although 0 % are"
+LOUD = "the gradient of head q_halt at the trunk"
 
 
 @pytest.mark.parametrize(
@@ -303,33 +263,21 @@ def let_q_outweigh(inner: Any) -> None:
     [
         (speak_of_one_token, "act_stablemax", ["of the predicted cells are token 3"]),
         (say_nothing, "act_stablemax", ["the logits are flat"]),
-        (shout, "act_softmax", ["the model is sure and wrong", "the token logits range"]),
-        (halt_always, "act_stablemax", ["Q always halts: 100 % of the rows, although 0 % are"]),
-        (let_q_outweigh, "act_stablemax", ["the gradient of head q_halt at the trunk"]),
+        (lambda inner: inner.lm_head.weight.mul_(1e4), "act_softmax", SURE),
+        (lambda inner: inner.q_head.bias[0].fill_(5.0), "act_stablemax", [ALWAYS]),
+        (lambda inner: inner.q_head.weight[0].normal_(std=100.0), "act_stablemax", [LOUD]),
     ],
 )
 def test_a_broken_model_is_told_of_once(
-    run: Callable[..., Any],
-    tasks_data: Path,
-    break_model: Callable[[Break], None],
-    monkeypatch: pytest.MonkeyPatch,
-    change: Break,
-    loss: str,
-    told: list[str],
+    run: Any, tasks_data: Path, break_model: Any, change: Break, loss: str, told: list[str]
 ) -> None:
-    monkeypatch.setattr(diagnostics, "PATIENCE_STEPS", 0)
     break_model(change)
     frozen = [f"data_path={tasks_data}", "freeze_weights=true", "max_steps=16", f"loss={loss}"]
     _, warnings = run(*frozen, "diagnose_interval=1")
-    assert len(warnings) == len(told)
-    for warning, words in zip(warnings, told, strict=True):
-        assert words in warning
+    assert all(words in warning for warning, words in zip(warnings, told, strict=True))
 
 
-def test_a_resumed_run_does_not_repeat_a_warning(
-    run: Callable[..., Any], break_model: Callable[[Break], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(diagnostics, "PATIENCE_STEPS", 0)
+def test_a_resumed_run_does_not_repeat_a_warning(run: Any, break_model: Any) -> None:
     break_model(say_nothing)
     own = ["lr=0", "diagnose_interval=1"]
     told = [run(*own, f"max_steps={stop}")[1] for stop in (5, 9, 12)]
@@ -338,9 +286,7 @@ def test_a_resumed_run_does_not_repeat_a_warning(
 
 
 def test_the_diagnosis_of_a_step_that_is_not_finite_names_what_was_not(
-    run: Callable[..., Any],
-    break_model: Callable[[Break], None],
-    capsys: pytest.CaptureFixture[str],
+    run: Any, break_model: Any, capsys: Any
 ) -> None:
     break_model(lambda inner: inner.q_head.weight.fill_(math.nan))
     with pytest.raises(NonFiniteError):

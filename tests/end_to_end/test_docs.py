@@ -3,7 +3,7 @@
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,6 @@ from dataset import build_maze_dataset, build_sudoku_dataset
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["README.md", "CHANGELOG.md", *(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))]
-
-Train = Callable[[Sequence[str]], None]
 
 
 def text_of(page: str) -> str:
@@ -27,12 +25,6 @@ def section(page: str, heading: str) -> str:
     _, found, rest = text.partition(f"\n{heading}\n")
     assert found, f"{page} has no heading {heading!r}"
     return re.split(rf"\n#{{1,{len(level)}}} ", rest)[0]
-
-
-def anchors(page: str) -> set[str]:
-    """The names that GitHub gives the headings of a page."""
-    headings = re.findall(r"^#+ (.*)$", text_of(page), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 def test_readme_is_short() -> None:
@@ -49,8 +41,10 @@ def test_links_lead_somewhere(page: str) -> None:
         path, _, anchor = link.partition("#")
         target = (ROOT / page).parent / path if path else ROOT / page
         assert target.exists(), link
-        if anchor:
-            assert anchor in anchors(str(target.resolve().relative_to(ROOT))), link
+        # The names that GitHub gives the headings of a page.
+        headings = re.findall(r"^#+ (.*)$", target.read_text() if anchor else "", re.MULTILINE)
+        names = [re.sub(r"[^\w -]", "", text).lower().replace(" ", "-") for text in headings]
+        assert not anchor or anchor in names, link
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -78,20 +72,14 @@ def keys_in(heading: str) -> list[str]:
 def patterns(keys: Sequence[str]) -> dict[str, re.Pattern[str]]:
     """Expressions for keys, the words in capitals replaced by the names that they stand for."""
     figures = [re.escape(name) for name in (*keys_in("## Figures"), *keys_in("## Evaluators"))]
-    stands_for = {
-        "METRIC": "|".join(figures).replace("@K", r"@\d+"),
-        "EVALUATOR": "sudoku|maze|arc",
-        "GROUP": r"\w+",
-        "LOSS": r"\w+",
-        "SET": r"\w+",
-        "K": r"\d+",
-    }
-    return {
-        key: re.compile(
-            re.sub(r"\b[A-Z]+\b", lambda word: f"(?:{stands_for[word[0]]})", re.escape(key))
-        )
-        for key in keys
-    }
+    metric = "|".join(figures).replace("@K", r"@\d+")
+    stands_for = {"METRIC": metric, "EVALUATOR": "sudoku|maze|arc", "K": r"\d+"}
+    stands_for |= dict.fromkeys(["GROUP", "LOSS", "SET"], r"\w+")
+
+    def expression(key: str) -> str:
+        return re.sub(r"\b[A-Z]+\b", lambda word: f"(?:{stands_for[word[0]]})", re.escape(key))
+
+    return {key: re.compile(expression(key)) for key in keys}
 
 
 def paths(value: Any, prefix: str = "") -> Iterator[str]:
@@ -104,18 +92,12 @@ def paths(value: Any, prefix: str = "") -> Iterator[str]:
 
 
 def test_every_key_that_is_written_is_documented(
-    train: Train,
-    tiny_settings: list[str],
-    run_evaluation: Callable[..., dict[str, Any]],
-    arc_data: Path,
-    files_of: Any,
-    tmp_path: Path,
+    run: Any, run_evaluation: Any, arc_data: Path, tmp_path: Path
 ) -> None:
     """And every documented key is written by one of three small runs."""
     mazes = tmp_path / "mazes"
-    flags = ["--size=4", "--min-length=2", "--subsample-size=16", "--test-size=8", "--pixels"]
-    build = ["--source=generate", f"--output-dir={mazes}", *flags]
-    assert build_maze_dataset.main(build) == 0
+    flags = "--source=generate --size=4 --min-length=2 --subsample-size=16 --test-size=8 --pixels"
+    assert build_maze_dataset.main([*flags.split(), f"--output-dir={mazes}"]) == 0
     runs = {
         "sudoku": ["heads=enhanced", "optimizer=grouped", "arch.loss.weighting=uncertainty"],
         "maze": [f"data_path={mazes}", "heads=sage"],
@@ -123,16 +105,13 @@ def test_every_key_that_is_written_is_documented(
     }
     logged, reported = set(), set()
     for evaluator, settings in runs.items():
-        own = [f"checkpoint_path={tmp_path / evaluator}", f"evaluators=[{evaluator}]"]
-        train([*tiny_settings, *settings, *own, "epochs=4", "diagnose_interval=1"])
-        logged |= {key for record in files_of(tmp_path / evaluator).records for key in record}
+        own = [*settings, f"evaluators=[{evaluator}]", "epochs=4", "diagnose_interval=1"]
+        files = run(*own, name=evaluator)
+        logged |= {key for record in files.records for key in record}
         output = tmp_path / f"{evaluator}.json"
-        reported |= set(paths(run_evaluation(output, f"checkpoint={tmp_path / evaluator}")))
-    details = [
-        f"evaluators.EVALUATOR.{key}"
-        for key in keys_in("## Evaluators")
-        if key.startswith("details.")
-    ]
+        reported |= set(paths(run_evaluation(output, f"checkpoint={files.folder}")))
+    details = [key for key in keys_in("## Evaluators") if key.startswith("details.")]
+    details = [f"evaluators.EVALUATOR.{key}" for key in details]
     # Where there are several sets; where a step has right and wrong rows.
     rarely = {"eval/SET/count", "eval/SET/METRIC", "diagnose/q_auc"}
     for written, keys in (
@@ -155,10 +134,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def test_the_examples_of_python_run(
-    train: Train,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     flags = ["--source=generate", "--subsample-size=4", "--test-size=2", "--min-clues=36"]
@@ -189,9 +165,7 @@ def apply(change: str, folder: Path) -> None:
         (folder / name).write_text(text)
 
 
-def test_the_examples_of_extending_run(
-    run_python: Callable[..., Any], files_of: Any, tmp_path: Path
-) -> None:
+def test_the_examples_of_extending_run(run_python: Any, files_of: Any, tmp_path: Path) -> None:
     """In a copy of the project, to which the page's files and changes are applied."""
     for name in ("config", "dataset", "evaluation", "models", "runtime", "training"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))

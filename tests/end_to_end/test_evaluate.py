@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from training.checkpoint.tensors import model_tensors, tensor_writer
 from training.config.schema import TrainConfig
 from training.data import data_facts
 
+Run = Callable[..., Any]
 PUBLISHED = Path(__file__).resolve().parents[1] / "parity" / "published_format"
 
 
@@ -29,23 +29,11 @@ PUBLISHED = Path(__file__).resolve().parents[1] / "parity" / "published_format"
 def own_run(sudoku_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run's folder with one checkpoint: random weights that answer a little."""
     run_dir = tmp_path_factory.mktemp("run")
-    config = TrainConfig.model_validate(
-        {
-            "arch": {
-                "H_layers": 1,
-                "L_layers": 1,
-                "hidden_size": 32,
-                "num_heads": 2,
-                "expansion": 1.0,
-                "puzzle_emb_ndim": 0,
-                "halt_max_steps": 3,
-                "forward_dtype": "float32",
-            },
-            "optimizer": {"groups": {"all": {"params": ["*"]}}},
-            "data_path": str(sudoku_data),
-            "global_batch_size": 4,
-        }
-    )
+    arch = {"H_layers": 1, "L_layers": 1, "hidden_size": 32, "num_heads": 2, "expansion": 1.0}
+    arch |= {"puzzle_emb_ndim": 0, "halt_max_steps": 3, "forward_dtype": "float32"}
+    optimizer = {"groups": {"all": {"params": ["*"]}}}
+    data = {"data_path": str(sudoku_data), "global_batch_size": 4}
+    config = TrainConfig.model_validate({"arch": arch, "optimizer": optimizer, **data})
     facts = data_facts(PuzzleDataset([sudoku_data], "test").metadata)
     torch.manual_seed(0)
     model = build_model(config.arch, facts)
@@ -56,11 +44,8 @@ def own_run(sudoku_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return run_dir
 
 
-# What is measured
-
-
 def test_a_published_checkpoint_gives_the_published_figures(
-    run_evaluation: Callable[..., dict[str, Any]], tmp_path: Path
+    run_evaluation: Run, tmp_path: Path
 ) -> None:
     result = run_evaluation(
         tmp_path / "result.json",
@@ -81,19 +66,16 @@ def test_a_published_checkpoint_gives_the_published_figures(
 
 
 def test_a_trained_run_is_measured_as_during_training(
-    train: Callable[..., None],
+    train: Run,
     tiny_settings: list[str],
     files_of: Callable[[Path], Any],
-    run_evaluation: Callable[..., dict[str, Any]],
+    run_evaluation: Run,
     tmp_path: Path,
 ) -> None:
     train(tiny_settings)
     files = files_of(tmp_path / "run")
-    logged = {
-        name.removeprefix("eval/"): value
-        for name, value in files.eval_records[-1].items()
-        if name.startswith("eval/")
-    }
+    record = files.eval_records[-1].items()
+    logged = {name[5:]: value for name, value in record if name.startswith("eval/")}
     result = run_evaluation(tmp_path / "result.json", f"checkpoint={tmp_path / 'run'}")
     assert result["step"] == files.steps[-1]
     assert result["checkpoint"] == str(tmp_path / "run" / f"step_{files.steps[-1]}")
@@ -116,28 +98,19 @@ def test_the_result_lies_in_the_run_and_ends_the_output(
     assert f"{exact:.4f} [{low:.4f}, {high:.4f}]" in out
 
 
-def test_other_rows_steps_and_batches(
-    own_run: Path, run_evaluation: Callable[..., dict[str, Any]], tmp_path: Path
-) -> None:
+def test_other_rows_steps_and_batches(own_run: Path, run_evaluation: Run, tmp_path: Path) -> None:
     whole = run_evaluation(tmp_path / "a.json", f"checkpoint={own_run}", "split=train")
-    assert whole["metrics"]["count"] == 32
-    assert whole["metrics"]["steps"] == 3
-    part = run_evaluation(
-        tmp_path / "b.json",
-        f"checkpoint={own_run / 'step_12'}",
-        "split=train",
-        "max_examples=5",
-        "global_batch_size=2",
-        "arch_overrides.halt_max_steps=7",
-        "arch_overrides.attention=math",
-    )
+    assert (whole["metrics"]["count"], whole["metrics"]["steps"]) == (32, 3)
+    fewer = ("split=train", "max_examples=5", "global_batch_size=2")
+    arch = ("arch_overrides.halt_max_steps=7", "arch_overrides.attention=math")
+    part = run_evaluation(tmp_path / "b.json", f"checkpoint={own_run / 'step_12'}", *fewer, *arch)
     assert (part["metrics"]["count"], part["metrics"]["steps"]) == (5, 7)
     assert part["arch"]["attention"] == "math"
     assert part["global_batch_size"] == 2
 
 
 def test_two_data_sets_are_reported_one_by_one_and_together(
-    own_run: Path, sudoku_data: Path, run_evaluation: Callable[..., dict[str, Any]], tmp_path: Path
+    own_run: Path, sudoku_data: Path, run_evaluation: Run, tmp_path: Path
 ) -> None:
     # The second folder's test split is the first one's training split: other rows, other figures.
     other = tmp_path / "other"
@@ -156,30 +129,20 @@ def test_two_data_sets_are_reported_one_by_one_and_together(
     assert both["metrics"]["accuracy"] == pytest.approx(expected, abs=1e-12)
 
 
-# Ranks
-
-
 @pytest.mark.parametrize(
     ("world_size", "batch_size"),
-    [
-        (2, 4),
-        pytest.param(4, 8, marks=pytest.mark.slow),
-        pytest.param(4, 32, marks=pytest.mark.slow),
-    ],
+    [(2, 4), *(pytest.param(4, size, marks=pytest.mark.slow) for size in (8, 32))],
 )
 def test_ranks_together_give_what_one_gives(
     own_run: Path,
-    run_evaluation: Callable[..., dict[str, Any]],
-    run_on_ranks: Callable[..., None],
+    run_evaluation: Run,
+    run_on_ranks: Run,
     tmp_path: Path,
     world_size: int,
     batch_size: int,
 ) -> None:
-    settings = [
-        f"checkpoint={own_run}",
-        f"global_batch_size={batch_size}",
-        "save_outputs=[inputs,preds,logits]",
-    ]
+    batch, outputs = f"global_batch_size={batch_size}", "save_outputs=[inputs,preds,logits]"
+    settings = [f"checkpoint={own_run}", batch, outputs]
     alone = run_evaluation(tmp_path / "alone.json", *settings)
     output = f"output={tmp_path / 'together.json'}"
     run_on_ranks(world_size, "evaluate.py", *settings, "device=cpu", output)
@@ -197,15 +160,8 @@ def test_ranks_together_give_what_one_gives(
         assert difference <= (1e-5 if name == "logits" else 0)
 
 
-# Mistakes
-
-
 def test_mistakes_are_told_before_torch_is_loaded(
-    own_run: Path,
-    sudoku_data: Path,
-    tasks_data: Path,
-    run_python: Callable[..., Any],
-    tmp_path: Path,
+    own_run: Path, sudoku_data: Path, tasks_data: Path, run_python: Run, tmp_path: Path
 ) -> None:
     cut = tmp_path / "cut"
     shutil.copytree(sudoku_data, cut)
@@ -224,25 +180,22 @@ def test_mistakes_are_told_before_torch_is_loaded(
         ([run, f"output={tmp_path}"], "ConfigError", "is a folder"),
     ]
     script = tmp_path / "mistakes.py"
-    script.write_text(
-        textwrap.dedent(
-            f"""
-            import sys
-            sys.path.insert(0, {str(Path(evaluate.__file__).parent)!r})
-            import evaluate
-            for settings, kind, told in {cases!r}:
-                try:
-                    evaluate.main(settings)
-                except Exception as error:
-                    assert type(error).__name__ == kind, (settings, repr(error))
-                    assert told in str(error), (settings, str(error))
-                    assert "\\n" not in str(error), str(error)
-                else:
-                    raise AssertionError(settings)
-            assert "torch" not in sys.modules
-            """
-        )
-    )
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(evaluate.__file__).parent)!r})
+import evaluate
+for settings, kind, told in {cases!r}:
+    try:
+        evaluate.main(settings)
+    except Exception as error:
+        assert type(error).__name__ == kind, (settings, repr(error))
+        assert told in str(error), (settings, str(error))
+        assert "\\n" not in str(error), str(error)
+    else:
+        raise AssertionError(settings)
+assert "torch" not in sys.modules
+"""
+    script.write_text(code)
     finished = run_python(script)
     assert finished.code == 0, finished.err
 
@@ -256,7 +209,7 @@ def test_mistakes_are_told_before_torch_is_loaded(
     ],
 )
 def test_a_mistake_is_one_line_and_an_exit_code(
-    own_run: Path, run_python: Callable[..., Any], settings: list[str], code: int, told: str
+    own_run: Path, run_python: Run, settings: list[str], code: int, told: str
 ) -> None:
     arguments = [setting.replace("RUN", str(own_run)) for setting in settings]
     finished = run_python("evaluate.py", *arguments, env={"WORLD_SIZE": "2", "RANK": "1"})
@@ -267,7 +220,7 @@ def test_a_mistake_is_one_line_and_an_exit_code(
 
 
 def test_a_disk_that_refuses_the_outputs_is_a_mistake_in_the_settings(
-    own_run: Path, run_evaluation: Callable[..., dict[str, Any]], tmp_path: Path
+    own_run: Path, run_evaluation: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "result_outputs").write_text("a file where the folder should be")
     with pytest.raises(evaluate.ConfigError, match=r"files cannot be written: .*result_outputs"):
@@ -283,24 +236,17 @@ def test_without_a_batch_size_the_runs_own_is_rounded_up_to_the_ranks(own_run: P
     assert sizes == [4, 4, 6, 8]
 
 
-# Solving
-
-
-def test_solving_puzzles_of_the_run(own_run: Path, run_python: Callable[..., Any]) -> None:
-    finished = run_python(
-        "scripts/solve.py", f"checkpoint={own_run}", "count=2", "steps=4", "device=cpu"
-    )
+def test_solving_puzzles_of_the_run(own_run: Path, run_python: Run) -> None:
+    settings = ("count=2", "steps=4", "device=cpu")
+    finished = run_python("scripts/solve.py", f"checkpoint={own_run}", *settings)
     assert finished.code == 0, finished.err
     assert finished.out.count("ACT step") == 2
     assert "settled at step" in finished.out
     assert "of 4" in finished.out
-    assert finished.out.splitlines()[-1].startswith("solved: ")
-    assert finished.out.splitlines()[-1].endswith(" of 2")
+    assert re.fullmatch(r"solved: .* of 2", finished.out.splitlines()[-1])
 
 
-def test_puzzles_that_are_none_are_data_mistakes(
-    own_run: Path, run_python: Callable[..., Any]
-) -> None:
+def test_puzzles_that_are_none_are_data_mistakes(own_run: Path, run_python: Run) -> None:
     for puzzle, told in (("1..x", "'x'"), ("5...............", "1 to 4"), ("." * 36, "36 cells")):
         finished = run_python("scripts/solve.py", f"checkpoint={own_run}", f"puzzle={puzzle}")
         assert finished.code == 3

@@ -2,39 +2,31 @@
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-Train = Callable[[Sequence[str]], None]
+Run = Callable[..., Any]
 FILES = ("arc_tasks.json", "submission.json")
 
 
 @pytest.fixture
 def settings(tiny_settings: list[str], arc_data: Path) -> list[str]:
     """A short run on ARC tasks with an evaluation halfway and one at the end."""
-    return [
-        *tiny_settings,
-        f"data_path={arc_data}",
-        "evaluators=[arc]",
-        "global_batch_size=6",
-        "epochs=16",
-        "eval_interval=8",
-        "eval_batch_size=6",
-        "lr=1e-3",
-        "arch.puzzle_emb_ndim=32",
-    ]
+    sizes = ["global_batch_size=6", "epochs=16", "eval_interval=8", "eval_batch_size=6"]
+    model = ["lr=1e-3", "arch.puzzle_emb_ndim=32"]
+    return [*tiny_settings, f"data_path={arc_data}", "evaluators=[arc]", *sizes, *model]
 
 
 def test_arc_is_scored_in_training_and_afterwards(
     settings: list[str],
-    train: Train,
+    train: Run,
     files_of: Any,
-    run_evaluation: Callable[..., dict[str, Any]],
-    run_on_ranks: Callable[..., None],
+    run_evaluation: Run,
+    run_on_ranks: Run,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -78,7 +70,7 @@ def test_arc_is_scored_in_training_and_afterwards(
 
 
 def test_two_ranks_write_the_files_once(
-    settings: list[str], run_on_ranks: Callable[..., None], files_of: Any, tmp_path: Path
+    settings: list[str], run_on_ranks: Run, files_of: Any, tmp_path: Path
 ) -> None:
     run_on_ranks(2, "pretrain.py", *settings, "eval_interval=null", "max_steps=null")
     run = files_of(tmp_path / "run")
@@ -90,7 +82,7 @@ def test_two_ranks_write_the_files_once(
 
 
 def test_votes_add_up_across_evaluations_when_asked(
-    settings: list[str], train: Train, files_of: Any, tmp_path: Path
+    settings: list[str], train: Run, files_of: Any, tmp_path: Path
 ) -> None:
     train([*settings, "arc_vote_across_evaluations=true"])
     run = files_of(tmp_path / "run")
@@ -104,8 +96,8 @@ def test_votes_add_up_across_evaluations_when_asked(
 def test_evaluators_can_be_chosen_or_left_out(
     settings: list[str],
     tiny_settings: list[str],
-    train: Train,
-    run_evaluation: Callable[..., dict[str, Any]],
+    train: Run,
+    run_evaluation: Run,
     sudoku_data: Path,
     files_of: Any,
     tmp_path: Path,
@@ -113,9 +105,8 @@ def test_evaluators_can_be_chosen_or_left_out(
     train([*settings, "evaluators=[]", "max_steps=2"])
     run = files_of(tmp_path / "run")
     assert run_evaluation(tmp_path / "a.json", f"checkpoint={run.folder}")["evaluators"] == {}
-    asked = run_evaluation(
-        tmp_path / "b.json", f"checkpoint={run.folder}", "evaluators=[{name: arc@ARC}]"
-    )
+    asked = "evaluators=[{name: arc@ARC}]"
+    asked = run_evaluation(tmp_path / "b.json", f"checkpoint={run.folder}", asked)
     assert list(asked["evaluators"]) == ["arc"]
 
     train([*tiny_settings, f"checkpoint_path={tmp_path / 'sudoku'}", "evaluators=[sudoku]"])
@@ -126,12 +117,7 @@ def test_evaluators_can_be_chosen_or_left_out(
 
 @pytest.mark.parametrize("entry", ["pretrain.py", "evaluate.py"])
 def test_data_that_lack_a_file_end_before_torch_is_loaded(
-    settings: list[str],
-    train: Train,
-    arc_data: Path,
-    run_python: Callable[..., Any],
-    tmp_path: Path,
-    entry: str,
+    settings: list[str], train: Run, arc_data: Path, run_python: Run, tmp_path: Path, entry: str
 ) -> None:
     arguments = [*settings, f"data_path={tmp_path / 'data'}"]
     shutil.copytree(arc_data, tmp_path / "data")
@@ -143,19 +129,12 @@ def test_data_that_lack_a_file_end_before_torch_is_loaded(
     finished = run_python(entry, *arguments, env={"PYTHONPATH": str(tmp_path)})
     assert finished.code == 3
     (line,) = finished.err_lines
-    assert line.endswith(
-        f"{tmp_path / 'data' / 'test_puzzles.json'}: No such file or directory "
-        "(needed by evaluators=[arc]; evaluators=[] does without)"
-    )
+    missing = f"{tmp_path / 'data' / 'test_puzzles.json'}: No such file or directory"
+    assert line.endswith(f"{missing} (needed by evaluators=[arc]; evaluators=[] does without)")
 
 
 def test_saved_outputs_scored_by_hand_give_the_same_submission(
-    settings: list[str],
-    train: Train,
-    files_of: Any,
-    run_python: Callable[..., Any],
-    arc_data: Path,
-    tmp_path: Path,
+    settings: list[str], train: Run, files_of: Any, run_python: Run, arc_data: Path, tmp_path: Path
 ) -> None:
     fields = ("inputs", "preds", "puzzle_identifiers", "q_halt_logits")
     train([*settings, f"eval_save_outputs=[{','.join(fields)}]", "eval_interval=16"])
@@ -164,10 +143,8 @@ def test_saved_outputs_scored_by_hand_give_the_same_submission(
     folder = run.folder / f"eval_step_{record['step']}"
     saved = {field: np.load(folder / f"all__{field}.npy") for field in fields}
     np.savez(tmp_path / "predictions.npz", **saved)
-    content = {
-        name: json.loads((arc_data / f"{name}.json").read_text())
-        for name in ("identifiers", "test_puzzles")
-    }
+    names = ("identifiers", "test_puzzles")
+    content = {name: json.loads((arc_data / f"{name}.json").read_text()) for name in names}
     (tmp_path / "tasks.json").write_text(json.dumps(content))
     finished = run_python("scripts/score_arc.py", "predictions.npz", "tasks.json")
     assert (finished.code, finished.err) == (0, "")

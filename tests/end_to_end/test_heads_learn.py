@@ -2,12 +2,8 @@
 constant predictor to perfect.
 """
 
-import importlib.util
 import math
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,21 +11,7 @@ import pytest
 import torch
 
 from dataset.maze.rules import GOAL, PATH, START
-
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "compare_heads.py"
-
-
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("compare_heads", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-compare_heads = load()
+from scripts import compare_heads
 
 # Where half of the puzzles cannot be solved there is something to say of one's own answer.
 OWN = {
@@ -77,10 +59,8 @@ def test_every_head_learns(
 def test_moves_lead_along_the_path(tasks: dict[str, Any]) -> None:
     maze = tasks["maze"].test
     steps = {1: (1, 0), 2: (0, -1), 3: (0, 1), 4: (-1, 0)}
-    for inputs, labels, actions in zip(
-        *(maze[name].view(-1, 4, 4).numpy() for name in ("inputs", "labels", "actions")),
-        strict=True,
-    ):
+    grids = (maze[name].view(-1, 4, 4).numpy() for name in ("inputs", "labels", "actions"))
+    for inputs, labels, actions in zip(*grids, strict=True):
         cell, seen = tuple(np.argwhere(inputs == START)[0]), 0
         while labels[cell] != GOAL:
             down, right = steps[int(actions[cell])]

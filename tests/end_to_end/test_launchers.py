@@ -34,25 +34,32 @@ def job(tmp_path: Path, start_command: Callable[..., Any]) -> Callable[..., Any]
     for name, body in STAND_INS.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
         (tmp_path / name).chmod(0o755)
-    environment = {
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "localhost", "SLURM_SUBMIT_DIR": str(ROOT)}
+    environment = slurm | {
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "PYTHON": sys.executable,
         "RANKS_PER_NODE": "2",
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOB_NODELIST": "localhost",
-        "SLURM_SUBMIT_DIR": str(ROOT),
         "TASKS": str(tmp_path / "tasks"),
         "REQUESTS": str(tmp_path / "requests"),
     }
-    return lambda *settings, nodes=1: start_command(
-        "bash", SLURM, *settings, env=environment | {"SLURM_JOB_NUM_NODES": str(nodes)}
-    )
+
+    def begin(*settings: str, nodes: int = 1) -> Any:
+        own = environment | {"SLURM_JOB_NUM_NODES": str(nodes)}
+        return start_command("bash", SLURM, *settings, env=own)
+
+    return begin
+
+
+def ended(process: Any, code: int, told: str = "") -> None:
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, (out, err)
+    assert told in out + err
 
 
 @pytest.mark.slow
 def test_a_slurm_job_that_is_preempted_goes_back_into_the_queue_and_resumes(
-    job: Callable[..., Any], tiny_settings: list[str], files_of: Any, tmp_path: Path
+    job: Any, tiny_settings: list[str], files: Any, tmp_path: Path
 ) -> None:
     settings = [*tiny_settings, "log_interval=1", "epochs=4000"]
     process = job(*settings)
@@ -64,21 +71,17 @@ def test_a_slurm_job_that_is_preempted_goes_back_into_the_queue_and_resumes(
 
     wait_until(trains)
     os.kill(int((tmp_path / "tasks").read_text()), signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == EXIT_PREEMPTED, (out, err)
+    ended(process, EXIT_PREEMPTED)
     assert (tmp_path / "requests").read_text() == "requeue 7\n"
-    (step,) = files_of(tmp_path / "run").steps
-
-    process = job(*settings, f"max_steps={step + 3}")
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, (out, err)
-    assert f"resumed exactly from {tmp_path / 'run' / f'step_{step}'}" in out
+    (step,) = files.steps
+    told = f"resumed exactly from {tmp_path / 'run' / f'step_{step}'}"
+    ended(job(*settings, f"max_steps={step + 3}"), 0, told)
     assert (tmp_path / "requests").read_text() == "requeue 7\n"
 
 
 @pytest.mark.parametrize("moment", ["before torchrun is there", "before the other node is"])
 def test_a_slurm_job_that_is_preempted_before_its_ranks_are_there_goes_back(
-    job: Callable[..., Any], tmp_path: Path, moment: str
+    job: Any, tmp_path: Path, moment: str
 ) -> None:
     process = job(nodes=2)
     tasks = tmp_path / "tasks"
@@ -88,8 +91,7 @@ def test_a_slurm_job_that_is_preempted_before_its_ranks_are_there_goes_back(
     if moment == "before the other node is":
         wait_until(lambda: listens(RENDEZVOUS_PORT))
     os.kill(pid, signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == EXIT_PREEMPTED, (out, err)
+    ended(process, EXIT_PREEMPTED)
     assert (tmp_path / "requests").read_text() == "requeue 7\n"
 
 
@@ -101,9 +103,8 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 
 def handles_sigterm(pid: int) -> bool:
-    status = Path(f"/proc/{pid}/status").read_text()
-    caught = int(re.findall(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)[0], 16)
-    return bool(caught >> (signal.SIGTERM - 1) & 1)
+    caught = re.search(r"SigCgt:\s*([0-9a-f]+)", Path(f"/proc/{pid}/status").read_text())
+    return caught is not None and bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def listens(port: int) -> bool:
@@ -111,13 +112,8 @@ def listens(port: int) -> bool:
         return client.connect_ex(("localhost", port)) == 0
 
 
-def test_a_slurm_job_with_a_mistake_is_not_started_again(
-    job: Callable[..., Any], tmp_path: Path
-) -> None:
-    process = job("hiden_size=3")
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == EXIT_CONFIG, err
-    assert "unknown setting hiden_size=3" in err
+def test_a_slurm_job_with_a_mistake_is_not_started_again(job: Any, tmp_path: Path) -> None:
+    ended(job("hiden_size=3"), EXIT_CONFIG, "unknown setting hiden_size=3")
     assert not (tmp_path / "requests").exists()
 
 
@@ -138,11 +134,8 @@ def test_the_kubernetes_job_fits_its_runtime_and_the_exit_codes() -> None:
     runtime, job = yaml.safe_load_all(text)
     assert {runtime["apiVersion"], job["apiVersion"]} == {"trainer.kubeflow.org/v1alpha1"}
     assert job["kind"] == "TrainJob"
-    assert job["spec"]["runtimeRef"] == {
-        "apiGroup": "trainer.kubeflow.org",
-        "kind": runtime["kind"],
-        "name": runtime["metadata"]["name"],
-    }
+    named = {"kind": runtime["kind"], "name": runtime["metadata"]["name"]}
+    assert job["spec"]["runtimeRef"] == named | {"apiGroup": "trainer.kubeflow.org"}
 
     (nodes,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     pod = nodes["template"]["spec"]["template"]["spec"]

@@ -3,7 +3,8 @@
 import math
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,50 +13,26 @@ import pytest
 import torch
 import yaml
 
-import pretrain
 from models.act import ACTLossHead
 from runtime.errors import CheckpointError, ConfigError, NonFiniteError
 from training import step as step_module
 from training.checkpoint import store as checkpoint_module
 from training.checkpoint.tensors import load_tensors, model_tensors, optimizer_tensors
-from training.config.entry_point import run_entry_point
 from training.config.schema import TrainConfig
 from training.exploration import min_halt_steps
 from training.optim.schedule import lr_factor
 from training.tracking import WandbLog
 from training.trainer import Trainer
 
-
-@pytest.fixture
-def run(
-    tiny_settings: list[str], train: Callable[[Sequence[str]], None], files_of: Any, tmp_path: Path
-) -> Callable[..., Any]:
-    """Train with `tiny_settings` and some more; returns what lies in the run's folder then."""
-
-    def run_with(*more: str) -> Any:
-        train([*tiny_settings, *more])
-        return files_of(tmp_path / "run")
-
-    return run_with
-
-
 # What a run writes
 
 
-def test_every_step_has_a_record(run: Callable[..., Any]) -> None:
+def test_every_step_has_a_record(run: Any) -> None:
     # 16 steps in blocks of 5: the last one is not full.
     records = run("log_interval=5", "arch.halt_exploration_prob=0.5").train_records
     assert [record["step"] for record in records] == list(range(1, 17))
-    always = {
-        "step",
-        "train/lr",
-        "train/lr/all",
-        "train/grad_norm/all",
-        "train/count",
-        "train/lm_loss",
-        "train/q_halt_loss",
-        "train/q_continue_loss",
-    }
+    names = ["lr", "lr/all", "grad_norm/all", "count", "lm_loss", "q_halt_loss", "q_continue_loss"]
+    always = {"step", *(f"train/{name}" for name in names)}
     counted = {f"train/{n}" for n in ("accuracy", "exact_accuracy", "q_halt_accuracy", "steps")}
     for record in records:
         assert record.keys() == (always | counted if record["train/count"] else always)
@@ -63,14 +40,11 @@ def test_every_step_has_a_record(run: Callable[..., Any]) -> None:
     counts = [record["train/count"] for record in records]
     assert 0 in counts
     assert max(counts) > 0
-
-
-def test_without_a_q_continue_its_loss_is_not_there(run: Callable[..., Any]) -> None:
-    (record,) = run("max_steps=1", "arch.no_ACT_continue=true").train_records
+    (record,) = run("max_steps=1", "arch.no_ACT_continue=true", name="halting").train_records
     assert "train/q_continue_loss" not in record
 
 
-def test_rates_follow_the_schedule(run: Callable[..., Any]) -> None:
+def test_rates_follow_the_schedule(run: Any) -> None:
     own = ["optimizer=grouped", "optimizer.groups.q_head.lr=0.5"]
     for record in run(*own).train_records:
         factor = lr_factor(record["step"], warmup_steps=3, total_steps=16, min_ratio=0.1)
@@ -80,19 +54,21 @@ def test_rates_follow_the_schedule(run: Callable[..., Any]) -> None:
         assert record["train/grad_norm/trunk"] >= 0
 
 
-def test_the_loss_falls(run: Callable[..., Any]) -> None:
+def test_the_loss_falls(run: Any) -> None:
     records = run("epochs=40", "eval_interval=40").train_records
     first, last = ([r["train/lm_loss"] for r in part] for part in (records[:5], records[-5:]))
     assert sum(last) < 0.8 * sum(first)
 
 
-def test_every_iteration_is_evaluated(run: Callable[..., Any]) -> None:
+def test_every_iteration_is_evaluated(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     records = run().eval_records
     assert [record["step"] for record in records] == [4, 8, 12, 16]
     for record in records:
         assert record["eval/count"] == 10
         assert record["eval/steps"] == 3
         assert 0 <= record["eval/exact_accuracy"] <= record["eval/accuracy"] <= 1
+    bar = capsys.readouterr().err
+    assert all(part in bar for part in ("16/16", "step/s", "loss=", "exact=", "act=", "ex/s="))
 
 
 @pytest.mark.parametrize(
@@ -104,29 +80,21 @@ def test_every_iteration_is_evaluated(run: Callable[..., Any]) -> None:
         (["eval_max_examples=3", "eval_batch_size=2", "eval_interval=8"], [8, 16]),
     ],
 )
-def test_evaluations_come_when_they_are_asked_for(
-    run: Callable[..., Any], settings: list[str], steps: list[int]
-) -> None:
+def test_evaluations_come_when_asked_for(run: Any, settings: list[str], steps: list[int]) -> None:
     records = run(*settings).eval_records
     assert [record["step"] for record in records] == steps
     assert {record["eval/count"] for record in records} <= {3, 10}
 
 
-def test_the_size_of_evaluation_batches_changes_no_figure(
-    tiny_settings: list[str], train: Callable[[Sequence[str]], None], files_of: Any, tmp_path: Path
-) -> None:
-    results = []
-    for size in (1, 3, 10, 64):
-        folder = tmp_path / str(size)
-        train([*tiny_settings, f"checkpoint_path={folder}", f"eval_batch_size={size}", "epochs=4"])
-        results += files_of(folder).eval_records
-    assert len(results) == 4
-    for result in results[1:]:
-        assert result == pytest.approx(results[0], rel=1e-5)
+def test_the_size_of_evaluation_batches_changes_no_figure(run: Any) -> None:
+    runs = [run(f"eval_batch_size={n}", "epochs=4", name=f"by_{n}") for n in (1, 3, 10, 64)]
+    (first,), *others = [files.eval_records for files in runs]
+    for (record,) in others:
+        assert record == pytest.approx(first, rel=1e-5)
 
 
 def test_without_a_test_split_there_are_no_evaluations(
-    run: Callable[..., Any], sudoku_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Any, sudoku_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(sudoku_data / "train", tmp_path / "data" / "train")
     files = run(f"data_path={tmp_path / 'data'}")
@@ -135,51 +103,30 @@ def test_without_a_test_split_there_are_no_evaluations(
     assert "there is no test split" in capsys.readouterr().err
 
 
-def test_the_resolved_settings_are_saved(run: Callable[..., Any], tmp_path: Path) -> None:
-    run("max_steps=1")
-    saved = TrainConfig.model_validate(yaml.safe_load((tmp_path / "run/config.yaml").read_text()))
+def test_settings_and_outputs_of_evaluations_are_saved(run: Any) -> None:
+    folder = run("eval_save_outputs=[preds,q_halt_logits]", "eval_interval=8").folder
+    for outputs in (folder / "eval_step_8", folder / "eval_step_16"):
+        names = {"all__preds.npy", "all__q_halt_logits.npy"}
+        assert {path.name for path in outputs.iterdir()} == names
+        assert np.load(outputs / "all__preds.npy").shape == (10, 16)
+    saved = TrainConfig.model_validate(yaml.safe_load((folder / "config.yaml").read_text()))
     assert (saved.lr, saved.run_name, saved.arch.puzzle_emb_ndim) == (1e-2, "run", 32)
 
 
-def test_outputs_of_evaluations_are_saved(run: Callable[..., Any], tmp_path: Path) -> None:
-    run("eval_save_outputs=[preds,q_halt_logits]", "eval_interval=8")
-    for step in (8, 16):
-        folder = tmp_path / "run" / f"eval_step_{step}"
-        assert sorted(path.name for path in folder.iterdir()) == [
-            "all__preds.npy",
-            "all__q_halt_logits.npy",
-        ]
-        assert np.load(folder / "all__preds.npy").shape == (10, 16)
-
-
 def test_a_run_says_where_its_folder_lies(
-    tiny_settings: list[str],
-    train: Callable[[Sequence[str]], None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    train([*tiny_settings, "checkpoint_path=null", "project_name=p", "max_steps=1"])
+    own = ["checkpoint_path=null", "project_name=p", "max_steps=1"]
+    run(*own)
     (folder,) = (tmp_path / "checkpoints" / "p").iterdir()
     assert f"run folder: checkpoints/p/{folder.name}\n" in capsys.readouterr().out
     assert (folder / "step_1").is_dir()
-    train([*tiny_settings, "checkpoint_path=null", "project_name=p", "max_steps=1"])
+    run(*own)
     assert len(list((tmp_path / "checkpoints" / "p").iterdir())) == 2
 
 
-def test_a_bar_shows_where_the_run_is(
-    run: Callable[..., Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    run()
-    err = capsys.readouterr().err
-    for part in ("16/16", "step/s", "loss=", "exact=", "act=", "ex/s="):
-        assert part in err
-
-
-def test_exploration_draws_anew_at_every_step(
-    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exploration_draws_anew_at_every_step(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn, used = [], []
 
     def noting(seed: int, step: int, rows: int, **options: Any) -> np.ndarray:
@@ -197,9 +144,8 @@ def test_exploration_draws_anew_at_every_step(
     monkeypatch.setattr(ACTLossHead, "forward", using)
     run("arch.halt_exploration_prob=0.5", "seed=3")
     assert drawn == [(3, step, 8, 0.5, 3) for step in range(16)]
-    assert used == [
-        min_halt_steps(3, step, 8, probability=0.5, halt_max_steps=3).tolist() for step in range(16)
-    ]
+    draw = partial(min_halt_steps, 3, num_rows=8, probability=0.5, halt_max_steps=3)
+    assert used == [draw(step).tolist() for step in range(16)]
     assert len(set(map(tuple, used))) > 8
 
 
@@ -217,22 +163,16 @@ def test_exploration_draws_anew_at_every_step(
         (["max_steps=6"], [6]),
     ],
 )
-def test_checkpoints_are_kept_as_asked(
-    run: Callable[..., Any], settings: list[str], kept: list[int]
-) -> None:
+def test_checkpoints_are_kept_as_asked(run: Any, settings: list[str], kept: list[int]) -> None:
     files = run(*settings)
     assert files.steps == kept
     for step in kept:
         assert checkpoint_module.load_checkpoint(files.folder / f"step_{step}").step == step
 
 
-def test_the_best_evaluations_are_kept(
-    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scores = iter([0.1, 0.7, 0.3, 0.9, 0.2, 0.5, 0.6, 0.4])
-    monkeypatch.setattr(
-        "evaluation.in_training.flatten", lambda results: {"eval/exact_accuracy": next(scores)}
-    )
+def test_the_best_evaluations_are_kept(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = iter({"eval/exact_accuracy": s} for s in (0.1, 0.7, 0.3, 0.9, 0.2, 0.5, 0.6, 0.4))
+    monkeypatch.setattr("evaluation.in_training.flatten", lambda _: next(results))
     files = run("keep_best=2", "eval_interval=2", "checkpoint_interval=1")
     assert files.steps == [4, 8, 15, 16]
     assert [files.state(step)["score"] for step in files.steps] == [0.7, 0.9, None, 0.4]
@@ -240,11 +180,7 @@ def test_the_best_evaluations_are_kept(
 
 
 def test_a_save_that_fails_stops_the_run_and_leaves_the_one_before(
-    run: Callable[..., Any],
-    tiny_settings: list[str],
-    files_of: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    run: Any, files: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fsync = checkpoint_module.fsync
 
@@ -256,7 +192,6 @@ def test_a_save_that_fails_stops_the_run_and_leaves_the_one_before(
     monkeypatch.setattr(checkpoint_module, "fsync", disk_full)
     with pytest.raises(CheckpointError, match=r"step_8: could not be saved: .*No space left"):
         run("checkpoint_interval=4")
-    files = files_of(tmp_path / "run")
     assert files.steps == [4]
     assert files.leftovers() == []
     monkeypatch.undo()
@@ -266,28 +201,18 @@ def test_a_save_that_fails_stops_the_run_and_leaves_the_one_before(
 # Where a run starts
 
 
-def test_start_weights_are_trained_on(run: Callable[..., Any], tmp_path: Path) -> None:
-    files = run("max_steps=2")
-    start = load_tensors(files.folder / "step_2" / "model.safetensors")
-    shutil.move(files.folder, tmp_path / "old")
+def test_start_weights_are_trained_on_and_not_needed_again(run: Any, tmp_path: Path) -> None:
+    start = load_tensors(run("max_steps=2", name="old").folder / "step_2" / "model.safetensors")
     frozen = ["lr=0", "puzzle_emb_lr=0", "max_steps=1"]
     for source in (tmp_path / "old", tmp_path / "old" / "step_2"):
-        files = run(*frozen, f"load_checkpoint={source}")
+        own = [*frozen, f"load_checkpoint={source}"]
+        files = run(*own, name=source.name + "_next")
         found = load_tensors(files.folder / "step_1" / "model.safetensors")
         assert start.keys() == found.keys()
         assert all(torch.equal(start[name], found[name]) for name in start)
         assert files.state(1)["step"] == 1
-        shutil.rmtree(files.folder)
-
-
-def test_a_run_that_goes_on_needs_its_start_weights_no_more(
-    run: Callable[..., Any], tmp_path: Path
-) -> None:
-    files = run("max_steps=2")
-    shutil.move(files.folder, tmp_path / "old")
-    run("max_steps=1", f"load_checkpoint={tmp_path / 'old'}")
     shutil.rmtree(tmp_path / "old")
-    assert run(f"load_checkpoint={tmp_path / 'old'}").steps[-1] == 16
+    assert run(*own, "max_steps=null", name="step_2_next").steps[-1] == 16
 
 
 @pytest.mark.parametrize(
@@ -300,20 +225,22 @@ def test_a_run_that_goes_on_needs_its_start_weights_no_more(
         ["optimizer=grouped", "optimizer.name=adam_atan2"],
     ],
 )
-def test_architectures_and_optimizers_train(run: Callable[..., Any], settings: list[str]) -> None:
+def test_architectures_and_optimizers_train(run: Any, settings: list[str]) -> None:
     records = run("max_steps=4", *settings).train_records
     assert len(records) == 4
     assert records[-1]["train/lm_loss"] < records[0]["train/lm_loss"]
 
 
-def test_a_kernel_that_is_missing_is_a_mistake_of_the_settings(run: Callable[..., Any]) -> None:
-    with pytest.raises(ConfigError, match=r"arch\.attention=fa2 needs .*pip install flash-attn"):
-        run("arch.attention=fa2")
-
-
-def test_float16_on_a_cpu_is_a_mistake_of_the_settings(run: Callable[..., Any]) -> None:
-    with pytest.raises(ConfigError, match=r"arch\.forward_dtype=float16"):
-        run("arch.forward_dtype=float16")
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("arch.attention=fa2", "arch.attention=fa2 needs .*pip install flash-attn"),
+        ("arch.forward_dtype=float16", "arch.forward_dtype=float16"),
+    ],
+)
+def test_what_this_machine_cannot_do_is_said(run: Any, setting: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run(setting)
 
 
 # Numbers that are not finite
@@ -321,7 +248,6 @@ def test_float16_on_a_cpu_is_a_mistake_of_the_settings(run: Callable[..., Any]) 
 
 @pytest.fixture
 def trainers(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
-    """The trainers of this test, for a look inside."""
     seen: list[Trainer] = []
     fit = Trainer.fit
 
@@ -385,10 +311,9 @@ POISONS = [poison_loss, poison_gradient, poison_puzzle_gradient, poison_carry]
 @pytest.mark.parametrize("poison", POISONS)
 @pytest.mark.parametrize("optimizer", ["adam_atan2", "grouped"])
 def test_nothing_is_updated_from_what_is_not_finite(
-    run: Callable[..., Any],
-    files_of: Any,
+    run: Any,
+    files: Any,
     tasks_data: Path,
-    tmp_path: Path,
     trainers: list[Trainer],
     monkeypatch: pytest.MonkeyPatch,
     poison: Callable[[Trainer], Iterator[None]],
@@ -410,7 +335,6 @@ def test_nothing_is_updated_from_what_is_not_finite(
     own = [f"data_path={tasks_data}", f"optimizer={optimizer}", "checkpoint_interval=3"]
     with pytest.raises(NonFiniteError, match="step 7: the loss .* or a gradient is not finite"):
         run(*own)
-    files = files_of(tmp_path / "run")
     assert before
     assert everything(trainers[0]) == before
     assert files.steps == [5, 6]
@@ -426,40 +350,23 @@ def test_nothing_is_updated_from_what_is_not_finite(
     assert run(*own).steps[-1] > 7
 
 
-def test_a_rate_that_is_too_high_ends_the_run(
-    tiny_settings: list[str],
-    files_of: Any,
-    train: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["pretrain.py", *tiny_settings, "lr=1e38"])
-    with pytest.raises(SystemExit) as ended:
-        run_entry_point(TrainConfig, "cfg_pretrain", pretrain.main, "")
-    assert ended.value.code == 5
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith("pretrain.py: step ")
-    assert "not finite" in line
-    assert files_of(tmp_path / "run").steps == []
+def test_a_rate_that_is_too_high_ends_the_run(run: Any, files: Any) -> None:
+    with pytest.raises(NonFiniteError, match="^step .* not finite"):
+        run("lr=1e38")
+    assert files.steps == []
 
 
 # W&B beside it
 
 
 class Unusable:
-    """A module that fails whatever is asked of it."""
-
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError(f"wandb.{name} is broken")
 
 
 @pytest.mark.parametrize("module", [None, Unusable()], ids=["missing", "broken"])
 def test_a_run_goes_on_without_wandb(
-    run: Callable[..., Any],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    module: Any,
+    run: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module: Any
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", module)
     files = run("logger.name=wandb")
@@ -470,7 +377,7 @@ def test_a_run_goes_on_without_wandb(
 
 
 def test_a_resumed_run_goes_on_in_the_same_wandb_run(
-    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = []
 
@@ -508,7 +415,7 @@ def test_an_offline_run_of_wandb_lies_in_the_folder(
 
 
 def test_the_model_trains_in_training_mode_and_is_measured_in_the_other(
-    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
     forward = ACTLossHead.forward

@@ -1,8 +1,8 @@
 """A run that was stopped, killed or moved back ends in the bits of one that was not."""
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -12,8 +12,6 @@ from models.registry import build_model
 from runtime import device
 from runtime.errors import CheckpointError
 from training.trainer import Trainer
-
-Train = Callable[[Sequence[str]], None]
 
 EXPLORES = "arch.halt_exploration_prob=0.5"
 VARIANTS = {
@@ -40,32 +38,17 @@ def build_eager_model(config: Any, facts: Any) -> Any:
     return model
 
 
-@pytest.fixture(params=VARIANTS)
+@pytest.fixture(params=VARIANTS.values(), ids=VARIANTS)
 def settings(
-    request: pytest.FixtureRequest,
-    tiny_settings: list[str],
-    tasks_data: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    request: Any, tiny_settings: list[str], tasks_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
-    """Overrides of a short run of each variant."""
+    """What each variant has more than `tiny_settings`."""
     # Slow without the hardware for it, but the same.
     monkeypatch.setattr(device, "cpu_has_bfloat16", lambda: True)
     monkeypatch.setattr("training.step.build_model", build_eager_model)
-    own = VARIANTS[request.param]
-    if "arch=transformer" in own:
+    if "arch=transformer" in request.param:
         tiny_settings.remove("arch.L_layers=1")
-    return [*tiny_settings, *(s.replace("=tasks", f"={tasks_data}") for s in own)]
-
-
-@pytest.fixture
-def runs(tiny_settings: list[str], train: Train, files_of: Any, tmp_path: Path) -> Any:
-    """Train in a folder of its own; returns what is there afterwards."""
-
-    def run(name: str, settings: Sequence[str] = (), *more: str) -> Any:
-        train([*(settings or tiny_settings), f"checkpoint_path={tmp_path / name}", *more])
-        return files_of(tmp_path / name)
-
-    return run
+    return [setting.replace("=tasks", f"={tasks_data}") for setting in request.param]
 
 
 class Killed(BaseException):
@@ -91,33 +74,31 @@ def kill_before(monkeypatch: pytest.MonkeyPatch) -> Any:
 # Stopping
 
 
-def test_stops_anywhere_change_no_bit(runs: Any, settings: list[str]) -> None:
-    whole = runs("whole", settings)
+def test_stops_anywhere_change_no_bit(run: Any, settings: list[str]) -> None:
+    whole = run(*settings, name="whole")
     last = whole.steps[-1]
     if EXPLORES in settings:
         assert len({record["train/count"] for record in whole.train_records}) > 3
     border = whole.eval_records[0]["step"]
     # The first step, before and behind an evaluation, in the middle, before the last evaluation.
     for stop in (1, 2, border, border + 1, last - 2, last):
-        part = runs("parts", settings, f"max_steps={stop}")
+        part = run(*settings, f"max_steps={stop}", name="parts")
         assert part.steps[-1] == stop
         assert [record["step"] for record in part.train_records] == [*range(1, stop + 1)]
-    part = runs("parts", settings)
+    part = run(*settings, name="parts")
     assert part.digest() == whole.digest()
     assert part.leftovers() == []
 
 
 @pytest.mark.slow
-def test_a_stop_at_every_step_changes_no_bit(runs: Any, settings: list[str]) -> None:
-    whole = runs("whole", settings)
+def test_a_stop_at_every_step_changes_no_bit(run: Any, settings: list[str]) -> None:
+    whole = run(*settings, name="whole")
     for stop in range(1, whole.steps[-1] + 1):
-        runs("parts", settings, f"max_steps={stop}")
-    assert runs("parts", settings).digest() == whole.digest()
+        run(*settings, f"max_steps={stop}", name="parts")
+    assert run(*settings, name="parts").digest() == whole.digest()
 
 
-def test_random_numbers_of_a_module_go_on_where_they_were(
-    runs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_random_numbers_go_on_where_they_were(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     train_step = Trainer._train_step
 
     def with_noise(trainer: Trainer, batch: Any) -> None:
@@ -127,107 +108,87 @@ def test_random_numbers_of_a_module_go_on_where_they_were(
         train_step(trainer, batch)
 
     monkeypatch.setattr(Trainer, "_train_step", with_noise)
-    whole = runs("whole").digest()
-    runs("parts", (), "max_steps=5")
-    assert runs("parts").digest() == whole
+    whole = run(name="whole").digest()
+    run("max_steps=5", name="parts")
+    assert run(name="parts").digest() == whole
 
 
-def test_the_best_evaluation_so_far_is_remembered(
-    runs: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scores = iter([0.2, 0.9, 0.5, 0.7, 0.2, 0.9, 0.5, 0.7])
-    monkeypatch.setattr(
-        "evaluation.in_training.flatten", lambda results: {"eval/exact_accuracy": next(scores)}
-    )
-    whole = runs("whole", (), "keep_best=1")
-    runs("parts", (), "keep_best=1", "max_steps=10")
-    parts = runs("parts", (), "keep_best=1")
+def test_the_best_evaluation_is_remembered(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = iter([{"eval/exact_accuracy": score} for score in (0.2, 0.9, 0.5, 0.7)] * 2)
+    monkeypatch.setattr("evaluation.in_training.flatten", lambda _: next(results))
+    whole = run("keep_best=1", name="whole")
+    run("keep_best=1", "max_steps=10", name="parts")
+    parts = run("keep_best=1", name="parts")
     assert parts.digest() == whole.digest()
     assert whole.state(16)["best_score"] == 0.9
     assert 8 in whole.steps
     assert 8 in parts.steps
 
 
-def test_other_seeds_end_elsewhere(runs: Any) -> None:
-    first, second = runs("a", (), "seed=1").digest(), runs("b", (), "seed=2").digest()
-    assert {name for name in first if first[name] == second[name]} <= {
-        "step",
-        "iteration",
-        "position",
-        "best_score",
-        "score",
-        "diagnostics",
-        "data_fingerprint",
-    }
+def test_other_seeds_end_elsewhere(run: Any) -> None:
+    first, second = run("seed=1", name="a").digest(), run("seed=2", name="b").digest()
+    assert not any(first[name] == second[name] for name in first if "." in name)
 
 
-def test_a_stop_that_was_reached_is_not_passed_by_a_second_start(
-    runs: Any, capsys: pytest.CaptureFixture[str]
+def test_a_stop_is_not_passed_by_a_second_start(
+    run: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = runs("run", (), "max_steps=6").digest()
+    first = run("max_steps=6").digest()
     capsys.readouterr()
     for stop in (6, 5):
-        assert runs("run", (), f"max_steps={stop}").digest() == first
+        assert run(f"max_steps={stop}").digest() == first
         assert "nothing to do: step 6 has reached max_steps" in capsys.readouterr().out
 
 
-def test_a_finished_run_stays_as_it_is(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    first = runs("run")
-    before = first.digest()
+def test_a_finished_run_stays_as_it_is(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    first = run().digest()
     capsys.readouterr()
-    again = runs("run")
-    assert again.digest() == before
+    again = run()
+    assert again.digest() == first
     assert again.steps == [16]
     assert "training ended at step 16" in capsys.readouterr().out
 
 
-def test_saves_between_change_no_bit(runs: Any) -> None:
-    whole = runs("whole").digest()
-    often = runs(
-        "often", (), "checkpoint_interval=1", "log_interval=7", "checkpoint_every_eval=true"
-    )
-    assert often.digest() == whole
+def test_saves_and_settings_that_change_no_result_may_change(run: Any) -> None:
+    whole = run(name="whole").digest()
+    run("max_steps=5")
+    own = ["checkpoint_interval=1", "checkpoint_every_eval=true", "keep_last=4", "keep_best=1"]
+    assert run(*own, "log_interval=7", "diagnose_interval=50").digest() == whole
 
 
 # Kills
 
 
-def test_a_kill_after_an_evaluation_does_not_repeat_its_record(runs: Any, kill_before: Any) -> None:
+def test_a_kill_after_an_evaluation_does_not_repeat_its_record(run: Any, kill_before: Any) -> None:
     # The save of step 4 comes before the evaluation at step 4, which is not saved by itself.
     kill_before(6)
     with pytest.raises(Killed):
-        runs("killed", (), "checkpoint_interval=4")
+        run("checkpoint_interval=4", name="killed")
     kill_before(None)
-    records = runs("killed", (), "checkpoint_interval=4").eval_records
+    records = run("checkpoint_interval=4", name="killed").eval_records
     assert [record["step"] for record in records] == [4, 8, 12, 16]
 
 
-def test_a_kill_in_an_evaluation_loses_nothing(runs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = runs("whole", (), "checkpoint_interval=1000")
-    with monkeypatch.context() as patch:
-
-        def die(*arguments: Any, **options: Any) -> None:
-            raise Killed
-
-        patch.setattr(in_training, "evaluate", die)
-        with pytest.raises(Killed):
-            runs("killed", (), "checkpoint_interval=1000")
-    assert runs("killed", (), "checkpoint_interval=1000", "max_steps=5").steps == [4, 5]
-    assert runs("killed", (), "checkpoint_interval=1000").digest() == whole.digest()
+def test_a_kill_in_an_evaluation_loses_nothing(run: Any) -> None:
+    whole = run("checkpoint_interval=1000", name="whole")
+    with patch.object(in_training, "evaluate", side_effect=Killed), pytest.raises(Killed):
+        run("checkpoint_interval=1000", name="killed")
+    assert run("checkpoint_interval=1000", "max_steps=5", name="killed").steps == [4, 5]
+    assert run("checkpoint_interval=1000", name="killed").digest() == whole.digest()
 
 
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
-    runs: Any, capsys: pytest.CaptureFixture[str]
+    run: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = runs("whole", (), "checkpoint_interval=3").digest()
-    part = runs("part", (), "checkpoint_interval=3", "max_steps=7")
+    whole = run("checkpoint_interval=3", name="whole").digest()
+    part = run("checkpoint_interval=3", "max_steps=7", name="part")
     assert part.steps == [6, 7]
     carry = part.folder / "step_7" / "carry.safetensors"
     content = bytearray(carry.read_bytes())
     content[-1] ^= 1
     carry.write_bytes(content)
     capsys.readouterr()
-    resumed = runs("part", (), "checkpoint_interval=3")
+    resumed = run("checkpoint_interval=3", name="part")
     out, err = capsys.readouterr()
     assert f"warning: skipping a damaged checkpoint: {carry}" in err
     assert "at step 6" in out
@@ -238,71 +199,52 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
 # Going back, and refusals
 
 
-def test_a_run_goes_back_to_a_step_asked_for(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def content(files: Any) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in files.folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_goes_back_to_a_step_asked_for(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     keep = ["checkpoint_interval=4", "keep_last=10"]
-    whole = runs("run", (), *keep)
+    whole = run(*keep)
     before = whole.digest()
-    again = runs("run", (), *keep, "resume=8")
+    again = run(*keep, "resume=8")
     assert again.digest() == before
     assert again.steps == [4, 8, 12, 16]
-    assert sorted(path.name for path in again.folder.glob("abandoned_*")) == [
-        "abandoned_step_12",
-        "abandoned_step_16",
-    ]
+    abandoned = {path.name for path in again.folder.glob("abandoned_*")}
+    assert abandoned == {"abandoned_step_12", "abandoned_step_16"}
     assert "resumed exactly from" in capsys.readouterr().out
 
 
-def test_a_changed_setting_is_refused_before_anything_is_written(runs: Any, tmp_path: Path) -> None:
-    part = runs("run", (), "max_steps=3")
-    before = part.digest()
-    config = (tmp_path / "run" / "config.yaml").read_bytes()
-    with pytest.raises(CheckpointError, match=r"beta2: 0\.95 -> 0\.9; lr: 0\.01 -> 0\.02"):
-        runs("run", (), "lr=0.02", "beta2=0.9")
-    assert part.digest() == before
-    assert (tmp_path / "run" / "config.yaml").read_bytes() == config
-
-
-def test_a_change_that_is_wanted_is_trained_on(
-    runs: Any, capsys: pytest.CaptureFixture[str]
+def test_a_changed_setting_is_refused_unless_it_is_wanted(
+    run: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs("run", (), "max_steps=3")
-    changed = runs("run", (), "lr=0.02", "resume_changed=true")
-    assert (
-        "warning: resuming a run with other settings: lr: 0.01 -> 0.02" in capsys.readouterr().err
-    )
+    changed = run("max_steps=3")
+    before = content(changed)
+    with pytest.raises(CheckpointError, match=r"beta2: 0\.95 -> 0\.9; lr: 0\.01 -> 0\.02"):
+        run("lr=0.02", "beta2=0.9")
+    assert content(changed) == before
+    run("lr=0.02", "resume_changed=true")
+    told = "warning: resuming a run with other settings: lr: 0.01 -> 0.02"
+    assert told in capsys.readouterr().err
     rates = {record["step"]: record["train/lr"] for record in changed.train_records}
     assert (rates[3], rates[4]) == (pytest.approx(0.01), pytest.approx(0.02, rel=0.05))
 
 
-def test_a_change_that_does_not_fit_leaves_the_folder_alone(runs: Any) -> None:
-    part = runs("run", (), "checkpoint_interval=1", "keep_last=3", "max_steps=3")
-    files = {path: path.read_bytes() for path in part.folder.rglob("*") if path.is_file()}
+def test_a_change_that_does_not_fit_leaves_the_folder_alone(run: Any) -> None:
+    part = run("checkpoint_interval=1", "keep_last=3", "max_steps=3")
+    before = content(part)
     with pytest.raises(CheckpointError, match="optimizer state of unknown parameters"):
-        runs("run", (), "resume=1", "freeze_weights=true", "resume_changed=true")
+        run("resume=1", "freeze_weights=true", "resume_changed=true")
     assert part.steps == [1, 2, 3]
-    assert {path: path.read_bytes() for path in part.folder.rglob("*") if path.is_file()} == files
+    assert content(part) == before
 
 
-def test_another_batch_size_starts_new_puzzles(
-    runs: Any, capsys: pytest.CaptureFixture[str]
+def test_another_batch_size_or_number_of_threads_is_said(
+    run: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    runs("run", (), "max_steps=3")
-    changed = runs("run", (), "global_batch_size=4", "resume_changed=true")
+    run("max_steps=3")
+    run("max_steps=4", "num_threads=2")
+    assert "resumed not bit for bit (num_threads: 1 -> 2)" in capsys.readouterr().out
+    changed = run("global_batch_size=4", "resume_changed=true")
     assert "the saved carry belongs to another batch size" in capsys.readouterr().out
     assert changed.steps[-1] > 16
-
-
-def test_settings_that_change_no_result_may_change(runs: Any) -> None:
-    whole = runs("whole").digest()
-    runs("run", (), "max_steps=5")
-    neutral = ["log_interval=1", "checkpoint_interval=2", "keep_last=4", "keep_best=1"]
-    neutral.append("diagnose_interval=50")
-    resumed = runs("run", (), *neutral)
-    assert resumed.digest() == whole
-
-
-def test_another_number_of_threads_is_said(runs: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    runs("run", (), "max_steps=3")
-    capsys.readouterr()
-    runs("run", (), "max_steps=4", "num_threads=2")
-    assert "resumed not bit for bit (num_threads: 1 -> 2)" in capsys.readouterr().out

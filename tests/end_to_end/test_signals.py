@@ -3,8 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,8 +15,6 @@ from training.config.entry_point import run_entry_point
 from training.config.schema import TrainConfig
 from training.tracking import JsonlLog
 from training.trainer import Trainer
-
-Train = Callable[[Sequence[str]], None]
 
 
 @pytest.fixture
@@ -42,31 +39,23 @@ def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     [(1, signal.SIGTERM), (6, signal.SIGINT), (8, signal.SIGTERM), (16, signal.SIGINT)],
 )
 def test_a_signal_saves_at_the_end_of_the_step_and_stops(
-    train: Train,
-    tiny_settings: list[str],
-    files_of: Any,
-    tmp_path: Path,
-    signal_at: Callable[..., None],
-    number: signal.Signals,
-    step: int,
+    run: Any, files: Any, signal_at: Callable[..., None], number: signal.Signals, step: int
 ) -> None:
-    train([*tiny_settings, f"checkpoint_path={tmp_path / 'whole'}"])
+    whole = run(name="whole")
     before = signal.getsignal(number)
     signal_at(step, number)
     with pytest.raises(Preempted, match=f"saved at step {step}; the same command resumes"):
-        train(tiny_settings)
+        run()
     assert signal.getsignal(number) is before
-    files = files_of(tmp_path / "run")
     assert files.steps == [step]
     assert [record["step"] for record in files.train_records] == list(range(1, step + 1))
     signal_at(0)
-    train(tiny_settings)
-    assert files.digest() == files_of(tmp_path / "whole").digest()
+    assert run().digest() == whole.digest()
 
 
 def test_the_exit_code_of_a_run_that_was_asked_to_stop(
     tiny_settings: list[str],
-    train: Train,
+    restored_host: None,
     signal_at: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -79,65 +68,43 @@ def test_the_exit_code_of_a_run_that_was_asked_to_stop(
     assert ended.value.code == 75
     # It is on its way out; another one would only change its exit code.
     assert signal.signal(signal.SIGTERM, before) is signal.SIG_IGN
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        "pretrain.py: asked to stop: saved at step 3; the same command resumes the run"
-    )
-
-
-def test_one_ctrl_c_that_arrives_twice_is_one(
-    train: Train, tiny_settings: list[str], signal_at: Callable[..., None]
-) -> None:
-    # The terminal sends it to torchrun and its workers, and torchrun passes it on.
-    signal_at(3, signal.SIGINT, signal.SIGINT, signal.SIGTERM)
-    with pytest.raises(Preempted, match="saved at step 3"):
-        train(tiny_settings)
+    line = "pretrain.py: asked to stop: saved at step 3; the same command resumes the run"
+    assert capsys.readouterr().err.splitlines()[-1] == line
 
 
 def test_a_later_ctrl_c_ends_the_run_at_once(
-    train: Train,
-    tiny_settings: list[str],
-    files_of: Any,
-    tmp_path: Path,
-    signal_at: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
+    run: Any, files: Any, signal_at: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stop_signals, "_SAME_SIGNAL_SECONDS", -1.0)
     signal_at(3, signal.SIGTERM, signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        train(tiny_settings)
-    assert files_of(tmp_path / "run").steps == []
+        run()
+    assert files.steps == []
 
 
-@pytest.mark.parametrize("place", ["find_checkpoint", "rename_newer", "open_tracker"])
+@pytest.mark.parametrize(
+    "place", ["run_folder.find_checkpoint", "run_folder.rename_newer", "open_tracker"]
+)
 def test_a_signal_outside_of_training_stops_at_once(
-    train: Train,
-    tiny_settings: list[str],
-    files_of: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    place: str,
+    run: Any, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    train([*tiny_settings, "max_steps=3"])
-    saved = files_of(tmp_path / "run").digest()
+    files = run("max_steps=3")
+    saved = files.digest()
 
     def asked(*arguments: Any, **options: Any) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patched:
-        patched.setattr(pretrain, place, asked)
+        patched.setattr(f"pretrain.{place}", asked)
         with pytest.raises(Preempted, match="asked to stop while it was not training"):
-            train(tiny_settings)
-    assert files_of(tmp_path / "run").leftovers() == []
-    assert files_of(tmp_path / "run").digest() == saved
-    train(tiny_settings)
-    assert max(files_of(tmp_path / "run").steps) > 3
+            run()
+    assert files.leftovers() == []
+    assert files.digest() == saved
+    assert max(run().steps) > 3
 
 
-def test_a_signal_that_comes_again_while_the_run_closes_changes_nothing(
-    train: Train,
-    tiny_settings: list[str],
-    signal_at: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
+def test_signals_that_arrive_again_are_one(
+    run: Any, signal_at: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     close = JsonlLog.close
 
@@ -146,6 +113,7 @@ def test_a_signal_that_comes_again_while_the_run_closes_changes_nothing(
         close(log)
 
     monkeypatch.setattr(JsonlLog, "close", asked_again)
-    signal_at(3, signal.SIGTERM)
+    # The terminal sends Ctrl-C to torchrun and its workers, and torchrun passes it on.
+    signal_at(3, signal.SIGINT, signal.SIGINT, signal.SIGTERM)
     with pytest.raises(Preempted, match="saved at step 3"):
-        train(tiny_settings)
+        run()

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import tempfile
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataset.arc.tasks import decode_canvas, encode_canvas, parse_task, read_folder
+from dataset.arc.tasks import parse_task, read_folder
 from runtime.errors import DatasetError
 
 anything = st.recursive(
@@ -31,18 +32,13 @@ tasks = st.fixed_dictionaries(
 
 @given(tasks)
 def test_tasks_are_written_back_as_they_were(content: dict) -> None:
-    task = parse_task("a", content, "a.json", is_evaluation=True)
-    assert task.to_json() == content
-    for pair in task.pairs:
-        for grid in pair:
-            assert grid is not None
-            found = decode_canvas(encode_canvas(grid))
-            assert found is not None
-            assert found.tolist() == grid.tolist()
+    assert parse_task("a", content, "a.json", is_evaluation=True).to_json() == content
 
 
 @given(tasks, anything, st.data())
-def test_one_wrong_value_is_refused(content: dict, value: object, data: st.DataObject) -> None:
+def test_another_value_is_read_or_refused(
+    content: dict, value: object, data: st.DataObject
+) -> None:
     place: object = content
     for _ in range(data.draw(st.integers(0, 5))):
         inside = place[data.draw(st.sampled_from(list(keys_of(place))))]
@@ -51,32 +47,13 @@ def test_one_wrong_value_is_refused(content: dict, value: object, data: st.DataO
         place = inside
     key = data.draw(st.sampled_from(list(keys_of(place))))
     place[key] = value
-    # Compared as text: 1 == True == 1.0.
-    if json.dumps(accepted_part(content)) == json.dumps(content):
-        assert parse_task("a", content, "a.json", is_evaluation=False).to_json() == content
-    else:
-        with pytest.raises(DatasetError, match=r"\Aa\.json: task a: [^\n]*\Z"):
-            parse_task("a", content, "a.json", is_evaluation=False)
-
-
-def accepted_part(content: object) -> object:
-    """The task again where it is well-formed, something else otherwise."""
-
-    def is_grid(rows: object) -> bool:
-        return (
-            isinstance(rows, list)
-            and len(rows) > 0
-            and all(isinstance(row, list) and len(row) > 0 for row in rows)
-            and len({len(row) for row in rows}) == 1
-            and all(type(colour) is int and 0 <= colour <= 9 for row in rows for colour in row)
-        )
-
-    def is_pair(pair: object) -> bool:
-        return isinstance(pair, dict) and all(is_grid(pair.get(s)) for s in ("input", "output"))
-
-    parts = [content.get(part) for part in ("train", "test")] if isinstance(content, dict) else [0]
-    good = all(isinstance(part, list) and part and all(map(is_pair, part)) for part in parts)
-    return content if good else "malformed"
+    told, found = "a.json: task a: ", content
+    try:
+        found = parse_task("a", content, "a.json", is_evaluation=False).to_json()
+    except DatasetError as error:
+        told = str(error)
+    assert re.fullmatch(r"a\.json: task a: [^\n]*", told)
+    assert json.dumps(found) == json.dumps(content)  # As text: 1 == True == 1.0.
 
 
 def keys_of(place: object) -> list:

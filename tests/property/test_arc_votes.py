@@ -44,22 +44,22 @@ def question_of(row: Row) -> list[list[int]]:
 
 
 def count(rows: list[Row]) -> Tally:
-    """Tally rows."""
-    names, arrays = ["<blank>"], dict[str, Any](inputs=[], preds=[], puzzle_identifiers=[])
-    for number, row in enumerate(rows, start=1):
+    names, arrays = ["<blank>"], dict[str, Any](inputs=[], preds=[])
+    for row in rows:
         task, _, answer, view, permutation, _ = row
         colours = np.array(PERMUTATIONS[permutation], np.uint8)
         names.append(format_identifier(task, view, colours))
         for field, grid in (("inputs", question_of(row)), ("preds", GRIDS[answer])):
             arrays[field].append(canvas(augment_grid(np.array(grid, np.uint8), view, colours)))
-        arrays["puzzle_identifiers"].append(number)
+    canvases = {
+        field: np.array(arrays[field], np.uint8).reshape(-1, 9) for field in ("inputs", "preds")
+    }
     tally = Tally()
     tally.add_rows(
         parse_tasks(TASKS, "tasks"),
         PuzzleNames(names, "identifiers"),
-        inputs=np.array(arrays["inputs"], np.uint8).reshape(-1, 9),
-        preds=np.array(arrays["preds"], np.uint8).reshape(-1, 9),
-        puzzle_identifiers=np.array(arrays["puzzle_identifiers"], np.int32),
+        **canvases,
+        puzzle_identifiers=np.arange(1, len(rows) + 1, dtype=np.int32),
         q_halt_logits=np.array([row[-1] for row in rows], np.float32),
     )
     return tally

@@ -16,6 +16,7 @@ from dataset.sources import Puzzles
 from dataset.sudoku.rules import are_valid_solutions, parse_puzzle
 from runtime.errors import DatasetError
 
+Data = st.DataObject
 HEADER = "source,question,answer,rating"
 SUDOKUS = ["a,.234341221434321,1234341221434321,3", "b,123434124321214.,1234341243212143,-1"]
 MAZES = ["a,S  # #  G,So #o# oG,5", "b, GS   # #, GS   # #,"]
@@ -54,7 +55,7 @@ def check(kind: PuzzleBuild, puzzles: Puzzles) -> None:
 
 
 @pytest.mark.parametrize(("kind", "good"), KINDS)
-def test_the_good_rows_are_good(kind: PuzzleBuild, good: list[str]):
+def test_the_good_rows_are_good(kind: PuzzleBuild, good: list):
     puzzles = read(kind, "\n".join([HEADER, *good]).encode())
     assert puzzles is not None
     assert puzzles.ratings.tolist() == ([3, -1] if good is SUDOKUS else [5, 2])
@@ -63,7 +64,7 @@ def test_the_good_rows_are_good(kind: PuzzleBuild, good: list[str]):
 @pytest.mark.parametrize(("kind", "good"), KINDS)
 @settings(deadline=None)
 @given(content=st.binary(max_size=200))
-def test_arbitrary_bytes_are_refused(kind: PuzzleBuild, good: list[str], content: bytes):
+def test_arbitrary_bytes_are_refused(kind: PuzzleBuild, good: list, content: bytes):
     assert read(kind, content) is None
     assert read(kind, content, "train.csv.gz") is None
 
@@ -71,9 +72,7 @@ def test_arbitrary_bytes_are_refused(kind: PuzzleBuild, good: list[str], content
 @pytest.mark.parametrize(("kind", "good"), KINDS)
 @settings(deadline=None)
 @given(data=st.data(), tail=st.binary(max_size=60))
-def test_good_rows_and_then_arbitrary_bytes(
-    kind: PuzzleBuild, good: list[str], data: st.DataObject, tail: bytes
-):
+def test_good_rows_and_then_arbitrary_bytes(kind: PuzzleBuild, good: list, data: Data, tail: bytes):
     rows = data.draw(st.lists(st.sampled_from(good), min_size=1))
     puzzles = read(kind, "\n".join([HEADER, *rows, ""]).encode() + tail)
     assert puzzles is None or len(puzzles.ratings) >= len(rows)
@@ -82,9 +81,7 @@ def test_good_rows_and_then_arbitrary_bytes(
 @pytest.mark.parametrize(("kind", "good"), KINDS)
 @settings(deadline=None)
 @given(data=st.data())
-def test_changed_characters_are_harmless_or_refused(
-    kind: PuzzleBuild, good: list[str], data: st.DataObject
-):
+def test_changed_characters_are_harmless_or_refused(kind: PuzzleBuild, good: list, data: Data):
     text = list("\n".join([HEADER, *good]) + "\n")
     for _ in range(data.draw(st.integers(1, 3))):
         place = data.draw(st.integers(0, len(text) - 1))
@@ -96,9 +93,7 @@ def test_changed_characters_are_harmless_or_refused(
 @pytest.mark.parametrize(("kind", "good"), KINDS)
 @settings(deadline=None)
 @given(data=st.data())
-def test_a_changed_byte_of_a_gzip_file_is_harmless_or_refused(
-    kind: PuzzleBuild, good: list[str], data: st.DataObject
-):
+def test_a_changed_byte_of_gzip_is_harmless_or_refused(kind: PuzzleBuild, good: list, data: Data):
     plain = "\n".join([HEADER, *good]).encode()
     zipped = bytearray(gzip.compress(plain, mtime=0))
     zipped[data.draw(st.integers(0, len(zipped) - 1))] ^= data.draw(st.integers(1, 255))

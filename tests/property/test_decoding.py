@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dataset.maze.rules import check_paths
+from dataset.maze.rules import check_paths, solve
 from dataset.sudoku.rules import are_valid_solutions, find_conflict
 from evaluation.constraints import MazeConstraint, SudokuConstraint
 from evaluation.decoding import (
@@ -17,9 +17,7 @@ from evaluation.decoding import (
     answer_confidence,
     decode_beam,
     decode_greedy,
-    decode_temperature,
-    decode_top_k,
-    decode_top_p,
+    decode_sampled,
 )
 
 seeds = st.integers(0, 2**63 - 1)
@@ -87,9 +85,9 @@ def test_answers_are_tokens_and_keep_the_constraint(
     logits, kept = case
     for decoded in (
         decode_greedy(logits, **kept),
-        decode_temperature(logits, temperature, seeded(seed), **kept),
-        decode_top_k(logits, k, seeded(seed), temperature=temperature, **kept),
-        decode_top_p(logits, p, seeded(seed), temperature=temperature, **kept),
+        decode_sampled(logits, temperature, seeded(seed), **kept),
+        decode_sampled(logits, temperature, seeded(seed), top_k=k, **kept),
+        decode_sampled(logits, temperature, seeded(seed), top_p=p, **kept),
         decode_beam(logits, k, **kept),
     ):
         tokens = decoded.tokens
@@ -111,7 +109,9 @@ def test_answers_are_tokens_and_keep_the_constraint(
             assert torch.equal(tokens[~open_cells], kept["inputs"][~open_cells])
             assert ((tokens[open_cells] == 2) | (tokens[open_cells] == 5)).all()
             draws_one_path, _ = check_paths(kept["inputs"].numpy(), tokens.numpy())
-            assert (draws_one_path | ~decoded.feasible.numpy()).all()
+            reachable = solve(kept["inputs"].numpy())[1] >= 0
+            assert np.array_equal(draws_one_path, reachable)
+            assert np.array_equal(decoded.feasible.numpy(), reachable)
 
 
 @settings(deadline=None)
@@ -120,28 +120,21 @@ def test_cuts_that_keep_all_are_plain_sampling_to_the_bit(
     case: tuple[Tensor, dict[str, Any]], seed: int, temperature: float
 ) -> None:
     logits, kept = case
-    vocab_size = logits.shape[-1]
-    plain = decode_temperature(logits, temperature, seeded(seed), **kept)
-    top_k = decode_top_k(logits, vocab_size, seeded(seed), temperature=temperature, **kept)
-    top_p = decode_top_p(logits, 1.0, seeded(seed), temperature=temperature, **kept)
-    assert_equal(plain, top_k)
-    assert_equal(plain, top_p)
-
-
-@settings(deadline=None)
-@given(cases())
-def test_a_beam_of_one_is_greedy(case: tuple[Tensor, dict[str, Any]]) -> None:
-    logits, kept = case
-    assert_equal(decode_beam(logits, 1, **kept), decode_greedy(logits, **kept))
+    plain = decode_sampled(logits, temperature, seeded(seed), **kept)
+    for cut in ({"top_k": logits.shape[-1]}, {"top_p": 1.0}):
+        assert_equal(plain, decode_sampled(logits, temperature, seeded(seed), **cut, **kept))
 
 
 @settings(deadline=None)
 @given(cases(), seeds)
-def test_the_smallest_cuts_are_greedy(case: tuple[Tensor, dict[str, Any]], seed: int) -> None:
+def test_the_smallest_cuts_and_a_beam_of_one_are_greedy(
+    case: tuple[Tensor, dict[str, Any]], seed: int
+) -> None:
     logits, kept = case
     greedy = decode_greedy(logits, **kept)
-    assert_equal(decode_top_k(logits, 1, seeded(seed), **kept), greedy)
-    assert_equal(decode_top_p(logits, 1e-9, seeded(seed), **kept), greedy)
+    assert_equal(decode_beam(logits, 1, **kept), greedy)
+    for cut in ({"top_k": 1}, {"top_p": 1e-9}):
+        assert_equal(decode_sampled(logits, 1.0, seeded(seed), **cut, **kept), greedy)
 
 
 @settings(deadline=None)
@@ -154,7 +147,7 @@ def test_temperature_towards_0_is_greedy(
     logits = torch.from_numpy(np.stack([rng.permutation(vocab_size) for _ in range(32)]))
     logits = logits.view(2, 16, vocab_size).float()
     kept = data.draw(st.one_of(st.just({}), sudokus(), mazes()))
-    drawn = decode_temperature(logits, 1e-4, seeded(seed), **kept)
+    drawn = decode_sampled(logits, 1e-4, seeded(seed), **kept)
     assert_equal(drawn, decode_greedy(logits, **kept))
 
 

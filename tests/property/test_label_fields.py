@@ -42,28 +42,18 @@ def test_fields_come_back(
     ignored: int | None,
     batch_size: int,
     seed: int,
-) -> None:
+):
     rng = np.random.default_rng(seed)
     shape = (num_examples, 3)
     labels = rng.integers(0, VOCAB_SIZE, shape)
-    values = {
-        name: rng.integers(
-            0, one.num_classes, (*shape, one.channels) if one.channels else shape
-        ).astype(np.uint8)
-        for name, one in declared.items()
-    }
-    metadata = PuzzleDatasetMetadata(
-        pad_id=0,
-        ignore_label_id=ignored,
-        blank_identifier_id=0,
-        vocab_size=VOCAB_SIZE,
-        seq_len=3,
-        num_puzzle_identifiers=1,
-        total_groups=num_examples,
-        mean_puzzle_examples=1.0,
-        sets=("all",),
-        fields=declared,
-    )
+    values = {}
+    for name, one in declared.items():
+        size = (*shape, one.channels) if one.channels else shape
+        values[name] = rng.integers(0, one.num_classes, size).astype(np.uint8)
+    ids = {"pad_id": 0, "ignore_label_id": ignored, "blank_identifier_id": 0}
+    facts = {"vocab_size": VOCAB_SIZE, "seq_len": 3, "num_puzzle_identifiers": 1, "sets": ("all",)}
+    facts |= {"total_groups": num_examples, "mean_puzzle_examples": 1.0}
+    metadata = PuzzleDatasetMetadata(**ids, **facts, fields=declared)
     offsets = np.arange(num_examples + 1)
     arrays = PuzzleSet(labels, labels, offsets[:-1] * 0, offsets, offsets, fields=values)
     with tempfile.TemporaryDirectory() as folder:

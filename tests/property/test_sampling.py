@@ -100,7 +100,7 @@ def test_batches_equal_those_of_the_twin(
     iteration: int,
     draws_per_chunk: int,
     start: int,
-) -> None:
+):
     expected = [
         (f"set{number}", batch)
         for number, groups in enumerate(sets)
@@ -120,41 +120,6 @@ def test_batches_equal_those_of_the_twin(
         assert rows.puzzle_identifiers.tolist() == [100 + puzzle for _, puzzle in batch]
 
 
-@settings(max_examples=100, deadline=None)
-@given(
-    groups=groups_strategy.filter(bool),
-    batch_size=st.integers(1, 20),
-    epochs=st.integers(1, 7),
-    seed=st.integers(0, 2**64 - 1),
-)
-def test_epochs_take_every_group_once_and_examples_once(
-    groups: Groups, batch_size: int, epochs: int, seed: int
-) -> None:
-    """Read off the rows alone, without knowing how they were drawn."""
-    dataset = in_memory(groups)
-    arrays = dataset.sets["set0"]
-    batches = TrainBatches(dataset, seed=seed, global_batch_size=batch_size, epochs_per_iter=epochs)
-    groups_drawn: list[int] = []
-    for _, batch in batches.iterate_rows(0):
-        assert len(batch.rows) == batch_size
-        puzzles = batch.puzzle_identifiers - 100
-        np.testing.assert_array_equal(
-            puzzles, np.searchsorted(arrays.puzzle_indices, batch.rows, side="right") - 1
-        )
-        room = batch_size
-        while room:
-            begin = batch_size - room
-            puzzle = puzzles[begin]
-            taken = min(room, np.diff(arrays.puzzle_indices)[puzzle])
-            assert (puzzles[begin : begin + taken] == puzzle).all()
-            assert len(set(batch.rows[begin : begin + taken])) == taken
-            groups_drawn.append(int(np.searchsorted(arrays.group_indices, puzzle, "right")) - 1)
-            room -= taken
-    for begin in range(0, len(groups_drawn), len(groups)):
-        epoch = groups_drawn[begin : begin + len(groups)]
-        assert len(set(epoch)) == len(epoch)
-
-
 def assert_uniform(counts: np.ndarray) -> None:
     """Chi-squared within five standard deviations of its mean; the draws are seeded."""
     expected = counts.sum() / counts.size
@@ -163,7 +128,7 @@ def assert_uniform(counts: np.ndarray) -> None:
     assert abs(statistic - freedom) < 5 * np.sqrt(2 * freedom)
 
 
-def test_draws_are_uniform() -> None:
+def test_draws_are_uniform():
     """Places in the epoch, puzzles of a group, and subsets where a batch has too little room."""
     epochs = 6000
     batches = TrainBatches(

@@ -33,14 +33,9 @@ masks = st.lists(st.booleans(), min_size=16, max_size=16).map(np.array)
 
 
 @settings(deadline=None)
-@given(grids)
-def test_arbitrary_clues(puzzle: np.ndarray):
-    check(puzzle)
-
-
-@settings(deadline=None)
-@given(st.integers(0, 287), masks, st.integers(0, 15), st.integers(0, 4))
-def test_clues_of_a_solution_and_one_change(number: int, kept: np.ndarray, cell: int, digit: int):
+@given(grids, st.integers(0, 287), masks, st.integers(0, 15), st.integers(0, 4))
+def test_clues_of_any_grid_of_a_solution_and_of_one_change(grid, number, kept, cell, digit):
+    check(grid)
     puzzle = np.where(kept, all_solutions()[number], 0)
     check(puzzle)
     puzzle[cell] = digit
@@ -54,9 +49,7 @@ def check(puzzle: np.ndarray) -> None:
     assert count_solutions(puzzle.reshape(4, 4), limit=500) == len(fitting)
     assert count_solutions(puzzle.reshape(4, 4)) == min(len(fitting), 2)
     assert backtracks >= 0
-    if find_conflict(puzzle.reshape(4, 4)) is not None:
+    if find_conflict(puzzle.reshape(4, 4)) is not None or grid is None:
         assert len(fitting) == 0
-    if grid is None:
-        assert len(fitting) == 0
-    else:
+    if grid is not None:
         assert grid.reshape(-1).tolist() in fitting.tolist()

@@ -16,16 +16,8 @@ seeds = st.integers(0, 2**64 - 1)
 
 def generate_one(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     low, high = CLUES[size]
-    made = generate_puzzles(
-        1,
-        seed=seed,
-        stream=Stream.NEW_TRAIN,
-        size=size,
-        min_clues=low,
-        max_clues=high,
-        min_rating=0,
-        taken=set(),
-    )
+    how = {"seed": seed, "stream": Stream.NEW_TRAIN, "size": size, "taken": set()}
+    made = generate_puzzles(1, min_clues=low, max_clues=high, min_rating=0, **how)
     return made.questions, made.answers
 
 
@@ -54,8 +46,7 @@ def test_images_of_a_solution_share_its_key(seed: int, other_seed: int):
 def test_images_of_a_puzzle_share_its_key_and_no_other_puzzle_has_it(
     size: int, seed: int, other_seed: int
 ):
-    symmetries = sudoku_symmetries(size)
-    sources = symmetries.sources(np.arange(symmetries.num_moves))
+    sources = sudoku_symmetries(size).sources()
     question, answer = generate_one(size, seed)
     inputs, _ = augment_sudoku(question + 1, answer + 1, 5, other_seed)
     keys = {puzzle_key(image.astype(np.int64) - 1, sources) for image in inputs}
@@ -73,9 +64,8 @@ def test_a_symmetry_can_be_undone(size: int, data: st.DataObject):
     number = data.draw(st.integers(0, symmetries.num_symmetries - 1))
     moves = np.array([number // len(symmetries.tokens)])
     assert sorted(symmetries.sources(moves)[0]) == list(range(size * size))
-    board = (
-        random_words(number, Stream.SUBSAMPLE, (0, 0, 0, 0), size * size) % np.uint64(size + 2)
-    ).astype(np.uint8)
+    words = random_words(number, Stream.SUBSAMPLE, (0, 0, 0, 0), size * size)
+    board = (words % np.uint64(size + 2)).astype(np.uint8)
     (image,) = symmetries.apply(np.array([number]), board[None])
     counts, image_counts = (np.bincount(b, minlength=size + 2) for b in (board, image[0]))
     assert counts[:2].tolist() == image_counts[:2].tolist()

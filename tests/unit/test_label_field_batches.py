@@ -21,28 +21,14 @@ def write(folder: Path, fields: dict[str, LabelField] | None = None) -> Path:
     declared = FIELDS if fields is None else fields
     num_examples = int(SIZES.sum())
     inputs = np.random.default_rng(0).integers(2, 9, (num_examples, 6))
-    metadata = PuzzleDatasetMetadata(
-        pad_id=0,
-        ignore_label_id=0,
-        blank_identifier_id=0,
-        vocab_size=9,
-        seq_len=6,
-        num_puzzle_identifiers=6,
-        total_groups=len(SIZES),
-        mean_puzzle_examples=num_examples / len(SIZES),
-        sets=("all",),
-        total_puzzles=len(SIZES),
-        fields=declared,
-    )
+    ids = {"pad_id": 0, "ignore_label_id": 0, "blank_identifier_id": 0, "num_puzzle_identifiers": 6}
+    totals = {"total_groups": len(SIZES), "total_puzzles": len(SIZES), "sets": ("all",)}
+    totals["mean_puzzle_examples"] = num_examples / len(SIZES)
+    metadata = PuzzleDatasetMetadata(**ids, **totals, vocab_size=9, seq_len=6, fields=declared)
     values = {"moves": moves_of(inputs), "rgb": rgb_of(inputs)}
-    arrays = PuzzleSet(
-        inputs,
-        labels_of(inputs),
-        np.arange(1, 6),
-        np.concatenate([[0], np.cumsum(SIZES)]),
-        np.arange(6),
-        fields={name: values[name].astype(np.uint8) for name in declared},
-    )
+    fields = {name: values[name].astype(np.uint8) for name in declared}
+    offsets = np.arange(1, 6), np.concatenate([[0], np.cumsum(SIZES)]), np.arange(6)
+    arrays = PuzzleSet(inputs, labels_of(inputs), *offsets, fields=fields)
     write_split(folder / "train", metadata, {"all": arrays})
     return folder
 
@@ -59,12 +45,6 @@ def rgb_of(inputs: np.ndarray) -> np.ndarray:
     return inputs[..., None] * np.array([1, 10, 28])
 
 
-def first_rows(batch: Batch, count: int) -> Batch:
-    arrays = {name: values[:count] for name, values in batch.arrays().items()}
-    plain = [arrays.pop(name) for name in ("inputs", "labels", "puzzle_identifiers")]
-    return Batch(*plain, arrays)
-
-
 def require_fields_of_rows(batch: Batch) -> None:
     ignored = labels_of(batch.inputs) == 0
     border = labels_of(batch.inputs) == 1
@@ -76,14 +56,10 @@ def require_fields_of_rows(batch: Batch) -> None:
     assert all(values.dtype == np.int32 for values in batch.fields.values())
 
 
-def test_training_batches_hold_the_fields_of_their_rows(tmp_path: Path) -> None:
+def test_training_batches_hold_the_fields_of_their_rows(tmp_path: Path):
     dataset = PuzzleDataset([write(tmp_path)], "train", fields=["moves", "rgb"])
-    ranks = [
-        TrainBatches(
-            dataset, seed=1, global_batch_size=4, epochs_per_iter=9, rank=rank, world_size=2
-        )
-        for rank in (0, 1)
-    ]
+    options = {"seed": 1, "global_batch_size": 4, "epochs_per_iter": 9, "world_size": 2}
+    ranks = [TrainBatches(dataset, rank=rank, **options) for rank in (0, 1)]
     seen = [batch for batches in ranks for _, batch in batches.iterate(0)]
     assert len(seen) > 10
     for batch in seen:
@@ -91,32 +67,10 @@ def test_training_batches_hold_the_fields_of_their_rows(tmp_path: Path) -> None:
         require_fields_of_rows(batch)
 
 
-@pytest.mark.parametrize("world_size", [1, 3])
-def test_padded_rows_have_no_values(tmp_path: Path, world_size: int) -> None:
-    dataset = PuzzleDataset([write(tmp_path)], "train", fields=["moves", "rgb"])
-    padded = 0
-    for rank in range(world_size):
-        batches = EvalBatches(dataset, global_batch_size=6, rank=rank, world_size=world_size)
-        for _, batch, count, _ in batches:
-            width = batches.local_batch_size
-            real = min(max(0, count - rank * width), width)
-            assert [len(values) for values in batch.arrays().values()] == [width] * 5
-            require_fields_of_rows(first_rows(batch, real))
-            for values in batch.fields.values():
-                assert (values[real:] == -100).all()
-                assert values.dtype == np.int32
-            padded += width - real
-    assert padded == 4
-
-
-def test_only_what_is_asked_for_is_read(tmp_path: Path) -> None:
+def test_only_what_is_asked_for_is_read(tmp_path: Path):
     folder = write(tmp_path)
-    for asked, found in (
-        (None, ()),
-        ([], ()),
-        (["rgb"], ("rgb",)),
-        (["rgb", "moves", "rgb"], ("rgb", "moves")),
-    ):
+    twice = ["rgb", "moves", "rgb"]
+    for asked, found in ((None, ()), ([], ()), (["rgb"], ("rgb",)), (twice, ("rgb", "moves"))):
         dataset = PuzzleDataset([folder], "train", fields=asked)
         assert dataset.fields == found
         assert dataset.metadata.fields == FIELDS
@@ -126,50 +80,30 @@ def test_only_what_is_asked_for_is_read(tmp_path: Path) -> None:
         assert tuple(batch.arrays()) == ("inputs", "labels", "puzzle_identifiers", *found)
 
 
-def test_arrays_are_the_batch_by_name() -> None:
-    inputs, labels, ids, values = (np.zeros(n, np.int32) for n in range(4))
-    plain = Batch(inputs, labels, ids)
-    assert plain.fields == {}
-    assert plain.arrays().keys() == {"inputs", "labels", "puzzle_identifiers"}
-    arrays = Batch(inputs, labels, ids, {"moves": values}).arrays()
-    assert arrays["inputs"] is inputs
-    assert arrays["labels"] is labels
-    assert arrays["puzzle_identifiers"] is ids
-    assert arrays["moves"] is values
-
-
-# Several folders
-
-
-def test_folders_share_the_fields_that_all_declare_alike(tmp_path: Path) -> None:
+def test_folders_share_the_fields_that_all_declare_alike(tmp_path: Path):
     one = write(tmp_path / "one")
     two = write(tmp_path / "two", {"rgb": FIELDS["rgb"]})
     three = write(tmp_path / "three", {"moves": LabelField(6), "rgb": FIELDS["rgb"]})
     for others in ([two], [three], [two, three]):
         joined = PuzzleDataset([one, *others], "train", fields=["rgb"])
         assert joined.metadata.fields == {"rgb": FIELDS["rgb"]}
-        for _, batch in TrainBatches(
-            joined, seed=0, global_batch_size=3, epochs_per_iter=2
-        ).iterate(0):
+        batches = TrainBatches(joined, seed=0, global_batch_size=3, epochs_per_iter=2)
+        for _, batch in batches.iterate(0):
             assert batch.fields["rgb"].shape == (3, 6, 3)
 
 
-def test_folders_that_disagree_about_what_is_asked_for_are_refused(tmp_path: Path) -> None:
+def test_folders_that_disagree_about_what_is_asked_for_are_refused(tmp_path: Path):
     one = write(tmp_path / "one")
     two = write(tmp_path / "two", {"rgb": FIELDS["rgb"]})
     three = write(tmp_path / "three", {"moves": LabelField(6)})
-    with pytest.raises(
-        DatasetError, match=r"two/train/dataset\.json: declares no field 'moves', but rgb"
-    ):
+    missing = r"two/train/dataset\.json: declares no field 'moves', but rgb"
+    with pytest.raises(DatasetError, match=missing):
         PuzzleDataset([one, two], "train", fields=["moves"])
     with pytest.raises(DatasetError, match=r"three/train/dataset\.json: fields\.moves is .*6.*5"):
         PuzzleDataset([one, three], "train", fields=["moves"])
     plain = write(tmp_path / "plain", {})
     with pytest.raises(DatasetError, match="declares no field 'moves', but none"):
         PuzzleDataset([plain], "train", fields=["moves"])
-
-
-# Pixels of ARC
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +125,7 @@ def colours_of(labels: np.ndarray) -> np.ndarray:
     return pixels
 
 
-def test_pixels_are_the_colours_of_the_labels(lazy_arc: Path, arc_pixels: Path) -> None:
+def test_pixels_are_the_colours_of_the_labels(lazy_arc: Path, arc_pixels: Path):
     for folder in (lazy_arc, arc_pixels):
         dataset = PuzzleDataset([folder], "train", fields=["pixels"])
         batches = TrainBatches(dataset, seed=3, global_batch_size=8, epochs_per_iter=4)
@@ -204,7 +138,7 @@ def test_pixels_are_the_colours_of_the_labels(lazy_arc: Path, arc_pixels: Path) 
             assert (batch.labels == 1).any()
 
 
-def test_both_formats_give_the_same_pixels(lazy_arc: Path, arc_pixels: Path) -> None:
+def test_both_formats_give_the_same_pixels(lazy_arc: Path, arc_pixels: Path):
     lazy, stored = (
         list(EvalBatches(PuzzleDataset([folder], "test", fields=["pixels"]), global_batch_size=8))
         for folder in (lazy_arc, arc_pixels)
@@ -217,13 +151,7 @@ def test_both_formats_give_the_same_pixels(lazy_arc: Path, arc_pixels: Path) -> 
     assert joined.read("all1", slice(0, 2), np.zeros(2, np.int32)).fields["pixels"].max() == 255
 
 
-def test_lazy_pixels_are_derived_only_when_asked_for(lazy_arc: Path) -> None:
-    dataset = PuzzleDataset([lazy_arc], "train")
-    assert "pixels" in dataset.metadata.fields
-    assert dataset.read("all", slice(0, 2), np.zeros(2, np.int32)).fields == {}
-
-
-def test_shifts_move_pixels_with_the_labels(lazy_arc: Path) -> None:
+def test_shifts_move_pixels_with_the_labels(lazy_arc: Path):
     dataset = PuzzleDataset([lazy_arc], "train", fields=["pixels"])
     rows, words = np.arange(20), np.random.Philox(1).random_raw(20)
     moved = dataset.read("all", rows, np.zeros(20, np.int32), words)

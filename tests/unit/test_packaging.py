@@ -8,19 +8,12 @@ SETUP = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools
 NOT_SHIPPED = ("tests", "build")
 
 
-def test_every_module_is_in_the_wheel() -> None:
-    folders = {
-        str(path.parent.relative_to(ROOT)).replace("/", ".")
-        for path in ROOT.rglob("*.py")
-        if not any(
-            part.startswith(".") or part in NOT_SHIPPED for part in path.parts[len(ROOT.parts) :]
-        )
-    }
-    assert folders - {"."} == set(SETUP["packages"]) - {"config"}
+def test_every_module_and_configuration_is_in_the_wheel() -> None:
+    folders = {path.parent.relative_to(ROOT) for path in ROOT.rglob("*.py")}
+    shipped = {f for f in folders if not any(p[0] == "." or p in NOT_SHIPPED for p in f.parts)}
+    packages = {".".join(folder.parts) for folder in shipped if folder.parts}
+    assert packages == set(SETUP["packages"]) - {"config"}
     assert {path.stem for path in ROOT.glob("*.py")} == set(SETUP["py-modules"])
-
-
-def test_every_configuration_is_in_the_wheel() -> None:
-    folder = ROOT / "config"
-    shipped = {path for pattern in SETUP["package-data"]["config"] for path in folder.glob(pattern)}
-    assert shipped == {path for path in folder.rglob("*") if path.is_file()}
+    config = ROOT / "config"
+    found = {path for pattern in SETUP["package-data"]["config"] for path in config.glob(pattern)}
+    assert found == {path for path in config.rglob("*") if path.is_file()}

@@ -5,28 +5,20 @@ Where a run keeps a moving average, it goes into a file of its own, `step_N_ema`
 `step_N` to have what TRM's trainer, which keeps the average alone, would have written.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
-from torch import Tensor
 
 from models.config import DataFacts
 from models.registry import build_model
-from runtime.errors import CheckpointError, ConfigError
+from runtime.errors import ConfigError
 from runtime.files import replacing, write_atomically
-from training.checkpoint.published import (
-    CONFIG_FILE,
-    FACTS_KEY,
-    PUBLISHED_KEYS,
-    average_of,
-    published_arch,
-)
+from training.checkpoint import published
 from training.checkpoint.start_weights import load_weights
 from training.checkpoint.state import RunState
-from training.checkpoint.store import EMA, MODEL, checkpoint_path, save_checkpoint
+from training.checkpoint.store import EMA, MODEL, checkpoint_path, reading, save_checkpoint
 from training.checkpoint.tensors import COMPILED_PREFIX, require_fit, tensor_writer
 from training.checkpoint.trained_model import TrainedModel
 
@@ -44,13 +36,12 @@ def to_published(trained: TrainedModel, folder: Path) -> list[Path]:
         CheckpointError: the disk refused.
     """
     content = yaml.safe_dump(_published_settings(trained), sort_keys=False)
-    weights = folder / f"step_{trained.step}"
-    own = {weights: False} | ({average_of(weights): True} if trained.has_average else {})
-    try:
+    weights, described = folder / f"step_{trained.step}", folder / published.CONFIG_FILE
+    own = {weights: False} | ({published.average_of(weights): True} if trained.has_average else {})
+    with reading(folder):
         for path in own:
             if path.exists():
                 raise ConfigError(f"{path} is there already; choose another output folder")
-        described = folder / CONFIG_FILE
         if described.exists() and described.read_text() != content:
             raise ConfigError(f"{described} is of another run; choose another output folder")
         folder.mkdir(parents=True, exist_ok=True)
@@ -60,8 +51,6 @@ def to_published(trained: TrainedModel, folder: Path) -> list[Path]:
             with replacing(path) as file:
                 torch.save(prefixed, file)
         write_atomically(described, content)
-    except OSError as error:
-        raise CheckpointError(f"{folder}: {error.strerror or error}") from None
     return [*own, described]
 
 
@@ -80,30 +69,26 @@ def from_published(trained: TrainedModel, facts: DataFacts | None, run_dir: Path
         ConfigError: `facts` is needed, or the checkpoint is there already.
         CheckpointError: a file is damaged or does not fit, or the disk refused.
     """
-    facts = facts or trained.recorded_facts
+    facts, step = facts or trained.recorded_facts, trained.step or 0
     if facts is None:
-        raise ConfigError(
-            f"{trained.weights} does not say what data it was trained on: set data_path=FOLDER"
-        )
-    step = trained.step or 0
+        untold = f"{trained.weights} does not say what data it was trained on"
+        raise ConfigError(f"{untold}: set data_path=FOLDER")
     if checkpoint_path(run_dir, step).exists():
         raise ConfigError(f"{checkpoint_path(run_dir, step)} is there already")
     with torch.device("meta"):
         model = build_model(trained.run.arch, facts)
-    files = {MODEL: _fitting(trained.weights, model)}
+    files = {MODEL: load_weights(trained.weights, averaged=False)}
+    require_fit(model, files[MODEL], trained.weights)
     if trained.has_average:
-        tensors = _fitting(average_of(trained.weights), model)
+        tensors = load_weights(published.average_of(trained.weights), averaged=False)
+        require_fit(model, tensors, published.average_of(trained.weights))
         files[EMA] = {name: tensors[name] for name, _ in model.named_parameters()}
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"output={run_dir}: {error.strerror or error}") from None
-    state = RunState(
-        step=step,
-        weights_only=True,
-        config=dict(trained.settings) | trained.run.model_dump(mode="json"),
-        facts=facts.to_dict(),
-    )
+    config = dict(trained.settings) | trained.run.model_dump(mode="json")
+    state = RunState(step=step, weights_only=True, config=config, facts=facts.to_dict())
     writers = {
         name: tensor_writer({key: value.contiguous() for key, value in tensors.items()})
         for name, tensors in files.items()
@@ -112,25 +97,16 @@ def from_published(trained: TrainedModel, facts: DataFacts | None, run_dir: Path
 
 
 def _published_settings(trained: TrainedModel) -> dict[str, Any]:
-    recorded, run = trained.settings, trained.run
-    train = run.data_folders("train")
-    settings: dict[str, Any] = {"arch": published_arch(run.arch)}
+    run, train = trained.run, trained.run.data_folders("train")
+    settings: dict[str, Any] = {"arch": published.published_arch(run.arch)}
     if train:
         # HRM's trainer reads the first key, TRM's the others.
         settings |= {"data_path": train[0], "data_paths": train}
     settings["data_paths_test"] = run.data_paths_test or []
     # The one evaluator that they have.
     settings["evaluators"] = [{"name": "arc@ARC"}] if "arc" in run.active_evaluators else []
-    settings |= {
-        key: recorded[key]
-        for key in PUBLISHED_KEYS
-        if recorded.get(key) is not None and key not in settings
-    }
+    for key in published.PUBLISHED_KEYS:
+        if trained.settings.get(key) is not None:
+            settings.setdefault(key, trained.settings[key])
     assert trained.facts is not None, "a checkpoint of ours has them"
-    return settings | {FACTS_KEY: trained.facts.to_dict()}
-
-
-def _fitting(path: Path, model: torch.nn.Module) -> Mapping[str, Tensor]:
-    tensors = load_weights(path, averaged=False)
-    require_fit(model, tensors, path)
-    return tensors
+    return settings | {published.FACTS_KEY: trained.facts.to_dict()}

@@ -11,13 +11,7 @@ from runtime.ranks import Ranks
 
 
 def environment(ranks: Ranks, forward_dtype: str, *, compiled: bool) -> dict[str, Any]:
-    """Describe this process, as JSON.
-
-    Args:
-        ranks: device and number of ranks.
-        forward_dtype: what the model computes in.
-        compiled: whether the model is compiled.
-    """
+    """Describe this process, as JSON."""
     on_gpu = ranks.device.type == "cuda"
     return {
         "compiled": compiled,
@@ -35,8 +29,8 @@ def environment(ranks: Ranks, forward_dtype: str, *, compiled: bool) -> dict[str
 def environment_changes(
     saved: Mapping[str, Any], present: Mapping[str, Any], *, any_world_size: bool = False
 ) -> list[str]:
-    """Return 'name: saved -> present' for what differs from the environment of a checkpoint, python
-    and numpy aside; with `any_world_size` the number of ranks too.
+    """Return 'name: saved -> present' for what differs and may change bits; with `any_world_size`
+    the number of ranks does not.
     """
     changes_nothing = {"python", "numpy", *(["world_size"] if any_world_size else [])}
     return [

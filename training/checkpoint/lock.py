@@ -31,25 +31,16 @@ _NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 
 @dataclass(frozen=True)
 class Owner:
-    """The process that has taken a lock.
-
-    Attributes:
-        host: name of its machine.
-        boot: identifies the boot and the pid namespace of the machine.
-        pid: number of the process.
-        started: when it started, in ticks since the boot: process numbers are used again.
-        since: when it took the lock, for messages.
-    """
+    """The process that has taken a lock."""
 
     host: str
-    boot: str
+    boot: str  # Identifies the boot and the pid namespace of the machine.
     pid: int
-    started: str
-    since: str
+    started: str  # In ticks since the boot: process numbers are used again.
+    since: str  # When it took the lock, for messages.
 
     @classmethod
     def this_process(cls) -> "Owner":
-        """Return the present process as owner."""
         pid = os.getpid()
         now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
         return cls(socket.gethostname(), _boot(), pid, _start_of(pid) or "", now)
@@ -77,13 +68,10 @@ class Owner:
 
 @contextlib.contextmanager
 def run_lock(run_dir: Path) -> Iterator[None]:
-    """Lock a run's folder until the block is left or the process ends.
+    """Lock a run's folder, which exists, until the block is left or the process ends.
 
-    Args:
-        run_dir: exists.
     Raises:
-        LockedError: another run has locked it; names the folder, the process, its host and since
-            when.
+        LockedError: another run has locked it; names the folder and that process.
         ConfigError: the folder cannot be written.
     """
     path, own = run_dir / LOCK_FILE, Owner.this_process()
@@ -94,9 +82,8 @@ def run_lock(run_dir: Path) -> Iterator[None]:
             _require_free(path, has_flock)
             descriptor = _take(path, own)
     except OSError as error:
-        raise ConfigError(
-            f"checkpoint_path={run_dir}: cannot be locked: {error.strerror or error}"
-        ) from None
+        reason = error.strerror or error
+        raise ConfigError(f"checkpoint_path={run_dir}: cannot be locked: {reason}") from None
     try:
         yield
     finally:
@@ -131,8 +118,7 @@ def _require_free(path: Path, has_flock: bool) -> None:
 def _take(path: Path, own: Owner) -> int:
     """Replace the lock's file by one that names `own` and is already locked.
 
-    Returns:
-        Its descriptor, which programs started by this process do not inherit.
+    Returns its descriptor, which programs started by this process do not inherit.
     """
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)
@@ -151,11 +137,7 @@ def _take(path: Path, own: Owner) -> int:
 
 @contextlib.contextmanager
 def _gate(run_dir: Path, has_flock: bool) -> Iterator[None]:
-    """Let one start at a time into the block.
-
-    Raises:
-        LockedError: another start has been in it for too long.
-    """
+    """Let one start at a time into the block; LockedError when another is in it for too long."""
     path, deadline = run_dir / f"{LOCK_FILE}.gate", time.monotonic() + _GATE_SECONDS
     while (descriptor := _enter_gate(path, has_flock)) is None:
         if time.monotonic() > deadline:
@@ -180,14 +162,16 @@ def _enter_gate(path: Path, has_flock: bool) -> int | None:
         if error.errno not in (errno.EEXIST, errno.ELOOP):
             raise
         if path.is_symlink():
-            # Not made by a run; it may lead anywhere.
-            path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)  # Not made by a run; it may lead anywhere.
         return None
-    # The start before has deleted the file if it is no longer at its path: try again.
-    if has_flock and not (_flock(descriptor) and _is_at(descriptor, path)):
-        os.close(descriptor)
-        return None
-    return descriptor
+    if not has_flock:
+        return descriptor
+    with contextlib.suppress(FileNotFoundError):
+        # The start before has deleted the file if it is no longer at its path: try again.
+        if _flock(descriptor) and os.path.samestat(os.fstat(descriptor), path.stat()):
+            return descriptor
+    os.close(descriptor)
+    return None
 
 
 def _flock(descriptor: int) -> bool | None:
@@ -203,13 +187,6 @@ def _flock(descriptor: int) -> bool | None:
     return True
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
 def _boot() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -223,13 +200,11 @@ def _start_of(pid: int) -> str | None:
     ended, "" when it is alive but the start is unknown.
     """
     try:
-        os.kill(pid, 0)
+        with contextlib.suppress(PermissionError):  # It is alive, and of another user.
+            os.kill(pid, 0)
+        stat = Path(f"/proc/{pid}/stat").read_text()
     except ProcessLookupError:
         return None
-    except PermissionError:
-        pass  # It is alive, and of another user.
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return ""
     # The name of the program, in brackets, may contain anything.

@@ -9,8 +9,6 @@ import os
 import pickletools
 import re
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,6 +25,7 @@ from models.config import (
 from runtime.errors import CheckpointError, ConfigError
 from runtime.files import open_regular, read_bounded
 from runtime.text import shown
+from training.checkpoint.store import reading
 
 CONFIG_FILE = "all_config.yaml"
 FACTS_KEY = "data_facts"  # Ours: what the model must know of its data, which theirs do not record.
@@ -40,71 +39,47 @@ PUBLISHED_KEYS = (
     *("puzzle_emb_lr", "puzzle_emb_weight_decay", "ema", "ema_rate", "freeze_weights"),
     *("project_name", "run_name", "checkpoint_path", "evaluators"),
 )
-_REQUIRED = ("hidden_size", "expansion", "num_heads", "pos_encodings", "halt_max_steps")
-_DEFAULTS = {
+
+# The keys of `arch` that decide what a published class computes, with their defaults there.
+_NEEDED = object()  # Stands for no default.
+_SHARED = dict.fromkeys(
+    ("hidden_size", "expansion", "num_heads", "pos_encodings", "halt_max_steps"), _NEEDED
+) | {
     "puzzle_emb_ndim": 0,
     "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0,
     "halt_exploration_prob": 0.1,
     "forward_dtype": "bfloat16",
 }
+_HRM = dict.fromkeys(("H_cycles", "L_cycles", "H_layers", "L_layers"), _NEEDED) | _SHARED
+# What our schemas have and some published classes lack, at the value that those amount to.
+_SWITCHES = {"mlp_t": False, "puzzle_emb_len": 0, "no_ACT_continue": False}
+_TRM = _HRM | {"mlp_t": False, "puzzle_emb_len": 16, "no_ACT_continue": True, "H_layers": 0}
+_CLASSES: dict[str, dict[str, Any]] = {
+    "hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1": _HRM,
+    "recursive_reasoning.hrm@HierarchicalReasoningModel_ACTV1": _HRM | {"mlp_t": False},
+    "recursive_reasoning.trm@TinyRecursiveReasoningModel_ACTV1": _TRM,
+    "recursive_reasoning.trm_singlez@TinyRecursiveReasoningModel_ACTV1": _TRM,
+    "recursive_reasoning.transformers_baseline@Model_ACTV2": (
+        {"H_layers": _NEEDED, "H_cycles": 1} | _SHARED
+    ),
+}
 # Keys that change nothing at the one value we accept.
 _INERT = {"act_enabled": True, "act_inference": False, "causal": False}
 
-
-@dataclass(frozen=True)
-class _PublishedClass:
-    """The keys of `arch` that decide what a published class computes.
-
-    Attributes:
-        required: those without a default there.
-        defaults: the others.
-    """
-
-    required: tuple[str, ...]
-    defaults: dict[str, Any]
-
-
-_HRM = _PublishedClass(("H_cycles", "L_cycles", "H_layers", "L_layers", *_REQUIRED), _DEFAULTS)
-# What our schemas have and some published classes lack, at the value that those amount to.
-_SWITCHES = {"mlp_t": False, "puzzle_emb_len": 0, "no_ACT_continue": False}
-_TRM_SWITCHES = {"mlp_t": False, "puzzle_emb_len": 16, "no_ACT_continue": True, "H_layers": 0}
-_TRM = _PublishedClass(("H_cycles", "L_cycles", "L_layers", *_REQUIRED), _DEFAULTS | _TRM_SWITCHES)
-
 # What the pickle of a state dict calls, beside the storages: anything else is refused before it is
 # read, also what torch would call and what only costs memory (bytearray).
-_STATE_DICT_GLOBALS = frozenset(
-    {
-        "collections OrderedDict",
-        "torch._utils _rebuild_parameter",
-        "torch._utils _rebuild_tensor_v2",
-    }
+_STATE_DICT_GLOBALS = re.compile(
+    r"collections OrderedDict|torch._utils (_rebuild_parameter|_rebuild_tensor_v2)|"
+    r"torch (Double|Float|Half|BFloat16|Long|Int|Short|Char|Byte|Bool)Storage"
 )
-_STORAGE = re.compile(r"torch (Double|Float|Half|BFloat16|Long|Int|Short|Char|Byte|Bool)Storage")
-_CALLING_OPCODES = frozenset(
-    {"EXT1", "EXT2", "EXT4", "INST", "NEWOBJ", "NEWOBJ_EX", "OBJ", "STACK_GLOBAL"}
-)
+_CALLING_OPCODES = ("EXT1", "EXT2", "EXT4", "INST", "NEWOBJ", "NEWOBJ_EX", "OBJ", "STACK_GLOBAL")
 _MAX_PICKLE_BYTES = 16 * 2**20
-
-_CLASSES = {
-    "hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1": _HRM,
-    "recursive_reasoning.hrm@HierarchicalReasoningModel_ACTV1": _PublishedClass(
-        _HRM.required, _DEFAULTS | {"mlp_t": False}
-    ),
-    "recursive_reasoning.trm@TinyRecursiveReasoningModel_ACTV1": _TRM,
-    "recursive_reasoning.trm_singlez@TinyRecursiveReasoningModel_ACTV1": _TRM,
-    "recursive_reasoning.transformers_baseline@Model_ACTV2": _PublishedClass(
-        ("H_layers", *_REQUIRED), _DEFAULTS | {"H_cycles": 1}
-    ),
-}
 
 
 def average_of(weights: Path) -> Path:
     """Return where the moving average of a published file lies, if we wrote one."""
     return weights.with_name(f"{weights.name}_ema")
-
-
-_LOSSES = {own: published for published, own in PUBLISHED_LOSSES.items()}
 
 
 def read_published_config(weights: Path) -> dict[str, Any]:
@@ -121,15 +96,10 @@ def read_published_config(weights: Path) -> dict[str, Any]:
     recorded = _read_yaml(path)
     arch = _mapping(recorded.get("arch"), path, "arch")
     loss = _mapping(arch.pop("loss", None), path, "arch.loss")
-    run: dict[str, Any] = {"arch": _translate_arch(arch, path)}
-    run["arch"]["loss"] = {
-        "name": _known(PUBLISHED_LOSSES, loss.pop("name", None), path, "arch.loss.name"),
-        **_plain(loss, path, "arch.loss"),
-    }
-    for key in (*PUBLISHED_KEYS, FACTS_KEY):
-        if recorded.get(key) is not None:
-            run[key] = recorded[key]
-    return run
+    loss["name"] = _known(PUBLISHED_LOSSES, loss.get("name"), path, "arch.loss.name")
+    run = {"arch": {**_translate_arch(arch, path), "loss": loss}}
+    kept = (*PUBLISHED_KEYS, FACTS_KEY)
+    return run | {key: recorded[key] for key in kept if recorded.get(key) is not None}
 
 
 def require_state_dict(path: Path) -> None:
@@ -139,14 +109,12 @@ def require_state_dict(path: Path) -> None:
     Raises:
         CheckpointError: it is not; says what is in it.
     """
-    try:
-        with open_regular(path) as file:
+    with reading(path), open_regular(path) as file:
+        try:
             _require_plain_archive(file)
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}") from None
-    # What zipfile raises of what it does not know, too.
-    except (ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
-        raise CheckpointError(f"{path}: not a published checkpoint: {shown(error, 200)}") from None
+        # What zipfile raises of what it does not know, too.
+        except (ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as e:
+            raise CheckpointError(f"{path}: not a published checkpoint: {shown(e, 200)}") from None
 
 
 def _require_plain_archive(file: BinaryIO) -> None:
@@ -163,34 +131,32 @@ def _require_plain_archive(file: BinaryIO) -> None:
         pickles = [entry for name, entry in named if name == "data.pkl"]
         if len(pickles) != 1:
             raise ValueError(f"it has {len(pickles) or 'no'} data.pkl, expected one")
-        pickled = pickles[0]
-        if pickled.file_size > _MAX_PICKLE_BYTES:
+        if pickles[0].file_size > _MAX_PICKLE_BYTES:
             raise ValueError(f"its data.pkl is larger than {_MAX_PICKLE_BYTES} bytes")
-        content = archive.read(pickled)
+        content = archive.read(pickles[0])
     for opcode, argument, _ in pickletools.genops(content):
-        called = str(argument) if opcode.name == "GLOBAL" else opcode.name
-        is_plain = called in _STATE_DICT_GLOBALS or _STORAGE.fullmatch(called)
-        if opcode.name in _CALLING_OPCODES or (opcode.name == "GLOBAL" and not is_plain):
+        is_global = opcode.name == "GLOBAL"
+        called = str(argument) if is_global else opcode.name
+        if is_global and _STATE_DICT_GLOBALS.fullmatch(called):
+            continue
+        if is_global or called in _CALLING_OPCODES:
             raise ValueError(f"its pickle calls {shown(called)!r}, which no state dict does")
 
 
 def _translate_arch(arch: dict[str, Any], path: Path) -> dict[str, Any]:
     name = arch.pop("name", None)
-    published = _known(_CLASSES, name, path, "arch.name")
-    arch = _plain(arch, path, "arch")
+    known = _known(_CLASSES, name, path, "arch.name")
     for key, value in _INERT.items():
-        if key in arch and arch.pop(key) is not value:
+        if arch.pop(key, value) is not value:
             raise CheckpointError(f"{path}: arch.{key} can only be {value} here")
-    accepted = (*published.required, *published.defaults)
-    for key in arch:
-        if key not in accepted:
-            raise CheckpointError(
-                f"{path}: unknown key arch.{key}; accepted: {', '.join(sorted(accepted))}"
-            )
-    for key in published.required:
-        if key not in arch:
+    if unknown := [key for key in arch if key not in known]:
+        accepted = ", ".join(sorted(known))
+        raise CheckpointError(f"{path}: unknown key arch.{unknown[0]}; accepted: {accepted}")
+    settings = known | arch
+    for key, value in settings.items():
+        if value is _NEEDED:
             raise CheckpointError(f"{path}: arch.{key} is missing")
-    return {"name": PUBLISHED_ARCHITECTURES[str(name)], **published.defaults, **arch}
+    return {"name": PUBLISHED_ARCHITECTURES[str(name)], **settings}
 
 
 def published_arch(arch: ArchConfig) -> dict[str, Any]:
@@ -201,46 +167,32 @@ def published_arch(arch: ArchConfig) -> dict[str, Any]:
     """
     _require_published_heads(arch)
     settings = arch.model_dump(mode="json", exclude={"name", "heads", "loss", "attention"})
-    own = arch.name
-    if isinstance(arch, HRMConfig):
-        gradient = settings.pop("gradient")
-        if gradient != "last_step":
-            raise ConfigError(f"arch.gradient={gradient}: no published architecture has this")
+    if isinstance(arch, HRMConfig) and settings.pop("gradient") != "last_step":
+        raise ConfigError(f"arch.gradient={arch.gradient}: no published architecture has this")
     if arch.num_prefix in (0, -(-arch.puzzle_emb_ndim // arch.hidden_size)):
         settings["puzzle_emb_len"] = 0  # As many positions as the width needs.
-    if own == "transformer" and arch.pos_encodings == "none":
+    if arch.name == "transformer" and arch.pos_encodings == "none":
         raise ConfigError("arch.pos_encodings=none: the published transformer has positions")
     unlike: dict[str, Any] = {}
-    for name, published in _CLASSES.items():
-        if PUBLISHED_ARCHITECTURES[name] != own:
+    for name, known in _CLASSES.items():
+        if PUBLISHED_ARCHITECTURES[name] != arch.name:
             continue
-        known = {*published.required, *published.defaults}
-        unlike = {
-            key: value
-            for key, value in settings.items()
-            if key not in known and value != _SWITCHES.get(key)
-        }
+        further = {key: value for key, value in settings.items() if key not in known}
+        unlike = {key: value for key, value in further.items() if value != _SWITCHES.get(key)}
         if not unlike:
+            loss_name = {own: theirs for theirs, own in PUBLISHED_LOSSES.items()}[arch.loss.name]
+            loss = {"name": loss_name, "loss_type": arch.loss.loss_type}
             kept = {key: value for key, value in settings.items() if key in known}
-            loss = {"name": _LOSSES[arch.loss.name], "loss_type": arch.loss.loss_type}
             return {"name": name, "loss": loss, **kept}
     settings_unlike = ", ".join(f"arch.{key}={value}" for key, value in unlike.items())
     raise ConfigError(f"no published class of this architecture has {settings_unlike}")
 
 
 def _require_published_heads(arch: ArchConfig) -> None:
-    """Raise ConfigError, which names what differs, unless heads and loss are the published ones."""
-    parts = (
-        ("heads", HeadsConfig(), arch.heads),
-        # Its type is recorded.
-        ("loss", ACTLossConfig(loss_type=arch.loss.loss_type), arch.loss),
-    )
-    unlike = [
-        f"arch.{name}.{key}"
-        for name, published, own in parts
-        for key in type(own).model_fields
-        if getattr(published, key) != getattr(own, key)
-    ]
+    heads = HeadsConfig()
+    loss = ACTLossConfig(loss_type=arch.loss.loss_type)  # Its type is recorded.
+    unlike = [f"arch.heads.{key}" for key, own in arch.heads if own != getattr(heads, key)]
+    unlike += [f"arch.loss.{key}" for key, own in arch.loss if own != getattr(loss, key)]
     if unlike:
         raise ConfigError(f"no published class has what is set in {', '.join(unlike)}")
 
@@ -249,7 +201,6 @@ class _PlainLoader(yaml.SafeLoader):
     """Reads plain values, and no aliases: a few of them stand for a tree without end."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Compose the next node."""
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("it has an alias (*)")
         return super().compose_node(parent, index)
@@ -257,19 +208,16 @@ class _PlainLoader(yaml.SafeLoader):
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        content = read_bounded(path, _MAX_CONFIG_BYTES)
+        content = yaml.load(read_bounded(path, _MAX_CONFIG_BYTES), _PlainLoader)
+    except FileNotFoundError as error:
+        hint = "a published checkpoint needs it beside its weights"
+        raise CheckpointError(f"{path}: {error.strerror}; {hint}") from None
     except OSError as error:
-        hint = ""
-        if isinstance(error, FileNotFoundError):
-            hint = "; a published checkpoint needs it beside its weights"
-        raise CheckpointError(f"{path}: {error.strerror or error}{hint}") from None
-    try:
-        return _mapping(yaml.load(content, _PlainLoader), path, "its content")
+        raise CheckpointError(f"{path}: {error.strerror or error}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        if isinstance(error, CheckpointError):
-            raise
         reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(f"{path}: not YAML of plain values: {reason[:200]}") from None
+    return _mapping(content, path, "its content")
 
 
 def _mapping(value: object, path: Path, what: str) -> dict[str, Any]:
@@ -278,17 +226,9 @@ def _mapping(value: object, path: Path, what: str) -> dict[str, Any]:
     return dict(value)
 
 
-def _plain(values: Mapping[str, Any], path: Path, section: str) -> dict[str, Any]:
-    for key, value in values.items():
-        if not isinstance(value, str | int | float | None):
-            raise CheckpointError(f"{path}: {section}.{key} is not a plain value")
-    return dict(values)
-
-
-def _known(table: Mapping[str, Any], name: object, path: Path, what: str) -> Any:
-    if not isinstance(name, str) or name not in table:
-        found = shown(repr(name), 100) if isinstance(name, str | None) else "not a name"
-        raise CheckpointError(
-            f"{path}: {what} is {found}, which is not known here; known: {', '.join(table)}"
-        )
-    return table[name]
+def _known(table: dict[str, Any], name: object, path: Path, what: str) -> Any:
+    if isinstance(name, str) and name in table:
+        return table[name]
+    found = shown(repr(name), 100) if isinstance(name, str | None) else "not a name"
+    known = ", ".join(table)
+    raise CheckpointError(f"{path}: {what} is {found}, which is not known here; known: {known}")

@@ -10,32 +10,11 @@ from torch import Tensor
 from models.config import DataFacts
 from runtime.errors import CheckpointError, NonFiniteError
 from runtime.ranks import Ranks
+from training.checkpoint import store, tensors
 from training.checkpoint.environment import environment_changes
 from training.checkpoint.state import RunState
-from training.checkpoint.store import (
-    CARRY,
-    EMA,
-    MODEL,
-    OPTIMIZER,
-    RNG,
-    STATE,
-    Checkpoint,
-    prune,
-    remove_leftovers,
-    save_checkpoint,
-)
-from training.checkpoint.tensors import (
-    gather_carry,
-    gather_rng,
-    load_carry,
-    load_tensors,
-    model_tensors,
-    optimizer_tensors,
-    restore_model,
-    restore_optimizer,
-    restore_rng,
-    tensor_writer,
-)
+from training.checkpoint.store import CARRY, EMA, MODEL, OPTIMIZER, RNG, STATE, Checkpoint
+from training.checkpoint.tensors import load_tensors
 from training.config.schema import TrainConfig
 from training.optim.ema import WeightAverage
 from training.step import Learner
@@ -54,15 +33,9 @@ class Progress:
 
 @dataclass(frozen=True)
 class RunKeeper:
-    """Saves a run and restores it.
+    """Saves a run in its folder and restores it; all ranks call each method.
 
-    Attributes:
-        run_dir: the run's folder.
-        config: validated settings.
-        facts: what the data set says.
-        fingerprint: sha256 of the training data.
-        environment: of this process.
-        ranks: all of them call each method.
+    `fingerprint` is the training data's sha256, `environment` that of this process.
     """
 
     run_dir: Path
@@ -84,8 +57,6 @@ class RunKeeper:
         """Write a checkpoint of everything, on rank 0, and drop the ones that need not stay.
 
         Args:
-            learner: model, optimizer, average and carry.
-            progress: how far the run is.
             tracker: of rank 0; its records are flushed first.
             score: of the evaluation at this step, if there was one.
             permanent: never drop this checkpoint.
@@ -94,14 +65,14 @@ class RunKeeper:
             NonFiniteError: something in it is not finite; nothing is written. On all ranks.
         """
         self.ranks.mark(f"saving step {progress.step}", long=True)
-        carry = gather_carry(learner.carry, self.ranks)
-        rng = gather_rng(self.ranks, same_on_all=learner.exact)
+        carry = tensors.gather_carry(learner.carry, self.ranks)
+        rng = tensors.gather_rng(self.ranks, same_on_all=learner.exact)
         failure = None
         if self.ranks.is_main:
             assert tracker is not None, "rank 0 has one"
             files = {
-                MODEL: model_tensors(learner.model),
-                OPTIMIZER: optimizer_tensors(learner.optimizer, learner.groups),
+                MODEL: tensors.model_tensors(learner.model),
+                OPTIMIZER: tensors.optimizer_tensors(learner.optimizer, learner.groups),
                 CARRY: carry,
                 RNG: rng,
             }
@@ -118,7 +89,12 @@ class RunKeeper:
                 diagnostics=learner.diagnostics.state() if learner.diagnostics else None,
                 wandb_id=tracker.run_id,
             )
-            failure = self._write(state, files, tracker)
+            try:
+                self._write(state, files, tracker)
+            except (CheckpointError, NonFiniteError) as error:
+                failure = error
+            except OSError as error:
+                failure = CheckpointError(str(error))
         # Also the barrier behind which every rank may rely on the checkpoint.
         failure = self.ranks.broadcast_object(failure)
         if failure is not None:
@@ -127,57 +103,43 @@ class RunKeeper:
 
     def _write(
         self, state: RunState, files: Mapping[str, dict[str, Tensor]], tracker: Tracker
-    ) -> Exception | None:
-        """Write files and state; returns what went wrong, for all ranks."""
-        for file, tensors in files.items():
-            for name, tensor in tensors.items():
+    ) -> None:
+        for file, content in files.items():
+            for name, tensor in content.items():
                 if tensor.is_floating_point() and not tensor.isfinite().all():
-                    return NonFiniteError(
+                    raise NonFiniteError(
                         f"step {state.step}: {name}, for {file}, is not finite; nothing is saved. "
                         "The checkpoints before are untouched"
                     )
-        try:
-            tracker.sync()
-            writers = {name: tensor_writer(tensors) for name, tensors in files.items()}
-            save_checkpoint(self.run_dir, state, writers)
-            prune(self.run_dir, keep_last=self.config.keep_last, keep_best=self.config.keep_best)
-        except CheckpointError as error:
-            return error
-        except OSError as error:
-            return CheckpointError(str(error))
-        return None
+        tracker.sync()
+        writers = {file: tensors.tensor_writer(content) for file, content in files.items()}
+        store.save_checkpoint(self.run_dir, state, writers)
+        store.prune(self.run_dir, keep_last=self.config.keep_last, keep_best=self.config.keep_best)
 
     def restore(
         self, checkpoint: Checkpoint, learner: Learner, say: Callable[[str], None]
     ) -> Progress:
-        """Put a verified checkpoint into `learner`, bit for bit where the environment is the same.
+        """Put a verified checkpoint, the same on all ranks, into a newly built `learner`: bit for
+        bit where the environment is the same. Returns how far the run is.
 
-        Args:
-            checkpoint: the same on all ranks.
-            learner: newly built.
-            say: prints a line for people.
-        Returns:
-            how far the run is.
         Raises:
             CheckpointError: something in it does not fit this run.
         """
         path, state = checkpoint.path, checkpoint.state
         if state.iteration is None or state.position is None:
-            name = "iteration" if state.iteration is None else "position"
-            raise CheckpointError(f"{path / STATE}: has no {name}")
-        restore_model(learner.model, load_tensors(path / MODEL), path / MODEL)
-        restore_optimizer(learner.optimizer, learner.groups, load_tensors(path / OPTIMIZER))
+            raise CheckpointError(f"{path / STATE}: has no iteration or no position")
+        tensors.restore_model(learner.model, load_tensors(path / MODEL), path / MODEL)
+        saved = load_tensors(path / OPTIMIZER)
+        tensors.restore_optimizer(learner.optimizer, learner.groups, saved)
         if learner.average and (path / EMA).exists():
             learner.average.restore(load_tensors(path / EMA), path / EMA)
         elif learner.average:
             # Only with resume_changed=true: the run kept none so far.
             learner.average = WeightAverage(learner.model, self.config.ema_rate)
-        carry = load_carry(path / CARRY, self.ranks, learner.carry)
+        carry = tensors.load_carry(path / CARRY, self.ranks, learner.carry)
         if carry is None:
-            say(
-                "the saved carry belongs to another batch size or architecture: all slots start "
-                "new puzzles"
-            )
+            of_another = "the saved carry belongs to another batch size or architecture"
+            say(f"{of_another}: all slots start new puzzles")
         else:
             learner.carry = carry
         if learner.diagnostics and state.diagnostics:
@@ -186,12 +148,12 @@ class RunKeeper:
             except (AttributeError, KeyError, TypeError, ValueError) as error:
                 raise CheckpointError(f"{path / STATE}: diagnostics: {error}") from None
         learner.seed_other_ranks(state.step)  # A rank that was not there has no state of its own.
-        restore_rng(load_tensors(path / RNG), self.ranks)
+        tensors.restore_rng(load_tensors(path / RNG), self.ranks)
         changes = environment_changes(
             state.environment, self.environment, any_world_size=learner.exact
         )
         exactly = f"not bit for bit ({'; '.join(changes)})" if changes else "exactly"
         say(f"resumed {exactly} from {path} at step {state.step}")
         if self.ranks.is_main:
-            remove_leftovers(self.run_dir)
+            store.remove_leftovers(self.run_dir)
         return Progress(state.step, state.iteration, state.position, state.best_score)

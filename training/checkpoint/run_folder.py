@@ -5,8 +5,9 @@ Imports no torch.
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 from coolname import generate_slug
@@ -16,22 +17,14 @@ from models.config import DataFacts
 from runtime.errors import CheckpointError, ConfigError
 from runtime.files import sha256, write_atomically
 from runtime.text import shown
-from training.checkpoint.store import (
-    MANIFEST,
-    Checkpoint,
-    checkpoint_path,
-    list_steps,
-    load_checkpoint,
-    newest_good,
-    put_back_replaced,
-)
+from training.checkpoint import store
+from training.checkpoint.store import Checkpoint, checkpoint_path, list_steps, load_checkpoint
 from training.config.schema import TrainConfig, changed_keys
 
 if TYPE_CHECKING:
     from runtime.ranks import Ranks
 
 CONFIG_FILE = "config.yaml"
-
 Warn = Callable[[str], None]
 
 
@@ -47,17 +40,12 @@ def with_names(config: TrainConfig) -> TrainConfig:
     else:
         run = config.run_name or f"{config.arch.name} {generate_slug(2)}"
     folder = config.checkpoint_path or str(Path("checkpoints") / project / run)
-    return config.model_copy(
-        update={"project_name": project, "run_name": run, "checkpoint_path": folder}
-    )
+    names = {"project_name": project, "run_name": run, "checkpoint_path": folder}
+    return config.model_copy(update=names)
 
 
 def prepare_run_dir(run_dir: Path) -> None:
-    """Create the run's folder and prove that it can be written.
-
-    Raises:
-        ConfigError: it cannot; the message names the path.
-    """
+    """Create the run's folder and prove that it can be written; ConfigError if it cannot."""
     probe = run_dir / f".probe.{os.getpid()}"
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -66,24 +54,18 @@ def prepare_run_dir(run_dir: Path) -> None:
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
-        raise ConfigError(
-            f"checkpoint_path={run_dir}: cannot be written: {error.strerror or error}"
-        ) from None
+        reason = error.strerror or error
+        raise ConfigError(f"checkpoint_path={run_dir}: cannot be written: {reason}") from None
 
 
 def save_config(run_dir: Path, config: TrainConfig) -> None:
-    """Write the resolved configuration into the run's folder.
-
-    Raises:
-        CheckpointError: the disk refused.
-    """
-    content = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    """Write the resolved configuration into the run's folder, or raise CheckpointError."""
+    path = run_dir / CONFIG_FILE
     try:
-        write_atomically(run_dir / CONFIG_FILE, content)
+        write_atomically(path, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
     except OSError as error:
-        raise CheckpointError(
-            f"{run_dir / CONFIG_FILE}: could not be written: {error.strerror or error}"
-        ) from error
+        reason = error.strerror or error
+        raise CheckpointError(f"{path}: could not be written: {reason}") from error
 
 
 def find_checkpoint(
@@ -96,16 +78,14 @@ def find_checkpoint(
         CheckpointError: the checkpoint is damaged, or its run differs in something that changes the
             result.
     """
-    put_back_replaced(run_dir)
+    store.put_back_replaced(run_dir)
     if config.resume == "never":
         if list_steps(run_dir):
-            raise ConfigError(
-                f"resume=never: {run_dir} already holds checkpoints; choose another "
-                f"checkpoint_path or run_name, or resume=auto"
-            )
+            instead = "choose another checkpoint_path or run_name, or resume=auto"
+            raise ConfigError(f"resume=never: {run_dir} already holds checkpoints; {instead}")
         return None
     if config.resume == "auto":
-        checkpoint = newest_good(run_dir, warn)
+        checkpoint = store.newest_good(run_dir, warn)
     else:
         checkpoint = load_checkpoint(checkpoint_path(run_dir, config.resume))
     if checkpoint is not None:
@@ -121,17 +101,16 @@ def take_over(found: Checkpoint | None, ranks: "Ranks") -> Checkpoint | None:
         CheckpointError: a rank sees another one at that path, or one that does not verify; raised
             on every rank, names the rank and the file.
     """
-    chosen = ranks.broadcast_object(found and (found.path, sha256(found.path / MANIFEST)))
+    chosen = ranks.broadcast_object(found and (found.path, sha256(found.path / store.MANIFEST)))
     if chosen is None:
         return None
     (path, manifest), fault = chosen, None
-    if not ranks.is_main:
-        try:
-            found = load_checkpoint(path)
-            if sha256(path / MANIFEST) != manifest:
-                raise CheckpointError(f"{path}: is not the one that rank 0 sees")
-        except (CheckpointError, OSError) as error:
-            fault = f"rank {ranks.rank}: {error}"
+    try:
+        found = found if ranks.is_main else load_checkpoint(path)
+        if sha256(path / store.MANIFEST) != manifest:
+            raise CheckpointError(f"{path}: is not the one that rank 0 sees")
+    except (CheckpointError, OSError) as error:
+        fault = f"rank {ranks.rank}: {error}"
     faults = [fault for fault in ranks.gather_objects(fault) if fault]
     if faults:
         raise CheckpointError("; ".join(faults))
@@ -153,16 +132,6 @@ def rename_newer(run_dir: Path, step: int) -> list[Path]:
     return moved
 
 
-def _completed(saved: dict[str, Any]) -> dict[str, Any]:
-    """Add the settings that the version which saved a configuration did not have, at their
-    defaults.
-    """
-    try:
-        return TrainConfig.model_validate(saved).model_dump(mode="json")
-    except ValidationError:
-        return saved
-
-
 def _require_same_run(
     config: TrainConfig, checkpoint: Checkpoint, facts: DataFacts, fingerprint: str, warn: Warn
 ) -> None:
@@ -177,13 +146,18 @@ def _require_same_run(
             f"{checkpoint.path} does not fit the data: it was trained with "
             f"{shown(state.facts, 300)}, the data have {facts.to_dict()}"
         )
-    changes = changed_keys(_completed(state.config or {}), config.model_dump(mode="json"))
+    saved = state.config or {}
+    with suppress(ValidationError):
+        # Completed by the defaults of settings that the version which saved it did not have.
+        saved = TrainConfig.model_validate(saved).model_dump(mode="json")
+    changes = changed_keys(saved, config.model_dump(mode="json"))
     if state.data_fingerprint != fingerprint:
         changes.append("the content of the training data")
-    if changes and not config.resume_changed:
-        raise CheckpointError(
-            f"{checkpoint.path} was saved by a run with other settings: {'; '.join(changes)}. "
-            "Use the old ones, another checkpoint_path or run_name, or resume_changed=true"
-        )
     if changes:
-        warn(f"resuming a run with other settings: {'; '.join(changes)}")
+        other = f"a run with other settings: {'; '.join(changes)}"
+        if not config.resume_changed:
+            raise CheckpointError(
+                f"{checkpoint.path} was saved by {other}. Use the old ones, another "
+                "checkpoint_path or run_name, or resume_changed=true"
+            )
+        warn(f"resuming {other}")

@@ -44,10 +44,9 @@ def load_weights(path: Path, *, averaged: bool = True) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # torch.load raises whatever its unpickler meets
-        raise CheckpointError(f"{path}: not a published checkpoint: {_first_line(error)}") from None
-    if not isinstance(content, dict) or not all(
-        isinstance(value, Tensor) for value in content.values()
-    ):
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise CheckpointError(f"{path}: not a published checkpoint: {reason}") from None
+    if not (isinstance(content, dict) and all(isinstance(v, Tensor) for v in content.values())):
         raise CheckpointError(f"{path}: not a state dict")
     _require_sizes(content, path)
     # Copies, because a mapped file that is cut ends the process without a word.
@@ -68,10 +67,8 @@ def load_start_weights(model: ACTLossHead, path: Path, warn: Callable[[str], Non
     if embedding is not None and old is not None and old.ndim == 2:
         rows, width = embedding.weights.shape
         if old.shape[0] != rows and old.shape[1] == width:
-            warn(
-                f"{path}: its puzzle embedding has {old.shape[0]} rows, this data set {rows}: "
-                f"all start at their mean"
-            )
+            sizes = f"{old.shape[0]} rows, this data set {rows}"
+            warn(f"{path}: its puzzle embedding has {sizes}: all start at their mean")
             tensors[_PUZZLE_TABLE] = old.float().mean(0, keepdim=True).expand(rows, width).clone()
     restore_model(model, tensors, path)
 
@@ -84,12 +81,5 @@ def _require_sizes(content: Mapping[Any, Tensor], path: Path) -> None:
             raise CheckpointError(f"{path}: {str(key)[:100]} is larger than the file")
         total += value.numel() * value.itemsize
     if total > size:
-        raise CheckpointError(
-            f"{path}: its tensors are of {total} bytes, the file of {size}: they share storage, "
-            "which those of published files do not"
-        )
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
+        shared = "they share storage, which those of published files do not"
+        raise CheckpointError(f"{path}: tensors of {total} bytes, a file of {size}: {shared}")

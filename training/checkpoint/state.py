@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from models.config import DataFacts
 from runtime.errors import CheckpointError
@@ -15,43 +15,34 @@ _Score = Annotated[float, Field(strict=True)]
 _Text = Annotated[str, Field(strict=True)]
 
 
-class RunState(Schema):
+class RunState(Schema, extra="ignore"):
     """Where a run stands, beside its tensors.
 
     All but `step` may be missing: converted weights have little of it, and older versions wrote
     less. Who needs more asks for it.
-
-    Attributes:
-        step: optimizer steps done.
-        iteration: iterations done (epochs between two evaluations).
-        position: batches done in the present iteration.
-        best_score: the highest score of the run so far.
-        score: exact accuracy of the evaluation at this step, if there was one.
-        permanent: never to be pruned.
-        config: the run's settings, as its version wrote them.
-        facts: what the model knows of its data, see `read_facts`.
-        data_fingerprint: sha256 of the training data.
-        environment: what must be equal for the same bits, see `environment`.
-        diagnostics: state of the diagnostics, None for a run without them.
-        wandb_id: identifier of the W&B run.
-        weights_only: converted from a published file; no run can go on from it.
     """
 
-    model_config = ConfigDict(extra="ignore")
-
     step: CountOrZero
+    """optimizer steps done"""
     iteration: CountOrZero | None = None
+    """iterations done (epochs between two evaluations)"""
     position: CountOrZero | None = None
+    """batches done in the present iteration"""
     best_score: _Score | None = None
     score: _Score | None = None
+    """exact accuracy of the evaluation at this step, if there was one"""
     permanent: StrictBool = False
+    """never to be pruned"""
     config: dict[str, Any] | None = None
+    """settings, as the run's version wrote them"""
     facts: dict[str, Any] | None = None
     data_fingerprint: _Text | None = None
+    """sha256 of the training data"""
     environment: dict[str, Any] = {}
     diagnostics: dict[str, Any] | None = None
     wandb_id: _Text | None = None
     weights_only: StrictBool = False
+    """converted from a published file; no run can go on from it"""
 
     def to_json(self) -> dict[str, Any]:
         """Return what was given, ready for `state.json`."""
@@ -59,11 +50,7 @@ class RunState(Schema):
 
 
 def parse_state(content: Mapping[str, Any], source: Path) -> RunState:
-    """Check what was read from `source`.
-
-    Raises:
-        CheckpointError: names the file, the key and the value.
-    """
+    """Check what was read from `source`; CheckpointError names the file, the key and the value."""
     try:
         return RunState.model_validate(content)
     except ValidationError as error:
@@ -77,9 +64,7 @@ def parse_state(content: Mapping[str, Any], source: Path) -> RunState:
 _Size = Annotated[int, Field(strict=True, ge=1, lt=2**31)]  # What data sets may say.
 
 
-class _Facts(Schema):
-    model_config = ConfigDict(extra="ignore")
-
+class _Facts(Schema, extra="ignore"):
     vocab_size: _Size
     seq_len: _Size
     num_puzzle_identifiers: _Size

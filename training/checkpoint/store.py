@@ -35,24 +35,18 @@ _STEP_FOLDER = re.compile(r"step_(0|[1-9][0-9]*)")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _MAX_JSON_BYTES = 16 * 2**20
 
-FileWriter = Callable[[Path], None]
+FileWriter = Callable[[Path], object]
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint.
-
-    Attributes:
-        path: the folder `step_N`.
-        state: content of `state.json`.
-    """
+    """A verified checkpoint: its folder `step_N`, and the content of its `state.json`."""
 
     path: Path
     state: RunState
 
     @property
     def step(self) -> int:
-        """Optimizer steps done."""
         return self.state.step
 
 
@@ -66,13 +60,11 @@ def save_checkpoint(run_dir: Path, state: RunState, files: Mapping[str, FileWrit
 
     Args:
         run_dir: the run's folder; exists.
-        state: content of `state.json`.
         files: for each further file its name and a function that writes it to a path.
     Returns:
         the new folder.
     Raises:
-        CheckpointError: the disk refused; nothing is left behind and older checkpoints are
-            untouched.
+        CheckpointError: the disk refused; nothing is left behind, older checkpoints are untouched.
     """
     final = checkpoint_path(run_dir, state.step)
     temporary = run_dir / f".{final.name}.tmp"
@@ -80,22 +72,18 @@ def save_checkpoint(run_dir: Path, state: RunState, files: Mapping[str, FileWrit
         _remove(temporary)
         temporary.mkdir()
         entries = {}
-        own = {STATE: lambda path: _write_json(path, state.to_json())}
-        for name, write in {**files, **own}.items():
-            write(temporary / name)
-            fsync(temporary / name)
-            entries[name] = {
-                "size": (temporary / name).stat().st_size,
-                "sha256": sha256(temporary / name),
-            }
-        _write_json(temporary / MANIFEST, {"files": entries})
+        for name, write in {**files, STATE: _json_writer(state.to_json())}.items():
+            path = temporary / name
+            write(path)
+            fsync(path)
+            entries[name] = {"size": path.stat().st_size, "sha256": sha256(path)}
+        _json_writer({"files": entries})(temporary / MANIFEST)
         fsync(temporary / MANIFEST)
         fsync(temporary)
         swap_into_place(temporary, final)
     except OSError as error:
-        raise CheckpointError(
-            f"{final}: could not be saved: {error}; older checkpoints are untouched"
-        ) from error
+        message = f"{final}: could not be saved: {error}; older checkpoints are untouched"
+        raise CheckpointError(message) from error
     finally:
         # Half a checkpoint, or the one that was replaced: what cannot be deleted is a leftover.
         shutil.rmtree(temporary, ignore_errors=True)
@@ -104,10 +92,7 @@ def save_checkpoint(run_dir: Path, state: RunState, files: Mapping[str, FileWrit
 
 def remove_checkpoint(path: Path) -> None:
     """Rename a checkpoint away, then delete it: a kill in between leaves no half checkpoint under a
-    good name.
-
-    Raises:
-        CheckpointError: the disk refused; the other checkpoints are untouched.
+    good name. Raises CheckpointError when the disk refuses.
     """
     renamed = path.with_name(f".{path.name}.old")
     try:
@@ -120,11 +105,7 @@ def remove_checkpoint(path: Path) -> None:
 
 
 def put_back_replaced(run_dir: Path) -> None:
-    """Rename back the checkpoint that a killed save had moved away to replace it.
-
-    Raises:
-        CheckpointError: the disk refused.
-    """
+    """Rename back what a killed save had moved away; CheckpointError when the disk refuses."""
     for step in _moved_away(run_dir):
         final = checkpoint_path(run_dir, step)
         try:
@@ -134,9 +115,7 @@ def put_back_replaced(run_dir: Path) -> None:
 
 
 def remove_leftovers(run_dir: Path) -> None:
-    """Delete what killed saves and removals left in a run's folder; what cannot be deleted stays
-    until the same step is saved again.
-    """
+    """Delete what killed saves and removals left in a run's folder, where it can be deleted."""
     for pattern in (".step_*.tmp", ".step_*.old", _REPLACED):
         for path in run_dir.glob(pattern):
             with contextlib.suppress(OSError):
@@ -144,9 +123,7 @@ def remove_leftovers(run_dir: Path) -> None:
 
 
 def list_steps(run_dir: Path) -> list[int]:
-    """Return the steps of the checkpoints in a run's folder, ascending; whether they are good is
-    not asked.
-    """
+    """Return the steps of the checkpoints in a run's folder, good or not, ascending."""
     if not run_dir.is_dir():
         return []
     matches = (_STEP_FOLDER.fullmatch(path.name) for path in run_dir.iterdir() if path.is_dir())
@@ -159,16 +136,15 @@ def load_checkpoint(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: names the file that is missing, cut, changed, unreadable or unlisted.
     """
-    with _reading(path):
+    with reading(path):
         if not path.is_dir():
             raise CheckpointError(f"{path}: no such checkpoint")
         present = sorted(path.iterdir())
-    manifest = read_json(path / MANIFEST)
-    entries = manifest.get("files")
+    entries = read_json(path / MANIFEST).get("files")
     if not isinstance(entries, dict) or STATE not in entries:
         raise CheckpointError(f"{path / MANIFEST}: does not list the checkpoint's files")
     for name, entry in entries.items():
-        with _reading(path / name):
+        with reading(path / name):
             _verify(path, name, entry)
     for file in present:
         # Hidden files (.DS_Store, .nfs...) come from elsewhere and are never read.
@@ -190,8 +166,7 @@ def newest_good(run_dir: Path, warn: Callable[[str], None]) -> Checkpoint | None
     """
     failures = []
     own = {step: checkpoint_path(run_dir, step) for step in list_steps(run_dir)}
-    folders = _moved_away(run_dir) | own
-    for _, path in sorted(folders.items(), reverse=True):
+    for _, path in sorted((_moved_away(run_dir) | own).items(), reverse=True):
         try:
             return load_checkpoint(path)
         except CheckpointError as error:
@@ -210,30 +185,29 @@ def prune(run_dir: Path, *, keep_last: int, keep_best: int) -> None:
     """
     states = {}
     for step in list_steps(run_dir):
-        try:
+        with contextlib.suppress(CheckpointError):
             states[step] = _read_state(checkpoint_path(run_dir, step))
-        except CheckpointError:
-            continue
-    steps = sorted(states)
-    scored = sorted(
-        (state.score, step) for step, state in states.items() if state.score is not None
-    )
-    best = [step for _, step in scored[::-1][:keep_best]]
-    permanent = [step for step in steps if states[step].permanent]
-    kept = {*steps[-keep_last:], *best, *permanent}
-    for step in steps:
-        if step not in kept:
+    scored = ((state.score, step) for step, state in states.items() if state.score is not None)
+    best = {step for _, step in sorted(scored, reverse=True)[:keep_best]}
+    kept = best.union(list(states)[-keep_last:])
+    for step, state in states.items():
+        if step not in kept and not state.permanent:
             remove_checkpoint(checkpoint_path(run_dir, step))
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object of bounded size.
-
-    Raises:
-        CheckpointError: missing, too large, not JSON, or not an object.
-    """
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn an error of the disk into one of this file or folder."""
     try:
-        with _reading(path):
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object of bounded size, or raise CheckpointError."""
+    try:
+        with reading(path):
             content = json.loads(read_bounded(path, _MAX_JSON_BYTES))
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not JSON: {error}") from None
@@ -246,15 +220,6 @@ def _read_state(folder: Path) -> RunState:
     return parse_state(read_json(folder / STATE), folder / STATE)
 
 
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Turn an error of the disk into one of this file or folder."""
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}") from None
-
-
 def _moved_away(run_dir: Path) -> dict[int, Path]:
     """Return, by step, the checkpoints that a killed save had moved away."""
     found = {path: _STEP_FOLDER.match(path.name, 1) for path in run_dir.glob(_REPLACED)}
@@ -265,17 +230,15 @@ def _verify(folder: Path, name: str, entry: object) -> None:
     path = folder / name
     if not _FILE_NAME.fullmatch(name) or not isinstance(entry, dict):
         raise CheckpointError(f"{folder / MANIFEST}: has a bad entry {name[:100]!r}")
-    if not path.is_file():
-        raise CheckpointError(f"{path}: missing")
-    if path.stat().st_size != entry.get("size"):
-        expected = shown(entry.get("size"))
-        raise CheckpointError(f"{path}: {path.stat().st_size} bytes instead of {expected}")
+    if (size := path.stat().st_size) != entry.get("size"):
+        raise CheckpointError(f"{path}: {size} bytes instead of {shown(entry.get('size'))}")
     if sha256(path) != entry.get("sha256"):
         raise CheckpointError(f"{path}: content changed since it was saved (sha256 differs)")
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n")
+def _json_writer(content: Mapping[str, Any]) -> FileWriter:
+    text = json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"
+    return lambda path: path.write_text(text)
 
 
 def _remove(path: Path) -> None:

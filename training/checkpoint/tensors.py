@@ -28,9 +28,7 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def optimizer_tensors(optimizer: Optimizer | None, groups: list[ParamGroup]) -> dict[str, Tensor]:
-    """Return the optimizer's state as `PARAMETER.QUANTITY`, on the CPU; empty before the first
-    step.
-    """
+    """Return the optimizer's state by `PARAMETER.QUANTITY`, on the CPU; {} before step 1."""
     if optimizer is None:
         return {}
     return {
@@ -53,38 +51,30 @@ def restore_optimizer(
     for key, value in tensors.items():
         name, _, quantity = key.rpartition(".")
         by_parameter.setdefault(name, {})[quantity] = value
-    for group in groups:
-        for name, parameter in group.params.items():
-            state = by_parameter.pop(name, None)
-            if state is None and tensors:
-                raise CheckpointError(f"optimizer state of {name} is missing")
-            for quantity, value in (state or {}).items():
-                if value.ndim and value.shape != parameter.shape:
-                    raise CheckpointError(
-                        f"optimizer state {name}.{quantity} has shape {tuple(value.shape)}, not "
-                        f"{tuple(parameter.shape)}"
-                    )
-                assert optimizer is not None, "there are groups"
-                # A copy, because what safetensors reads is mapped from the file.
-                optimizer.state[parameter][quantity] = value.to(parameter.device, copy=True)
-    if by_parameter:
-        raise CheckpointError(f"optimizer state of unknown parameters: {', '.join(by_parameter)}")
+    own = {name: parameter for group in groups for name, parameter in group.params.items()}
+    if unknown := by_parameter.keys() - own.keys():
+        raise CheckpointError(f"optimizer state of unknown parameters: {', '.join(unknown)}")
+    if tensors and (missing := own.keys() - by_parameter.keys()):
+        raise CheckpointError(f"optimizer state of {min(missing)} is missing")
+    for name, state in by_parameter.items():
+        assert optimizer is not None, "there are groups"
+        for quantity, value in state.items():
+            shape, expected = tuple(value.shape), tuple(own[name].shape)
+            if value.ndim and shape != expected:
+                fault = f"optimizer state {name}.{quantity} has shape {shape}, not {expected}"
+                raise CheckpointError(fault)
+            # A copy, because what safetensors reads is mapped from the file.
+            optimizer.state[own[name]][quantity] = value.to(own[name].device, copy=True)
 
 
 def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
-    """Load weights by key; every key and shape must fit.
-
-    Raises:
-        CheckpointError: lists what is missing, unknown or of another shape.
-    """
+    """Load weights by key, or raise CheckpointError, see `require_fit`."""
     require_fit(model, tensors, source)
     model.load_state_dict(dict(tensors))
 
 
 def require_fit(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
-    """Raise CheckpointError, which lists what is missing, unknown or of another shape, unless the
-    weights fit the model.
-    """
+    """Raise CheckpointError, which lists missing and unknown keys and other shapes, if any."""
     own = model.state_dict()
     faults = [f"{key} is missing" for key in own.keys() - tensors.keys()]
     faults += [f"{key} is unknown to this model" for key in tensors.keys() - own.keys()]
@@ -100,16 +90,14 @@ def require_fit(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) -
 
 
 def gather_carry(carry: ACTCarry, ranks: Ranks) -> dict[str, Tensor]:
-    """Return the carry of all ranks in global row order; empty on ranks other than the first."""
+    """Return the carry of all ranks in global row order; {} on ranks other than the first."""
     rows = {name: ranks.gather_rows(value) for name, value in carry.tensors().items()}
     return {name: value for name, value in rows.items() if value is not None}
 
 
 def load_carry(path: Path, ranks: Ranks, template: ACTCarry) -> ACTCarry | None:
-    """Read this rank's rows of a saved carry, for any number of ranks.
-
-    Returns:
-        None when the saved carry belongs to another global batch size or another architecture.
+    """Read this rank's rows of a saved carry, for any number of ranks; None when it belongs to
+    another global batch size or architecture.
     """
     wanted = template.tensors()
     own = {}
@@ -118,8 +106,7 @@ def load_carry(path: Path, ranks: Ranks, template: ACTCarry) -> ACTCarry | None:
             if set(file.keys()) != set(wanted):
                 return None
             for name, like in wanted.items():
-                rows = file.get_slice(name)
-                local = like.shape[0]
+                rows, local = file.get_slice(name), like.shape[0]
                 if rows.get_shape() != [local * ranks.world_size, *like.shape[1:]]:
                     return None
                 part = rows[ranks.rank * local : (ranks.rank + 1) * local]
@@ -141,33 +128,26 @@ def gather_rng(ranks: Ranks, *, same_on_all: bool = False) -> dict[str, Tensor]:
         states["cuda"] = torch.cuda.get_rng_state(ranks.device)
     if same_on_all:
         return {f"{_ALL_RANKS}.{kind}": state for kind, state in states.items()}
+    of_all = ranks.gather_objects({kind: state.numpy() for kind, state in states.items()})
     return {
         f"rank{rank}.{kind}": torch.from_numpy(state)
-        for rank, own in enumerate(
-            ranks.gather_objects({kind: value.numpy() for kind, value in states.items()})
-        )
+        for rank, own in enumerate(of_all)
         for kind, state in own.items()
     }
 
 
 def restore_rng(tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
     """Put back this rank's random states, where the checkpoint has them."""
-
-    def saved(kind: str) -> Tensor | None:
-        return tensors.get(f"rank{ranks.rank}.{kind}", tensors.get(f"{_ALL_RANKS}.{kind}"))
-
-    if (state := saved("cpu")) is not None:
-        torch.set_rng_state(state)
-    if ranks.device.type == "cuda" and (state := saved("cuda")) is not None:
-        torch.cuda.set_rng_state(state, ranks.device)
+    own = {key.removeprefix(f"{_ALL_RANKS}."): state for key, state in tensors.items()}
+    own |= {key.removeprefix(f"rank{ranks.rank}."): state for key, state in tensors.items()}
+    if "cpu" in own:
+        torch.set_rng_state(own["cpu"])
+    if ranks.device.type == "cuda" and "cuda" in own:
+        torch.cuda.set_rng_state(own["cuda"], ranks.device)
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file onto the CPU.
-
-    Raises:
-        CheckpointError: the file is missing or not safetensors.
-    """
+    """Read a safetensors file onto the CPU, or raise CheckpointError."""
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:

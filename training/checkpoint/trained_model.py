@@ -9,15 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ConfigDict
-
 from dataset.kinds import EvaluatorName
 from models.config import ArchConfig, DataFacts
 from runtime.errors import CheckpointError, ConfigError
 from runtime.schema import Count, Schema
+from training.checkpoint import store
 from training.checkpoint.published import CONFIG_FILE, FACTS_KEY, average_of, read_published_config
 from training.checkpoint.state import read_facts
-from training.checkpoint.store import EMA, MANIFEST, STATE, Checkpoint, load_checkpoint, newest_good
 from training.config.explain import validate
 from training.config.schema import DataConfig, chosen_evaluators
 
@@ -29,20 +27,10 @@ if TYPE_CHECKING:
 _STEP_NAME = re.compile(r"step_(\d+)")
 
 
-class RecordedRun(Schema):
-    """What evaluation needs of a recorded configuration; the other settings may be of any version.
-
-    Attributes:
-        arch: the architecture, which must be known in full.
-        data: the data set by name, if it had one.
-        data_path: as in `TrainConfig`.
-        data_paths: as in `TrainConfig`.
-        data_paths_test: as in `TrainConfig`.
-        evaluators: as in `TrainConfig`.
-        global_batch_size: sequences per step, over all ranks.
+class RecordedRun(Schema, extra="ignore"):
+    """What evaluation needs of a recorded `TrainConfig`; the other settings may be of any version,
+    the architecture must be known in full.
     """
-
-    model_config = ConfigDict(extra="ignore")
 
     arch: ArchConfig
     data: DataConfig | None = None
@@ -54,7 +42,6 @@ class RecordedRun(Schema):
 
     @property
     def active_evaluators(self) -> list[EvaluatorName]:
-        """Evaluators of the run."""
         return chosen_evaluators(self.evaluators, self.data, self.data_folders("test"))
 
     def data_folders(self, split: str) -> list[str]:
@@ -85,19 +72,34 @@ class TrainedModel:
 
     @property
     def is_published(self) -> bool:
-        """Whether the weights are a published file."""
         return self.facts is None
 
     @property
     def has_average(self) -> bool:
         """Whether there is a moving average beside the weights."""
-        average = average_of(self.weights) if self.is_published else self.weights / EMA
+        average = average_of(self.weights) if self.is_published else self.weights / store.EMA
         return average.exists()
 
-    def require_fit(self, data: DataFacts, source: str) -> None:
-        """Raise CheckpointError when the model cannot read the data; `source` names those."""
-        if self.facts is not None:
-            self._require_same(self.facts, data, source)
+    def require_fit(self, data: DataFacts, source: str, known: DataFacts | None = None) -> None:
+        """Raise CheckpointError when the model, trained on `known` or the recorded facts if there
+        are some, cannot read `data`; `source` names those.
+        """
+        facts, arch = known or self.facts or data, self.run.arch
+        # With fewer puzzle identifiers in the data, the other rows of the table are not needed.
+        too_many = facts.num_puzzle_identifiers < data.num_puzzle_identifiers
+        names = ["vocab_size", "seq_len"]
+        names += ["num_puzzle_identifiers"] if arch.puzzle_emb_ndim and too_many else []
+        values = [(name, getattr(facts, name), getattr(data, name)) for name in names]
+        faults = [f"{name} {own}, not {found}" for name, own, found in values if own != found]
+        # A field that the data lack is missed where it is read.
+        faults += [
+            f"the field {name} of shape {facts.fields.get(name)}, not {data.fields[name]}"
+            for name in arch.heads.fields.values()
+            if name in data.fields and facts.fields.get(name) != data.fields[name]
+        ]
+        if faults:
+            trained_with = f"it was trained with {', '.join(faults)}"
+            raise CheckpointError(f"{self.weights} does not fit {source}: {trained_with}")
 
     def load(
         self,
@@ -108,16 +110,12 @@ class TrainedModel:
         *,
         averaged: bool = True,
     ) -> "ACTLossHead":
-        """Build the model and load its weights; loads torch.
+        """Build the model and load its weights, on `device` in evaluation mode; loads torch.
 
         Args:
             arch: that of the run, or one that differs in nothing that has weights.
-            data: of the data to be read.
-            source: names those.
-            device: of the model.
+            data: of the data to be read; `source` names those.
             averaged: take the moving average where there is one.
-        Returns:
-            the model in evaluation mode on `device`.
         Raises:
             CheckpointError: the weights are damaged, or do not fit the architecture or the data.
             ConfigError: `arch.attention` cannot run on `device`.
@@ -133,7 +131,7 @@ class TrainedModel:
         require_backend(arch.attention, device)
         tensors = load_weights(self.weights, averaged=averaged)
         facts = self.facts or _facts_of_weights(self.weights, tensors, data.seq_len)
-        self._require_same(facts, data, source)
+        self.require_fit(data, source, facts)
         with torch.device("meta"):
             # Takes no memory: the configuration may ask for any size.
             planned = build_model(arch, facts)
@@ -142,30 +140,6 @@ class TrainedModel:
         model = build_model(arch, facts)
         restore_model(model, tensors, self.weights)
         return model.to(device).eval()
-
-    def _require_same(self, facts: DataFacts, data: DataFacts, source: str) -> None:
-        names = ["vocab_size", "seq_len"]
-        # With fewer puzzle identifiers in the data, the other rows of the table are not needed.
-        if self.run.arch.puzzle_emb_ndim and (
-            facts.num_puzzle_identifiers < data.num_puzzle_identifiers
-        ):
-            names.append("num_puzzle_identifiers")
-        known, found = facts.to_dict(), data.to_dict()
-        faults = [
-            f"{name} {known[name]}, not {found[name]}"
-            for name in names
-            if known[name] != found[name]
-        ]
-        # A field that the data lack is missed where it is read.
-        faults += [
-            f"the field {name} of shape {facts.fields.get(name)}, not {data.fields[name]}"
-            for name in self.run.arch.heads.fields.values()
-            if name in data.fields and facts.fields.get(name) != data.fields[name]
-        ]
-        if faults:
-            raise CheckpointError(
-                f"{self.weights} does not fit {source}: it was trained with {', '.join(faults)}"
-            )
 
 
 def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
@@ -180,59 +154,48 @@ def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
         CheckpointError: names the file that is missing, damaged, or of an unknown kind.
     """
     found = _find(path, warn)
-    return _own(found) if isinstance(found, Checkpoint) else _published(found)
+    if isinstance(found, store.Checkpoint):
+        source = found.path / store.STATE
+        facts, settings = read_facts(found.state.facts), found.state.config
+        if facts is None:
+            raise CheckpointError(f"{source}: does not say what data the model was trained on")
+        if settings is None:
+            raise CheckpointError(f"{source}: has no configuration")
+        run = _recorded(settings, source)
+        return TrainedModel(found.path, run, facts, found.step, settings, facts)
+    settings = read_published_config(found)
+    facts = read_facts(settings.pop(FACTS_KEY, None))
+    run = _recorded(settings, found.parent / CONFIG_FILE)
+    named = _STEP_NAME.fullmatch(found.name.removesuffix("_ema"))
+    return TrainedModel(found, run, None, int(named[1]) if named else None, settings, facts)
 
 
 def find_start_weights(path: Path, warn: Callable[[str], None]) -> Path:
-    """Return the checkpoint's folder or the published file that `load_checkpoint` names; takes what
-    `find_trained_model` takes, and needs no configuration beside the weights.
-
-    Raises:
-        CheckpointError: as there.
+    """Return the checkpoint's folder or the published file that `load_checkpoint` names, as
+    `find_trained_model` does, but needs no configuration beside the weights.
     """
     try:
         found = _find(path, warn)
     except CheckpointError as error:
         raise CheckpointError(f"load_checkpoint={path}: {error}") from None
-    return found.path if isinstance(found, Checkpoint) else found
+    return found.path if isinstance(found, store.Checkpoint) else found
 
 
-def _find(path: Path, warn: Callable[[str], None]) -> Checkpoint | Path:
+def _find(path: Path, warn: Callable[[str], None]) -> store.Checkpoint | Path:
     """Return a verified checkpoint of ours, or a published file."""
-    try:
+    with store.reading(path):
         if path.is_file():
             return path
         if not path.is_dir():
             raise CheckpointError(f"{path}: no such checkpoint or run folder")
-        if (path / MANIFEST).exists() or _STEP_NAME.fullmatch(path.name):
-            return load_checkpoint(path)
-        checkpoint = newest_good(path, warn)
-        if checkpoint is not None:
-            return checkpoint
-        if (path / CONFIG_FILE).exists() and (newest := _newest_published(path)) is not None:
-            return newest
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}") from None
-    raise CheckpointError(f"{path}: there is no checkpoint in this folder")
-
-
-def _own(checkpoint: Checkpoint) -> TrainedModel:
-    source, settings = checkpoint.path / STATE, checkpoint.state.config
-    facts = read_facts(checkpoint.state.facts)
-    if facts is None:
-        raise CheckpointError(f"{source}: does not say what data the model was trained on")
-    run = _recorded(settings, source)
-    assert isinstance(settings, dict)
-    return TrainedModel(checkpoint.path, run, facts, checkpoint.step, settings, facts)
-
-
-def _published(path: Path) -> TrainedModel:
-    settings = read_published_config(path)
-    facts = read_facts(settings.pop(FACTS_KEY, None))
-    run = _recorded(settings, path.parent / CONFIG_FILE)
-    named = _STEP_NAME.fullmatch(path.name.removesuffix("_ema"))
-    step = int(named[1]) if named else None
-    return TrainedModel(path, run, None, step, settings, facts)
+        if (path / store.MANIFEST).exists() or _STEP_NAME.fullmatch(path.name):
+            return store.load_checkpoint(path)
+        found = store.newest_good(path, warn)
+        if found is None and (path / CONFIG_FILE).exists():
+            found = _newest_published(path)
+    if found is None:
+        raise CheckpointError(f"{path}: there is no checkpoint in this folder")
+    return found
 
 
 def _newest_published(folder: Path) -> Path | None:
@@ -243,9 +206,7 @@ def _newest_published(folder: Path) -> Path | None:
     return steps[max(steps)] if steps else shared if shared.is_file() else None
 
 
-def _recorded(config: object, source: Path) -> RecordedRun:
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{source}: has no configuration")
+def _recorded(config: dict[str, Any], source: Path) -> RecordedRun:
     try:
         return validate(RecordedRun, config)
     except ConfigError as error:

@@ -7,9 +7,11 @@ import json
 import sys
 import tempfile
 import types
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+
+from harness.processes import call_main
 
 KINDS = ("sudoku", "maze", "arc")
 
@@ -47,11 +49,6 @@ def arc_task(number: int) -> dict[str, Any]:
     return {"train": pairs[:2], "test": pairs[2:]}
 
 
-def main_of(kind: str) -> Any:
-    """Return the `main` of the builder of this kind."""
-    return importlib.import_module(f"dataset.build_{kind}_dataset").main
-
-
 def flags(kind: str, sources: Path | str, output: Path | str, *more: str) -> list[str]:
     """Return the command line that builds a set of this kind at `output`."""
     arguments = {
@@ -62,9 +59,14 @@ def flags(kind: str, sources: Path | str, output: Path | str, *more: str) -> lis
     return [*arguments, *more, f"--output-dir={output}"]
 
 
+def build_here(kind: str, *arguments: str) -> int:
+    """Build in this process; returns the exit code."""
+    return importlib.import_module(f"dataset.build_{kind}_dataset").main(arguments)
+
+
 def build(kind: str, *arguments: str) -> None:
     """`python dataset/build_KIND_dataset.py ARGUMENTS`, exit code and all."""
-    sys.exit(main_of(kind)(arguments))
+    call_main(f"dataset.build_{kind}_dataset", *arguments)
 
 
 def warm_up() -> None:
@@ -72,7 +74,7 @@ def warm_up() -> None:
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         sources = write_sources(Path(folder) / "sources")
         for kind in KINDS:
-            assert main_of(kind)(flags(kind, sources, Path(folder) / kind)) == 0
+            assert build_here(kind, *flags(kind, sources, Path(folder) / kind)) == 0
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -86,26 +88,18 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def no_exchange() -> None:
     """A file system that cannot swap two names."""
-    from runtime import files
-
-    files.exchange = lambda first, second: False
+    patch("runtime.files.exchange", lambda first, second: False).start()
 
 
-@dataclass(frozen=True)
-class CachedDownloads:
+def cached_downloads(folder: Path) -> None:
     """Let huggingface_hub keep what it downloads in `folder`, as the real one does."""
 
-    folder: Path
+    def download(repository: str, name: str, repo_type: str) -> str:
+        path = folder / repo_type / repository / name
+        path.parent.mkdir(parents=True)
+        path.write_text("source,question,answer,rating\n")
+        return str(path)
 
-    def __call__(self) -> None:
-        """Arm this process."""
-
-        def download(repository: str, name: str, repo_type: str) -> str:
-            path = self.folder / repo_type / repository / name
-            path.parent.mkdir(parents=True)
-            path.write_text("source,question,answer,rating\n")
-            return str(path)
-
-        module = types.ModuleType("huggingface_hub")
-        vars(module).update(hf_hub_download=download)
-        sys.modules["huggingface_hub"] = module
+    module = types.ModuleType("huggingface_hub")
+    vars(module).update(hf_hub_download=download)
+    sys.modules["huggingface_hub"] = module

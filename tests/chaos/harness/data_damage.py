@@ -7,15 +7,14 @@ can be allocated that the files do not justify.
 """
 
 import contextlib
-import dataclasses
 import io
 import json
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
+from unittest.mock import patch
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -23,85 +22,37 @@ from numpy.lib import format as npy_format
 import pretrain
 from dataset.format.layout import MANIFEST_NAME, METADATA_NAME
 from harness import builds, mutants
-from harness.mounts import MemoryLimit
+from harness.damage import ANYWHERE, Rng
+from harness.mounts import limit_memory
 from puzzle_dataset import EvalBatches, PuzzleDataset, TrainBatches
 from runtime.errors import DatasetError
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
 
-Rng = np.random.Generator
-
+_PIXELS = ["heads=pixel", "evaluators=[arc]"]
 # Kind, flags of its builder, settings of the run that reads all that it holds.
 SETS = {
     "sudoku": ("sudoku", [], []),
     "maze with actions": ("maze", [], ["heads=action"]),
-    "lazy ARC": ("arc", ["--num-aug=3"], ["heads=pixel", "evaluators=[arc]"]),
-    "ARC with pixels": (
-        "arc",
-        ["--num-aug=3", "--materialize", "--pixels"],
-        ["heads=pixel", "evaluators=[arc]"],
-    ),
+    "lazy ARC": ("arc", ["--num-aug=3"], _PIXELS),
+    "ARC with pixels": ("arc", ["--num-aug=3", "--materialize", "--pixels"], _PIXELS),
 }
 _SPARE_BYTES = 256 * 2**20
 
 
-@dataclass
-class Account:
-    """What became of the cases.
+class Account(TypedDict):
+    """What became of the cases; `torch`: whether it was loaded."""
 
-    Attributes:
-        noticed: ended in a DatasetError that names a file of the set.
-        named: of these, how many named the damaged file itself.
-        untouched: the damage changed nothing that is read (a manifest that is gone, say).
-        valid: without a manifest, what was left is a valid data set, and was read to its end.
-        silent: with a manifest, accepted although a file had changed. wrong: any other end.
-        torch: whether torch was loaded.
-    """
-
-    noticed: int = 0
-    named: int = 0
-    untouched: int = 0
-    valid: int = 0
-    silent: list[str] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
-    torch: bool = False
+    noticed: int  # Ended in a DatasetError that names a file of the set.
+    named: int  # Of these, how many named the damaged file itself.
+    untouched: int  # The damage changed nothing that is read (a manifest that is gone, say).
+    valid: int  # Without a manifest, what was left is a valid data set, and was read to its end.
+    silent: list[str]  # With a manifest, accepted although a file had changed.
+    wrong: list[str]  # Any other end.
+    torch: bool
 
 
 # Damage
-
-
-def flip(path: Path, rng: Rng) -> None:
-    """Flip one to three bits."""
-    content = bytearray(path.read_bytes())
-    for place in rng.integers(len(content), size=rng.integers(1, 4)):
-        content[place] ^= 1 << int(rng.integers(8))
-    path.write_bytes(content)
-
-
-def cut(path: Path, rng: Rng) -> None:
-    """Leave the beginning."""
-    path.write_bytes(path.read_bytes()[: rng.integers(path.stat().st_size)])
-
-
-def wipe(path: Path, rng: Rng) -> None:
-    """Put zeros from somewhere on, as a disk that lost a block."""
-    content = path.read_bytes()
-    begin = int(rng.integers(len(content)))
-    path.write_bytes(content[:begin] + bytes(len(content) - begin))
-
-
-def lose(path: Path, rng: Rng) -> None:
-    """Remove the file."""
-    path.unlink()
-
-
-def swap(path: Path, rng: Rng) -> None:
-    """Swap it with another file of the set."""
-    others = [other for other in _files(_root(path)) if other != path]
-    other = others[rng.integers(len(others))]
-    content = path.read_bytes()
-    path.write_bytes(other.read_bytes())
-    other.write_bytes(content)
 
 
 def huge_shape(path: Path, rng: Rng) -> None:
@@ -166,13 +117,12 @@ def wrong_fact(path: Path, rng: Rng) -> None:
     path.write_text(json.dumps(content))
 
 
-ANYWHERE = (flip, cut, wipe, lose, swap)
 IN_ARRAYS = (huge_shape, odd_header, other_dtype, other_shape, wrong_value)
 
 
 def damage(root: Path, rng: Rng) -> tuple[str, Path]:
     """Do one thing to one file; returns what, and to which."""
-    files = _files(root)
+    files = sorted(path for path in root.rglob("*") if path.is_file())
     path = files[rng.integers(len(files))]
     kinds: list[Callable[[Path, Rng], None]] = [*ANYWHERE]
     if path.suffix == ".npy":
@@ -184,14 +134,6 @@ def damage(root: Path, rng: Rng) -> tuple[str, Path]:
     kind = kinds[rng.integers(len(kinds))]
     kind(path, rng)
     return kind.__name__, path
-
-
-def _files(root: Path) -> list[Path]:
-    return sorted(path for path in root.rglob("*") if path.is_file())
-
-
-def _root(path: Path) -> Path:
-    return next(folder for folder in path.parents if (folder / "train").is_dir())
 
 
 def _load(path: Path) -> np.ndarray:
@@ -216,37 +158,32 @@ def _literal(value: Any) -> str:
 # Opening
 
 
-class _Opened(Exception):  # noqa: N818
-    """Here the run would load torch."""
-
-    def __init__(self, train_set: PuzzleDataset, test_set: PuzzleDataset | None) -> None:
-        super().__init__()
-        self.sets = (train_set, test_set)
+class _Opened(Exception):
+    """Here the run would load torch; holds its sets."""
 
 
-def _stop(config: Any, train_set: Any, test_set: Any, *others: Any) -> None:
-    raise _Opened(train_set, test_set)
+def _stop(config: Any, *sets_and_more: Any) -> None:
+    raise _Opened(*sets_and_more[:2])
 
 
-def open_as_a_run(config: TrainConfig) -> _Opened:
-    """Call `pretrain.main` up to where it loads torch, with a configuration composed before."""
+def open_as_a_run(config: TrainConfig) -> tuple[Any, ...]:
+    """Call `pretrain.main` up to where it loads torch, with a configuration composed before;
+    returns the training and the test set.
+    """
     pretrain.load_config = lambda *arguments: config
     pretrain.train = _stop
     try:
         pretrain.main([])
     except _Opened as opened:
-        return opened
+        return opened.args
     raise AssertionError("pretrain.main has not trained")
 
 
-def read_all(opened: _Opened) -> None:
+def read_all(train_set: PuzzleDataset, test_set: PuzzleDataset | None) -> None:
     """Read an iteration of training batches, and all test batches."""
-    train_set, test_set = opened.sets
-    for _ in TrainBatches(train_set, seed=0, global_batch_size=2, epochs_per_iter=1).iterate(0):
-        pass
+    list(TrainBatches(train_set, seed=0, global_batch_size=2, epochs_per_iter=1).iterate(0))
     if test_set is not None:
-        for _ in EvalBatches(test_set, global_batch_size=2):
-            pass
+        list(EvalBatches(test_set, global_batch_size=2))
 
 
 # Cases
@@ -258,22 +195,19 @@ class Target:
     def __init__(self, folder: Path, name: str, *, has_manifest: bool) -> None:
         kind, flags, settings = SETS[name]
         self.name = name if has_manifest else f"{name}, no manifest"
-        self.root, self.kept = folder / self.name / "set", folder / self.name / "kept"
+        self.root, self.kept = folder / self.name / "set", folder / f"{self.name}, kept"
         sources = builds.write_sources(folder / self.name / "sources")
-        assert builds.main_of(kind)(builds.flags(kind, sources, self.kept, *flags)) == 0
+        assert builds.build_here(kind, *builds.flags(kind, sources, self.kept, *flags)) == 0
         if not has_manifest:
             (self.kept / MANIFEST_NAME).unlink()
             if kind == "sudoku":  # As some published sets are stored.
                 for path in self.kept.glob("*/all__[il]*.npy"):
                     np.save(path, _load(path).astype(np.int64))
-        self.config = load_config(
-            TrainConfig,
-            "cfg_pretrain",
-            [f"data_path='{self.root}'", "global_batch_size=2", "logger.name=jsonl", *settings],
-        )
+        given = [f"data_path='{self.root}'", "global_batch_size=2", "logger.name=jsonl", *settings]
+        self.config = load_config(TrainConfig, "cfg_pretrain", given)
         shutil.copytree(self.kept, self.root)
         self.whole = builds.contents(self.root)
-        read_all(open_as_a_run(self.config))
+        read_all(*open_as_a_run(self.config))
 
     def mend(self) -> None:
         """Put back what `damage` has changed."""
@@ -295,35 +229,27 @@ class Target:
     def try_once(self, rng: Rng, account: Account) -> None:
         """One case."""
         what, path = damage(self.root, rng)
-        case = f"{self.name}: {what} {path.relative_to(self.root)}"
+        case, doing = f"{self.name}: {what} {path.relative_to(self.root)}", "opened"
         try:
             opened = open_as_a_run(self.config)
-        except DatasetError as error:
+            doing = "read"
+            read_all(*opened)
+        except BaseException as error:
             line = str(error)
-            if str(self.root) in line and "\n" not in line:
-                account.noticed += 1
-                account.named += str(path) in line
+            is_plain = str(self.root) in line and "\n" not in line
+            if doing == "opened" and isinstance(error, DatasetError) and is_plain:
+                account["noticed"] += 1
+                account["named"] += str(path) in line
             else:
-                account.wrong.append(f"{case}: {line}")
-        except BaseException as error:
-            account.wrong.append(f"{case}: {type(error).__name__}: {error}"[:300])
+                account["wrong"].append(f"{case}: {doing}: {type(error).__name__}: {line}"[:300])
         else:
-            self.judge(opened, case, account)
+            if self.is_as_good():
+                account["untouched"] += 1
+            elif MANIFEST_NAME in self.whole:
+                account["silent"].append(case)
+            else:
+                account["valid"] += 1
         self.mend()
-
-    def judge(self, opened: _Opened, case: str, account: Account) -> None:
-        """Sort a case in that was not noticed."""
-        try:
-            read_all(opened)
-        except BaseException as error:
-            account.wrong.append(f"{case}: when read: {type(error).__name__}: {error}"[:300])
-            return
-        if self.is_as_good():
-            account.untouched += 1
-        elif MANIFEST_NAME in self.whole:
-            account.silent.append(case)
-        else:
-            account.valid += 1
 
 
 def main(order: dict[str, Any]) -> Account:
@@ -332,16 +258,13 @@ def main(order: dict[str, Any]) -> Account:
         getattr(mutants, order["mutant"])()
     folder, rng = Path(order["folder"]), np.random.default_rng(order["seed"])
     with contextlib.redirect_stdout(io.StringIO()):
-        targets = [
-            Target(folder, name, has_manifest=has_manifest)
-            for name in SETS
-            for has_manifest in (True, False)
-        ]
-    MemoryLimit(_SPARE_BYTES)()
-    account = Account()
+        kinds = [(name, has_manifest) for name in SETS for has_manifest in (True, False)]
+        targets = [Target(folder, name, has_manifest=known) for name, known in kinds]
+    limit_memory(_SPARE_BYTES)
+    account = Account(noticed=0, named=0, untouched=0, valid=0, silent=[], wrong=[], torch=False)
     for number in range(order["cases"]):
         targets[number % len(targets)].try_once(rng, account)
-    account.torch = "torch" in sys.modules
+    account["torch"] = "torch" in sys.modules
     return account
 
 
@@ -350,13 +273,8 @@ def main(order: dict[str, Any]) -> Account:
 
 def no_model() -> None:
     """Refuse to build models."""
-    import models.registry
-
-    def refuse(*arguments: Any) -> None:
-        raise AssertionError("a model is built")
-
-    models.registry.build_model = refuse
+    patch("models.registry.build_model", side_effect=AssertionError("a model is built")).start()
 
 
 if __name__ == "__main__":
-    print(json.dumps(dataclasses.asdict(main(json.loads(sys.argv[1])))))  # noqa: T201
+    print(json.dumps(main(json.loads(sys.argv[1]))))  # noqa: T201

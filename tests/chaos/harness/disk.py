@@ -13,51 +13,37 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.operations import Operation, watch
 
 
-@dataclass(frozen=True)
-class RecordTo:
+def record_to(root: Path, record: Path) -> None:
     """Write down every file operation below `root`, with the content of files that are flushed or
-    closed, and every save that is done.
-
-    Attributes:
-        record: folder for it, outside of `root`; exists.
+    closed, and every save that is done; into the folder `record` outside of `root`.
     """
+    from training.trainer import Trainer
 
-    root: Path
-    record: Path
+    numbers, save = itertools.count(), Trainer.save
 
-    def __call__(self) -> None:
-        """Arm this process."""
-        from training.trainer import Trainer
+    def note(name: str, *paths: Path | None, **more: Any) -> None:
+        path, other = (None if path is None else os.path.relpath(path, root) for path in paths)
+        with (record / "operations.jsonl").open("a") as file:
+            file.write(json.dumps({"name": name, "path": path, "other": other, **more}) + "\n")
 
-        numbers, save = itertools.count(), Trainer.save
+    def before(operation: Operation) -> None:
+        path, more = operation.path, {}
+        if operation.name in ("fsync", "close") and path.is_file():
+            more["content"] = f"content-{next(numbers)}"
+            (record / more["content"]).write_bytes(path.read_bytes())
+        note(operation.name, path, operation.other, **more)
 
-        def note(name: str, path: Path | None, other: Path | None, **more: Any) -> None:
-            line = {"name": name, "path": self._name(path), "other": self._name(other), **more}
-            with (self.record / "operations.jsonl").open("a") as file:
-                file.write(json.dumps(line) + "\n")
+    def save_and_tell(trainer: Any, **options: Any) -> None:
+        save(trainer, **options)
+        note("saved", None, None, step=trainer.progress.step)
 
-        def before(operation: Operation) -> None:
-            path, more = operation.path, {}
-            if operation.name in ("fsync", "close") and path.is_file():
-                more["content"] = f"content-{next(numbers)}"
-                (self.record / more["content"]).write_bytes(path.read_bytes())
-            more["folder"] = path.is_dir()
-            note(operation.name, path, operation.other, **more)
-
-        def save_and_tell(trainer: Any, **options: Any) -> None:
-            save(trainer, **options)
-            note("saved", None, None, step=trainer.progress.step)
-
-        watch(self.root, before)
-        Trainer.save = save_and_tell
-
-    def _name(self, path: Path | None) -> str | None:
-        return None if path is None else os.path.relpath(path, self.root)
+    watch(root, before)
+    Trainer.save = save_and_tell
 
 
 Tree = dict[str, Any]  # Of an image: bytes for a file, a tree for a folder.
@@ -93,49 +79,46 @@ class _Folder:
 
     def change(self, change: _Change) -> None:
         self.pending.append(change)
-        _apply(self.now, change)
+        self.now = _changed(self.now, [change])
 
     def flush(self) -> None:
-        for change in self.pending:
-            _apply(self.safe, change)
-        self.pending = []
+        self.safe, self.pending = _changed(self.safe, self.pending), []
 
-    def contents(self, choose: "_Choose") -> list[Tree]:
+    def contents(self, choose: _Choose) -> list[Tree]:
         found: dict[Any, Tree] = {}
         for choice in choose(self.pending):
-            entries = dict(self.safe)
-            for change in choice:
-                _apply(entries, change)
-            options = [entry.contents(choose) for entry in entries.values()]
-            for picked in _picks(options):
+            entries = _changed(self.safe, choice)
+            for picked in _picks([entry.contents(choose) for entry in entries.values()]):
                 tree = dict(zip(entries, picked, strict=True))
                 found.setdefault(_frozen(tree), tree)
         return list(found.values())
 
 
-@dataclass(frozen=True)
-class Image:
+def _changed(entries: _Entries, changes: list[_Change]) -> _Entries:
+    every: _Change = dict(entries)
+    for change in changes:
+        every |= change
+    return {name: entry for name, entry in every.items() if entry is not None}
+
+
+class Image(NamedTuple):
     """One thing that the disk may hold.
 
     Attributes:
-        tree: the folder's content. saved: the last step that was reported as saved, None before the
-            first. after: the operation behind which the power went out.
+        tree: the folder's content.
+        saved: the last step that was reported as saved, None before the first.
+        after: the operation behind which the power went out.
     """
 
     tree: Tree
     saved: int | None
     after: str
 
-    def put(self, root: Path) -> None:
-        """Write it into a new folder."""
-        _put(self.tree, root)
-
 
 def images(record: Path, *, any_choice: bool = False) -> Iterator[Image]:
-    """Yield the images after each operation of a record, without repeating one.
+    """Yield the images after each operation of a record (see `record_to`), without repeating one.
 
     Args:
-        record: a folder that `RecordTo` has filled.
         any_choice: of the changes that are not safe, instead of those that `_choices` names.
     """
     choose = _any_choice if any_choice else _choices
@@ -163,12 +146,12 @@ def _moments(record: Path) -> Iterator[dict[str, Any]]:
 
 def _play(root: _Folder, operation: dict[str, Any], record: Path) -> None:
     """Do to the model what was done to the folder."""
+    kind = operation["name"]
     if operation["path"] == ".":
-        if operation["name"] == "fsync":
+        if kind == "fsync":
             root.flush()
         return
     folder, name = _parent(root, operation["path"])
-    kind = operation["name"]
     here = folder.now.get(name)
     if kind == "mkdir":
         folder.change({name: _Folder()})
@@ -180,19 +163,13 @@ def _play(root: _Folder, operation: dict[str, Any], record: Path) -> None:
             here.safe, here.written = here.written, None
     elif kind == "fsync" and isinstance(here, _Folder):
         here.flush()
-    elif kind == "rename":
-        _rename(root, folder, name, operation["other"])
-    elif kind == "exchange":
-        _, other = _parent(root, operation["other"])
-        folder.change({name: folder.now[other], other: folder.now[name]})
+    elif kind in ("rename", "exchange"):
+        target, other = _parent(root, operation["other"])
+        assert target is folder, "renames inside one folder are all there are"
+        partner = folder.now[other] if kind == "exchange" else None
+        folder.change({name: partner, other: folder.now[name]})
     elif kind in ("unlink", "rmdir") and here is not None:
         folder.change({name: None})
-
-
-def _rename(root: _Folder, folder: _Folder, name: str, other: str) -> None:
-    target, new_name = _parent(root, other)
-    assert target is folder, "renames inside one folder are all there are"
-    folder.change({name: None, new_name: folder.now[name]})
 
 
 def _parent(root: _Folder, path: str) -> tuple[_Folder, str]:
@@ -209,7 +186,6 @@ def _choices(pending: list[_Change]) -> Iterator[list[_Change]]:
     yield pending
     for number in range(len(pending)):
         yield pending[:number]
-    for number in range(len(pending)):
         yield pending[:number] + pending[number + 1 :]
         yield pending[number : number + 1]
 
@@ -222,28 +198,22 @@ def _any_choice(pending: list[_Change]) -> Iterator[list[_Change]]:
 
 def _picks(options: list[list[Any]]) -> Iterator[tuple[Any, ...]]:
     """Yield one of each: all the first, all the last, each other one with the first of the rest."""
-    yield tuple(values[0] for values in options)
+    first = [values[0] for values in options]
+    yield tuple(first)
     yield tuple(values[-1] for values in options)
     for place, values in enumerate(options):
         for value in values[1:]:
-            yield (*(o[0] for o in options[:place]), value, *(o[0] for o in options[place + 1 :]))
+            yield (*first[:place], value, *first[place + 1 :])
 
 
-def _apply(entries: _Entries, change: _Change) -> None:
-    for name, entry in change.items():
-        if entry is None:
-            entries.pop(name, None)
-        else:
-            entries[name] = entry
-
-
-def _put(tree: Tree, folder: Path) -> None:
+def put(tree: Tree, folder: Path) -> None:
+    """Write the content of an image into a new folder."""
     folder.mkdir()
     for name, content in tree.items():
         if isinstance(content, bytes):
             (folder / name).write_bytes(content)
         else:
-            _put(content, folder / name)
+            put(content, folder / name)
 
 
 def _frozen(tree: Tree) -> Any:

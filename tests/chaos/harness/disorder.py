@@ -4,6 +4,7 @@ python -m harness.disorder '{"seed": 1, "builds": [[KIND, SOURCES, OUTPUT, FLAG,
                              "train": [SETTING, ...], "mutant": null}'
 """
 
+import contextlib
 import json
 import os
 import random
@@ -14,27 +15,14 @@ from typing import Any
 from harness import builds, mutants
 
 
-class _Entries:
+class _Entries(contextlib.closing):
     """What `os.scandir` returns, in an order of our own."""
 
-    def __init__(self, entries: Iterable[Any]) -> None:
-        self._entries = iter(entries)
-
     def __iter__(self) -> Iterator[Any]:
-        return self._entries
+        return self.thing
 
     def __next__(self) -> Any:
-        return next(self._entries)
-
-    def __enter__(self) -> "_Entries":
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Forget the rest."""
-        self._entries = iter(())
+        return next(self.thing)
 
 
 def disorder(seed: int) -> None:
@@ -47,14 +35,12 @@ def disorder(seed: int) -> None:
             random.Random(seed).shuffle(backwards)
         return backwards
 
-    def list_names(path: Any = ".") -> list[Any]:
-        return moved(listdir(path), os.fsdecode)
-
     def scan(path: Any = ".") -> _Entries:
         with scandir(path) as entries:
-            return _Entries(moved(entries, lambda entry: os.fsdecode(entry.name)))
+            ours = moved(entries, lambda entry: os.fsdecode(entry.name))
+        return _Entries(entry for entry in ours)
 
-    os.listdir, os.scandir = list_names, scan
+    os.listdir, os.scandir = lambda path=".": moved(listdir(path), os.fsdecode), scan
 
 
 def main(order: dict[str, Any]) -> None:
@@ -63,7 +49,7 @@ def main(order: dict[str, Any]) -> None:
     if order["mutant"] is not None:
         getattr(mutants, order["mutant"])()
     for kind, *arguments in order["builds"]:
-        assert builds.main_of(kind)(builds.flags(kind, *arguments)) == 0
+        assert builds.build_here(kind, *builds.flags(kind, *arguments)) == 0
     if order["train"]:
         import pretrain
 

@@ -7,7 +7,7 @@ command and no function. And a rank that looks for the others and does no more.
 import os
 import signal
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,15 @@ from runtime.process import env_rank, env_world_size
 def main(folder: Path, deaths: list[str], overrides: list[str]) -> None:
     """Arm this process and train."""
 
-    def die_of(death: str) -> Callable[[Any], None]:
-        def die(trainer: Any) -> None:
-            if not (folder / death).exists():
-                (folder / death).touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        return die
+    def die(death: str, trainer: Any) -> None:
+        if not (folder / death).exists():
+            (folder / death).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
     for death in deaths:
         rank, step = map(int, death.split(":"))
         if rank == env_rank():
-            before_step(step, die_of(death))
+            before_step(step, partial(die, death))
     pretrain(*overrides)
 
 

@@ -1,55 +1,68 @@
-"""Files and names that a stranger might send, and the scripts that read them."""
+"""Files that a stranger might send, and where they are put."""
 
-import hashlib
 import io
 import json
 import os
 import pickle
 import struct
-import sys
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from runtime.files import sha256
 
 
-def score_arc(*arguments: str) -> None:
-    """`python scripts/score_arc.py ARGUMENTS`."""
-    from scripts.score_arc import main
+class Place(NamedTuple):
+    """Where a payload is put: copies of published weights, of a checkpoint of ours, and of their
+    data; and the file `canary` that must not come into being.
+    """
 
-    sys.exit(main(arguments))
+    folder: Path
 
+    @property
+    def canary(self) -> Path:
+        return self.folder / "canary"
 
-def show_votes(*arguments: str) -> None:
-    """`python scripts/show_votes.py ARGUMENTS`."""
-    from scripts.show_votes import main
+    @property
+    def published(self) -> Path:
+        return self.folder / "published" / "step_7"
 
-    sys.exit(main(arguments))
+    @property
+    def own(self) -> Path:
+        return self.folder / "own" / "step_7"
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    def settings(self, weights: Path) -> tuple[str, ...]:
+        """The overrides of an evaluation."""
+        given = (f"checkpoint={weights}", "device=cpu", "num_threads=1", "evaluators=[]")
+        return (*given, f"data_path={self.data}", f"output={self.folder / 'result.json'}")
+
+    def run_settings(self) -> tuple[str, ...]:
+        """The overrides of a run."""
+        given = "global_batch_size=2 epochs=2 eval_interval=2 logger=jsonl evaluators=[] device=cpu"
+        return (*given.split(), f"data_path={self.data}", f"checkpoint_path={self.folder / 'run'}")
 
 
 # Pickles
 
 
-@dataclass(frozen=True)
 class Calls:
     """An object whose pickle calls `function(*arguments)` when it is read."""
 
-    function: Callable[..., object]
-    arguments: tuple[Any, ...]
+    def __init__(self, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+        self._call = function, arguments
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[Any, ...]]:
-        return self.function, self.arguments
+        return self._call
 
 
 def touches(canary: Path) -> Calls:
     """What creates the canary by a command."""
     return Calls(os.system, (f"touch '{canary}'",))
-
-
-def evaluates(canary: Path) -> Calls:
-    """What creates the canary by an expression."""
-    return Calls(eval, (f"open({str(canary)!r}, 'w').close()",))
 
 
 def archive_of(content: bytes, *, storages: dict[str, bytes], deflated: bool = False) -> bytes:
@@ -65,32 +78,23 @@ def archive_of(content: bytes, *, storages: dict[str, bytes], deflated: bool = F
     return file.getvalue()
 
 
+class _Storage(NamedTuple):
+    claim: tuple[Any, ...]
+
+
 class _StatePickler(pickle._Pickler):  # in Python: its persistent_id may return anything
     def persistent_id(self, obj: Any) -> Any:
         return obj.claim if isinstance(obj, _Storage) else None
 
 
-@dataclass(frozen=True)
-class _Storage:
-    claim: tuple[Any, ...]
-
-
-def tensor_of(
-    key: str, shape: tuple[int, ...], stride: tuple[int, ...], numel: int, *, times: int = 1
-) -> bytes:
-    """Return the pickle of a state dict {key: tensor} whose storage claims `numel` floats; `times`:
-    that of so many tensors, which share it.
-    """
+def tensor_of(key: str, shape: tuple[int, ...], stride: tuple[int, ...], numel: int) -> bytes:
+    """Return the pickle of a state dict {key: tensor} whose storage claims `numel` floats."""
     import torch
 
     storage = _Storage(("storage", torch.FloatStorage, "0", "cpu", numel))
     claim = (storage, 0, shape, stride, False, {})
-    state = {
-        f"{key}{number or ''}": Calls(torch._utils._rebuild_tensor_v2, claim)
-        for number in range(times)
-    }
     file = io.BytesIO()
-    _StatePickler(file, 2).dump(state)
+    _StatePickler(file, 2).dump({key: Calls(torch._utils._rebuild_tensor_v2, claim)})
     return file.getvalue()
 
 
@@ -99,14 +103,8 @@ def tensor_of(
 
 def seal(checkpoint: Path) -> None:
     """Give a checkpoint of ours a manifest that fits what is in it now."""
-    files = {
-        path.name: {
-            "size": path.stat().st_size,
-            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-        }
-        for path in sorted(checkpoint.iterdir())
-        if path.name != "MANIFEST.json"
-    }
+    paths = sorted(path for path in checkpoint.iterdir() if path.name != "MANIFEST.json")
+    files = {path.name: {"size": path.stat().st_size, "sha256": sha256(path)} for path in paths}
     (checkpoint / "MANIFEST.json").write_text(json.dumps({"files": files}))
 
 
@@ -115,6 +113,11 @@ def safetensors(header: str, data: bytes = b"", length: int | None = None) -> by
     return struct.pack("<Q", len(header) if length is None else length) + header.encode() + data
 
 
-def npy(header: str, data: bytes = b"") -> bytes:
+def npy(header: str) -> bytes:
     """Return a .npy file with this header, whatever it says."""
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode("latin1") + data
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode("latin1")
+
+
+def header(descr: str, shape: str) -> bytes:
+    """Return a .npy file whose header says this."""
+    return npy(f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}")

@@ -3,14 +3,14 @@
 import dataclasses
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from harness.processes import Child, Fault, ForkServer, pretrain
+from harness.processes import ByRank, Child, Fault, ForkServer, pretrain, require_success, until
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,10 @@ class Lab:
     """Runs in a folder of the test's own, and an account of what was counted.
 
     Attributes:
-        server: starts processes. folder: the test's own.
         overrides: of every run. rng: random numbers, from CHAOS_SEED.
         long: whether this is the programme's long form.
         look: returns what a run left in a folder (`RunFiles` of tests/conftest.py).
-        note: keeps an account for the report.
+        note: pytest's `record_property`.
     """
 
     server: ForkServer
@@ -49,31 +48,39 @@ class Lab:
         """Return what must be the same in the bits of two runs."""
         return self.files(name).digest()
 
+    def require_same_end(self, name: str, whole: str = "whole") -> None:
+        """Require the bits of another run, and nothing temporary left over."""
+        mine, other = self.digest(name), self.digest(whole)
+        assert mine.keys() == other.keys()
+        assert self.files(name).leftovers() == []
+        assert mine == other, f"{name}: other bits than {whole}"
+
+    def run(self, name: str = "run", *more: str, faults: Sequence[Fault] = ()) -> Child:
+        """Train, and wait for the end."""
+        return self.server.run(pretrain, *self.settings(name, *more), faults=faults)
+
     def train(self, name: str = "run", *more: str, faults: Sequence[Fault] = ()) -> Child:
         """Train to the end, and require exit code 0."""
-        return self.server.finish(pretrain, *self.settings(name, *more), faults=faults)
+        return require_success(self.run(name, *more, faults=faults))[0]
 
     def train_ranks(
         self, world_size: int, name: str = "run", *more: str, faults: Sequence[Fault] = ()
-    ) -> list[Child]:
+    ) -> Sequence[Child]:
         """Train to the end on several ranks, each with these faults; require exit codes 0."""
         armed = dict.fromkeys(range(world_size), faults)
-        children = self.start_ranks(world_size, name, *more, faults=armed)
-        for child in children:
-            assert child.wait() == 0, child.err
-        return children
+        return require_success(*self.start_ranks(world_size, name, *more, faults=armed))
 
     def start_ranks(
-        self,
-        world_size: int,
-        name: str = "run",
-        *more: str,
-        faults: Mapping[int, Sequence[Fault]] | None = None,
+        self, world_size: int, name: str = "run", *more: str, faults: ByRank | None = None
     ) -> list[Child]:
         """Start a run on several ranks, with faults by rank."""
-        return self.server.start_ranks(
-            world_size, pretrain, *self.settings(name, *more), faults=faults
-        )
+        settings = self.settings(name, *more)
+        return self.server.start_ranks(world_size, pretrain, *settings, faults=faults)
+
+    def wait_for_training(self, since: int = 0) -> None:
+        """Wait until the run has made and logged steps after this one."""
+        log = self.folder / "run" / "metrics.jsonl"
+        until(lambda: log.exists() and log.read_text().count('train/lr"') > since + 2, "it trains")
 
     def copy(self, source: Path, name: str) -> Path:
         """Copy a folder to one of this name."""
@@ -84,16 +91,7 @@ class Lab:
         return long if self.long else quick
 
     def tally(self, *sentences: str, **numbers: int) -> None:
-        """Report what the test counted; see `report_to`."""
-        report_to(self.note, *sentences, **numbers)
-
-
-def report_to(note: Callable[[str, object], None], *sentences: str, **numbers: int) -> None:
-    """Report what a test counted, once, after its assertions.
-
-    Args:
-        note: pytest's `record_property`.
-        sentences: what was seen, for the text below the table.
-        numbers: for the table, by unit; those of a row's tests are added up.
-    """
-    note("figures", json.dumps({"sentences": sentences, "numbers": numbers}))
+        """Report what the test counted, once, after its assertions: sentences for the text below
+        the table, numbers for the table, by unit; those of a row's tests are added up.
+        """
+        self.note("figures", json.dumps({"sentences": sentences, "numbers": numbers}))

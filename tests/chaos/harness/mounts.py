@@ -7,7 +7,6 @@ import ctypes
 import os
 import resource
 import shutil
-from dataclasses import dataclass
 from multiprocessing import util
 from pathlib import Path
 
@@ -31,82 +30,51 @@ def available() -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-@dataclass(frozen=True)
-class SmallDisk:
+def small_disk(folder: Path, size: int, kept: Path) -> None:
     """Put a disk of `size` bytes under `folder`, with what is there. When the process ends, in any
     way but a kill, its content is copied to `kept`.
     """
+    shutil.copytree(folder, kept)
+    _own_mounts()
+    _mount(b"tmpfs", folder, b"tmpfs", 0, f"size={size}")
+    shutil.copytree(kept, folder, dirs_exist_ok=True)
 
-    folder: Path
-    size: int
-    kept: Path
+    def keep() -> None:
+        shutil.rmtree(kept)
+        shutil.copytree(folder, kept)
 
-    def __call__(self) -> None:
-        """Mount it in this process."""
-        shutil.copytree(self.folder, self.kept)
-        _own_mounts()
-        _mount(b"tmpfs", self.folder, b"tmpfs", 0, f"size={self.size}")
-        shutil.copytree(self.kept, self.folder, dirs_exist_ok=True)
-        util.Finalize(None, self._keep, exitpriority=0)
-
-    def _keep(self) -> None:
-        shutil.rmtree(self.kept)
-        shutil.copytree(self.folder, self.kept)
+    util.Finalize(None, keep, exitpriority=0)
 
 
-@dataclass(frozen=True)
-class FileSizeLimit:
+def limit_file_size(size: int) -> None:
     """Let no file grow beyond `size` bytes; needs no rights."""
-
-    size: int
-
-    def __call__(self) -> None:
-        """Limit this process."""
-        resource.setrlimit(resource.RLIMIT_FSIZE, (self.size, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
-@dataclass(frozen=True)
-class MemoryLimit:
+def limit_memory(more: int) -> None:
     """Let this process have `more` bytes of address space beyond what it has, and no more."""
-
-    more: int
-
-    def __call__(self) -> None:
-        """Limit this process."""
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limit = pages * resource.getpagesize() + self.more
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + more
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-@dataclass(frozen=True)
-class ReadOnly:
+def read_only(folder: Path) -> None:
     """Let `folder` be on a disk that cannot be written, with what is there."""
-
-    folder: Path
-
-    def __call__(self) -> None:
-        """Mount it in this process."""
-        _own_mounts()
-        _mount(bytes(self.folder), self.folder, b"", _MS_BIND)
-        _mount(b"", self.folder, b"", _MS_REMOUNT | _MS_BIND | _MS_RDONLY)
+    _own_mounts()
+    _mount(bytes(folder), folder, b"", _MS_BIND)
+    _mount(b"", folder, b"", _MS_REMOUNT | _MS_BIND | _MS_RDONLY)
 
 
-@dataclass(frozen=True)
-class Protected:
+def protect(folder: Path) -> None:
     """Let nobody write below `folder`, and take root's way around that from this process."""
-
-    folder: Path
-
-    def __call__(self) -> None:
-        """Take both rights away."""
-        for path in [*self.folder.rglob("*"), self.folder]:
-            path.chmod(path.stat().st_mode & ~0o222)
-        header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION_3, 0)
-        sets = (ctypes.c_uint32 * 6)()
-        _check(_libc.capget(header, sets))
-        for effective_and_permitted in (0, 1):
-            sets[effective_and_permitted] &= ~(1 << _CAP_DAC_OVERRIDE)
-        _check(_libc.capset(header, sets))
+    for path in [*folder.rglob("*"), folder]:
+        path.chmod(path.stat().st_mode & ~0o222)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_VERSION_3, 0)
+    sets = (ctypes.c_uint32 * 6)()
+    _check(_libc.capget(header, sets))
+    for effective_and_permitted in (0, 1):
+        sets[effective_and_permitted] &= ~(1 << _CAP_DAC_OVERRIDE)
+    _check(_libc.capset(header, sets))
 
 
 def _own_mounts() -> None:

@@ -19,6 +19,8 @@ from typing import Any
 from unittest.mock import patch
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_NEEDS_ROOM = ("open", "write", "close", "fsync", "mkdir", "link", "symlink")
+_forever = ExitStack()
 
 
 @dataclass(frozen=True)
@@ -45,69 +47,44 @@ class Operation:
 Before = Callable[[Operation], None]
 
 
-@dataclass(frozen=True)
-class KillAt:
+# Faults
+
+
+def kill_at(root: Path, number: int, torn: bool = False) -> None:
     """kill -9 before operation `number` (from 0) below `root`; `torn`: in the middle of a write."""
-
-    root: Path
-    number: int
-    torn: bool = False
-
-    def __call__(self) -> None:
-        """Arm this process."""
-
-        def strike(operation: Operation) -> None:
-            if self.torn and operation.tear is not None:
-                operation.tear()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        watch(self.root, nth(self.number, strike))
+    watch(root, nth(number, killing(torn=torn)))
 
 
-@dataclass(frozen=True)
-class FailAt:
-    """Let operation `number` (from 0) below `root` fail with `error`; `lasting`: and all later ones
-    that need room too.
-    """
-
-    root: Path
-    number: int
-    error: int
-    lasting: bool = False
-
-    def __call__(self) -> None:
-        """Arm this process."""
-        watch(self.root, self.before())
-
-    def before(self) -> Before:
-        """Return what to give to `watching`."""
-
-        def strike(operation: Operation) -> None:
-            if operation.tear is not None:
-                operation.tear()
-            raise OSError(self.error, os.strerror(self.error), str(operation.path))
-
-        return nth(self.number, strike, lasting=self.lasting)
+def fail_at(root: Path, number: int, error: int, lasting: bool = False) -> None:
+    """Let operation `number` (from 0) below `root` fail with `error`; `lasting`: see `nth`."""
+    watch(root, nth(number, refusing(error), lasting=lasting))
 
 
-@dataclass(frozen=True)
-class FailAll:
+def fail_all(root: Path, error: int) -> None:
     """Let every operation below `root` fail with `error`."""
-
-    root: Path
-    error: int
-
-    def __call__(self) -> None:
-        """Arm this process."""
-
-        def strike(operation: Operation) -> None:
-            raise OSError(self.error, os.strerror(self.error), str(operation.path))
-
-        watch(self.root, strike)
+    watch(root, refusing(error))
 
 
-_forever = ExitStack()
-_NEEDS_ROOM = ("open", "write", "close", "fsync", "mkdir", "link", "symlink")
+def killing(*, torn: bool) -> Before:
+    """Return what kills this process; `torn`: in the middle of a write."""
+
+    def strike(operation: Operation) -> None:
+        if torn and operation.tear is not None:
+            operation.tear()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return strike
+
+
+def refusing(error: int) -> Before:
+    """Return what lets an operation fail, a write in its middle."""
+
+    def strike(operation: Operation) -> None:
+        if operation.tear is not None:
+            operation.tear()
+        raise OSError(error, os.strerror(error), str(operation.path))
+
+    return strike
 
 
 def nth(number: int, strike: Before, *, lasting: bool = False) -> Before:
@@ -123,6 +100,9 @@ def nth(number: int, strike: Before, *, lasting: bool = False) -> Before:
             strike(operation)
 
     return count
+
+
+# Watching
 
 
 def watch(root: Path, before: Before) -> None:
@@ -148,30 +128,42 @@ class _Hook:
 
     def replacements(self) -> Iterator[tuple[Any, str, Any]]:
         """Yield (module, name, replacement) for all that is watched."""
-        opened = self._opening(builtins.open)
-        yield builtins, "open", opened
-        yield io, "open", opened
-        yield os, "open", self._os_open(os.open)
-        yield os, "fsync", self._fsync(os.fsync)
-        for name in ("unlink", "remove", "mkdir", "rmdir"):
-            yield os, name, self._on_path(getattr(os, name), name.replace("remove", "unlink"))
-        for name in ("rename", "replace"):
-            yield os, name, self._on_two(getattr(os, name), "rename")
-        for name in ("link", "symlink"):
-            yield os, name, self._on_two(getattr(os, name), name, swapped=True)
-        yield from self._by_identity("runtime.files", "exchange", self._exchange)
-        yield from self._by_identity("safetensors.torch", "save_file", self._save_file)
 
-    def _by_identity(
-        self, module: str, name: str, wrap: Callable[[Any], Any]
-    ) -> Iterator[tuple[Any, str, Any]]:
-        """Wrap a function in all modules that have imported it by name."""
-        __import__(module)
-        original = getattr(sys.modules[module], name)
-        wrapped = wrap(original)
-        for owner in list(sys.modules.values()):
-            if getattr(owner, name, None) is original:
-                yield owner, name, wrapped
+        def opening(path: Any, flags: int, *_: Any, dir_fd: int | None = None) -> Operation | None:
+            return Operation("open", _located(path, dir_fd)) if flags & _WRITES else None
+
+        def flush(file: Any) -> Operation:
+            return Operation("fsync", _path_of(file if isinstance(file, int) else file.fileno()))
+
+        def on_path(name: str) -> Callable[..., Operation]:
+            return lambda path, *_, dir_fd=None: Operation(name, _located(path, dir_fd))
+
+        def on_two(source: Any, target: Any, **fds: Any) -> tuple[Path, Path]:
+            source = _located(source, fds.get("src_dir_fd"))
+            return source, _located(target, fds.get("dst_dir_fd"))
+
+        def move(*paths: Any, **fds: Any) -> Operation:
+            return Operation("rename", *on_two(*paths, **fds))
+
+        def on_link(name: str) -> Callable[..., Operation]:
+            # It is the new name that changes something.
+            return lambda *paths, **fds: Operation(name, *reversed(on_two(*paths[:2], **fds)))
+
+        def swap(first: Path, second: Path) -> Operation:
+            return Operation("exchange", _located(first), _located(second))
+
+        opened = self._open(builtins.open)
+        yield from ((builtins, "open", opened), (io, "open", opened))
+        described: dict[str, Callable[..., Operation | None]] = {
+            **{"open": opening, "fsync": flush, "unlink": on_path("unlink")},
+            **{"remove": on_path("unlink"), "mkdir": on_path("mkdir"), "rmdir": on_path("rmdir")},
+            **{"rename": move, "replace": move},
+            **{"link": on_link("link"), "symlink": on_link("symlink")},
+        }
+        for name, describe in described.items():
+            yield os, name, self._told(getattr(os, name), describe)
+        yield from _by_identity("runtime.files", "exchange", lambda old: self._told(old, swap))
+        yield from _by_identity("safetensors.torch", "save_file", self._save_file)
 
     def tell(self, operation: Operation) -> None:
         # What `before` itself does to files is not looked at.
@@ -183,69 +175,31 @@ class _Hook:
         finally:
             self._inside = False
 
-    def _path(self, path: Any, dir_fd: int | None = None) -> Path:
-        folder = Path.cwd() if dir_fd is None else _path_of(dir_fd)
-        return Path(os.path.normpath(folder / os.fsdecode(path)))
+    def _told(
+        self, original: Callable[..., Any], describe: Callable[..., Operation | None]
+    ) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            operation = describe(*arguments, **options)
+            if operation is not None:
+                self.tell(operation)
+            return original(*arguments, **options)
 
-    def _opening(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        return call
+
+    def _open(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
             if isinstance(file, int) or not set(mode) & set("wax+"):
                 return original(file, mode, *arguments, **options)
-            path = self._path(file)
+            path = _located(file)
             self.tell(Operation("open", path))
             opened = original(file, mode, *arguments, **options)
             return _WatchedFile(opened, path, self) if path.is_relative_to(self.root) else opened
 
         return call
 
-    def _os_open(self, original: Callable[..., int]) -> Callable[..., int]:
-        def call(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
-            if flags & _WRITES:
-                self.tell(Operation("open", self._path(path, options.get("dir_fd"))))
-            return original(path, flags, *arguments, **options)
-
-        return call
-
-    def _fsync(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
-        def call(descriptor: Any) -> None:
-            number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
-            self.tell(Operation("fsync", _path_of(number)))
-            original(descriptor)
-
-        return call
-
-    def _on_path(self, original: Callable[..., None], name: str) -> Callable[..., None]:
-        def call(path: Any, *arguments: Any, **options: Any) -> None:
-            self.tell(Operation(name, self._path(path, options.get("dir_fd"))))
-            original(path, *arguments, **options)
-
-        return call
-
-    def _on_two(
-        self, original: Callable[..., None], name: str, *, swapped: bool = False
-    ) -> Callable[..., None]:
-        def call(source: Any, target: Any, *arguments: Any, **options: Any) -> None:
-            paths = [
-                self._path(source, options.get("src_dir_fd")),
-                self._path(target, options.get("dst_dir_fd")),
-            ]
-            # Of a link it is the new name that changes something.
-            path, other = reversed(paths) if swapped else paths
-            self.tell(Operation(name, path, other))
-            original(source, target, *arguments, **options)
-
-        return call
-
-    def _exchange(self, original: Callable[[Path, Path], bool]) -> Callable[[Path, Path], bool]:
-        def call(first: Path, second: Path) -> bool:
-            self.tell(Operation("exchange", self._path(first), self._path(second)))
-            return original(first, second)
-
-        return call
-
     def _save_file(self, original: Callable[..., None]) -> Callable[..., None]:
         def call(tensors: Any, filename: Any, *arguments: Any, **options: Any) -> None:
-            path = self._path(filename)
+            path = _located(filename)
 
             def tear() -> None:
                 original(tensors, filename, *arguments, **options)
@@ -294,6 +248,23 @@ class _WatchedFile:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
+
+
+def _by_identity(
+    module: str, name: str, wrap: Callable[[Any], Any]
+) -> Iterator[tuple[Any, str, Any]]:
+    """Wrap a function in all modules that have imported it by name."""
+    __import__(module)
+    original = getattr(sys.modules[module], name)
+    wrapped = wrap(original)
+    for owner in list(sys.modules.values()):
+        if getattr(owner, name, None) is original:
+            yield owner, name, wrapped
+
+
+def _located(path: Any, dir_fd: int | None = None) -> Path:
+    folder = Path.cwd() if dir_fd is None else _path_of(dir_fd)
+    return Path(os.path.normpath(folder / os.fsdecode(path)))
 
 
 def _path_of(descriptor: int) -> Path:

@@ -7,6 +7,7 @@ can be sent to it.
 
 import contextlib
 import faulthandler
+import importlib
 import multiprocessing
 import os
 import signal
@@ -15,9 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from unittest.mock import patch
 
@@ -29,44 +28,45 @@ IMPORTS = {"PYTHONPATH": os.pathsep.join((str(ROOT), str(Path(__file__).resolve(
 """The environment in which a new interpreter finds the project and the harness."""
 
 Fault = Callable[[], None]
+ByRank = Mapping[int, Sequence[Fault]]
 
 
 def pretrain(*overrides: str) -> None:
     """`python pretrain.py OVERRIDES`, exit code and all."""
-    import pretrain as script
     from training.config.schema import TrainConfig
 
-    _run(script, TrainConfig, "cfg_pretrain", overrides)
+    _run("pretrain", TrainConfig, "cfg_pretrain", overrides)
 
 
 def evaluate(*overrides: str) -> None:
     """`python evaluate.py OVERRIDES`, exit code and all."""
-    import evaluate as script
     from evaluation.config import EvalConfig
 
-    _run(script, EvalConfig, "cfg_evaluate", overrides)
+    _run("evaluate", EvalConfig, "cfg_evaluate", overrides)
 
 
 def convert(*overrides: str) -> None:
     """`python scripts/convert_checkpoint.py OVERRIDES`, exit code and all."""
-    from scripts import convert_checkpoint as script
+    from scripts.convert_checkpoint import ConvertConfig
 
-    _run(script, script.ConvertConfig, "cfg_convert", overrides)
+    _run("scripts.convert_checkpoint", ConvertConfig, "cfg_convert", overrides)
 
 
-def _run(script: Any, schema: Any, name: str, overrides: Sequence[str]) -> None:
+def _run(module: str, schema: Any, name: str, overrides: Sequence[str]) -> None:
     from training.config.entry_point import run_entry_point
 
-    sys.argv = [Path(script.__file__).name, *overrides]
+    script = importlib.import_module(module)
+    sys.argv = [Path(str(script.__file__)).name, *overrides]
     run_entry_point(schema, name, script.main, "")
 
 
-class Child:
-    """A process of the fork server, with what it prints in files.
+def call_main(module: str, *arguments: str) -> None:
+    """`python MODULE ARGUMENTS`, of a script that parses them itself, exit code and all."""
+    sys.exit(importlib.import_module(module).main(arguments))
 
-    Attributes:
-        pid: its number.
-    """
+
+class Child:
+    """A process of the fork server, with what it prints in files."""
 
     def __init__(self, process: Any, log: Path) -> None:
         self._process, self._log = process, log
@@ -128,18 +128,6 @@ class Child:
         return (self.err.splitlines() or [""])[-1]
 
 
-@dataclass(frozen=True)
-class _Order:
-    """What a child is to do before its target: see `ForkServer.start`."""
-
-    target: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    faults: tuple[Fault, ...]
-    environment: dict[str, str]
-    folder: Path
-    log: Path
-
-
 class ForkServer:
     """Starts children, all in one environment with one thread and an empty home.
 
@@ -151,8 +139,7 @@ class ForkServer:
     def __init__(self, environment: Mapping[str, str], logs: Path) -> None:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["harness.preload"])
-        self._environment = {**environment, **IMPORTS}
-        self._logs = logs
+        self._environment, self._logs = {**environment, **IMPORTS}, logs
         self._children: list[Child] = []
 
     def start(
@@ -166,18 +153,16 @@ class ForkServer:
         """Call `target(*arguments)` in a new process.
 
         Args:
-            target: a module-level function or an instance of a class.
-            arguments: of the target.
+            target: a module-level function.
             faults: called first, in this order.
             environment: added to the server's.
             folder: the working directory.
         """
         log = self._logs / f"{len(self._children)}"
-        place = (dict(environment or {}), folder or self._logs, log)
-        order = _Order(target, arguments, tuple(faults), *place)
         for suffix in (".out", ".err"):
             log.with_suffix(suffix).touch()
-        process = self._context.Process(target=_obey, args=(order,), daemon=True)
+        order = (log, folder or self._logs, environment or {}, faults, target, arguments)
+        process = self._context.Process(target=_obey, args=order, daemon=True)
         # The server itself starts with the first process, from this environment.
         with patch.dict(os.environ, self._environment, clear=True):
             process.start()
@@ -186,47 +171,35 @@ class ForkServer:
         return child
 
     def run(
-        self,
-        target: Callable[..., Any],
-        *arguments: Any,
-        faults: Sequence[Fault] = (),
-        timeout: float = 120.0,
+        self, target: Callable[..., Any], *arguments: Any, faults: Sequence[Fault] = ()
     ) -> Child:
         """`start`, and wait for the end."""
         child = self.start(target, *arguments, faults=faults)
-        child.wait(timeout)
+        child.wait()
         return child
 
     def finish(
         self, target: Callable[..., Any], *arguments: Any, faults: Sequence[Fault] = ()
     ) -> Child:
         """`run`, and require exit code 0."""
-        child = self.run(target, *arguments, faults=faults)
-        assert child.wait() == 0, child.err
-        return child
+        return require_success(self.run(target, *arguments, faults=faults))[0]
 
     def start_ranks(
         self,
         world_size: int,
         target: Callable[..., Any],
         *arguments: Any,
-        faults: Mapping[int, Sequence[Fault]] | None = None,
+        faults: ByRank | None = None,
     ) -> list[Child]:
-        """Start `world_size` ranks of one run, with faults by rank, as a launcher on one machine
-        does.
-        """
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = str(server.getsockname()[1])
-        place = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        return [
-            self.start(
-                target,
-                *arguments,
-                faults=(faults or {}).get(rank, ()),
-                environment={**place, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            )
-            for rank in range(world_size)
-        ]
+        """Start `world_size` ranks of one run, with faults by rank, as a launcher does."""
+        place = {"WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1"}
+        place["MASTER_PORT"] = str(free_port())
+        children = []
+        for rank in range(world_size):
+            armed = (faults or {}).get(rank, ())
+            own = {**place, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            children.append(self.start(target, *arguments, faults=armed, environment=own))
+        return children
 
     def end_all(self) -> None:
         """Kill whatever still runs."""
@@ -235,47 +208,44 @@ class ForkServer:
                 child.signal(signal.SIGCONT)
                 child.kill()
 
-    def __enter__(self) -> "ForkServer":
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.end_all()
+def require_success(*children: Child) -> Sequence[Child]:
+    """Wait for the ends, and require exit codes 0; returns the children."""
+    for child in children:
+        assert child.wait() == 0, child.err
+    return children
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def has_begun(child: Child) -> bool:
+    """Whether a run has taken its folder, or ended before."""
+    return "run folder" in child.out or not child.alive
 
 
 def kill_at_random(children: Sequence[Child], rng: np.random.Generator, within: float) -> bool:
-    """Kill one of a run's processes at a random instant, and then all others, as a launcher does;
-    returns False when the run was done before.
-
-    Args:
-        children: the processes.
-        rng: draws the victim and the instant.
-        within: seconds, from where the run begins.
+    """Kill one of a run's processes at a random instant `within` seconds from where the run begins,
+    and then all others, as a launcher does; returns False when the run was done before.
     """
     if rng.random() < 0.8:
         # Not always while they still look at their configuration, and for each other.
-        until(lambda: "run folder" in children[0].out or not children[0].alive, "the run begins")
+        until(lambda: has_begun(children[0]), "the run begins")
     victim = children[int(rng.integers(len(children)))]
     if not victim.ended_within(rng.uniform(0.0, within)):
         victim.kill()
         for child in children:
             child.kill()
         return True
-    for child in children:
-        assert child.wait() == 0, child.err
+    require_success(*children)
     return False
 
 
 def until(true: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
-    """Wait until something is true.
-
-    Raises:
-        TimeoutError: names what was waited for.
-    """
+    """Wait until something is true; a TimeoutError names what was waited for."""
     deadline = time.monotonic() + timeout
     while not true():
         if time.monotonic() > deadline:
@@ -283,11 +253,18 @@ def until(true: Callable[[], bool], what: str, timeout: float = 60.0) -> None:
         time.sleep(0.002)
 
 
-def _obey(order: _Order) -> None:
-    os.environ.update(order.environment)
-    os.chdir(order.folder)
+def _obey(
+    log: Path,
+    folder: Path,
+    environment: Mapping[str, str],
+    faults: Sequence[Fault],
+    target: Callable[..., Any],
+    arguments: Sequence[Any],
+) -> None:
+    os.environ.update(environment)
+    os.chdir(folder)
     for number, suffix in ((1, ".out"), (2, ".err")):
-        descriptor = os.open(order.log.with_suffix(suffix), os.O_WRONLY | os.O_APPEND)
+        descriptor = os.open(log.with_suffix(suffix), os.O_WRONLY | os.O_APPEND)
         os.dup2(descriptor, number)
         os.close(descriptor)
     sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
@@ -295,6 +272,6 @@ def _obey(order: _Order) -> None:
     faulthandler.enable()
     # The server's is a semaphore that all its children share: one killed with it would stop them.
     tqdm.set_lock(threading.RLock())
-    for fault in order.faults:
+    for fault in faults:
         fault()
-    order.target(*order.arguments)
+    target(*arguments)

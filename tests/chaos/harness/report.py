@@ -1,13 +1,17 @@
 """docs/reliability.md, from what a run of the programme counted."""
 
+import itertools
 import os
 import platform
 import subprocess
 import textwrap
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 
 # Fault, and what must happen.
@@ -88,10 +92,9 @@ class Row:
     @property
     def result(self) -> str:
         """How the row ended, and its numbers: sums over its tests."""
-        numbers: dict[str, int] = {}
+        numbers: Counter[str] = Counter()
         for _, counted in sorted(self.figures.items()):
-            for unit, number in counted.get("numbers", {}).items():
-                numbers[unit] = numbers.get(unit, 0) + number
+            numbers.update(counted.get("numbers", {}))
         end = "failed" if self.failed else "passed" if self.passed else "not run"
         said = ", ".join(f"{number} {unit.replace('_', ' ')}" for unit, number in numbers.items())
         return f"{end}: {said}" if said else end
@@ -99,18 +102,14 @@ class Row:
     @property
     def text(self) -> str:
         """All that was counted, in the order of the tests' names."""
-        sentences = [
-            sentence
-            for _, counted in sorted(self.figures.items())
-            for sentence in counted.get("sentences", ())
-        ]
-        return "; ".join(sentences)
+        told = (counted.get("sentences", ()) for _, counted in sorted(self.figures.items()))
+        return "; ".join(itertools.chain(*told))
 
 
-def render(
-    rows: Mapping[int, Row], mutants: Mapping[str, tuple[int, bool]], *, form: str, seconds: float
-) -> str:
-    """Return the page.
+def write(
+    rows: Mapping[int, Row], mutants: Mapping[str, tuple[int, bool]], form: str, seconds: float
+) -> Path:
+    """Put the page into the project's docs; returns its path.
 
     Args:
         rows: by number.
@@ -119,62 +118,39 @@ def render(
         seconds: wall time of the run.
     """
     command = "make chaos" if form == "long" else "make chaos-quick"
+    machine = f"{os.cpu_count()} {platform.machine()} cores, Python {platform.python_version()}"
+    versions = f"{machine}, torch {version('torch')}"
     lines = [
         _INTRO,
         "## Measured",
         "",
-        f"`{command}`, {datetime.now(UTC):%Y-%m-%d}, {_commit()}, {_machine()}; {seconds:.0f} s.",
+        f"`{command}`, {datetime.now(UTC):%Y-%m-%d}, {_commit()}, {versions}; {seconds:.0f} s.",
         "",
         "| # | fault | what must happen | result |",
         "|---|---|---|---|",
     ]
-    seen = {number: rows.get(number, Row()) for number in ROWS}
+    wrapper = textwrap.TextWrapper(100, subsequent_indent="  ")
+    wrapper.break_long_words = wrapper.break_on_hyphens = False
+    details = ["", "In detail:", ""]
     for number, (fault, demand) in ROWS.items():
-        lines.append(f"| {number} | {fault} | {demand} | {seen[number].result} |")
-    lines += ["", "In detail:", ""]
-    for number, row in seen.items():
+        row = rows.get(number, Row())
+        lines.append(f"| {number} | {fault} | {demand} | {row.result} |")
         if row.text:
-            text = f"**Row {number}, {ROWS[number][0]}:** {row.text}."
-            lines += textwrap.wrap(
-                text,
-                width=100,
-                initial_indent="- ",
-                subsequent_indent="  ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-    lines += ["", "## Mutants", "", "| protection taken out | row | result |", "|---|---|---|"]
+            details += wrapper.wrap(f"- **Row {number}, {fault}:** {row.text}.")
+    lines += [*details, "", "## Mutants", ""]
+    lines += ["| protection taken out | row | result |", "|---|---|---|"]
     lines += [
         f"| {name} | {row} | {'caught' if caught else 'NOT CAUGHT'} |"
         for name, (row, caught) in sorted(mutants.items(), key=lambda item: (item[1][0], item[0]))
     ]
-    return "\n".join(lines) + "\n"
-
-
-def write(page: str) -> Path:
-    """Put the page into the project's docs; returns its path."""
-    _TARGET.write_text(page)
+    _TARGET.write_text("\n".join(lines) + "\n")
     return _TARGET
 
 
 def _commit() -> str:
+    command = ["git", "describe", "--always", "--dirty=, changed", "--exclude=*"]
     try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty=, changed", "--exclude=*"],
-            cwd=_TARGET.parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        said = subprocess.check_output(command, cwd=_TARGET.parent, text=True, stderr=DEVNULL)
     except (OSError, subprocess.CalledProcessError):
         return "not a git checkout"
-    return f"commit {done.stdout.strip()}"
-
-
-def _machine() -> str:
-    import torch
-
-    return (
-        f"{os.cpu_count()} {platform.machine()} cores, Python {platform.python_version()}, "
-        f"torch {torch.__version__}"
-    )
+    return f"commit {said.strip()}"

@@ -1,14 +1,17 @@
-"""Faults inside a training step: a run that stands still there, and numbers that are not finite."""
+"""Faults inside a training step: a run that sleeps or stands still there, and numbers that are not
+finite. Called in a child before its entry point, as all faults are.
+"""
 
 import errno
 import hashlib
+import importlib
+import itertools
 import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from harness.processes import until
 
@@ -27,39 +30,56 @@ def before_step(step: int, act: Callable[[Any], None]) -> None:
     Trainer._train_step = acted  # type: ignore[method-assign]
 
 
-@dataclass(frozen=True)
-class WaitFor:
+def wait_for(file: Path) -> None:
     """Begin only when a file is there."""
-
-    file: Path
-
-    def __call__(self) -> None:
-        """Wait in this process."""
-        until(self.file.exists, f"{self.file}")
+    until(file.exists, f"{file}")
 
 
-@dataclass(frozen=True)
-class StandStill:
-    """Stay in front of step `step` for good, with a file `stands PID` in `folder`. `with_child`:
-    and with a forked child, which leaves a file `child PID`.
+def sleep_at(step: int, seconds: float) -> None:
+    """Sleep before a training step, as a rank that is slow or hangs; everything but the main thread
+    goes on.
+    """
+    before_step(step, lambda trainer: time.sleep(seconds))
+
+
+def stand_still(step: int, folder: Path, with_child: bool) -> None:
+    """Stay in front of a step for good, with a file `stands PID` in `folder`; `with_child`: so does
+    a forked child, which leaves a file `child PID`.
     """
 
-    step: int
-    folder: Path
-    with_child: bool = False
+    def stay(trainer: Any) -> None:
+        kind = "child" if with_child and os.fork() == 0 else "stands"
+        (folder / f"{kind} {os.getpid()}").touch()
+        time.sleep(600)
+        os._exit(1)
 
-    def __call__(self) -> None:
-        """Arm this process."""
+    before_step(step, stay)
 
-        def stay(trainer: Any) -> None:
-            kind = "stands"
-            if self.with_child and os.fork() == 0:
-                kind = "child"
-            (self.folder / f"{kind} {os.getpid()}").touch()
-            time.sleep(600)
-            os._exit(1)
 
-        before_step(self.step, stay)
+def before_call(
+    module: str, function: str, *, seconds: float = 0.0, number: int = 0, each: bool = False
+) -> None:
+    """Sleep, and send this process a signal, before the first call of a module's function, or
+    before each one.
+    """
+    owner, calls = importlib.import_module(module), itertools.count()
+    original = getattr(owner, function)
+
+    def called(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == 0 or each:
+            time.sleep(seconds)
+            os.kill(os.getpid(), number)  # 0 sends nothing.
+        return original(*arguments, **options)
+
+    setattr(owner, function, called)
+
+
+def compile_quickly() -> None:
+    """Let torch.compile do all but write C++, which takes a compiler and most of a minute."""
+    import torch
+
+    compiled = torch.compile
+    torch.compile = lambda model, **options: compiled(model, backend="aot_eager", **options)
 
 
 def without_flock() -> None:
@@ -72,158 +92,113 @@ def without_flock() -> None:
     fcntl.flock = refuse
 
 
-PLACES = (
-    "input",
-    "puzzle embedding",
-    "carry",
-    "gradient",
-    "gradient of the puzzle embedding",
-    "loss",
-)
+# Numbers that are not finite
+
+_BEFORE_UPDATE = ("gradient", "gradient of the puzzle embedding", "loss")
+PLACES = ("input", "puzzle embedding", "carry", *_BEFORE_UPDATE)
 
 
-@dataclass(frozen=True)
-class Poison:
-    """Put `value` (nan, inf or -inf) into what step `step` computes with, at one of `PLACES`."""
+def poison(place: str, value: float, step: int) -> None:
+    """Put `value` (nan, inf or -inf) into what a step computes with, at one of `PLACES`."""
+    import torch
 
-    place: str
-    value: float
-    step: int
+    from training.step import Learner
 
-    def __call__(self) -> None:
-        """Arm this process."""
-        import torch
-
-        if self.place == "input":
-
-            def poison(trainer: Any) -> None:
-                with torch.no_grad():
-                    inner = trainer.learner.model.model.inner
-                    inner.embed_tokens.embedding_weight[:, 0] = self.value
-
-            before_step(self.step, poison)
-        elif self.place == "puzzle embedding":
-
-            def poison(trainer: Any) -> None:
-                trainer.learner.model.puzzle_embedding.weights[:, 0] = self.value
-
-            before_step(self.step, poison)
-        elif self.place == "carry":
-
-            def poison(trainer: Any) -> None:
-                carry = trainer.learner.carry
-                assert not carry.halted.all(), "all slots start anew, nothing is read"
-                for tensor in carry.tensors().values():
-                    if tensor.is_floating_point():
-                        tensor[..., 0] = self.value
-
-            before_step(self.step, poison)
+    def poison_forward(trainer: Any) -> None:
+        learner = trainer.learner
+        if place == "input":
+            with torch.no_grad():
+                learner.model.model.inner.embed_tokens.embedding_weight[:, 0] = value
+        elif place == "puzzle embedding":
+            learner.model.puzzle_embedding.weights[:, 0] = value
         else:
-            self._poison_update()
+            assert not learner.carry.halted.all(), "all slots start anew, nothing is read"
+            for tensor in learner.carry.tensors().values():
+                if tensor.is_floating_point():
+                    tensor[..., 0] = value
 
-    def _poison_update(self) -> None:
-        from training.step import Learner
+    original = Learner._update
 
-        original = Learner._update
+    def poisoned(learner: Any, now: int, loss: Any, *rest: Any) -> Any:
+        if now == step and place == "gradient":
+            learner.bucket.flat[7] = value
+        elif now == step and place == "loss":
+            loss = loss + value
+        elif now == step:
+            learner.model.puzzle_embedding.local_weights.grad[0, 0] = value
+        return original(learner, now, loss, *rest)
 
-        def poisoned(learner: Any, step: int, loss: Any, *rest: Any) -> Any:
-            if step == self.step:
-                if self.place == "gradient":
-                    learner.bucket.flat[7] = self.value
-                elif self.place == "loss":
-                    loss = loss + self.value
-                else:
-                    learner.model.puzzle_embedding.local_weights.grad[0, 0] = self.value
-            return original(learner, step, loss, *rest)
-
+    if place in _BEFORE_UPDATE:
         Learner._update = poisoned  # type: ignore[method-assign]
+    else:
+        before_step(step, poison_forward)
 
 
-@dataclass(frozen=True)
-class Observe:
+def observe(step: int, file: Path) -> None:
     """Write into `file` what a step that fails did to the state, and whether a save refuses then.
 
-    To be armed before `Poison`, so that it looks after that one has struck.
+    To be armed before `poison`, so that it looks after that one has struck.
     """
+    from runtime.errors import NonFiniteError
+    from training.trainer import Trainer
 
-    step: int
-    file: Path
+    seen: dict[str, Any] = {}
+    fit = Trainer.fit
 
-    def __call__(self) -> None:
-        """Arm this process."""
-        from runtime.errors import NonFiniteError
-        from training.trainer import Trainer
+    def note(trainer: Any) -> None:
+        seen["before"] = _digest(trainer.learner)
 
-        seen: dict[str, Any] = {}
-        fit = Trainer.fit
-
-        def note(trainer: Any) -> None:
-            seen["before"] = _digest(trainer.learner)
-
-        def observed(trainer: Any) -> None:
+    def observed(trainer: Any) -> None:
+        try:
+            fit(trainer)
+        except NonFiniteError:
+            seen["after"] = _digest(trainer.learner)
             try:
-                fit(trainer)
-            except NonFiniteError:
-                seen["after"] = _digest(trainer.learner)
-                try:
-                    trainer.save()
-                except NonFiniteError as error:
-                    seen["refused"] = str(error)
-                self.file.write_text(json.dumps(seen))
-                raise
+                trainer.save()
+            except NonFiniteError as error:
+                seen["refused"] = str(error)
+            file.write_text(json.dumps(seen))
+            raise
 
-        before_step(self.step, note)
-        Trainer.fit = observed  # type: ignore[method-assign]
+    before_step(step, note)
+    Trainer.fit = observed  # type: ignore[method-assign]
 
 
-@dataclass(frozen=True)
-class SpoilSave:
-    """Put a NaN into a part of the state after step `step` was made, which is saved then."""
+PARTS = ("weight", "average", "optimizer", "carry")
 
-    part: str
-    step: int
 
-    parts: ClassVar[tuple[str, ...]] = ("weight", "average", "optimizer", "carry")
+def spoil_save(part: str, step: int) -> None:
+    """Put a NaN into one of `PARTS` of the state after a step was made, which is saved then."""
+    import torch
 
-    def __call__(self) -> None:
-        """Arm this process."""
-        import torch
+    from training.trainer import Trainer
 
-        from training.trainer import Trainer
+    save = Trainer.save
 
-        save = Trainer.save
+    def spoilt(trainer: Any, **options: Any) -> None:
+        if trainer.progress.step == step:
+            learner = trainer.learner
+            tensors = {
+                "weight": learner.model.parameters(),
+                "average": learner.average.tensors().values(),
+                "optimizer": [v for s in learner.optimizer.state.values() for v in s.values()],
+                "carry": learner.carry.tensors().values(),
+            }[part]
+            with torch.no_grad():
+                last = [tensor for tensor in tensors if tensor.is_floating_point()][-1]
+                last.view(-1)[-1] = float("nan")
+        save(trainer, **options)
 
-        def spoilt(trainer: Any, **options: Any) -> None:
-            if trainer.progress.step == self.step:
-                tensors = {
-                    "weight": lambda: list(trainer.learner.model.parameters()),
-                    "average": lambda: list(trainer.learner.average.tensors().values()),
-                    "optimizer": lambda: [
-                        value
-                        for state in trainer.learner.optimizer.state.values()
-                        for value in state.values()
-                    ],
-                    "carry": lambda: list(trainer.learner.carry.tensors().values()),
-                }[self.part]()
-                with torch.no_grad():
-                    last = [tensor for tensor in tensors if tensor.is_floating_point()][-1]
-                    last.view(-1)[-1] = float("nan")
-            save(trainer, **options)
-
-        Trainer.save = spoilt  # type: ignore[method-assign]
+    Trainer.save = spoilt  # type: ignore[method-assign]
 
 
 def _digest(learner: Any) -> str:
     """Return the sha256 of what an update changes: weights, table, average, optimizer."""
     from training.checkpoint.tensors import model_tensors, optimizer_tensors
 
-    parts = [
-        model_tensors(learner.model),
-        learner.average.tensors(),
-        optimizer_tensors(learner.optimizer, learner.groups),
-    ]
     digest = hashlib.sha256()
-    for part in parts:
+    optimizer = optimizer_tensors(learner.optimizer, learner.groups)
+    for part in (model_tensors(learner.model), learner.average.tensors(), optimizer):
         for name, tensor in sorted(part.items()):
             digest.update(name.encode())
             digest.update(tensor.numpy().tobytes())

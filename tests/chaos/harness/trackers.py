@@ -6,54 +6,47 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
+
+from harness.processes import free_port
+
+CALLS = ("import", "init", "log", "finish")
 
 
-@dataclass(frozen=True)
-class FailingWandb:
-    """Put a module in the place of wandb that raises in `call` (of the run: from its third record
-    on), with what the real one raises: its own errors are no OSError; `hangs`: that never returns
-    from it.
+def failing_wandb(failing: str, hangs: bool = False) -> None:
+    """Put a module in the place of wandb that raises in one of `CALLS` (of `log`: in the third),
+    with what the real one raises: its own errors are no OSError; `hangs`: that never returns.
     """
+    if failing == "import":
+        sys.modules["wandb"] = None  # type: ignore[assignment]
+        return
 
-    call: str
-    hangs: bool = False
+    class Error(Exception):
+        pass
 
-    calls: ClassVar[tuple[str, ...]] = ("import", "init", "log", "finish")
+    def raise_in(call: str) -> None:
+        if call == failing and hangs:
+            threading.Event().wait()
+        if call == failing:
+            raise Error(f"told to fail in {call}")
 
-    def __call__(self) -> None:
-        """Arm this process."""
-        if self.call == "import":
-            sys.modules["wandb"] = None  # type: ignore[assignment]
-            return
+    class Run:
+        num_logged = 0
 
-        class Error(Exception):
-            pass
+        def log(self, values: Any, step: int) -> None:
+            self.num_logged += 1
+            if self.num_logged == 3:
+                raise_in("log")
 
-        def raise_in(call: str) -> None:
-            if call == self.call and self.hangs:
-                threading.Event().wait()
-            if call == self.call:
-                raise Error(f"told to fail in {call}")
+        def finish(self) -> None:
+            raise_in("finish")
 
-        class Run:
-            num_logged = 0
+    def init(**options: Any) -> Run:
+        raise_in("init")
+        return Run()
 
-            def log(self, values: Any, step: int) -> None:
-                self.num_logged += 1
-                if self.num_logged == 3:
-                    raise_in("log")
-
-            def finish(self) -> None:
-                raise_in("finish")
-
-        def init(**options: Any) -> Run:
-            raise_in("init")
-            return Run()
-
-        _replace_wandb(init)
+    _replace_wandb(init)
 
 
 def writing_wandb() -> None:
@@ -75,27 +68,25 @@ def _replace_wandb(init: Callable[..., Any]) -> None:
 
 
 @contextmanager
-def silent_server() -> Iterator[str]:
-    """The address of a server that takes connections and never answers."""
+def silent_server() -> Iterator[int]:
+    """The port of a server that takes connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        yield server.getsockname()[1]
 
 
 @contextmanager
-def deaf_server() -> Iterator[str]:
-    """The address of a server that neither takes connections nor refuses them."""
+def deaf_server() -> Iterator[int]:
+    """The port of a server that neither takes connections nor refuses them."""
     with ExitStack() as opened:
         server = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         for _ in range(4):
             client = opened.enter_context(socket.socket())
             client.setblocking(False)
             client.connect_ex(server.getsockname())
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        yield server.getsockname()[1]
 
 
 @contextmanager
-def no_server() -> Iterator[str]:
-    """An address where connections are refused."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    yield f"http://127.0.0.1:{port}"
+def no_server() -> Iterator[int]:
+    """A port where connections are refused."""
+    yield free_port()

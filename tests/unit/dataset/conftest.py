@@ -1,5 +1,6 @@
 """The Sudoku and the maze builder with small CSV files."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,24 @@ class Builder:
         metadata, sets = load_split(self.output / split)
         assert metadata.sets == ("all",)
         return metadata, sets["all"]
+
+    def refuses_the_third_row(self, bad: str, reason: str, error_line: Callable[[], str]) -> None:
+        for name, good in (("train.csv", self.train), ("test.csv", self.test)):
+            self.write([self.train[0], bad, self.train[1], "another bad row"], name)
+            assert self() == 3
+            line = error_line()
+            assert line.startswith(f"error: {self.folder / name}: row 3: ")
+            assert reason in line
+            assert not self.output.exists()
+            self.write(good, name)
+
+    @staticmethod
+    def facts(groups: int, puzzles: int) -> dict[str, Any]:
+        """What dataset.json says of a published set of 4x4 cells."""
+        ids = {"pad_id": 0, "ignore_label_id": 0, "blank_identifier_id": 0}
+        sizes = {"vocab_size": 6, "seq_len": 16, "num_puzzle_identifiers": 1, "sets": ["all"]}
+        totals = {"total_groups": groups, "total_puzzles": puzzles, "mean_puzzle_examples": 1.0}
+        return {**ids, **sizes, **totals}
 
     def contents(self) -> dict[str, bytes]:
         files = [path for path in self.output.rglob("*") if path.is_file()]

@@ -18,31 +18,24 @@ import pytest
 
 from dataset import sources
 
+Patch = pytest.MonkeyPatch
+Capture = pytest.CaptureFixture[str]
+Request = pytest.FixtureRequest
+ErrorLine = Callable[[], str]
 ROOT = Path(__file__).parents[3]
 GENERATED = {"puzzle": [], "maze": ["--min-length=5"]}
-
-
-# What is written
+SUDOKU_COUNTS = {"dropped_as_too_easy": 1, "examples": 6, "mean_clues": 14.0, "mean_rating": 10.0}
+MAZE_COUNTS = {"examples": 16, "mean_walls": 4.0, "mean_moves": 5.0}
 
 
 @pytest.mark.parametrize(
     ("name", "flags", "counts"),
     [
-        (
-            "sudoku",
-            ["--num-aug=2", "--min-difficulty=5"],
-            {"dropped_as_too_easy": 1, "examples": 6, "mean_clues": 14.0, "mean_rating": 10.0},
-        ),
-        (
-            "maze",
-            ["--subsample-size=2", "--aug"],
-            {"examples": 16, "mean_walls": 4.0, "mean_moves": 5.0},
-        ),
+        ("sudoku", ["--num-aug=2", "--min-difficulty=5"], SUDOKU_COUNTS),
+        ("maze", ["--subsample-size=2", "--aug"], MAZE_COUNTS),
     ],
 )
-def test_manifest_tells_how_it_was_built(
-    name: str, flags: list[str], counts: dict, request: pytest.FixtureRequest
-):
+def test_manifest_tells_how_it_was_built(name: str, flags: list, counts: dict, request: Request):
     builder = request.getfixturevalue(name)
     assert builder(*flags, "--seed=9") == 0
     written = builder.contents()
@@ -50,14 +43,12 @@ def test_manifest_tells_how_it_was_built(
     program = f"build_{name}_dataset.py"
     command = [program, f"--source={builder.folder}", "--size=4", *flags, "--seed=9"]
     assert (manifest["command"], manifest["seed"]) == (command, 9)
-    for file in ("train.csv", "test.csv"):
-        content = (builder.folder / file).read_bytes()
-        assert manifest["sources"][file] == hashlib.sha256(content).hexdigest()
+    sources = {file: (builder.folder / file).read_bytes() for file in ("train.csv", "test.csv")}
     common = {"rows": 3, "dropped_as_in_test": 0, "puzzles": 2}
     assert manifest["counts"]["train"] == common | counts
-    assert set(manifest["files"]) == set(written) - {"manifest.json"}
-    for file, digest in manifest["files"].items():
-        assert hashlib.sha256(written[file]).hexdigest() == digest
+    del written["manifest.json"]
+    for listed, files in ((manifest["sources"], sources), (manifest["files"], written)):
+        assert listed == {name: hashlib.sha256(files[name]).hexdigest() for name in files}
 
 
 @pytest.mark.parametrize(
@@ -69,12 +60,7 @@ def test_manifest_tells_how_it_was_built(
     ],
 )
 def test_summary_says_what_was_written_and_what_is_missing(
-    name: str,
-    flags: list[str],
-    train: str,
-    test: str,
-    request: pytest.FixtureRequest,
-    capsys: pytest.CaptureFixture[str],
+    name: str, flags: list, train: str, test: str, request: Request, capsys: Capture
 ):
     builder = request.getfixturevalue(name)
     assert builder(*flags, "--subsample-size=5", "--test-size=4") == 0
@@ -104,13 +90,12 @@ def test_gzip_byte_order_mark_crlf_quotes_and_empty_lines_are_read(builder: Any)
 def test_subsample_is_without_replacement_and_from_train_only(builder: Any):
     flags = [*GENERATED[builder.kind.puzzle], "--subsample-size=40", "--test-size=2"]
     assert builder(*flags, source="generate") == 0
-    inputs, labels = builder.arrays()[1].inputs, builder.arrays()[1].labels
-    symbols = "?# SGo" if builder.kind.puzzle == "maze" else "?.1234"
-    rows = [
-        ",".join(["made", *("".join(symbols[t] for t in board) for board in pair)])
-        + (",0" if builder.kind.puzzle == "puzzle" else ",")
-        for pair in zip(inputs, labels, strict=True)
-    ]
+    arrays = builder.arrays()[1]
+    inputs = arrays.inputs
+    symbols, rating = ("?# SGo", "") if builder.kind.puzzle == "maze" else ("?.1234", "0")
+    boards = (inputs, arrays.labels)
+    texts = (["".join(symbols[t] for t in board) for board in each] for each in boards)
+    rows = [f"made,{question},{answer},{rating}" for question, answer in zip(*texts, strict=True)]
     builder.write(rows)
     chosen = []
     for seed in (0, 1):
@@ -124,7 +109,7 @@ def test_subsample_is_without_replacement_and_from_train_only(builder: Any):
 
 
 def test_training_puzzles_that_are_test_puzzles_are_dropped_before_choosing(
-    builder: Any, capsys: pytest.CaptureFixture[str], error_line: Callable[[], str]
+    builder: Any, capsys: Capture, error_line: ErrorLine
 ):
     number = len(builder.test)
     builder.write([*builder.test, *builder.train])
@@ -168,9 +153,6 @@ def test_same_command_same_bytes(source: str | None, builder: Any):
     assert written[0] == written[1]
 
 
-# Mistakes
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -182,7 +164,7 @@ def test_same_command_same_bytes(source: str | None, builder: Any):
     ],
 )
 def test_files_without_puzzles_are_named(
-    text: bytes, reason: str, sudoku: Any, error_line: Callable[[], str]
+    text: bytes, reason: str, sudoku: Any, error_line: ErrorLine
 ):
     (sudoku.folder / "test.csv").write_bytes(text)
     assert sudoku() == 3
@@ -191,21 +173,18 @@ def test_files_without_puzzles_are_named(
     assert reason in line
 
 
-@pytest.mark.parametrize("damage", ["plain text", "cut", "flipped", "empty"])
-def test_damaged_gzip_files_are_named(damage: str, sudoku: Any, error_line: Callable[[], str]):
-    plain = (sudoku.folder / "train.csv").read_bytes()
-    zipped = bytearray(gzip.compress(plain))
-    if damage == "flipped":
-        zipped[len(zipped) // 2] ^= 0xFF
-    damaged = {"plain text": plain, "cut": zipped[:-9], "flipped": zipped, "empty": b""}[damage]
+def test_damaged_gzip_files_are_named(sudoku: Any, error_line: ErrorLine):
+    path = sudoku.folder / "train.csv.gz"
+    zipped = gzip.compress((sudoku.folder / "train.csv").read_bytes())
     (sudoku.folder / "train.csv").unlink()
-    (sudoku.folder / "train.csv.gz").write_bytes(damaged)
-    assert sudoku() == 3
-    assert error_line().startswith(f"error: {sudoku.folder / 'train.csv.gz'}: ")
+    for damaged in (b"plain text", zipped[:-9], b""):
+        path.write_bytes(damaged)
+        assert sudoku() == 3
+        assert error_line().startswith(f"error: {path}: ")
 
 
 @pytest.mark.parametrize("name", ["train.csv", "train.csv.gz"])
-def test_a_pipe_is_not_waited_for(name: str, sudoku: Any, error_line: Callable[[], str]):
+def test_a_pipe_is_not_waited_for(name: str, sudoku: Any, error_line: ErrorLine):
     (sudoku.folder / "train.csv").unlink()
     os.mkfifo(sudoku.folder / name)
     assert sudoku() == 3
@@ -213,10 +192,7 @@ def test_a_pipe_is_not_waited_for(name: str, sudoku: Any, error_line: Callable[[
 
 
 def test_a_file_that_unpacks_to_too_much_is_refused(
-    sudoku: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    error_line: Callable[[], str],
+    sudoku: Any, monkeypatch: Patch, capsys: Capture, error_line: ErrorLine
 ):
     text = (sudoku.folder / "train.csv").read_bytes()
     (sudoku.folder / "train.csv").unlink()
@@ -230,7 +206,7 @@ def test_a_file_that_unpacks_to_too_much_is_refused(
     assert f"{sudoku.folder / 'train.csv.gz'}: {reason}" in error_line()
 
 
-def test_missing_files_and_folders_are_named(sudoku: Any, error_line: Callable[[], str]):
+def test_missing_files_and_folders_are_named(sudoku: Any, error_line: ErrorLine):
     (sudoku.folder / "test.csv").unlink()
     assert sudoku() == 3
     assert f"{sudoku.folder / 'test.csv'}: no such file, and no test.csv.gz" in error_line()
@@ -245,8 +221,6 @@ def test_missing_files_and_folders_are_named(sudoku: Any, error_line: Callable[[
         ("sudoku", ["--num-augs=3"], "unknown argument '--num-augs=3'; nearest: --num-aug"),
         ("sudoku", ["--subsample-size=0"], "--subsample-size: 0; accepted: 1 or more"),
         ("sudoku", ["--subsample-size=many"], "'many' is no integer"),
-        ("sudoku", ["--test-size=-1"], "-1; accepted: 1 or more"),
-        ("sudoku", ["--num-aug=-1"], "-1; accepted: 0 or more"),
         ("sudoku", ["--seed=18446744073709551616"], "accepted: 0 to 18446744073709551615"),
         ("sudoku", ["--size=5"], "--size"),
         ("sudoku", ["--min-clues=30"], "are for --source generate"),
@@ -257,22 +231,14 @@ def test_missing_files_and_folders_are_named(sudoku: Any, error_line: Callable[[
         ("sudoku", ["-", "--max-clues=16"], "16; accepted at size 9: 17"),
         ("sudoku", ["-", "--min-clues=81"], "81; accepted at size 9: 1 to"),
         ("sudoku", ["-", "--size=6", "--max-clues=36"], "8 to 35"),
-        ("maze", ["--augs"], "unknown argument '--augs'; nearest: --aug"),
         ("maze", ["--size=1"], "1; accepted: 2 to 362"),
-        ("maze", ["--size=363"], "363; accepted: 2 to 362"),
         ("maze", ["--min-length=30"], "is for --source generate"),
-        ("maze", ["--source=generate"], "--output-dir is needed"),
         ("maze", ["-", "--size=8"], "is needed at size 8; accepted: 1"),
         ("maze", ["-", "--min-length=675"], "at size 30: 1 to 674"),
-        ("maze", ["-", "--min-length=0"], "0; accepted: 1 or more"),
     ],
 )
 def test_bad_flags_are_answered_in_one_line(
-    name: str,
-    flags: list[str],
-    reason: str,
-    request: pytest.FixtureRequest,
-    error_line: Callable[[], str],
+    name: str, flags: list, reason: str, request: Request, error_line: ErrorLine
 ):
     if flags[0] == "-":
         flags = ["--source=generate", "--output-dir=x", *flags[1:]]
@@ -282,27 +248,19 @@ def test_bad_flags_are_answered_in_one_line(
     assert reason in error_line()
 
 
-@pytest.mark.parametrize(
-    ("name", "repository", "folder"),
-    [
-        ("sudoku", "sapientinc/sudoku-extreme", "data/sudoku-extreme-full"),
-        ("maze", "sapientinc/maze-30x30-hard-1k", "data/maze-30x30-hard-1k"),
-    ],
-)
-def test_published_flags_mean_the_published_defaults(
-    name: str, repository: str, folder: str, request: pytest.FixtureRequest
-):
-    kind = request.getfixturevalue(name).kind
+@pytest.mark.parametrize("name", ["sudoku-extreme", "maze-30x30-hard-1k"])
+def test_published_flags_mean_the_published_defaults(name: str, request: Request):
+    kind = request.getfixturevalue(name.partition("-")[0]).kind
     options = kind.parse([])
-    assert (options.source, options.source_repo) == ("hf", repository)
-    assert options.output_dir == Path(folder)
+    assert (options.source, options.source_repo) == ("hf", f"sapientinc/{name}")
+    assert options.output_dir == Path("data", name + "-full" * name.startswith("sudoku"))
     assert (options.subsample_size, options.test_size) == (None, None)
     assert options.examples_per_puzzle == 1
     options = kind.parse(["--source=generate", "--output-dir=x"])
     assert (options.subsample_size, options.test_size) == (1000, 1000)
 
 
-def test_help_names_every_flag(builder: Any, capsys: pytest.CaptureFixture[str]):
+def test_help_names_every_flag(builder: Any, capsys: Capture):
     with pytest.raises(SystemExit) as exit_:
         builder.kind.main(["--help"])
     assert exit_.value.code == 0
@@ -312,7 +270,7 @@ def test_help_names_every_flag(builder: Any, capsys: pytest.CaptureFixture[str])
         assert f"--{flag.replace('_', '-')}" in text
 
 
-def test_other_folders_are_not_replaced(sudoku: Any, error_line: Callable[[], str]):
+def test_other_folders_are_not_replaced(sudoku: Any, error_line: ErrorLine):
     sudoku.output.mkdir(parents=True)
     (sudoku.output / "letter.txt").write_text("mine")
     assert sudoku() == 3
@@ -334,9 +292,9 @@ def test_a_failing_build_leaves_the_older_set(
     code: int,
     reason: str,
     builder: Any,
-    capsys: pytest.CaptureFixture[str],
-    error_line: Callable[[], str],
-    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+    error_line: ErrorLine,
+    monkeypatch: Patch,
 ):
     assert builder() == 0
     before = builder.contents()
@@ -353,7 +311,7 @@ def test_a_failing_build_leaves_the_older_set(
 
 
 def test_a_set_larger_than_the_disk_is_refused(
-    builder: Any, monkeypatch: pytest.MonkeyPatch, error_line: Callable[[], str]
+    builder: Any, monkeypatch: Patch, error_line: ErrorLine
 ):
     usage = types.SimpleNamespace(free=100)
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
@@ -363,10 +321,7 @@ def test_a_set_larger_than_the_disk_is_refused(
     assert builder.kind.remedy in line
 
 
-# Hugging Face
-
-
-def hub(monkeypatch: pytest.MonkeyPatch, download: object) -> None:
+def hub(monkeypatch: Patch, download: object) -> None:
     module = types.ModuleType("huggingface_hub")
     module.__dict__["hf_hub_download"] = download
     monkeypatch.setitem(sys.modules, "huggingface_hub", module)
@@ -374,7 +329,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, download: object) -> None:
 
 @pytest.mark.parametrize("repository", [None, "someone/puzzles"])
 def test_hub_files_are_downloaded_and_built(
-    repository: str | None, builder: Any, monkeypatch: pytest.MonkeyPatch
+    repository: str | None, builder: Any, monkeypatch: Patch
 ):
     asked = []
 
@@ -392,9 +347,7 @@ def test_hub_files_are_downloaded_and_built(
     assert f"--source-repo={expected}" in command
 
 
-def test_hub_failures_offer_other_sources(
-    sudoku: Any, error_line: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-):
+def test_hub_failures_offer_other_sources(sudoku: Any, error_line: ErrorLine, monkeypatch: Patch):
     def download(*_: object, **__: object) -> str:
         raise ConnectionError("Name or service not known\nand a second line")
 
@@ -405,11 +358,6 @@ def test_hub_failures_offer_other_sources(
     assert "ConnectionError: Name or service not known" in line
     assert "--source generate" in line
     assert not sudoku.output.parent.exists()
-
-
-def test_without_huggingface_hub_it_says_how_to_install_it(
-    sudoku: Any, error_line: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert sudoku(source="hf") == 3
     line = error_line()

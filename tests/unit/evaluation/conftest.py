@@ -17,19 +17,9 @@ def make_model() -> Callable[..., ACTLossHead]:
     """
 
     def make(data: DataFacts | PuzzleDataset, **settings: object) -> ACTLossHead:
-        config = HRMConfig(
-            **{
-                "H_layers": 1,
-                "L_layers": 1,
-                "hidden_size": 32,
-                "num_heads": 2,
-                "puzzle_emb_ndim": 32,
-                "expansion": 1,
-                "halt_max_steps": 3,
-                "forward_dtype": "float32",
-                **settings,
-            }  # type: ignore[arg-type]
-        )
+        sizes = {"H_layers": 1, "L_layers": 1, "hidden_size": 32, "num_heads": 2, "expansion": 1}
+        rest = {"puzzle_emb_ndim": 32, "halt_max_steps": 3, "forward_dtype": "float32"}
+        config = HRMConfig(**(sizes | rest | settings))  # type: ignore[arg-type]
         is_set = isinstance(data, PuzzleDataset)
         facts = data_facts(data.metadata, data.fields) if is_set else data
         with torch.random.fork_rng(), torch.no_grad():

@@ -68,8 +68,8 @@ def test_outputs_are_those_of_the_last_step(
         for _ in range(3):
             carry, outputs = model.model(carry, examples)
     # bfloat16 rounds other batch shapes otherwise, in the last of its 8 bits.
-    assert saved["logits"] == pytest.approx(outputs["logits"].float().numpy(), abs=0.1)
-    assert saved["q_halt_logits"] == pytest.approx(outputs["q_halt_logits"].numpy(), abs=0.1)
+    for name in ("logits", "q_halt_logits"):
+        assert saved[name] == pytest.approx(outputs[name].float().numpy(), abs=0.1)
     assert np.abs(saved["logits"]).max() > 0.5
 
 
@@ -108,9 +108,6 @@ def test_a_place_that_cannot_be_written_is_named(batches: EvalBatches, tmp_path:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="file"):
         OutputFiles(tmp_path / "file", ["preds"], batches, ALONE)
-
-
-# Files of evaluators
 
 
 def test_json_files_replace_older_ones(tmp_path: Path) -> None:

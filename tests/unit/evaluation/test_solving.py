@@ -1,4 +1,6 @@
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -8,38 +10,26 @@ import torch
 from dataset.sudoku.rules import BOX_SHAPES, grid_to_tokens
 from evaluation.config import SolveConfig
 from evaluation.constraints import SudokuConstraint
-from evaluation.decoding import (
-    Decoded,
-    answer_confidence,
-    decode_beam,
-    decode_greedy,
-    decode_temperature,
-    decode_top_k,
-    decode_top_p,
-)
-from evaluation.solving import Reasoning, make_decoder, reason, repeated_digits
+from evaluation.decoding import answer_confidence, decode_beam, decode_greedy, decode_sampled
+from evaluation.solving import Decoder, Reasoning, make_decoder, reason, repeated_digits
 from models.act import ACTLossHead
 from models.config import DataFacts
 from models.losses import LOG_PROBS
 
 Make = Callable[..., ACTLossHead]
+CPU = torch.device("cpu")
 SOLUTION = np.array([[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]], np.int8)
 QUESTION = np.where(np.eye(4, dtype=bool), SOLUTION, 0).astype(np.int8)
 FACTS = DataFacts(vocab_size=6, seq_len=16, num_puzzle_identifiers=1)
 
 
 def repeated_by_hand(grid: np.ndarray) -> np.ndarray:
-    size = len(grid)
-    box_rows, box_columns = BOX_SHAPES[size]
-    marked = np.zeros((size, size), bool)
-    for r in range(size):
-        for c in range(size):
-            for i in range(size):
-                for j in range(size):
-                    in_box = r // box_rows == i // box_rows and c // box_columns == j // box_columns
-                    shares_unit = i == r or j == c or in_box
-                    if shares_unit and (i, j) != (r, c) and grid[r, c] and grid[i, j] == grid[r, c]:
-                        marked[r, c] = True
+    box_rows, box_columns = BOX_SHAPES[len(grid)]
+    marked = np.zeros_like(grid, bool)
+    for (r, c), (i, j) in product(np.ndindex(grid.shape), repeat=2):
+        in_box = r // box_rows == i // box_rows and c // box_columns == j // box_columns
+        if (i == r or j == c or in_box) and (i, j) != (r, c) and grid[r, c]:
+            marked[r, c] |= grid[i, j] == grid[r, c]
     return marked
 
 
@@ -65,13 +55,9 @@ def test_reasoning_counts_what_changed_and_what_is_wrong() -> None:
     second[0, 0] = 0  # a clue taken away
     reasoning = make_reasoning(first, second, SOLUTION)
     assert reasoning.cells_changed().tolist() == [12, 2, 1]
-    wrong = [int(reasoning.cells_wrong(step).sum()) for step in range(3)]
-    assert wrong == [3, 1, 0]
-    assert [make_reasoning(answer).is_solved() for answer in reasoning.answers] == [
-        False,
-        False,
-        True,
-    ]
+    assert [int(reasoning.cells_wrong(step).sum()) for step in range(3)] == [3, 1, 0]
+    solved = [make_reasoning(answer).is_solved() for answer in reasoning.answers]
+    assert solved == [False, False, True]
     assert np.array_equal(reasoning.answer, SOLUTION)
 
 
@@ -82,20 +68,21 @@ def test_a_valid_grid_that_changes_a_clue_is_no_solution() -> None:
     assert reasoning.cells_wrong().sum() == 4  # the four clues
 
 
+def examples_of(puzzle: np.ndarray) -> dict[str, torch.Tensor]:
+    inputs = torch.from_numpy(grid_to_tokens(puzzle).astype(np.int32))[None]
+    return {"inputs": inputs, "puzzle_identifiers": torch.zeros(1, dtype=torch.int32)}
+
+
 def test_reason_gives_the_answers_of_each_step(make_model: Make) -> None:
     model = make_model(FACTS, halt_max_steps=3)
     puzzles = [QUESTION, SOLUTION, np.zeros((4, 4), np.int8)]
-    found = list(reason(model, puzzles, torch.device("cpu")))
+    found = list(reason(model, puzzles, CPU))
     for puzzle, reasoning in zip(puzzles, found, strict=True):
         assert np.array_equal(reasoning.question, puzzle)
-        examples = {
-            "inputs": torch.from_numpy(grid_to_tokens(puzzle).astype(np.int32))[None],
-            "puzzle_identifiers": torch.zeros(1, dtype=torch.int32),
-        }
-        carry = model.model.initial_carry(examples)
+        carry = model.model.initial_carry(examples_of(puzzle))
         for step in range(3):
             with torch.no_grad():
-                carry, outputs = model.model(carry, examples)
+                carry, outputs = model.model(carry, examples_of(puzzle))
             digits = (outputs["logits"].argmax(-1) - 1).clamp(min=0).reshape(4, 4)
             assert np.array_equal(reasoning.answers[step], digits.numpy())
             halt, go_on = outputs["q_halt_logits"][0], outputs["q_continue_logits"][0]
@@ -106,13 +93,13 @@ def test_reason_gives_the_answers_of_each_step(make_model: Make) -> None:
 
 def test_the_halting_rule_without_a_learned_continue(make_model: Make) -> None:
     model = make_model(FACTS, no_ACT_continue=True, halt_max_steps=5)
-    (reasoning,) = reason(model, [QUESTION], torch.device("cpu"))
+    (reasoning,) = reason(model, [QUESTION], CPU)
     assert reasoning.halts.tolist() == (reasoning.q_halt > 0.5).tolist()
 
 
 def test_without_q_nothing_is_said_of_halting(make_model: Make) -> None:
     model = make_model(FACTS, heads={"q": None})
-    (reasoning,) = reason(model, [QUESTION], torch.device("cpu"))
+    (reasoning,) = reason(model, [QUESTION], CPU)
     assert np.isnan(reasoning.q_halt).all()
     assert not reasoning.halts.any()
     # Only the entropy speaks.
@@ -124,7 +111,7 @@ def test_halts_are_those_of_the_rule(make_model: Make) -> None:
     with torch.no_grad():
         model.state_dict()["model.inner.q_head.weight"].zero_()
         model.state_dict()["model.inner.q_head.bias"].copy_(torch.tensor([1.0, 5.0]))
-    (reasoning,) = reason(model, [QUESTION], torch.device("cpu"))
+    (reasoning,) = reason(model, [QUESTION], CPU)
     assert reasoning.halts.tolist() == [False, False, True, True, True]
 
 
@@ -132,13 +119,10 @@ def test_many_puzzles_keep_their_order(make_model: Make) -> None:
     model = make_model(FACTS)
     rng = np.random.default_rng(0)
     puzzles = [rng.permutation(4)[SOLUTION - 1].astype(np.int8) + 1 for _ in range(70)]
-    found = list(reason(model, puzzles, torch.device("cpu")))
+    found = list(reason(model, puzzles, CPU))
     assert np.array_equal([reasoning.question for reasoning in found], puzzles)
-    (alone,) = reason(model, [puzzles[66]], torch.device("cpu"))
+    (alone,) = reason(model, [puzzles[66]], CPU)
     assert np.array_equal(alone.answers, found[66].answers)
-
-
-SUDOKU = SudokuConstraint()
 
 
 def seeded() -> torch.Generator:
@@ -148,38 +132,34 @@ def seeded() -> torch.Generator:
 @pytest.mark.parametrize(
     ("settings", "decode"),
     [
-        ({}, lambda x, i: decode_greedy(x)),
-        ({"constraint": "sudoku"}, lambda x, i: decode_greedy(x, inputs=i, constraint=SUDOKU)),
-        ({"decode": "temperature"}, lambda x, i: decode_temperature(x, 1.0, seeded())),
+        ({}, decode_greedy),
+        ({"decode": "temperature"}, lambda x, **_: decode_sampled(x, 1.0, seeded())),
         (
             {"decode": "temperature", "temperature": 0.5, "constraint": "sudoku"},
-            lambda x, i: decode_temperature(x, 0.5, seeded(), inputs=i, constraint=SUDOKU),
+            lambda x, **kept: decode_sampled(x, 0.5, seeded(), **kept),
         ),
         (
             {"decode": "top_k", "top_k": 2, "temperature": 3.0},
-            lambda x, i: decode_top_k(x, 2, seeded(), temperature=3.0),
+            lambda x, **_: decode_sampled(x, 3.0, seeded(), top_k=2),
         ),
         (
             {"decode": "top_p", "top_p": 0.6, "temperature": 3.0},
-            lambda x, i: decode_top_p(x, 0.6, seeded(), temperature=3.0),
+            lambda x, **_: decode_sampled(x, 3.0, seeded(), top_p=0.6),
         ),
-        (
-            {"decode": "beam", "constraint": "sudoku"},
-            lambda x, i: decode_beam(x, 8, inputs=i, constraint=SUDOKU),
-        ),
+        ({"constraint": "sudoku"}, decode_greedy),
+        ({"decode": "beam", "constraint": "sudoku"}, partial(decode_beam, width=8)),
         (
             {"decode": "beam", "beam_width": 3, "constraint": "sudoku"},
-            lambda x, i: decode_beam(x, 3, inputs=i, constraint=SUDOKU),
+            partial(decode_beam, width=3),
         ),
     ],
 )
-def test_decoders_are_those_asked_for(
-    settings: dict[str, Any], decode: Callable[[torch.Tensor, torch.Tensor], Decoded]
-) -> None:
+def test_decoders_are_those_asked_for(settings: dict[str, Any], decode: Decoder) -> None:
     logits = torch.randn(9, 16, 6, generator=seeded())
     inputs = torch.from_numpy(grid_to_tokens(QUESTION)).expand(9, 16)
     found = make_decoder(SolveConfig(checkpoint="x", seed=7, **settings))(logits, inputs=inputs)
-    expected = decode(logits, inputs)
+    constraint = SudokuConstraint() if "constraint" in settings else None
+    expected = decode(logits, inputs=inputs, constraint=constraint)
     assert all(torch.equal(*values) for values in zip(found, expected, strict=True))
 
 
@@ -190,21 +170,17 @@ def test_the_last_answer_is_decoded_from_the_probabilities_of_the_loss(
 ) -> None:
     settings = {"loss": {"loss_type": loss_type}, "no_ACT_continue": no_ACT_continue}
     model = make_model(FACTS, **settings)
-    examples = {
-        "inputs": torch.from_numpy(grid_to_tokens(QUESTION).astype(np.int32))[None],
-        "puzzle_identifiers": torch.zeros(1, dtype=torch.int32),
-    }
     decode = make_decoder(SolveConfig(checkpoint="x", decode="beam", constraint="sudoku"))
-    (greedy,) = reason(model, [QUESTION], torch.device("cpu"))
-    (reasoning,) = reason(model, [QUESTION], torch.device("cpu"), decode)
+    (greedy,) = reason(model, [QUESTION], CPU)
+    (reasoning,) = reason(model, [QUESTION], CPU, decode)
     assert not greedy.is_solved()
     assert reasoning.is_solved()
     assert np.array_equal(reasoning.answers[:-1], greedy.answers[:-1])
     assert reasoning.confidence == greedy.confidence
-    carry = model.model.initial_carry(examples)
+    carry = model.model.initial_carry(examples_of(QUESTION))
     with torch.no_grad():
         for _ in range(3):
-            carry, outputs = model.model(carry, examples)
+            carry, outputs = model.model(carry, examples_of(QUESTION))
     log_probs = LOG_PROBS[loss_type](outputs["logits"])
     tokens = torch.from_numpy(grid_to_tokens(reasoning.answer)).long()
     total = float(log_probs[0, torch.arange(16), tokens].sum())

@@ -1,17 +1,17 @@
 """Adaptive computation time on a scripted recurrence, whose Q values the test chooses."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from models.act import ACT, ACTLossHead
+from models.act import ACT
 from models.carry import ACTCarry, Examples, Exploration, Latents
 from models.config import HRMConfig
 from models.heads.base import Answer, HaltingRule, Head, Outputs
 from models.heads.q import QHead
+from tests.unit.models.tiny import first_step, make_examples, make_model
 
 START_H, START_L = 100.0, 200.0
 
@@ -48,10 +48,8 @@ class Scripted(nn.Module):
 
     def reset_carry(self, reset: Tensor, carry: Latents) -> Latents:
         where = reset.view(-1, 1, 1)
-        return {
-            "z_H": torch.where(where, START_H, carry["z_H"]),
-            "z_L": torch.where(where, START_L, carry["z_L"]),
-        }
+        starts = {"z_H": START_H, "z_L": START_L}
+        return {name: torch.where(where, starts[name], z) for name, z in carry.items()}
 
     def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
         self.calls.append((carry["z_H"][:, 0, 0].clone(), examples, torch.is_grad_enabled()))
@@ -168,9 +166,7 @@ def test_exploration_delays_halting_but_not_beyond_the_last_step() -> None:
     carry, _ = act(carry, offer(3), min_steps(2, 2, 3))
     assert carry.halted.tolist() == [False, False, True]
     assert carry.steps.tolist() == [1, 1, 3]
-
-
-def test_exploration_never_makes_a_slot_halt() -> None:
+    # It never makes a slot halt.
     act = build(([-1.0] * 3, [0.0] * 3))
     carry, _ = act(act.initial_carry(offer(0)), offer(1), min_steps(0, 1, 2))
     assert not carry.halted.any()
@@ -192,10 +188,12 @@ def test_with_one_step_every_step_halts_and_nothing_is_bootstrapped(
         assert "target_q_continue" not in outputs
 
 
-def test_target_of_q_continue_looks_one_step_ahead() -> None:
-    now, ahead = ([-1.0] * 3, [0.0] * 3), ([2.0, -2.0, 0.5], [1.0, -1.0, 3.0])
+@pytest.mark.parametrize("wish", [-1.0, 1.0])
+def test_target_of_q_continue_looks_one_step_ahead_also_where_a_slot_halts(wish: float) -> None:
+    now, ahead = ([wish] * 3, [0.0] * 3), ([2.0, -2.0, 0.5], [1.0, -1.0, 3.0])
     act = build(now, ahead)
     carry, outputs = act(act.initial_carry(offer(0)), offer(1))
+    assert carry.halted.tolist() == [wish > 0] * 3
     better = torch.tensor([2.0, -1.0, 3.0])
     torch.testing.assert_close(outputs["target_q_continue"], better.sigmoid())
     assert not outputs["target_q_continue"].requires_grad
@@ -222,16 +220,6 @@ def test_target_of_q_continue_at_the_last_step_is_halting() -> None:
     torch.testing.assert_close(outputs["target_q_continue"], expected)
 
 
-def test_a_slot_that_halts_early_still_learns_from_going_on() -> None:
-    now, ahead = ([1.0] * 3, [0.0] * 3), ([2.0, -2.0, 0.5], [1.0, -1.0, 3.0])
-    act = build(now, ahead)
-    carry, outputs = act(act.initial_carry(offer(0)), offer(1))
-    assert carry.halted.all()
-    torch.testing.assert_close(
-        outputs["target_q_continue"], torch.tensor([2.0, -1.0, 3.0]).sigmoid()
-    )
-
-
 @pytest.mark.parametrize("learns_continue", [True, False])
 def test_evaluation_runs_all_steps_and_looks_at_no_target(learns_continue: bool) -> None:
     act = build(([9.0] * 3, [-9.0] * 3), halt_max_steps=3, learns_continue=learns_continue).eval()
@@ -254,32 +242,10 @@ def test_a_step_leaves_the_carry_it_was_given_as_it_was() -> None:
         assert torch.equal(value, before[name]), name
 
 
-def test_a_carry_goes_through_its_tensors(
-    make_model: Callable[..., ACTLossHead], make_examples: Callable[..., Examples]
-) -> None:
-    model = make_model().train()
-    carry = model.initial_carry(make_examples())
-    for step in range(2):
-        carry = model(carry, make_examples(seed=step)).carry
-    tensors = carry.tensors()
-    assert set(tensors) == {
-        *("z_H", "z_L", "steps", "halted"),
-        *(f"examples.{name}" for name in make_examples()),
-    }
-    assert {len(value) for value in tensors.values()} == {3}
-    copy = ACTCarry.from_tensors({name: value.clone() for name, value in tensors.items()})
-    again, twin = model(copy, make_examples(seed=9)), model(carry, make_examples(seed=9))
-    assert torch.equal(again.loss, twin.loss)
-    for name, value in twin.carry.tensors().items():
-        assert torch.equal(again.carry.tensors()[name], value), name
-
-
-def test_the_rows_of_a_batch_do_not_see_each_other(
-    make_model: Callable[..., ACTLossHead], make_examples: Callable[..., Examples]
-) -> None:
+def test_the_rows_of_a_batch_do_not_see_each_other() -> None:
     model, examples = make_model(), make_examples()
     model.eval()
-    whole = model(model.initial_carry(examples), examples)
+    whole = first_step(model, examples)
     for row in range(3):
         alone = {name: value[row : row + 1] for name, value in examples.items()}
         output = model(model.initial_carry(alone), alone)
@@ -319,6 +285,8 @@ def test_the_bonus_raises_the_bar_less_with_every_step(
 def test_a_carry_that_is_split_and_joined_is_the_same() -> None:
     act = build(([0.0] * 4, [1.0] * 4), halt_max_steps=3, learns_continue=False)
     carry, _ = act(act.initial_carry(offer(0, 4)), offer(1, 4))
+    names = {"z_H", "z_L", "steps", "halted", *(f"examples.{name}" for name in offer(0))}
+    assert set(carry.tensors()) == names
     carry.steps.copy_(torch.arange(4))
     first, second = carry.split(2)
     assert second.steps.tolist() == [2, 3]

@@ -1,6 +1,7 @@
 """Layers: initialization against scipy, hand-written backwards against autograd."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,17 +24,8 @@ from models.layers import (
 INFINITY = math.inf
 
 SYMMETRIC = [(-2.0, 2.0), (-0.5, 0.5), (-4.0, 4.0), (-INFINITY, INFINITY)]
-ASYMMETRIC = [
-    (-1.0, 3.0),
-    (-3.0, 1.0),
-    (0.0, 2.0),
-    (0.5, 1.5),
-    (-3.0, -1.0),
-    (-INFINITY, 0.5),
-    (1.0, INFINITY),
-    (4.0, 6.0),
-    (-8.0, -6.0),
-]
+ASYMMETRIC = [(-1.0, 3.0), (-3.0, 1.0), (0.0, 2.0), (0.5, 1.5), (-3.0, -1.0), (4.0, 6.0)]
+ASYMMETRIC += [(-INFINITY, 0.5), (1.0, INFINITY), (-8.0, -6.0)]
 
 
 @pytest.mark.parametrize(("lower", "upper"), SYMMETRIC + ASYMMETRIC)
@@ -117,56 +109,31 @@ def double_input(*shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
 
 
-def test_add_rms_norm_equals_the_naive_twin() -> None:
+def test_hand_written_layers_equal_their_twins() -> None:
     torch.manual_seed(0)
-    inputs = double_input(2, 3, 8), double_input(2, 3, 8)
-    out, twin = add_rms_norm(*inputs, 1e-5), naive_add_rms_norm(*inputs, 1e-5)
-    torch.testing.assert_close(out, twin, rtol=1e-12, atol=1e-12)
-    weight = torch.randn_like(out)
-    grads = torch.autograd.grad((out * weight).sum(), inputs)
-    twins = torch.autograd.grad((twin * weight).sum(), inputs)
-    torch.testing.assert_close(grads, twins, rtol=1e-10, atol=1e-10)
+    exact: Any = {"rtol": 1e-12, "atol": 1e-12}
+    x, y = double_input(2, 3, 12), double_input(2, 3, 12)
+    norms = (f(x, y, 1e-5) for f in (add_rms_norm, naive_add_rms_norm))
+    torch.testing.assert_close(*norms, **exact)
     # The norm counts where the mean square is of eps's size.
     small = torch.full((1, 4), 1e-3, dtype=torch.float64)
     torch.testing.assert_close(add_rms_norm(small, small, 1e-5), small * 2 / math.sqrt(4e-6 + 1e-5))
-
-
-def test_add_rms_norm_gradcheck() -> None:
-    torch.manual_seed(0)
-    inputs = double_input(2, 3, 6), double_input(2, 3, 6)
-    assert torch.autograd.gradcheck(lambda x, y: add_rms_norm(x, y, 1e-5), inputs)
-
-
-def test_swiglu_equals_the_naive_twin() -> None:
-    torch.manual_seed(0)
-    layer, x = SwiGLU(12, 1.0), double_input(2, 3, 12)
-    out, twin = layer(x), naive_swiglu(layer, x)
-    torch.testing.assert_close(out, twin, rtol=1e-12, atol=1e-12)
-    leaves = [x, *layer.parameters()]
-    weight = torch.randn_like(out)
-    grads = torch.autograd.grad((out * weight).sum(), leaves)
-    twins = torch.autograd.grad((twin * weight).sum(), leaves)
-    torch.testing.assert_close(grads, twins, rtol=1e-6, atol=1e-6)
-
-
-def test_swiglu_gradcheck() -> None:
-    torch.manual_seed(0)
-    layer = SwiGLU(4, 1.0)
-    assert torch.autograd.gradcheck(layer, double_input(2, 4))
-
-
-def test_rotary_equals_a_complex_product() -> None:
-    torch.manual_seed(0)
-    x = double_input(2, 9, 3, 8)
-    tables = RotaryEmbedding(8, 9, theta=100.0)()
-    out, twin = apply_rotary(x, *tables), complex_rotary(x, 100.0)
+    layer = SwiGLU(12, 1.0)
+    torch.testing.assert_close(layer(x), naive_swiglu(layer, x), **exact)
+    heads = double_input(2, 9, 3, 8)
+    turned = apply_rotary(heads, *RotaryEmbedding(8, 9, theta=100.0)())
     # The tables are float32.
-    torch.testing.assert_close(out, twin, rtol=0, atol=3e-6)
-    weight = torch.randn_like(out)
-    grads = torch.autograd.grad((out * weight).sum(), x)
-    twins = torch.autograd.grad((twin * weight).sum(), x)
-    torch.testing.assert_close(grads, twins, rtol=0, atol=3e-6)
-    torch.testing.assert_close(out[:, 0], x[:, 0], rtol=0, atol=0)
+    torch.testing.assert_close(turned, complex_rotary(heads, 100.0), rtol=0, atol=3e-6)
+    torch.testing.assert_close(turned[:, 0], heads[:, 0], rtol=0, atol=0)
+
+
+def test_gradients_are_those_of_finite_differences() -> None:
+    torch.manual_seed(0)
+    norm_inputs = double_input(2, 3, 6), double_input(2, 3, 6)
+    assert torch.autograd.gradcheck(lambda x, y: add_rms_norm(x, y, 1e-5), norm_inputs)
+    assert torch.autograd.gradcheck(SwiGLU(4, 1.0), double_input(2, 4))
+    tables = RotaryEmbedding(6, 4, theta=10000.0)()
+    assert torch.autograd.gradcheck(lambda x: apply_rotary(x, *tables), double_input(2, 4, 2, 6))
 
 
 def test_rotary_tables_are_float32_and_no_state() -> None:
@@ -175,12 +142,6 @@ def test_rotary_tables_are_float32_and_no_state() -> None:
     assert cos.shape == sin.shape == (9, 8)
     assert cos.dtype == sin.dtype == torch.float32
     assert not embedding.state_dict()
-
-
-def test_rotary_gradcheck() -> None:
-    torch.manual_seed(0)
-    tables = RotaryEmbedding(6, 4, theta=10000.0)()
-    assert torch.autograd.gradcheck(lambda x: apply_rotary(x, *tables), double_input(2, 4, 2, 6))
 
 
 def test_scores_depend_on_the_distance_alone() -> None:

@@ -1,43 +1,50 @@
 """What ranks leave behind for their launcher."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from runtime import errors
 from runtime.process import EXIT_CODES_FOLDER, common_exit_code, note_start
+
+
+def test_every_kind_of_error_has_its_exit_code() -> None:
+    names = ["Config", "Dataset", "Checkpoint", "NonFinite", "Locked", "Rank"]
+    codes = [errors.exit_code(getattr(errors, f"{name}Error")("bad")) for name in names]
+    assert codes == [2, 3, 4, 5, 6, 7]
+    assert errors.exit_code(errors.Preempted()) == 75
+    assert errors.exit_code(ValueError("a bug")) is None
 
 
 @pytest.mark.parametrize(
     ("attempts", "expected"),
     [
         ({}, None),
-        ({0: {0: "75", 1: "75"}}, 75),
-        ({0: {0: "75", 1: ""}}, 75),
-        ({0: {0: "2", 1: ""}}, 2),
-        ({0: {0: "7", 1: "4"}}, 4),
-        ({0: {0: "75", 1: "3", 2: "7"}}, 3),
-        ({0: {0: "7", 1: "75"}}, 75),
-        ({0: {0: "7", 1: ""}}, 7),
-        ({0: {0: "", 1: ""}}, None),
-        ({0: {0: "3", 1: "4"}}, None),
-        ({0: {0: "75", 1: "75"}, 1: {0: "", 1: ""}}, None),
-        ({9: {0: "7", 1: "7"}, 10: {0: "0", 1: "0"}}, 0),
+        ({0: ["75", "75"]}, 75),
+        ({0: ["75", ""]}, 75),
+        ({0: ["2", ""]}, 2),
+        ({0: ["7", "4"]}, 4),
+        ({0: ["75", "3", "7"]}, 3),
+        ({0: ["7", "75"]}, 75),
+        ({0: ["7", ""]}, 7),
+        ({0: ["", ""]}, None),
+        ({0: ["3", "4"]}, None),
+        ({0: ["75", "75"], 1: ["", ""]}, None),
+        ({9: ["7", "7"], 10: ["0", "0"]}, 0),
     ],
 )
 def test_the_code_of_the_last_attempt_counts(
-    tmp_path: Path, attempts: Mapping[int, Mapping[int, str]], expected: int | None
+    tmp_path: Path, attempts: dict[int, list[str]], expected: int | None
 ) -> None:
     for attempt, codes in attempts.items():
-        (tmp_path / str(attempt)).mkdir()
-        for rank, code in codes.items():
-            (tmp_path / str(attempt) / f"rank_{rank}").write_text(code)
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        for rank, code in enumerate(codes):
+            (folder / f"rank_{rank}").write_text(code)
     assert common_exit_code(tmp_path) == expected
 
 
-def test_a_rank_that_begins_has_no_code_yet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_begins_has_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
     note_start()

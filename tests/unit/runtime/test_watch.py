@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -15,13 +16,20 @@ TIMEOUT = 1.0
 WORLD_SIZE = 3
 
 
-class Memory:
-    """A store; `blocked`, it does not answer."""
+class Others:
+    """The store, in it ranks 1 and 2, with hearts that beat unless they are in `dead`; `said` is
+    what rank 0 says at its end. A store that is not `answering` blocks.
+    """
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
-        self.answering = threading.Event()
+        self.answering, self._stopping = threading.Event(), threading.Event()
         self.answering.set()
+        self.entries = {rank: Entry(entered=1, place="step 5", long=False) for rank in (1, 2)}
+        self.dead: set[int] = set()
+        self.said: list[str] = []
+        self._thread = threading.Thread(target=self._live)
+        self._thread.start()
 
     def set(self, key: str, value: str, /) -> None:
         self.answering.wait()
@@ -31,16 +39,8 @@ class Memory:
         self.answering.wait()
         return [self.values[key].encode() for key in keys]
 
-
-class Others:
-    """Ranks 1 and 2: what they say, with hearts that beat unless they are in `dead`."""
-
-    def __init__(self, store: Memory) -> None:
-        self.entries = {rank: Entry(entered=1, place="step 5", long=False) for rank in (1, 2)}
-        self.dead: set[int] = set()
-        self._store, self._stopping = store, threading.Event()
-        self._thread = threading.Thread(target=self._live)
-        self._thread.start()
+    def change(self, rank: int, **changes: Any) -> None:
+        self.entries[rank] = self.entries[rank]._replace(**changes)
 
     def _live(self) -> None:
         beat = 0
@@ -48,7 +48,7 @@ class Others:
             beat += 1
             for rank, entry in self.entries.items():
                 if rank not in self.dead:
-                    self._store.values[f"watch/{rank}"] = json.dumps(entry._replace(beat=beat))
+                    self.values[f"watch/{rank}"] = json.dumps(entry._replace(beat=beat))
 
     def end(self) -> None:
         self._stopping.set()
@@ -56,61 +56,37 @@ class Others:
 
 
 @pytest.fixture
-def store() -> Memory:
-    store = Memory()
-    Watch.prepare(store, WORLD_SIZE)
-    return store
-
-
-@pytest.fixture
-def others(store: Memory) -> Iterator[Others]:
-    others = Others(store)
+def others() -> Iterator[Others]:
+    others = Others()
+    Watch.prepare(others, WORLD_SIZE)
     yield others
     others.end()
 
 
 @pytest.fixture
-def said() -> list[str]:
-    """What rank 0 says at its end."""
-    return []
-
-
-@pytest.fixture
-def watch(store: Memory, said: list[str]) -> Iterator[Watch]:
-    watch = Watch(0, WORLD_SIZE, store, keeper="rank 9", timeout=TIMEOUT, end=said.append)
+def watch(others: Others) -> Iterator[Watch]:
+    watch = Watch(0, WORLD_SIZE, others, keeper="rank 9", timeout=TIMEOUT, end=others.said.append)
     watch.start()
     watch.mark("step 6", long=False)
     with watch.collective("broadcast"):
         pass
     yield watch
-    store.answering.set()
+    others.answering.set()
     watch.stop()
 
 
-def wait_in_vain(watch: Watch, said: list[str], timeouts: float) -> str:
+def wait_in_vain(watch: Watch, others: Others, timeouts: float) -> str:
     """Stay in a collective until somebody is blamed; "" when nobody is within so many timeouts."""
     deadline = time.monotonic() + timeouts * TIMEOUT
     with watch.collective("all_reduce"):
-        while not said and time.monotonic() < deadline:
+        while not others.said and time.monotonic() < deadline:
             time.sleep(0.01)
-    return said[0] if said else ""
+    return "".join(others.said)
 
 
-def late(others: Others, store: Memory) -> None:
-    others.entries[1] = Entry(entered=2, inside=True, name="all_reduce", place="step 6", long=False)
-    others.entries[2] = others.entries[2]._replace(name="broadcast")
-
-
-def dead(others: Others, store: Memory) -> None:
-    others.dead.add(2)
-
-
-def silent(others: Others, store: Memory) -> None:
-    store.answering.clear()
-
-
-def told(others: Others, store: Memory) -> None:
-    others.entries[1] = others.entries[1]._replace(farewell="rank 2 did it")
+def late(others: Others) -> None:
+    others.change(1, entered=2, inside=True, name="all_reduce", place="step 6")
+    others.change(2, name="broadcast")
 
 
 WAITED = r"; rank 0 has waited \d s, in all_reduce, step 6"
@@ -120,51 +96,45 @@ WAITED = r"; rank 0 has waited \d s, in all_reduce, step 6"
     ("fault", "message"),
     [
         (late, f"rank 2 has made no progress since broadcast, step 5{WAITED}"),
-        (dead, f"rank 2 does not answer: its process is stopped or gone{WAITED}"),
-        (silent, f"rank 9 does not answer{WAITED}"),
-        (told, "rank 2 did it"),
+        (
+            lambda others: others.dead.add(2),
+            f"rank 2 does not answer: its process is stopped or gone{WAITED}",
+        ),
+        (lambda others: others.answering.clear(), f"rank 9 does not answer{WAITED}"),
+        (lambda others: others.change(1, farewell="rank 2 did it"), "rank 2 did it"),
     ],
+    ids=["late", "dead", "silent", "told"],
 )
 def test_the_rank_that_is_waited_for_is_named(
-    watch: Watch,
-    others: Others,
-    store: Memory,
-    said: list[str],
-    fault: Callable[[Others, Memory], None],
-    message: str,
+    watch: Watch, others: Others, fault: Callable[[Others], None], message: str
 ) -> None:
-    fault(others, store)
-    assert re.fullmatch(message, wait_in_vain(watch, said, 10))
+    fault(others)
+    assert re.fullmatch(message, wait_in_vain(watch, others, 10))
 
 
-def test_a_rank_that_said_it_takes_long_is_waited_for(
-    watch: Watch, others: Others, said: list[str]
-) -> None:
-    others.entries = {rank: entry._replace(long=True) for rank, entry in others.entries.items()}
-    assert wait_in_vain(watch, said, 0.7 * PATIENCE) == ""
+def test_a_rank_that_said_it_takes_long_is_waited_for(watch: Watch, others: Others) -> None:
+    others.change(1, long=True)
+    others.change(2, long=True)
+    assert wait_in_vain(watch, others, 0.7 * PATIENCE) == ""
     # Not for ever.
-    assert wait_in_vain(watch, said, 10 * PATIENCE).startswith("rank 1 has made no progress")
+    assert wait_in_vain(watch, others, 10 * PATIENCE).startswith("rank 1 has made no progress")
 
 
-def test_a_rank_that_makes_progress_is_waited_for(
-    watch: Watch, others: Others, said: list[str]
-) -> None:
+def test_a_rank_that_makes_progress_is_waited_for(watch: Watch, others: Others) -> None:
     deadline = time.monotonic() + 4 * TIMEOUT
     with watch.collective("all_reduce"):
         while time.monotonic() < deadline:
             for rank, entry in others.entries.items():
-                others.entries[rank] = entry._replace(marks=entry.marks + 1)
+                others.change(rank, marks=entry.marks + 1)
             time.sleep(TIMEOUT / 10)
-    assert said == []
+    assert others.said == []
 
 
-def test_time_outside_of_waits_does_not_count(
-    watch: Watch, others: Others, said: list[str]
-) -> None:
+def test_time_outside_of_waits_does_not_count(watch: Watch, others: Others) -> None:
     for _ in range(8):
         with watch.collective("all_reduce"):
             time.sleep(TIMEOUT / 4)
-    assert said == []
+    assert others.said == []
 
 
 def test_a_collective_that_failed_is_explained(watch: Watch, others: Others) -> None:
@@ -176,11 +146,10 @@ def test_a_collective_that_failed_is_explained(watch: Watch, others: Others) -> 
     assert explained().startswith("a rank has left, in all_reduce")  # All are alive.
     others.dead.add(1)
     assert explained() == "rank 1 has died, in all_reduce, step 6 (Connection closed)"
-    gone = "rank 1 has ended: ConfigError: no"
-    others.entries[2] = others.entries[2]._replace(farewell=gone)
-    assert explained() == gone
+    others.change(2, farewell="rank 1 has ended: ConfigError: no")
+    assert explained() == "rank 1 has ended: ConfigError: no"
 
 
-def test_a_rank_that_leaves_says_why(watch: Watch, store: Memory) -> None:
+def test_a_rank_that_leaves_says_why(watch: Watch, others: Others) -> None:
     watch.stop("rank 0 has ended: DatasetError: bad")
-    assert Entry(*json.loads(store.values["watch/0"])).farewell.endswith("DatasetError: bad")
+    assert Entry(*json.loads(others.values["watch/0"])).farewell.endswith("DatasetError: bad")

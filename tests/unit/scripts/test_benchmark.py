@@ -20,17 +20,10 @@ from training.config.schema import TrainConfig
 
 SUDOKU = DataFacts(vocab_size=11, seq_len=81, num_puzzle_identifiers=1)
 TINY = (
-    "arch.hidden_size=32",
-    "arch.num_heads=2",
-    "arch.H_layers=1",
-    "arch.L_layers=1",
-    "arch.halt_max_steps=3",
-    "arch.forward_dtype=float32",
-    "global_batch_size=4",
-    "log_interval=2",
+    *("arch.hidden_size=32", "arch.num_heads=2", "arch.H_layers=1", "arch.L_layers=1"),
+    *("arch.halt_max_steps=3", "arch.forward_dtype=float32"),
+    *("global_batch_size=4", "log_interval=2"),
 )
-
-
 QUICK = benchmark.Effort(seconds=0.01, product_sizes=(16, 32), num_groups=10, views=2)
 
 
@@ -43,7 +36,7 @@ def _host() -> Iterator[None]:
 
 
 def run(*settings: str) -> dict[str, Any]:
-    return benchmark.run({"tiny": (*TINY, *settings)}, QUICK, lambda line: None)
+    return benchmark.run({"tiny": (*TINY, *settings)}, QUICK)
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +49,7 @@ def trainer(tmp_path):
     benchmark.write_synthetic_data(tmp_path, 10, 2)
     config = load_config(TrainConfig, "cfg_pretrain", TINY)
     with Ranks("cpu") as ranks:
-        yield benchmark.build_trainer(config, PuzzleDataset([tmp_path], "train"), ranks)
+        yield benchmark.StepTrainer(config, PuzzleDataset([tmp_path], "train"), ranks)
 
 
 # Counting
@@ -84,7 +77,7 @@ def test_without_q_continue_its_target_is_not_computed():
     assert flop.train_step == 10 * published_pass() + 3 * 2 * (81 * 512 * 11 + 512 * 2)
 
 
-def test_mixer_is_counted_as_by_hand():
+def test_mixer_and_auxiliary_heads_are_counted_as_by_hand():
     arch = load_config(TrainConfig, "cfg_pretrain", ["arch=mixer"]).arch
     flop = benchmark.count_flop(arch, SUDOKU)
     # Over the cells and over the features alike: gate and up, 2 x 256 wide, then down.
@@ -93,14 +86,9 @@ def test_mixer_is_counted_as_by_hand():
     # One cycle of 5 passes, all with gradients.
     assert flop.train_step == 3 * 5 * layer + 3 * heads
     assert flop.act_step == 5 * layer + heads
-
-
-def test_auxiliary_heads_are_counted_as_by_hand():
-    settings = ["arch=mixer", "heads=sage"]
-    arch = load_config(TrainConfig, "cfg_pretrain", settings).arch
+    arch = load_config(TrainConfig, "cfg_pretrain", ["arch=mixer", "heads=sage"]).arch
     facts = DataFacts(11, 81, 1, fields={"actions": (5, 0), "pixels": (256, 3)})
-    plain = load_config(TrainConfig, "cfg_pretrain", ["arch=mixer"]).arch
-    more = benchmark.count_flop(arch, facts).act_step - benchmark.count_flop(plain, facts).act_step
+    more = benchmark.count_flop(arch, facts).act_step - flop.act_step
     # Confidence, moves and pixels in each cell; halt in place of Q.
     assert more == 2 * 81 * 128 * (1 + 5 + 256 * 3)
 
@@ -128,8 +116,11 @@ def test_measure_warms_up_and_takes_enough_samples():
 
 
 def test_step_is_the_trainers_and_runs_past_a_block_of_metrics(trainer):
+    # 10 groups give 2 batches of 4 an epoch; whatever an iteration holds, there are more.
+    trainer.batches.epochs_per_iter = 1
     before = trainer.learner.model.model.inner.lm_head.weight.clone()
     for batch in itertools.islice(benchmark.endless(trainer.batches), 5):
+        assert batch.inputs.shape == (4, 81)
         trainer.step(batch)
     assert trainer.num_steps == 5
     assert not torch.equal(trainer.learner.model.model.inner.lm_head.weight, before)
@@ -167,25 +158,14 @@ def test_each_optimizer_moves_the_weights(trainer):
     }
 
 
-def test_batches_never_end(trainer):
-    # 10 groups give 2 batches of 4 an epoch; whatever an iteration holds, there are more.
-    trainer.batches.epochs_per_iter = 1
-    batches = list(itertools.islice(benchmark.endless(trainer.batches), 7))
-    assert [batch.inputs.shape for batch in batches] == [(4, 81)] * 7
-
-
 # Reporting
 
 
 def test_report_has_every_activity(report):
     (case,) = report["cases"]
     assert [line["activity"] for line in case["lines"]] == [
-        "train step",
-        "evaluation, ACT step",
-        "data loading",
-        "AdamATan2 step",
-        "AdamW step",
-        "SparseSignSGD step",
+        *("train step", "evaluation, ACT step", "data loading"),
+        *("AdamATan2 step", "AdamW step", "SparseSignSGD step"),
     ]
     assert case["settings"] == list(TINY)
     assert report["environment"]["torch"] == torch.__version__
@@ -236,7 +216,7 @@ def test_table_shows_every_line_in_columns(report):
 def test_main_writes_the_json_and_prints_the_table(report, tmp_path, monkeypatch, capsys):
     asked = []
 
-    def run(cases, effort, say):
+    def run(cases, effort):
         asked.append((cases, effort.seconds))
         return report
 
@@ -295,6 +275,6 @@ def test_isa_restarts_the_process_once(monkeypatch, report, tmp_path):
     assert restart.value.args == (sys.executable, command, "AVX2")
 
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    monkeypatch.setattr(benchmark, "run", lambda cases, effort, say: report)
+    monkeypatch.setattr(benchmark, "run", lambda cases, effort: report)
     benchmark.main(["--isa", "avx2", "--output", str(tmp_path / "x.json")])
     assert (tmp_path / "x.json").exists()

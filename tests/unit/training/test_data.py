@@ -1,6 +1,5 @@
 """Opening the data of a run."""
 
-import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,11 +23,8 @@ def test_both_splits_are_opened(sudoku_data: Path) -> None:
     train, test = open_data(config, check_values=True, warn=pytest.fail)
     assert test is not None
     assert (train.metadata.total_groups, test.metadata.total_groups) == (8, 10)
-    assert data_facts(train.metadata, train.fields).to_dict() == {
-        "vocab_size": 6,
-        "seq_len": 16,
-        "num_puzzle_identifiers": 1,
-    }
+    facts = {"vocab_size": 6, "seq_len": 16, "num_puzzle_identifiers": 1}
+    assert data_facts(train.metadata, train.fields).to_dict() == facts
 
 
 def test_test_folders_may_be_others(sudoku_data: Path, tasks_data: Path, tmp_path: Path) -> None:
@@ -52,7 +48,12 @@ def test_without_a_test_split_nothing_is_evaluated(sudoku_data: Path, tmp_path: 
 
 def test_damage_is_found_before_training(sudoku_data: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(sudoku_data, tmp_path / "data")
-    labels = folder / "train" / "all__labels.npy"
+    metadata, labels = folder / "train" / "dataset.json", folder / "train" / "all__labels.npy"
+    text = metadata.read_text()
+    metadata.write_text(text.replace('"seq_len": 16', '"seq_len": 15'))
+    with pytest.raises(DatasetError, match=r"16 cells a row, but seq_len is 15"):
+        open_data(configure(f"data_path={folder}"), check_values=False, warn=pytest.fail)
+    metadata.write_text(text)
     labels.write_bytes(labels.read_bytes()[:-7])
     with pytest.raises(DatasetError, match=str(labels)):
         open_data(configure(f"data_path={folder}"), check_values=False, warn=pytest.fail)
@@ -86,36 +87,20 @@ def test_every_named_data_set_says_how_it_is_built(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = configure(f"data={choice}")
-    with pytest.raises(
-        DatasetError, match=f"{config.data_path}: .*; build it with: python dataset"
-    ):
+    hint = f"{config.data_path}: .*; build it with: python dataset"
+    with pytest.raises(DatasetError, match=hint):
         open_data(config, check_values=True, warn=pytest.fail)
 
 
-@pytest.mark.parametrize(
-    ("settings", "shown"),
-    [
-        (["eval_interval=4"], "eval_interval=4 over 8 groups does not fill one batch"),
-        (["epochs=4", "eval_interval=null"], "epochs=4 over 8 groups does not fill one batch"),
-    ],
-)
-def test_a_batch_that_never_fills_is_a_mistake(
-    sudoku_data: Path, settings: list[str], shown: str
-) -> None:
+@pytest.mark.parametrize("settings", [["eval_interval=4"], ["epochs=4", "eval_interval=null"]])
+def test_a_batch_that_never_fills_is_a_mistake(sudoku_data: Path, settings: list[str]) -> None:
+    shown = f"{settings[0]} over 8 groups does not fill one batch"
     common = [f"data_path={sudoku_data}", "epochs=8"]
     fits = configure(*common, *settings, "global_batch_size=32")
     train, _ = open_data(fits, check_values=False, warn=pytest.fail)
     require_batches(fits, train)
     with pytest.raises(ConfigError, match=f"global_batch_size=33: {shown}"):
         require_batches(configure(*common, *settings, "global_batch_size=33"), train)
-
-
-def test_metadata_is_read_as_json(sudoku_data: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(sudoku_data, tmp_path / "data")
-    path = folder / "train" / "dataset.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"seq_len": 15}))
-    with pytest.raises(DatasetError, match=r"16 cells a row, but seq_len is 15"):
-        open_data(configure(f"data_path={folder}"), check_values=False, warn=pytest.fail)
 
 
 def test_ranks_with_other_data_are_named() -> None:

@@ -32,10 +32,12 @@ def build(log_probs: Callable[[Tensor], Tensor] = softmax, interval: int = INTER
     )
 
 
+# What a fault replaces in a step.
+Fault = Callable[[dict[str, Any]], dict[str, Any]]
+
+
 def healthy(seed: int, rows: int = B) -> dict[str, Any]:
-    """A step of a model that is right in about 90 % of the cells and half of the rows, and knows
-    which.
-    """
+    """A model that is right in about 90 % of the cells and half of the rows, and knows which."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(2, V, (rows, S), generator=generator)
     said = labels.clone()
@@ -56,8 +58,12 @@ def healthy(seed: int, rows: int = B) -> dict[str, Any]:
     }
 
 
+def broken(seed: int, fault: Fault) -> dict[str, Any]:
+    given = healthy(seed)
+    return given | fault(given)
+
+
 def one_step(judge: Diagnostics, step: int, given: dict[str, Any]) -> Diagnosis:
-    """Diagnose a step whose rows are one shard."""
     rest = dict(given)
     group_norms = rest.pop("group_norms")
     return judge.diagnose(step, [judge.measure(**rest)], group_norms)
@@ -65,7 +71,7 @@ def one_step(judge: Diagnostics, step: int, given: dict[str, Any]) -> Diagnosis:
 
 def feed(
     diagnose: Diagnostics,
-    broken: Callable[[dict[str, Any]], None] = lambda step: None,
+    fault: Fault = lambda step: {},
     *,
     times: int = WINDOW + CONFIRMATIONS,
     start: int = WARMUP,
@@ -73,9 +79,8 @@ def feed(
     """Diagnose `times` steps after `start`; returns all warnings and the last diagnosis."""
     warnings, diagnosis = [], Diagnosis({}, [])
     for number in range(1, times + 1):
-        inputs = healthy(number)
-        broken(inputs)
-        diagnosis = one_step(diagnose, start + number * diagnose.interval, inputs)
+        given = broken(number, fault)
+        diagnosis = one_step(diagnose, start + number * diagnose.interval, given)
         warnings += diagnosis.warnings
     return warnings, diagnosis
 
@@ -142,8 +147,7 @@ def test_logits_may_be_of_any_dtype(dtype: torch.dtype) -> None:
 
 
 def test_ties_count_half() -> None:
-    given = healthy(1)
-    given["q_halt_logits"] = torch.full((B,), -5.0)
+    given = healthy(1) | {"q_halt_logits": torch.full((B,), -5.0)}
     assert one_step(build(), INTERVAL, given).numbers["diagnose/q_auc"] == 0.5
 
 
@@ -153,15 +157,10 @@ def test_what_has_nothing_to_stand_on_is_left_out() -> None:
     given["logits"][:] = math.nan
     left = {"diagnose/nonfinite", "diagnose/gradient/lm", "diagnose/gradient/q_halt"}
     assert one_step(build(), INTERVAL, given).numbers.keys() == left
-    given = healthy(1)
-    given["q_halt_logits"] = given["halts"] = None
-    numbers = one_step(build(), INTERVAL, given).numbers
+    without_q = {"q_halt_logits": None, "halts": None}
+    numbers = one_step(build(), INTERVAL, healthy(1) | without_q).numbers
     assert numbers.keys().isdisjoint({"diagnose/halts", "diagnose/q_auc"})
     assert "diagnose/rows_right" in numbers
-
-
-def test_only_every_so_many_steps() -> None:
-    assert [step for step in range(1, 11) if build(interval=3).due(step)] == [3, 6, 9]
 
 
 # Gradients at the trunk
@@ -191,69 +190,53 @@ def test_head_norms_equal_separate_backward_passes() -> None:
 # Warnings
 
 
-def say_one_thing(step: dict[str, Any]) -> None:
-    step["logits"][..., 3] = step["logits"].amax(-1) + 0.5
+def mostly_wrong(step: dict[str, Any]) -> Tensor:
+    labels = step["labels"].clone()
+    labels[2:, 0] = 2 + (labels[2:, 0] - 1) % (V - 2)
+    return labels
 
 
-def flatten(step: dict[str, Any]) -> None:
-    step["logits"] *= 0.01
+def with_value(tensor: Tensor, place: Any, value: Any) -> Tensor:
+    tensor = tensor.clone()
+    tensor[place] = value
+    return tensor
 
 
-def be_sure_and_wrong(step: dict[str, Any]) -> None:
-    step["logits"] = 40 * step["logits"].roll(1, -1)
+def ignore_correctness(step: dict[str, Any]) -> dict[str, Any]:
+    noise = np.random.default_rng(B + int(step["labels"].sum())).normal(size=B)
+    return {"q_halt_logits": torch.from_numpy(noise).float()}
 
 
-def grow(step: dict[str, Any]) -> None:
-    step["logits"] *= 200
+def outweigh(step: dict[str, Any]) -> dict[str, Any]:
+    norms = step["head_norms"] | {"q_halt": torch.tensor(3.1)}
+    return {"labels": mostly_wrong(step), "head_norms": norms}
 
 
-def halt_always(step: dict[str, Any]) -> None:
-    step["labels"][2:, 0] = 2 + (step["labels"][2:, 0] - 1) % (V - 2)
-    step["halts"][:] = True
-
-
-def halt_never(step: dict[str, Any]) -> None:
-    step["labels"] = step["logits"].argmax(-1)
-    step["halts"][:] = False
-
-
-def ignore_correctness(step: dict[str, Any]) -> None:
-    noise = np.random.default_rng(len(step["logits"]) + int(step["labels"].sum())).normal(size=B)
-    step["q_halt_logits"] = torch.from_numpy(noise).float()
-
-
-def outweigh(step: dict[str, Any]) -> None:
-    step["labels"][2:, 0] = 2 + (step["labels"][2:, 0] - 1) % (V - 2)
-    step["head_norms"] = step["head_norms"] | {"q_halt": torch.tensor(3.1)}
-
-
-def spoil_logits(step: dict[str, Any]) -> None:
-    step["logits"][0, 0, 0] = math.nan
-
-
-def spoil_q(step: dict[str, Any]) -> None:
-    step["q_halt_logits"][0] = math.inf
-
-
-def spoil_gradient(step: dict[str, Any]) -> None:
-    step["group_norms"] = {"all": torch.tensor(math.nan)}
-
-
-BROKEN = {
-    say_one_thing: "100 % of the predicted cells are token 3 .its share of the labels is",
-    flatten: "the logits are flat: the entropy of the predictions is 100 %",
-    be_sure_and_wrong: "the model is sure and wrong: .* 0 % of the cells are right",
-    grow: r"the token logits range from -\S+ to 2",
-    halt_always: "Q always halts: 100 % of the rows",
-    halt_never: "Q always continues: it halts 0 % of the rows, although 100 % are right",
-    ignore_correctness: "Q ignores whether an answer is right",
-    outweigh: r"the gradient of head q_halt at the trunk \(3.1\) outweighs .* \(0.3\)",
-    spoil_logits: "not finite: 1 token logits;",
-    spoil_q: "not finite: 1 Q logits;",
-    spoil_gradient: "not finite: the gradient of group all;",
+YES, NO = torch.ones(B, dtype=torch.bool), torch.zeros(B, dtype=torch.bool)
+ONE_TOKEN = "100 % of the predicted cells are token 3 .its share of the labels is"
+FLAT = "the logits are flat: the entropy of the predictions is 100 %"
+LARGE = r"the token logits range from -\S+ to 2"
+OUTWEIGHS = r"the gradient of head q_halt at the trunk \(3.1\) outweighs .* \(0.3\)"
+CONTINUES = "Q always continues: it halts 0 % of the rows, although 100 % are right"
+Q_INF = "not finite: 1 Q logits;"
+# Faults by what is said of them.
+BROKEN: dict[str, Fault] = {
+    ONE_TOKEN: lambda s: {"logits": with_value(s["logits"], (..., 3), s["logits"].amax(-1) + 0.5)},
+    FLAT: lambda s: {"logits": s["logits"] * 0.01},
+    "sure and wrong: .* 0 % of the cells": lambda s: {"logits": 40 * s["logits"].roll(1, -1)},
+    LARGE: lambda s: {"logits": s["logits"] * 200},
+    "Q always halts: 100 % of": lambda s: {"labels": mostly_wrong(s), "halts": YES},
+    CONTINUES: lambda s: {"labels": s["logits"].argmax(-1), "halts": NO},
+    "Q ignores whether an answer is right": ignore_correctness,
+    OUTWEIGHS: outweigh,
 }
-FAULTS = pytest.mark.parametrize("fault", BROKEN, ids=lambda fault: fault.__name__)
-AT_ONCE = (spoil_logits, spoil_q, spoil_gradient)
+NOT_FINITE: dict[str, Fault] = {
+    "not finite: 1 token": lambda s: {"logits": with_value(s["logits"], (0, 0, 0), math.nan)},
+    Q_INF: lambda s: {"q_halt_logits": with_value(s["q_halt_logits"], 0, math.inf)},
+    "the gradient of group all;": lambda s: {"group_norms": {"all": torch.tensor(math.nan)}},
+}
+ALL = BROKEN | NOT_FINITE
+FAULTS = pytest.mark.parametrize("words", ALL)
 
 
 def test_no_warning_for_a_healthy_model() -> None:
@@ -261,59 +244,49 @@ def test_no_warning_for_a_healthy_model() -> None:
 
 
 @FAULTS
-def test_each_fault_is_told_once_and_alone(fault: Callable[..., None]) -> None:
-    (warning,) = feed(build(), fault, times=3 * WINDOW)[0]
-    assert re.search(BROKEN[fault], warning)
-    assert re.match(r"after step [\d,]+ ", warning)
-    assert warning.endswith("usually helps")
-
-
-@FAULTS
-def test_a_fault_is_told_again_when_it_had_gone_away(fault: Callable[..., None]) -> None:
-    diagnose = build()
+def test_each_fault_is_told_once_alone_and_again_when_it_had_gone_away(words: str) -> None:
+    diagnose, fault = build(), ALL[words]
     for _ in range(2):
-        assert len(feed(diagnose, fault, times=2 * WINDOW)[0]) == 1
+        (warning,) = feed(diagnose, fault, times=3 * WINDOW)[0]
+        assert re.search(words, warning)
+        assert re.match(r"after step [\d,]+ ", warning)
+        assert warning.endswith("usually helps")
+        advised = re.findall(r"\b(?:lr|[a-z]+(?:[_.][A-Za-z_]+)+)\b", warning.rpartition(";")[2])
+        assert advised
+        # One belongs to every group.
+        assert all(is_setting(n, TrainConfig) for n in advised if n != "max_grad_norm")
         assert feed(diagnose, times=2 * WINDOW)[0] == []
 
 
-@pytest.mark.parametrize("fault", [say_one_thing, flatten, grow, outweigh, *AT_ONCE])
-def test_a_moment_without_the_fault_is_not_its_end(fault: Callable[..., None]) -> None:
-    diagnose = build()
+@pytest.mark.parametrize("words", [ONE_TOKEN, FLAT, LARGE, OUTWEIGHS, *NOT_FINITE])
+def test_a_moment_without_the_fault_is_not_its_end(words: str) -> None:
+    diagnose, fault = build(), ALL[words]
     feed(diagnose, fault)
     assert feed(diagnose, times=CONFIRMATIONS - 1)[0] == []
     assert feed(diagnose, fault)[0] == []
 
 
 @FAULTS
-def test_warm_up_is_no_time_for_judgement(fault: Callable[..., None]) -> None:
-    warned, _ = feed(build(), fault, start=0, times=WARMUP // INTERVAL)
-    assert len(warned) == (1 if fault in AT_ONCE else 0)
+def test_warm_up_is_no_time_for_judgement(words: str) -> None:
+    warned, _ = feed(build(), ALL[words], start=0, times=WARMUP // INTERVAL)
+    assert len(warned) == (words in NOT_FINITE)
 
 
 @pytest.mark.parametrize("interval", [1, 30, 100, 1000])
 def test_a_fault_must_last(interval: int) -> None:
     diagnose = build(interval=interval)
     needed = max(CONFIRMATIONS, math.ceil(diagnostics.PATIENCE_STEPS / interval))
-    assert feed(diagnose, flatten, times=needed - 1)[0] == []
-    assert len(feed(diagnose, flatten, times=1)[0]) == 1
+    assert feed(diagnose, BROKEN[FLAT], times=needed - 1)[0] == []
+    assert len(feed(diagnose, BROKEN[FLAT], times=1)[0]) == 1
 
 
 def test_labels_that_one_token_dominates_are_no_fault() -> None:
-    def mostly_three(step: dict[str, Any]) -> None:
-        step["labels"][:] = 3
-        step["labels"][:3, 0] = 4
-        step["logits"] = 10 * torch.nn.functional.one_hot(step["labels"].long(), V).float()
-
-    warned, diagnosis = feed(build(), mostly_three)
+    labels = torch.full((B, S), 3)
+    labels[:3, 0] = 4
+    logits = 10 * torch.nn.functional.one_hot(labels, V).float()
+    warned, diagnosis = feed(build(), lambda step: {"labels": labels, "logits": logits})
     assert diagnosis.numbers["diagnose/top_token_share"] > 0.95
     assert warned == []
-
-
-def test_the_token_head_may_outweigh_the_others() -> None:
-    def loud(step: dict[str, Any]) -> None:
-        step["head_norms"] = {"lm": torch.tensor(1e3), "q_halt": torch.tensor(0.0)}
-
-    assert feed(build(), loud)[0] == []
 
 
 @pytest.mark.parametrize(
@@ -322,61 +295,42 @@ def test_the_token_head_may_outweigh_the_others() -> None:
         ({"lm": 0.3, "q_halt": 5.0, "confidence": 4.0}, "q_halt"),
         ({"lm": 0.0, "confidence": 1e-3}, "confidence"),
         ({"lm": 0.3, "q_halt": 2.9}, None),
+        ({"lm": 1e3, "q_halt": 0.0}, None),
         ({"lm": 0.3}, None),
         ({}, None),
     ],
 )
 def test_the_loudest_head_is_named(norms: dict[str, float], named: str | None) -> None:
-    def loud(step: dict[str, Any]) -> None:
-        outweigh(step)
-        step["head_norms"] = {name: torch.tensor(norm) for name, norm in norms.items()}
-
-    warned = feed(build(), loud)[0]
+    given = {name: torch.tensor(norm) for name, norm in norms.items()}
+    warned = feed(build(), lambda step: outweigh(step) | {"head_norms": given})[0]
     assert [f"head {named}" in warning for warning in warned] == ([] if named is None else [True])
 
 
 def test_a_head_may_be_loud_when_the_tokens_are_right() -> None:
-    def solved(step: dict[str, Any]) -> None:
-        outweigh(step)
-        step["labels"] = step["logits"].argmax(-1)
-        step["halts"][:] = True
+    def solved(step: dict[str, Any]) -> dict[str, Any]:
+        return outweigh(step) | {"halts": YES, "labels": step["logits"].argmax(-1)}
 
     assert feed(build(), solved)[0] == []
 
 
 def test_q_is_not_judged_by_few_pairs() -> None:
-    def hardly_ever_right(step: dict[str, Any]) -> None:
-        ignore_correctness(step)
-        for name in ("logits", "labels", "q_halt_logits", "halts"):
-            step[name] = step[name][:2]
+    def hardly_ever_right(step: dict[str, Any]) -> dict[str, Any]:
+        few = step | ignore_correctness(step)
+        return {name: few[name][:2] for name in ("logits", "labels", "q_halt_logits", "halts")}
 
     assert feed(build(), hardly_ever_right)[0] == []
 
 
 def test_all_faults_at_once_are_all_told() -> None:
-    def several(step: dict[str, Any]) -> None:
-        say_one_thing(step)
-        grow(step)
-        spoil_q(step)
-        step["halts"][:] = True
+    def several(step: dict[str, Any]) -> dict[str, Any]:
+        for words in (ONE_TOKEN, LARGE, Q_INF):
+            step = step | ALL[words](step)
+        return step | {"halts": YES}
 
     warned, _ = feed(build(), several)
     beginnings = ("1 Q logits", "of the predicted cells", "sure and wrong", "range", "always halts")
-    assert len(warned) == len(beginnings)
-    for words in beginnings:
-        assert sum(words in warning for warning in warned) == 1
-
-
-def test_the_settings_that_are_named_exist() -> None:
-    named = set()
-    for fault in BROKEN:
-        (warning,) = feed(build(), fault, times=2 * WINDOW)[0]
-        advice = warning.rpartition(";")[2]
-        named |= set(re.findall(r"\b(?:lr|[a-z]+(?:[_.][A-Za-z_]+)+)\b", advice))
-    assert len(named) >= 6
-    missing = {name for name in named if not is_setting(name, TrainConfig)}
-    # One belongs to every group, one to every head that has a loss.
-    assert missing <= {"max_grad_norm"}
+    assert [sum(words in warning for warning in warned) for words in beginnings] == [1] * 5
+    assert len(warned) == 5
 
 
 # Shards
@@ -404,19 +358,14 @@ def test_shards_are_judged_together() -> None:
 
 @FAULTS
 @pytest.mark.parametrize("stop", [2, WINDOW + 2])
-def test_a_stop_changes_no_warning(fault: Callable[..., None], stop: int) -> None:
+def test_a_stop_changes_no_warning(words: str, stop: int) -> None:
     def told(diagnose: Diagnostics, steps: range) -> list[list[str]]:
-        result = []
-        for number in steps:
-            inputs = healthy(number)
-            fault(inputs)
-            result.append(one_step(diagnose, WARMUP + number * INTERVAL, inputs).warnings)
-        return result
+        given = {n: broken(n, ALL[words]) for n in steps}
+        return [one_step(diagnose, WARMUP + n * INTERVAL, given[n]).warnings for n in steps]
 
     end = 2 * WINDOW
     first = build()
-    whole = told(build(), range(1, end))
-    parts = told(first, range(1, stop))
+    whole, parts = told(build(), range(1, end)), told(first, range(1, stop))
     resumed = build()
     resumed.restore(json.loads(json.dumps(first.state(), allow_nan=False)))
     assert parts + told(resumed, range(stop, end)) == whole

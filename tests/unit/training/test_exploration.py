@@ -1,15 +1,9 @@
 """The halting noise: a pure function with the distribution of the paper."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from training.exploration import min_halt_steps, torch_seed
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def draw(
@@ -20,22 +14,9 @@ def draw(
 
 def test_same_arguments_same_numbers_whatever_was_drawn_before() -> None:
     first = draw(seed=3, step=7, rows=100)
-    np.random.default_rng().random(10)
     draw(seed=4, step=8)
     np.testing.assert_array_equal(draw(seed=3, step=7, rows=100), first)
-    assert first.dtype == np.int32
-    assert first.shape == (100,)
-
-
-def test_another_process_draws_the_same() -> None:
-    code = (
-        "from training.exploration import min_halt_steps as draw;"
-        "print(draw(3, 7, 20, probability=0.5, halt_max_steps=16).tolist())"
-    )
-    out = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert out.stdout.strip() == str(draw(seed=3, step=7, rows=20).tolist())
+    assert (first.dtype, first.shape) == (np.int32, (100,))
 
 
 def test_the_numbers_are_pinned() -> None:
@@ -75,11 +56,8 @@ def test_the_share_of_explored_rows(probability: float) -> None:
 def test_the_bounds_of_the_probability_are_exact() -> None:
     assert not draw(rows=10_000, probability=0.0).any()
     assert (draw(rows=10_000, probability=1.0) >= 2).all()
-
-
-@pytest.mark.parametrize("probability", [0.0, 1.0])
-def test_with_one_step_there_is_nothing_to_delay(probability: float) -> None:
-    assert not draw(probability=probability, halt_max_steps=1).any()
+    # With one step there is nothing to delay.
+    assert not draw(probability=1.0, halt_max_steps=1).any()
 
 
 def test_every_part_of_every_step_has_a_seed_of_its_own() -> None:

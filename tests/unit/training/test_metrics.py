@@ -7,55 +7,30 @@ from models.metrics import mean_metrics
 from runtime.ranks import Ranks
 from training.metrics import MetricBlock
 
-SUMS = {
-    "count": 4.0,
-    "accuracy": 3.0,
-    "exact_accuracy": 1.0,
-    "q_halt_accuracy": 2.0,
-    "steps": 10.0,
-    "lm_loss": 16.0,
-    "q_halt_loss": 4.0,
-    "q_continue_loss": 2.0,
-}
+SUMS = {"count": 4.0, "accuracy": 3.0, "exact_accuracy": 1.0, "q_halt_accuracy": 2.0}
+SUMS |= {"steps": 10.0, "lm_loss": 16.0, "q_halt_loss": 4.0, "q_continue_loss": 2.0}
+# Of a global batch of 8.
+LOSSES = {"lm_loss": 2.0, "q_halt_loss": 0.5, "q_continue_loss": 0.25}
+
+
+def tensors(**overrides: float) -> dict[str, torch.Tensor]:
+    return {name: torch.tensor(value) for name, value in (SUMS | overrides).items()}
 
 
 def build(capacity: int = 3, num_shards: int = 1) -> MetricBlock:
-    return MetricBlock(
-        capacity,
-        names=tuple(SUMS),
-        replicated=("train/grad_norm/all",),
-        num_shards=num_shards,
-        global_batch_size=8,
-        ranks=Ranks("cpu"),
-    )
+    shapes = {"num_shards": num_shards, "global_batch_size": 8}
+    return MetricBlock(capacity, tuple(SUMS), ("norm",), **shapes, ranks=Ranks("cpu"))
 
 
 def record(block: MetricBlock, step: int, norm: float = 0.5, **overrides: float) -> None:
-    sums = {name: torch.tensor(value) for name, value in (SUMS | overrides).items()}
-    block.record([sums], torch.tensor([norm]), {"step": step, "train/lr": 1e-4 * step})
+    block.record([tensors(**overrides)], torch.tensor([norm]), {"step": step, "train/lr": step})
 
 
 def test_counted_metrics_are_shares_of_count_losses_of_the_batch() -> None:
-    assert mean_metrics(SUMS, 8) == {
-        "count": 4.0,
-        "accuracy": 0.75,
-        "exact_accuracy": 0.25,
-        "q_halt_accuracy": 0.5,
-        "steps": 2.5,
-        "lm_loss": 2.0,
-        "q_halt_loss": 0.5,
-        "q_continue_loss": 0.25,
-    }
-
-
-def test_nothing_counted_leaves_the_counted_metrics_out() -> None:
+    shares = {"accuracy": 0.75, "exact_accuracy": 0.25, "q_halt_accuracy": 0.5, "steps": 2.5}
+    assert mean_metrics(SUMS, 8) == {"count": 4.0, **shares, **LOSSES}
     none = SUMS | dict.fromkeys(("count", "accuracy", "exact_accuracy", "steps"), 0.0)
-    assert mean_metrics(none, 8) == {
-        "count": 0.0,
-        "lm_loss": 2.0,
-        "q_halt_loss": 0.5,
-        "q_continue_loss": 0.25,
-    }
+    assert mean_metrics(none, 8) == {"count": 0.0, **LOSSES}
 
 
 def test_a_record_for_every_step_in_order() -> None:
@@ -63,18 +38,10 @@ def test_a_record_for_every_step_in_order() -> None:
     record(block, 5, norm=0.25)
     record(block, 6, norm=0.75, count=0.0, lm_loss=24.0)
     first, second = block.drain()
-    assert first == {
-        "step": 5,
-        "train/lr": 5e-4,
-        **{f"train/{name}": value for name, value in mean_metrics(SUMS, 8).items()},
-        "train/grad_norm/all": 0.25,
-    }
-    assert second["step"] == 6
-    assert second["train/lm_loss"] == 3.0
-    assert second["train/count"] == 0.0
-    assert second["train/grad_norm/all"] == 0.75
-    assert "train/accuracy" not in second
-    assert "train/steps" not in second
+    means = {f"train/{name}": value for name, value in mean_metrics(SUMS, 8).items()}
+    assert first == {"step": 5, "train/lr": 5, **means, "norm": 0.25}
+    assert (second["step"], second["train/lm_loss"], second["norm"]) == (6, 3.0, 0.75)
+    assert second.keys().isdisjoint({"train/accuracy", "train/steps"})
 
 
 def test_a_block_is_full_at_its_capacity_and_empty_when_drained() -> None:
@@ -94,31 +61,27 @@ def test_a_block_is_full_at_its_capacity_and_empty_when_drained() -> None:
 
 def test_recording_keeps_a_copy_without_a_graph() -> None:
     block = build()
-    value = torch.tensor(16.0, requires_grad=True)
     norm = torch.tensor([1.0])
-    sums = {name: torch.tensor(v) for name, v in SUMS.items()} | {"lm_loss": value * 1}
+    sums = tensors() | {"lm_loss": torch.tensor(16.0, requires_grad=True) * 1}
     block.record([sums], norm, {"step": 1})
     norm.fill_(9.0)
     (drained,) = block.drain()
-    assert drained["train/grad_norm/all"] == 1.0
-    assert drained["train/lm_loss"] == 2.0
+    assert (drained["norm"], drained["train/lm_loss"]) == (1.0, 2.0)
 
 
-def test_a_metric_that_was_promised_and_is_missing_is_an_error() -> None:
-    block = build()
-    sums = {name: torch.tensor(value) for name, value in SUMS.items()}
+def test_what_was_promised_and_is_missing_is_an_error() -> None:
+    sums = tensors()
     del sums["q_continue_loss"]
     with pytest.raises(KeyError, match="q_continue_loss"):
-        block.record([sums], torch.tensor([1.0]), {"step": 1})
+        build().record([sums], torch.tensor([1.0]), {"step": 1})
+    with pytest.raises(ValueError, match="shorter"):
+        build(num_shards=2).record([tensors()], torch.tensor([0.5]), {"step": 1})
 
 
 def test_shards_are_added_in_their_order() -> None:
     block = build(num_shards=4)
     for step, losses in enumerate(([1e8, 1.0, -1e8, 2.0], [1e8, -1e8, 1.0, 2.0])):
-        shards = [
-            {name: torch.tensor(v) for name, v in (SUMS | {"lm_loss": loss}).items()}
-            for loss in losses
-        ]
+        shards = [tensors(lm_loss=loss) for loss in losses]
         block.record(shards, torch.tensor([0.5]), {"step": step})
     first, second = block.drain()
     assert first["train/count"] == 4 * SUMS["count"]
@@ -126,10 +89,3 @@ def test_shards_are_added_in_their_order() -> None:
     # ((1e8 + 1) - 1e8) + 2 in float32: the 1 is lost.
     assert first["train/lm_loss"] == 2.0 / 8
     assert second["train/lm_loss"] == 3.0 / 8
-
-
-def test_every_shard_has_to_be_recorded() -> None:
-    block = build(num_shards=2)
-    sums = {name: torch.tensor(value) for name, value in SUMS.items()}
-    with pytest.raises(ValueError, match="shorter"):
-        block.record([sums], torch.tensor([0.5]), {"step": 1})

@@ -5,7 +5,6 @@ import os
 import socket
 import sys
 import threading
-import types
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -48,17 +47,11 @@ def evaluated(step: int) -> dict[str, Any]:
 
 
 def test_records_are_there_as_soon_as_they_are_logged(tmp_path: Path) -> None:
-    log = JsonlLog(tmp_path / "m.jsonl", None)
-    log.log([trained(1), trained(2)])
-    assert lines(tmp_path / "m.jsonl") == [trained(1), trained(2)]
+    log = JsonlLog(tmp_path / "m.jsonl", at(5))  # The file of a resumed run is gone.
+    # JSON has no names for the numbers of the second one.
+    log.log([trained(1), {"step": 2, "loss": float("nan"), "norm": float("-inf")}])
+    assert lines(tmp_path / "m.jsonl") == [trained(1), {"step": 2, "loss": "nan", "norm": "-inf"}]
     log.close()
-
-
-def test_numbers_that_json_has_no_name_for_are_strings(tmp_path: Path) -> None:
-    log = JsonlLog(tmp_path / "m.jsonl", None)
-    log.log([{"step": 1, "loss": float("nan"), "norm": float("-inf")}])
-    log.close()
-    assert lines(tmp_path / "m.jsonl") == [{"step": 1, "loss": "nan", "norm": "-inf"}]
 
 
 FOUR = [trained(1), trained(2), evaluated(2), trained(3)]
@@ -80,21 +73,12 @@ FOUR = [trained(1), trained(2), evaluated(2), trained(3)]
     ],
 )
 def test_a_resumed_run_keeps_what_belongs_to_it(
-    tmp_path: Path,
-    records: list[dict[str, Any]],
-    end: bytes,
-    checkpoint: Checkpoint | None,
-    num_kept: int,
+    tmp_path: Path, records: list[Any], end: bytes, checkpoint: Checkpoint | None, num_kept: int
 ) -> None:
     path = tmp_path / "m.jsonl"
     path.write_bytes("".join(json.dumps(record) + "\n" for record in records).encode() + end)
     JsonlLog(path, checkpoint).close()
     assert lines(path) == records[:num_kept]
-
-
-def test_a_file_that_was_deleted_is_started_anew(tmp_path: Path) -> None:
-    JsonlLog(tmp_path / "m.jsonl", at(5)).close()
-    assert lines(tmp_path / "m.jsonl") == []
 
 
 @pytest.fixture
@@ -110,19 +94,17 @@ def on_full_disk(tmp_path: Path) -> Tracker:
 REFUSED = r"m\.jsonl: could not be written: No space left on device; the checkpoints are untouched"
 
 
-def test_a_disk_that_refuses_is_one_error_that_names_the_file(on_full_disk: Tracker) -> None:
-    with pytest.raises(CheckpointError, match=REFUSED):
-        on_full_disk.log([trained(1)])
-    with pytest.raises(CheckpointError, match=REFUSED):
-        on_full_disk.sync()
+def test_a_disk_that_refuses_is_one_error_that_names_the_file(
+    on_full_disk: Tracker, tmp_path: Path
+) -> None:
+    for write in (lambda: on_full_disk.log([trained(1)]), on_full_disk.sync):
+        with pytest.raises(CheckpointError, match=REFUSED):
+            write()
     with pytest.raises(CheckpointError, match=REFUSED), on_full_disk:
         pass
-
-
-def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
-    (tmp_path / "m.jsonl").mkdir()
-    with pytest.raises(CheckpointError, match=r"m\.jsonl: could not be written: Is a directory"):
-        JsonlLog(tmp_path / "m.jsonl", None)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(CheckpointError, match=r"folder: could not be written: Is a directory"):
+        JsonlLog(tmp_path / "folder", None)
 
 
 def test_closing_hides_no_other_error(on_full_disk: Tracker) -> None:
@@ -133,56 +115,46 @@ def test_closing_hides_no_other_error(on_full_disk: Tracker) -> None:
 # W&B
 
 
-class FakeRun:
-    def __init__(self, calls: list[tuple[str, Any]], faults: set[str]) -> None:
-        self.calls, self.faults = calls, faults
-        self.released, self.finishes_in = threading.Event(), threading.main_thread()
-
-    def log(self, values: dict[str, Any], step: int) -> None:
-        self.calls.append(("log", (step, values)))
-        if "log" in self.faults:
-            raise ConnectionError("lost")
-
-    def finish(self) -> None:
-        self.calls.append(("finish", None))
-        self.finishes_in = threading.current_thread()
-        if "hang" in self.faults:
-            self.released.wait()
-        if "finish" in self.faults:
-            raise RuntimeError("stuck")
-
-
 class FakeWandb:
-    """Stands for the module; fails where it is told to."""
+    """Stands for the module and for its run; fails where it is told to."""
+
+    Settings = dict
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Any]] = []
         self.faults: set[str] = set()
-
-    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        module = types.ModuleType("wandb")
-        module.init = self.init  # type: ignore[attr-defined]
-        module.Settings = lambda **settings: settings  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "wandb", module)
-        for name in ("WANDB_API_KEY", "WANDB_BASE_URL"):
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv("NETRC", os.devnull)
-
-    def init(self, **options: Any) -> FakeRun:
-        self.calls.append(("init", options))
-        if "init" in self.faults:
-            raise RuntimeError("no")
-        return FakeRun(self.calls, self.faults)
+        self.released, self.finishes_in = threading.Event(), threading.main_thread()
 
     @property
     def names(self) -> list[str]:
         return [name for name, _ in self.calls]
 
+    def _called(self, name: str, value: Any) -> None:
+        self.calls.append((name, value))
+        if name in self.faults:
+            raise RuntimeError("told to fail")
+
+    def init(self, **options: Any) -> "FakeWandb":
+        self._called("init", options)
+        return self
+
+    def log(self, values: dict[str, Any], step: int) -> None:
+        self._called("log", (step, values))
+
+    def finish(self) -> None:
+        self.finishes_in = threading.current_thread()
+        if "hang" in self.faults:
+            self.released.wait()
+        self._called("finish", None)
+
 
 @pytest.fixture
 def wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
     fake = FakeWandb()
-    fake.install(monkeypatch)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    for name in ("WANDB_API_KEY", "WANDB_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", os.devnull)
     return fake
 
 
@@ -210,10 +182,9 @@ def test_wandb_receives_every_record_under_its_step(
 ) -> None:
     tracker, log, warnings = opened()
     run_three_steps(tracker)
-    assert wandb.names == ["init", "log", "log", "log", "finish"]
-    assert [value for name, value in wandb.calls if name == "log"] == [
-        (step, {"train/lr": 1.0}) for step in (1, 2, 3)
-    ]
+    assert wandb.names == WHOLE
+    logged = [value for name, value in wandb.calls if name == "log"]
+    assert logged == [(step, {"train/lr": 1.0}) for step in (1, 2, 3)]
     options = wandb.calls[0][1]
     assert (options["project"], options["name"], options["dir"]) == ("p", "n", str(tmp_path))
     assert options["mode"] == "offline"
@@ -223,20 +194,17 @@ def test_wandb_receives_every_record_under_its_step(
     assert warnings == []
 
 
-def test_a_resumed_run_goes_on_in_the_same_wandb_run(wandb: FakeWandb, opened: Any) -> None:
-    tracker, _, _ = opened(run_id="abc")
-    run_three_steps(tracker)
-    assert wandb.calls[0][1]["id"] == tracker.run_id == "abc"
-    assert wandb.calls[0][1]["resume"] == "allow"
-
-
-def test_new_runs_have_different_ids(wandb: FakeWandb, opened: Any) -> None:
+def test_a_resumed_run_goes_on_in_the_same_wandb_run_and_others_have_their_own(
+    wandb: FakeWandb, opened: Any
+) -> None:
     ids = set()
-    for _ in range(3):
-        tracker, _, _ = opened()
+    for run_id in ("abc", None, None):
+        tracker, _, _ = opened(run_id=run_id)
         run_three_steps(tracker)
         ids.add(tracker.run_id)
     assert len(ids) == 3
+    assert "abc" in ids
+    assert (wandb.calls[0][1]["id"], wandb.calls[0][1]["resume"]) == ("abc", "allow")
 
 
 @pytest.mark.parametrize("mode", ["online", "offline"])
@@ -245,13 +213,11 @@ def test_a_mode_asked_for_is_taken(wandb: FakeWandb, opened: Any, mode: str) -> 
     assert wandb.calls[0][1]["mode"] == mode
 
 
+WHOLE = ["init", "log", "log", "log", "finish"]
+
+
 @pytest.mark.parametrize(
-    ("fault", "called"),
-    [
-        ("init", ["init"]),
-        ("log", ["init", "log"]),
-        ("finish", ["init", "log", "log", "log", "finish"]),
-    ],
+    ("fault", "called"), [("init", WHOLE[:1]), ("log", WHOLE[:2]), ("finish", WHOLE)]
 )
 def test_whatever_wandb_raises_is_said_once_and_the_run_goes_on(
     wandb: FakeWandb, opened: Any, tmp_path: Path, fault: str, called: list[str]
@@ -270,11 +236,10 @@ def test_a_finish_that_hangs_is_left_alone(
 ) -> None:
     monkeypatch.setattr(tracking, "_FINISH_SECONDS", 0.1)
     wandb.faults = {"hang", "finish"}
-    tracker, log, warnings = opened()
-    run = log._run
+    tracker, _, warnings = opened()
     run_three_steps(tracker)
-    run.released.set()
-    run.finishes_in.join()
+    wandb.released.set()
+    wandb.finishes_in.join()
     assert wandb.names[-1] == "finish"
     assert warnings == [
         "W&B has not finished within 0.1 s and is left behind; `wandb sync` sends what is missing"
@@ -335,66 +300,52 @@ def answering_server() -> Iterator[str]:
         thread.join()
 
 
-def chosen_mode(
-    wandb: FakeWandb, opened: Any, monkeypatch: pytest.MonkeyPatch, url: str, key: str | None
-) -> str:
-    monkeypatch.setenv("WANDB_BASE_URL", url)
-    if key is not None:
-        monkeypatch.setenv("WANDB_API_KEY", key)
-    for proxy in [name for name in os.environ if name.lower().endswith("_proxy")]:
-        monkeypatch.delenv(proxy)
-    monkeypatch.setattr(tracking, "_REACH_SECONDS", 0.3)
-    tracker, _, warnings = opened()
-    run_three_steps(tracker)
-    assert warnings == []
-    return wandb.calls[0][1]["mode"]
+@pytest.fixture
+def chosen_mode(wandb: FakeWandb, opened: Any, monkeypatch: Any) -> Callable[..., str]:
+    def choose(url: str, key: str | None) -> str:
+        monkeypatch.setenv("WANDB_BASE_URL", url)
+        if key is not None:
+            monkeypatch.setenv("WANDB_API_KEY", key)
+        for proxy in [name for name in os.environ if name.lower().endswith("_proxy")]:
+            monkeypatch.delenv(proxy)
+        monkeypatch.setattr(tracking, "_REACH_SECONDS", 0.3)
+        tracker, _, warnings = opened()
+        run_three_steps(tracker)
+        assert warnings == []
+        return wandb.calls[0][1]["mode"]
+
+    return choose
+
+
+KEY = "k" * 40
 
 
 @pytest.mark.parametrize(
-    ("key", "login_at", "mode"),
-    [
-        ("k" * 40, None, "online"),
-        (None, None, "offline"),
-        (None, "127.0.0.1", "online"),
-        (None, "elsewhere", "offline"),
-    ],
+    ("login", "mode"),
+    [("key", "online"), (None, "offline"), ("127.0.0.1", "online"), ("elsewhere", "offline")],
 )
 def test_online_needs_a_key_for_the_server(
-    wandb: FakeWandb,
-    opened: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    answering_server: str,
-    key: str | None,
-    login_at: str | None,
-    mode: str,
+    chosen_mode: Any, monkeypatch: Any, tmp_path: Path, answering_server: str, login: Any, mode: str
 ) -> None:
-    if login_at:
-        login = f"machine {login_at}\n  login user\n  password {'k' * 40}\n"
-        (tmp_path / "netrc").write_text(login)
-        monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    assert chosen_mode(wandb, opened, monkeypatch, answering_server, key) == mode
+    logins = tmp_path / "netrc"
+    logins.write_text(f"machine {login}\n  login user\n  password {KEY}\n")
+    monkeypatch.setenv("NETRC", str(logins))
+    assert chosen_mode(answering_server, KEY if login == "key" else None) == mode
 
 
 @pytest.mark.parametrize("server", ["silent_server", "refused", "no address"])
 def test_offline_when_the_server_does_not_answer(
-    wandb: FakeWandb,
-    opened: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
-    server: str,
+    chosen_mode: Any, request: Any, server: str
 ) -> None:
     fixed = {"refused": "http://127.0.0.1:1", "no address": "not a url"}
     url = fixed.get(server) or request.getfixturevalue(server)
-    assert chosen_mode(wandb, opened, monkeypatch, url, "k" * 40) == "offline"
+    assert chosen_mode(url, KEY) == "offline"
 
 
 # What a run opens
 
 
-@pytest.mark.parametrize(
-    ("logger", "calls"), [("jsonl", []), ("wandb", ["init", "log", "log", "log", "finish"])]
-)
+@pytest.mark.parametrize(("logger", "calls"), [("jsonl", []), ("wandb", WHOLE)])
 def test_only_what_was_asked_for_is_opened(
     wandb: FakeWandb, tmp_path: Path, logger: str, calls: list[str]
 ) -> None:

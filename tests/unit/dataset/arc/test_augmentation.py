@@ -8,17 +8,14 @@ from dataset.arc.augmentation import (
     draw_augmentations,
     format_identifier,
     parse_identifier,
-    undo_grid,
 )
 
 GRID = np.array([[1, 2, 3], [4, 5, 6]], dtype=np.uint8)
 COLOURS = np.array([0, 1, 9, 2, 8, 3, 7, 4, 6, 5], dtype=np.uint8)
 
 
-def test_colours_are_changed_before_the_view_and_back() -> None:
-    augmented = augment_grid(GRID, 3, COLOURS)
-    np.testing.assert_array_equal(augmented, [[8, 1], [3, 9], [7, 2]])
-    np.testing.assert_array_equal(undo_grid(augmented, 3, COLOURS), GRID)
+def test_colours_are_changed_before_the_view() -> None:
+    assert augment_grid(GRID, 3, COLOURS).tolist() == [[8, 1], [3, 9], [7, 2]]
 
 
 @pytest.mark.parametrize(
@@ -36,10 +33,8 @@ def test_names_are_read(name: str, task: str, view: int, colours: str) -> None:
     assert (found_task, found_view) == (task, view)
     assert found_colours.dtype == np.uint8
     assert found_colours.tolist() == [int(digit) for digit in colours]
-
-
-def test_names_are_written() -> None:
-    assert format_identifier("a_b", 3, COLOURS) == "a_b|||t3|||0192837465"
+    plain = f"{task}|||t{view}|||{colours}"
+    assert format_identifier(task, view, found_colours) == plain
 
 
 @pytest.mark.parametrize(
@@ -60,9 +55,6 @@ def test_names_are_written() -> None:
 def test_wrong_names_are_refused(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("|", r"\|")):
         parse_identifier(name)
-
-
-# Draws
 
 
 def all_colours() -> list[tuple[np.ndarray, np.ndarray | None]]:
@@ -120,7 +112,5 @@ def test_draws_depend_on_seed_and_task() -> None:
     for task, seed in (("a", 2), ("b", 1)):
         assert (draw_augmentations(task, all_colours(), 20, seed=seed)[1:] != first[1:]).any()
     np.testing.assert_array_equal(draw_augmentations("a", all_colours(), 9, seed=1), first[:10])
-
-
-def test_no_augmentation_leaves_the_original() -> None:
+    # Asked for none, only the original is left.
     assert draw_augmentations("a", all_colours(), 0, seed=1).tolist() == [list(range(10))]

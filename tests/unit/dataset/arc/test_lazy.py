@@ -1,5 +1,7 @@
 """Rows of lazy ARC sets against the plain way of making them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,17 +13,11 @@ from dataset.format.schema import LazyArcSet
 RNG = np.random.default_rng(0)
 
 
-def random_grid(height: int, width: int) -> np.ndarray:
-    return RNG.integers(0, 10, (height, width)).astype(np.uint8)
-
-
-PAIRS = [
-    (random_grid(3, 5), random_grid(4, 2)),
-    (random_grid(30, 7), random_grid(1, 1)),
-    (random_grid(30, 30), random_grid(30, 30)),
-    (random_grid(1, 1), random_grid(2, 29)),
-    (random_grid(6, 6), None),
+SHAPES = [((3, 5), (4, 2)), ((30, 7), (1, 1)), ((30, 30), (30, 30)), ((1, 1), (2, 29))]
+PAIRS: list[tuple[Any, Any]] = [
+    tuple(RNG.integers(0, 10, shape).astype(np.uint8) for shape in pair) for pair in SHAPES
 ]
+PAIRS.append((RNG.integers(0, 10, (6, 6)).astype(np.uint8), None))
 SIZES = [2, 1, 2]  # Stored pairs of each group.
 PUZZLES = [40, 1, 40]
 

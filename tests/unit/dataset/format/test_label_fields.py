@@ -15,19 +15,10 @@ from dataset.format.schema import ARC_PIXELS, LabelField, PuzzleDatasetMetadata,
 from dataset.format.writing import write_manifest, write_split
 from runtime.errors import DatasetError
 
-METADATA = PuzzleDatasetMetadata(
-    pad_id=0,
-    ignore_label_id=0,
-    blank_identifier_id=0,
-    vocab_size=7,
-    seq_len=4,
-    num_puzzle_identifiers=1,
-    total_groups=3,
-    mean_puzzle_examples=1.0,
-    sets=("all",),
-    total_puzzles=3,
-    fields={"moves": LabelField(5), "rgb": LabelField(256, channels=3, unknown_label=1)},
-)
+IDS = {"pad_id": 0, "ignore_label_id": 0, "blank_identifier_id": 0, "num_puzzle_identifiers": 1}
+FACTS = {"vocab_size": 7, "seq_len": 4, "total_groups": 3, "total_puzzles": 3, "sets": ("all",)}
+FIELDS = {"moves": LabelField(5), "rgb": LabelField(256, channels=3, unknown_label=1)}
+METADATA = PuzzleDatasetMetadata(**IDS, **FACTS, mean_puzzle_examples=1.0, fields=FIELDS)
 DECLARED = {"moves": {"num_classes": 5}, "rgb": {"num_classes": 256, "channels": 3}}
 DECLARED["rgb"]["unknown_label"] = 1
 LAZY_PIXELS = {"num_classes": 256, "channels": 3, "unknown_label": 1, "derived": True}
@@ -35,14 +26,9 @@ LAZY_PIXELS = {"num_classes": 256, "channels": 3, "unknown_label": 1, "derived":
 
 def small_set() -> PuzzleSet:
     cells = np.arange(12, dtype=np.uint8).reshape(3, 4)
-    return PuzzleSet(
-        inputs=cells % 7,
-        labels=(cells + 3) % 7,
-        puzzle_identifiers=np.zeros(3, int),
-        puzzle_indices=np.arange(4),
-        group_indices=np.arange(4),
-        fields={"moves": cells % 5, "rgb": (cells[..., None] * 20 + np.arange(3)).astype(np.uint8)},
-    )
+    fields = {"moves": cells % 5, "rgb": (cells[..., None] * 20 + np.arange(3)).astype(np.uint8)}
+    offsets = np.zeros(3, int), np.arange(4), np.arange(4)
+    return PuzzleSet(cells % 7, (cells + 3) % 7, *offsets, fields=fields)
 
 
 @pytest.fixture
@@ -51,39 +37,22 @@ def split_dir(tmp_path: Path) -> Path:
     return tmp_path / "train"
 
 
-def with_manifest(split_dir: Path) -> Path:
-    write_manifest(split_dir.parent, command=["build"], seed=1, sources={}, counts={})
-    return split_dir
-
-
 def declare(split_dir: Path, fields: Any) -> Path:
     path = split_dir / "dataset.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"fields": fields}))
     return path
 
 
-# Metadata
-
-
-def test_declared_fields_survive_json() -> None:
-    written = json.loads(METADATA.to_json())
-    assert written["fields"] == DECLARED
+def test_declared_fields_survive_json():
+    assert json.loads(METADATA.to_json())["fields"] == DECLARED
     assert PuzzleDatasetMetadata.from_json(METADATA.to_json(), "x") == METADATA
-    sizes = {name: (one.num_classes, one.channels) for name, one in METADATA.fields.items()}
-    assert sizes == {"moves": (5, 0), "rgb": (256, 3)}
-
-
-def test_without_fields_the_file_is_the_published_one() -> None:
     plain = dataclasses.replace(METADATA, fields={})
-    assert "fields" not in json.loads(plain.to_json())
+    assert "fields" not in json.loads(plain.to_json())  # As in the published file.
     assert PuzzleDatasetMetadata.from_json(plain.to_json(), "x").fields == {}
-
-
-def test_fields_of_numpy_numbers_are_written() -> None:
     numbers: list[Any] = [np.int64(5), np.int32(2), np.uint8(3)]
-    fields = {"moves": LabelField(*numbers)}
-    written = json.loads(dataclasses.replace(METADATA, fields=fields).to_json())
-    assert written["fields"]["moves"] == {"num_classes": 5, "channels": 2, "unknown_label": 3}
+    of_numpy = dataclasses.replace(METADATA, fields={"moves": LabelField(*numbers)})
+    expected = {"num_classes": 5, "channels": 2, "unknown_label": 3}
+    assert json.loads(of_numpy.to_json())["fields"] == {"moves": expected}
 
 
 @pytest.mark.parametrize(
@@ -95,7 +64,6 @@ def test_fields_of_numpy_numbers_are_written() -> None:
         ({"moves": {"channels": 1}}, "missing fields.moves.num_classes"),
         ({"moves": {"num_classes": 5, "chanels": 3}}, "fields.moves.chanels: no such key"),
         ({"moves": {"num_classes": 0}}, "fields.moves.num_classes is 0: input should be"),
-        ({"moves": {"num_classes": 257}}, "fields.moves.num_classes is 257"),
         ({"moves": {"num_classes": True}}, "fields.moves.num_classes is True"),
         ({"moves": {"num_classes": 5, "channels": -1}}, "fields.moves.channels is -1"),
         ({"moves": {"num_classes": 5, "channels": None}}, "fields.moves.channels is None"),
@@ -105,15 +73,13 @@ def test_fields_of_numpy_numbers_are_written() -> None:
         ({"inputs": {"num_classes": 5}}, "field name 'inputs'"),
         ({"source_indices": {"num_classes": 5}}, "field name 'source_indices'"),
         ({"../moves": {"num_classes": 5}}, "field name '../moves'"),
-        ({"a/b": {"num_classes": 5}}, "field name 'a/b'"),
         ({"a__b": {"num_classes": 5}}, "field name 'a__b'"),
-        ({"_a": {"num_classes": 5}}, "field name '_a'"),
         ({"a\n": {"num_classes": 5}}, "field name 'a\\n'"),
         ({"": {"num_classes": 5}}, "field name ''"),
         ({"a" * 101: {"num_classes": 5}}, "field name 'aaa"),
     ],
 )
-def test_wrong_declarations_are_named(split_dir: Path, fields: Any, message: str) -> None:
+def test_wrong_declarations_are_named(split_dir: Path, fields: Any, message: str):
     path = declare(split_dir, fields)
     with pytest.raises(DatasetError) as caught:
         load_split(split_dir)
@@ -121,10 +87,7 @@ def test_wrong_declarations_are_named(split_dir: Path, fields: Any, message: str
     assert message in str(caught.value)
 
 
-# Arrays
-
-
-def test_fields_are_written_and_read_back(split_dir: Path) -> None:
+def test_fields_are_written_and_read_back(split_dir: Path):
     metadata, sets = load_split(split_dir)
     assert metadata == METADATA
     assert list(sets["all"].fields) == ["moves", "rgb"]
@@ -136,12 +99,10 @@ def test_fields_are_written_and_read_back(split_dir: Path) -> None:
         np.testing.assert_array_equal(np.load(split_dir / f"all__{name}.npy"), values)
 
 
-def test_an_empty_set_may_have_fields(tmp_path: Path) -> None:
-    empty = PuzzleSet(
-        *(np.zeros((0, 4), int) for _ in range(2)),
-        *(np.zeros(length, int) for length in (0, 1, 1)),
-        fields={"moves": np.zeros((0, 4), np.uint8), "rgb": np.zeros((0, 4, 3), np.uint8)},
-    )
+def test_an_empty_set_may_have_fields(tmp_path: Path):
+    sizes = [(0, 4), (0, 4), 0, 1, 1]
+    fields = {"moves": np.zeros((0, 4), np.uint8), "rgb": np.zeros((0, 4, 3), np.uint8)}
+    empty = PuzzleSet(*(np.zeros(size, int) for size in sizes), fields=fields)
     facts: dict[str, Any] = {"total_groups": 0, "total_puzzles": 0, "mean_puzzle_examples": 0.0}
     write_split(tmp_path / "test", dataclasses.replace(METADATA, **facts), {"all": empty})
     assert load_split(tmp_path / "test")[1]["all"].fields["rgb"].shape == (0, 4, 3)
@@ -171,7 +132,7 @@ def resave(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path], None]
 @pytest.mark.parametrize("fields", [None, ()])
 def test_damaged_files_are_named_whether_they_are_asked_for_or_not(
     split_dir: Path, name: str, damage: Callable, message: str, fields: tuple[str, ...] | None
-) -> None:
+):
     damage(split_dir / f"all__{name}.npy")
     with pytest.raises(DatasetError) as caught:
         load_split(split_dir, fields=fields, check_values=False)
@@ -179,7 +140,7 @@ def test_damaged_files_are_named_whether_they_are_asked_for_or_not(
     assert message in str(caught.value)
 
 
-def test_values_out_of_range_are_named_where_they_are_asked_for(split_dir: Path) -> None:
+def test_values_out_of_range_are_named_where_they_are_asked_for(split_dir: Path):
     values = small_set().fields["moves"].copy()
     values[2, 1] = 5
     np.save(split_dir / "all__moves.npy", values)
@@ -189,21 +150,17 @@ def test_values_out_of_range_are_named_where_they_are_asked_for(split_dir: Path)
     assert load_split(split_dir, check_values=False)[1]["all"].fields["moves"][2, 1] == 5
 
 
-def test_values_of_channels_are_checked_too(split_dir: Path) -> None:
+def test_values_of_channels_are_checked_too(split_dir: Path):
     declare(split_dir, DECLARED | {"rgb": {"num_classes": 200, "channels": 3}})
     with pytest.raises(DatasetError, match=r"all__rgb\.npy: value 20\d in row 2, expected 0 to 19"):
         load_split(split_dir)
 
 
-def test_a_field_that_is_not_declared_is_no_field(split_dir: Path) -> None:
+def test_a_field_that_is_not_declared_is_no_field(split_dir: Path):
     for fields in (["pixels"], ["moves", "inputs"]):
         with pytest.raises(DatasetError, match=r"dataset\.json: declares no field '.*moves, rgb"):
             load_split(split_dir, fields=fields)
-
-
-def test_only_what_is_asked_for_is_opened(split_dir: Path) -> None:
-    opened = load_set(split_dir, "all", METADATA, fields=["rgb"])
-    assert list(opened.fields) == ["rgb"]
+    assert list(load_set(split_dir, "all", METADATA, fields=["rgb"]).fields) == ["rgb"]
     assert load_set(split_dir, "all", METADATA, fields=[]).fields == {}
 
 
@@ -219,7 +176,7 @@ def test_only_what_is_asked_for_is_opened(split_dir: Path) -> None:
 )
 def test_writing_refuses_what_reading_would_refuse(
     tmp_path: Path, fields: dict[str, np.ndarray], message: str
-) -> None:
+):
     given = {**small_set().fields, **fields} if fields else {}
     arrays = dataclasses.replace(small_set(), fields=given)
     with pytest.raises(DatasetError, match=message):
@@ -227,8 +184,8 @@ def test_writing_refuses_what_reading_would_refuse(
     assert not (tmp_path / "train").exists()
 
 
-def test_manifest_and_fingerprint_cover_fields(split_dir: Path) -> None:
-    with_manifest(split_dir)
+def test_manifest_and_fingerprint_cover_fields(split_dir: Path):
+    write_manifest(split_dir.parent, command=["build"], seed=1, sources={}, counts={})
     first = fingerprint(split_dir)
     for name in ("moves", "rgb"):
         path = split_dir / f"all__{name}.npy"
@@ -243,9 +200,6 @@ def test_manifest_and_fingerprint_cover_fields(split_dir: Path) -> None:
     assert load_split(split_dir)[1]["all"].fields.keys() == {"moves", "rgb"}
 
 
-# Derived
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -256,7 +210,7 @@ def test_manifest_and_fingerprint_cover_fields(split_dir: Path) -> None:
 )
 def test_lazy_sets_have_derived_pixels_alone(
     lazy_arc: Path, tmp_path: Path, fields: dict[str, Any], message: str
-) -> None:
+):
     folder = shutil.copytree(lazy_arc, tmp_path / "lazy")
     path = declare(folder / "train", fields)
     with pytest.raises(DatasetError) as caught:

@@ -44,7 +44,7 @@ def put(index: Any, value: int) -> Callable[[np.ndarray], None]:
     return change
 
 
-def test_set_is_written_and_read_back(built: Path, tmp_path: Path) -> None:
+def test_set_is_written_and_read_back(built: Path, tmp_path: Path):
     metadata, arrays = load_metadata(built / "train"), opened(built)
     assert metadata.format == "lazy_arc"
     write_split(tmp_path / "copy/train", metadata, {"all": arrays})
@@ -58,7 +58,7 @@ def test_set_is_written_and_read_back(built: Path, tmp_path: Path) -> None:
         np.testing.assert_array_equal(found, getattr(arrays, field))
 
 
-def test_fingerprint_and_manifest_cover_every_file(lazy_arc: Path, tmp_path: Path) -> None:
+def test_fingerprint_and_manifest_cover_every_file(lazy_arc: Path, tmp_path: Path):
     folder = shutil.copytree(lazy_arc, tmp_path / "built")
     first = fingerprint(folder / "train")
     for path in [*(folder / "train").glob("*.npy"), folder / "augmentations.npy"]:
@@ -69,9 +69,6 @@ def test_fingerprint_and_manifest_cover_every_file(lazy_arc: Path, tmp_path: Pat
             load_split(folder / "train")
         path.write_bytes(content)
     assert fingerprint(folder / "train") == first
-    path.write_bytes(np.load(path)[:-1].tobytes())
-    with pytest.raises(DatasetError, match=r"augmentations\.npy"):
-        load_split(folder / "train")
 
 
 TRAIN = "train/all__"
@@ -83,7 +80,6 @@ TRAIN = "train/all__"
         ("augmentations.npy", put((3, 0), 8), "view 8 in row 3, expected 0 to 7"),
         ("augmentations.npy", put((3, slice(1, 3)), 4), "colours [4, 4, "),
         ("augmentations.npy", put((5, 1), 0), "in row 5, expected 1 to 9 in any order"),
-        ("augmentations.npy", put((5, 1), 10), "in row 5, expected 1 to 9 in any order"),
         ("augmentations.npy", put((5, 1), 255), "in row 5, expected 1 to 9 in any order"),
         ("augmentations.npy", lambda a: a[:-1], "[35, 10], expected uint8 [36, 10]"),
         ("augmentations.npy", lambda a: a[:, 1:], "[36, 9], expected uint8 [36, 10]"),
@@ -95,12 +91,10 @@ TRAIN = "train/all__"
         (f"{TRAIN}source_indices.npy", lambda a: a[:, None], "expected 1 dimension(s)"),
         (f"{TRAIN}source_indices.npy", lambda a: a[:0], "offsets must start at 0"),
         (f"{TRAIN}puzzle_indices.npy", put(1, 2), "puzzle 0 has 2 examples, but its group has 3"),
-        (f"{TRAIN}puzzle_indices.npy", lambda a: a[:0], "offsets must start at 0"),
         (f"{TRAIN}puzzle_indices.npy", put(-1, 99), "puzzle 34 has 3 examples"),
         (f"{TRAIN}puzzle_identifiers.npy", put(2, 36), "identifier 36 in row 2"),
         (f"{TRAIN}inputs.npy", lambda a: a.astype(int), "dtype int64, expected uint8"),
         (f"{TRAIN}inputs.npy", put((2, 0), 12), "row 2 is no grid"),
-        (f"{TRAIN}inputs.npy", put((2, 0), 0), "row 2 is no grid"),
         (f"{TRAIN}inputs.npy", put(2, 0), "row 2 is no grid"),
         (f"{TRAIN}inputs.npy", put((2, 899), 2), "row 2 is no grid"),
         (f"{TRAIN}labels.npy", put((2, 899), 1), "row 2 is no grid"),
@@ -110,7 +104,7 @@ TRAIN = "train/all__"
 )
 def test_damaged_file_is_named(
     built: Path, name: str, change: Callable[[np.ndarray], Any], message: str
-) -> None:
+):
     path = damage(built, name, change)
     with pytest.raises(DatasetError) as caught:
         load_split(built / "train")
@@ -118,21 +112,7 @@ def test_damaged_file_is_named(
     assert message in str(caught.value)
 
 
-def test_cut_and_missing_files_are_named(built: Path) -> None:
-    for name in ("augmentations.npy", f"{TRAIN}source_indices.npy"):
-        path = built / name
-        content = path.read_bytes()
-        path.write_bytes(content[:-3])
-        with pytest.raises(DatasetError, match=f"{path}: .* the file is damaged"):
-            load_split(built / "train")
-        path.unlink()
-        for read in (load_split, fingerprint):
-            with pytest.raises(DatasetError, match=f"{path}: No such file"):
-                read(built / "train")
-        path.write_bytes(content)
-
-
-def test_labels_may_be_unknown(built: Path) -> None:
+def test_labels_may_be_unknown(built: Path):
     damage(built, f"{TRAIN}labels.npy", put(2, 0))
     assert (opened(built).labels[2] == 0).all()
 
@@ -150,15 +130,14 @@ def test_labels_may_be_unknown(built: Path) -> None:
         ("mean_puzzle_examples", 3.0, "mean_puzzle_examples is 3.0"),
     ],
 )
-def test_wrong_metadata_is_named(built: Path, key: str, value: Any, message: str) -> None:
+def test_wrong_metadata_is_named(built: Path, key: str, value: Any, message: str):
     path = built / "train/dataset.json"
     path.write_text(json.dumps(json.loads(path.read_bytes()) | {key: value}))
-    with pytest.raises(DatasetError) as caught:
+    with pytest.raises(DatasetError, match=f"{path}: {message}"):
         load_split(built / "train")
-    assert str(caught.value).startswith(f"{path}: {message}")
 
 
-def test_sets_and_metadata_must_be_of_one_format(built: Path, tmp_path: Path) -> None:
+def test_sets_and_metadata_must_be_of_one_format(built: Path, tmp_path: Path):
     metadata = load_metadata(built / "train")
     plain = {"all": opened(built)}
     published = load_metadata(shutil.copytree(built / "train", tmp_path / "other"))

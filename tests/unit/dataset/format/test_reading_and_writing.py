@@ -1,5 +1,6 @@
 """The on-disk contract: what is written is read back, and nothing damaged is read in silence."""
 
+import contextlib
 import dataclasses
 import errno
 import json
@@ -7,7 +8,7 @@ import os
 import pickle
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,33 +22,21 @@ from dataset.format.writing import atomic_build, write_manifest, write_split
 from runtime import files
 from runtime.errors import DatasetError
 
+Patch = pytest.MonkeyPatch
+
 ROOT = Path(__file__).parents[4]
 PUBLISHED = ROOT / "tests/parity/published_format/data"
 
-METADATA = PuzzleDatasetMetadata(
-    pad_id=0,
-    ignore_label_id=0,
-    blank_identifier_id=0,
-    vocab_size=7,
-    seq_len=4,
-    num_puzzle_identifiers=3,
-    total_groups=2,
-    mean_puzzle_examples=5 / 3,
-    sets=("all",),
-    total_puzzles=3,
-)
+IDS = {"pad_id": 0, "ignore_label_id": 0, "blank_identifier_id": 0, "num_puzzle_identifiers": 3}
+TOTALS = {"total_groups": 2, "total_puzzles": 3, "mean_puzzle_examples": 5 / 3}
+METADATA = PuzzleDatasetMetadata(**IDS, **TOTALS, vocab_size=7, seq_len=4, sets=("all",))
 
 
 def small_set() -> PuzzleSet:
     """Two groups of one and two puzzles, which hold two, one and two examples."""
     cells = np.arange(20, dtype=np.int64).reshape(5, 4)
-    return PuzzleSet(
-        inputs=cells % 7,
-        labels=(cells + 3) % 7,
-        puzzle_identifiers=np.array([1, 2, 0]),
-        puzzle_indices=np.array([0, 2, 3, 5]),
-        group_indices=np.array([0, 1, 3]),
-    )
+    offsets = np.array([1, 2, 0]), np.array([0, 2, 3, 5]), np.array([0, 1, 3])
+    return PuzzleSet(cells % 7, (cells + 3) % 7, *offsets)
 
 
 def build(directory: Path, *, manifest: bool = False) -> Path:
@@ -57,8 +46,23 @@ def build(directory: Path, *, manifest: bool = False) -> Path:
     return directory / "train"
 
 
+@pytest.fixture
+def split_dir(tmp_path: Path) -> Path:
+    return build(tmp_path)
+
+
 def array_path(split_dir: Path, field: str) -> Path:
     return split_dir / f"all__{field}.npy"
+
+
+@contextlib.contextmanager
+def refused(beginning: object, within: str = "") -> Iterator[None]:
+    with pytest.raises(DatasetError) as caught:
+        yield
+    said = str(caught.value)
+    assert said.startswith(str(beginning))
+    assert within in said
+    assert "\n" not in said
 
 
 def edit_metadata(split_dir: Path, **changes: object) -> Path:
@@ -67,10 +71,7 @@ def edit_metadata(split_dir: Path, **changes: object) -> Path:
     return path
 
 
-# Writing and reading back
-
-
-def test_split_is_read_back_in_the_published_dtypes(tmp_path: Path) -> None:
+def test_split_is_read_back_in_the_published_dtypes(tmp_path: Path):
     metadata, sets = load_split(build(tmp_path))
     assert metadata == METADATA
     for field in SET_FIELDS:
@@ -82,17 +83,8 @@ def test_split_is_read_back_in_the_published_dtypes(tmp_path: Path) -> None:
     assert (sets["all"].num_examples, sets["all"].num_puzzles, sets["all"].num_groups) == (5, 3, 2)
 
 
-def test_published_folder_is_read() -> None:
-    metadata, sets = load_split(PUBLISHED / "test")
-    assert (metadata.total_groups, metadata.total_puzzles, metadata.sets) == (10, None, ("all",))
-    np.testing.assert_array_equal(
-        sets["all"].labels, np.load(PUBLISHED / "test/all__labels.npy", allow_pickle=False)
-    )
-
-
 @pytest.mark.parametrize("dtype", ["<i8", ">i4", "<u2", "|i1"])
-def test_any_integer_dtype_is_accepted(tmp_path: Path, dtype: str) -> None:
-    split_dir = build(tmp_path)
+def test_any_integer_dtype_is_accepted(split_dir: Path, dtype: str):
     for field in SET_FIELDS:
         np.save(array_path(split_dir, field), getattr(small_set(), field).astype(dtype))
     loaded = load_set(split_dir, "all", METADATA)
@@ -102,30 +94,14 @@ def test_any_integer_dtype_is_accepted(tmp_path: Path, dtype: str) -> None:
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
 @pytest.mark.parametrize("order", [np.ascontiguousarray, np.asfortranarray])
-def test_npy_versions_and_orders_are_read(tmp_path: Path, version: tuple, order) -> None:
-    split_dir = build(tmp_path)
+def test_npy_versions_and_orders_are_read(split_dir: Path, version: tuple, order):
     array = order(small_set().inputs)
     with open(array_path(split_dir, "inputs"), "wb") as file:
         np.lib.format.write_array(file, array, version, allow_pickle=False)
     np.testing.assert_array_equal(load_set(split_dir, "all", METADATA).inputs, array)
 
 
-def test_empty_set_is_written_and_read(tmp_path: Path) -> None:
-    empty = PuzzleSet(
-        inputs=np.zeros((0, 4), int),
-        labels=np.zeros((0, 4), int),
-        puzzle_identifiers=np.zeros(0, int),
-        puzzle_indices=np.zeros(1, int),
-        group_indices=np.zeros(1, int),
-    )
-    metadata = dataclasses.replace(
-        METADATA, total_groups=0, total_puzzles=0, mean_puzzle_examples=0.0
-    )
-    write_split(tmp_path / "test", metadata, {"all": empty})
-    assert load_split(tmp_path / "test")[1]["all"].inputs.shape == (0, 4)
-
-
-def test_writing_refuses_what_reading_would_refuse(tmp_path: Path) -> None:
+def test_writing_refuses_what_reading_would_refuse(tmp_path: Path):
     wrong = dataclasses.replace(small_set(), inputs=np.full((5, 4), 7))
     with pytest.raises(DatasetError, match=r"all__inputs\.npy: token 7 in row 0, expected 0 to 6"):
         write_split(tmp_path / "train", METADATA, {"all": wrong})
@@ -137,10 +113,7 @@ def test_writing_refuses_what_reading_would_refuse(tmp_path: Path) -> None:
         write_split(tmp_path / "train", large, {"all": wide})
 
 
-# Metadata
-
-
-def test_metadata_survives_json_and_unknown_keys_are_ignored() -> None:
+def test_metadata_survives_json_and_unknown_keys_are_ignored():
     text = json.dumps(json.loads(METADATA.to_json()) | {"later_addition": [1, 2]})
     assert PuzzleDatasetMetadata.from_json(text, "dataset.json") == METADATA
     older = dataclasses.replace(METADATA, total_puzzles=None, ignore_label_id=None)
@@ -148,10 +121,9 @@ def test_metadata_survives_json_and_unknown_keys_are_ignored() -> None:
     assert PuzzleDatasetMetadata.from_json(older.to_json(), "dataset.json") == older
 
 
-def test_metadata_of_numpy_numbers_is_written() -> None:
-    metadata = dataclasses.replace(
-        METADATA, total_groups=np.int64(2), mean_puzzle_examples=np.float32(1.5)
-    )
+def test_metadata_of_numpy_numbers_is_written():
+    numbers = {"total_groups": np.int64(2), "mean_puzzle_examples": np.float32(1.5)}
+    metadata = dataclasses.replace(METADATA, **numbers)
     assert json.loads(metadata.to_json())["total_groups"] == 2
     assert PuzzleDatasetMetadata.from_json(metadata.to_json(), "x").mean_puzzle_examples == 1.5
 
@@ -169,132 +141,72 @@ def test_metadata_of_numpy_numbers_is_written() -> None:
         ({"num_puzzle_identifiers": 2**40}, "num_puzzle_identifiers is 1099511627776"),
         ({"total_puzzles": -1}, "total_puzzles is -1"),
         ({"mean_puzzle_examples": float("nan")}, "mean_puzzle_examples is nan"),
-        ({"mean_puzzle_examples": False}, "mean_puzzle_examples is False"),
         ({"mean_puzzle_examples": 10**400}, "mean_puzzle_examples is 1000"),
         ({"vocab_size": 2**20 + 1}, "vocab_size is 1048577: input should be less than"),
         ({"sets": "all"}, "sets is 'all': input should be a valid list"),
         ({"sets": ["all", 1]}, "sets.1 is 1: input should be a valid string"),
         ({"sets": ["all", "all"]}, "expected every name once"),
         ({"sets": ["../all"]}, "set name '../all'"),
-        ({"sets": ["a/b"]}, "set name 'a/b'"),
         ({"sets": ["a\\b"]}, "set name"),
-        ({"sets": [""]}, "set name ''"),
         ({"sets": ["all\n"]}, "set name"),
         ({"total_groups": 3}, "total_groups is 3, the sets hold 2"),
         ({"total_puzzles": 4}, "total_puzzles is 4, the sets hold 3"),
         ({"mean_puzzle_examples": 1.0}, "mean_puzzle_examples is 1.0, the sets hold 1.66667"),
     ],
 )
-def test_wrong_metadata_is_named(tmp_path: Path, changes: dict, message: str) -> None:
-    split_dir = build(tmp_path)
+def test_wrong_metadata_is_named(split_dir: Path, changes: dict, message: str):
     path = edit_metadata(split_dir, **changes)
-    with pytest.raises(DatasetError) as caught:
+    with refused(f"{path}: ", message):
         load_split(split_dir)
-    assert str(caught.value).startswith(f"{path}: ")
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe\x00", b"[" * 100_000])
-def test_unreadable_metadata_is_named(tmp_path: Path, content: bytes) -> None:
-    split_dir = build(tmp_path)
+def test_unreadable_metadata_is_named(split_dir: Path, content: bytes):
     (split_dir / "dataset.json").write_bytes(content)
     with pytest.raises(DatasetError, match=r"dataset\.json: "):
         load_metadata(split_dir)
 
 
-def test_missing_key_folder_and_file_are_named(tmp_path: Path) -> None:
+def test_missing_key_folder_and_file_are_named(tmp_path: Path):
     split_dir = build(tmp_path)
     path = split_dir / "dataset.json"
     values = json.loads(path.read_text())
     del values["seq_len"], values["sets"]
     path.write_text(json.dumps(values))
-    with pytest.raises(DatasetError, match=r"dataset\.json: missing seq_len, sets"):
+    with refused(f"{path}: missing seq_len, sets"):
         load_metadata(split_dir)
     path.unlink()
-    with pytest.raises(DatasetError, match=r"dataset\.json: No such file"):
+    with refused(f"{path}: No such file"):
         load_metadata(split_dir)
-    with pytest.raises(DatasetError, match="nowhere: no such data set folder"):
+    with refused(f"{tmp_path / 'nowhere'}: no such data set folder"):
         load_metadata(tmp_path / "nowhere")
-
-
-def test_files_that_are_missing_or_no_json_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"x\.json: No such file"):
+    with refused(f"{tmp_path / 'x.json'}: No such file"):
         read_json(tmp_path / "x.json")
-    (tmp_path / "y.json").write_text("{")
-    with pytest.raises(DatasetError, match=r"y\.json: not JSON"):
-        read_json(tmp_path / "y.json")
-    (tmp_path / "y.json").write_text("[" * 100_000)
-    with pytest.raises(DatasetError, match=r"y\.json: not JSON"):
-        read_json(tmp_path / "y.json")
+    for text in ("{", "[" * 100_000):
+        (tmp_path / "y.json").write_text(text)
+        with refused(f"{tmp_path / 'y.json'}: not JSON"):
+            read_json(tmp_path / "y.json")
 
 
-# Damaged arrays
+Damage = Callable[[Path], object]
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-1])
+def rewrite(change: Callable[[bytes], bytes]) -> Damage:
+    return lambda path: path.write_bytes(change(path.read_bytes()))
 
 
-def cut_in_header(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:20])
+def resave(change: Callable[[np.ndarray], np.ndarray]) -> Damage:
+    return lambda path: np.save(path, change(np.load(path)))
 
 
-def empty_file(path: Path) -> None:
-    path.write_bytes(b"")
+def header(text: bytes, version: int = 1, length: int | None = None) -> Damage:
+    size = (len(text) if length is None else length).to_bytes(2 * version, "little")
+    return rewrite(lambda _: b"\x93NUMPY" + bytes([version, 0]) + size + text)
 
 
-def lengthen(path: Path) -> None:
-    path.write_bytes(path.read_bytes() + b"\0")
-
-
-def make_float(path: Path) -> None:
-    np.save(path, np.load(path).astype(np.float32))
-
-
-def make_bool(path: Path) -> None:
-    np.save(path, np.load(path).astype(bool))
-
-
-def make_structured(path: Path) -> None:
-    np.save(path, np.zeros(5, [("cell", np.int32), ("more", np.int32)]))
-
-
-def add_dimension(path: Path) -> None:
-    np.save(path, np.load(path)[None])
-
-
-def drop_last_row(path: Path) -> None:
-    np.save(path, np.load(path)[:-1])
-
-
-def claim_huge_shape(path: Path) -> None:
-    array = np.load(path)
-    header = {"descr": array.dtype.str, "fortran_order": False, "shape": (10**15, 4)}
-    with open(path, "wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
-
-
-def claim_negative_shape(path: Path) -> None:
-    path.write_bytes(path.read_bytes().replace(b"'shape': (", b"'shape': (-"))
-
-
-def claim_huge_header(path: Path) -> None:
-    path.write_bytes(b"\x93NUMPY\x02\x00" + (2**31 - 1).to_bytes(4, "little") + b"{")
-
-
-def nest_header(path: Path) -> None:
-    text = b"(" * 9000
-    path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text)
-
-
-def claim(shape: str) -> Callable[[Path], None]:
+def claim(shape: str) -> Damage:
     """Damage a header so that its shape reads like this."""
-
-    def damage(path: Path) -> None:
-        text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}}}".encode()
-        path.write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text)
-
-    return damage
+    return header(f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}}}".encode())
 
 
 def make_directory(path: Path) -> None:
@@ -302,40 +214,40 @@ def make_directory(path: Path) -> None:
     path.mkdir()
 
 
+drop_last_row = resave(lambda array: array[:-1])
+
+
 @pytest.mark.parametrize("field", SET_FIELDS)
 @pytest.mark.parametrize(
     "damage",
     [
         Path.unlink,
-        cut,
-        cut_in_header,
-        empty_file,
-        lengthen,
-        make_float,
-        make_bool,
-        make_structured,
-        add_dimension,
+        rewrite(lambda content: content[:-1]),
+        rewrite(lambda content: content[:20]),
+        rewrite(lambda content: b""),
+        rewrite(lambda content: content + b"\0"),
+        resave(lambda array: array.astype(np.float32)),
+        resave(lambda array: array.astype(bool)),
+        resave(lambda array: np.zeros(5, [("cell", np.int32), ("more", np.int32)])),
+        resave(lambda array: array[None]),
         drop_last_row,
-        claim_huge_shape,
-        claim_negative_shape,
+        rewrite(lambda content: content.replace(b"'shape': (", b"'shape': (-")),
+        claim(f"({10**15}, 4)"),
         claim(f"(0, {2**62}, {2**62})"),
         claim(f"({hex(16**4000)}, {hex(16**4000)})"),
         claim(str((0,) * 65)),
         claim("(0, '\\d')"),
-        claim_huge_header,
-        nest_header,
+        header(b"{", version=2, length=2**31 - 1),
+        header(b"(" * 9000),
         make_directory,
     ],
 )
-def test_damaged_array_is_named(tmp_path: Path, field: str, damage) -> None:
-    split_dir = build(tmp_path)
+def test_damaged_array_is_named(split_dir: Path, field: str, damage):
     damage(array_path(split_dir, field))
-    with pytest.raises(DatasetError) as caught:
-        load_split(split_dir)
     # Which of two files is short of a row cannot be told: one of the set's is named then.
     named = "all__" if damage is drop_last_row else f"all__{field}.npy"
-    assert str(caught.value).startswith(str(split_dir / named))
-    assert "\n" not in str(caught.value)
+    with refused(split_dir / named):
+        load_split(split_dir)
 
 
 class WritesCanary:
@@ -347,7 +259,7 @@ class WritesCanary:
 
 
 @pytest.mark.parametrize("form", ["object array", "bare pickle"])
-def test_pickles_are_refused_and_not_run(tmp_path: Path, form: str) -> None:
+def test_pickles_are_refused_and_not_run(tmp_path: Path, form: str):
     split_dir, canary = build(tmp_path / "set"), tmp_path / "canary"
     path = array_path(split_dir, "labels")
     if form == "object array":
@@ -376,20 +288,17 @@ def test_pickles_are_refused_and_not_run(tmp_path: Path, form: str) -> None:
     ],
 )
 def test_wrong_value_is_named_with_its_row(
-    tmp_path: Path, field: str, index, value: int, message: str
-) -> None:
-    split_dir = build(tmp_path)
+    split_dir: Path, field: str, index, value: int, message: str
+):
     path = array_path(split_dir, field)
     array = np.load(path).astype(np.int64)
     array[index] = value
     np.save(path, array)
-    with pytest.raises(DatasetError) as caught:
+    with refused(f"{path}: {message}"):
         load_split(split_dir)
-    assert str(caught.value).startswith(f"{path}: {message}")
 
 
-def test_labels_may_equal_an_ignore_id_outside_the_vocabulary(tmp_path: Path) -> None:
-    split_dir = build(tmp_path)
+def test_labels_may_equal_an_ignore_id_outside_the_vocabulary(split_dir: Path):
     edit_metadata(split_dir, ignore_label_id=255)
     labels = np.full((5, 4), 255)
     labels[1, 1] = 3
@@ -402,40 +311,24 @@ def test_labels_may_equal_an_ignore_id_outside_the_vocabulary(tmp_path: Path) ->
     assert load_split(split_dir, check_values=False)[1]["all"].labels[4, 0] == 254
 
 
-def test_values_behind_the_first_piece_are_checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    split_dir = build(tmp_path)
+def test_values_behind_the_first_piece_are_checked(tmp_path: Path, monkeypatch: Patch):
+    path = array_path(build(tmp_path), "inputs")
     monkeypatch.setattr(checks, "_VALUES_PER_CHECK", 8)
-    inputs = np.load(array_path(split_dir, "inputs"))
+    inputs = np.load(path)
     inputs[4, 2] = 200
-    np.save(array_path(split_dir, "inputs"), inputs)
-    with pytest.raises(DatasetError, match="token 200 in row 4"):
-        load_split(split_dir)
+    np.save(path, inputs)
+    with refused(f"{path}: token 200 in row 4"):
+        load_split(tmp_path / "train")
 
 
-def test_set_name_with_a_path_is_refused(tmp_path: Path) -> None:
-    split_dir = build(tmp_path)
+def test_set_name_with_a_path_is_refused(split_dir: Path):
     for name in ("../train/all", "/etc/passwd", "..", ".hidden", "a\0b"):
         with pytest.raises(DatasetError, match="set name"):
             load_set(split_dir, name, METADATA)
 
 
-# Manifest and fingerprint
-
-
-def test_file_that_differs_from_the_manifest_is_named(tmp_path: Path) -> None:
-    split_dir = build(tmp_path, manifest=True)
-    path = array_path(split_dir, "inputs")
-    inputs = np.load(path)
-    inputs[0, 0] = 6
-    np.save(path, inputs)
-    with pytest.raises(DatasetError, match=r"all__inputs\.npy: its sha256 is not the one in"):
-        load_split(split_dir)
-
-
 @pytest.mark.parametrize("content", ["{}", '{"files": []}', '{"files": {}}', "{"])
-def test_damaged_manifest_is_named(tmp_path: Path, content: str) -> None:
+def test_damaged_manifest_is_named(tmp_path: Path, content: str):
     split_dir = build(tmp_path, manifest=True)
     (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(DatasetError, match=r"manifest\.json: "):
@@ -451,27 +344,22 @@ def test_damaged_manifest_is_named(tmp_path: Path, content: str) -> None:
         lambda manifest: manifest.update(counts=[[]]),
     ],
 )
-def test_manifest_vouches_for_itself(tmp_path: Path, change: Callable[[dict], None]) -> None:
+def test_manifest_vouches_for_itself(tmp_path: Path, change: Callable[[dict], None]):
     split_dir, path = build(tmp_path, manifest=True), tmp_path / "manifest.json"
     manifest = json.loads(path.read_text())
     path.write_text(json.dumps(manifest))  # Laid out otherwise, it says the same.
     load_split(split_dir)
+    older = {key: value for key, value in manifest.items() if key != "sha256"}
+    path.write_text(json.dumps(older))  # Without a hash of its own it is read too.
+    load_split(split_dir)
     change(manifest)
     path.write_text(json.dumps(manifest))
-    with pytest.raises(DatasetError, match=r"manifest\.json: is not what the build wrote"):
+    with refused(f"{path}: is not what the build wrote"):
         load_split(split_dir)
 
 
-def test_manifest_without_a_hash_of_its_own_is_read(tmp_path: Path) -> None:
-    split_dir, path = build(tmp_path, manifest=True), tmp_path / "manifest.json"
-    manifest = json.loads(path.read_text())
-    del manifest["sha256"]
-    path.write_text(json.dumps(manifest))
-    load_split(split_dir)
-
-
 @pytest.mark.parametrize("name", ["identifiers.json", "test_puzzles.json"])
-def test_manifest_covers_the_files_beside_the_splits(tmp_path: Path, name: str) -> None:
+def test_manifest_covers_the_files_beside_the_splits(tmp_path: Path, name: str):
     path = tmp_path / name
     write_json(path, ["<blank>", "a", "b"])
     split_dir = build(tmp_path, manifest=True)
@@ -484,7 +372,7 @@ def test_manifest_covers_the_files_beside_the_splits(tmp_path: Path, name: str) 
         load_split(split_dir)
 
 
-def test_more_identifiers_than_there_is_room_for_names_are_refused(tmp_path: Path) -> None:
+def test_more_identifiers_than_there_is_room_for_names_are_refused(tmp_path: Path):
     split_dir = build(tmp_path)
     names = tmp_path / "identifiers.json"
     path = edit_metadata(split_dir, num_puzzle_identifiers=100_000)
@@ -495,27 +383,7 @@ def test_more_identifiers_than_there_is_room_for_names_are_refused(tmp_path: Pat
         load_split(split_dir)
 
 
-def test_manifest_lists_every_file_and_nothing_that_changes(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        build(tmp_path / name)
-        write_json(tmp_path / name / "identifiers.json", ["<blank>", "a", "b"])
-        write_manifest(
-            tmp_path / name,
-            command=["--seed", "3"],
-            seed=3,
-            sources={"b.csv": "00", "a.csv": "11"},
-            counts={"train": 5},
-        )
-    first = (tmp_path / "one/manifest.json").read_bytes()
-    assert first == (tmp_path / "two/manifest.json").read_bytes()
-    manifest = json.loads(first)
-    assert manifest["seed"] == 3
-    assert manifest["sources"] == {"a.csv": "11", "b.csv": "00"}
-    expected = {"identifiers.json", "train/dataset.json"}
-    assert set(manifest["files"]) == expected | {f"train/all__{f}.npy" for f in SET_FIELDS}
-
-
-def test_fingerprint_depends_on_content_alone(tmp_path: Path) -> None:
+def test_fingerprint_depends_on_content_alone(tmp_path: Path):
     split_dir = build(tmp_path / "a")
     shutil.copytree(tmp_path / "a", tmp_path / "b" / "c")
     seen = {fingerprint(split_dir)}
@@ -528,10 +396,7 @@ def test_fingerprint_depends_on_content_alone(tmp_path: Path) -> None:
     assert len(seen) == 1 + 1 + len(SET_FIELDS)
 
 
-# Replacing a build
-
-
-def test_atomic_build_puts_the_set_in_place(tmp_path: Path) -> None:
+def test_atomic_build_puts_the_set_in_place(tmp_path: Path):
     output = tmp_path / "deep" / "set"
     with atomic_build(output) as temporary:
         assert temporary.parent == output.parent
@@ -545,9 +410,7 @@ def test_atomic_build_puts_the_set_in_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("exchange", [True, False])
-def test_atomic_build_replaces_an_older_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool
-) -> None:
+def test_atomic_build_replaces_an_older_set(tmp_path: Path, monkeypatch: Patch, exchange: bool):
     output = tmp_path / "set"
     build(output)
     (output / "old").touch()
@@ -562,9 +425,7 @@ def test_atomic_build_replaces_an_older_set(
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
-def test_atomic_build_that_fails_leaves_the_old_set(
-    tmp_path: Path, error: type[BaseException]
-) -> None:
+def test_atomic_build_that_fails_leaves_the_old_set(tmp_path: Path, error: type[BaseException]):
     output = tmp_path / "set"
     build(output)
     before = fingerprint(output / "train")
@@ -580,7 +441,7 @@ def test_atomic_build_that_fails_leaves_the_old_set(
     assert list(tmp_path.iterdir()) == [output]
 
 
-def test_atomic_build_refuses_what_is_no_data_set(tmp_path: Path) -> None:
+def test_atomic_build_refuses_what_is_no_data_set(tmp_path: Path):
     folder, file = tmp_path / "home", tmp_path / "file"
     folder.mkdir()
     (folder / "thesis.tex").touch()
@@ -595,7 +456,7 @@ def test_atomic_build_refuses_what_is_no_data_set(tmp_path: Path) -> None:
     load_split(folder / "train")
 
 
-def test_atomic_build_checks_again_before_it_replaces(tmp_path: Path) -> None:
+def test_atomic_build_checks_again_before_it_replaces(tmp_path: Path):
     output = tmp_path / "set"
 
     def build_while_someone_uses_the_name() -> None:
@@ -611,8 +472,8 @@ def test_atomic_build_checks_again_before_it_replaces(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("exchange", [True, False])
 def test_everything_is_on_the_disk_before_the_swap_and_the_swap_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool
-) -> None:
+    tmp_path: Path, monkeypatch: Patch, exchange: bool
+):
     output = tmp_path / "set"
     build(output)
     done: list[tuple[str, int | None]] = []
@@ -644,8 +505,8 @@ def test_everything_is_on_the_disk_before_the_swap_and_the_swap_after_it(
 
 @pytest.mark.parametrize("exchange", [True, False])
 def test_a_swap_that_is_not_on_the_disk_is_undone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool
-) -> None:
+    tmp_path: Path, monkeypatch: Patch, exchange: bool
+):
     output = tmp_path / "set"
     build(output)
     sync = files.fsync
@@ -659,18 +520,14 @@ def test_a_swap_that_is_not_on_the_disk_is_undone(
     if not exchange:
         monkeypatch.setattr(files, "exchange", lambda first, second: False)
 
-    def build_anew(place: Path) -> None:
-        with atomic_build(place) as temporary:
-            build(temporary, manifest=True)
-
     for place in (output, tmp_path / "first"):
-        with pytest.raises(OSError, match="Input/output error"):
-            build_anew(place)
+        with pytest.raises(OSError, match="Input/output"), atomic_build(place) as temporary:
+            build(temporary, manifest=True)
     assert [path.name for path in output.iterdir()] == ["train"]
     assert list(tmp_path.iterdir()) == [output]
 
 
-def test_builds_at_the_same_time_do_not_disturb_each_other(tmp_path: Path) -> None:
+def test_builds_at_the_same_time_do_not_disturb_each_other(tmp_path: Path):
     output = tmp_path / "set"
     with atomic_build(output) as slow:
         build(slow)
@@ -682,7 +539,7 @@ def test_builds_at_the_same_time_do_not_disturb_each_other(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == [output]
 
 
-def test_a_set_that_a_killed_build_moved_away_is_put_back(tmp_path: Path) -> None:
+def test_a_set_that_a_killed_build_moved_away_is_put_back(tmp_path: Path):
     output = tmp_path / "set"
     build(tmp_path / ".set.replaced-0123abcd")
     build(tmp_path / ".set.building-0123abcd")

@@ -9,7 +9,6 @@ from dataset.maze import kernels as maze_kernels
 from dataset.maze.generator import generate_mazes
 from dataset.maze.kernels import find_maze
 from dataset.maze.rules import GOAL, START, WALL, are_mazes, solve, tokens_to_text
-from dataset.sources import NoPuzzleError
 from runtime.streams import Stream
 
 LOWEST, SPAN = np.uint64(round(0.3 * 2**32)), np.uint64(round(0.2 * 2**32))
@@ -17,14 +16,8 @@ FIRST_MAZE = " #G   # # #  # #  ###    S      # # "
 
 
 def generate(num_mazes: int, **changes: object) -> maze_generator.GeneratedMazes:
-    settings = {
-        "seed": 0,
-        "stream": Stream.NEW_TRAIN,
-        "size": 10,
-        "min_length": 15,
-        "taken": set(),
-        "workers": 1,
-    }
+    settings = {"seed": 0, "stream": Stream.NEW_TRAIN, "size": 10, "min_length": 15, "workers": 1}
+    settings["taken"] = set()
     return generate_mazes(num_mazes, **(settings | changes))  # pyright: ignore[reportArgumentType]
 
 
@@ -62,10 +55,14 @@ def test_no_maze_is_a_view_of_another():
     assert len(taken) == 40
 
 
-def test_mazes_that_do_not_exist(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(maze_generator, "_MAX_ATTEMPTS", 20_000)
-    with pytest.raises(NoPuzzleError, match="no 2x2 maze .* 1 moves .* first 6 of 9"):
-        generate(9, size=2, min_length=1)
+def kept_mazes(states: np.ndarray, size: int, min_length: int) -> dict[int, np.ndarray]:
+    """The mazes kept, by the number of their attempt."""
+    maze = np.zeros(size * size, dtype=np.uint8)
+    kept, first = {}, 0
+    while (first := find_maze(states, first, size, min_length, LOWEST, SPAN, maze)) < len(states):
+        kept[first] = maze.copy()
+        first += 1
+    return kept
 
 
 def slow_attempts(states: np.ndarray, size: int, min_length: int) -> list[int]:
@@ -84,11 +81,7 @@ def slow_attempts(states: np.ndarray, size: int, min_length: int) -> list[int]:
 @pytest.mark.parametrize(("size", "min_length"), [(5, 6), (7, 10), (9, 14), (16, 30), (64, 90)])
 def test_the_filter_keeps_all_long_paths(size: int, min_length: int):
     states = np.random.Philox(key=size).random_raw(3000 if size < 64 else 300)
-    maze = np.zeros(size * size, dtype=np.uint8)
-    kept, first = [], 0
-    while (first := find_maze(states, first, size, min_length, LOWEST, SPAN, maze)) < len(states):
-        kept.append(first)
-        first += 1
+    kept = list(kept_mazes(states, size, min_length))
     assert kept == slow_attempts(states, size, min_length)
     assert len(kept) > 3
 
@@ -109,12 +102,7 @@ def test_walls_have_their_probability(share: float):
 def test_wall_shares_fill_their_range_and_ends_lie_anywhere():
     states = np.random.Philox(key=5).random_raw(4000)
     size = 20
-    maze = np.zeros(size * size, dtype=np.uint8)
-    mazes, first = [], 0
-    while (first := find_maze(states, first, size, 1, LOWEST, SPAN, maze)) < len(states):
-        mazes.append(maze.copy())
-        first += 1
-    boards = np.array(mazes)
+    boards = np.array(list(kept_mazes(states, size, 1).values()))
     shares = (boards == WALL).mean(axis=1)
     assert 0.2 < shares.min() < 0.32
     assert 0.47 < shares.max() < 0.6

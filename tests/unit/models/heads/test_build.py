@@ -1,6 +1,5 @@
 """Heads of built models: start values, ties, what is asked for in part, what is missing."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,51 +8,37 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from models.act import ACTLossHead
-from models.carry import Examples
-from models.config import DataFacts, HRMConfig, TRMConfig
-from models.heads.base import Answer
+from models.config import DataFacts, TRMConfig
 from models.heads.q import QHead
 from models.registry import build_model
-
-MakeConfig = Callable[..., HRMConfig]
-MakeExamples = Callable[..., Examples]
-MakeModel = Callable[..., ACTLossHead]
+from tests.unit.models.tiny import (
+    FACTS,
+    first_step,
+    inner_of,
+    make_config,
+    make_examples,
+    make_model,
+    require_same_compiled,
+)
 
 SOFTMAX = {"loss_type": "softmax_cross_entropy"}
-TOKEN_HEADS: dict[str, dict[str, Any]] = {
-    "linear": {"bias": True},
-    "tied": {},
-    "factorized": {"rank": 3},
-    "adaptive": {},
-    "puzzle": {"rank": 2},
-    "moe": {"top_k": 2},
-    "hierarchical": {},
-}
-AUXILIARY = {
-    "confidence": {},
-    "attention": {},
-    "action": {"field": "actions"},
-    "pixel": {"field": "pixels"},
-    "halt": {},
-}
+TOKEN_HEADS: dict[str, dict[str, Any]] = {"adaptive": {}, "hierarchical": {}, "tied": {}}
+TOKEN_HEADS |= {"linear": {"bias": True}, "factorized": {"rank": 3}, "puzzle": {"rank": 2}}
+TOKEN_HEADS |= {"moe": {"top_k": 2}}
+AUXILIARY = {"confidence": {}, "attention": {}, "halt": {}}
+AUXILIARY |= {"action": {"field": "actions"}, "pixel": {"field": "pixels"}}
 
 
 def loss_for(lm: str) -> dict[str, Any]:
     return SOFTMAX if lm in ("adaptive", "hierarchical") else {}
 
 
-def inner_of(model: ACTLossHead) -> Any:
-    return model.model.inner
-
-
 @pytest.mark.parametrize("norm", ["none", "layer", "rms"])
 @pytest.mark.parametrize("name", TOKEN_HEADS)
-def test_every_token_head_trains_every_parameter(
-    name: str, norm: str, make_model: MakeModel, make_examples: MakeExamples
-) -> None:
+def test_every_token_head_trains_every_parameter(name: str, norm: str) -> None:
     heads = {"lm": {"name": name, "norm": norm, **TOKEN_HEADS[name]}}
     model, examples = make_model(heads=heads, loss=loss_for(name), signal=True), make_examples()
-    output = model.train()(model.initial_carry(examples), examples)
+    output = first_step(model.train(), examples)
     output.loss.backward()
     assert tuple(output.metrics) == model.metric_names
     for key, parameter in model.named_parameters():
@@ -62,10 +47,10 @@ def test_every_token_head_trains_every_parameter(
         assert parameter.grad.any(), key
 
 
-def test_all_auxiliary_heads_together(make_model: MakeModel, make_examples: MakeExamples) -> None:
+def test_all_auxiliary_heads_together() -> None:
     model = make_model(heads=AUXILIARY, no_ACT_continue=True, signal=True).train()
     examples = make_examples()
-    output = model(model.initial_carry(examples), examples)
+    output = first_step(model, examples)
     output.loss.backward()
     assert tuple(output.metrics) == model.metric_names
     assert all(parameter.grad is not None for parameter in model.parameters())
@@ -80,23 +65,21 @@ def test_all_auxiliary_heads_together(make_model: MakeModel, make_examples: Make
 
 
 @pytest.mark.parametrize("name", ["action", "pixel"])
-def test_a_field_that_the_data_lack_is_named(name: str, make_config: MakeConfig) -> None:
+def test_a_field_that_the_data_lack_is_named(name: str) -> None:
     config = make_config(heads={name: AUXILIARY[name]})
     with pytest.raises(ValueError, match=rf"arch\.heads\.{name} needs the field '{name}s'"):
         build_model(config, DataFacts(7, 5, 6))
 
 
 @pytest.mark.parametrize("norm", ["none", "layer"])
-def test_dropout_is_for_training_and_has_no_key(
-    norm: str, make_model: MakeModel, make_examples: MakeExamples
-) -> None:
+def test_dropout_is_for_training_and_has_no_key(norm: str) -> None:
     examples = make_examples()
     plain = make_model(heads={"lm": {"norm": norm}})
     dropping = make_model(heads={"lm": {"norm": norm, "dropout": 0.5}})
     dropping.load_state_dict(plain.state_dict())
 
     def logits(model: ACTLossHead) -> Tensor:
-        return model(model.initial_carry(examples), examples).outputs["logits"]
+        return first_step(model, examples).outputs["logits"]
 
     assert torch.equal(logits(dropping.eval()), logits(plain.eval()))
     dropping.train()
@@ -106,55 +89,38 @@ def test_dropout_is_for_training_and_has_no_key(
 # Q
 
 
-def test_the_target_of_q_continue_asks_no_other_head(
-    make_model: MakeModel, make_examples: MakeExamples
-) -> None:
+def test_the_target_of_q_continue_asks_no_other_head() -> None:
     model, examples = make_model(heads={"pixel": AUXILIARY["pixel"]}).train(), make_examples()
     calls: list[str] = []
     for name, head in model.heads.items():
         head.register_forward_hook(lambda *_, name=name: calls.append(name))
-    output = model(model.initial_carry(examples), examples)
+    output = first_step(model, examples)
     assert "target_q_continue" in output.outputs
     assert sorted(calls) == ["lm", "pixel", "q", "q"]
 
 
-def test_q_starts_where_it_is_told(make_config: MakeConfig) -> None:
+def test_q_starts_where_it_is_told() -> None:
     plain = QHead(make_config())
-    assert plain.bias is not None
-    assert not plain.weight.any()
-    assert plain.bias.tolist() == [-5.0, -5.0]
     own = QHead(make_config(heads={"q": {"init_bias": 1.5, "init_std": 0.25}}))
-    assert own.bias is not None
-    assert own.bias.tolist() == [1.5, 1.5]
+    assert not plain.weight.any()
+    for head, bias in ((plain, -5.0), (own, 1.5)):
+        assert head.bias is not None
+        assert head.bias.tolist() == [bias, bias]
     assert 0.1 < own.weight.std() < 0.4
-
-
-def test_the_gradient_of_q(make_config: MakeConfig) -> None:
-    torch.manual_seed(0)
-    head = QHead(make_config(heads={"q": {"init_std": 0.5}})).double()
-    states = torch.randn(3, 2, 16, dtype=torch.float64, requires_grad=True)
-    # The parameters are changed where they are.
-    assert torch.autograd.gradcheck(
-        lambda states, *_: tuple(head.read(Answer(states)).values()), (states, *head.parameters())
-    )
 
 
 @pytest.mark.parametrize(
     ("q", "no_continue", "compares"),
     [({}, False, True), ({}, True, False), ({"rule": "zero"}, False, False)],
 )
-def test_the_halting_rule(
-    q: dict[str, Any], no_continue: bool, compares: bool, make_config: MakeConfig
-) -> None:
+def test_the_halting_rule(q: dict[str, Any], no_continue: bool, compares: bool) -> None:
     head = QHead(make_config(heads={"q": q}, no_ACT_continue=no_continue))
     assert head.rule is not None
     assert head.rule.compares == compares
     assert head.learns_continue != no_continue
 
 
-def test_without_q_every_row_takes_all_steps(
-    make_model: MakeModel, make_examples: MakeExamples
-) -> None:
+def test_without_q_every_row_takes_all_steps() -> None:
     model, examples = make_model(heads={"q": None}).train(), make_examples()
     assert not any("q_head" in key for key in model.state_dict())
     assert model.halting_head is None
@@ -169,15 +135,13 @@ def test_without_q_every_row_takes_all_steps(
     assert not output.outputs["q_halt_logits"].any()
 
 
-def test_without_q_the_halt_head_says_when_to_stop(
-    make_model: MakeModel, make_examples: MakeExamples
-) -> None:
+def test_without_q_the_halt_head_says_when_to_stop() -> None:
     model, examples = make_model(heads={"q": None, "halt": {}}).train(), make_examples()
     assert model.halting_head == "halt_head"
-    assert not model(model.initial_carry(examples), examples).carry.halted.any()
+    assert not first_step(model, examples).carry.halted.any()
     with torch.no_grad():
         inner_of(model).halt_head.proj.bias.copy_(torch.tensor([0.0, 0.5]))
-    output = model(model.initial_carry(examples), examples)
+    output = first_step(model, examples)
     assert output.carry.halted.all()
     assert output.outputs["q_halt_logits"].tolist() == pytest.approx([0.5] * 3)
 
@@ -185,7 +149,7 @@ def test_without_q_the_halt_head_says_when_to_stop(
 # Tied
 
 
-def test_a_tied_head_is_the_embedding(make_model: MakeModel) -> None:
+def test_a_tied_head_is_the_embedding() -> None:
     model = make_model(heads={"lm": {"name": "tied", "norm": "layer"}})
     inner = inner_of(model)
     assert inner.lm_head.weight.data_ptr() == inner.embed_tokens.embedding_weight.data_ptr()
@@ -195,28 +159,11 @@ def test_a_tied_head_is_the_embedding(make_model: MakeModel) -> None:
     assert inner.lm_head.weight is inner.embed_tokens.embedding_weight
 
 
-def test_gradients_of_both_uses_add_up(make_model: MakeModel, make_examples: MakeExamples) -> None:
-    """The tied gradient is the sum of those of a twin with two equal matrices."""
-    tied, twin = make_model(heads={"lm": {"name": "tied"}}), make_model()
-    examples = make_examples()
-    state = tied.state_dict()
-    state["model.inner.lm_head.weight"] = state["model.inner.embed_tokens.embedding_weight"]
-    twin.load_state_dict(state)
-    outputs = [model.train()(model.initial_carry(examples), examples) for model in (tied, twin)]
-    assert torch.equal(outputs[0].loss, outputs[1].loss)
-    for output in outputs:
-        output.loss.backward()
-    both = inner_of(twin).embed_tokens.embedding_weight.grad + inner_of(twin).lm_head.weight.grad
-    torch.testing.assert_close(inner_of(tied).embed_tokens.embedding_weight.grad, both)
-
-
 # Parts of the logits
 
 
 @pytest.mark.parametrize("name", TOKEN_HEADS)
-def test_logits_of_chosen_cells_and_tokens(
-    name: str, make_model: MakeModel, make_examples: MakeExamples
-) -> None:
+def test_logits_of_chosen_cells_and_tokens(name: str) -> None:
     lm = {"name": name, "norm": "rms", **TOKEN_HEADS[name]}
     model, examples = make_model(heads={"lm": lm}, loss=loss_for(name)).eval(), make_examples()
     inner = inner_of(model)
@@ -243,28 +190,18 @@ ENHANCED = {"confidence": {}, "attention": {}}
     "heads", [*({"lm": {"name": name, **more}} for name, more in TOKEN_HEADS.items()), AUXILIARY]
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_step_with_any_heads_is_one_graph(
-    heads: dict[str, Any],
-    make_model: MakeModel,
-    make_examples: MakeExamples,
-    require_same_compiled: Callable[..., None],
-) -> None:
+def test_a_step_with_any_heads_is_one_graph(heads: dict[str, Any]) -> None:
     loss = loss_for(heads.get("lm", {}).get("name", "linear"))
     model = make_model(heads=heads, loss=loss, signal=True).train()
-    require_same_compiled(model, make_examples, backend="aot_eager")
+    require_same_compiled(model, "aot_eager")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("heads", [ENHANCED, SAGE], ids=["enhanced", "sage"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_step_with_auxiliary_heads_compiles_to_the_same_numbers(
-    heads: dict[str, Any],
-    make_model: MakeModel,
-    make_examples: MakeExamples,
-    require_same_compiled: Callable[..., None],
-) -> None:
+def test_a_step_with_auxiliary_heads_compiles_to_the_same_numbers(heads: dict[str, Any]) -> None:
     model = make_model(heads=heads, H_cycles=1, no_ACT_continue=True, signal=True).train()
-    require_same_compiled(model, make_examples, backend="inductor")
+    require_same_compiled(model, "inductor")
 
 
 # What does not fit
@@ -283,19 +220,15 @@ def test_a_step_with_auxiliary_heads_compiles_to_the_same_numbers(
         ({"heads": {"action": {}}}, "field"),
     ],
 )
-def test_what_does_not_fit_is_refused(
-    settings: dict[str, Any], told: str, make_config: MakeConfig
-) -> None:
+def test_what_does_not_fit_is_refused(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         make_config(**settings)
 
 
-def test_a_single_latent_has_the_heads_too(
-    make_config: MakeConfig, facts: DataFacts, make_examples: MakeExamples
-) -> None:
+def test_a_single_latent_has_the_heads_too() -> None:
     settings = make_config(heads=AUXILIARY).model_dump(exclude={"name", "gradient"})
     config = TRMConfig.model_validate(settings | {"name": "trm_singlez"})
-    model, examples = build_model(config, facts), make_examples()
+    model, examples = build_model(config, FACTS), make_examples()
     model.prepare(3)
-    output = model.train()(model.initial_carry(examples), examples)
+    output = first_step(model.train(), examples)
     assert tuple(output.metrics) == model.metric_names

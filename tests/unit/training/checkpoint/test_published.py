@@ -6,22 +6,19 @@ import yaml
 from pydantic import TypeAdapter
 
 from models.config import ArchConfig, HRMConfig, TransformerConfig, TRMConfig
-from runtime.errors import CheckpointError, ConfigError
+from runtime.errors import CheckpointError
 from training.checkpoint.published import published_arch, read_published_config
 
-ARCH: dict[str, Any] = {
-    "name": "hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1",
-    "loss": {"name": "losses@ACTLossHead", "loss_type": "softmax_cross_entropy"},
-    "H_cycles": 2,
-    "L_cycles": 3,
-    "H_layers": 4,
-    "L_layers": 5,
-    "hidden_size": 64,
-    "num_heads": 4,
-    "expansion": 4,
-    "pos_encodings": "learned",
-    "halt_max_steps": 8,
+ARCH: dict[str, Any] = yaml.safe_load("""{
+    name: hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1,
+    loss: {name: losses@ACTLossHead, loss_type: softmax_cross_entropy},
+    H_cycles: 2, L_cycles: 3, H_layers: 4, L_layers: 5, hidden_size: 64, num_heads: 4,
+    expansion: 4, pos_encodings: learned, halt_max_steps: 8}""")
+WIDTHS: Any = {
+    **{"hidden_size": 64, "num_heads": 4, "pos_encodings": "learned", "halt_max_steps": 8},
+    **{"puzzle_emb_ndim": 0, "loss": {"loss_type": "softmax_cross_entropy"}},
 }
+CYCLES = {"H_cycles": 2, "L_cycles": 3, "L_layers": 5}
 
 
 def write(folder: Path, arch: Any, **settings: Any) -> Path:
@@ -33,82 +30,45 @@ def test_the_architecture_and_the_data_are_translated(tmp_path: Path) -> None:
     arch = ARCH | {"puzzle_emb_ndim": 64, "forward_dtype": "float32", "rope_theta": 500.0}
     weights = write(tmp_path, arch, data_path="data/arc", global_batch_size=96, lr=1e-4)
     run = read_published_config(weights)
-    config = HRMConfig.model_validate(run.pop("arch"))
-    assert config == HRMConfig(
-        L_cycles=3,
-        L_layers=5,
-        hidden_size=64,
-        num_heads=4,
-        pos_encodings="learned",
-        halt_max_steps=8,
-        puzzle_emb_ndim=64,
-        forward_dtype="float32",
-        rope_theta=500.0,
-        loss={"loss_type": "softmax_cross_entropy"},  # type: ignore[arg-type]
-    )
+    changed = {"puzzle_emb_ndim": 64, "forward_dtype": "float32", "rope_theta": 500.0}
+    own = HRMConfig(**WIDTHS | changed, L_cycles=3, L_layers=5)
+    assert HRMConfig.model_validate(run.pop("arch")) == own
     assert run == {"data_path": "data/arc", "global_batch_size": 96, "lr": 1e-4}
 
 
 def test_absent_keys_have_the_defaults_of_the_published_class(tmp_path: Path) -> None:
     config = HRMConfig.model_validate(read_published_config(write(tmp_path, ARCH))["arch"])
-    assert config.puzzle_emb_ndim == 0
-    assert config.forward_dtype == "bfloat16"
+    assert (config.puzzle_emb_ndim, config.forward_dtype) == (0, "bfloat16")
     assert (config.rms_norm_eps, config.rope_theta) == (1e-5, 10000.0)
     assert not config.no_ACT_continue
 
 
-def recursive_reasoning(module: str, class_name: str, **settings: Any) -> dict[str, Any]:
+def of(module: str, class_name: str, **settings: Any) -> dict[str, Any]:
     return ARCH | {"name": f"recursive_reasoning.{module}@{class_name}"} | settings
 
 
-TRM_CLASS = "TinyRecursiveReasoningModel_ACTV1"
-WIDTHS: Any = {
-    "hidden_size": 64,
-    "num_heads": 4,
-    "pos_encodings": "learned",
-    "halt_max_steps": 8,
-    "puzzle_emb_ndim": 0,
-    "loss": {"loss_type": "softmax_cross_entropy"},
-}
+TRM = "TinyRecursiveReasoningModel_ACTV1"
+TRANSFORMER = of("transformers_baseline", "Model_ACTV2", act_enabled=True, act_inference=False)
+del TRANSFORMER["L_cycles"], TRANSFORMER["L_layers"]
 
 
 @pytest.mark.parametrize(
     ("arch", "own"),
     [
         (
-            recursive_reasoning("hrm", "HierarchicalReasoningModel_ACTV1", mlp_t=True),
-            HRMConfig(**WIDTHS, L_cycles=3, L_layers=5, mlp_t=True),
+            of("hrm", "HierarchicalReasoningModel_ACTV1", mlp_t=True),
+            HRMConfig(**WIDTHS | CYCLES, mlp_t=True),
+        ),
+        (of("trm", TRM, H_layers=0), TRMConfig(**WIDTHS | CYCLES, puzzle_emb_len=16)),
+        (
+            of("trm", TRM, no_ACT_continue=False, puzzle_emb_len=2),
+            TRMConfig(**WIDTHS | CYCLES, H_layers=4, puzzle_emb_len=2, no_ACT_continue=False),
         ),
         (
-            recursive_reasoning("trm", TRM_CLASS, H_layers=0),
-            TRMConfig(**WIDTHS, H_cycles=2, L_cycles=3, L_layers=5, puzzle_emb_len=16),
+            of("trm_singlez", TRM, mlp_t=True, H_layers=0),
+            TRMConfig(**WIDTHS | CYCLES, name="trm_singlez", mlp_t=True),
         ),
-        (
-            recursive_reasoning("trm", TRM_CLASS, no_ACT_continue=False, puzzle_emb_len=2),
-            TRMConfig(
-                **WIDTHS,
-                H_cycles=2,
-                L_cycles=3,
-                H_layers=4,
-                L_layers=5,
-                puzzle_emb_len=2,
-                no_ACT_continue=False,
-            ),
-        ),
-        (
-            recursive_reasoning("trm_singlez", TRM_CLASS, mlp_t=True, H_layers=0),
-            TRMConfig(**WIDTHS, name="trm_singlez", H_cycles=2, L_cycles=3, L_layers=5, mlp_t=True),
-        ),
-        (
-            {
-                key: value
-                for key, value in recursive_reasoning(
-                    "transformers_baseline", "Model_ACTV2", act_enabled=True, act_inference=False
-                ).items()
-                if key not in ("L_cycles", "L_layers")
-            },
-            TransformerConfig(**WIDTHS, H_cycles=2, H_layers=4),
-        ),
+        (TRANSFORMER, TransformerConfig(**WIDTHS, H_cycles=2, H_layers=4)),
     ],
 )
 def test_every_published_class_is_known(
@@ -129,16 +89,10 @@ def test_a_switch_that_we_lack_is_refused_where_it_is_used(tmp_path: Path, key: 
         read_published_config(write(tmp_path, ARCH | {key: used}))
 
 
-def test_what_has_no_published_name_is_said() -> None:
-    with pytest.raises(ConfigError, match="gradient=last_cycle: no published architecture"):
-        published_arch(HRMConfig(gradient="last_cycle"))
-
-
 @pytest.mark.parametrize("evaluators", [[], [{"name": "arc@ARC"}]])
 def test_evaluators_are_handed_on(tmp_path: Path, evaluators: list[Any]) -> None:
-    assert read_published_config(write(tmp_path, ARCH, evaluators=evaluators))["evaluators"] == (
-        evaluators
-    )
+    run = read_published_config(write(tmp_path, ARCH, evaluators=evaluators))
+    assert run["evaluators"] == evaluators
 
 
 def without(key: str) -> dict[str, Any]:
@@ -155,7 +109,6 @@ def without(key: str) -> dict[str, Any]:
         (without("loss"), "arch.loss is not a mapping"),
         (without("num_heads"), "arch.num_heads is missing"),
         (ARCH | {"mlp_t": True}, "unknown key arch.mlp_t; accepted: H_cycles"),
-        (ARCH | {"hidden_size": [64]}, "arch.hidden_size is not a plain value"),
         ([1, 2], "arch is not a mapping"),
     ],
 )
@@ -164,11 +117,6 @@ def test_what_we_do_not_know_is_named(tmp_path: Path, arch: Any, told: str) -> N
         read_published_config(write(tmp_path, arch))
     assert str(tmp_path / "all_config.yaml") in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_missing_configuration_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"all_config\.yaml: No such file"):
-        read_published_config(tmp_path / "step_1")
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
-from models.config import DataFacts, HeadsConfig, HRMConfig
+from models.config import DataFacts, HRMConfig
 from runtime.errors import CheckpointError, ConfigError
 from training.checkpoint.state import RunState
 from training.checkpoint.store import MODEL, STATE, save_checkpoint
@@ -29,10 +30,7 @@ def save(run_dir: Path, step: int, **changes: Any) -> Path:
 
 
 def find(path: Path) -> TrainedModel:
-    def fail(message: str) -> None:
-        raise AssertionError(message)
-
-    return find_trained_model(path, fail)
+    return find_trained_model(path, pytest.fail)
 
 
 def test_a_run_stands_for_its_newest_checkpoint(tmp_path: Path) -> None:
@@ -47,26 +45,15 @@ def test_a_run_stands_for_its_newest_checkpoint(tmp_path: Path) -> None:
     assert trained.run.data_folders("test") == ["data/test"]
 
 
-def test_a_checkpoint_is_taken_itself(tmp_path: Path) -> None:
+def test_a_checkpoint_is_taken_itself_and_never_falls_back(tmp_path: Path) -> None:
     save(tmp_path, 5)
-    save(tmp_path, 20)
+    (save(tmp_path, 20) / MODEL).write_bytes(b"x")
+    warned: list[str] = []
+    assert find_trained_model(tmp_path, warned.append).step == 5
+    assert [str(tmp_path / "step_20" / MODEL) in warning for warning in warned] == [True]
     assert find(tmp_path / "step_5").step == 5
     renamed = (tmp_path / "step_5").rename(tmp_path / "good_one")
     assert find(renamed).weights == renamed
-
-
-def test_a_run_falls_back_to_an_older_checkpoint_and_says_so(tmp_path: Path) -> None:
-    save(tmp_path, 5)
-    (save(tmp_path, 20) / MODEL).write_bytes(b"x")
-    warnings: list[str] = []
-    assert find_trained_model(tmp_path, warnings.append).step == 5
-    assert len(warnings) == 1
-    assert str(tmp_path / "step_20" / MODEL) in warnings[0]
-
-
-def test_a_checkpoint_asked_for_by_name_never_falls_back(tmp_path: Path) -> None:
-    save(tmp_path, 5)
-    (save(tmp_path, 20) / MODEL).write_bytes(b"x")
     with pytest.raises(CheckpointError, match=r"step_20.model\.safetensors: content changed"):
         find(tmp_path / "step_20")
     (tmp_path / "step_20" / "MANIFEST.json").unlink()
@@ -87,9 +74,9 @@ def test_nothing_to_be_found_is_said(tmp_path: Path) -> None:
     ("changes", "told"),
     [
         ({"facts": None}, "does not say what data"),
-        ({"facts": {"vocab_size": "6", "seq_len": 16, "num_puzzle_identifiers": 3}}, "what data"),
-        ({"facts": {"vocab_size": -6, "seq_len": 16, "num_puzzle_identifiers": 3}}, "what data"),
-        ({"facts": {"vocab_size": 6, "seq_len": 2**70, "num_puzzle_identifiers": 3}}, "what data"),
+        ({"facts": FACTS.to_dict() | {"vocab_size": "6"}}, "what data"),
+        ({"facts": FACTS.to_dict() | {"vocab_size": -6}}, "what data"),
+        ({"facts": FACTS.to_dict() | {"seq_len": 2**70}}, "what data"),
         ({"facts": FACTS.to_dict() | {"fields": {"actions": [-5, 0]}}}, "what data"),
         ({"config": None}, "has no configuration"),
         ({"config": {"arch": {"name": "hrm", "hiden_size": 3}}}, "did you mean arch.hidden_size"),
@@ -118,6 +105,10 @@ def test_data_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=f"does not fit data/test: .*{told}"):
             trained.require_fit(other, "data/test")
 
+    arch = CONFIG["arch"] | {"puzzle_emb_ndim": 0}  # type: ignore[operator]
+    without_embedding = find(save(tmp_path, 6, config=CONFIG | {"arch": arch}))
+    without_embedding.require_fit(DataFacts(6, 16, 1000), "data/test")
+
 
 def test_fields_must_have_the_classes_that_the_model_knows(tmp_path: Path) -> None:
     facts = DataFacts(6, 16, 3, fields={"actions": (5, 0)})
@@ -128,20 +119,6 @@ def test_fields_must_have_the_classes_that_the_model_knows(tmp_path: Path) -> No
     trained.require_fit(facts, "data")
     with pytest.raises(CheckpointError, match=r"the field actions of shape \(5, 0\), not \(7, 0\)"):
         trained.require_fit(DataFacts(6, 16, 3, fields={"actions": (7, 0)}), "data")
-
-
-def test_an_older_checkpoint_has_the_standard_heads(tmp_path: Path) -> None:
-    arch = dict(CONFIG["arch"])  # type: ignore[call-overload]
-    del arch["heads"]
-    arch["loss"] = {"name": "act", "loss_type": "softmax_cross_entropy"}
-    save(tmp_path, 5, config=CONFIG | {"arch": arch})
-    assert find(tmp_path).run.arch.heads == HeadsConfig()
-
-
-def test_without_a_puzzle_embedding_any_puzzles_fit(tmp_path: Path) -> None:
-    arch = CONFIG["arch"] | {"puzzle_emb_ndim": 0}  # type: ignore[operator]
-    trained = find(save(tmp_path, 5, config=CONFIG | {"arch": arch}))
-    trained.require_fit(DataFacts(6, 16, 1000), "data/test")
 
 
 def test_a_published_file_and_its_folder(tmp_path: Path) -> None:
@@ -157,6 +134,9 @@ def test_a_published_file_and_its_folder(tmp_path: Path) -> None:
     (tmp_path / "step_30").rename(tmp_path / "renamed.pt")
     assert find(tmp_path).step == 7
     assert find(tmp_path / "renamed.pt").step is None
+    (tmp_path / "all_config.yaml").unlink()
+    with pytest.raises(CheckpointError, match=r"all_config\.yaml: No such file"):
+        find(tmp_path / "step_7")
 
 
 def test_published_weights_are_loaded_and_checked(tmp_path: Path) -> None:
@@ -179,18 +159,17 @@ def test_published_weights_are_loaded_and_checked(tmp_path: Path) -> None:
     deeper = trained.run.arch.model_copy(update={"L_layers": 2})
     with pytest.raises(CheckpointError, match=r"step_7 does not fit.*L_level\.layers\.1"):
         trained.load(deeper, data, "data", device)
-
-
-def test_an_attention_kernel_that_is_missing_is_a_setting_to_change() -> None:
-    trained = find(PUBLISHED)
-    arch = trained.run.arch.model_copy(update={"attention": "fa4"})
+    without_kernel = trained.run.arch.model_copy(update={"attention": "fa4"})
     with pytest.raises(ConfigError, match=r"arch_overrides\.attention=auto"):
-        trained.load(arch, DataFacts(11, 16, 5), "data", torch.device("cpu"))
+        trained.load(without_kernel, data, "data", device)
 
-
-def test_a_file_without_weights_is_named(tmp_path: Path) -> None:
-    shutil.copy(PUBLISHED / "all_config.yaml", tmp_path)
+    content = (PUBLISHED / "all_config.yaml").read_text()
+    (tmp_path / "all_config.yaml").write_text(content)
     torch.save({"other": torch.zeros(2)}, tmp_path / "step_1")
-    trained = find(tmp_path)
     with pytest.raises(CheckpointError, match=r"step_1: model\.inner\.lm_head\.weight is missing"):
-        trained.load(trained.run.arch, DataFacts(11, 16, 5), "data", torch.device("cpu"))
+        find(tmp_path).load(trained.run.arch, data, "data", device)
+    settings = yaml.safe_load(content)
+    settings["arch"]["hidden_size"] = [64]
+    (tmp_path / "all_config.yaml").write_text(yaml.safe_dump(settings))
+    with pytest.raises(CheckpointError, match=r"all_config\.yaml: arch\.hidden_size=\[64\]: "):
+        find(tmp_path)

@@ -1,5 +1,7 @@
 """Sign-SGD of the puzzle embedding against a dictionary from identifier to row."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,12 +14,10 @@ from training.optim.sparse_sign_sgd import SparseSignSGD, sum_by_id
 LR, DECAY = 0.05, 0.3
 
 
-def build(
-    ids: list[int], grads: Tensor, num: int = 10
-) -> tuple[CastedSparseEmbedding, SparseSignSGD]:
+def build(ids: list[int], grads: Tensor) -> tuple[CastedSparseEmbedding, SparseSignSGD]:
     """A table whose last batch had these identifiers and gradients."""
     torch.manual_seed(0)
-    embedding = CastedSparseEmbedding(num, grads.shape[1], init_std=1.0, dtype=torch.float32)
+    embedding = CastedSparseEmbedding(10, grads.shape[1], init_std=1.0, dtype=torch.float32)
     embedding.prepare(len(ids))
     embedding.train()(torch.tensor(ids, dtype=torch.int32))
     embedding.local_weights.grad = grads.clone()
@@ -30,9 +30,7 @@ def bytes_of(tensor: Tensor) -> bytes:
 
 @pytest.mark.parametrize("skip", [None, torch.tensor(False)])
 @pytest.mark.parametrize("seed", range(5))
-def test_touched_rows_equal_the_dictionary_and_no_other_byte_changes(
-    seed: int, skip: Tensor | None
-) -> None:
+def test_rows_equal_the_dictionary_and_no_other_byte_changes(seed: int, skip: Any) -> None:
     rng = np.random.default_rng(seed)
     ids = rng.integers(0, 10, 7).tolist()
     # Small whole numbers: sums are exact and often 0, which leaves the decay.
@@ -49,14 +47,6 @@ def test_touched_rows_equal_the_dictionary_and_no_other_byte_changes(
             assert bytes_of(new) == bytes_of(old)
 
 
-def test_rates_can_be_set_between_steps() -> None:
-    embedding, optimizer = build([1], torch.ones(1, 2))
-    before = embedding.weights.clone()
-    optimizer.lr, optimizer.weight_decay = 0.5, 0.0
-    optimizer.step()
-    torch.testing.assert_close(embedding.weights[1], before[1] - 0.5)
-
-
 @pytest.mark.parametrize("grad", [1.0, float("nan"), float("inf")])
 def test_a_skipped_step_changes_no_byte(grad: float) -> None:
     embedding, optimizer = build([1, 4, 1], torch.full((3, 2), grad))
@@ -64,16 +54,6 @@ def test_a_skipped_step_changes_no_byte(grad: float) -> None:
     before = bytes_of(embedding.weights)
     optimizer.step(torch.tensor(True))
     assert bytes_of(embedding.weights) == before
-
-
-@pytest.mark.parametrize(
-    ("wrong", "is_finite"), [(0.0, True), (float("nan"), False), (float("-inf"), False)]
-)
-def test_finite_is_asked_before_the_sign(wrong: float, is_finite: bool) -> None:
-    grads = torch.ones(3, 2)
-    grads[1, 1] = wrong
-    _, optimizer = build([1, 4, 1], grads)
-    assert optimizer.finite().item() is is_finite
 
 
 def test_zero_grad_forgets_the_batch() -> None:
@@ -88,9 +68,7 @@ def test_zero_grad_forgets_the_batch() -> None:
 
 
 @pytest.mark.parametrize(("num_rows", "num_ids"), [(64, 9), (64, 1), (1, 1), (5, 10**6)])
-def test_sum_by_id_adds_in_row_order_and_equal_ids_get_equal_bits(
-    num_rows: int, num_ids: int
-) -> None:
+def test_sum_by_id_adds_in_row_order_to_equal_bits(num_rows: int, num_ids: int) -> None:
     rng = np.random.default_rng(num_rows)
     ids = rng.integers(0, num_ids, num_rows)
     scale = 10.0 ** rng.integers(-3, 4, (num_rows, 1))
@@ -134,8 +112,10 @@ def test_shards_kept_equal_one_batch() -> None:
     assert bytes_of(parted.weights) == bytes_of(whole.weights)
 
 
-def test_what_is_not_finite_is_seen_in_every_shard() -> None:
-    embedding, optimizer = build([1, 2], torch.tensor([[1.0], [torch.inf]]))
+@pytest.mark.parametrize("wrong", [0.0, torch.nan, -torch.inf])
+def test_what_is_not_finite_is_seen_in_every_shard(wrong: float) -> None:
+    embedding, optimizer = build([1, 2], torch.tensor([[1.0], [wrong]]))
+    assert optimizer.finite() == (wrong == 0)
     optimizer.keep_gradient()
     embedding.local_weights.grad = torch.ones(2, 1)
-    assert not optimizer.finite()
+    assert optimizer.finite() == (wrong == 0)

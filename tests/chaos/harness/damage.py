@@ -1,0 +1,54 @@
+"""Damage to files of checkpoints and data sets. Each changes what is in the file."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+Rng = np.random.Generator
+
+
+def flip(path: Path, rng: Rng) -> None:
+    """Flip one to three bits."""
+    content = bytearray(path.read_bytes())
+    for place in rng.choice(len(content), size=rng.integers(1, 4), replace=False):
+        content[place] ^= 1 << int(rng.integers(8))
+    path.write_bytes(content)
+
+
+def cut(path: Path, rng: Rng) -> None:
+    """Leave the beginning."""
+    path.write_bytes(path.read_bytes()[: rng.integers(path.stat().st_size)])
+
+
+def empty(path: Path, rng: Rng) -> None:
+    """Leave nothing in it."""
+    path.write_bytes(b"")
+
+
+def lengthen(path: Path, rng: Rng) -> None:
+    """Append something."""
+    path.write_bytes(path.read_bytes() + rng.bytes(rng.integers(1, 99)))
+
+
+def wipe(path: Path, rng: Rng) -> None:
+    """Put zeros from somewhere on, as a disk that lost a block."""
+    content = path.read_bytes()
+    begin = int(rng.choice(np.flatnonzero(bytearray(content))))
+    path.write_bytes(content[:begin] + bytes(len(content) - begin))
+
+
+def lose(path: Path, rng: Rng) -> None:
+    """Remove the file."""
+    path.unlink()
+
+
+def swap(path: Path, rng: Rng) -> None:
+    """Put another file of the set, or of the run's checkpoints, in its place."""
+    whole = path.read_bytes()
+    files = sorted(file for file in path.parent.parent.rglob("*") if file.is_file())
+    others = [file for file in files if file.read_bytes() != whole]
+    shutil.copy(others[rng.integers(len(others))], path)
+
+
+ANYWHERE = (flip, cut, empty, lengthen, wipe, lose, swap)

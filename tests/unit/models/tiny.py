@@ -1,0 +1,82 @@
+"""Small models and batches in which every path carries signal."""
+
+from typing import Any
+
+import torch
+
+from models.act import ACTLossHead
+from models.carry import Examples, Exploration
+from models.config import DataFacts, HRMConfig
+from models.losses import IGNORE_LABEL_ID
+from models.registry import build_model
+
+FACTS = DataFacts(7, 5, 6, fields={"actions": (4, 0), "pixels": (8, 3)})
+TINY = {"H_layers": 1, "L_layers": 1, "hidden_size": 16, "num_heads": 2, "expansion": 1.0}
+TINY |= {"puzzle_emb_ndim": 16, "halt_max_steps": 4, "halt_exploration_prob": 0.0}
+
+
+def make_config(**overrides: Any) -> HRMConfig:
+    return HRMConfig.model_validate(TINY | {"forward_dtype": "float32"} | overrides)
+
+
+def make_model(*, signal: bool = False, **overrides: Any) -> ACTLossHead:
+    """A tiny model whose Q head and puzzle embedding, 0 at the start, are random; with `signal` all
+    parameters are moved.
+    """
+    torch.manual_seed(0)
+    model = build_model(make_config(**overrides), FACTS)
+    with torch.no_grad():
+        if "q" in model.heads:
+            for parameter in model.heads["q"].parameters():
+                parameter.normal_(std=0.3)
+        if model.puzzle_embedding is not None:
+            model.puzzle_embedding.weights.normal_(std=0.3)
+        for parameter in model.parameters() if signal else ():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    model.prepare(3)
+    return model
+
+
+def inner_of(model: ACTLossHead) -> Any:
+    """The recurrence; its submodules are what the test knows them to be."""
+    return model.model.inner
+
+
+def make_examples(seed: int = 0) -> Examples:
+    """Three random examples; the last row has no labels, the first is labelled in full."""
+    generator = torch.Generator().manual_seed(seed)
+    B, S, V = 3, FACTS.seq_len, FACTS.vocab_size
+
+    def draw(high: int, *shape: int) -> torch.Tensor:
+        return torch.randint(high, shape, generator=generator, dtype=torch.int32)
+
+    inputs, labels = draw(V, B, S), draw(V, B, S)
+    labels[1:, ::2] = labels[-1] = IGNORE_LABEL_ID
+    examples = {"inputs": inputs, "labels": labels, "puzzle_identifiers": draw(6, B)}
+    return examples | {"actions": draw(4, B, S), "pixels": draw(8, B, S, 3)}
+
+
+def first_step(model: ACTLossHead, examples: Examples | None = None) -> Any:
+    """What the first ACT step gives."""
+    examples = examples or make_examples()
+    return model(model.initial_carry(examples), examples)
+
+
+def require_same_compiled(model: ACTLossHead, backend: str) -> None:
+    """Demand that three compiled steps, one graph each, equal plain ones, gradients included."""
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, dynamic=False, backend=backend)
+    carry = twin_carry = model.initial_carry(make_examples())
+    free = Exploration(torch.tensor([0, 2, 3], dtype=torch.int32))
+    for step in range(3):
+        examples = make_examples(seed=step)
+        output, twin = compiled(carry, examples, free), model(twin_carry, examples, free)
+        torch.testing.assert_close(output.loss, twin.loss, rtol=1e-5, atol=1e-5)
+        carry, twin_carry = output.carry, twin.carry
+        found, expected = carry.tensors(), twin_carry.tensors()
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        if model.training:
+            parameters = list(model.parameters())
+            grads = torch.autograd.grad(output.loss, parameters)
+            twins = torch.autograd.grad(twin.loss, parameters)
+            torch.testing.assert_close(grads, twins, rtol=1e-4, atol=1e-4)
