@@ -87,7 +87,7 @@ class RunKeeper:
                 data_fingerprint=self.fingerprint,
                 environment=dict(self.environment),
                 diagnostics=learner.diagnostics.state() if learner.diagnostics else None,
-                wandb_id=tracker.run_id,
+                **{f"{name}_id": run_id for name, run_id in tracker.run_ids.items()},
             )
             try:
                 self._write(state, files, tracker)

@@ -41,6 +41,7 @@ class RunState(Schema, extra="ignore"):
     environment: dict[str, Any] = {}
     diagnostics: dict[str, Any] | None = None
     wandb_id: _Text | None = None
+    mlflow_id: _Text | None = None
     weights_only: StrictBool = False
     """converted from a published file; no run can go on from it"""
 

@@ -35,6 +35,10 @@ _HYDRA_KEYS = re.compile(
 )
 
 
+# Groups whose choices are put together, with the part that is usual and what marks such a part.
+_PARTS = {"heads": ("standard", ["lm", "name"]), "logger": ("jsonl", ["name"])}
+
+
 class Source(NamedTuple):
     """Where a configuration is composed from.
 
@@ -193,9 +197,7 @@ def hydra_lines(schema: type[Schema], source: Source, overrides: Sequence[Overri
             _require_no_launcher(source, _text(override))
     # Hydra takes no null for a group, not even where that is the default.
     left = [o for o in overrides if o.key_or_group not in groups or _text(o) != "null"]
-    return [
-        _with_token_head(source, o) if o.key_or_group == "heads" else o.input_line for o in left
-    ]
+    return [_with_first_part(source, o) if o.key_or_group in _PARTS else o.input_line for o in left]
 
 
 def _require_no_launcher(source: Source, experiment: str) -> None:
@@ -210,15 +212,20 @@ def _require_no_launcher(source: Source, experiment: str) -> None:
         )
 
 
-def _with_token_head(source: Source, override: Override) -> str:
-    """Put the token head, by default the standard one, before the other parts of `heads=`."""
-    parts = _choices(override)
-    tokens = [part for part in parts if _has(source.find(f"heads/{part}"), ["lm", "name"])]
-    if len(tokens) > 1:
-        names = " and ".join(tokens)
-        raise ConfigError(f"{shown(override.input_line)}: {names} are token heads; choose one")
-    others = [part for part in parts if part not in tokens]
-    return f"heads=[{','.join([*(tokens or ['standard']), *others])}]"
+def _with_first_part(source: Source, override: Override) -> str:
+    """Write an override of a group whose choices are parts that Hydra puts together: the one of
+    which there must be one comes first, the usual one where none is named.
+    """
+    group, parts = override.key_or_group, _choices(override)
+    usual, key = _PARTS[group]
+    first = [part for part in parts if _has(source.find(f"{group}/{part}"), key)]
+    if len(first) > 1:
+        what = "token heads" if group == "heads" else "kinds of the same place"
+        raise ConfigError(
+            f"{shown(override.input_line)}: {' and '.join(first)} are {what}; choose one"
+        )
+    others = [part for part in parts if part not in first]
+    return f"{group}=[{','.join([*(first or [usual]), *others])}]"
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
@@ -286,7 +293,7 @@ def _text(override: Override) -> str:
 def _choices(override: Override) -> list[str]:
     """The choices that an override of a group names: several parts, or one file."""
     value = None if override.is_delete() else override.value()
-    if override.key_or_group == "heads" and isinstance(value, list):
+    if override.key_or_group in _PARTS and isinstance(value, list):
         return list(dict.fromkeys(map(str, value)))
     return [_text(override)]
 

@@ -54,12 +54,27 @@ class OptimizerConfig(Schema):
     """the parameters by group; the names are free"""
 
 
+class TensorBoardConfig(Schema):
+    """TensorBoard has no settings of its own."""
+
+
+class MLflowConfig(Schema):
+    """Where MLflow keeps the run."""
+
+    tracking_uri: str | None = None
+    """null: MLFLOW_TRACKING_URI, or mlflow.db in the run's folder"""
+
+
 class LoggerConfig(Schema):
     """Where metrics go beside `metrics.jsonl`."""
 
     name: Literal["wandb", "jsonl"] = "wandb"
     mode: Literal["auto", "online", "offline"] = "auto"
-    """auto: online when logged in and the server answers within 10 s, otherwise offline"""
+    """of W&B; auto: online when logged in and the server answers within 10 s, otherwise offline"""
+    tensorboard: TensorBoardConfig | None = None
+    """event files in the run's folder"""
+    mlflow: MLflowConfig | None = None
+    """a run on an MLflow server"""
 
 
 class DataConfig(Schema):
@@ -292,7 +307,7 @@ NEUTRAL_KEYS = frozenset({"logger", "data"}).union(*(part.model_fields for part 
 
 def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
     """Return 'key: saved -> present' for each setting that differs and changes the result."""
-    saved, present = dict(_flatten(saved)), dict(_flatten(present))
+    saved, present = dict(flatten(saved)), dict(flatten(present))
     changes = []
     for key in sorted(saved.keys() | present.keys()):
         before, after = saved.get(key, "(not set)"), present.get(key, "(not set)")
@@ -301,9 +316,10 @@ def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[s
     return changes
 
 
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the settings of a configuration with their dotted paths."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{key}.")
+            yield from flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
