@@ -24,7 +24,7 @@ from runtime.streams import Stream
 
 _DEFAULT_COUNT = 1000  # of generated training and test puzzles
 
-Source = tuple[dict[str, Puzzles], dict[str, str], dict[str, dict[str, Any]]]
+FoundPuzzles = tuple[dict[str, Puzzles], dict[str, str], dict[str, dict[str, Any]]]
 """Puzzles by split, sha256 by name of each file they are from, and counts by split."""
 
 
@@ -220,7 +220,7 @@ class PuzzleBuild(ABC):
             write_manifest(directory, command=command, seed=seed, sources=files, counts=counts)
         return self._summary(counts)
 
-    def _generated(self) -> Source:
+    def _generated(self) -> FoundPuzzles:
         """Generate the test puzzles first, so that they do not depend on how many train."""
         how: dict[str, Any] = {"seed": self.seed, "size": self.size, "taken": set()}
         puzzles, counts = {}, {}
@@ -235,7 +235,7 @@ class PuzzleBuild(ABC):
             counts[split] = {"attempts": attempts}
         return puzzles, {}, counts
 
-    def _read(self) -> Source:
+    def _read(self) -> FoundPuzzles:
         """Read train and test files, and choose: no training puzzle is a test puzzle too."""
         paths = sources.csv_paths(self.source, self.source_repo)
         puzzles = {split: self.read(path) for split, path in paths.items()}
