@@ -6,7 +6,7 @@ example and has the identifier 0. The same command gives the same bytes, whereve
 
 from abc import ABC, abstractmethod
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -89,11 +89,15 @@ class PuzzleBuild(ABC):
         return 2
 
     @abstractmethod
-    def generate(self, number: int, **how: Any) -> tuple[Puzzles, int]:
-        """Generate `number` puzzles; return them and the attempts made.
+    def generate(
+        self, number: int, *, stream: Stream, taken: set[Any], advance: Callable[[int], object]
+    ) -> tuple[Puzzles, int]:
+        """Generate `number` puzzles of `size`, drawn with `seed`; return them and the attempts.
 
         Args:
-            how: seed, stream, size, taken and advance, as both generators have them.
+            stream: of the random draws.
+            taken: keys of the puzzles so far, which are not made again; grows.
+            advance: called with the number of puzzles found since the last call.
         Raises:
             NoPuzzleError: there are not as many, or they are too hard to find.
         """
@@ -222,16 +226,16 @@ class PuzzleBuild(ABC):
 
     def _generated(self) -> FoundPuzzles:
         """Generate the test puzzles first, so that they do not depend on how many train."""
-        how: dict[str, Any] = {"seed": self.seed, "size": self.size, "taken": set()}
-        puzzles, counts = {}, {}
+        puzzles, counts, taken = {}, {}, set[Any]()
         for split, stream, number in (
             ("test", Stream.NEW_TEST, self.test_size),
             ("train", Stream.NEW_TRAIN, self.subsample_size),
         ):
             assert number is not None
             with progress(number, f"generate {split}", f"{self.puzzle}s") as bar:
-                how |= {"stream": stream, "advance": bar.update}
-                puzzles[split], attempts = self.generate(number, **how)
+                puzzles[split], attempts = self.generate(
+                    number, stream=stream, taken=taken, advance=bar.update
+                )
             counts[split] = {"attempts": attempts}
         return puzzles, {}, counts
 

@@ -228,7 +228,7 @@ class Scores:
 def score(tasks: Tasks, tally: Tally, ks: Sequence[int] = PASS_KS) -> Scores:
     """Score the votes for all tasks; a test output without a vote is not solved."""
     places = [
-        [_place_of(key, tally.ranked(name, place)) for place, key in pairs if key is not None]
+        [_place_of(right, tally.ranked(name, given)) for given, right in pairs if right is not None]
         for name, pairs in tasks.items()
     ]
     scored = [of_task for of_task in places if of_task]

@@ -177,6 +177,7 @@ class ACTLossHead(nn.Module):
             self.puzzle_embedding.prepare(batch_size)
 
     def initial_carry(self, examples: Examples) -> ACTCarry:
+        """Return the carry to begin with, see `ACT.initial_carry`."""
         return self.model.initial_carry(examples)
 
     def forward(

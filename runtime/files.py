@@ -53,6 +53,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def flush(file: BinaryIO) -> None:
+    """Put what was written to an open file on the disk."""
     file.flush()
     os.fsync(file.fileno())
 

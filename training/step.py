@@ -126,7 +126,9 @@ class Learner:
         self.metrics.record([shard.metrics for shard in shards], norms, known)
 
     def seed_other_ranks(self, step: int) -> None:
-        """Let no other rank draw what the first does, which goes on from the initialization."""
+        """Give other ranks random numbers of their own after `step` steps; the first one goes on
+        from the initialization.
+        """
         if not self.ranks.is_main:
             self._seed(step, self.ranks.rank)
 

@@ -123,7 +123,10 @@ class WandbLog:
         for record in records:
             values = {key: value for key, value in record.items() if key != "step"}
             if self._run is not None:
-                self._guard(partial(self._run.log, values, step=record["step"]))
+                self._guard(partial(self._send, record["step"], values))
+
+    def _send(self, step: int, values: Record) -> None:
+        self._run.log(values, step=step)
 
     def close(self) -> None:
         """End the run; W&B has 30 s for it."""

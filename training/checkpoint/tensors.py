@@ -53,7 +53,9 @@ def restore_optimizer(
         by_parameter.setdefault(name, {})[quantity] = value
     own = {name: parameter for group in groups for name, parameter in group.params.items()}
     if unknown := by_parameter.keys() - own.keys():
-        raise CheckpointError(f"optimizer state of unknown parameters: {', '.join(unknown)}")
+        raise CheckpointError(
+            f"optimizer state of unknown parameters: {', '.join(sorted(unknown))}"
+        )
     if tensors and (missing := own.keys() - by_parameter.keys()):
         raise CheckpointError(f"optimizer state of {min(missing)} is missing")
     for name, state in by_parameter.items():
