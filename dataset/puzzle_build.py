@@ -104,7 +104,11 @@ class PuzzleBuild(ABC):
 
     @abstractmethod
     def checked(self, rows: list[CsvRow], path: Path) -> Puzzles:
-        """Turn rows into puzzles; DatasetError names the first that is wrong, and what is."""
+        """Turn rows into puzzles.
+
+        Raises:
+            DatasetError: a row is wrong; names the first, and what is wrong.
+        """
 
     @abstractmethod
     def keys(self, questions: np.ndarray) -> list[bytes]:
@@ -264,7 +268,11 @@ class PuzzleBuild(ABC):
         return puzzles, {path.name: file_sha256(path) for path in paths.values()}, counts
 
     def read(self, path: Path) -> Puzzles:
-        """Read and check a CSV file, with the errors of `sources.read_batches` and `checked`."""
+        """Read and check a CSV file.
+
+        Raises:
+            DatasetError: as `sources.read_batches` and `checked`; names the file and the line.
+        """
         batches = sources.read_batches(path, self.size, needs_rating=self.needs_rating)
         return Puzzles.joined([self.checked(batch, path) for batch in batches])
 

@@ -48,7 +48,11 @@ class DataFacts:
         return facts | ({"fields": declared} if declared else {})
 
     def field(self, name: str, wanted_by: str) -> tuple[int, int]:
-        """Return classes and channels of a field; ValueError where none is declared."""
+        """Return classes and channels of a field.
+
+        Raises:
+            ValueError: the data set does not declare it; names `wanted_by`, and what it declares.
+        """
         if name in self.fields:
             return self.fields[name]
         raise ValueError(

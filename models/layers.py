@@ -18,8 +18,7 @@ def trunc_normal_(
 ) -> Tensor:
     """Fill `tensor` from a truncated normal whose *result* has standard deviation `std`, as in JAX.
 
-    A normal of unit width, cut, has a smaller deviation than 1; torch's own `trunc_normal_` does
-    not correct that.
+    A unit normal, cut, has a smaller deviation than 1; torch's `trunc_normal_` leaves it so.
 
     Args:
         tensor: float32 or wider, any shape, filled in place.
@@ -102,8 +101,7 @@ def add_rms_norm(x: Tensor, update: Tensor, eps: float) -> Tensor:
     """Return the post-norm rms_norm(x + update) over the last dimension, in the dtype of `x`.
 
     Both have the same shape and dtype; `eps` is added to the mean square. The norm is computed in
-    float32 (float64 stays), and has no learned scale: what follows is always a sum with another
-    normalised state.
+    float32 (float64 stays), without learned scale: a sum with a normalised state always follows.
     """
     return cast(Tensor, _AddRMSNorm.apply(x, update, eps))
 

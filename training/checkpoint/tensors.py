@@ -70,7 +70,11 @@ def restore_optimizer(
 
 
 def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
-    """Load weights by key, or raise CheckpointError, see `require_fit`."""
+    """Load weights by key.
+
+    Raises:
+        CheckpointError: as `require_fit`.
+    """
     require_fit(model, tensors, source)
     model.load_state_dict(dict(tensors))
 
@@ -149,7 +153,11 @@ def restore_rng(tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file onto the CPU, or raise CheckpointError."""
+    """Read a safetensors file onto the CPU.
+
+    Raises:
+        CheckpointError: the file is missing or not safetensors; names it.
+    """
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
