@@ -10,6 +10,7 @@ The first is the published command line. `dataset.format.layout` describes what 
 
 import sys
 from argparse import BooleanOptionalAction, Namespace
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from dataset.maze.rules import CHARACTERS, PATH, START, WALL, text_to_tokens
 from dataset.puzzle_build import PuzzleBuild
 from dataset.sources import CsvRow, Puzzles
 from runtime.errors import DatasetError
+from runtime.streams import Stream
 
 _PUBLISHED_SIZE, _PUBLISHED_MIN_LENGTH = 30, 109
 _MAX_SIZE = 362  # Python's csv module takes fields of 2**17 characters
@@ -98,12 +100,22 @@ class MazeBuild(PuzzleBuild):
     def augmented(self) -> str:
         return f", {NUM_VIEWS} views each" if self.aug else ""
 
-    def generate(self, number: int, **how: Any) -> tuple[Puzzles, int]:
+    def generate(
+        self, number: int, *, stream: Stream, taken: set[Any], advance: Callable[[int], object]
+    ) -> tuple[Puzzles, int]:
         # Imported here because it loads the compiler: only who generates waits for it.
         from dataset.maze.generator import generate_mazes
 
         assert self.min_length is not None
-        mazes, attempts = generate_mazes(number, min_length=self.min_length, **how)
+        mazes, attempts = generate_mazes(
+            number,
+            seed=self.seed,
+            stream=stream,
+            size=self.size,
+            min_length=self.min_length,
+            taken=taken,
+            advance=advance,
+        )
         answers, moves = rules.solve(mazes)
         return Puzzles(mazes, answers, moves + 1), attempts
 

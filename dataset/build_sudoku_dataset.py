@@ -10,6 +10,7 @@ The first is the published command line. `dataset.format.layout` describes what 
 
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from dataset.sources import CsvRow, Puzzles
 from dataset.sudoku.rules import EMPTY_TOKEN, are_valid_solutions, find_conflict
 from dataset.sudoku.symmetries import augment_sudoku
 from runtime.errors import DatasetError
+from runtime.streams import Stream
 
 _DEFAULT_CLUES = {4: (5, 10), 6: (12, 20), 9: (30, 40)}
 _FEWEST_CLUES = {4: 4, 6: 8, 9: 17}  # with fewer no puzzle has one solution; 9: arXiv:1201.0749
@@ -117,12 +119,23 @@ class SudokuBuild(PuzzleBuild):
     def augmented(self) -> str:
         return f", {self.num_aug:,} augmentations each"
 
-    def generate(self, number: int, **how: Any) -> tuple[Puzzles, int]:
+    def generate(
+        self, number: int, *, stream: Stream, taken: set[Any], advance: Callable[[int], object]
+    ) -> tuple[Puzzles, int]:
         # Imported here because it loads the compiler: only who generates waits for it.
         from dataset.sudoku.generator import generate_puzzles
 
-        how |= {"min_clues": self.min_clues, "max_clues": self.max_clues}
-        made = generate_puzzles(number, min_rating=self.min_difficulty or 0, **how)
+        made = generate_puzzles(
+            number,
+            seed=self.seed,
+            stream=stream,
+            size=self.size,
+            min_clues=self.min_clues,
+            max_clues=self.max_clues,
+            min_rating=self.min_difficulty or 0,
+            taken=taken,
+            advance=advance,
+        )
         return Puzzles(made.questions, made.answers, made.ratings), made.attempts
 
     def checked(self, rows: list[CsvRow], path: Path) -> Puzzles:

@@ -17,9 +17,11 @@ def dihedral_view(grids: np.ndarray, view: int) -> np.ndarray:
 
     Args:
         grids: [..., rows, columns].
-        view: 0 to 7; another one is a ValueError.
+        view: 0 to 7.
     Returns:
         [..., rows, columns], or [..., columns, rows] for the views 1, 3, 6 and 7.
+    Raises:
+        ValueError: another view.
     """
     if not 0 <= view < NUM_VIEWS:
         raise ValueError(f"view {view}; accepted: 0 to {NUM_VIEWS - 1}")

@@ -6,7 +6,7 @@ example and has the identifier 0. The same command gives the same bytes, whereve
 
 from abc import ABC, abstractmethod
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -24,7 +24,7 @@ from runtime.streams import Stream
 
 _DEFAULT_COUNT = 1000  # of generated training and test puzzles
 
-Source = tuple[dict[str, Puzzles], dict[str, str], dict[str, dict[str, Any]]]
+FoundPuzzles = tuple[dict[str, Puzzles], dict[str, str], dict[str, dict[str, Any]]]
 """Puzzles by split, sha256 by name of each file they are from, and counts by split."""
 
 
@@ -89,18 +89,26 @@ class PuzzleBuild(ABC):
         return 2
 
     @abstractmethod
-    def generate(self, number: int, **how: Any) -> tuple[Puzzles, int]:
-        """Generate `number` puzzles; return them and the attempts made.
+    def generate(
+        self, number: int, *, stream: Stream, taken: set[Any], advance: Callable[[int], object]
+    ) -> tuple[Puzzles, int]:
+        """Generate `number` puzzles of `size`, drawn with `seed`; return them and the attempts.
 
         Args:
-            how: seed, stream, size, taken and advance, as both generators have them.
+            stream: of the random draws.
+            taken: keys of the puzzles so far, which are not made again; grows.
+            advance: called with the number of puzzles found since the last call.
         Raises:
             NoPuzzleError: there are not as many, or they are too hard to find.
         """
 
     @abstractmethod
     def checked(self, rows: list[CsvRow], path: Path) -> Puzzles:
-        """Turn rows into puzzles; DatasetError names the first that is wrong, and what is."""
+        """Turn rows into puzzles.
+
+        Raises:
+            DatasetError: a row is wrong; names the first, and what is wrong.
+        """
 
     @abstractmethod
     def keys(self, questions: np.ndarray) -> list[bytes]:
@@ -220,22 +228,22 @@ class PuzzleBuild(ABC):
             write_manifest(directory, command=command, seed=seed, sources=files, counts=counts)
         return self._summary(counts)
 
-    def _generated(self) -> Source:
+    def _generated(self) -> FoundPuzzles:
         """Generate the test puzzles first, so that they do not depend on how many train."""
-        how: dict[str, Any] = {"seed": self.seed, "size": self.size, "taken": set()}
-        puzzles, counts = {}, {}
+        puzzles, counts, taken = {}, {}, set[Any]()
         for split, stream, number in (
             ("test", Stream.NEW_TEST, self.test_size),
             ("train", Stream.NEW_TRAIN, self.subsample_size),
         ):
             assert number is not None
             with progress(number, f"generate {split}", f"{self.puzzle}s") as bar:
-                how |= {"stream": stream, "advance": bar.update}
-                puzzles[split], attempts = self.generate(number, **how)
+                puzzles[split], attempts = self.generate(
+                    number, stream=stream, taken=taken, advance=bar.update
+                )
             counts[split] = {"attempts": attempts}
         return puzzles, {}, counts
 
-    def _read(self) -> Source:
+    def _read(self) -> FoundPuzzles:
         """Read train and test files, and choose: no training puzzle is a test puzzle too."""
         paths = sources.csv_paths(self.source, self.source_repo)
         puzzles = {split: self.read(path) for split, path in paths.items()}
@@ -260,7 +268,11 @@ class PuzzleBuild(ABC):
         return puzzles, {path.name: file_sha256(path) for path in paths.values()}, counts
 
     def read(self, path: Path) -> Puzzles:
-        """Read and check a CSV file, with the errors of `sources.read_batches` and `checked`."""
+        """Read and check a CSV file.
+
+        Raises:
+            DatasetError: as `sources.read_batches` and `checked`; names the file and the line.
+        """
         batches = sources.read_batches(path, self.size, needs_rating=self.needs_rating)
         return Puzzles.joined([self.checked(batch, path) for batch in batches])
 

@@ -111,7 +111,11 @@ class PuzzleNames:
         self._names, self._source = names, source
 
     def __getitem__(self, identifier: int) -> tuple[str, int, np.ndarray]:
-        """Return (task, view, colours uint8 [10]); DatasetError where no such name can be read."""
+        """Return (task, view, colours uint8 [10]).
+
+        Raises:
+            DatasetError: no such identifier, or its name cannot be read; names the file.
+        """
         if not 0 <= identifier < len(self._names):
             names = f"{self._source}: has {len(self._names)} names"
             raise DatasetError(f"{names}, none for identifier {identifier}")
@@ -122,7 +126,11 @@ class PuzzleNames:
 
 
 def parse_names(names: object, source: str | Path) -> list[str]:
-    """Return a list of names from parsed JSON; DatasetError, naming `source`, where it is none."""
+    """Return a list of names from parsed JSON.
+
+    Raises:
+        DatasetError: it is none; names `source`.
+    """
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise DatasetError(f"{source}: expected a list of names")
     return names
@@ -130,9 +138,7 @@ def parse_names(names: object, source: str | Path) -> list[str]:
 
 @dataclass(slots=True)
 class Votes:
-    """Number of votes for a grid, and the sum of their sigmoid(q_halt) in units of 2**-128, each
-    rounded down.
-    """
+    """Number of votes for a grid; sum of their sigmoid(q_halt), each floored to 2**-128 units."""
 
     count: int = 0
     q_sum: int = 0
@@ -228,7 +234,7 @@ class Scores:
 def score(tasks: Tasks, tally: Tally, ks: Sequence[int] = PASS_KS) -> Scores:
     """Score the votes for all tasks; a test output without a vote is not solved."""
     places = [
-        [_place_of(key, tally.ranked(name, place)) for place, key in pairs if key is not None]
+        [_place_of(right, tally.ranked(name, given)) for given, right in pairs if right is not None]
         for name, pairs in tasks.items()
     ]
     scored = [of_task for of_task in places if of_task]

@@ -62,8 +62,7 @@ class SudokuConstraint:
     """Clues are kept, and no digit stands twice in a row, column or box of 4x4, 6x6 or 9x9 cells.
 
     Tokens are digit + 1; 0 (padding) counts as an empty cell of the input. The mask rules out what
-    the decided cells rule out, no more: later a cell may be left without a token, and its row is
-    infeasible then.
+    the decided cells rule out, no more: a cell may be left without a token; its row is infeasible.
     """
 
     def choices(self, num_cells: int, vocab_size: int) -> Tensor:

@@ -149,7 +149,8 @@ def decode_beam(logits: Tensor, width: int, **ties: Unpack[Ties]) -> Decoded:
 
 
 def answer_confidence(logits: Tensor, q_halt_logits: Tensor, q_continue_logits: Tensor) -> Tensor:
-    """Rate answers by (1 - mean over the cells of entropy / log V) * sigmoid(q_halt - q_continue).
+    """Rate answers by (1 - mean over the cells of entropy / log V) * sigmoid(q_halt - q_continue):
+    how sure the tokens are, times how sure Q is that the answer is right.
 
     Args:
         logits: float [B, S, V], as for the decoders; V at least 2.

@@ -184,7 +184,11 @@ def _raise_on_all(failure: str | None, ranks: Ranks) -> None:
 
 
 def make_own_folder(folder: Path) -> None:
-    """Create a folder whose name we chose; OSError where a link has it, which may lead anywhere."""
+    """Create a folder whose name we chose.
+
+    Raises:
+        OSError: it cannot be created, or a link has that name, which may lead anywhere.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     require_no_link(folder)
 

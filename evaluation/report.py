@@ -88,9 +88,7 @@ def as_json(evaluation: Evaluation, folder: Path) -> dict[str, Any]:
 
 
 def as_text(evaluation: Evaluation) -> str:
-    """Return a line for each set, shares with their 95 % intervals, and one for each metric of an
-    evaluator.
-    """
+    """Return a line for each set, shares with 95 % intervals, one for each evaluator's metric."""
     rows = [["set", "count", *_COLUMNS]]
     for set_name, result in evaluation.sets.items():
         rows.append([set_name, str(result.count), *(_cell(result, name) for name in _COLUMNS)])

@@ -161,9 +161,7 @@ class ACTLossHead(nn.Module):
         return self.model.inner.puzzle_emb
 
     def log_probs(self, logits: Tensor) -> Tensor:
-        """Return the log probabilities [..., V] that token logits stand for, in float32 (float64
-        stays).
-        """
+        """Return the log probabilities [..., V] of token logits, in float32 (float64 stays)."""
         return self.model.inner.lm_head.log_probs(logits)
 
     def leave_unmeasured(self, names: Iterable[str]) -> None:
@@ -177,6 +175,7 @@ class ACTLossHead(nn.Module):
             self.puzzle_embedding.prepare(batch_size)
 
     def initial_carry(self, examples: Examples) -> ACTCarry:
+        """Return the carry to begin with, see `ACT.initial_carry`."""
         return self.model.initial_carry(examples)
 
     def forward(

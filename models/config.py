@@ -27,9 +27,13 @@ AttentionBackend = Literal["auto", "math", "sdpa_flash", "sdpa_cudnn", "fa2", "f
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What a model must know of a data set: token ids (V), cells of a puzzle (S), rows of the
-    puzzle embedding (identifier 0 is `<blank>`), and by name the further labels of each cell that
-    it declares (number of classes, number of channels or 0).
+    """What a model must know of a data set.
+
+    Attributes:
+        vocab_size: token ids (V).
+        seq_len: cells of a puzzle (S).
+        num_puzzle_identifiers: rows of the puzzle embedding; identifier 0 is `<blank>`.
+        fields: the further labels of each cell by name: number of classes, number of channels or 0.
     """
 
     vocab_size: int
@@ -44,7 +48,11 @@ class DataFacts:
         return facts | ({"fields": declared} if declared else {})
 
     def field(self, name: str, wanted_by: str) -> tuple[int, int]:
-        """Return classes and channels of a field; ValueError where none is declared."""
+        """Return classes and channels of a field.
+
+        Raises:
+            ValueError: the data set does not declare it; names `wanted_by`, and what it declares.
+        """
         if name in self.fields:
             return self.fields[name]
         raise ValueError(

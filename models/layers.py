@@ -18,8 +18,7 @@ def trunc_normal_(
 ) -> Tensor:
     """Fill `tensor` from a truncated normal whose *result* has standard deviation `std`, as in JAX.
 
-    A normal of unit width, cut, has a smaller deviation than 1; torch's own `trunc_normal_` does
-    not correct that.
+    A unit normal, cut, has a smaller deviation than 1; torch's `trunc_normal_` leaves it so.
 
     Args:
         tensor: float32 or wider, any shape, filled in place.
@@ -50,7 +49,9 @@ def trunc_normal_(
 
 
 class CastedLinear(nn.Module):
-    """Linear layer: weight [out, in] with std 1/sqrt(in), bias 0, cast to the input's dtype."""
+    """Linear layer, [..., in] to [..., out]: float32 weight [out, in] with std 1/sqrt(in) and bias
+    0, cast to the input's dtype.
+    """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = False) -> None:
         super().__init__()
@@ -99,8 +100,8 @@ class CastedEmbedding(nn.Module):
 def add_rms_norm(x: Tensor, update: Tensor, eps: float) -> Tensor:
     """Return the post-norm rms_norm(x + update) over the last dimension, in the dtype of `x`.
 
-    It is computed in float32 (float64 stays), and has no learned scale: what follows is always a
-    sum with another normalised state.
+    Both have the same shape and dtype; `eps` is added to the mean square. The norm is computed in
+    float32 (float64 stays), without learned scale: a sum with a normalised state always follows.
     """
     return cast(Tensor, _AddRMSNorm.apply(x, update, eps))
 
@@ -195,7 +196,7 @@ class RotaryEmbedding(nn.Module):
 
 
 def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate queries or keys [B, T, N, K] by their positions, in float32."""
+    """Rotate queries or keys [B, T, N, K] by their positions, tables [T, K], in float32."""
     return cast(Tensor, _Rotate.apply(x, cos[:, None], sin[:, None]))
 
 

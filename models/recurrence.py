@@ -101,8 +101,14 @@ class Recurrence(nn.Module):
             self.register_buffer(f"{name}_init", start)
 
     def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
-        """Return the latents after one ACT step, each [B, T, D], from those before, which have no
-        gradients, and the embedded puzzle; which updates have gradients tells the models apart.
+        """Run one ACT step; which of its updates have gradients tells the models apart.
+
+        Args:
+            latents: z_H, z_L or one of them, [B, T, D] each, without gradients.
+            injected: the embedded puzzle, [B, T, D].
+            rotary: cos and sin [T, K], where positions are rotary.
+        Returns:
+            the latents after it.
         """
         raise NotImplementedError
 
@@ -121,8 +127,13 @@ class Recurrence(nn.Module):
         }
 
     def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
-        """Run one ACT step; return the detached carry and the answer's states [B, T, D], with
-        gradients.
+        """Run one ACT step.
+
+        Args:
+            carry: the latents, [B, T, D] each.
+            examples: inputs int32 [B, S] and puzzle_identifiers int32 [B].
+        Returns:
+            the latents after it, detached, and the answer's states [B, T, D], with gradients.
         """
         injected = self._embed(examples["inputs"], examples["puzzle_identifiers"])
         rotary = self.rotary_emb() if self.pos_encodings == "rope" else None

@@ -25,7 +25,11 @@ def require_no_link(folder: Path) -> None:
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """Open a file for reading; OSError for a device or pipe too, whose reading may never end."""
+    """Open a file for reading.
+
+    Raises:
+        OSError: it cannot be read, or is a device or pipe, whose reading may never end.
+    """
     # Without O_NONBLOCK, opening a pipe waits until somebody writes to it.
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -35,7 +39,11 @@ def open_regular(path: Path) -> io.BufferedReader:
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
-    """Return the content of a file; OSError when it cannot be read or is over `limit` bytes."""
+    """Return the content of a file.
+
+    Raises:
+        OSError: it cannot be read, or is over `limit` bytes.
+    """
     with open_regular(path) as file:
         # Not read(limit + 1): Python allocates that much first.
         size = os.fstat(file.fileno()).st_size
@@ -53,14 +61,17 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def flush(file: BinaryIO) -> None:
+    """Put what was written to an open file on the disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a hidden file beside `path` that replaces it atomically at the end of the block, on the
-    disk too. After an error (OSError: not written) it is gone, and `path` is unchanged.
+    """Yield a hidden file beside `path` that replaces it atomically after the block, on disk too.
+
+    Raises:
+        OSError: not written. After any error the hidden file is gone, and `path` unchanged.
     """
     temporary = path.with_name(f".{path.name}.tmp")
     try:
@@ -84,7 +95,11 @@ def write_atomically(path: Path, content: str) -> None:
 
 
 def sha256(path: Path) -> str:
-    """Return the sha256 of a file in hexadecimal digits; OSError when it cannot be read."""
+    """Return the sha256 of a file in hexadecimal digits.
+
+    Raises:
+        OSError: it cannot be read.
+    """
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -145,8 +160,10 @@ def locked_sibling(output: Path) -> Iterator[Path]:
 
 
 def swap_into_place(built: Path, output: Path) -> None:
-    """Move the folder `built` to `output`; an old folder there is afterwards at `built`. The move
-    is on the disk when this returns. After an OSError both folders are where they were.
+    """Move the folder `built` to `output`, on the disk too; an old folder there is then at `built`.
+
+    Raises:
+        OSError: a folder cannot be moved; both are where they were.
     """
     with contextlib.ExitStack() as undo:
         if not output.exists():

@@ -33,6 +33,10 @@ _LOST = re.compile(r"(?i)gloo|Connection (closed|reset|refused)|Broken pipe|Time
 class Ranks:
     """The processes of a run, one per device; a single process needs no launcher.
 
+    Attributes:
+        rank: number of this process.
+        world_size: number of processes.
+        device: where this process computes.
     Args:
         device_type: cpu or cuda.
         timeout: seconds that a rank waits for another one. Then its process ends with exit code
@@ -68,8 +72,13 @@ class Ranks:
         self._watch = Watch(rank, world_size, watched, keeper=keeper, timeout=timeout, end=_end)
         self._watch.start()
         with self._collective("the connection of the ranks"):
-            shared = {"store": dist.PrefixStore(prefix, store), "timeout": _BACKEND_TIMEOUT}
-            dist.init_process_group(backend, rank=rank, world_size=world_size, **shared)
+            dist.init_process_group(
+                backend,
+                rank=rank,
+                world_size=world_size,
+                store=dist.PrefixStore(prefix, store),
+                timeout=_BACKEND_TIMEOUT,
+            )
 
     @property
     def is_main(self) -> bool:
@@ -145,10 +154,11 @@ class Ranks:
         if not self.active:
             return local
         as_bytes = local.view(torch.uint8) if local.ndim else local.reshape(1).view(torch.uint8)
-        parts = [torch.empty_like(as_bytes) for _ in range(self.world_size)]
+        sources = range(self.world_size if self.is_main else 0)
+        parts = [torch.empty_like(as_bytes) for _ in sources]
         with self._collective("gather"):
-            dist.gather(as_bytes, parts if self.is_main else None)
-        return torch.cat([part.view(local.dtype) for part in parts]) if self.is_main else None
+            dist.gather(as_bytes, parts or None)
+        return torch.cat([part.view(local.dtype) for part in parts]) if parts else None
 
     def broadcast_(self, tensors: list[Tensor]) -> None:
         """Overwrite `tensors` with those of rank 0."""
@@ -233,26 +243,27 @@ def meet(store: dist.Store, rank: int, world_size: int, timeout: float) -> str:
         RankError: not all ranks came within `timeout` seconds; names those that did not.
     """
     deadline = time.monotonic() + timeout
-    drawn = secrets.token_hex(8)
     if rank != 0:
-        store.set(f"question/{rank}", drawn)
-        while not store.check([f"answer/{drawn}"]):
+        question = secrets.token_hex(8)
+        store.set(f"question/{rank}", question)
+        while not store.check([f"answer/{question}"]):
             _pause(deadline, "0", timeout)
-        prefix = store.get(f"answer/{drawn}").decode()
+        prefix = store.get(f"answer/{question}").decode()
         store.set(f"{prefix}/there/{rank}", "")
         return prefix
-    Watch.prepare(dist.PrefixStore(drawn, store), world_size)
+    prefix = secrets.token_hex(8)
+    Watch.prepare(dist.PrefixStore(prefix, store), world_size)
     missing = list(range(1, world_size))
     while missing:
         for other in missing:
             # After the question of a rank of an earlier attempt, another one follows.
             if store.check([f"question/{other}"]):
                 question = store.get(f"question/{other}").decode()
-                store.set(f"answer/{question}", drawn)
-        missing = [other for other in missing if not store.check([f"{drawn}/there/{other}"])]
+                store.set(f"answer/{question}", prefix)
+        missing = [other for other in missing if not store.check([f"{prefix}/there/{other}"])]
         if missing:
             _pause(deadline, ", ".join(map(str, missing)), timeout)
-    return drawn
+    return prefix
 
 
 def _pause(deadline: float, missing: str, timeout: float) -> None:

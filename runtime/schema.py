@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Schema(BaseModel):
-    """A frozen configuration section that rejects unknown keys and infinite numbers. The string
+    """A frozen configuration section that rejects unknown keys, infinity and NaN. The string
     below a field is its comment in the YAML file that `make config` writes.
     """
 

@@ -37,6 +37,11 @@ class Entry(NamedTuple):
     long: bool = True  # whether the present part may take long
     farewell: str = ""  # why it has left
 
+    @property
+    def progress(self) -> tuple[int, int, bool]:
+        """What changes when the rank gets on."""
+        return self.entered, self.marks, self.inside
+
 
 class _Seen(NamedTuple):
     """The latest entry of a rank, and the times when its beat and its progress last changed."""
@@ -167,8 +172,7 @@ class Watch:
             before, beaten, moved = self._seen.get(rank, _Seen(entry, now, now))
             if entry.beat != before.beat:
                 beaten = now
-            # Its collectives, its marks, and whether it is inside of a collective.
-            if entry[1:4] != before[1:4]:
+            if entry.progress != before.progress:
                 moved = now
             self._seen[rank] = _Seen(entry, beaten, moved)
 

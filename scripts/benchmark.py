@@ -130,8 +130,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(cases: dict[str, tuple[str, ...]], effort: Effort) -> dict[str, Any]:
     """Measure cases, each given by its settings; returns the JSON-ready report.
 
-    All configurations are checked first: ConfigError where one cannot run on this device. The rate
-    of plain matrix products is taken before and after each case; the best of the run is the peak.
+    The rate of plain matrix products is taken before and after each case; the best is the peak.
+
+    Raises:
+        ConfigError: a configuration is wrong or cannot run on this device; all are checked first.
     """
     configs = {name: _runnable(settings) for name, settings in cases.items()}
     results: list[dict[str, Any]] = []

@@ -48,7 +48,7 @@ BATCH_SIZE = 64
 VOCAB_SIZE = 6  # of mazes as of 4 x 4 Sudokus
 
 
-class Task(NamedTuple):
+class ExampleSet(NamedTuple):
     """Training and test examples, with the fields `actions` and `pixels`."""
 
     facts: DataFacts
@@ -68,7 +68,7 @@ class Outcome(NamedTuple):
     constant: dict[str, float]  # what the best constant predictor gets
 
 
-def make_task(name: str) -> Task:
+def make_task(name: str) -> ExampleSet:
     """Generate a task: the same each time."""
     drawn: dict[str, Any] = {"seed": 0, "stream": Stream.SUBSAMPLE, "size": 4, "taken": set()}
     if name == "maze":
@@ -91,13 +91,13 @@ def make_task(name: str) -> Task:
     return _task(inputs, labels, digits, rgb[labels.astype(np.int64) - 1], num_test=100)
 
 
-def _task(*arrays: np.ndarray, num_test: int) -> Task:
+def _task(*arrays: np.ndarray, num_test: int) -> ExampleSet:
     """Make a task of inputs, labels, actions and pixels."""
     names = ("inputs", "labels", "actions", "pixels", "puzzle_identifiers")
     values = [torch.from_numpy(a.astype(np.int32)) for a in (*arrays, np.zeros(len(arrays[0])))]
     tensors = dict(zip(names, values, strict=True))
     fields = {"actions": (NUM_ACTIONS, 0), "pixels": (ARC_PIXELS.num_classes, ARC_PIXELS.channels)}
-    return Task(
+    return ExampleSet(
         DataFacts(VOCAB_SIZE, arrays[0].shape[1], 1, fields),
         train={name: value[num_test:] for name, value in tensors.items()},
         test={name: value[:num_test] for name, value in tensors.items()},
@@ -110,7 +110,7 @@ def settings_of(heads: str) -> list[str]:
     return [f"heads={heads}", f"loss=act_{'softmax' if softmax else 'stablemax'}"]
 
 
-def train(task: Task, settings: list[str], *, steps: int) -> tuple[ACTLossHead, list[float]]:
+def train(task: ExampleSet, settings: list[str], *, steps: int) -> tuple[ACTLossHead, list[float]]:
     """Train a small model on rows of the task drawn at random, with torch's AdamW; return it and
     the seconds of each step.
     """
@@ -175,7 +175,7 @@ def constants(model: ACTLossHead, examples: Examples) -> dict[str, float]:
     }
 
 
-def compare(task: Task, heads: str, *, steps: int) -> Outcome:
+def compare(task: ExampleSet, heads: str, *, steps: int) -> Outcome:
     """Train with `heads=HEADS` and measure."""
     model, seconds = train(task, settings_of(heads), steps=steps)
     one = {name: value[:1] for name, value in task.test.items()}

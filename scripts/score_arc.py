@@ -83,8 +83,10 @@ def run(
 
 
 def read_predictions(path: Path) -> dict[str, np.ndarray]:
-    """Read the arrays of one file by name; DatasetError where it is unreadable, or an array is
-    missing or has the wrong shape or type.
+    """Read the arrays of one file by name.
+
+    Raises:
+        DatasetError: unreadable, or an array is missing or has the wrong shape or type.
     """
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:

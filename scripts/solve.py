@@ -142,8 +142,10 @@ def data_set_puzzles(config: SolveConfig, trained: TrainedModel, count: int) -> 
 
 
 def sudoku_size(trained: TrainedModel) -> int | None:
-    """Return the size of the grids that a model reads, None where only its weights know;
-    CheckpointError where it reads no Sudokus.
+    """Return the size of the grids that a model reads, None where only its weights know.
+
+    Raises:
+        CheckpointError: it reads no Sudokus.
     """
     if trained.facts is None:
         return None

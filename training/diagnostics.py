@@ -97,7 +97,7 @@ def trunk_gradient_norms(
         return head_gradient_norms(means, answer)
 
 
-class Measured(NamedTuple):
+class MeasuredShard(NamedTuple):
     """One shard on the device.
 
     Attributes:
@@ -153,7 +153,7 @@ class Diagnostics:
         q_halt_logits: Tensor | None,
         halts: Tensor | None,
         head_norms: Mapping[str, Tensor],
-    ) -> Measured:
+    ) -> MeasuredShard:
         """Measure a shard, on the device: only finite logits, and of the entropy only cells all of
         whose logits are finite.
 
@@ -194,10 +194,10 @@ class Diagnostics:
         sums["q_nonfinite"] = (~rows[:, 3].isfinite()).sum()
         head = None if q_halt_logits is None else self._halting_head
         squares = {name: norm.square() for name, norm in head_norms.items()}
-        return Measured(sums, rows, head, halts is not None, squares)
+        return MeasuredShard(sums, rows, head, halts is not None, squares)
 
     def diagnose(
-        self, step: int, shards: Sequence[Measured], group_norms: Mapping[str, Tensor]
+        self, step: int, shards: Sequence[MeasuredShard], group_norms: Mapping[str, Tensor]
     ) -> Diagnosis:
         """Bring the shards of all ranks together and judge them, which waits for the device;
         `group_norms` are of the optimizer's groups' gradients, 0-dim, the same on all ranks.
@@ -249,8 +249,8 @@ class _Condition:
         return holds
 
 
-class _Seen(NamedTuple):
-    """One step on the host, over all shards of all ranks: `Measured`, with gradient norms."""
+class _Gathered(NamedTuple):
+    """One step on the host, over all shards of all ranks: `MeasuredShard`, with gradient norms."""
 
     sums: dict[str, np.ndarray]  # float64 [1] or [V]
     rows: np.ndarray
@@ -263,7 +263,9 @@ class _Seen(NamedTuple):
         return float(self.sums[name][0])
 
 
-def _gather(ranks: Ranks, shards: Sequence[Measured], group_norms: Mapping[str, Tensor]) -> _Seen:
+def _gather(
+    ranks: Ranks, shards: Sequence[MeasuredShard], group_norms: Mapping[str, Tensor]
+) -> _Gathered:
     """Bring everything to the host of every rank at once."""
     first = shards[0]
     parts = [
@@ -275,7 +277,7 @@ def _gather(ranks: Ranks, shards: Sequence[Measured], group_norms: Mapping[str, 
     ends = np.cumsum([part.numel() for part in parts[0]])[:-1]
     values = iter(np.split(gathered, ends, axis=1))  # [shards, size] each.
     reductions = {"logits_min": np.min, "logits_max": np.max}
-    return _Seen(
+    return _Gathered(
         {name: reductions.get(name, np.sum)(next(values), axis=0) for name in first.sums},
         head_norms={name: float(next(values).sum()) ** 0.5 for name in first.head_squares},
         group_norms={name: float(next(values)[0, 0]) for name in group_norms},
@@ -300,7 +302,7 @@ class _QSums(NamedTuple):
     halts: float  # Rows that Q would halt.
 
 
-def _q_sums(seen: _Seen) -> _QSums:
+def _q_sums(seen: _Gathered) -> _QSums:
     rows = seen.rows[seen.rows[:, 0] > 0]  # The others count as right without being it.
     right, halts, q = rows[:, 1] > 0, rows[:, 2].sum(), rows[:, 3]
     good, bad = q[right & np.isfinite(q)], np.sort(q[~right & np.isfinite(q)])
@@ -310,7 +312,7 @@ def _q_sums(seen: _Seen) -> _QSums:
     return _QSums(*map(float, (pairs, below.sum() / 2, variance, len(rows), right.sum(), halts)))
 
 
-def _numbers(seen: _Seen, q: _QSums) -> dict[str, float]:
+def _numbers(seen: _Gathered, q: _QSums) -> dict[str, float]:
     """What is reported; what has nothing to stand on is left out."""
     numbers = {"nonfinite": seen.sum("logits_nonfinite") + seen.sum("q_nonfinite")}
     if count := seen.sum("logits"):
@@ -337,7 +339,7 @@ def _numbers(seen: _Seen, q: _QSums) -> dict[str, float]:
     return numbers | {f"gradient/{name}": norm for name, norm in seen.head_norms.items()}
 
 
-def _cell_faults(seen: _Seen, numbers: Mapping[str, float]) -> dict[str, str]:
+def _cell_faults(seen: _Gathered, numbers: Mapping[str, float]) -> dict[str, str]:
     """What is wrong with this step's logits and gradients, by name."""
     faults = {}
     counts = {"token logits": seen.sum("logits_nonfinite"), "Q logits": seen.sum("q_nonfinite")}
@@ -387,7 +389,7 @@ def _cell_faults(seen: _Seen, numbers: Mapping[str, float]) -> dict[str, str]:
     return faults
 
 
-def _halting_faults(seen: _Seen, q: _QSums) -> dict[str, str]:
+def _halting_faults(seen: _Gathered, q: _QSums) -> dict[str, str]:
     """What is wrong with the halting of the last steps, by name."""
     faults = {}
     who = "the halt head" if seen.halting_head == "halt_head" else "Q"

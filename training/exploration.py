@@ -25,7 +25,10 @@ def min_halt_steps(
 
 
 def torch_seed(seed: int, step: int, part: int) -> int:
-    """Return the seed, 0 to 2**64 - 1, of what torch draws (dropout, a user's module) for one part,
-    a shard or a rank, of the batch of step `step`, from 0.
+    """Return the seed of what torch draws (dropout, a user's module), 0 to 2**64 - 1.
+
+    Args:
+        step: optimizer steps before this one.
+        part: of the batch: number of a shard, or of a rank.
     """
     return int(random_words(seed, Stream.TORCH, (0, step, part, 0), 1)[0])

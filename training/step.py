@@ -20,7 +20,7 @@ from runtime.ranks import Ranks, sum_in_order
 from training.checkpoint.start_weights import load_start_weights
 from training.config.schema import CANONICAL_SHARDS, TrainConfig
 from training.data import data_facts
-from training.diagnostics import Diagnostics, Measured, trunk_gradient_norms
+from training.diagnostics import Diagnostics, MeasuredShard, trunk_gradient_norms
 from training.exploration import min_halt_steps, torch_seed
 from training.metrics import MetricBlock
 from training.optim.ema import WeightAverage
@@ -126,7 +126,9 @@ class Learner:
         self.metrics.record([shard.metrics for shard in shards], norms, known)
 
     def seed_other_ranks(self, step: int) -> None:
-        """Let no other rank draw what the first does, which goes on from the initialization."""
+        """Give other ranks random numbers of their own after `step` steps; the first one goes on
+        from the initialization.
+        """
         if not self.ranks.is_main:
             self._seed(step, self.ranks.rank)
 
@@ -196,7 +198,9 @@ class Learner:
             self.sparse.zero_grad()
         return norms
 
-    def _diagnose(self, step: int, shards: Sequence[Measured], norms: Tensor) -> dict[str, float]:
+    def _diagnose(
+        self, step: int, shards: Sequence[MeasuredShard], norms: Tensor
+    ) -> dict[str, float]:
         """Warn of what looks wrong with the step just made; returns what to record of it."""
         assert self.diagnostics
         group_norms = {g.name: norm for g, norm in zip(self.groups, norms, strict=True)}
@@ -217,7 +221,7 @@ class _Shard(NamedTuple):
     carry: ACTCarry
     loss: Tensor  # 0-dim, summed over the shard's sequences.
     metrics: dict[str, Tensor]
-    measured: Measured | None  # For a diagnosis, where one is due.
+    measured: MeasuredShard | None  # For a diagnosis, where one is due.
 
 
 class Outcomes:

@@ -100,7 +100,7 @@ class SideLog:
         """Open the log; returns False where it is not to be used."""
         raise NotImplementedError
 
-    def _send(self, step: int, values: dict[str, float]) -> None:
+    def _send(self, step: int, values: Record) -> None:
         raise NotImplementedError
 
     def _finish(self) -> None:
@@ -189,7 +189,7 @@ class WandbLog(SideLog):
         )
         return True
 
-    def _send(self, step: int, values: dict[str, float]) -> None:
+    def _send(self, step: int, values: Record) -> None:
         self._run.log(values, step=step)
 
     def _finish(self) -> None:
@@ -218,7 +218,7 @@ class TensorBoardLog(SideLog):
         self._writer = SummaryWriter(str(self._folder), purge_step=self._first_step)
         return True
 
-    def _send(self, step: int, values: dict[str, float]) -> None:
+    def _send(self, step: int, values: Record) -> None:
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
@@ -269,7 +269,7 @@ class MLflowLog(SideLog):
             self._client.update_run(self.run_id, status="RUNNING")
         return True
 
-    def _send(self, step: int, values: dict[str, float]) -> None:
+    def _send(self, step: int, values: Record) -> None:
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)

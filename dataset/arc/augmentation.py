@@ -86,6 +86,9 @@ def draw_augmentations(task: str, pairs: Sequence[Pair], num_aug: int, seed: int
     dropped. After 5 * num_aug draws there may be fewer than asked for. They depend on the seed, the
     name and the pairs, so that a task has the same ones in every data set.
 
+    Args:
+        num_aug: how many beside the original.
+        seed: 0 to 2**64 - 1.
     Returns:
         uint8 [1 + found, 10]: the view, then the new colours of 1 to 9.
     """

@@ -35,8 +35,7 @@ def read_rows(
     Args:
         rows: int64 [b], or a slice of step 1, of the examples that `arrays.puzzle_indices` counts.
         shifts: uint64 [b] random words; the high and the low half choose the row and the column
-            where both grids begin, uniformly among those that fit them both. 0, as None, is the
-            top left corner.
+            where both grids begin, uniformly among those that fit both. 0, as None: top left.
     Returns:
         (inputs, labels), int32 [b, 900]; labels are -100 outside the grid and its border.
     """

@@ -259,9 +259,7 @@ def _shown(value: Any) -> str:
 
 
 class Overlap(NamedTuple):
-    """A training task that shows pairs of an evaluation task: how many, and whether it was left
-    out of training.
-    """
+    """A training task with pairs of an evaluation task: how many, and whether it was left out."""
 
     training: str
     evaluation: str

@@ -82,7 +82,7 @@ def check_fields(
 
 
 def check_augmentations(rows: np.ndarray, count: int, path: Path) -> None:
-    """Require uint8 [count, 10], a view and a permutation of 1 to 9; DatasetError names the row."""
+    """Raise DatasetError unless `rows` are uint8 [count, 10], a view and 1 to 9; names the row."""
     if rows.dtype != np.uint8 or rows.shape != (count, 10):
         raise DatasetError(f"{path}: {rows.dtype} {list(rows.shape)}, expected uint8 {[count, 10]}")
     # Shifted by more than 15 a bit falls out of uint16: then one is missing too.
@@ -100,7 +100,7 @@ def check_augmentations(rows: np.ndarray, count: int, path: Path) -> None:
 def check_totals(
     metadata: PuzzleDatasetMetadata, sets: Mapping[str, PuzzleSet], path: Path
 ) -> None:
-    """Compare the metadata's totals with the sets; DatasetError where they differ names `path`."""
+    """Raise DatasetError, naming `path`, where the metadata's totals are not those of the sets."""
     groups = sum(arrays.num_groups for arrays in sets.values())
     puzzles = sum(arrays.num_puzzles for arrays in sets.values())
     examples = sum(arrays.num_examples for arrays in sets.values())

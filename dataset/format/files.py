@@ -44,9 +44,10 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def map_array(path: Path) -> np.ndarray:
-    """Map an integer `.npy` file read-only; DatasetError: unreadable, damaged or of another kind.
+    """Map an integer `.npy` file read-only; the size check keeps a cut file from being a SIGBUS.
 
-    The size check keeps a cut file from being a SIGBUS.
+    Raises:
+        DatasetError: missing, unreadable, damaged or of another kind; names it.
     """
     with _named(path), open_regular(path) as file:
         dtype, shape, fortran_order, offset = _read_npy_header(file, path)
@@ -62,7 +63,11 @@ def map_array(path: Path) -> np.ndarray:
 
 
 def write_array(path: Path, array: np.ndarray, dtype: type[np.integer]) -> None:
-    """Write integers as a `.npy` file, and fsync it; DatasetError: a value does not fit `dtype`."""
+    """Write integers as a `.npy` file, and fsync it.
+
+    Raises:
+        DatasetError: a value does not fit `dtype`; names the file.
+    """
     limits = np.iinfo(dtype)
     if array.dtype != dtype:
         if array.size and (array.min() < limits.min or array.max() > limits.max):
@@ -97,19 +102,31 @@ def _read_npy_header(file: BinaryIO, path: Path) -> tuple[np.dtype, tuple[int, .
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file of names or tasks; DatasetError: unreadable, over 512 MiB or no JSON."""
+    """Read a JSON file of names or tasks.
+
+    Raises:
+        DatasetError: missing, unreadable, larger than 512 MiB or no JSON; names it.
+    """
     with _named(path):
         return _parse_json(read_bounded(path, _MAX_NAMES_BYTES), path)
 
 
 def read_small_file(path: Path) -> bytes:
-    """Read a file; DatasetError: missing, unreadable or larger than 64 MiB."""
+    """Read a file.
+
+    Raises:
+        DatasetError: missing, unreadable or larger than 64 MiB; names it.
+    """
     with _named(path):
         return read_bounded(path, _MAX_JSON_BYTES)
 
 
 def parse_json_object(text: str | bytes, source: str | Path) -> dict[str, Any]:
-    """Parse a JSON object; DatasetError: it is none, names `source`."""
+    """Parse a JSON object.
+
+    Raises:
+        DatasetError: it is none; names `source`.
+    """
     values = _parse_json(text, source)
     if not isinstance(values, dict):
         raise DatasetError(f"{source}: {type(values).__name__}, expected a JSON object")
@@ -144,6 +161,10 @@ def json_sha256(values: Mapping[str, Any]) -> str | None:
 
 
 def file_sha256(path: Path) -> str:
-    """sha256 (hex) of a file's content; DatasetError: it cannot be read."""
+    """sha256 (hex) of a file's content.
+
+    Raises:
+        DatasetError: the file cannot be read; names it.
+    """
     with _named(path):
         return sha256(path)

@@ -19,7 +19,11 @@ _MANIFEST_KEYS = frozenset(("command", "seed", "sources", "counts", "files", "sh
 
 
 def load_metadata(split_dir: Path) -> PuzzleDatasetMetadata:
-    """Read and check `dataset.json` of one split; DatasetError names what is missing or wrong."""
+    """Read and check `dataset.json` of one split.
+
+    Raises:
+        DatasetError: the folder or file is missing or wrong; names it.
+    """
     split_dir = Path(split_dir)
     if not split_dir.is_dir():
         raise DatasetError(f"{split_dir}: no such data set folder")
@@ -108,8 +112,10 @@ def load_split(
 def fingerprint(split_dir: Path) -> str:
     """sha256 (hex) over `dataset.json` and the files of its sets, in the order that it gives.
 
-    Of a lazy set, `augmentations.npy` beside the split counts too. It does not depend on the
-    folder's place or name. DatasetError names a file that is missing or unreadable.
+    Of a lazy set, `augmentations.npy` beside the split counts too; the folder's path does not.
+
+    Raises:
+        DatasetError: a file is missing or unreadable; names it.
     """
     split_dir = Path(split_dir)
     total = hashlib.sha256()
@@ -147,9 +153,12 @@ def _check_identifiers_file(split_dir: Path, metadata: PuzzleDatasetMetadata) ->
     row in a model's table.
     """
     number, names = metadata.num_puzzle_identifiers, split_dir.parent / layout.IDENTIFIERS_NAME
-    if number <= _MAX_UNPROVEN_IDENTIFIERS or not names.exists():
+    if number <= _MAX_UNPROVEN_IDENTIFIERS:
         return
-    size = names.stat().st_size
+    try:
+        size = names.stat().st_size
+    except OSError:
+        return
     # A list of n names is at least n times `"",` and one bracket.
     if 3 * number + 1 > size:
         found = f"{number}, but {names} has only {size} bytes for their names"

@@ -56,7 +56,7 @@ class LabelField:
     stands there when it is read.
 
     Args:
-        num_classes: values are 0 to num_classes - 1.
+        num_classes: at most 256; values are 0 to num_classes - 1.
         channels: values of each cell, which have an axis of their own; 0: one without it.
         unknown_label: a token, or None.
         derived: there is no file, the values are made from the labels when they are read
@@ -88,7 +88,9 @@ class PuzzleDatasetMetadata:
         ignore_label_id: a label, or None: no label is ignored.
         vocab_size: tokens, and pad_id, are below it.
         num_puzzle_identifiers: puzzle identifiers, and blank_identifier_id, are below it.
-        total_groups: over all sets of the split, as mean_puzzle_examples and total_puzzles.
+        seq_len: cells of a puzzle.
+        total_groups: over all sets of the split, as the next two.
+        mean_puzzle_examples: examples of a puzzle.
         total_puzzles: None in sets of the older format.
         format: None for the published format, or "lazy_arc".
         fields: the further labels of each cell, by name; in the format "lazy_arc" all are derived,

@@ -102,8 +102,10 @@ def write_puzzles(
 def write_augmentations(directory: Path, augmentations: np.ndarray) -> None:
     """Write DIR/augmentations.npy, which the lazy sets of all splits in DIR share.
 
-    uint8 [identifiers, 10]: the view, then the new colours of 1 to 9; a DatasetError names a row
-    that is wrong.
+    uint8 [identifiers, 10]: the view, then the new colours of 1 to 9.
+
+    Raises:
+        DatasetError: a view above 7, or colours that are no permutation; names the row.
     """
     path = Path(directory) / layout.AUGMENTATIONS_NAME
     check_augmentations(augmentations, len(augmentations), path)

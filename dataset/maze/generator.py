@@ -52,8 +52,10 @@ def generate_mazes(
     """Generate `num_mazes` mazes of `size` x `size` cells.
 
     Args:
+        seed: 0 to 2**64 - 1.
         min_length: moves of the shortest path, 1 or more.
         taken: `view_keys` of the mazes that must not be repeated; receives those of the new ones.
+        advance: called with the number of mazes found since the last call.
         workers: threads, on which the mazes do not depend; None: one for each usable processor.
     Raises:
         NoPuzzleError: none was found for long; the message says what was asked for.
@@ -67,11 +69,11 @@ def generate_mazes(
         maze = np.zeros(size * size, dtype=np.uint8)
         kept, first = [], 0
         while True:
-            found = find_maze(states, first, size, min_length, lowest, highest - lowest, maze)
-            if found == len(states):
+            number = find_maze(states, first, size, min_length, lowest, highest - lowest, maze)
+            if number == len(states):
                 return kept
-            kept.append((block * _ATTEMPTS_PER_BLOCK + found, maze.copy()))
-            first = found + 1
+            kept.append((block * _ATTEMPTS_PER_BLOCK + number, maze.copy()))
+            first = number + 1
 
     mazes = np.zeros((num_mazes, size * size), dtype=np.uint8)
     found = attempts = 0

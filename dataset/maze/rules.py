@@ -29,7 +29,11 @@ _BYTE_OF_TOKEN = np.frombuffer(("?" + CHARACTERS).encode(), dtype=np.uint8)
 
 
 def grid_size(cells: int) -> int:
-    """Return the size of the square grid with so many cells; ValueError when there is none."""
+    """Return the size of the square grid with so many cells.
+
+    Raises:
+        ValueError: there is none.
+    """
     size = isqrt(cells)
     if size * size != cells or size < 2:
         raise ValueError(f"{cells} cells are no square grid of 2 x 2 or more")
@@ -43,7 +47,11 @@ def text_to_tokens(texts: list[str]) -> np.ndarray:
 
 
 def tokens_to_text(tokens: np.ndarray) -> str:
-    """Turn [cells] tokens into text in one line, `?` for padding; ValueError: out of range."""
+    """Turn [cells] tokens into text in one line, `?` for padding.
+
+    Raises:
+        ValueError: a token is out of range.
+    """
     if tokens.min(initial=0) < 0 or tokens.max(initial=0) >= VOCAB_SIZE:
         found = f"tokens from {tokens.min()} to {tokens.max()}"
         raise ValueError(f"{found}; accepted: 0 to {VOCAB_SIZE - 1}")
@@ -105,8 +113,10 @@ def check_paths(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def path_lengths(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Count the moves of valid predictions, and of a shortest path there: int64 [N] each, both -1
-    where the prediction is not valid. Arguments and errors are those of `check_paths`.
+    """Count the moves of valid predictions and of a shortest path: int64 [N] each, -1 if invalid.
+
+    Raises:
+        ValueError: as `check_paths`, whose arguments these are.
     """
     if inputs.shape != preds.shape:
         raise ValueError(f"{list(inputs.shape)} inputs and {list(preds.shape)} predictions")

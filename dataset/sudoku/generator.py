@@ -56,10 +56,12 @@ def generate_puzzles(
     Solutions are drawn by randomized search, not exactly uniformly.
 
     Args:
+        seed: 0 to 2**64 - 1.
         size: 4, 6 or 9.
         min_clues: 1 to max_clues, which is at most size * size.
         min_rating: backtracks of our solver, see `dataset.sudoku.rules.solve`.
         taken: keys of the puzzles that must not be repeated; receives those of the new ones.
+        advance: called with the number of puzzles found since the last call.
     Raises:
         NoPuzzleError: none was found for long; the message says what was asked for.
     """

@@ -1,8 +1,7 @@
 """Sudoku of 4x4, 6x6 and 9x9 cells: rules, text, tokens, and the solver.
 
 A grid is an integer array [size, size] of digits 1 to size, 0 where a cell is empty. Boxes are
-2 rows by 2 columns, 2 by 3, and 3 by 3. Tokens are digit + 1: 1 is an empty cell, and 0 stays free
-for padding.
+2 rows by 2 columns, 2 by 3, and 3 by 3. Tokens are digit + 1: 1 is an empty cell, 0 is padding.
 """
 
 from functools import cache
@@ -39,7 +38,11 @@ def layout_of(size: int) -> Layout:
 
 
 def grid_size(cells: int) -> int:
-    """Return the size of the grid with so many cells; ValueError when there is none."""
+    """Return the size of the grid with so many cells.
+
+    Raises:
+        ValueError: there is none.
+    """
     for size in BOX_SHAPES:
         if size * size == cells:
             return size
@@ -94,7 +97,8 @@ def grid_to_tokens(grid: np.ndarray) -> np.ndarray:
 def tokens_to_grid(tokens: np.ndarray) -> np.ndarray:
     """Turn [cells] tokens into int8 [size, size] digits; the padding token counts as an empty cell.
 
-    ValueError: there is no grid of so many cells, or a token is out of range.
+    Raises:
+        ValueError: there is no grid of so many cells, or a token is out of range.
     """
     size = grid_size(tokens.size)
     last = size + EMPTY_TOKEN
@@ -143,7 +147,11 @@ def solve(puzzle: np.ndarray) -> tuple[np.ndarray | None, int]:
 
 
 def count_solutions(puzzle: np.ndarray, limit: int = 2) -> int:
-    """Count the solutions of a puzzle [size, size] up to `limit`; ValueError as for `solve`."""
+    """Count the solutions of a puzzle [size, size] up to `limit`.
+
+    Raises:
+        ValueError: as `solve`; also a limit below 1.
+    """
     if limit < 1:
         raise ValueError(f"limit is {limit}; accepted: 1 or more")
     return _search(puzzle, limit)[0]

@@ -35,6 +35,7 @@ class QHead(Head, CastedLinear):
         self.loss_names = ("q_halt", "q_continue") if self.learns_continue else ("q_halt",)
 
     def read(self, answer: Answer) -> Outputs:
+        """Return q_halt_logits and q_continue_logits, [B] each, in float32 (float64 stays)."""
         logits = widened(self(answer.first))
         return {"q_halt_logits": logits[:, 0], "q_continue_logits": logits[:, 1]}
 

@@ -51,7 +51,10 @@ class TokenHead(Head):
 
     def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
         """Return the logits of the tokens int64 [J] alone, [B, S, J]; None: of all."""
-        raise NotImplementedError
+        if type(self).forward is TokenHead.forward:
+            raise NotImplementedError(f"{type(self).__name__} defines neither score nor forward")
+        logits = self(hidden, puzzle)
+        return logits if tokens is None else logits[..., tokens]
 
     def outputs(self, hidden: Tensor, puzzle: Tensor | None = None) -> Outputs:
         """Return logits and, where the head wants one, a balance loss float32 [B]."""
@@ -340,11 +343,6 @@ class NormedHead(TokenHead):
         self.projection = projection
         self.loss_names, self.normalized = projection.loss_names, projection.normalized
 
-    @property
-    def weight(self) -> Tensor:
-        """The matrix [V, D] of the projection, where it has one."""
-        return cast(Tensor, self.projection.weight)
-
     def forward(
         self, hidden: Tensor, puzzle: Tensor | None = None, *, positions: Tensor | None = None
     ) -> Tensor:
@@ -409,6 +407,11 @@ class OutputHead(NormedHead):
                 with torch.no_grad():
                     projection.weight.copy_(tied.weight)
         super().__init__(blocks, projection)
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrix [V, D] of the projection."""
+        return cast(Matrix, self.projection).weight
 
 
 def _affine(x: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor | None) -> Tensor:

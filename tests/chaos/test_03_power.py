@@ -62,5 +62,5 @@ def test_no_image_of_the_disk_loses_what_was_saved(lab: Lab) -> None:
 
 @pytest.mark.parametrize("mutant", mutants.params(mutants.no_fsync, mutants.no_folder_fsync))
 def test_what_is_not_flushed_is_lost(lab: Lab, mutant: Fault) -> None:
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="^after "):
         lose_power(lab, 9, mutant)

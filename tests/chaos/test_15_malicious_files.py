@@ -61,7 +61,8 @@ def evaluated(name: str, place: Place, content: bytes | str | Path) -> Call:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     if path.parent == place.own and path.name != "MANIFEST.json":
         hostile.seal(place.own)
-    return evaluate, place.settings(place.own if name.startswith("own") else place.published)
+    own = path.parent if name == "own/config.yaml" else place.own
+    return evaluate, place.settings(own if name.startswith("own") else place.published)
 
 
 def saved(content: Callable[[Place], Any], **how: Any) -> Callable[[Place], bytes]:
@@ -111,6 +112,7 @@ PICKLES = {
     "builtins.eval": EVAL,
     "a call among tensors": AMONG,
     "a bare pickle": pickled,
+    "protocol 4": saved(lambda p: hostile.touches(p.canary), pickle_protocol=4),
     "torch's old format": saved(
         lambda p: hostile.touches(p.canary), _use_new_zipfile_serialization=False
     ),

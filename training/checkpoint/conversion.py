@@ -26,8 +26,7 @@ from training.checkpoint.trained_model import TrainedModel
 def to_published(trained: TrainedModel, folder: Path) -> list[Path]:
     """Write a checkpoint of ours as `step_N`, `all_config.yaml` and, with an average, `step_N_ema`.
 
-    The keys have the prefix of a compiled model, as the published trainers write them and both of
-    them read.
+    The keys have the prefix of a compiled model, as both published trainers write and read them.
 
     Returns:
         the files written.
@@ -57,8 +56,7 @@ def to_published(trained: TrainedModel, folder: Path) -> list[Path]:
 def from_published(trained: TrainedModel, facts: DataFacts | None, run_dir: Path) -> Path:
     """Write a published `step_N`, and `step_N_ema` beside it, as a checkpoint of ours.
 
-    It holds weights only: evaluate it, solve with it, or start a run from it with
-    `load_checkpoint`.
+    It holds weights only: evaluate it, solve with it, or start a run from it (`load_checkpoint`).
 
     Args:
         facts: of the data that the model was trained on; None where `all_config.yaml` says them,

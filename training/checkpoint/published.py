@@ -70,7 +70,7 @@ _INERT = {"act_enabled": True, "act_inference": False, "causal": False}
 # What the pickle of a state dict calls, beside the storages: anything else is refused before it is
 # read, also what torch would call and what only costs memory (bytearray).
 _STATE_DICT_GLOBALS = re.compile(
-    r"collections OrderedDict|torch._utils (_rebuild_parameter|_rebuild_tensor_v2)|"
+    r"collections OrderedDict|torch\._utils (_rebuild_parameter|_rebuild_tensor_v2)|"
     r"torch (Double|Float|Half|BFloat16|Long|Int|Short|Char|Byte|Bool)Storage"
 )
 _CALLING_OPCODES = ("EXT1", "EXT2", "EXT4", "INST", "NEWOBJ", "NEWOBJ_EX", "OBJ", "STACK_GLOBAL")
@@ -96,6 +96,9 @@ def read_published_config(weights: Path) -> dict[str, Any]:
     recorded = _read_yaml(path)
     arch = _mapping(recorded.get("arch"), path, "arch")
     loss = _mapping(arch.pop("loss", None), path, "arch.loss")
+    for key, value in loss.items():
+        if not isinstance(value, str | int | float | None):
+            raise CheckpointError(f"{path}: arch.loss.{key} is not a plain value")
     loss["name"] = _known(PUBLISHED_LOSSES, loss.get("name"), path, "arch.loss.name")
     run = {"arch": {**_translate_arch(arch, path), "loss": loss}}
     kept = (*PUBLISHED_KEYS, FACTS_KEY)

@@ -127,7 +127,8 @@ class RunKeeper:
         """
         path, state = checkpoint.path, checkpoint.state
         if state.iteration is None or state.position is None:
-            raise CheckpointError(f"{path / STATE}: has no iteration or no position")
+            name = "iteration" if state.iteration is None else "position"
+            raise CheckpointError(f"{path / STATE}: has no {name}")
         tensors.restore_model(learner.model, load_tensors(path / MODEL), path / MODEL)
         saved = load_tensors(path / OPTIMIZER)
         tensors.restore_optimizer(learner.optimizer, learner.groups, saved)

@@ -45,7 +45,11 @@ def with_names(config: TrainConfig) -> TrainConfig:
 
 
 def prepare_run_dir(run_dir: Path) -> None:
-    """Create the run's folder and prove that it can be written; ConfigError if it cannot."""
+    """Create the run's folder and prove that it can be written.
+
+    Raises:
+        ConfigError: it cannot; names the path.
+    """
     probe = run_dir / f".probe.{os.getpid()}"
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -59,7 +63,11 @@ def prepare_run_dir(run_dir: Path) -> None:
 
 
 def save_config(run_dir: Path, config: TrainConfig) -> None:
-    """Write the resolved configuration into the run's folder, or raise CheckpointError."""
+    """Write the resolved configuration into the run's folder.
+
+    Raises:
+        CheckpointError: the disk refused; names the file.
+    """
     path = run_dir / CONFIG_FILE
     try:
         write_atomically(path, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
@@ -94,8 +102,7 @@ def find_checkpoint(
 
 
 def take_over(found: Checkpoint | None, ranks: "Ranks") -> Checkpoint | None:
-    """Return on every rank the checkpoint that rank 0 found (those of the others are not looked
-    at), or None.
+    """Return on every rank the checkpoint that rank 0 found, or None; others' are not looked at.
 
     Raises:
         CheckpointError: a rank sees another one at that path, or one that does not verify; raised

@@ -24,8 +24,7 @@ def load_weights(path: Path, *, averaged: bool = True) -> dict[str, Tensor]:
 
     Args:
         averaged: take the moving average where the checkpoint has one, which is what it was
-            evaluated with and what a published file of TRM's holds; otherwise the weights of the
-            last step.
+            evaluated with and what a published file of TRM's holds; otherwise the last step's.
     Returns:
         tensors by key, without the prefix that torch.compile adds.
     Raises:

@@ -51,7 +51,11 @@ class RunState(Schema, extra="ignore"):
 
 
 def parse_state(content: Mapping[str, Any], source: Path) -> RunState:
-    """Check what was read from `source`; CheckpointError names the file, the key and the value."""
+    """Check what was read from `source`.
+
+    Raises:
+        CheckpointError: it does not fit; names the file, the key and the value.
+    """
     try:
         return RunState.model_validate(content)
     except ValidationError as error:

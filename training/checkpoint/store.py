@@ -1,5 +1,4 @@
-"""Checkpoint folders: written so that a kill, a full disk or a power loss leaves the old one or the
-new one.
+"""Checkpoint folders: a kill, a full disk or a power loss leaves the old one or the new one.
 
 A checkpoint is a folder `step_N` of safetensors and JSON files with a `MANIFEST.json` (size and
 sha256 of each). It is written to a hidden folder beside its place: each file is fsynced, the
@@ -91,8 +90,10 @@ def save_checkpoint(run_dir: Path, state: RunState, files: Mapping[str, FileWrit
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Rename a checkpoint away, then delete it: a kill in between leaves no half checkpoint under a
-    good name. Raises CheckpointError when the disk refuses.
+    """Rename a checkpoint away, then delete it: a kill leaves no half checkpoint under a good name.
+
+    Raises:
+        CheckpointError: the disk refused; the other checkpoints are untouched.
     """
     renamed = path.with_name(f".{path.name}.old")
     try:
@@ -105,7 +106,11 @@ def remove_checkpoint(path: Path) -> None:
 
 
 def put_back_replaced(run_dir: Path) -> None:
-    """Rename back what a killed save had moved away; CheckpointError when the disk refuses."""
+    """Rename back what a killed save had moved away.
+
+    Raises:
+        CheckpointError: the disk refused.
+    """
     for step in _moved_away(run_dir):
         final = checkpoint_path(run_dir, step)
         try:
@@ -205,7 +210,11 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object of bounded size, or raise CheckpointError."""
+    """Read a JSON object of bounded size.
+
+    Raises:
+        CheckpointError: missing, too large, not JSON, or not an object; names the file.
+    """
     try:
         with reading(path):
             content = json.loads(read_bounded(path, _MAX_JSON_BYTES))

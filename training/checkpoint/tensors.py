@@ -53,7 +53,9 @@ def restore_optimizer(
         by_parameter.setdefault(name, {})[quantity] = value
     own = {name: parameter for group in groups for name, parameter in group.params.items()}
     if unknown := by_parameter.keys() - own.keys():
-        raise CheckpointError(f"optimizer state of unknown parameters: {', '.join(unknown)}")
+        raise CheckpointError(
+            f"optimizer state of unknown parameters: {', '.join(sorted(unknown))}"
+        )
     if tensors and (missing := own.keys() - by_parameter.keys()):
         raise CheckpointError(f"optimizer state of {min(missing)} is missing")
     for name, state in by_parameter.items():
@@ -68,7 +70,11 @@ def restore_optimizer(
 
 
 def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
-    """Load weights by key, or raise CheckpointError, see `require_fit`."""
+    """Load weights by key.
+
+    Raises:
+        CheckpointError: as `require_fit`.
+    """
     require_fit(model, tensors, source)
     model.load_state_dict(dict(tensors))
 
@@ -147,7 +153,11 @@ def restore_rng(tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file onto the CPU, or raise CheckpointError."""
+    """Read a safetensors file onto the CPU.
+
+    Raises:
+        CheckpointError: the file is missing or not safetensors; names it.
+    """
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:

@@ -147,8 +147,7 @@ def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
 
     Args:
         path: a run's folder (its newest good checkpoint; of a published run its newest `step_N`
-            file, or the file `checkpoint`), a checkpoint's folder `step_N`, or a published `step_N`
-            file.
+            file, or the file `checkpoint`), a checkpoint's folder or a published file `step_N`.
         warn: told of damaged checkpoints that were passed over.
     Raises:
         CheckpointError: names the file that is missing, damaged, or of an unknown kind.
@@ -173,6 +172,9 @@ def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
 def find_start_weights(path: Path, warn: Callable[[str], None]) -> Path:
     """Return the checkpoint's folder or the published file that `load_checkpoint` names, as
     `find_trained_model` does, but needs no configuration beside the weights.
+
+    Raises:
+        CheckpointError: as there; names the setting too.
     """
     try:
         found = _find(path, warn)

@@ -21,6 +21,11 @@ def published_total_steps(
     epochs: int, total_groups: int, mean_puzzle_examples: float, global_batch_size: int
 ) -> int:
     """Return the number of steps in the published schedule, which also counts the batches that are
-    dropped at the end of an iteration; `mean_puzzle_examples` is examples per puzzle.
+    dropped at the end of an iteration.
+
+    Args:
+        epochs: passes over the groups.
+        mean_puzzle_examples: examples of a puzzle.
+        global_batch_size: sequences of a step, over all ranks.
     """
     return int(epochs * total_groups * mean_puzzle_examples / global_batch_size)

@@ -12,7 +12,9 @@ import pytest
 from dataset import sources
 from dataset.build_sudoku_dataset import SudokuBuild
 from dataset.sudoku import generator
+from dataset.sudoku.kernels import puzzle_key
 from dataset.sudoku.rules import count_solutions, tokens_to_grid
+from dataset.sudoku.symmetries import sudoku_symmetries
 
 Patch = pytest.MonkeyPatch
 ErrorLine = Callable[[], str]
@@ -43,6 +45,13 @@ def test_a_folder_becomes_the_published_format(sudoku: Any):
     for name in ("inputs", "labels", "group_indices", "puzzle_identifiers", "puzzle_indices"):
         written = np.load(sudoku.output / f"train/all__{name}.npy", allow_pickle=False)
         assert written.dtype == (np.uint8 if name in ("inputs", "labels") else np.int32)
+
+
+def test_generated_training_puzzles_are_no_images_of_test_puzzles(sudoku: Any):
+    assert sudoku("--size=4", "--subsample-size=150", "--test-size=50", source="generate") == 0
+    boards = [b for split in ("train", "test") for b in sudoku.arrays(split)[1].inputs]
+    sources = sudoku_symmetries(4).sources()
+    assert len({puzzle_key(board.astype(np.int64) - 1, sources) for board in boards}) == 200
 
 
 def test_min_difficulty_filters_both_files(sudoku: Any, error_line: ErrorLine):

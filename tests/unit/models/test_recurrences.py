@@ -78,11 +78,11 @@ def step(model: ACTLossHead, carry: Latents, examples: Examples) -> tuple[Latent
     return new_carry, inner_of(model).read(answer, examples)
 
 
-def written_out(inner: Any, config: Any, carry: Latents, injected: Tensor) -> Tensor:
-    """The answer after one ACT step; `detach` marks where gradients begin."""
+def written_out(inner: Any, config: Any, carry: Latents, injected: Tensor) -> Latents:
+    """The latents after one ACT step; `detach` marks where gradients begin."""
     rotary = inner.rotary_emb() if config.pos_encodings == "rope" else None
     if config.name == "transformer":
-        return inner.H_level(carry["z_H"] + injected, rotary)
+        return {"z_H": inner.H_level(carry["z_H"] + injected, rotary)}
     schedule = (["L"] * config.L_cycles + ["H"]) * config.H_cycles
     # HRM's approximation (arXiv:2506.21734, 2.1): what comes before the last updates is constant.
     last_step = config.name == "hrm" and config.gradient == "last_step"
@@ -98,7 +98,7 @@ def written_out(inner: Any, config: Any, carry: Latents, injected: Tensor) -> Te
             z_L = inner.L_level(z_L + (z_H + injected), rotary)
         else:
             z_H = H_level(z_H + z_L, rotary)
-    return z_L if config.name == "trm_singlez" else z_H
+    return {"z_L": z_L} if config.name == "trm_singlez" else {"z_H": z_H, "z_L": z_L}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -111,7 +111,8 @@ def test_outputs_and_gradients_are_those_of_the_schedule(name: str) -> None:
         model.zero_grad()
         if use_twin:
             injected = inner._embed(examples["inputs"], examples["puzzle_identifiers"])
-            answer = written_out(inner, config, carry, injected)
+            new_carry = written_out(inner, config, carry, injected)
+            answer = new_carry[inner.latents[0]]
             logits = inner.lm_head(answer)[:, config.num_prefix :]
             q = inner.q_head(answer[:, 0])
         else:
@@ -125,7 +126,9 @@ def test_outputs_and_gradients_are_those_of_the_schedule(name: str) -> None:
         if model.puzzle_embedding is not None:
             leaves.append(model.puzzle_embedding.local_weights)
         assert all(leaf.grad.any() for leaf in leaves)
-        results.append([logits.detach(), q.double().detach(), *(x.grad.clone() for x in leaves)])
+        states = [new_carry[name].detach() for name in inner.latents]
+        grads = [leaf.grad.clone() for leaf in leaves]
+        results.append([logits.detach(), q.double().detach(), *states, *grads])
         for leaf in leaves:
             leaf.grad = None
     for actual, expected in zip(*results, strict=True):

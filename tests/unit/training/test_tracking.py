@@ -132,7 +132,7 @@ class FakeWandb:
     def _called(self, name: str, value: Any) -> None:
         self.calls.append((name, value))
         if name in self.faults:
-            raise RuntimeError("told to fail")
+            raise (ConnectionError if name == "log" else RuntimeError)("told to fail")
 
     def init(self, **options: Any) -> "FakeWandb":
         self._called("init", options)

@@ -64,6 +64,7 @@ def test_declared_fields_survive_json():
         ({"moves": {"channels": 1}}, "missing fields.moves.num_classes"),
         ({"moves": {"num_classes": 5, "chanels": 3}}, "fields.moves.chanels: no such key"),
         ({"moves": {"num_classes": 0}}, "fields.moves.num_classes is 0: input should be"),
+        ({"moves": {"num_classes": 257}}, "fields.moves.num_classes is 257"),
         ({"moves": {"num_classes": True}}, "fields.moves.num_classes is True"),
         ({"moves": {"num_classes": 5, "channels": -1}}, "fields.moves.channels is -1"),
         ({"moves": {"num_classes": 5, "channels": None}}, "fields.moves.channels is None"),

@@ -141,11 +141,13 @@ def test_metadata_of_numpy_numbers_is_written():
         ({"num_puzzle_identifiers": 2**40}, "num_puzzle_identifiers is 1099511627776"),
         ({"total_puzzles": -1}, "total_puzzles is -1"),
         ({"mean_puzzle_examples": float("nan")}, "mean_puzzle_examples is nan"),
+        ({"mean_puzzle_examples": False}, "mean_puzzle_examples is False"),
         ({"mean_puzzle_examples": 10**400}, "mean_puzzle_examples is 1000"),
         ({"vocab_size": 2**20 + 1}, "vocab_size is 1048577: input should be less than"),
         ({"sets": "all"}, "sets is 'all': input should be a valid list"),
         ({"sets": ["all", 1]}, "sets.1 is 1: input should be a valid string"),
         ({"sets": ["all", "all"]}, "expected every name once"),
+        ({"sets": [""]}, "set name ''"),
         ({"sets": ["../all"]}, "set name '../all'"),
         ({"sets": ["a\\b"]}, "set name"),
         ({"sets": ["all\n"]}, "set name"),
@@ -370,6 +372,14 @@ def test_manifest_covers_the_files_beside_the_splits(tmp_path: Path, name: str):
     path.unlink()
     with pytest.raises(DatasetError, match=f"{path}: No such file"):
         load_split(split_dir)
+
+
+@pytest.mark.parametrize("field", ["inputs", "labels"])
+def test_array_that_differs_from_the_manifest_is_named(tmp_path: Path, field: str):
+    path = array_path(build(tmp_path, manifest=True), field)
+    resave(lambda array: array[::-1])(path)
+    with refused(f"{path}: its sha256 is not the one in"):
+        load_split(tmp_path / "train")
 
 
 def test_more_identifiers_than_there_is_room_for_names_are_refused(tmp_path: Path):

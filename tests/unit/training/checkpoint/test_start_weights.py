@@ -119,6 +119,13 @@ def test_a_pickle_never_runs_code(tmp_path: Path, how: str) -> None:
     assert canary.exists()  # The payload works where code is let in.
 
 
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_calls_are_seen_before_torch_reads(tmp_path: Path, protocol: int) -> None:
+    torch.save(RunsCode(tmp_path / "canary"), tmp_path / "step_1", pickle_protocol=protocol)
+    with pytest.raises(CheckpointError, match="its pickle calls"):
+        require_state_dict(tmp_path / "step_1")
+
+
 @pytest.mark.parametrize("other", ["x/y/data.pkl", "x/DATA.PKL", "x/data.pkl"])
 def test_a_second_pickle_hides_no_first_one(tmp_path: Path, other: str) -> None:
     with zipfile.ZipFile(tmp_path / "step_1", "w") as archive:

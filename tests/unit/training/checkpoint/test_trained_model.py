@@ -7,14 +7,16 @@ import torch
 import yaml
 
 from models.config import DataFacts, HRMConfig
+from models.heads.config import HeadsConfig
 from runtime.errors import CheckpointError, ConfigError
 from training.checkpoint.state import RunState
 from training.checkpoint.store import MODEL, STATE, save_checkpoint
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 
 FACTS = DataFacts(vocab_size=6, seq_len=16, num_puzzle_identifiers=3)
+ARCH = HRMConfig(hidden_size=32, num_heads=2, puzzle_emb_ndim=32).model_dump(mode="json")
 CONFIG = {
-    "arch": HRMConfig(hidden_size=32, num_heads=2, puzzle_emb_ndim=32).model_dump(mode="json"),
+    "arch": ARCH,
     "data_path": "data/train",
     "data_paths_test": ["data/test"],
     "global_batch_size": 24,
@@ -43,6 +45,10 @@ def test_a_run_stands_for_its_newest_checkpoint(tmp_path: Path) -> None:
     assert trained.run.global_batch_size == 24
     assert trained.run.data_folders("train") == ["data/train"]
     assert trained.run.data_folders("test") == ["data/test"]
+    arch = {key: value for key, value in ARCH.items() if key != "heads"}
+    arch["loss"] = {"name": "act", "loss_type": "softmax_cross_entropy"}  # Of an older version.
+    older = find(save(tmp_path, 200, config=CONFIG | {"arch": arch}))
+    assert older.run.arch.heads == HeadsConfig()
 
 
 def test_a_checkpoint_is_taken_itself_and_never_falls_back(tmp_path: Path) -> None:
