@@ -15,6 +15,8 @@ import torch
 import evaluate
 from models.registry import build_model
 from puzzle_dataset import PuzzleDataset
+from runtime.errors import DatasetError
+from scripts import solve
 from training.checkpoint.state import RunState
 from training.checkpoint.store import MODEL, save_checkpoint
 from training.checkpoint.tensors import model_tensors, tensor_writer
@@ -246,9 +248,17 @@ def test_solving_puzzles_of_the_run(own_run: Path, run_python: Run) -> None:
     assert re.fullmatch(r"solved: .* of 2", finished.out.splitlines()[-1])
 
 
+def test_a_typed_puzzle_is_solved(own_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    solve.main([f"checkpoint={own_run}", "puzzle=1..............4", "steps=2", "num_threads=1"])
+    assert "ACT step" in (out := capsys.readouterr().out)
+    assert re.fullmatch("solved: [01] of 1", out.splitlines()[-1])
+
+
 def test_puzzles_that_are_none_are_data_mistakes(own_run: Path, run_python: Run) -> None:
-    for puzzle, told in (("1..x", "'x'"), ("5...............", "1 to 4"), ("." * 36, "36 cells")):
-        finished = run_python("scripts/solve.py", f"checkpoint={own_run}", f"puzzle={puzzle}")
-        assert finished.code == 3
-        assert len(finished.err_lines) == 1
-        assert told in finished.err_lines[0]
+    finished = run_python("scripts/solve.py", f"checkpoint={own_run}", "puzzle=1..x")
+    assert (finished.code, len(finished.err_lines)) == (3, 1)
+    assert "'x'" in finished.err_lines[0]
+    puzzles = {"puzzle=5...............": "1 to 4", f"puzzle={'.' * 36}": "36 cells"}
+    for given, told in (puzzles | {"file=/dev/null": "no puzzle to solve"}).items():
+        with pytest.raises(DatasetError, match=told):
+            solve.main([f"checkpoint={own_run}", given])

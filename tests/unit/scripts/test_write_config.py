@@ -1,7 +1,11 @@
 """The commented settings in config/ are those of the schemas."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
+from scripts import write_config
 from scripts.write_config import SECTIONS, written
 from training.config.composition import CONFIG_DIR
 
@@ -26,3 +30,16 @@ def test_a_setting_has_its_default_its_words_and_its_description() -> None:
         in written("cfg_evaluate").splitlines()
     )
     assert max(map(len, lines)) <= 120
+
+
+def test_files_out_of_date_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(CONFIG_DIR, tmp_path / "config")
+    monkeypatch.setattr(write_config, "CONFIG_DIR", folder)
+    changed = folder / "logger/wandb.yaml"
+    content = changed.read_text()
+    changed.write_text(content.replace("mode: auto", "mode: offline"))
+    write_config.main()
+    assert capsys.readouterr().out == f"written: {changed}\n"
+    assert changed.read_text() == content

@@ -152,11 +152,13 @@ def test_without_q_the_halt_head_says_when_to_stop() -> None:
 def test_a_tied_head_is_the_embedding() -> None:
     model = make_model(heads={"lm": {"name": "tied", "norm": "layer"}})
     inner = inner_of(model)
-    assert inner.lm_head.weight.data_ptr() == inner.embed_tokens.embedding_weight.data_ptr()
+    assert (
+        inner.lm_head.projection.weight.data_ptr() == inner.embed_tokens.embedding_weight.data_ptr()
+    )
     keys = [key for key in model.state_dict() if "lm_head" in key]
     assert keys == [f"model.inner.lm_head.blocks.0.{name}" for name in ("weight", "bias")]
     inner = inner_of(model.to(torch.float64))
-    assert inner.lm_head.weight is inner.embed_tokens.embedding_weight
+    assert inner.lm_head.projection.weight is inner.embed_tokens.embedding_weight
 
 
 # Parts of the logits

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from models.heads import tokens
+from models.heads.base import Answer
+from models.heads.tokens import TokenHead
 from models.layers import CastedEmbedding
 
 B, S, D, V, WIDTH = 3, 4, 6, 11, 5
@@ -287,3 +289,18 @@ def test_norms_are_computed_in_float32(norm: type[nn.Module]) -> None:
         rms = wide.square().mean(-1).sqrt()
         torch.testing.assert_close(rms, torch.ones(5), rtol=1e-4, atol=1e-4)
     assert math.isclose(out.float().square().mean().item(), 1.0, rel_tol=0.02)
+
+
+class Doubled(TokenHead):
+    """A head of a user's own that has nothing but `forward`."""
+
+    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        return 2 * hidden
+
+
+def test_a_head_needs_forward_or_score_alone() -> None:
+    answer = Answer(torch.randn(2, 5, 4))
+    part = Doubled().read_part(answer, cells=torch.tensor([3, 0]), tokens=torch.tensor([1]))
+    assert torch.equal(part, 2 * answer.cells[:, [3, 0]][..., [1]])
+    with pytest.raises(NotImplementedError, match="TokenHead defines neither score nor forward"):
+        TokenHead().read(answer)

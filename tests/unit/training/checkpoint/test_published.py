@@ -106,6 +106,7 @@ def without(key: str) -> dict[str, Any]:
         (ARCH | {"name": ["x"]}, "arch.name is not a name"),
         (without("name"), "arch.name is None"),
         (ARCH | {"loss": {"name": "other@Loss"}}, "arch.loss.name is 'other@Loss'"),
+        (ARCH | {"loss": ARCH["loss"] | {"weights": {"lm": 0}}}, "arch.loss.weights is not a pl"),
         (without("loss"), "arch.loss is not a mapping"),
         (without("num_heads"), "arch.num_heads is missing"),
         (ARCH | {"mlp_t": True}, "unknown key arch.mlp_t; accepted: H_cycles"),
