@@ -95,7 +95,8 @@ class WandbLog:
             import wandb
         except ImportError:
             hint = "(pip install '.[wandb]')"
-            return warn(f"wandb is not installed {hint}: metrics go to metrics.jsonl only")
+            warn(f"wandb is not installed {hint}: metrics go to metrics.jsonl only")
+            return
 
         def start() -> Any:
             require_no_link(run_dir / "wandb")
