@@ -135,8 +135,15 @@ def measure(job: Job, forward: "Forward", model: "ACTLossHead", ranks: "Ranks") 
     prefix = output.with_name(f"{weights.name}_all_preds") if job.trained.is_published else None
     try:
         with open_outputs(job.config.save_outputs, folder, batches, ranks, prefix) as save:
-            options = {"evaluators": job.evaluators, "show_progress": ranks.is_main}
-            evaluation = evaluate(forward, model, batches, ranks, save=save, **options)
+            evaluation = evaluate(
+                forward,
+                model,
+                batches,
+                ranks,
+                save=save,
+                evaluators=job.evaluators,
+                show_progress=ranks.is_main,
+            )
         write_json_files(output.parent, evaluation.files, ranks)
     except OutputError as error:
         raise ConfigError(f"the evaluation's files cannot be written: {error}") from None
@@ -177,8 +184,10 @@ def global_batch_size(
         return -(-min(trained.run.global_batch_size, max(1, largest)) // world_size) * world_size
     if size % world_size:
         near = max(world_size, round(size / world_size) * world_size)
-        ranks = f"a multiple of the number of ranks, {world_size}"
-        raise ConfigError(f"global_batch_size={size} must be {ranks}: try {near}")
+        raise ConfigError(
+            f"global_batch_size={size} must be a multiple of the number of ranks, {world_size}: "
+            f"try {near}"
+        )
     return size
 
 

@@ -253,8 +253,13 @@ def build(options: Options) -> str:
             task.name: replace(task, test=tuple(tested(task))).to_json() for task, *_ in evaluated
         }
         write_json(directory / TEST_PUZZLES_NAME, puzzles, compact=True)
-        facts = {"command": options.command(), "seed": options.seed, "sources": source.digests}
-        write_manifest(directory, **facts, counts=counts)
+        write_manifest(
+            directory,
+            command=options.command(),
+            seed=options.seed,
+            sources=source.digests,
+            counts=counts,
+        )
     return _summary(options, counts, overlaps)
 
 

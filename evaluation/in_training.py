@@ -37,9 +37,14 @@ class InTrainingEvaluation:
             return {}
         folder = self.run_dir / f"eval_step_{step}"
         with open_outputs(self.save_outputs, folder, self.batches, self.ranks) as save:
-            options = {"evaluators": self.evaluators, "before_batch": before_batch}
             evaluation = evaluate(
-                self.forward, model, self.batches, self.ranks, save=save, **options
+                self.forward,
+                model,
+                self.batches,
+                self.ranks,
+                save=save,
+                evaluators=self.evaluators,
+                before_batch=before_batch,
             )
         write_json_files(folder, evaluation.files, self.ranks, own=True)
         return flatten(evaluation)

@@ -93,8 +93,13 @@ def make_decoder(config: SolveConfig) -> Decoder:
     elif config.decode == "beam":
         decode = partial(decode_beam, width=config.beam_width or _BEAM_WIDTH)
     else:
-        draws = {"temperature": temperature, "generator": generator}
-        decode = partial(decode_sampled, **draws, top_k=config.top_k, top_p=config.top_p)
+        decode = partial(
+            decode_sampled,
+            temperature=temperature,
+            generator=generator,
+            top_k=config.top_k,
+            top_p=config.top_p,
+        )
     return partial(decode, constraint=constraint)
 
 

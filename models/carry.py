@@ -41,9 +41,11 @@ class ACTCarry:
         """Return equal parts of the slots, in order; views of these tensors."""
         if num_parts == 1:
             return [self]
-        names, values = zip(*self.tensors().items(), strict=True)
-        chunks = zip(*(value.chunk(num_parts) for value in values), strict=True)
-        return [ACTCarry.from_tensors(dict(zip(names, part, strict=True))) for part in chunks]
+        chunks = {name: value.chunk(num_parts) for name, value in self.tensors().items()}
+        return [
+            ACTCarry.from_tensors({name: parts[number] for name, parts in chunks.items()})
+            for number in range(num_parts)
+        ]
 
     @staticmethod
     def join(parts: "Sequence[ACTCarry]") -> "ACTCarry":

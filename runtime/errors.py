@@ -1,5 +1,9 @@
 """Errors that end a run, and the exit codes by which launchers and schedulers tell them apart."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 EXIT_CONFIG = 2
 EXIT_DATA = 3
 EXIT_CHECKPOINT = 4
@@ -38,6 +42,15 @@ class Preempted(BaseException):
     """A signal asked the run to stop; its state is saved, or there was none yet. The message is
     empty on ranks whose message another rank prints. `except Exception` does not catch it.
     """
+
+
+@contextmanager
+def disk_errors(path: Path, kind: type[Exception]) -> Iterator[None]:
+    """Turn an error of the disk in the block into a `kind` that names `path` and the reason."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{path}: {error.strerror or error}") from None
 
 
 _EXIT_CODES = {

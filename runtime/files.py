@@ -116,8 +116,8 @@ def fsync(path: Path) -> None:
 def fsync_tree(root: Path) -> None:
     """Put a folder and everything below it on the disk."""
     for folder, _, names in os.walk(root, topdown=False):
-        for name in (*names, ""):
-            fsync(Path(folder, name))
+        for path in (*(Path(folder, name) for name in names), Path(folder)):
+            fsync(path)
 
 
 # Replacing a folder. While a process builds the new `NAME`, beside it is `.NAME.building-HEX`, and

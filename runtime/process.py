@@ -49,6 +49,11 @@ def env_rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
+def env_local_rank() -> int:
+    """Return this process's number on its machine."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
 def env_world_size() -> int:
     """Return the number of ranks as the launcher set it."""
     return int(os.environ.get("WORLD_SIZE", "1"))

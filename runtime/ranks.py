@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from runtime.errors import EXIT_RANK, RankError
-from runtime.process import env_rank, env_world_size, launched, leave, print_error
+from runtime.process import env_local_rank, env_rank, env_world_size, launched, leave, print_error
 from runtime.watch import PATIENCE, Watch
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class Ranks:
         self.rank, self.world_size = env_rank(), env_world_size()
         self.device = torch.device("cpu")
         if device_type == "cuda":
-            self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+            self.device = torch.device("cuda", env_local_rank())
             torch.cuda.set_device(self.device)
         self._watch: Watch | None = None
         if self.world_size > 1 or launched():

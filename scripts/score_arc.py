@@ -40,8 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("predictions", nargs="+", type=Path, metavar="PREDICTIONS.npz")
     parser.add_argument("tasks", type=Path, metavar="TASKS.json")
     parser.add_argument("--submission", type=Path, metavar="FILE", help="write it there, too")
-    ks = {"type": integer(1), "default": DEFAULT_KS, "metavar": "K", "help": "of pass@K"}
-    parser.add_argument("--ks", nargs="+", **ks)
+    parser.add_argument(
+        "--ks", nargs="+", type=integer(1), default=DEFAULT_KS, metavar="K", help="of pass@K"
+    )
     options = parser.parse_args(arguments)
     try:
         run(options.predictions, options.tasks, options.submission, options.ks)

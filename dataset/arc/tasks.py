@@ -113,8 +113,13 @@ def read_kaggle(prefix: str, subset: str, *, is_evaluation: bool) -> Source:
             raise DatasetError(f"{solutions_path}: expected an object of lists of grids by task")
     tasks = []
     for name in sorted(challenges):
-        found, kinds = challenges[name], {"is_evaluation": is_evaluation, "outputs_may_lack": True}
-        task = parse_task(name, found, path.as_posix(), **kinds)
+        task = parse_task(
+            name,
+            challenges[name],
+            path.as_posix(),
+            is_evaluation=is_evaluation,
+            outputs_may_lack=True,
+        )
         if solutions is not None:
             task = _with_solutions(task, solutions.get(name), solutions_path)
         tasks.append(task)

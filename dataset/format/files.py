@@ -5,21 +5,20 @@ Nothing here unpickles or evaluates a file: numpy parses the `.npy` header as a 
 integer arrays are accepted, and a file's size is compared with its header before it is mapped.
 """
 
-import contextlib
 import hashlib
 import io
 import json
 import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
 
-from runtime.errors import DatasetError
+from runtime.errors import DatasetError, disk_errors
 from runtime.files import flush, open_regular, read_bounded, sha256, write_bytes
 from runtime.text import shown
 
@@ -35,21 +34,13 @@ _MAX_JSON_BYTES = 64 * 2**20
 _MAX_NAMES_BYTES = 2**29  # The names of a million puzzles take 40 MB.
 
 
-@contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DatasetError(f"{path}: {error.strerror or error}") from None
-
-
 def map_array(path: Path) -> np.ndarray:
     """Map an integer `.npy` file read-only; the size check keeps a cut file from being a SIGBUS.
 
     Raises:
         DatasetError: missing, unreadable, damaged or of another kind; names it.
     """
-    with _named(path), open_regular(path) as file:
+    with disk_errors(path, DatasetError), open_regular(path) as file:
         dtype, shape, fortran_order, offset = _read_npy_header(file, path)
         size = os.fstat(file.fileno()).st_size
         expected = offset + dtype.itemsize * math.prod(shape)
@@ -107,7 +98,7 @@ def read_json(path: Path) -> Any:
     Raises:
         DatasetError: missing, unreadable, larger than 512 MiB or no JSON; names it.
     """
-    with _named(path):
+    with disk_errors(path, DatasetError):
         return _parse_json(read_bounded(path, _MAX_NAMES_BYTES), path)
 
 
@@ -117,7 +108,7 @@ def read_small_file(path: Path) -> bytes:
     Raises:
         DatasetError: missing, unreadable or larger than 64 MiB; names it.
     """
-    with _named(path):
+    with disk_errors(path, DatasetError):
         return read_bounded(path, _MAX_JSON_BYTES)
 
 
@@ -166,5 +157,5 @@ def file_sha256(path: Path) -> str:
     Raises:
         DatasetError: the file cannot be read; names it.
     """
-    with _named(path):
+    with disk_errors(path, DatasetError):
         return sha256(path)

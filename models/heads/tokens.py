@@ -267,7 +267,7 @@ class Hierarchical(TokenHead):
         for cluster in cluster_of.unique().tolist():
             begin = cluster * self.cluster_size
             end = min(begin + self.cluster_size, self.vocab_size)
-            members = _apply(self.fine, hidden, torch.arange(begin, end, device=hidden.device))
+            members = _apply(self.fine, hidden, slice(begin, end))
             inside = widened(members).log_softmax(-1) + coarse[..., cluster, None]
             mine = cluster_of == cluster
             scores[..., mine] = inside[..., tokens[mine] - begin]
@@ -414,12 +414,15 @@ class OutputHead(NormedHead):
         return cast(Matrix, self.projection).weight
 
 
-def _affine(x: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor | None) -> Tensor:
+Rows = Tensor | slice | None
+
+
+def _affine(x: Tensor, weight: Tensor, bias: Tensor | None, tokens: Rows) -> Tensor:
     """Multiply by the rows of these tokens only; None: by all."""
     if tokens is not None:
         weight, bias = weight[tokens], None if bias is None else bias[tokens]
     return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
 
-def _apply(layer: CastedLinear | Linear, x: Tensor, tokens: Tensor | None) -> Tensor:
+def _apply(layer: CastedLinear | Linear, x: Tensor, tokens: Rows) -> Tensor:
     return layer(x) if tokens is None else _affine(x, layer.weight, layer.bias, tokens)

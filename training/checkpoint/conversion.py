@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import yaml
+from torch import Tensor
 
 from models.config import DataFacts
 from models.registry import build_model
@@ -75,11 +76,9 @@ def from_published(trained: TrainedModel, facts: DataFacts | None, run_dir: Path
         raise ConfigError(f"{checkpoint_path(run_dir, step)} is there already")
     with torch.device("meta"):
         model = build_model(trained.run.arch, facts)
-    files = {MODEL: load_weights(trained.weights, averaged=False)}
-    require_fit(model, files[MODEL], trained.weights)
+    files = {MODEL: _fitting(trained.weights, model)}
     if trained.has_average:
-        tensors = load_weights(published.average_of(trained.weights), averaged=False)
-        require_fit(model, tensors, published.average_of(trained.weights))
+        tensors = _fitting(published.average_of(trained.weights), model)
         files[EMA] = {name: tensors[name] for name, _ in model.named_parameters()}
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -108,3 +107,9 @@ def _published_settings(trained: TrainedModel) -> dict[str, Any]:
             settings.setdefault(key, trained.settings[key])
     assert trained.facts is not None, "a checkpoint of ours has them"
     return settings | {published.FACTS_KEY: trained.facts.to_dict()}
+
+
+def _fitting(path: Path, model: torch.nn.Module) -> dict[str, Tensor]:
+    tensors = load_weights(path, averaged=False)
+    require_fit(model, tensors, path)
+    return tensors

@@ -112,12 +112,13 @@ def take_over(found: Checkpoint | None, ranks: "Ranks") -> Checkpoint | None:
     if chosen is None:
         return None
     (path, manifest), fault = chosen, None
-    try:
-        found = found if ranks.is_main else load_checkpoint(path)
-        if sha256(path / store.MANIFEST) != manifest:
-            raise CheckpointError(f"{path}: is not the one that rank 0 sees")
-    except (CheckpointError, OSError) as error:
-        fault = f"rank {ranks.rank}: {error}"
+    if not ranks.is_main:
+        try:
+            found = load_checkpoint(path)
+            if sha256(path / store.MANIFEST) != manifest:
+                raise CheckpointError(f"{path}: is not the one that rank 0 sees")
+        except (CheckpointError, OSError) as error:
+            fault = f"rank {ranks.rank}: {error}"
     faults = [fault for fault in ranks.gather_objects(fault) if fault]
     if faults:
         raise CheckpointError("; ".join(faults))

@@ -11,12 +11,13 @@ import contextlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runtime.errors import CheckpointError
+from runtime.errors import CheckpointError, disk_errors
 from runtime.files import fsync, put_back, read_bounded, sha256, swap_into_place
 from runtime.text import shown
 from training.checkpoint.state import RunState, parse_state
@@ -200,13 +201,9 @@ def prune(run_dir: Path, *, keep_last: int, keep_best: int) -> None:
             remove_checkpoint(checkpoint_path(run_dir, step))
 
 
-@contextlib.contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn an error of the disk into one of this file or folder."""
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}") from None
+def reading(path: Path) -> AbstractContextManager[None]:
+    """Return a context in which an error of the disk becomes a CheckpointError of this path."""
+    return disk_errors(path, CheckpointError)
 
 
 def read_json(path: Path) -> dict[str, Any]:

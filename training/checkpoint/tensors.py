@@ -144,12 +144,14 @@ def gather_rng(ranks: Ranks, *, same_on_all: bool = False) -> dict[str, Tensor]:
 
 def restore_rng(tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
     """Put back this rank's random states, where the checkpoint has them."""
-    own = {key.removeprefix(f"{_ALL_RANKS}."): state for key, state in tensors.items()}
-    own |= {key.removeprefix(f"rank{ranks.rank}."): state for key, state in tensors.items()}
-    if "cpu" in own:
-        torch.set_rng_state(own["cpu"])
-    if ranks.device.type == "cuda" and "cuda" in own:
-        torch.cuda.set_rng_state(own["cuda"], ranks.device)
+
+    def saved(kind: str) -> Tensor | None:
+        return tensors.get(f"rank{ranks.rank}.{kind}", tensors.get(f"{_ALL_RANKS}.{kind}"))
+
+    if (state := saved("cpu")) is not None:
+        torch.set_rng_state(state)
+    if ranks.device.type == "cuda" and (state := saved("cuda")) is not None:
+        torch.cuda.set_rng_state(state, ranks.device)
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:

@@ -150,9 +150,13 @@ class GradientBucket:
         # The sum is put into the first shard's buffer.
         self.flat = self._shards[0]
         *self.group_slices, self.signals = self.flat.split([*sizes, 2])
-        self._parameters = [p for group in groups for p in group.params.values()]
-        numbers = [p.numel() for p in self._parameters]
-        self._pieces = [shard[:-2].split(numbers) for shard in self._shards]
+        parameters = [p for group in groups for p in group.params.values()]
+        numbers = [p.numel() for p in parameters]
+        # Made once: every step selects each shard.
+        self._views = [
+            [(p, piece.view_as(p)) for p, piece in zip(parameters, pieces, strict=True)]
+            for pieces in (shard[:-2].split(numbers) for shard in self._shards)
+        ]
         self.select(0)
 
     def zero_(self) -> None:
@@ -161,8 +165,8 @@ class GradientBucket:
 
     def select(self, shard: int) -> None:
         """Let the next backward pass fill the buffer of this shard."""
-        for parameter, piece in zip(self._parameters, self._pieces[shard], strict=True):
-            parameter.grad = piece.view_as(parameter)
+        for parameter, view in self._views[shard]:
+            parameter.grad = view
 
     def reduce(self, ranks: Ranks, *, finite: Tensor, stop: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Replace the gradients by their sum over all ranks.
