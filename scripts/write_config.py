@@ -20,8 +20,8 @@ from models.heads.config import AUXILIARY_HEADS, HeadsConfig, QHeadConfig, Token
 from runtime.schema import Schema
 from scripts.convert_checkpoint import ConvertConfig
 from sweeps.config import LAUNCHERS, SAMPLERS, SWEEPERS, SamplerConfig
-from training.config.composition import CONFIG_DIR
 from training.config.schema import LoggerConfig, OptimizerConfig, ParamGroupConfig, TrainConfig
+from training.config.source import CONFIG_DIR
 
 MARK = "# Written by `make config` from the schemas, with their defaults:\n"
 WIDTH = 120
