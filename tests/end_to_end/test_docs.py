@@ -167,7 +167,7 @@ def apply(change: str, folder: Path) -> None:
 
 def test_the_examples_of_extending_run(run_python: Any, files_of: Any, tmp_path: Path) -> None:
     """In a copy of the project, to which the page's files and changes are applied."""
-    for name in ("config", "dataset", "evaluation", "models", "runtime", "training"):
+    for name in ("config", "dataset", "evaluation", "models", "runtime", "sweeps", "training"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pretrain.py", "evaluate.py", "puzzle_dataset.py"):
         shutil.copy(ROOT / name, tmp_path)

@@ -107,7 +107,9 @@ def hydra_lines(schema: type[Schema], source: Source, overrides: Sequence[Overri
         _require_known(schema, source, groups, override)
     # Hydra takes no null for a group, not even where that is the default.
     left = [o for o in overrides if o.key_or_group not in groups or text_of(o) != "null"]
-    return [_with_first_part(source, o) if o.key_or_group in _PARTS else o.input_line for o in left]
+    return [
+        _with_first_part(source, o) if o.key_or_group in _PARTS else str(o.input_line) for o in left
+    ]
 
 
 def _require_known(
@@ -136,7 +138,7 @@ def _require_known(
 
 
 def _require_harmless(override: Override) -> None:
-    line = override.input_line or ""
+    line = str(override.input_line)
     is_known = HYDRA_KEYS.fullmatch(override.key_or_group) and "_target_" not in line
     is_mode = line in ("hydra.mode=RUN", "hydra.mode=MULTIRUN")
     if not (is_known or is_mode) or override.is_delete():
