@@ -1,8 +1,10 @@
 """Base of every configuration schema, and the types and settings they share. Imports no torch."""
 
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
 
 class Schema(BaseModel):
@@ -13,6 +15,54 @@ class Schema(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
     )
+
+    @classmethod
+    def further_fields(cls) -> dict[str, FieldInfo]:
+        """Return fields that depend on what is registered, such as one for each auxiliary head."""
+        return {}
+
+
+def further_field(annotation: Any, default: Any, text: str = "") -> FieldInfo:
+    """Return a field for `Schema.further_fields`; `text` is its comment in YAML files."""
+    field = FieldInfo.from_annotated_attribute(annotation, default)
+    field.description = text or None
+    return field
+
+
+def rebuild_schemas(
+    schemas: "Iterable[type[Schema]]" = (), done: "set[type[Schema]] | None" = None
+) -> None:
+    """Let schemas, and first the sections in them, take in what has been registered since they were
+    made; without arguments all that there are.
+    """
+    done = set() if done is None else done
+    for schema in schemas or _subclasses(Schema):
+        if schema in done:
+            continue
+        done.add(schema)
+        fields = schema.model_fields
+        fields.update({k: v for k, v in schema.further_fields().items() if k not in fields})
+        for field in fields.values():
+            if sections := sections_in(field.annotation, *field.metadata):
+                rebuild_schemas(sections, done)
+        schema.model_rebuild(force=True)
+
+
+def sections_in(*annotations: Any) -> "list[type[Schema]]":
+    """Return the schemas that annotations name, those of registries included."""
+    found: list[type[Schema]] = []
+    for annotation in annotations:
+        if isinstance(annotation, type) and issubclass(annotation, Schema):
+            found.append(annotation)
+        elif hasattr(annotation, "schemas"):
+            found += annotation.schemas()
+        found += sections_in(*get_args(annotation))
+    return list(dict.fromkeys(found))
+
+
+def _subclasses(schema: type[Schema]) -> list[type[Schema]]:
+    own = schema.__subclasses__()
+    return [*own, *(below for each in own for below in _subclasses(each))]
 
 
 Count = Annotated[int, Field(strict=True, ge=1)]

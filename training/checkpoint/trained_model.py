@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataset.kinds import EvaluatorName
+from dataset.kinds import AnyEvaluator, EvaluatorConfig
 from models.config import ArchConfig, DataFacts
 from runtime.errors import CheckpointError, ConfigError
 from runtime.schema import Count, Schema
@@ -37,11 +37,11 @@ class RecordedRun(Schema, extra="ignore"):
     data_path: str | None = None
     data_paths: list[str] | None = None
     data_paths_test: list[str] | None = None
-    evaluators: list[EvaluatorName] | None = None
+    evaluators: list[AnyEvaluator] | None = None
     global_batch_size: Count = 768
 
     @property
-    def active_evaluators(self) -> list[EvaluatorName]:
+    def active_evaluators(self) -> list[EvaluatorConfig]:
         return chosen_evaluators(self.evaluators, self.data, self.data_folders("test"))
 
     def data_folders(self, split: str) -> list[str]:

@@ -5,10 +5,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from dataset.kinds import EvaluatorName
+from dataset.kinds import AnyBuilder, AnyEvaluator, ArcEvaluatorConfig, EvaluatorConfig
 from models.config import ArchConfig
 from models.outputs import OutputField
 from runtime.errors import ConfigError
+from runtime.plugins import plugins_added
+from runtime.registry import Registry, imported
 from runtime.schema import (
     Count,
     CountOrZero,
@@ -49,9 +51,19 @@ class ParamGroupConfig(Schema):
 class OptimizerConfig(Schema):
     """Optimizer of everything but the puzzle embedding."""
 
-    name: Literal["adam_atan2", "adamw"] = "adam_atan2"
+    name: str = "adam_atan2"
+    """adam_atan2 | adamw"""
     groups: dict[str, ParamGroupConfig] = Field(min_length=1)
     """the parameters by group; the names are free"""
+
+
+OPTIMIZERS = Registry("optimizer", "adam_atan2", "optimizer")
+"""Behind each name stands a function that takes its settings, torch's parameter groups and the two
+betas, and returns an optimizer with an attribute `skip` (while that bool [] is true, its steps
+change nothing) or one of torch's that are fused. Its schema is an `OptimizerConfig`.
+"""
+for _name in ("adam_atan2", "adamw"):
+    OPTIMIZERS.add(_name, OptimizerConfig, imported("training.optim.groups", _name))
 
 
 class TensorBoardConfig(Schema):
@@ -78,12 +90,22 @@ class LoggerConfig(Schema):
 
 
 class DataConfig(Schema):
-    """A data set by name: its folder, the command that builds it, and its evaluators."""
+    """A data set by name: its folder, how to build it, and its evaluators."""
 
     name: str
     path: str
-    build_command: str
-    evaluators: list[EvaluatorName] = []
+    builder: AnyBuilder | None = None
+    """what `scripts/build_dataset.py data=NAME` runs"""
+    build_command: str | None = None
+    """a command to run instead"""
+    evaluators: list[AnyEvaluator] = []
+
+    @property
+    def how_to_build(self) -> str:
+        """The command that builds the set."""
+        if self.build_command is not None or self.builder is None:
+            return self.build_command or "a command that it does not name (build_command)"
+        return " ".join(["python scripts/build_dataset.py", f"data={self.name}", *plugins_added()])
 
 
 class DataSettings(Schema):
@@ -120,7 +142,7 @@ class EvaluationSettings(Schema):
     """the first rows of each test set only; null: all"""
     eval_save_outputs: list[OutputField] = []
     """what is written to eval_step_N/ in the run's folder"""
-    evaluators: list[EvaluatorName] | None = None
+    evaluators: list[AnyEvaluator] | None = None
     """[]: none; null: those of the data set when it is known by name"""
     arc_vote_across_evaluations: StrictBool = False
     """true: votes on ARC tasks add up over the evaluations of one process"""
@@ -197,7 +219,7 @@ class TrainConfig(
     """Everything a training run is told; names and defaults as published, where those exist."""
 
     arch: ArchConfig
-    optimizer: OptimizerConfig
+    optimizer: Annotated[OptimizerConfig, OPTIMIZERS]
     logger: LoggerConfig = LoggerConfig()
     data: DataConfig | None = None
 
@@ -247,8 +269,13 @@ class TrainConfig(
         return self.data_paths_test or self.train_paths
 
     @property
-    def active_evaluators(self) -> list[EvaluatorName]:
-        return chosen_evaluators(self.evaluators, self.data, self.test_paths)
+    def active_evaluators(self) -> list[EvaluatorConfig]:
+        chosen = chosen_evaluators(self.evaluators, self.data, self.test_paths)
+        votes = {"keeps_votes": True} if self.arc_vote_across_evaluations else {}
+        return [
+            one.model_copy(update=votes) if isinstance(one, ArcEvaluatorConfig) else one
+            for one in chosen
+        ]
 
     @property
     def epochs_per_iteration(self) -> int:
@@ -291,8 +318,8 @@ class TrainConfig(
 
 
 def chosen_evaluators(
-    asked: list[EvaluatorName] | None, data: DataConfig | None, test_paths: list[str]
-) -> list[EvaluatorName]:
+    asked: list[EvaluatorConfig] | None, data: DataConfig | None, test_paths: list[str]
+) -> list[EvaluatorConfig]:
     """The evaluators asked for; without such, those of `data` if that alone is evaluated."""
     if asked is not None:
         return asked
