@@ -156,7 +156,8 @@ def _describe(schema: type[BaseModel], fault: Any) -> str:
             accepted += ", or a published class name"
         tag = str(fault["ctx"]["tag"])
         hint = f"; did you mean {near}?" if (near := suggest(tag, registry)) else ""
-        wrong = f"{path}.name={shown(tag)}: there is no such {registry.kind}"
+        key = path if path.rpartition(".")[2].isdigit() else f"{path}.name"
+        wrong = f"{key}={shown(tag)}: there is no such {registry.kind}"
         return f"{wrong}; accepted: {accepted}{hint}"
     if kind == "value_error":
         message = str(fault["ctx"]["error"])
