@@ -21,8 +21,8 @@ from runtime.registry import Registry
 from runtime.schema import Schema
 from scripts.convert_checkpoint import ConvertConfig
 from sweeps.config import LAUNCHERS, SAMPLERS, SWEEPERS, SamplerConfig
-from training.config.composition import CONFIG_DIR
 from training.config.schema import LoggerConfig, OptimizerConfig, ParamGroupConfig, TrainConfig
+from training.config.source import CONFIG_DIR
 
 MARK = "# Written by `make config` from the schemas, with their defaults:\n"
 WIDTH = 120

@@ -34,7 +34,9 @@ from sweeps.local import LocalLauncher
 from sweeps.table import Row, write_table
 from sweeps.work import Launcher, Source, run_jobs
 from training.checkpoint.lock import run_lock
-from training.config.composition import hydra_settings, parse_arguments, parse_overrides, source_of
+from training.config.composition import hydra_settings
+from training.config.overrides import is_of_hydra, parse_arguments, parse_overrides
+from training.config.source import source_of
 
 _LAUNCH = Path(__file__).resolve().parents[1] / "scripts" / "launch.py"
 
@@ -89,13 +91,13 @@ def plan_of(schema: type[Schema], config_name: str, arguments: Sequence[str]) ->
     hydra = hydra_settings(schema, source, overrides)
     launcher = _chosen("launcher", LAUNCHERS, hydra["launcher"])
     sweeper = _chosen("sweeper", SWEEPERS, hydra["sweeper"])
-    task = [o for o in overrides if not o.key_or_group.startswith("hydra")]
+    task = [override for override in overrides if not is_of_hydra(override)]
     params = [f"{key}={value}" for key, value in (sweeper.params or {}).items()]
     given = {override.key_or_group for override in task}
     task = [o for o in parse_overrides(params) if o.key_or_group not in given] + task
     flags = {
-        "--config-path": args.config_path and source.folder,
-        "--config-dir": source.extra,
+        "--config-path": args.config_path and source.folders[0],
+        "--config-dir": args.config_dir and source.folders[-1],
         "--config-name": args.config_name,
     }
     given_flags = [str(part) for flag in flags.items() if flag[1] for part in flag]

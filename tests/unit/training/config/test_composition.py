@@ -12,10 +12,11 @@ from models.config import ACTLossConfig
 from models.heads.config import AUXILIARY_HEADS, HeadsConfig
 from runtime import errors
 from runtime.errors import ConfigError
-from training.config.composition import CONFIG_DIR, compose_config, load_config
+from training.config.composition import compose_config, load_config
 from training.config.entry_point import run_entry_point
 from training.config.explain import setting_paths
 from training.config.schema import OptimizerConfig, ParamGroupConfig, TrainConfig
+from training.config.source import CONFIG_DIR
 
 
 def configure(*settings: str) -> TrainConfig:
@@ -180,7 +181,7 @@ def test_every_choice_composes(choice: str) -> None:
         "+arch.hiden_size=3": ["did you mean arch.hidden_size?"],
         "+arch.loss.los_type=x": ["arch.loss.los_type=x", "did you mean arch.loss.loss_type?"],
         "lrr=1": ["lrr=1", "did you mean lr?"],
-        "hydra.run.dir=x": ["unknown setting hydra.run.dir=x"],
+        "hydra.run.dir=x": ["hydra.run.dir=x: of Hydra's own settings these can be changed: "],
         "epoch=3": ["epoch=3", "did you mean epochs?"],
         "lr=-1": ["lr=-1", "greater than or equal to 0"],
         "lr=nan": ["lr=nan"],
@@ -366,12 +367,12 @@ def test_help_shows_usage_and_settings(
 def test_the_composed_settings_are_shown(
     enter: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert enter("--cfg", "lr=0.5", main=refuse) == 0
+    assert enter("--cfg", "job", "lr=0.5", main=refuse) == 0
     assert "\nlr: 0.5\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--cfg", "arch=hrm_v2"], ["--help", "lrr=1"], ["--lr", "3"]]
+    "arguments", [["--cfg", "job", "arch=hrm_v2"], ["--help", "lrr=1"], ["--lr", "3"]]
 )
 def test_options_answer_mistakes_alike(
     enter: Callable[..., int], capsys: pytest.CaptureFixture[str], arguments: list[str]
