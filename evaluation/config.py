@@ -7,7 +7,15 @@ from pydantic import BeforeValidator, Field, model_validator
 from dataset.kinds import AnyEvaluator
 from models.config import AttentionBackend, ForwardDtype
 from models.outputs import OutputField
-from runtime.schema import Count, CountOrZero, Device, MachineSettings, PositiveFloat, Schema
+from runtime.schema import (
+    Count,
+    CountOrZero,
+    Device,
+    MachineSettings,
+    PluginSettings,
+    PositiveFloat,
+    Schema,
+)
 
 DecodeMethod = Literal["greedy", "temperature", "top_k", "top_p", "beam"]
 
@@ -74,7 +82,7 @@ class EvalConfig(MachineSettings):
         return self.data_paths or ([self.data_path] if self.data_path else [])
 
 
-class SolveConfig(Schema):
+class SolveConfig(PluginSettings):
     """What `scripts/solve.py` is told: a model, and one source of puzzles (else standard input)."""
 
     checkpoint: CheckpointPath

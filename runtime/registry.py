@@ -7,13 +7,22 @@ that imports what stands behind it, so that a configuration is checked before to
 
 import importlib
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from runtime.errors import ConfigError
 from runtime.schema import Schema
+
+CONFIG_FOLDERS: list[Path] = []
+"""Folders of plug-ins with YAML files, which are laid out as ours, `config/`."""
+
+
+def add_config_folder(folder: Path) -> None:
+    """Let Hydra find the YAML files of a plug-in, such as FOLDER/arch/NAME.yaml."""
+    CONFIG_FOLDERS.append(folder.resolve())
 
 
 class Part(NamedTuple):
@@ -38,18 +47,24 @@ class Registry:
         kind: what such a part is called in messages.
         default: the name that settings without `name` have; None: there must be one.
         group: of Hydra, whose choices the names are; None: they are no choices.
-        place: where Hydra puts a choice of the group, if not at the group's own name.
+        package: where Hydra puts what a choice holds; None: at the group's own name.
+        key: of what a choice holds, below which the settings are; NAME is the part's name.
     """
+
+    all: ClassVar[list["Registry"]] = []
 
     def __init__(
         self,
         kind: str,
         default: str | None = None,
         group: str | None = None,
-        place: str | None = None,
+        package: str | None = None,
+        key: str | None = None,
     ) -> None:
-        self.kind, self.default, self.group, self.place = kind, default, group, place
+        self.kind, self.default = kind, default
+        self.group, self.package, self.key = group, package, key
         self._parts: dict[str, Part] = {}
+        self.all.append(self)
 
     def add(self, name: str, schema: type[Schema], load: Callable[[], Any], text: str = "") -> None:
         """Register a part.

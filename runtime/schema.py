@@ -79,7 +79,14 @@ StrictBool = Annotated[bool, Field(strict=True)]
 Device = Literal["auto", "cpu", "cuda"]
 
 
-class MachineSettings(Schema):
+class PluginSettings(Schema):
+    """Plug-ins."""
+
+    plugins: list[str] = []
+    """modules of yours that register architectures, heads, ...: docs/extending.md"""
+
+
+class MachineSettings(PluginSettings):
     """The machine."""
 
     device: Device = "auto"

@@ -19,9 +19,10 @@ from models.config import ACTLossConfig, HRMConfig, TransformerConfig, TRMConfig
 from models.heads.config import AUXILIARY_HEADS, TOKEN_HEADS, QHeadConfig
 from runtime.registry import Registry
 from runtime.schema import Schema
+from scripts.build_dataset import BuildConfig
 from scripts.convert_checkpoint import ConvertConfig
 from sweeps.config import LAUNCHERS, SAMPLERS, SWEEPERS, SamplerConfig
-from training.config.schema import LoggerConfig, OptimizerConfig, ParamGroupConfig, TrainConfig
+from training.config.schema import LoggerConfig, OptimizerConfig, TrainConfig
 from training.config.source import CONFIG_DIR
 
 MARK = "# Written by `make config` from the schemas, with their defaults:\n"
@@ -37,11 +38,12 @@ SECTIONS: dict[str, Any] = {
     "cfg_evaluate": EvalConfig.model_construct(),
     "cfg_solve": SolveConfig.model_construct(),
     "cfg_convert": ConvertConfig(),
+    "cfg_build": BuildConfig(),
     "arch/hrm_v1": HRMConfig.model_construct(None, **AS_WIDE),
     "arch/trm": TRMConfig.model_construct(None, **AS_WIDE),
     "arch/transformer": TransformerConfig.model_construct(None, **AS_WIDE),
     "loss/act_stablemax": ACTLossConfig(),
-    "optimizer/adam_atan2": OptimizerConfig(groups={"all": ParamGroupConfig(params=["*"])}),
+    "optimizer/adam_atan2": OptimizerConfig(),
     "logger/wandb": LoggerConfig(),
     "heads/base/q": {"q": QHeadConfig()},
     **{f"hydra/launcher/{name}": launcher() for name, launcher in LAUNCHERS.items()},

@@ -19,7 +19,6 @@ from runtime.schema import Schema
 from runtime.text import shown
 from training.config.explain import SchemaT, validate
 from training.config.overrides import (
-    has,
     hydra_lines,
     is_of_hydra,
     parse_arguments,
@@ -111,9 +110,9 @@ def _where_it_is(source: Source, key: str, overrides: Sequence[Override]) -> str
     section = key.rpartition(".")[0]
     if any(override.key_or_group == f"{section}.name" for override in overrides):
         return f"write +{key}, for it is not in the file whose {section}.name is changed"
-    files = {choice: source.find(f"{group}/{choice}") for choice in source.choices(group)}
-    having = [f"{group}={choice}" for choice, file in files.items() if has(file, path)]
+    choices = source.choices(group)
+    having = [f"{group}={choice}" for choice in choices if source.has(f"{group}/{choice}", path)]
     others = f", but of {', '.join(having[:4])}{', ...' * (len(having) > 4)}" if having else ""
-    if has(source.find(f"{group}/base/{path[0]}"), path):
+    if source.has(f"{group}/base/{path[0]}", path):
         others = f", which leave {section} out"
     return f"not a setting of the chosen {group}{others}"

@@ -53,7 +53,9 @@ class OptimizerConfig(Schema):
 
     name: str = "adam_atan2"
     """adam_atan2 | adamw"""
-    groups: dict[str, ParamGroupConfig] = Field(min_length=1)
+    groups: Annotated[dict[str, ParamGroupConfig], Field(min_length=1)] = {
+        "all": ParamGroupConfig(params=["*"])
+    }
     """the parameters by group; the names are free"""
 
 
