@@ -129,7 +129,9 @@ def test_checkpoints_and_data_sets_import_nothing(
     published = Path("published")
     published.mkdir()
     (published / "step_1").write_bytes(b"")
-    (published / "all_config.yaml").write_text("plugins: [my_parts]\narch: {name: mine, loss: {name: losses@ACTLossHead}}\n")
+    (published / "all_config.yaml").write_text(
+        "plugins: [my_parts]\narch: {name: mine, loss: {name: losses@ACTLossHead}}\n"
+    )
     asked = [f"checkpoint={published}/step_1", f"data_path={sudoku_data}"]
     for settings in ([*asked, ON], asked):
         plugin.unlink(missing_ok=True)

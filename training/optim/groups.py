@@ -103,7 +103,13 @@ def build_optimizer(
             rates = {"lr": group.lr, PEAK_RATE: group.lr, "weight_decay": weight_decay}
             if params:
                 torch_groups.append({"params": params, **rates})
-    return OPTIMIZERS.load(config.name)(config, torch_groups, betas)
+    optimizer: Optimizer = OPTIMIZERS.load(config.name)(config, torch_groups, betas)
+    if not hasattr(optimizer, "skip") and not optimizer.defaults.get("fused"):
+        raise ConfigError(
+            f"optimizer.name={config.name}: {type(optimizer).__name__} has no attribute `skip`, by "
+            "which a step whose gradient is not finite changes nothing"
+        )
+    return optimizer
 
 
 def adam_atan2(
