@@ -39,7 +39,7 @@ def assert_one_line(finished: Any, code: int, *parts: str) -> None:
         (
             "pretrain.py data=sudoku",
             3,
-            "build it with: python scripts/build_dataset.py data=sudoku\n",
+            "build it with: python scripts/build_dataset.py data=sudoku",
         ),
         ("pretrain.py --lr 1", 2, "key=value"),
         ("evaluate.py checkpoint=nowhere", 4, "nowhere: no such checkpoint"),

@@ -28,9 +28,8 @@ def test_the_bytes_are_those_of_the_builder(tmp_path: Path) -> None:
 
 def test_wrong_flags_end_as_those_of_the_builder(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(
-            ["data=sudoku_generated", f"data.path={tmp_path / 'x'}", "data.builder.flags=--sise=4"]
-        )
+        flags = "data.builder.flags='--sise 4'"
+        main(["data=sudoku_generated", f"data.path={tmp_path}/x", flags])
     assert ended.value.code == 2
 
 
