@@ -82,8 +82,12 @@ def _completion(config_name: str, args: argparse.Namespace) -> str:
 def _words(config_name: str, args: argparse.Namespace) -> str:
     """Return the words that can follow the line that a shell is asked to complete."""
     typed = CompletionPlugin.strip_python_or_app_name(os.environ["COMP_LINE"])
-    source = source_of(config_name, parse_arguments(typed.split()))
-    os.environ["COMP_LINE"] = " ".join(("python x.py", *source.usual_lines(), typed))
+    given = parse_arguments(typed.split())
+    source = source_of(config_name, given)
+    words = ["python x.py", *["-m"] * given.multirun, *source.usual_lines(), *given.overrides]
+    # Without flags between overrides, of which Hydra makes nothing here.
+    is_new_word = typed.endswith(" ") or not given.overrides
+    os.environ["COMP_LINE"] = " ".join(words) + " " * is_new_word
     out = io.StringIO()
     with source.hydra() as hydra, redirect_stdout(out), redirect_stderr(io.StringIO()):
         hydra.shell_completion(source.config_name, args.overrides)

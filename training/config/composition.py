@@ -25,7 +25,7 @@ from training.config.overrides import (
     parse_overrides,
     text_of,
 )
-from training.config.source import Source, source_of
+from training.config.source import TOO_LATE, Source, source_of
 
 
 def load_config(schema: type[SchemaT], config_name: str, arguments: Sequence[str]) -> SchemaT:
@@ -77,13 +77,20 @@ def opened_hydra(
         with source.hydra() as hydra:
             source.require_harmless(hydra, lines)
             yield hydra, lines
+    except ConfigError:
+        raise
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_explain(source, overrides, error)) from None
-    except (OSError, UnicodeError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigError(_one_line(error)) from None
+    except (AssertionError, OSError, RecursionError, ValueError, yaml.YAMLError) as error:
+        # So Hydra answers defaults lists that are none, and files that are no YAML.
+        raise ConfigError(
+            _one_line(error) or "a defaults list has something else than names"
+        ) from None
 
 
 def _explain(source: Source, overrides: Sequence[Override], error: Exception) -> str:
+    if late := re.match(r"In '(.*)': Could not override '.*\b(hydra/\w+)", str(error)):
+        return f"{source.find(late[1])}: {late[2]} {TOO_LATE}"
     for override in overrides:
         key, value = override.key_or_group, text_of(override)
         if key.startswith("optimizer.groups.") and f"'{key}'" in str(error):

@@ -123,7 +123,7 @@ def _require_known(
     elif key in groups:
         _require_choice(override, groups[key])
     elif is_own_file and "." not in key and source.choices(key):
-        hint = f"write {key}.SETTING=VALUE, or add `- {key}: NAME` to its defaults list"
+        hint = f"change single settings, or add `- {key}: NAME` to its defaults list"
         raise ConfigError(f"{line}: {source.find(source.config_name)} chooses no {key}; {hint}")
     elif not is_setting(key, schema):
         raise ConfigError(unknown_key(schema, key, text_of(override), groups))

@@ -35,6 +35,9 @@ HYDRA_REFUSED = (
     "of Hydra's own settings these can be changed: "
     f"{', '.join(HYDRA_GROUPS)}, hydra.launcher.*, hydra.sweeper.*, hydra.sweep.dir"
 )
+TOO_LATE = (
+    "comes too late here: give it on the command line, or in the file of --config-name itself"
+)
 
 
 class Source(NamedTuple):
@@ -109,10 +112,7 @@ class Source(NamedTuple):
             if file and default.config_path != self.config_name:
                 places = _hydra_places(file, read_yaml(file), str(default.package))
                 if places and not str(default.config_path).startswith(HYDRA_GROUPS):
-                    raise ConfigError(
-                        f"{file}: {places[0]} comes too late here: give it on the command line, or "
-                        "in the file of --config-name itself"
-                    )
+                    raise ConfigError(f"{file}: {places[0]} {TOO_LATE}")
 
 
 def source_of(config_name: str, args: argparse.Namespace) -> Source:
@@ -195,10 +195,11 @@ def groups_of(source: Source) -> dict[str, list[str]]:
 def read_yaml(file: Path) -> Any:
     """Read a YAML file; raises ConfigError if it is none."""
     try:
-        return yaml.safe_load(file.read_bytes())
+        with file.open("rb") as stream:
+            return yaml.safe_load(stream)
     except (OSError, yaml.YAMLError, RecursionError) as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"{file}: cannot be read: {shown(reason, 200)}") from None
+        raise ConfigError(f"{file}: cannot be read: {shown(reason, 300)}") from None
 
 
 @functools.cache
