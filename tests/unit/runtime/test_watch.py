@@ -98,7 +98,7 @@ WAITED = r"; rank 0 has waited \d s, in all_reduce, step 6"
         (late, f"rank 2 has made no progress since broadcast, step 5{WAITED}"),
         (
             lambda others: others.dead.add(2),
-            f"rank 2 does not answer: its process is stopped or gone{WAITED}",
+            f"rank 2 does not answer: its process is stopped, gone or out of reach{WAITED}",
         ),
         (lambda others: others.answering.clear(), f"rank 9 does not answer{WAITED}"),
         (lambda others: others.change(1, farewell="rank 2 did it"), "rank 2 did it"),
