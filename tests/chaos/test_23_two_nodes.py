@@ -64,6 +64,13 @@ class Run:
         """Return how many packets were lost (drops) or had to wait (overlimits) until now."""
         return sum(node.counted(what) for node in self.nodes)
 
+    def require_named(self, rank: int) -> None:
+        """Wait until the rank on the other node ends, and require that it names this one."""
+        line, other = re.compile(r"^pretrain\.py: .*\n", re.MULTILINE), self.nodes[1 - rank]
+        until(lambda: line.search(other.said) is not None, "it ends", SECONDS)
+        wanted = rf"rank {rank} on {self.nodes[rank].name}\b.*{PLACE}"
+        assert re.search(wanted, line.findall(other.said)[0]), f"not named: {other.said}"
+
     def ends(self) -> list[int]:
         """Wait for the launchers' ends; returns their exit codes."""
         return [launcher.wait(SECONDS) for launcher in self.launchers]
@@ -101,9 +108,10 @@ def test_a_run_outlives_what_happens_to_its_link(lab: Lab, start: Start) -> None
     down, lost = ([1, 60], [10, 60]) if lab.long else ([1], [10])
     steps = range(6, 6 + 3 * (4 + len(down + lost)), 3)
     run, step = start("run", steps, restarts=1), iter(steps)
-    first, second = run.nodes
+    first, struck = run.nodes[0], int(lab.rng.integers(2))
     with run.stop(next(step)) as pids:
-        second.signal("KILL", pids[1])
+        run.nodes[struck].signal("KILL", pids[struck])
+    run.require_named(struck)
     for seconds in down:
         with run.stop(next(step)):
             first.link("down")
@@ -131,11 +139,11 @@ def test_a_run_outlives_what_happens_to_its_link(lab: Lab, start: Start) -> None
     lab.require_same_end("run")
     outages = f"down for {down} s, all lost for {lost} s".replace("[", "").replace("]", "")
     said = f"a rank killed, the link {outages}, {few} packets lost and {late} late: the same bits"
-    lab.tally(said, outages=len(down + lost))
+    lab.tally(said, named=1, outages=len(down + lost))
 
 
 class Fault(NamedTuple):
-    """What happens to a node, or to its rank with this process number, for longer than the limit.
+    """What happens to a node, for longer than a rank waits.
 
     Attributes:
         code: what its launcher ends with.
@@ -143,53 +151,41 @@ class Fault(NamedTuple):
         both: whether its rank waits in vain too.
     """
 
-    strike: Callable[[Node, int], None]
+    strike: Callable[[Node], None]
     code: int
     mend: Callable[[Node], None] = lambda node: None
     both: bool = False
 
 
-KILLED = Fault(lambda node, pid: node.signal("KILL", pid), 1)
 FAULTS = {
     "the link down": Fault(
-        lambda node, pid: node.link("down"), EXIT_RANK, lambda node: node.link("up"), both=True
+        lambda node: node.link("down"), EXIT_RANK, lambda node: node.link("up"), both=True
     ),
     "a node frozen": Fault(
-        lambda node, pid: node.signal("STOP"), EXIT_RANK, lambda node: node.signal("CONT")
+        lambda node: node.signal("STOP"), EXIT_RANK, lambda node: node.signal("CONT")
     ),
-    "a node killed": Fault(lambda node, pid: node.signal("KILL"), -signal.SIGKILL),
-    "a rank killed": KILLED,
+    "a node killed": Fault(lambda node: node.signal("KILL"), -signal.SIGKILL),
 }
-
-
-def require_named(run: Run, struck: int, fault: Fault) -> float:
-    """Let a fault strike a node; require that the rank there is named, with its host, and that both
-    nodes end. Returns the seconds until it was named.
-    """
-    with run.stop(9) as pids:
-        fault.strike(run.nodes[struck], pids[struck])
-    began = time.monotonic()
-    for blamed in (struck, 1 - struck) if fault.both else (struck,):
-        node, line = run.nodes[1 - blamed], re.compile(r"^pretrain\.py: .*\n", re.MULTILINE)
-        until(lambda node=node, line=line: line.search(node.said) is not None, "it is named")
-        wanted = rf"rank {blamed} on {run.nodes[blamed].name}\b.*{PLACE}"
-        assert re.search(wanted, *line.findall(node.said)), f"not named: {node.said}"
-    seconds = time.monotonic() - began
-    fault.mend(run.nodes[struck])
-    codes = run.ends()
-    assert (codes[1 - struck], codes[struck]) == (EXIT_RANK, fault.code), run.said
-    return seconds
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_what_does_not_come_back_is_named_and_the_run_resumes(
     lab: Lab, start: Start, name: str
 ) -> None:
-    sides, seconds = [0, 1] if lab.long else [int(lab.rng.integers(2))], 0.0
+    fault, seconds = FAULTS[name], 0.0
+    sides = [0, 1] if lab.long else [int(lab.rng.integers(2))]
     lab.train_ranks(2, "whole")
     for struck in sides:
         run = start(f"run{struck}", [9], f"rank_timeout={TIMEOUT}")
-        seconds = max(seconds, require_named(run, struck, FAULTS[name]))
+        with run.stop(9):
+            fault.strike(run.nodes[struck])
+        began = time.monotonic()
+        for blamed in (struck, 1 - struck) if fault.both else (struck,):
+            run.require_named(blamed)
+        seconds = max(seconds, time.monotonic() - began)
+        fault.mend(run.nodes[struck])
+        codes = run.ends()
+        assert (codes[1 - struck], codes[struck]) == (EXIT_RANK, fault.code), run.said
         children = lab.train_ranks(2, f"run{struck}", "resume=auto")
         assert "resumed exactly from" in children[0].out
         lab.require_same_end(f"run{struck}")
@@ -200,5 +196,7 @@ def test_what_does_not_come_back_is_named_and_the_run_resumes(
 @pytest.mark.mutant(fault=mutants.forget_hosts)
 def test_a_host_that_is_not_named_is_noticed(start: Start) -> None:
     run = start("run", [9], mutant=mutants.forget_hosts.__name__)
-    with pytest.raises(AssertionError, match="not named"):
-        require_named(run, 1, KILLED)
+    with run.stop(9) as pids:
+        run.nodes[1].signal("KILL", pids[1])
+    with pytest.raises(AssertionError, match="(?s)not named: .*rank 1 has died"):
+        run.require_named(1)

@@ -11,12 +11,12 @@ import json
 import os
 import pkgutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT, Popen, check_output
 from typing import Any
 
 from harness.processes import pretrain
@@ -45,10 +45,9 @@ class Node:
         lines = ("127.0.0.1 localhost", *(f"{ip} {host}" for host, ip in _ADDRESSES.items()))
         hosts.write_text("\n".join(lines) + "\n")
         command = (*_APART, "sh", "-c", _FIRST, "sh", name, hosts)
-        pipe = subprocess.PIPE
-        self._first = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT)
+        self._first = Popen(command, stdin=PIPE, stdout=PIPE, stderr=STDOUT)
         self.pid = self._first.pid
-        self._started = list[subprocess.Popen[bytes]]()
+        self._started = list[Popen[bytes]]()
         assert self._first.stdout is not None
         if (said := self._first.stdout.readline()) != b"up\n":
             self.end()
@@ -59,13 +58,13 @@ class Node:
         """What its processes have printed."""
         return self.log.read_text(errors="replace")
 
-    def start(self, *command: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def start(self, *command: str, env: Mapping[str, str] | None = None) -> Popen[bytes]:
         """Start a command on this host."""
         space = f"/proc/{self.pid}/ns"
         places = (f"--{kind}={space}/{file}" for kind, file in _SPACES.items())
         with self.log.open("ab") as log:
-            files = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-            process = subprocess.Popen(("nsenter", *places, *command), env=env, **files)
+            entered = ("nsenter", *places, *command)
+            process = Popen(entered, env=env, stdin=DEVNULL, stdout=log, stderr=log)
         self._started.append(process)
         return process
 
@@ -83,7 +82,7 @@ class Node:
     def net(self, command: str, *more: str) -> str:
         """Run a command in this host's network; returns what it prints."""
         enter = ("nsenter", f"--net=/proc/{self.pid}/ns/net")
-        return subprocess.check_output((*enter, *command.split(), *more), text=True)
+        return check_output((*enter, *command.split(), *more), text=True)
 
     def link(self, state: str) -> None:
         """Let the link be `up` or `down`."""
