@@ -25,6 +25,7 @@ def main(arguments: list[str]) -> int:
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousError
 
     preempted = False
     with tempfile.TemporaryDirectory() as folder:
@@ -34,8 +35,9 @@ def main(arguments: list[str]) -> int:
         except SignalException as error:
             preempted = error.sigval == signal.SIGTERM
             code = EXIT_PREEMPTED if preempted else 128 + error.sigval
-        except ChildFailedError as error:
-            sys.stderr.write(f"{error}\n")
+        except (ChildFailedError, RendezvousError) as error:
+            # A rank failed; or the node that keeps the store is gone.
+            sys.stderr.write(f"{error.__cause__ or error}\n")
             code = 1
         else:
             return 0

@@ -168,6 +168,11 @@ def say_nothing_is_long() -> None:
     patch.object(Ranks, "mark", lambda self, place, *, long=False: mark(self, place)).start()
 
 
+def forget_hosts() -> None:
+    """ranks that do not say on which host they are"""
+    patch("runtime.ranks.socket.gethostname", lambda: "").start()
+
+
 def hash_not_compared() -> None:
     """hashes of data files not compared"""
     patch("dataset.format.reading._check_manifest", lambda *arguments: None).start()
