@@ -21,7 +21,13 @@ from runtime.schema import Schema
 from scripts.convert_checkpoint import ConvertConfig
 from sweeps.config import LAUNCHERS, SAMPLERS, SWEEPERS, SamplerConfig
 from training.config.composition import CONFIG_DIR
-from training.config.schema import LoggerConfig, OptimizerConfig, ParamGroupConfig, TrainConfig
+from training.config.schema import (
+    MLflowConfig,
+    OptimizerConfig,
+    ParamGroupConfig,
+    TrainConfig,
+    WandbConfig,
+)
 
 MARK = "# Written by `make config` from the schemas, with their defaults:\n"
 WIDTH = 120
@@ -41,7 +47,9 @@ SECTIONS: dict[str, Any] = {
     "arch/transformer": TransformerConfig.model_construct(None, **AS_WIDE),
     "loss/act_stablemax": ACTLossConfig(),
     "optimizer/adam_atan2": OptimizerConfig(groups={"all": ParamGroupConfig(params=["*"])}),
-    "logger/wandb": LoggerConfig(),
+    "logger/wandb": WandbConfig(),
+    "logger/tensorboard": {"tensorboard": True},
+    "logger/mlflow": {"mlflow": MLflowConfig()},
     "heads/base/q": {"q": QHeadConfig()},
     **{f"hydra/launcher/{name}": launcher() for name, launcher in LAUNCHERS.items()},
     **{f"hydra/sweeper/{name}": sweeper() for name, sweeper in SWEEPERS.items()},
