@@ -30,7 +30,7 @@ Record = Mapping[str, Any]
 Ending = type[BaseException] | None
 
 _REACH_SECONDS = 10.0
-_START_SECONDS = 30.0
+_START_SECONDS = 60.0
 _SEND_SECONDS = 5.0
 _FINISH_SECONDS = 30.0  # What is then left to upload lies in its folder.
 _NOT_FINITE = ("nan", "inf", "-inf")  # As in metrics.jsonl.
@@ -177,7 +177,7 @@ class TensorBoardLog(SideLog):
         super().__init__(warn)
 
     def _start(self) -> None:
-        from tensorboard.compat.proto.event_pb2 import SessionLog
+        from tensorboard.compat.proto.event_pb2 import SessionLog  # pyright: ignore
 
         require_no_link(self._folder)
         self._folder.mkdir(exist_ok=True)
@@ -197,13 +197,13 @@ class TensorBoardLog(SideLog):
         return record["step"] >= self._first_step
 
     def _send(self, record: Record) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore
 
         values = [Summary.Value(tag=name, simple_value=value) for name, value in _numbers(record)]
         self._write(step=record["step"], summary=Summary(value=values))
 
     def _write(self, **event: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         content = BytesIO()
@@ -254,6 +254,7 @@ class MLflowLog(SideLog):
 
     def _start(self) -> None:
         logging.getLogger("mlflow").setLevel(logging.CRITICAL)  # It tells of each new table.
+        warnings.filterwarnings("ignore", module="mlflow|sqlalchemy|alembic")
         # At the start a server that is not there is not asked again and again.
         with _environment("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0"):
             self._bounded(_START_SECONDS, self._connect, "started")
@@ -296,7 +297,8 @@ class MLflowLog(SideLog):
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-            experiment = self._client.get_experiment_by_name(name).experiment_id
+            there = self._client.get_experiment_by_name(name)
+            experiment = there.experiment_id if there else ""
         run = self._client.create_run(experiment, run_name=str(self._config.run_name))
         self.run_id = run.info.run_id
         settings = flatten(self._config.model_dump(mode="json"))
@@ -313,7 +315,7 @@ class MLflowLog(SideLog):
         """The thread reads them from the file."""
 
     def _send_new(self) -> None:
-        from mlflow.entities import Metric
+        from mlflow.entities import Metric, RunTag
 
         run = str(self.run_id)
         while lines := self._next_lines():
@@ -325,12 +327,12 @@ class MLflowLog(SideLog):
                 for record in map(json.loads, unsent)
                 for name, value in _numbers(record)
             ]
-            for first in range(0, len(metrics), 1000):
-                batch = metrics[first : first + 1000]
-                self._client.log_batch(run, metrics=batch, synchronous=True)
-            if unsent:
-                self._num_sent = self._num_read
-                self._client.set_tag(run, "lines_sent", self._num_sent, synchronous=True)
+            self._num_sent = max(self._num_sent, self._num_read)
+            sent = RunTag("lines_sent", str(self._num_sent))
+            for first in range(0, len(metrics), 900):
+                batch, is_last = metrics[first : first + 900], first + 900 >= len(metrics)
+                tags = [sent] if is_last else []
+                self._client.log_batch(run, metrics=batch, tags=tags, synchronous=True)
 
     def _next_lines(self) -> list[bytes]:
         """Read on in the file: some whole lines, none at its end."""
