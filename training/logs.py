@@ -33,6 +33,7 @@ _REACH_SECONDS = 10.0
 _START_SECONDS = 60.0
 _SEND_SECONDS = 5.0
 _FINISH_SECONDS = 30.0  # What is then left to upload lies in its folder.
+_EVENTS = "events.out.tfevents."
 _NOT_FINITE = ("nan", "inf", "-inf")  # As in metrics.jsonl.
 
 
@@ -159,8 +160,7 @@ class WandbLog(SideLog):
 class TensorBoardLog(SideLog):
     """TensorBoard: an event file of this process in the run's folder `tensorboard/`.
 
-    Written here, not by a SummaryWriter: the thread of that prints a traceback where a disk is
-    full, and it writes a file's events one value each.
+    Not by a SummaryWriter, whose thread prints a traceback where the disk is full.
 
     Args:
         metrics: the records so far.
@@ -182,11 +182,11 @@ class TensorBoardLog(SideLog):
         require_no_link(self._folder)
         self._folder.mkdir(exist_ok=True)
         # Readers take the files of a folder in the order of their names.
-        number = len(list(self._folder.iterdir()))
-        path = self._folder / f"events.out.tfevents.{number:06d}"
-        self._file = path.open("xb", buffering=0)
-        start = SessionLog(status=SessionLog.START)
+        last = max((path.name for path in self._folder.glob(f"{_EVENTS}*")), default="")
+        number = int(last.removeprefix(_EVENTS) or -1) + 1
+        self._file = (self._folder / f"{_EVENTS}{number:06d}").open("xb", buffering=0)
         self._write(file_version="brain.Event:2")
+        start = SessionLog(status=SessionLog.START)
         self._write(step=self._first_step, session_log=start)
         lines = reversed(self._metrics.read_text().splitlines())
         kept = itertools.takewhile(self._is_to_come, map(json.loads, lines))
@@ -283,9 +283,11 @@ class MLflowLog(SideLog):
         uri = (asked and asked.tracking_uri) or os.environ.get("MLFLOW_TRACKING_URI")
         if uri:
             return uri
-        database = self._run_dir / "mlflow.db"
+        database = (self._run_dir / "mlflow.db").absolute()
         require_no_link(database)
-        return f"sqlite:///{database.resolve()}"
+        if set("?%") & set(str(database)):  # They would lead elsewhere.
+            raise ValueError(f"has no address for a database at {database}: rename the folder")
+        return f"sqlite:///{database}"
 
     def _begin(self) -> None:
         from mlflow.entities import Param

@@ -103,11 +103,14 @@ def open_tracker(config: TrainConfig, run_dir: Path, checkpoint: Checkpoint | No
     metrics, others = run_dir / METRICS_FILE, dict[str, SideLog]()
     jsonl, state = JsonlLog(metrics, checkpoint), checkpoint and checkpoint.state
     if config.logger.name == "wandb":
-        others["wandb"] = WandbLog(config, run_dir, state and state.wandb_id, warn)
+        run_id = state and state.wandb_id
+        others["wandb"] = WandbLog(config, run_dir, run_id=run_id, warn=warn)
     if config.logger.tensorboard:
-        others["tensorboard"] = TensorBoardLog(run_dir, metrics, state.step if state else 0, warn)
+        first_step = state.step if state else 0
+        others["tensorboard"] = TensorBoardLog(run_dir, metrics, first_step, warn)
     if config.logger.mlflow:
-        others["mlflow"] = MLflowLog(config, run_dir, metrics, state and state.mlflow_id, warn)
+        run_id = state and state.mlflow_id
+        others["mlflow"] = MLflowLog(config, run_dir, metrics, run_id, warn)
     return Tracker(jsonl, others)
 
 

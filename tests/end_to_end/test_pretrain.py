@@ -385,7 +385,7 @@ def test_a_resumed_run_goes_on_in_the_same_wandb_run(
         def __init__(self, *arguments: Any, run_id: str | None, **options: Any) -> None:
             given.append(run_id)
             self.run_id = run_id or "made-up"
-            self._run = None
+            self._is_open = False
 
     monkeypatch.setattr("training.tracking.WandbLog", Recorded)
     assert run("logger.name=wandb", "max_steps=3").state(3)["wandb_id"] == "made-up"
