@@ -25,6 +25,7 @@ from training.config.composition import load_config
 from training.config.schema import TrainConfig
 from training.tracking import Tracker, open_tracker
 
+ROOT = Path(__file__).resolve().parents[3]
 Points = dict[str, list[tuple[int, float]]]
 
 BOTH = "logger=[tensorboard,mlflow]"
@@ -62,7 +63,9 @@ def in_tensorboard(run_dir: Path) -> Points:
 
 def in_mlflow(run_dir: Path) -> Points:
     client, run = the_mlflow_run(run_dir)
-    histories = {name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics}
+    histories = {
+        name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics
+    }
     return {name: [(m.step, m.value) for m in points] for name, points in histories.items()}
 
 
@@ -101,7 +104,9 @@ def config(*settings: str) -> TrainConfig:
 
 
 @pytest.fixture
-def run_dir(tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def run_dir(
+    tmp_path: Path, empty_database: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """A run's folder, with a database; the environment is put back."""
     pytest.importorskip("tensorboard")
     for name in [name for name in os.environ if name.startswith("MLFLOW_")]:
@@ -131,8 +136,6 @@ def at(step: int, tracker: Tracker | None = None, position: int = 1) -> Checkpoi
 
 
 def test_both_have_every_record_of_the_file(run_dir: Path, warnings: list[str]) -> None:
-    groups = "+optimizer.groups.odd{name}=null"
-    del groups
     long = "optimizer.groups.all.params=[" + ",".join(["x" * 999] * 9) + ",*]"
     with open_tracker(config(BOTH, long), run_dir, None) as tracker:
         tracker.log([trained(1), {**trained(2), **ODD, "note": "text is left out"}])
@@ -177,17 +180,15 @@ def test_what_a_shorter_future_lacks_is_hidden_in_tensorboard(run_dir: Path) -> 
 
 
 def test_mlflow_is_sent_later_what_it_has_missed(run_dir: Path, warnings: list[str]) -> None:
+    more = {f"more/{number}": number for number in range(30)}  # More than one request takes.
     with open_tracker(config("logger=jsonl"), run_dir, None) as tracker:
-        tracker.log([{**trained(step), **{f"m{n}": n for n in range(99)}} for step in range(1, 99)])
-    with open_tracker(config("logger=mlflow"), run_dir, at(98)) as tracker:
-        tracker.log([trained(99)])
+        tracker.log([{**trained(step), **more} for step in range(1, 40)])
+    # The run was at another server before.
+    elsewhere = Checkpoint(Path("unused"), RunState(step=39, position=1, mlflow_id="f" * 32))
+    with open_tracker(config("logger=mlflow"), run_dir, elsewhere) as tracker:
+        tracker.log([trained(40)])
     assert in_mlflow(run_dir) == written(run_dir)
-    # An identifier that this server has never heard of.
-    unknown = Checkpoint(Path("unused"), RunState(step=99, position=1, mlflow_id="f" * 32))
-    shutil.copy(run_dir / "metrics.jsonl", (other := run_dir / "other").mkdir() or other)
-    shutil.copy(run_dir / "mlflow.db", other)
-    with open_tracker(config("logger=mlflow", "project_name=q"), other, unknown) as tracker:
-        assert tracker.run_ids["mlflow"] != "f" * 32
+    assert tracker.run_ids["mlflow"] == the_mlflow_run(run_dir)[1].info.run_id
     assert warnings == []
 
 
@@ -288,9 +289,8 @@ def test_an_error_while_the_run_goes_on_ends_mlflow(
 
     def fail(tracker: Tracker) -> None:
         monkeypatch.setattr("mlflow.MlflowClient.log_batch", lambda *a, **o: 1 / 0)
-        tracker.log([])
         log: Any = tracker._others["mlflow"]
-        tracker._jsonl.log([{"step": 1, "train/more": 1.0}])
+        tracker.log([{"step": 1, "eval/accuracy": 1.0}])
         log._thread.join(60.0)
         assert not log._thread.is_alive()
         assert len(warnings) == 1
@@ -298,27 +298,43 @@ def test_an_error_while_the_run_goes_on_ends_mlflow(
     assert three_steps("logger=mlflow", meanwhile=fail).startswith("MLflow failed (ZeroDivision")
 
 
-@pytest.mark.parametrize("call", ["get_experiment_by_name", "create_run", "log_batch"])
-def test_a_call_that_hangs_holds_no_run(
-    three_steps: Any, monkeypatch: pytest.MonkeyPatch, call: str
+@pytest.mark.parametrize(
+    ("call", "place", "done"),
+    [
+        ("create_run", "_START_SECONDS", "started"),
+        ("set_terminated", "_FINISH_SECONDS", "finished"),
+    ],
+)
+def test_a_call_that_hangs_is_left_behind(
+    three_steps: Any, monkeypatch: pytest.MonkeyPatch, call: str, place: str, done: str
 ) -> None:
     released = threading.Event()
-    starts = call == "create_run"
-    if call == "get_experiment_by_name":
-        return
     monkeypatch.setattr(f"mlflow.MlflowClient.{call}", lambda *a, **o: released.wait(60.0))
-    monkeypatch.setattr(logs, "_START_SECONDS" if starts else "_FINISH_SECONDS", 0.3)
-    if not starts:
-        monkeypatch.setattr("training.logs.MLflowLog._begin", begin_without_settings)
-    warning = three_steps("logger=mlflow")
+    monkeypatch.setattr(logs, place, 3.0)
+    assert three_steps("logger=mlflow").startswith(f"MLflow has not {done} within 3 s and is left")
     released.set()
-    done = "started" if starts else "finished"
-    assert warning.startswith(f"MLflow has not {done} within 0.3 s and is left behind")
 
 
-def begin_without_settings(log: Any) -> None:
-    experiment = log._client.create_experiment("p")
-    log.run_id = log._client.create_run(experiment).info.run_id
+def test_a_send_that_hangs_delays_no_step(
+    three_steps: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, released = threading.Event(), threading.Event()
+    monkeypatch.setattr(logs, "_SEND_SECONDS", 0.01)
+    monkeypatch.setattr(logs, "_FINISH_SECONDS", 0.3)
+
+    def hang(*arguments: Any, **options: Any) -> None:
+        entered.set()
+        released.wait(60.0)
+
+    def meanwhile(tracker: Tracker) -> None:
+        monkeypatch.setattr("mlflow.MlflowClient.log_batch", hang)
+        tracker.log([{"step": 1, "eval/accuracy": 1.0}])
+        assert entered.wait(60.0)
+
+    warning = three_steps("logger=mlflow", meanwhile=meanwhile)
+    assert not released.is_set()
+    released.set()
+    assert warning.startswith("MLflow has not finished within 0.3 s")
 
 
 @pytest.fixture
@@ -339,3 +355,75 @@ def test_a_server_that_does_not_answer(
     warning = three_steps("logger=mlflow", f"logger.mlflow.tracking_uri={url}")
     assert warning.startswith("MLflow failed (MlflowException: API request to http://127.0.0.1")
     assert ("refused" if refused else "timed out") in warning
+
+
+# What a user sees of them, and the network
+
+
+QUIET = """
+import sys
+from pathlib import Path
+asked = []
+names = ("socket.connect", "socket.getaddrinfo", "socket.sendto")
+sys.addaudithook(lambda event, values: asked.append(values) if event in names else None)
+from training.config.composition import load_config
+from training.config.schema import TrainConfig
+from training.tracking import open_tracker
+settings = ["data_path=x", "project_name=p", "run_name=n", sys.argv[1]]
+with open_tracker(load_config(TrainConfig, "cfg_pretrain", settings), Path(), None) as tracker:
+    tracker.log([{"step": 1, "train/lr": 1.0}])
+loaded = {"wandb", "tensorboard", "mlflow", "torch", "tensorflow", "pandas"} & sys.modules.keys()
+print(sorted(loaded), asked)
+"""
+
+
+@pytest.mark.parametrize(
+    "logger", ["jsonl", "tensorboard", pytest.param("mlflow", marks=pytest.mark.slow)]
+)
+def test_only_what_was_asked_for_is_loaded_nothing_is_printed_and_nobody_called(
+    run_python: Any, tmp_path: Path, logger: str
+) -> None:
+    """Telemetry would call home; it is off without any help of the environment."""
+    asked = [] if logger == "jsonl" else [logger]
+    for package in asked:
+        pytest.importorskip(package)
+    finished = run_python(
+        "-c", QUIET, f"logger={logger}", env={"PYTHONPATH": str(ROOT)}, timeout=180
+    )
+    assert (finished.code, finished.out, finished.err) == (0, f"{asked} []\n", "")
+    made = {"jsonl": [], "tensorboard": ["tensorboard"], "mlflow": ["mlflow.db"]}[logger]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", *made]
+
+
+SERVER = """
+import sys
+from mlflow.server import app, handlers
+from werkzeug.serving import make_server
+handlers.initialize_backend_stores(sys.argv[1], default_artifact_root="artifacts")
+server = make_server("127.0.0.1", 0, app, threaded=True)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.mark.slow
+def test_an_mlflow_server_has_every_record_once(
+    run_dir: Path, start: Any, warnings: list[str]
+) -> None:
+    for package in ("flask", "flask_cors", "graphene"):  # mlflow-skinny comes without.
+        pytest.importorskip(package)
+    path = os.pathsep.join((str(ROOT), *sys.path))
+    env = {"PYTHONPATH": path, "MLFLOW_DISABLE_TELEMETRY": "true"}
+    server = start("-c", SERVER, f"sqlite:///{run_dir / 'mlflow.db'}", env=env)
+    url = f"http://127.0.0.1:{int(server.stdout.readline())}"
+    settings = config("logger=mlflow", f"logger.mlflow.tracking_uri={url}")
+    with open_tracker(settings, run_dir, None) as tracker:
+        tracker.log([trained(1), {**trained(2), **ODD}, trained(3)])
+    with open_tracker(settings, run_dir, at(2, tracker)) as tracker:
+        tracker.log([trained(3), trained(4)])
+    assert warnings == []
+    wanted = written(run_dir)
+    wanted["train/inf"] = [(2, -sys.float_info.max)]
+    wanted["eval/arc/pass_1"] = wanted.pop("eval/arc/pass@1")
+    assert repr(sorted(in_mlflow(run_dir).items())) == repr(sorted(wanted.items()))
+    assert the_mlflow_run(run_dir)[1].info.status == "FINISHED"
