@@ -22,7 +22,7 @@ from runtime.schema import Schema
 from scripts.build_dataset import BuildConfig
 from scripts.convert_checkpoint import ConvertConfig
 from sweeps.config import LAUNCHERS, SAMPLERS, SWEEPERS, SamplerConfig
-from training.config.schema import LoggerConfig, OptimizerConfig, TrainConfig
+from training.config.schema import MLflowConfig, OptimizerConfig, TrainConfig, WandbConfig
 from training.config.source import CONFIG_DIR
 
 MARK = "# Written by `make config` from the schemas, with their defaults:\n"
@@ -44,7 +44,9 @@ SECTIONS: dict[str, Any] = {
     "arch/transformer": TransformerConfig.model_construct(None, **AS_WIDE),
     "loss/act_stablemax": ACTLossConfig(),
     "optimizer/adam_atan2": OptimizerConfig(),
-    "logger/wandb": LoggerConfig(),
+    "logger/wandb": WandbConfig(),
+    "logger/tensorboard": {"tensorboard": True},
+    "logger/mlflow": {"mlflow": MLflowConfig()},
     "heads/base/q": {"q": QHeadConfig()},
     **{f"hydra/launcher/{name}": launcher() for name, launcher in LAUNCHERS.items()},
     **{f"hydra/sweeper/{name}": sweeper() for name, sweeper in SWEEPERS.items()},

@@ -51,7 +51,8 @@ import runtime.errors, runtime.files, runtime.process, runtime.schema, runtime.s
 import runtime.watch
 import training.checkpoint.lock, training.checkpoint.published, training.checkpoint.run_folder
 import training.checkpoint.state, training.checkpoint.store, training.checkpoint.trained_model
-import training.config.composition, training.config.schema, training.data, training.tracking
+import training.config.composition, training.config.schema, training.data, training.logs
+import training.tracking
 import sys
 """
 
@@ -131,6 +132,8 @@ def test_packages_import_nothing() -> None:
 
 
 def test_settings_data_and_checkpoints_are_checked_without_torch(run_python: Any) -> None:
-    loaded = "print(sorted({'torch', 'wandb', 'numba'} & sys.modules.keys()))"
+    loaded = (
+        "print(sorted({'torch', 'wandb', 'tensorboard', 'mlflow', 'numba'} & sys.modules.keys()))"
+    )
     finished = run_python("-c", WITHOUT_TORCH + loaded)
     assert (finished.code, finished.out, finished.err) == (0, "[]\n", "")

@@ -68,27 +68,26 @@ for _name in ("adam_atan2", "adamw"):
     OPTIMIZERS.add(_name, OptimizerConfig, imported("training.optim.groups", _name))
 
 
-class TensorBoardConfig(Schema):
-    """TensorBoard has no settings of its own."""
-
-
 class MLflowConfig(Schema):
     """Where MLflow keeps the run."""
 
     tracking_uri: str | None = None
-    """null: MLFLOW_TRACKING_URI, or mlflow.db in the run's folder"""
+    """a server; null: MLFLOW_TRACKING_URI, or mlflow.db in the run's folder"""
 
 
-class LoggerConfig(Schema):
-    """Where metrics go beside `metrics.jsonl`."""
+class WandbConfig(Schema):
+    """Weights & Biases."""
 
     name: Literal["wandb", "jsonl"] = "wandb"
     mode: Literal["auto", "online", "offline"] = "auto"
-    """of W&B; auto: online when logged in and the server answers within 10 s, otherwise offline"""
-    tensorboard: TensorBoardConfig | None = None
-    """event files in the run's folder"""
+    """auto: online when logged in and the server answers within 10 s, otherwise offline"""
+
+
+class LoggerConfig(WandbConfig):
+    """Where metrics go beside `metrics.jsonl`."""
+
+    tensorboard: StrictBool = False
     mlflow: MLflowConfig | None = None
-    """a run on an MLflow server"""
 
 
 class DataConfig(Schema):
