@@ -50,10 +50,10 @@ job, folder, settings, *overrides = sys.argv[1:]
 settings = {"launcher": {"name": "serial"}, "sweeper": {"name": "grid"}} | json.loads(settings)
 
 
-def read(folder, name):
+def read(folder, name, objective):
     log = folder / name / "log.jsonl"
     records = map(json.loads, log.read_text().splitlines()) if log.exists() else ()
-    return {"score": {record["step"]: record["score"] for record in records}}
+    return {"eval/score": {record["step"]: record["score"] for record in records}}
 
 
 def load(overrides):
@@ -62,7 +62,8 @@ def load(overrides):
     return MachineSettings(device="cpu", sweep_name=Path(folder).name)
 
 
-program = Program(Path(job), load, lambda folder, name: [f"folder={folder / name}"], read, "score")
+place = lambda folder, name: [f"folder={folder / name}"]
+program = Program(Path(job), load, place, read, "eval/score")
 plan = Plan(
     OverridesParser.create().parse_overrides(overrides),
     LAUNCHERS[settings["launcher"]["name"]].model_validate(settings["launcher"]),

@@ -139,7 +139,7 @@ def test_a_search_improves_on_its_trials_and_goes_on(sweep: Any) -> None:
     assert code == 0, output
     results = json.loads((sweep.folder / "results.json").read_text())["jobs"]
     assert len(results) == len(sweep.steps()) == 6
-    scores = [row["metrics"]["score"] for row in results]
+    scores = [row["metrics"]["eval/score"] for row in results]
     assert scores == sorted(scores, reverse=True)
 
 
