@@ -136,20 +136,20 @@ def run_sweep(program: Program, plan: Plan, say: Callable[[str], None]) -> int:
     jobs = _jobs_to_validate(plan)
     settings = [program.load([*plan.flags, *job.overrides]) for job in jobs]
     dumped = [config.model_dump(mode="json") for config in settings]
+    objective, minimize = plan.sweeper.objective, plan.sweeper.direction == "minimize"
+    objective = objective or program.objective
+    search = plan.sweeper if isinstance(plan.sweeper, OptunaConfig) else None
+    if search:
+        _require_sound(search, objective, settings[0], say)
     name = settings[0].sweep_name or digest(dumped, [sorted(job.values.items()) for job in jobs])
     folder = plan.parent / name
     say(f"sweep folder: {folder}")
     folder.mkdir(parents=True, exist_ok=True)
-    objective, minimize = plan.sweeper.objective, plan.sweeper.direction == "minimize"
-    objective = objective or program.objective
 
     def read(name: str) -> Mapping[str, Mapping[int, float]]:
         return program.read(folder, name, objective)
 
     with ExitStack() as held:
-        search = plan.sweeper if isinstance(plan.sweeper, OptunaConfig) else None
-        if search:
-            _require_sound(search, objective, settings[0], say)
         held.enter_context(_turn(folder) if search else run_lock(folder))
         recorded = SweepFolder.recorded(folder)
         machine = recorded.machine if recorded else decide_machine(settings[0], plan.launcher)

@@ -45,7 +45,7 @@ SETTINGS = "settings"
 
 _SIGN_SECONDS = 60.0
 _SILENCE, _BEGINNING = timedelta(minutes=10), timedelta(minutes=1)
-_LOOK_SECONDS, _LOOK_SHARE = 1.0, 0.05
+_LOOK_SHARE = 0.05
 _MOST_REPEATS, _REPEATS_OF_SAMPLER = 100, 10
 _MOST_REFUSALS = 20
 _TURN_SECONDS = 0.05
@@ -61,10 +61,10 @@ def distribution(override: Override) -> BaseDistribution:
     value = override.value()
     try:
         if isinstance(value, IntervalSweep):
-            log = "log" in value.tags
-            if isinstance(value.start, int) and isinstance(value.end, int):
-                return IntDistribution(value.start, value.end, log=log)
-            return FloatDistribution(float(value.start), float(value.end), log=log)
+            low, high, log = value.start or 0, value.end or 0, "log" in value.tags
+            if isinstance(low, int) and isinstance(high, int):
+                return IntDistribution(low, high, log=log)
+            return FloatDistribution(low, high, log=log)
         if isinstance(value, RangeSweep) and not value.shuffle:
             numbers = sorted(value.range())
             if len(numbers) > 1 and all(isinstance(n, int) for n in numbers):
@@ -129,8 +129,10 @@ class _JournalLock(JournalFileOpenLock):
     def acquire(self) -> bool:
         super().acquire()
         with open(self._journal, "rb+") as file:
-            content = file.read()
-            file.truncate(content.rfind(b"\n") + 1)
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
+            if file.read(1) not in (b"", b"\n"):
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
         return True
 
 
@@ -280,9 +282,7 @@ class Search:
             how = "pruned"
         elif code == EXIT_PREEMPTED or 0 < self._refusals[job.name] < _MOST_REFUSALS:
             self._queue_again(trial)
-            how = (
-                "stopped" if code == EXIT_PREEMPTED else "its folder is still in use: queued again"
-            )
+            how = "stopped" if code == EXIT_PREEMPTED else "another process is in its folder: waits"
         else:
             trial.set_user_attr(EXIT_CODE, code)
             self._study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
@@ -305,8 +305,7 @@ class Search:
             if now >= work.next_look:
                 self._report(work, self._read(job.name))
                 # A long file of metrics takes long to read.
-                pause = (time.monotonic() - now) / _LOOK_SHARE
-                work.next_look = time.monotonic() + max(_LOOK_SECONDS, pause)
+                work.next_look = now + (time.monotonic() - now) / _LOOK_SHARE
         except UpdateFinishedTrialError:
             return True
         return work.is_pruned
@@ -333,8 +332,8 @@ class Search:
         self._queue_again(trial)
         near = suggest(self._objective, metrics)
         raise ConfigError(
-            f"hydra.sweeper.objective={shown(self._objective)}: there is no such metric"
-            f"{f'; did you mean {near}?' if near else ''}; these are measured: {', '.join(metrics)}"
+            f"hydra.sweeper.objective={shown(self._objective)}: there is no such metric; measured: "
+            f"{', '.join(metrics)}{f'; did you mean {near}?' if near else ''}"
         )
 
     def _note_settings(self) -> None:

@@ -4,6 +4,9 @@ import json
 import subprocess
 import sys
 import textwrap
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +82,23 @@ except Preempted as error:
     print(error)
     sys.exit(75)
 """
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Return the processes of the job that writes into a folder."""
+    found = []
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if f"folder={folder}".encode() in command.read_bytes():
+                found.append(int(command.parent.name))
+    return found
 
 
 class SweepCommand:
