@@ -5,10 +5,10 @@ several machines, may work on it. A trial whose process has died is queued again
 parameters; its job goes on from its last checkpoint.
 """
 
-import json
 import math
 import os
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,7 +25,7 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
-from optuna.exceptions import UpdateFinishedTrialError
+from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -175,7 +175,7 @@ class Search:
         self._space = {o.key_or_group: distribution(o) for o in swept(overrides)}
         self._at_work: dict[str, _AtWork] = {}
         self._refusals: Counter[str] = Counter()
-        self._is_exhausted = False
+        self._is_exhausted = self._is_measured = False
 
     @property
     def jobs(self) -> dict[str, JobRecord]:
@@ -185,9 +185,10 @@ class Search:
             values = trial.params or trial.user_attrs.get(VALUES, {})
             if (state := _state(trial)) and values.keys() == self._space.keys():
                 code, result = trial.user_attrs.get(EXIT_CODE), trial.value
-                texts = _texts(values)
-                name = job(self._overrides, texts).name
-                records[name] = JobRecord(values=texts, state=state, exit_code=code, result=result)
+                named = self._job(values)
+                records[named.name] = JobRecord(
+                    values=named.values, state=state, exit_code=code, result=result
+                )
         return records
 
     def next(self) -> Job | None:
@@ -231,14 +232,17 @@ class Search:
             time.sleep(_TURN_SECONDS)  # Its values are being drawn.
 
     def _started(self, trial: Trial) -> Job:
-        suggested = job(self._overrides, _texts(trial.params))
+        suggested = self._job(trial.params)
         self._at_work[suggested.name] = work = _AtWork(trial)
         self._give_sign(work)
         self._say(f"trial {trial.number}: {suggested.name}: started")
         return suggested
 
+    def _job(self, values: Mapping[str, Any]) -> Job:
+        return job(self._overrides, {key: _text(values[key]) for key in self._space})
+
     def _give_sign(self, work: _AtWork) -> None:
-        work.trial.set_user_attr(OWNER, json.dumps(asdict(Owner.this_process())))
+        work.trial.set_user_attr(OWNER, asdict(Owner.this_process()))
         work.next_sign = time.monotonic() + _SIGN_SECONDS
 
     def _take_over(self) -> None:
@@ -269,8 +273,7 @@ class Search:
         if self._study.get_trials(deepcopy=False)[trial.number].state.is_finished():
             self._say(f"trial {trial.number}: {job.name}: another process has taken it over")
             return
-        if code == EXIT_LOCKED:
-            self._refusals[job.name] += 1
+        self._refusals[job.name] += code == EXIT_LOCKED
         if code == 0:
             self._require_objective(metrics, trial)
         if code == 0 and found:
@@ -280,9 +283,12 @@ class Search:
         elif work.is_pruned:
             self._study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
             how = "pruned"
-        elif code == EXIT_PREEMPTED or 0 < self._refusals[job.name] < _MOST_REFUSALS:
+        elif code == EXIT_PREEMPTED:
             self._queue_again(trial)
-            how = "stopped" if code == EXIT_PREEMPTED else "another process is in its folder: waits"
+            how = "stopped"
+        elif code == EXIT_LOCKED and self._refusals[job.name] < _MOST_REFUSALS:
+            self._queue_again(trial)  # A killed search's job, which is saving.
+            how = "another process is still in its folder: queued again"
         else:
             trial.set_user_attr(EXIT_CODE, code)
             self._study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
@@ -302,7 +308,7 @@ class Search:
         try:
             if now >= work.next_sign:
                 self._give_sign(work)
-            if now >= work.next_look:
+            if now >= work.next_look and not (self._is_measured and self._config.pruner == "none"):
                 self._report(work, self._read(job.name))
                 # A long file of metrics takes long to read.
                 work.next_look = now + (time.monotonic() - now) / _LOOK_SHARE
@@ -327,7 +333,9 @@ class Search:
                     return
 
     def _require_objective(self, metrics: Mapping[str, object], trial: Trial) -> None:
-        if self._objective in metrics or not metrics or SETTINGS in self._study.user_attrs:
+        known = self._objective in metrics or SETTINGS in self._study.user_attrs
+        self._is_measured = self._is_measured or known
+        if known or not metrics:
             return
         self._queue_again(trial)
         near = suggest(self._objective, metrics)
@@ -364,10 +372,10 @@ def _is_gone(trial: FrozenTrial) -> bool:
     """Return whether the process of a trial that is at work has died. Certain on this machine; of
     another one it is believed when it has been silent for long.
     """
-    text, here = trial.user_attrs.get(OWNER), Owner.this_process()
-    if text is None:  # It is just about to write that, or died before.
+    signed, here = trial.user_attrs.get(OWNER), Owner.this_process()
+    if signed is None:  # It is just about to write that, or died before.
         return datetime.now() - (trial.datetime_start or datetime.min) > _BEGINNING
-    owner = Owner(**json.loads(text))
+    owner = Owner(**signed)
     if (owner.host, owner.boot) == (here.host, here.boot):
         return owner.is_gone
     return datetime.now().astimezone() - datetime.fromisoformat(owner.since) > _SILENCE
@@ -378,7 +386,9 @@ def _sampler(config: SamplerConfig, kind: Sampler, drawn: int) -> optuna.sampler
     on these alone, not on how often the search was started.
     """
     if kind == "qmc":
-        return optuna.samplers.QMCSampler(seed=config.seed)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            return optuna.samplers.QMCSampler(seed=config.seed)
     seed = None
     if config.seed is not None:
         seed = int(SeedSequence((config.seed, drawn)).generate_state(1)[0])
@@ -414,10 +424,6 @@ def _ends(found: BaseDistribution) -> list[str]:
         return [str(choice) for choice in found.choices]
     assert isinstance(found, IntDistribution | FloatDistribution)
     return [_text(found.low), _text(found.high)]
-
-
-def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    return {key: _text(value) for key, value in values.items()}
 
 
 def _text(value: object) -> str:
