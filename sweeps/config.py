@@ -2,7 +2,7 @@
 
 from typing import Literal, get_args
 
-from runtime.schema import Count, CountOrZero, Schema
+from runtime.schema import Count, CountOrZero, Schema, StrictBool
 
 
 class SerialConfig(Schema):
@@ -74,6 +74,8 @@ class SamplerConfig(Schema):
     name: Sampler = "tpe"
     seed: CountOrZero | None = None
     """null: another one at each start"""
+    n_startup_trials: Count = 10
+    """random trials before tpe learns from them; the others take no note of it"""
 
 
 class OptunaConfig(Schema):
@@ -92,7 +94,9 @@ class OptunaConfig(Schema):
     """a journal file, or the address of a database; null: study.journal in the sweep's folder"""
     study_name: str | None = None
     """null: the name of the sweep's folder"""
-    params: dict[str, str] | None = None
+    n_jobs: Count | None = None
+    """accepted from files for Hydra's own plug-in; here the launcher says how many run at a time"""
+    params: dict[str, str | StrictBool | int | float] | None = None
     """searched settings, as on the command line, which comes first"""
 
 

@@ -21,7 +21,7 @@ from sweeps.jobs import Job
 SWEEP_FILE = "sweep.json"
 _MAX_BYTES = 64 * 2**20
 
-State = Literal["waiting", "finished", "failed", "stopped", "pruned"]
+State = Literal["waiting", "running", "finished", "failed", "stopped", "pruned"]
 
 
 class Machine(Schema):
@@ -44,11 +44,13 @@ class JobRecord(Schema):
     Attributes:
         values: the swept settings.
         exit_code: of its last start; None before it has ended once.
+        result: of a search, the value of the objective.
     """
 
     values: dict[str, str]
     state: State = "waiting"
     exit_code: int | None = None
+    result: float | None = None
 
 
 class SweepRecord(Schema):

@@ -1,9 +1,9 @@
 """Run all jobs of a sweep once, in order; what an earlier start has finished is not run again."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from runtime.errors import EXIT_PREEMPTED
-from sweeps.folder import SweepFolder
+from sweeps.folder import JobRecord, SweepFolder
 from sweeps.jobs import Job
 
 
@@ -26,6 +26,11 @@ class Grid:
         self._number = {job.name: number for number, job in enumerate(jobs, start=1)}
         if done := len(jobs) - len(self._left):
             say(f"{done} of {len(jobs)} jobs have finished before")
+
+    @property
+    def jobs(self) -> Mapping[str, JobRecord]:
+        """What has become of the jobs, by name."""
+        return self._folder.jobs
 
     def next(self) -> Job | None:
         """Return the next job."""

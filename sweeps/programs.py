@@ -15,20 +15,22 @@ from training.tracking import METRICS_FILE
 _ROOT = Path(__file__).resolve().parents[1]
 
 
-def _evaluations(folder: Path, name: str) -> Mapping[str, Mapping[int, float]]:
-    """Return the figures of all evaluations of a run, by step."""
+def _evaluations(folder: Path, name: str, objective: str) -> Mapping[str, Mapping[int, float]]:
+    """Return the figures of all evaluations of a run, and the objective, by step."""
     found: dict[str, dict[int, float]] = {}
     path = folder / name / METRICS_FILE
     for line in path.read_text().splitlines() if path.exists() else ():
-        if '"eval/' in line:
+        if '"eval/' in line or f'"{objective}"' in line:
             record = _parsed(line)
             for key, value in record.items():
-                if key.startswith("eval/") and isinstance(value, int | float):
-                    found.setdefault(key, {})[record["step"]] = value
+                if key.startswith("eval/") or key == objective:
+                    figures = found.setdefault(key, {})
+                    if isinstance(value, int | float):  # null stands for NaN.
+                        figures[record["step"]] = value
     return found
 
 
-def _figures(folder: Path, name: str) -> Mapping[str, Mapping[int, float]]:
+def _figures(folder: Path, name: str, objective: str) -> Mapping[str, Mapping[int, float]]:
     """Return the figures of an evaluation, under step 0."""
     path = folder / f"{name}.json"
     result = _parsed(path.read_text()) if path.exists() else {}

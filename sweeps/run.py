@@ -7,14 +7,16 @@ started again goes on: finished jobs are read, not run; the others resume where 
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hydra.core.override_parser.types import Override
 from pydantic import ValidationError
 
-from runtime.errors import ConfigError, Preempted
+from runtime.errors import ConfigError, LockedError, Preempted
 from runtime.process import launched
 from runtime.schema import MachineSettings, Schema
 from runtime.text import shown
@@ -38,6 +40,7 @@ from training.config.composition import hydra_settings
 from training.config.overrides import is_of_hydra, parse_arguments, parse_overrides
 from training.config.source import source_of
 
+_TURN_SECONDS = 60.0
 _LAUNCH = Path(__file__).resolve().parents[1] / "scripts" / "launch.py"
 
 
@@ -48,14 +51,15 @@ class Program(NamedTuple):
         script: its file.
         load: composes and validates the settings of a job; raises ConfigError.
         place: returns the overrides that put the job of a name into the sweep's folder.
-        read: returns the metrics of that job so far, each by step.
+        read: returns the metrics of that job so far, each by step: those of evaluations, and the
+            one that is named.
         objective: the metric that orders the table.
     """
 
     script: Path
     load: Callable[[Sequence[str]], MachineSettings]
     place: Callable[[Path, str], list[str]]
-    read: Callable[[Path, str], Mapping[str, Mapping[int, float]]]
+    read: Callable[[Path, str, str], Mapping[str, Mapping[int, float]]]
     objective: str
 
 
@@ -113,7 +117,10 @@ def _chosen(what: str, schemas: Mapping[str, type[Any]], node: Mapping[str, Any]
     except ValidationError as error:
         fault = error.errors()[0]
         path = ".".join(map(str, ("hydra", what, *fault["loc"])))
-        raise ConfigError(f"{path}={shown(fault['input'])}: {fault['msg'].lower()}") from None
+        reason = fault["msg"].lower()
+        if fault["type"] == "extra_forbidden" and len(fault["loc"]) == 1:
+            reason = f"no setting of {node['name']}; accepted: {', '.join(schema.model_fields)}"
+        raise ConfigError(f"{path}={shown(fault['input'])}: {reason}") from None
 
 
 def run_sweep(program: Program, plan: Plan, say: Callable[[str], None]) -> int:
@@ -131,13 +138,21 @@ def run_sweep(program: Program, plan: Plan, say: Callable[[str], None]) -> int:
     jobs = _jobs_to_validate(plan)
     settings = [program.load([*plan.flags, *job.overrides]) for job in jobs]
     dumped = [config.model_dump(mode="json") for config in settings]
+    objective, minimize = plan.sweeper.objective, plan.sweeper.direction == "minimize"
+    objective = objective or program.objective
+    search = plan.sweeper if isinstance(plan.sweeper, OptunaConfig) else None
+    if search:
+        _require_sound(search, objective, settings[0], say)
     name = settings[0].sweep_name or digest(dumped, [sorted(job.values.items()) for job in jobs])
     folder = plan.parent / name
     say(f"sweep folder: {folder}")
     folder.mkdir(parents=True, exist_ok=True)
-    objective, minimize = plan.sweeper.objective, plan.sweeper.direction == "minimize"
-    objective = objective or program.objective
-    with run_lock(folder):
+
+    def read(name: str) -> Mapping[str, Mapping[int, float]]:
+        return program.read(folder, name, objective)
+
+    with ExitStack() as held:
+        held.enter_context(_turn(folder) if search else run_lock(folder))
         recorded = SweepFolder.recorded(folder)
         machine = recorded.machine if recorded else decide_machine(settings[0], plan.launcher)
         kept = SweepFolder(folder, sys.argv, machine)
@@ -147,36 +162,85 @@ def run_sweep(program: Program, plan: Plan, say: Callable[[str], None]) -> int:
             decided = machine_overrides(machine, settings[0])
             return [*start, *plan.flags, *job.overrides, *decided, *program.place(folder, job.name)]
 
-        if isinstance(plan.sweeper, OptunaConfig):
-            from sweeps.search import Search
-
-            source: Source = Search(
-                plan.sweeper,
-                plan.overrides,
-                kept,
-                lambda name: program.read(folder, name).get(objective, {}),
-                say,
-            )
+        gpus = machine.gpus
+        if search:
+            held.close()  # The study is the record from here on, and other processes may join.
+            gpus = _gpus() if recorded and gpus else gpus  # Perhaps it is another machine.
+            common = digest(dumped, [sorted(j.values.items()) for j in jobs], objective, minimize)
+            source: Source = _search(search, plan, folder, common, objective, read, say)
         else:
             source = Grid(jobs, kept, say)
-        stopped = run_jobs(source, build_launcher(plan.launcher, command, folder, machine.gpus))
-        rows = []
-        for name, record in kept.jobs.items():
-            metrics = {k: found[max(found)] for k, found in program.read(folder, name).items()}
+        stopped = run_jobs(source, build_launcher(plan.launcher, command, folder, gpus))
+        if search:
+            held.enter_context(_turn(folder))
+        rows, records = [], source.jobs
+        for name, record in records.items():
+            metrics = {} if record.result is None else {objective: record.result}
+            metrics |= {key: found[max(found)] for key, found in read(name).items() if found}
             rows.append(Row(name, record.values, record.state, metrics))
         say(write_table(folder, rows, objective, minimize=minimize))
         say(f"written: {folder / 'results.json'}, {folder / 'results.csv'}")
     if stopped:
         raise Preempted(f"{folder}: stopped; the same command goes on")
-    codes = {record.exit_code or 1 for record in kept.jobs.values() if record.state == "failed"}
+    codes = {record.exit_code or 1 for record in records.values() if record.state == "failed"}
     return codes.pop() if len(codes) == 1 else int(bool(codes))
+
+
+@contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """Hold a folder's lock, when the other processes of a search have left it."""
+    end = time.monotonic() + _TURN_SECONDS
+    with ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(run_lock(folder))
+                break
+            except LockedError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.05)
+        yield
+
+
+def _require_sound(
+    search: OptunaConfig, objective: str, settings: MachineSettings, say: Callable[[str], None]
+) -> None:
+    """Raise ConfigError for a pruner that would never see an evaluation."""
+    pruner = f"hydra.sweeper.pruner={search.pruner}"
+    if search.pruner != "none" and getattr(settings, "eval_interval", 1) is None:
+        raise ConfigError(f"{pruner}: needs evaluations during training: set eval_interval")
+    if search.pruner != "none" and not objective.startswith("eval/"):
+        raise ConfigError(f"{pruner}: {shown(objective)} is not a metric of evaluations (eval/...)")
+    if (search.n_jobs or 1) > 1:
+        say(
+            f"hydra.sweeper.n_jobs={search.n_jobs}: the launcher says how many trials run at a "
+            f"time: hydra/launcher=pool hydra.launcher.max_jobs={search.n_jobs}"
+        )
+
+
+def _search(
+    search: OptunaConfig,
+    plan: Plan,
+    folder: Path,
+    common: str,
+    objective: str,
+    read: Callable[[str], Mapping[str, Mapping[int, float]]],
+    say: Callable[[str], None],
+) -> Source:
+    from sweeps.search import Search, open_study
+
+    study = open_study(search, folder, common)
+    return Search(search, plan.overrides, study, common, objective, read, say)
 
 
 def _jobs_to_validate(plan: Plan) -> list[Job]:
     """Return all jobs of a grid; of a search those at the ends of what it may try."""
     if not isinstance(plan.sweeper, OptunaConfig):
         return expand(plan.overrides, plan.choices)
-    from sweeps.search import corners
+    try:
+        from sweeps.search import corners
+    except ImportError:
+        raise ConfigError("hydra/sweeper=optuna needs optuna: pip install -e '.[search]'") from None
 
     if not swept(plan.overrides):
         raise ConfigError(

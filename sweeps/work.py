@@ -1,8 +1,10 @@
 """Start jobs, as many at a time as there is room for, and wait for them."""
 
 import time
+from collections.abc import Mapping
 from typing import Protocol
 
+from sweeps.folder import JobRecord
 from sweeps.jobs import Job
 from training.stop_signals import StopSignals
 
@@ -11,6 +13,11 @@ _POLL_SECONDS = 0.2
 
 class Source(Protocol):
     """Where jobs come from, and where their ends are told."""
+
+    @property
+    def jobs(self) -> Mapping[str, JobRecord]:
+        """What has become of the jobs, by name."""
+        ...
 
     def next(self) -> Job | None:
         """Return a job to start, or None when there is none, perhaps only for now."""

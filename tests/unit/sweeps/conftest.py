@@ -4,6 +4,9 @@ import json
 import subprocess
 import sys
 import textwrap
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +53,10 @@ job, folder, settings, *overrides = sys.argv[1:]
 settings = {"launcher": {"name": "serial"}, "sweeper": {"name": "grid"}} | json.loads(settings)
 
 
-def read(folder, name):
+def read(folder, name, objective):
     log = folder / name / "log.jsonl"
     records = map(json.loads, log.read_text().splitlines()) if log.exists() else ()
-    return {"score": {record["step"]: record["score"] for record in records}}
+    return {"eval/score": {record["step"]: record["score"] for record in records}}
 
 
 def load(overrides):
@@ -62,7 +65,8 @@ def load(overrides):
     return MachineSettings(device="cpu", sweep_name=Path(folder).name)
 
 
-program = Program(Path(job), load, lambda folder, name: [f"folder={folder / name}"], read, "score")
+place = lambda folder, name: [f"folder={folder / name}"]
+program = Program(Path(job), load, place, read, "eval/score")
 plan = Plan(
     OverridesParser.create().parse_overrides(overrides),
     LAUNCHERS[settings["launcher"]["name"]].model_validate(settings["launcher"]),
@@ -78,6 +82,23 @@ except Preempted as error:
     print(error)
     sys.exit(75)
 """
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Return the processes of the job that writes into a folder."""
+    found = []
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if f"folder={folder}".encode() in command.read_bytes():
+                found.append(int(command.parent.name))
+    return found
 
 
 class SweepCommand:

@@ -4,36 +4,14 @@ import csv
 import json
 import os
 import signal
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.unit.sweeps.conftest import processes_of, wait_until
+
 SLURM = {"launcher": {"name": "slurm", "cluster": "local"}}
 POOL = {"launcher": {"name": "pool", "max_jobs": 2}}
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-def processes_of(folder: Path) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if (
-                entry.name.isdigit()
-                and f"folder={folder}".encode() in (entry / "cmdline").read_bytes()
-            ):
-                found.append(int(entry.name))
-        except OSError:
-            pass
-    return found
 
 
 @pytest.mark.parametrize(
@@ -125,47 +103,3 @@ def test_a_second_start_is_refused_while_the_first_is_at_work(sweep: Any) -> Non
     assert code == 1
     assert "another run is using this folder" in output
     assert process.wait(timeout=60) == 0
-
-
-SEARCH = {"name": "optuna", "sampler": {"name": "tpe", "seed": 1}, "n_trials": 6}
-
-
-def test_a_search_improves_on_its_trials_and_goes_on(sweep: Any) -> None:
-    interval = "lr=tag(log,interval(1e-4,1e-2))"
-    code, output = sweep.run({"sweeper": SEARCH | {"n_trials": 3}}, interval)
-    assert code == 0, output
-    assert len(sweep.steps()) == 3
-    code, output = sweep.run({"sweeper": SEARCH}, interval)
-    assert code == 0, output
-    results = json.loads((sweep.folder / "results.json").read_text())["jobs"]
-    assert len(results) == len(sweep.steps()) == 6
-    scores = [row["metrics"]["score"] for row in results]
-    assert scores == sorted(scores, reverse=True)
-
-
-def test_a_killed_trial_is_queued_again_and_resumes(sweep: Any) -> None:
-    settings = {"sweeper": SEARCH | {"n_trials": 2}}
-    overrides = "lr=interval(0.0,1.0)", "steps=30", "seconds=0.05"
-    process = sweep.start(settings, *overrides)
-    wait_until(lambda: bool(sweep.steps()))
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    (name,) = sweep.steps()
-    wait_until(lambda: not processes_of(sweep.folder / name))
-    code, output = sweep.run(settings, *overrides)
-    assert code == 0, output
-    assert sweep.steps()[name] == list(range(1, 31))
-    assert len(sweep.steps()) == 2
-
-
-def test_hopeless_trials_are_pruned(sweep: Any) -> None:
-    pruned = SEARCH | {"n_trials": 8, "pruner": "median"}
-    code, output = sweep.run(
-        {"sweeper": pruned}, "lr=0.003,0.004,0.5,0.6", "steps=12", "seconds=0.05", "seed=range(2)"
-    )
-    assert code == 0, output
-    states = [
-        row["state"] for row in json.loads((sweep.folder / "results.json").read_text())["jobs"]
-    ]
-    assert "pruned" in states
-    assert "finished" in states
