@@ -27,8 +27,8 @@ def test_the_bytes_are_those_of_the_builder(tmp_path: Path) -> None:
 
 
 def test_wrong_flags_end_as_those_of_the_builder(tmp_path: Path) -> None:
+    flags = "data.builder.flags='--sise 4'"
     with pytest.raises(SystemExit) as ended:
-        flags = "data.builder.flags='--sise 4'"
         main(["data=sudoku_generated", f"data.path={tmp_path}/x", flags])
     assert ended.value.code == 2
 
