@@ -81,11 +81,11 @@ def opened_hydra(
         raise
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_explain(source, overrides, error)) from None
-    except (AssertionError, OSError, RecursionError, ValueError, yaml.YAMLError) as error:
+    except AssertionError:
+        raise ConfigError("a defaults list names something that is no text") from None
+    except (OSError, RecursionError, ValueError, yaml.YAMLError) as error:
         # So Hydra answers defaults lists that are none, and files that are no YAML.
-        raise ConfigError(
-            _one_line(error) or "a defaults list has something else than names"
-        ) from None
+        raise ConfigError(_one_line(error)) from None
 
 
 def _explain(source: Source, overrides: Sequence[Override], error: Exception) -> str:
