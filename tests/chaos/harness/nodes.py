@@ -1,5 +1,6 @@
 """Two hosts on one machine, each with a name, a network and processes of its own, and a link
-between them that a test can cut, make lossy or slow; by namespaces of Linux, which need root.
+between them that a test can cut, make lossy or slow; by namespaces of Linux, which need root or a
+kernel that lets everybody have a user namespace.
 
 Nothing leads out of them, and nothing of them stays: a host lives as long as this process holds the
 pipe to its first process.
@@ -26,27 +27,32 @@ from runtime.process import env_rank
 _ADDRESSES = {"node-a": "10.0.0.1", "node-b": "10.0.0.2"}
 _APART = ("unshare", "--net", "--uts", "--pid", "--mount-proc", "--fork", "--kill-child")
 _SPACES = {"net": "net", "uts": "uts", "mount": "mnt", "pid": "pid_for_children"}
-_FIRST = """mount --bind "$2" /etc/hosts && echo "$1" > /proc/sys/kernel/hostname &&
+_FIRST = """mount --bind "$2" /etc/hosts && hostname "$1" &&
 ip link set lo up && echo up && exec cat"""
 # For the kernel's filter: if a random number of 32 bits is below the limit, the packet is dropped.
 _DROP = "4,32 0 0 4294963256,53 1 0 {},6 0 0 2,6 0 0 4294967295"
 
 
 class Node:
-    """One of the hosts.
+    """One of the hosts; a second one goes `beside` the first.
 
     Attributes:
         log: file with what its processes print.
     """
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, beside: "Node | None" = None) -> None:
         self.name, self.log = name, folder / f"{name}.log"
         hosts = folder / "hosts"
         lines = ("127.0.0.1 localhost", *(f"{ip} {host}" for host, ip in _ADDRESSES.items()))
         hosts.write_text("\n".join(lines) + "\n")
-        command = (*_APART, "sh", "-c", _FIRST, "sh", name, hosts)
+        apart = (*_APART, "sh", "-c", _FIRST, "sh", name, hosts)
+        if os.geteuid() and beside is None:
+            apart = ("unshare", "--user", "--map-root-user", *apart)
+        command = (*beside._enter, *apart) if beside else apart
         self._first = Popen(command, stdin=PIPE, stdout=PIPE, stderr=STDOUT)
         self.pid = self._first.pid
+        own = ("nsenter", f"--user=/proc/{self.pid}/ns/user", "--preserve-credentials")
+        self._enter = beside._enter if beside else own if os.geteuid() else ("nsenter",)
         self._started = list[Popen[bytes]]()
         assert self._first.stdout is not None
         if (said := self._first.stdout.readline()) != b"up\n":
@@ -63,7 +69,7 @@ class Node:
         space = f"/proc/{self.pid}/ns"
         places = (f"--{kind}={space}/{file}" for kind, file in _SPACES.items())
         with self.log.open("ab") as log:
-            entered = ("nsenter", *places, *command)
+            entered = (*self._enter, *places, *command)
             process = Popen(entered, env=env, stdin=DEVNULL, stdout=log, stderr=log)
         self._started.append(process)
         return process
@@ -81,7 +87,7 @@ class Node:
 
     def net(self, command: str, *more: str) -> str:
         """Run a command in this host's network; returns what it prints."""
-        enter = ("nsenter", f"--net=/proc/{self.pid}/ns/net")
+        enter = (*self._enter, f"--net=/proc/{self.pid}/ns/net")
         return check_output((*enter, *command.split(), *more), text=True)
 
     def link(self, state: str) -> None:
@@ -106,8 +112,8 @@ class Node:
 
     def end(self) -> None:
         """End all processes of this host, and wait until they are gone."""
+        self._wake()  # A process is gone when nsenter has waited for it.
         self._first.communicate()  # Closes the pipe.
-        self._wake()
         for process in self._started:
             process.wait()
 
@@ -122,7 +128,7 @@ def two_nodes(folder: Path) -> Iterator[list[Node]]:
     nodes = list[Node]()
     with ExitStack() as stack:
         for name in _ADDRESSES:
-            nodes.append(Node(name, folder))
+            nodes.append(Node(name, folder, *nodes))
             stack.callback(nodes[-1].end)
         peer = f"peer name eth0 netns {nodes[1].pid}"
         nodes[0].net(f"ip link add name eth0 type veth {peer}")
