@@ -2,7 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from runtime.text import shown
 
 
 class Schema(BaseModel):
@@ -29,6 +31,24 @@ StrictBool = Annotated[bool, Field(strict=True)]
 Device = Literal["auto", "cpu", "cuda"]
 
 
+def _number_as_name(name: object) -> object:
+    # `run_name=42` reaches us as an integer.
+    return str(name) if isinstance(name, int | float) and not isinstance(name, bool) else name
+
+
+def _plain_name(name: str) -> str:
+    has_slash = "/" in name or "\\" in name
+    if not name.strip() or name in (".", "..") or has_slash or not name.isprintable():
+        raise ValueError(
+            f"{shown(repr(name))} is used as a folder's name: it must not be empty, '.', '..' "
+            f"or contain a slash or control characters"
+        )
+    return name
+
+
+FolderName = Annotated[str, BeforeValidator(_number_as_name), AfterValidator(_plain_name)]
+
+
 class MachineSettings(Schema):
     """The machine."""
 
@@ -39,5 +59,5 @@ class MachineSettings(Schema):
     """CPU threads of a rank; null: torch's choice"""
     rank_timeout: Seconds = 600.0
     """seconds that a rank waits for one that does not answer, before all end"""
-    sweep_name: str | None = None
+    sweep_name: FolderName | None = None
     """the folder of a sweep (-m); null: named after its settings"""

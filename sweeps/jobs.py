@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,20 +37,31 @@ def swept(overrides: Iterable[Override]) -> list[Override]:
     return [override for override in overrides if override.is_sweep_override()]
 
 
+def without_overruled(overrides: Sequence[Override]) -> list[Override]:
+    """Leave out lists of values of keys that are set once more later: the last one counts."""
+    last = {override.key_or_group: override for override in overrides}
+    return [o for o in overrides if o is last[o.key_or_group] or not o.is_sweep_override()]
+
+
 def expand(overrides: Sequence[Override], choices: Callable[[str], list[str]]) -> list[Job]:
     """List the jobs in the order in which a reader would count: the last setting changes fastest.
 
     Args:
-        overrides: of the command line; of two for one key the last one counts.
+        overrides: of the command line.
         choices: returns the choices of a group, for `glob(...)`.
     Raises:
-        ConfigError: an interval, which only a search can take, or a `glob` that finds nothing.
+        ConfigError: an interval, which only a search can take, a `glob` that finds nothing, or two
+            jobs whose names are the same.
     """
     values = {o.key_or_group: _values(o, choices) for o in swept(overrides)}
-    return [
+    jobs = [
         job(overrides, dict(zip(values, chosen, strict=True)))
         for chosen in itertools.product(*values.values())
     ]
+    name, count = Counter(job.name for job in jobs).most_common(1)[0]
+    if count > 1:
+        raise ConfigError(f"{count} jobs would share the folder {name}: leave out what is the same")
+    return jobs
 
 
 def job(overrides: Sequence[Override], values: dict[str, str]) -> Job:
@@ -87,9 +99,17 @@ def _values(override: Override, choices: Callable[[str], list[str]]) -> list[str
 
 
 def _name(values: dict[str, str]) -> str:
-    """Write the values as a folder's name that needs no quotes on a command line."""
+    """Write the values as a folder's name that needs no quotes on a command line, whatever the
+    order in which they were given: [a,b] is a+b, and what cannot be written gets a digest.
+    """
     leaves = [key.rpartition(".")[2] for key in values]
     keys = leaves if len(set(leaves)) == len(leaves) else list(values)
-    plain = "__".join(f"{key}-{value}" for key, value in zip(keys, values.values(), strict=True))
+    texts = [_list_as_sum(value) for value in values.values()]
+    plain = "__".join(sorted(f"{key}-{text}" for key, text in zip(keys, texts, strict=True)))
     name = re.sub(r"[^A-Za-z0-9_.+-]+", ".", plain)[:_LONGEST_NAME]
-    return name if name == plain else f"{name}.{digest(values)}"
+    return (name or "run") if name == plain else f"{name}.{digest(values)}"
+
+
+def _list_as_sum(value: str) -> str:
+    is_list = re.fullmatch(r"\[[\w.-]+(,[\w.-]+)*\]", value)
+    return value[1:-1].replace(",", "+") if is_list else value

@@ -4,6 +4,7 @@ Every job is validated before the first one starts, and is a process of its own.
 started again goes on: finished jobs are read, not run; the others resume where they stood.
 """
 
+import functools
 import os
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from sweeps.config import (
 )
 from sweeps.folder import Machine, SweepFolder
 from sweeps.grid import Grid
-from sweeps.jobs import Job, digest, expand, job, swept
+from sweeps.jobs import Job, digest, expand, job, swept, without_overruled
 from sweeps.local import LocalLauncher
 from sweeps.table import Row, write_table
 from sweeps.work import Launcher, Source, run_jobs
@@ -37,6 +38,7 @@ from training.checkpoint.lock import run_lock
 from training.config.composition import hydra_settings, parse_arguments, parse_overrides, source_of
 
 _LAUNCH = Path(__file__).resolve().parents[1] / "scripts" / "launch.py"
+_OWN_KEYS = ("checkpoint_path", "output")
 
 
 class Program(NamedTuple):
@@ -44,15 +46,18 @@ class Program(NamedTuple):
 
     Attributes:
         script: its file.
-        load: composes and validates the settings of a job; raises ConfigError.
-        place: returns the overrides that put the job of a name into the sweep's folder.
+        load: composes and validates the settings of jobs, given the flags, the overrides of each,
+            and the number of ranks; raises ConfigError.
+        place: returns the override that puts the job of a name into the sweep's folder.
+        result: returns a file that a finished job has left there.
         read: returns the metrics of that job so far, each by step.
         objective: the metric that orders the table.
     """
 
     script: Path
-    load: Callable[[Sequence[str]], MachineSettings]
-    place: Callable[[Path, str], list[str]]
+    load: Callable[[Sequence[str], Sequence[Sequence[str]], int], Sequence[MachineSettings]]
+    place: Callable[[Path, str], str]
+    result: Callable[[Path, str], Path]
     read: Callable[[Path, str], Mapping[str, Mapping[int, float]]]
     objective: str
 
@@ -93,6 +98,7 @@ def plan_of(schema: type[Schema], config_name: str, arguments: Sequence[str]) ->
     params = [f"{key}={value}" for key, value in (sweeper.params or {}).items()]
     given = {override.key_or_group for override in task}
     task = [o for o in parse_overrides(params) if o.key_or_group not in given] + task
+    task = without_overruled(task)
     flags = {
         "--config-path": args.config_path and source.folder,
         "--config-dir": source.extra,
@@ -122,20 +128,28 @@ def run_sweep(program: Program, plan: Plan, say: Callable[[str], None]) -> int:
     Raises:
         ConfigError: a job's settings are wrong; nothing has been started.
         LockedError: another process is at work on this sweep.
-        Preempted: stopped by a signal; every job at work has saved.
+        Preempted: stopped by a signal, and every job at work has saved; or a job was.
     """
     if launched():
-        raise ConfigError("-m starts processes of its own: run it without torchrun")
+        raise ConfigError(
+            "-m starts processes of its own: run it without torchrun; hydra.launcher.ranks=N gives "
+            "each job N ranks"
+        )
     jobs = _jobs_to_validate(plan)
-    settings = [program.load([*plan.flags, *job.overrides]) for job in jobs]
-    dumped = [config.model_dump(mode="json") for config in settings]
-    name = settings[0].sweep_name or digest(dumped, [sorted(job.values.items()) for job in jobs])
+    overrides = [job.overrides for job in jobs]
+    settings = program.load(plan.flags, overrides, plan.launcher.ranks)
+    digests = [digest(config.model_dump(mode="json")) for config in settings]
+    values = [sorted(job.values.items()) for job in jobs]
+    name = _sweep_name(settings) or digest(sorted(zip(digests, values, strict=True)))
     folder = plan.parent / name
     say(f"sweep folder: {folder}")
-    folder.mkdir(parents=True, exist_ok=True)
+    for override in plan.overrides:
+        if override.key_or_group in _OWN_KEYS:
+            say(f"{shown(override.input_line)} is not used: every job has its place in that folder")
+    _create(folder)
     objective, minimize = plan.sweeper.objective, plan.sweeper.direction == "minimize"
     objective = objective or program.objective
-    with run_lock(folder):
+    with run_lock(folder, instead="another sweep_name"):
         recorded = SweepFolder.recorded(folder)
         machine = recorded.machine if recorded else decide_machine(settings[0], plan.launcher)
         kept = SweepFolder(folder, sys.argv, machine)
@@ -143,30 +157,36 @@ def run_sweep(program: Program, plan: Plan, say: Callable[[str], None]) -> int:
         def command(job: Job) -> list[str]:
             start = job_command(program.script, plan.launcher.ranks)
             decided = machine_overrides(machine, settings[0])
-            return [*start, *plan.flags, *job.overrides, *decided, *program.place(folder, job.name)]
+            return [*start, *plan.flags, *decided, *job.overrides, program.place(folder, job.name)]
+
+        def by_step(name: str) -> Mapping[int, float]:
+            return program.read(folder, name).get(objective, {})
+
+        def score(name: str) -> str:
+            found = by_step(name)
+            return f", {objective} {found[max(found)]:.4g}" if found else ""
 
         if isinstance(plan.sweeper, OptunaConfig):
             from sweeps.search import Search
 
-            source: Source = Search(
-                plan.sweeper,
-                plan.overrides,
-                kept,
-                lambda name: program.read(folder, name).get(objective, {}),
-                say,
-            )
+            source: Source = Search(plan.sweeper, plan.overrides, kept, by_step, say)
         else:
-            source = Grid(jobs, kept, say)
-        stopped = run_jobs(source, build_launcher(plan.launcher, command, folder, machine.gpus))
+            known = {job.name: digest for job, digest in zip(jobs, digests, strict=True)}
+            source = Grid(
+                jobs, known, kept, lambda name: program.result(folder, name).exists(), score, say
+            )
+        stopped = run_jobs(source, build_launcher(plan.launcher, command, kept))
         rows = []
         for name, record in kept.jobs.items():
             metrics = {k: found[max(found)] for k, found in program.read(folder, name).items()}
             rows.append(Row(name, record.values, record.state, metrics))
         say(write_table(folder, rows, objective, minimize=minimize))
         say(f"written: {folder / 'results.json'}, {folder / 'results.csv'}")
-    if stopped:
+    asked = kept.jobs if isinstance(plan.sweeper, OptunaConfig) else {job.name for job in jobs}
+    ends = [record for name, record in kept.jobs.items() if name in asked]
+    codes = {record.exit_code or 1 for record in ends if record.state == "failed"}
+    if stopped or (not codes and any(record.state == "stopped" for record in ends)):
         raise Preempted(f"{folder}: stopped; the same command goes on")
-    codes = {record.exit_code or 1 for record in kept.jobs.values() if record.state == "failed"}
     return codes.pop() if len(codes) == 1 else int(bool(codes))
 
 
@@ -183,14 +203,52 @@ def _jobs_to_validate(plan: Plan) -> list[Job]:
     return [job(plan.overrides, values) for values in corners(plan.overrides)]
 
 
+def _sweep_name(settings: Sequence[MachineSettings]) -> str | None:
+    names = {config.sweep_name for config in settings}
+    if len(names) > 1:
+        raise ConfigError("sweep_name: is the name of the whole sweep, and cannot be swept")
+    return names.pop()
+
+
+def _create(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or error
+        raise ConfigError(f"hydra.sweep.dir: {folder} cannot be created: {reason}") from None
+
+
 def decide_machine(settings: MachineSettings, launcher: LauncherConfig) -> Machine:
-    """Decide what the bits of all jobs depend on, by the GPUs and CPUs of this machine."""
-    gpus = [] if settings.device == "cpu" else _gpus()
+    """Decide what the bits of all jobs depend on: by what was asked for, and this machine.
+
+    Raises:
+        ConfigError: a job has more ranks than there are GPUs.
+    """
     if isinstance(launcher, SlurmConfig):
-        threads = launcher.cpus or 1
+        threads, is_cuda = launcher.cpus or 1, launcher.gpus > 0
+    elif settings.device == "cpu" and settings.num_threads is not None:
+        threads, is_cuda = settings.num_threads, False  # No need to load torch.
     else:
-        threads = max(1, _cpus() // (places(launcher, len(gpus)) * launcher.ranks))
-    return Machine(num_threads=threads, compile=bool(gpus), gpus=gpus)
+        threads, gpus = _threads_and_gpus()
+        is_cuda = bool(gpus) and settings.device != "cpu"
+        threads = max(1, threads // (places(launcher, 0) * launcher.ranks))
+    device = settings.device
+    if device == "auto":
+        device = "cuda" if is_cuda else "cpu"
+    num_threads = None if device == "cuda" else threads
+    return Machine(device=device, num_threads=num_threads, compile=device == "cuda")
+
+
+def machine_overrides(machine: Machine, settings: MachineSettings) -> list[str]:
+    """Return the overrides that fix what the user left open."""
+    fixed = []
+    if settings.device == "auto":
+        fixed.append(f"device={machine.device}")
+    if settings.num_threads is None and machine.num_threads is not None:
+        fixed.append(f"num_threads={machine.num_threads}")
+    if settings.compile == "auto":
+        fixed.append(f"compile={str(machine.compile).lower()}")
+    return fixed
 
 
 def places(launcher: LauncherConfig, gpus: int) -> int:
@@ -200,35 +258,31 @@ def places(launcher: LauncherConfig, gpus: int) -> int:
     return launcher.max_jobs or max(1, (gpus or _cpus() // 2) // launcher.ranks)
 
 
-def machine_overrides(machine: Machine, settings: MachineSettings) -> list[str]:
-    """Return the overrides that fix what the user left open."""
-    fixed = []
-    if settings.num_threads is None and not machine.gpus:
-        fixed.append(f"num_threads={machine.num_threads}")
-    if settings.compile == "auto":
-        fixed.append(f"compile={str(machine.compile).lower()}")
-    return fixed
-
-
 def build_launcher(
-    config: LauncherConfig, command: Callable[[Job], list[str]], folder: Path, gpus: list[str]
+    config: LauncherConfig, command: Callable[[Job], list[str]], folder: SweepFolder
 ) -> Launcher:
-    """Build the launcher that the configuration names.
+    """Build the launcher that the configuration names, for the GPUs that are there now.
 
     Raises:
-        ConfigError: what it needs is not installed.
+        ConfigError: what it needs is not there.
     """
-    logs, environment = folder / "logs", {"WANDB_RUN_GROUP": folder.name}
-    if not isinstance(config, SlurmConfig):
-        max_jobs = places(config, len(gpus))
-        return LocalLauncher(command, logs, max_jobs, gpus, config.ranks, environment)
-    try:
-        from sweeps.slurm import SlurmLauncher
-    except ImportError:
+    environment = {"WANDB_RUN_GROUP": folder.path.name}
+    if isinstance(config, SlurmConfig):
+        try:
+            from sweeps.slurm import SlurmLauncher
+        except ImportError:
+            raise ConfigError(
+                "hydra/launcher=slurm needs submitit: pip install -e '.[slurm]'"
+            ) from None
+        return SlurmLauncher(config, command, folder.log, environment)
+    gpus = _threads_and_gpus()[1] if folder.machine.device == "cuda" else []
+    if folder.machine.device == "cuda" and len(gpus) < config.ranks:
         raise ConfigError(
-            "hydra/launcher=slurm needs submitit: pip install -e '.[slurm]'"
-        ) from None
-    return SlurmLauncher(config, command, logs, environment)
+            f"hydra.launcher.ranks={config.ranks}: of the GPUs that this sweep runs on, "
+            f"{len(gpus)} are here"
+        )
+    max_jobs = places(config, len(gpus))
+    return LocalLauncher(command, folder.log, max_jobs, gpus, config.ranks, environment)
 
 
 def job_command(script: Path, ranks: int) -> list[str]:
@@ -243,10 +297,14 @@ def _cpus() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
-def _gpus() -> list[str]:
-    """Return names of the GPUs for CUDA_VISIBLE_DEVICES. torch is asked in a process of its own."""
-    code = "import torch; print(torch.cuda.device_count())"
-    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    count = int(asked.stdout or 0)
+@functools.cache
+def _threads_and_gpus() -> tuple[int, list[str]]:
+    """Return the number of threads that torch would take, and names of the GPUs for
+    CUDA_VISIBLE_DEVICES. torch is asked in a process of its own.
+    """
+    code = "import torch; print(torch.get_num_threads(), torch.cuda.device_count())"
+    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    threads, count = map(int, asked.stdout.split())
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return visible.split(",")[:count] if visible else [str(number) for number in range(count)]
+    names = visible.split(",")[:count] if visible else map(str, range(count))
+    return threads, list(names)

@@ -1,6 +1,7 @@
 """Compose a configuration with Hydra: choices of groups and overrides become one schema."""
 
 import argparse
+import copy
 import functools
 import re
 from collections.abc import Iterator, Sequence
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import yaml
 from hydra import compose, version
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path, get_args_parser
 from hydra.core.config_search_path import SearchPathQuery
@@ -133,6 +135,38 @@ def load_config(schema: type[SchemaT], config_name: str, arguments: Sequence[str
         ConfigError: one line; the override or path, the value, what is accepted, the nearest name.
     """
     return validate(schema, compose_config(schema, config_name, arguments))
+
+
+def load_configs(
+    schema: type[SchemaT], config_name: str, flags: Sequence[str], runs: Sequence[Sequence[str]]
+) -> list[SchemaT]:
+    """`load_config` for the overrides of many runs, in order. What is slow is done once: files are
+    read for each choice of groups, an override is parsed and checked for all that have it.
+    """
+    source = source_of(config_name, parse_arguments(flags))
+
+    @functools.cache
+    def parsed(line: str) -> Override:
+        (override,) = parse_overrides([line])
+        hydra_lines(schema, source, [override])
+        return override
+
+    @functools.cache
+    def composed(*choices: str) -> DictConfig:
+        return _compose(schema, config_name, [*flags, *choices])
+
+    groups, configs = _groups(source), []
+    for run in runs:
+        overrides = [parsed(line) for line in run]
+        choices = [o.input_line for o in overrides if o.key_or_group in groups]
+        config = copy.deepcopy(composed(*choices))
+        with explained(source, overrides):
+            settings = [o for o in overrides if o.key_or_group not in groups]
+            ConfigLoaderImpl._apply_overrides_to_config(settings, config)
+            plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        assert isinstance(plain, dict)
+        configs.append(validate(schema, {str(key): value for key, value in plain.items()}))
+    return configs
 
 
 def compose_config(

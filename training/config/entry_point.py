@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from hydra._internal.utils import get_args_parser
@@ -112,4 +113,4 @@ def _sweep(
         raise ConfigError("-m: this command makes one run at a time")
     from sweeps.run import plan_of, run_sweep
 
-    return run_sweep(program, plan_of(schema, config_name, arguments), print)
+    return run_sweep(program, plan_of(schema, config_name, arguments), partial(print, flush=True))
