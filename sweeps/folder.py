@@ -7,7 +7,7 @@ SWEEP/logs/NAME.log   what a job printed
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -100,6 +100,12 @@ class SweepFolder:
     def jobs(self) -> Mapping[str, JobRecord]:
         """The jobs by name."""
         return self._record.jobs
+
+    def expect(self, jobs: Iterable[Job]) -> None:
+        """Record jobs that are to come, where they are not known yet."""
+        new = {job.name: JobRecord(values=job.values) for job in jobs}
+        self._record = self._record.model_copy(update={"jobs": new | self._record.jobs})
+        self._write()
 
     def log(self, name: str) -> Path:
         """Return the file that takes what a job prints."""

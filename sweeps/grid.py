@@ -34,9 +34,10 @@ class Grid:
             for number, job in enumerate(jobs, start=1)
         }
         self._left: list[Job] = []
+        folder.expect(jobs)
         for job in jobs:
-            known = folder.jobs.get(job.name)
-            if known is None or (known.state, known.settings) != ("finished", settings[job.name]):
+            known = folder.jobs[job.name]
+            if (known.state, known.settings) != ("finished", settings[job.name]):
                 self._left.append(job)
             elif not has_result(job.name):
                 say(f"{self._places[job.name]}finished before, but its result is gone")
@@ -58,8 +59,9 @@ class Grid:
         self._folder.note(job, state, code, self._settings[job.name])
         more = self._score(job.name) if code == 0 else ""
         if state == "failed":
-            log = self._folder.log(job.name)
-            more = f" with exit code {code}: {self._folder.last_words(job.name)} (see {log})"
+            # Who is killed says nothing.
+            said = f": {self._folder.last_words(job.name)}" if code < 128 else ""
+            more = f" with exit code {code}{said} (see {self._folder.log(job.name)})"
         self._say(f"{self._places[job.name]}{state}{more}")
 
     def is_hopeless(self, job: Job) -> bool:

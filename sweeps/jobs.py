@@ -100,14 +100,18 @@ def _values(override: Override, choices: Callable[[str], list[str]]) -> list[str
 
 def _name(values: dict[str, str]) -> str:
     """Write the values as a folder's name that needs no quotes on a command line, whatever the
-    order in which they were given: [a,b] is a+b, and what cannot be written gets a digest.
+    order in which they were given: [a,b] is a+b, of a path the last part is shown, and what is not
+    written in full gets a digest.
     """
     leaves = [key.rpartition(".")[2] for key in values]
     keys = leaves if len(set(leaves)) == len(leaves) else list(values)
     texts = [_list_as_sum(value) for value in values.values()]
-    plain = "__".join(sorted(f"{key}-{text}" for key, text in zip(keys, texts, strict=True)))
-    name = re.sub(r"[^A-Za-z0-9_.+-]+", ".", plain)[:_LONGEST_NAME]
-    return (name or "run") if name == plain else f"{name}.{digest(values)}"
+    ends = [text.rstrip("/'\"]").rpartition("/")[2] for text in texts]
+    plain = [re.sub(r"[^A-Za-z0-9_.+-]+", ".", end).strip(".") for end in ends]
+    parts = [f"{key}-{text}" for key, text in zip(keys, plain, strict=True)]
+    name = "__".join(sorted(parts)) or "run"
+    is_exact = plain == texts and len(name) <= _LONGEST_NAME
+    return name if is_exact else f"{name[:_LONGEST_NAME]}.{digest(values)}"
 
 
 def _list_as_sum(value: str) -> str:

@@ -22,7 +22,8 @@ os.makedirs(folder, exist_ok=True)
 log, state = f"{folder}/log.jsonl", f"{folder}/step"
 step = int(open(state).read()) if os.path.exists(state) else 0
 with open(f"{folder}/starts", "a") as file:
-    file.write(f"{step} {given} {os.environ.get('CUDA_VISIBLE_DEVICES')}\\n")
+    shown = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "WANDB_RUN_GROUP")}
+    file.write(json.dumps({"step": step} | shown | given) + "\\n")
 while step < int(given.get("steps", 3)):
     if asked:
         sys.exit(75)
@@ -47,7 +48,8 @@ from sweeps.config import LAUNCHERS, SWEEPERS
 from sweeps.run import Plan, Program, run_sweep
 
 job, folder, settings, *overrides = sys.argv[1:]
-settings = {"launcher": {"name": "serial"}, "sweeper": {"name": "grid"}} | json.loads(settings)
+usual = {"launcher": {"name": "serial"}, "sweeper": {"name": "grid"}, "threads": 1}
+settings = usual | json.loads(settings)
 
 
 def read(folder, name):
@@ -56,13 +58,25 @@ def read(folder, name):
     return {"score": {record["step"]: record["score"] for record in records}}
 
 
-def load(overrides):
-    if "lr=wrong" in overrides:
+class Settings(MachineSettings):
+    overrides: list[str]
+
+
+def load(flags, jobs, ranks):
+    if any("lr=wrong" in overrides for overrides in jobs):
         raise ConfigError("lr=wrong")
-    return MachineSettings(device="cpu", sweep_name=Path(folder).name)
+    given = {"device": "cpu", "sweep_name": Path(folder).name, "num_threads": settings["threads"]}
+    return [Settings(**given, overrides=overrides) for overrides in jobs]
 
 
-program = Program(Path(job), load, lambda folder, name: [f"folder={folder / name}"], read, "score")
+program = Program(
+    Path(job),
+    load,
+    lambda folder, name: f"folder={folder / name}",
+    lambda folder, name: folder / name / "log.jsonl",
+    read,
+    "score",
+)
 plan = Plan(
     OverridesParser.create().parse_overrides(overrides),
     LAUNCHERS[settings["launcher"]["name"]].model_validate(settings["launcher"]),
@@ -107,8 +121,10 @@ class SweepCommand:
             for log in self.folder.glob("*/log.jsonl")
         }
 
-    def starts(self, name: str) -> list[str]:
-        return (self.folder / name / "starts").read_text().splitlines()
+    def starts(self, name: str) -> list[dict[str, Any]]:
+        """How a job was started, each time: its step, its settings, and variables."""
+        lines = (self.folder / name / "starts").read_text().splitlines()
+        return [json.loads(line) for line in lines]
 
 
 @pytest.fixture

@@ -77,16 +77,15 @@ def test_a_failed_job_stops_no_other_and_is_tried_again(sweep: Any) -> None:
 
 
 def test_what_bits_depend_on_is_decided_once(sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    sweep.run({}, "seed=0,1", "code=0")
+    sweep.run({"threads": None}, "seed=0,1", "code=1")
     record = json.loads((sweep.folder / "sweep.json").read_text())
-    record["machine"]["num_threads"] = 17
-    for job in record["jobs"].values():
-        job["state"] = "stopped"
-    (sweep.folder / "sweep.json").write_text(json.dumps(record))
-    sweep.run({}, "seed=0,1", "code=0")
+    decided = record["machine"]["num_threads"]
+    assert record["machine"] == {"device": "cpu", "num_threads": decided, "compile": False}
+    monkeypatch.setenv("OMP_NUM_THREADS", str(decided + 1))
+    sweep.run({"threads": None}, "seed=0,1", "code=1")
     first, second = sweep.starts("seed-0")
-    assert "'num_threads': '17', 'compile': 'false'" in second
-    assert "17" not in first
+    assert first == second
+    assert (first["num_threads"], first["compile"]) == (str(decided), "false")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
