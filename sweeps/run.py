@@ -178,7 +178,8 @@ def run_sweep(program: Program, plan: Plan, say: Callable[[str], None]) -> int:
         stopped = run_jobs(source, build_launcher(plan.launcher, command, kept))
         rows = []
         for name, record in kept.jobs.items():
-            metrics = {k: found[max(found)] for k, found in program.read(folder, name).items()}
+            steps = program.read(folder, name)
+            metrics = {key: found[max(found)] for key, found in steps.items() if found}
             rows.append(Row(name, record.values, record.state, metrics))
         say(write_table(folder, rows, objective, minimize=minimize))
         say(f"written: {folder / 'results.json'}, {folder / 'results.csv'}")

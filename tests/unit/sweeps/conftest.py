@@ -1,9 +1,12 @@
 """A stand-in for an entry point: counts to a number, saves after each step, and resumes."""
 
+import contextlib
 import json
 import subprocess
 import sys
 import textwrap
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,7 @@ while step < int(given.get("steps", 3)):
         file.write(json.dumps({"step": step, "score": score}) + "\\n")
     with open(state, "w") as file:
         file.write(str(step))
+print(f"the last words of {os.path.basename(folder)}", end="\\n\\n")
 sys.exit(int(given.get("code", 0)))
 """
 
@@ -113,6 +117,22 @@ class SweepCommand:
     def run(self, settings: dict[str, Any], *overrides: str) -> tuple[int, str]:
         code = self.start(settings, *overrides).wait(timeout=120)
         return code, self._output.read_text()
+
+    @staticmethod
+    def wait_until(holds: Callable[[], bool]) -> None:
+        end = time.monotonic() + 60
+        while not holds():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+    def processes(self) -> list[int]:
+        """The jobs that are at work."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if f"folder={self.folder}/".encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+        return found
 
     def steps(self) -> dict[str, list[int]]:
         """The steps that each job has made, in order."""
