@@ -3,8 +3,10 @@
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
+
+from runtime.text import shown
 
 
 class Schema(BaseModel):
@@ -79,6 +81,24 @@ StrictBool = Annotated[bool, Field(strict=True)]
 Device = Literal["auto", "cpu", "cuda"]
 
 
+def _number_as_name(name: object) -> object:
+    # `run_name=42` reaches us as an integer.
+    return str(name) if isinstance(name, int | float) and not isinstance(name, bool) else name
+
+
+def _plain_name(name: str) -> str:
+    has_slash = "/" in name or "\\" in name
+    if not name.strip() or name in (".", "..") or has_slash or not name.isprintable():
+        raise ValueError(
+            f"{shown(repr(name))} is used as a folder's name: it must not be empty, '.', '..' "
+            f"or contain a slash or control characters"
+        )
+    return name
+
+
+FolderName = Annotated[str, BeforeValidator(_number_as_name), AfterValidator(_plain_name)]
+
+
 class PluginSettings(Schema):
     """Plug-ins."""
 
@@ -96,5 +116,5 @@ class MachineSettings(PluginSettings):
     """CPU threads of a rank; null: torch's choice"""
     rank_timeout: Seconds = 600.0
     """seconds that a rank waits for one that does not answer, before all end"""
-    sweep_name: str | None = None
+    sweep_name: FolderName | None = None
     """the folder of a sweep (-m); null: named after its settings"""

@@ -36,7 +36,8 @@ def test_bash_completes_words_and_cuts_answers_short(
     assert out.splitlines() == [
         "arch=transformer arch=trm arch=trm_singlez",
         "arch_overrides.halt_max_steps=",
-        "Train a model: python pretrain.py [KEY=VALUE ...], or torchrun --nproc-per-node N pretrain.py",
+        "Train a model: python pretrain.py [KEY=VALUE ...], or torchrun --nproc-per-node N "
+        "pretrain.py",
         f"Hydra {hydra.__version__}",
         "0 0",
     ]

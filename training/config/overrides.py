@@ -105,7 +105,9 @@ def hydra_lines(schema: type[Schema], source: Source, overrides: Sequence[Overri
         _require_known(schema, source, groups, override)
     # Hydra takes no null for a group, not even where that is the default.
     left = [o for o in overrides if o.key_or_group not in groups or text_of(o) != "null"]
-    return [_with_first_part(source, o) if o.key_or_group in _PARTS else o.input_line for o in left]
+    return [
+        _with_first_part(source, o) if o.key_or_group in _PARTS else str(o.input_line) for o in left
+    ]
 
 
 def _require_known(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from dataset.kinds import AnyBuilder, AnyEvaluator, ArcEvaluatorConfig, EvaluatorConfig
 from models.config import ArchConfig
@@ -14,6 +14,7 @@ from runtime.registry import Registry, imported
 from runtime.schema import (
     Count,
     CountOrZero,
+    FolderName,
     MachineSettings,
     NonNegativeFloat,
     PositiveFloat,
@@ -174,9 +175,9 @@ class OptimizationSettings(Schema):
 class RunFolderSettings(Schema):
     """The run's folder and what is kept in it."""
 
-    project_name: str | None = None
+    project_name: FolderName | None = None
     """null: from the data set's name"""
-    run_name: str | None = None
+    run_name: FolderName | None = None
     """null: a random name"""
     checkpoint_path: str | None = None
     """null: checkpoints/PROJECT/RUN"""
@@ -223,25 +224,6 @@ class TrainConfig(
     optimizer: Annotated[OptimizerConfig, OPTIMIZERS]
     logger: LoggerConfig = LoggerConfig()
     data: DataConfig | None = None
-
-    @field_validator("run_name", "project_name", mode="before")
-    @classmethod
-    def _number_as_name(cls, name: object) -> object:
-        # `run_name=42` reaches us as an integer.
-        return str(name) if isinstance(name, int | float) and not isinstance(name, bool) else name
-
-    @field_validator("project_name", "run_name")
-    @classmethod
-    def _plain_name(cls, name: str | None) -> str | None:
-        if name is None:
-            return None
-        has_slash = "/" in name or "\\" in name
-        if not name.strip() or name in (".", "..") or has_slash or not name.isprintable():
-            raise ValueError(
-                f"{shown(repr(name))} is used as a folder's name: it must not be empty, '.', '..' "
-                f"or contain a slash or control characters"
-            )
-        return name
 
     @model_validator(mode="after")
     def _fits_together(self) -> "TrainConfig":

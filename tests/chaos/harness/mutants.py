@@ -111,6 +111,11 @@ def no_hash() -> None:
     patch("training.checkpoint.store.sha256", lambda path: ANY).start()
 
 
+def forget_finished_jobs() -> None:
+    """a sweep that does not record which jobs have finished"""
+    patch("sweeps.folder.SweepFolder.note", lambda self, *told: None).start()
+
+
 def omit_sparse_check() -> None:
     """the gradient of the puzzle embedding not looked at before its sign is taken"""
     import torch
