@@ -2,7 +2,7 @@
 
 from typing import Literal, get_args
 
-from runtime.schema import Count, CountOrZero, Schema
+from runtime.schema import Count, CountOrZero, Schema, StrictBool
 
 
 class SerialConfig(Schema):
@@ -18,7 +18,7 @@ class PoolConfig(Schema):
 
     name: Literal["pool"] = "pool"
     max_jobs: Count | None = None
-    """jobs at a time; null: as many as there are GPUs for, without GPUs one for two CPUs"""
+    """jobs at a time; null: as many as there are GPUs for, without GPUs one for each two CPUs"""
     ranks: Count = 1
     """processes of each job, started by torchrun"""
 
@@ -38,15 +38,15 @@ class SlurmConfig(Schema):
     cpus: Count | None = None
     """CPUs of each rank"""
     gpus: CountOrZero = 0
-    """GPUs of each rank"""
+    """GPUs of each rank; 0: jobs run on CPUs"""
     mem_gb: Count | None = None
     """memory of a job"""
     partition: str | None = None
     """where the jobs go"""
     account: str | None = None
     """who pays"""
-    additional: dict[str, str | int | bool] = {}
-    """other options of sbatch"""
+    additional: dict[str, str | int | bool] | None = None
+    """other options of sbatch, {qos: high}"""
 
 
 LauncherConfig = SerialConfig | PoolConfig | SlurmConfig
@@ -74,6 +74,8 @@ class SamplerConfig(Schema):
     name: Sampler = "tpe"
     seed: CountOrZero | None = None
     """null: another one at each start"""
+    n_startup_trials: Count = 10
+    """random trials before tpe learns from them; the others take no note of it"""
 
 
 class OptunaConfig(Schema):
@@ -92,7 +94,9 @@ class OptunaConfig(Schema):
     """a journal file, or the address of a database; null: study.journal in the sweep's folder"""
     study_name: str | None = None
     """null: the name of the sweep's folder"""
-    params: dict[str, str] | None = None
+    n_jobs: Count | None = None
+    """accepted from files for Hydra's own plug-in; here the launcher says how many run at a time"""
+    params: dict[str, str | StrictBool | int | float] | None = None
     """searched settings, as on the command line, which comes first"""
 
 

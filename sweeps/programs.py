@@ -1,36 +1,52 @@
 """The entry points that can be swept: where a job of each one writes, and where its figures are."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from evaluation.config import EvalConfig
 from sweeps.jobs import quoted
-from sweeps.run import Program
-from training.config.composition import load_config
+from sweeps.plan import Program
+from training.config.composition import load_configs
 from training.config.schema import TrainConfig
 from training.tracking import METRICS_FILE
 
 _ROOT = Path(__file__).resolve().parents[1]
 
 
-def _evaluations(folder: Path, name: str) -> Mapping[str, Mapping[int, float]]:
-    """Return the figures of all evaluations of a run, by step."""
+def _load_runs(
+    flags: Sequence[str], jobs: Sequence[Sequence[str]], ranks: int
+) -> list[TrainConfig]:
+    configs = load_configs(TrainConfig, "cfg_pretrain", flags, jobs)
+    for config in configs:
+        config.check_world_size(ranks)
+    return configs
+
+
+def _evaluations(folder: Path, name: str, objective: str) -> Mapping[str, Mapping[int, float]]:
+    """Return the figures of all evaluations of a run, and the objective, by step."""
     found: dict[str, dict[int, float]] = {}
     path = folder / name / METRICS_FILE
     for line in path.read_text().splitlines() if path.exists() else ():
-        if '"eval/' in line:
+        if '"eval/' in line or f'"{objective}"' in line:
             record = _parsed(line)
             for key, value in record.items():
-                if key.startswith("eval/") and isinstance(value, int | float):
-                    found.setdefault(key, {})[record["step"]] = value
+                if key.startswith("eval/") or key == objective:
+                    figures = found.setdefault(key, {})
+                    if isinstance(value, int | float):  # null stands for NaN.
+                        figures[record["step"]] = value
     return found
 
 
-def _figures(folder: Path, name: str) -> Mapping[str, Mapping[int, float]]:
+def _result(folder: Path, name: str) -> Path:
+    # In a folder of its own, for evaluators write files beside it.
+    return folder / name / f"{name}.json"
+
+
+def _figures(folder: Path, name: str, objective: str) -> Mapping[str, Mapping[int, float]]:
     """Return the figures of an evaluation, under step 0."""
-    path = folder / f"{name}.json"
+    path = _result(folder, name)
     result = _parsed(path.read_text()) if path.exists() else {}
     figures = dict(result.get("metrics", {}))
     for evaluator, findings in result.get("evaluators", {}).items():
@@ -47,16 +63,18 @@ def _parsed(text: str) -> dict[str, Any]:
 
 TRAINING = Program(
     _ROOT / "pretrain.py",
-    lambda arguments: load_config(TrainConfig, "cfg_pretrain", arguments),
-    lambda folder, name: [f"checkpoint_path={quoted(folder / name)}"],
+    _load_runs,
+    lambda folder, name: f"checkpoint_path={quoted(folder / name)}",
+    lambda folder, name: folder / name / METRICS_FILE,
     _evaluations,
     "eval/exact_accuracy",
 )
 
 EVALUATION = Program(
     _ROOT / "evaluate.py",
-    lambda arguments: load_config(EvalConfig, "cfg_evaluate", arguments),
-    lambda folder, name: [f"output={quoted(folder / f'{name}.json')}"],
+    lambda flags, jobs, ranks: load_configs(EvalConfig, "cfg_evaluate", flags, jobs),
+    lambda folder, name: f"output={quoted(_result(folder, name))}",
+    _result,
     _figures,
     "exact_accuracy",
 )

@@ -1,5 +1,7 @@
 """Compose a configuration with Hydra: choices of groups and overrides become one schema."""
 
+import copy
+import functools
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -7,11 +9,12 @@ from typing import Any
 
 import yaml
 from hydra import compose
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.hydra import Hydra
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runtime.errors import ConfigError
@@ -19,14 +22,13 @@ from runtime.schema import Schema
 from runtime.text import shown
 from training.config.explain import SchemaT, validate
 from training.config.overrides import (
-    has,
     hydra_lines,
     is_of_hydra,
     parse_arguments,
     parse_overrides,
     text_of,
 )
-from training.config.source import TOO_LATE, Source, source_of
+from training.config.source import TOO_LATE, Source, groups_of, source_of
 
 
 def load_config(schema: type[SchemaT], config_name: str, arguments: Sequence[str]) -> SchemaT:
@@ -36,6 +38,39 @@ def load_config(schema: type[SchemaT], config_name: str, arguments: Sequence[str
         ConfigError: one line; the override or path, the value, what is accepted, the nearest name.
     """
     return validate(schema, compose_config(schema, config_name, arguments))
+
+
+def load_configs(
+    schema: type[SchemaT], config_name: str, flags: Sequence[str], runs: Sequence[Sequence[str]]
+) -> list[SchemaT]:
+    """`load_config` for the overrides of many runs, in order. What is slow is done once: files are
+    read for each choice of groups, an override is parsed and checked for all that have it.
+    """
+    source = source_of(config_name, parse_arguments(flags))
+
+    @functools.cache
+    def parsed(line: str) -> Override:
+        (override,) = parse_overrides([line])
+        hydra_lines(schema, source, [override])
+        return override
+
+    @functools.cache
+    def composed(*choices: str) -> DictConfig:
+        with opened_hydra(schema, source, list(map(parsed, choices))) as (_, lines):
+            return compose(source.config_name, lines)
+
+    groups, configs = groups_of(source), []
+    for run in runs:
+        overrides = [parsed(line) for line in run]
+        choices = [str(o.input_line) for o in overrides if o.key_or_group in groups]
+        config = copy.deepcopy(composed(*choices))
+        with _explained(source, overrides):
+            settings = [o for o in overrides if o.key_or_group not in groups]
+            ConfigLoaderImpl._apply_overrides_to_config(settings, config)
+            plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        assert isinstance(plain, dict)
+        configs.append(validate(schema, {str(key): value for key, value in plain.items()}))
+    return configs
 
 
 def compose_config(
@@ -74,10 +109,15 @@ def opened_hydra(
     checked. What it complains of in the block becomes a ConfigError of one line.
     """
     lines = hydra_lines(schema, source, overrides)
+    with _explained(source, overrides), source.hydra() as hydra:
+        source.require_harmless(hydra, lines)
+        yield hydra, lines
+
+
+@contextmanager
+def _explained(source: Source, overrides: Sequence[Override]) -> Iterator[None]:
     try:
-        with source.hydra() as hydra:
-            source.require_harmless(hydra, lines)
-            yield hydra, lines
+        yield
     except ConfigError:
         raise
     except (HydraException, OmegaConfBaseException) as error:
@@ -118,9 +158,9 @@ def _where_it_is(source: Source, key: str, overrides: Sequence[Override]) -> str
     section = key.rpartition(".")[0]
     if any(override.key_or_group == f"{section}.name" for override in overrides):
         return f"write +{key}, for it is not in the file whose {section}.name is changed"
-    files = {choice: source.find(f"{group}/{choice}") for choice in source.choices(group)}
-    having = [f"{group}={choice}" for choice, file in files.items() if has(file, path)]
+    choices = source.choices(group)
+    having = [f"{group}={choice}" for choice in choices if source.has(f"{group}/{choice}", path)]
     others = f", but of {', '.join(having[:4])}{', ...' * (len(having) > 4)}" if having else ""
-    if has(source.find(f"{group}/base/{path[0]}"), path):
+    if source.has(f"{group}/base/{path[0]}", path):
         others = f", which leave {section} out"
     return f"not a setting of the chosen {group}{others}"

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from runtime.errors import EXIT_PREEMPTED, ConfigError, Preempted, exit_code
@@ -13,7 +14,7 @@ from training.config.answers import answer
 from training.config.overrides import parse_arguments
 
 if TYPE_CHECKING:
-    from sweeps.run import Program
+    from sweeps.plan import Program
 
 
 def run_entry_point(
@@ -79,6 +80,7 @@ def _sweep(
 ) -> int:
     if program is None:
         raise ConfigError("-m: this command makes one run at a time")
-    from sweeps.run import plan_of, run_sweep
+    from sweeps.plan import plan_of
+    from sweeps.run import run_sweep
 
-    return run_sweep(program, plan_of(schema, config_name, arguments), print)
+    return run_sweep(program, plan_of(schema, config_name, arguments), partial(print, flush=True))

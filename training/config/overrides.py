@@ -3,7 +3,6 @@
 import argparse
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from hydra._internal.utils import get_args_parser
@@ -22,7 +21,6 @@ from training.config.source import (
     HYDRA_REFUSED,
     Source,
     groups_of,
-    read_yaml,
 )
 
 # Groups whose choices are put together, with the part that is usual and what marks such a part.
@@ -161,7 +159,7 @@ def _with_first_part(source: Source, override: Override) -> str:
     """
     group, parts = override.key_or_group, _choices(override)
     usual, key = _PARTS[group]
-    first = [part for part in parts if has(source.find(f"{group}/{part}"), key)]
+    first = [part for part in parts if source.has(f"{group}/{part}", key)]
     if len(first) > 1:
         what = "token heads" if group == "heads" else "kinds of the same place"
         raise ConfigError(
@@ -174,16 +172,6 @@ def _with_first_part(source: Source, override: Override) -> str:
 def text_of(override: Override) -> str:
     """Return the value as it is written on the command line."""
     return "" if override.value() is None and override.is_delete() else override.get_value_string()
-
-
-def has(file: Path | None, path: Sequence[str]) -> bool:
-    """Return whether a configuration file sets what is at a path."""
-    node = read_yaml(file) if file else None
-    for part in path:
-        if not isinstance(node, dict) or part not in node:
-            return False
-        node = node[part]
-    return True
 
 
 def _choices(override: Override) -> list[str]:

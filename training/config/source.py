@@ -14,10 +14,14 @@ from hydra import version
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
+from omegaconf import OmegaConf
 
 from runtime.errors import ConfigError
+from runtime.plugins import added_parts, import_plugins
+from runtime.registry import CONFIG_FOLDERS
 from runtime.text import shown
 
 CONFIG_DIR = Path(__file__).resolve().parents[2] / "config"
@@ -43,10 +47,12 @@ class Source(NamedTuple):
         config_name: the file that Hydra begins with, without its ending.
         folders: in which the groups are; the first is ours, or that of `--config-path`. No file
             name is in two of them.
+        registered: choices of plug-ins without a file, by group and name.
     """
 
     config_name: str
     folders: tuple[Path, ...] = (CONFIG_DIR,)
+    registered: tuple[tuple[str, str], ...] = ()
 
     def find(self, name: str) -> Path | None:
         """Return the file of a configuration, such as `experiment/mine`, None if there is none."""
@@ -55,9 +61,21 @@ class Source(NamedTuple):
 
     def choices(self, group: str) -> list[str]:
         """List the choices of a group, such as `arch`."""
-        return sorted(
-            {file.stem for each in self.folders for file in (each / group).glob("*.yaml")}
-        )
+        files = {file.stem for each in self.folders for file in (each / group).glob("*.yaml")}
+        return sorted(files.union(name for known, name in self.registered if known == group))
+
+    def has(self, name: str, path: Sequence[str]) -> bool:
+        """Return whether a configuration sets what is at a path."""
+        node: Any = None
+        if file := self.find(name):
+            node = read_yaml(file)
+        elif tuple(name.split("/")) in self.registered:
+            node = OmegaConf.to_container(ConfigStore.instance().load(f"{name}.yaml").node)
+        for part in path:
+            if not isinstance(node, dict) or part not in node:
+                return False
+            node = node[part]
+        return True
 
     @contextmanager
     def hydra(self) -> Iterator[Hydra]:
@@ -111,12 +129,14 @@ def source_of(config_name: str, args: argparse.Namespace) -> Source:
     if args.config_dir is not None:
         folders.append(_folder("--config-dir", Path(args.config_dir)))
     folders = list(dict.fromkeys(folders))
+    name = (args.config_name or config_name).removesuffix(".yaml")
+    import_plugins(_plugins(Source(name, tuple(folders)), args.overrides))
+    folders = list(dict.fromkeys((*folders, *CONFIG_FOLDERS)))
     for earlier, later in combinations(folders, 2):
         for file in earlier.rglob("*.yaml"):
             if (other := later / file.relative_to(earlier)).exists():
                 raise ConfigError(f"{other}: {file} has the same name; give yours another one")
-    name = (args.config_name or config_name).removesuffix(".yaml")
-    source = Source(name, tuple(folders))
+    source = _with_registered(Source(name, tuple(folders)))
     file = source.find(name)
     if file is None:
         places = " nor in ".join(map(str, folders))
@@ -124,6 +144,39 @@ def source_of(config_name: str, args: argparse.Namespace) -> Source:
     # Before Hydra reads it, which would import packages that its searchpath names.
     _hydra_places(file, _first_file(source), "")
     return source
+
+
+def _plugins(source: Source, overrides: Sequence[str]) -> list[str]:
+    """Return the plug-ins that the command line names, otherwise those of the user's files."""
+    settings = [override.lstrip("+").partition("=") for override in overrides]
+    given = {key: value for key, _, value in settings if key in ("plugins", "experiment")}
+    named = yaml.safe_load(given["plugins"]) if "plugins" in given else None
+    for name in (f"experiment/{given.get('experiment')}", source.config_name):
+        file = source.find(name)
+        content = read_yaml(file) if file else None
+        if named is None and isinstance(content, dict):
+            named = content.get("plugins")
+    named = [] if named is None else named
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise ConfigError(f"plugins={shown(named)}: expected a list of modules, [my_parts.plugin]")
+    return named
+
+
+def _with_registered(source: Source) -> Source:
+    """Add the choices of plug-ins that have no file, with the defaults of their schemas."""
+    registered = []
+    for registry, name in added_parts():
+        group = registry.group
+        if group is None or source.find(f"{group}/{name}"):
+            continue
+        section = registry[name].schema.model_construct(name=name)
+        # Heads and loss of an architecture are groups of their own.
+        node = section.model_dump(mode="json", exclude={"heads", "loss"}, warnings=False)
+        if registry.key:
+            node = {registry.key.replace("NAME", name): node}
+        ConfigStore.instance().store(name, node, group, package=registry.package)
+        registered.append((group, name))
+    return source._replace(registered=tuple(registered))
 
 
 @functools.cache

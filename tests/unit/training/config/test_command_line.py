@@ -12,7 +12,7 @@ import yaml
 
 from evaluation.config import EvalConfig, SolveConfig
 from runtime.errors import ConfigError
-from sweeps.run import plan_of
+from sweeps.plan import plan_of
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
 from training.config.source import CONFIG_DIR
