@@ -192,8 +192,9 @@ def groups_of(source: Source) -> dict[str, list[str]]:
     return groups
 
 
+@functools.cache
 def read_yaml(file: Path) -> Any:
-    """Read a YAML file; raises ConfigError if it is none."""
+    """Read a YAML file, a process each file once; raises ConfigError if it is none."""
     try:
         with file.open("rb") as stream:
             return yaml.safe_load(stream)
@@ -202,7 +203,6 @@ def read_yaml(file: Path) -> Any:
         raise ConfigError(f"{file}: cannot be read: {shown(reason, 300)}") from None
 
 
-@functools.cache
 def _first_file(source: Source) -> Any:
     file = source.find(source.config_name)
     return read_yaml(file) if file else None
