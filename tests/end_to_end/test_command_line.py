@@ -20,7 +20,7 @@ complete_line() {
 }
 complete_line 'python pretrain.py -m arch=t'
 complete_line 'python evaluate.py arch_overrides.halt'
-python pretrain.py --help | head -n 1
+python pretrain.py --help | head -n 1 | cut -c 1-14
 python pretrain.py --info | head -n 1
 echo "${PIPESTATUS[@]}"
 """
@@ -36,8 +36,7 @@ def test_bash_completes_words_and_cuts_answers_short(
     assert out.splitlines() == [
         "arch=transformer arch=trm arch=trm_singlez",
         "arch_overrides.halt_max_steps=",
-        "Train a model: python pretrain.py [KEY=VALUE ...], or torchrun --nproc-per-node N "
-        "pretrain.py",
+        "Train a model:",
         f"Hydra {hydra.__version__}",
         "0 0",
     ]

@@ -136,7 +136,7 @@ def _require_known(
 
 
 def _require_harmless(override: Override) -> None:
-    line = override.input_line or ""
+    line = str(override.input_line)
     is_known = HYDRA_KEYS.fullmatch(override.key_or_group) and "_target_" not in line
     is_mode = line in ("hydra.mode=RUN", "hydra.mode=MULTIRUN")
     if not (is_known or is_mode) or override.is_delete():
