@@ -394,7 +394,8 @@ def _sampler(config: SamplerConfig, kind: Sampler, drawn: int) -> optuna.sampler
         seed = int(SeedSequence((config.seed, drawn)).generate_state(1)[0])
     if kind == "random":
         return optuna.samplers.RandomSampler(seed=seed)
-    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=config.n_startup_trials)
+    learning = optuna.samplers.GPSampler if kind == "gp" else optuna.samplers.TPESampler
+    return learning(seed=seed, n_startup_trials=config.n_startup_trials)
 
 
 def _pruner(config: OptunaConfig) -> optuna.pruners.BasePruner:
