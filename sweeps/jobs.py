@@ -66,7 +66,7 @@ def expand(overrides: Sequence[Override], choices: Callable[[str], list[str]]) -
 
 def job(overrides: Sequence[Override], values: dict[str, str]) -> Job:
     """Return the job that gives the swept settings these values, as text for a command line."""
-    fixed = [override.input_line for override in overrides if not override.is_sweep_override()]
+    fixed = [str(override.input_line) for override in overrides if not override.is_sweep_override()]
     keys = {override.key_or_group: override.get_key_element() for override in swept(overrides)}
     return Job(
         _name(values), values, (*fixed, *(f"{keys[key]}={value}" for key, value in values.items()))
