@@ -24,7 +24,15 @@ def test_many_command_lines_give_what_each_gives() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    ["lr=much", "hiden_size=3", "arch=hrm_v7", "arch.mlp_t=true", "arch.L_cycles=0", "~lr", "lr"],
+    [
+        "lr=much",
+        "hiden_size=3",
+        "arch=hrm_v7",
+        "arch.pos_encodings=some",
+        "arch.L_cycles=0",
+        "~lr",
+        "lr",
+    ],
 )
 def test_mistakes_are_told_in_the_same_words(wrong: str) -> None:
     with pytest.raises(ConfigError) as alone:
