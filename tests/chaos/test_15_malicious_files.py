@@ -366,7 +366,6 @@ CONFIGURATIONS = {
     "a callback by a package": FIRST(", arch@hydra.callbacks: trm"),
     "a launcher of another module": FIRST("") + "hydra: {launcher: {_target_: stranger.X}}",
     "a logger of another module": FIRST(", override hydra/job_logging: none"),
-    "a target": FIRST("") + "arch: {_target_: os.system}",
     "brackets": "[" * 10**5,
 }
 payloads("mine.yaml", 2, configured, CONFIGURATIONS)
