@@ -40,10 +40,10 @@ def pretrain(*overrides: str) -> None:
 
 def sweep(*overrides: str) -> None:
     """`python pretrain.py -m OVERRIDES`, exit code and all."""
-    from sweeps.programs import TRAINING
+    from sweeps.programs import sweep_trainings
     from training.config.schema import TrainConfig
 
-    _run("pretrain", TrainConfig, "cfg_pretrain", ("-m", *overrides), TRAINING)
+    _run("pretrain", TrainConfig, "cfg_pretrain", ("-m", *overrides), sweep_trainings)
 
 
 def evaluate(*overrides: str) -> None:
