@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataset.kinds import EvaluatorName
 from evaluation.config import EvalConfig
 from evaluation.evaluators import Evaluator, build_evaluators
 from evaluation.report import Evaluation, as_json, as_text, pooled
@@ -47,7 +46,7 @@ class Job:
     trained: TrainedModel
     dataset: PuzzleDataset
     facts: DataFacts
-    evaluators: Mapping[EvaluatorName, Evaluator]
+    evaluators: Mapping[str, Evaluator]
     batch_size: int  # Puzzles at a time, over all ranks.
     output: Path  # The JSON file to write.
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from dataset.kinds import EvaluatorName
 from evaluation.evaluators import Evaluator, build_evaluators
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import ConfigError
@@ -44,10 +43,7 @@ def main(overrides: list[str]) -> None:
     require_batches(config, train_set)
     evaluators = {}
     if test_set is not None:
-        add_votes = config.arc_vote_across_evaluations
-        evaluators = build_evaluators(
-            config.active_evaluators, test_set, arc_vote_across_evaluations=add_votes
-        )
+        evaluators = build_evaluators(config.active_evaluators, test_set)
     fingerprint = train_set.fingerprint()
     checkpoint = start_weights = None
     with ExitStack() as opened:
@@ -69,7 +65,7 @@ def train(
     config: TrainConfig,
     train_set: PuzzleDataset,
     test_set: PuzzleDataset | None,
-    evaluators: Mapping[EvaluatorName, Evaluator],
+    evaluators: Mapping[str, Evaluator],
     fingerprint: str,
     checkpoint: Checkpoint | None,
     start_weights: Path | None,

@@ -1,16 +1,87 @@
-"""Kinds of puzzles whose answers can be judged by their rules: those that have an evaluator."""
+"""What belongs to a kind of puzzle: who judges its answers, and who builds its data."""
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, SerializerFunctionWrapHandler, model_serializer
 
-
-def _plain_name(value: object) -> object:
-    """Take the published form, {name: arc@ARC}, for the name."""
-    if isinstance(value, Mapping) and value.keys() == {"name"}:
-        value = value["name"]
-    return "arc" if value == "arc@ARC" else value
+from runtime.registry import Registry, imported
+from runtime.schema import Schema, StrictBool
 
 
-EvaluatorName = Annotated[Literal["arc", "sudoku", "maze"], BeforeValidator(_plain_name)]
+class EvaluatorConfig(Schema):
+    """An evaluator and its settings; without any it stands in a configuration as its name."""
+
+    name: str
+
+    @model_serializer(mode="wrap")
+    def _as_name(self, handler: SerializerFunctionWrapHandler) -> Any:
+        return self.name if self == type(self)(name=self.name) else handler(self)
+
+
+class ArcEvaluatorConfig(EvaluatorConfig):
+    keeps_votes: StrictBool = False
+    """true: the votes of earlier evaluations of the same process count, too"""
+
+
+EVALUATORS = Registry("evaluator")
+"""Behind each name stands a class that takes its settings and a `PuzzleDataset`, and is an
+`evaluation.evaluators.Evaluator`. Its schema is an `EvaluatorConfig`.
+"""
+for _name, _schema, _class in (
+    ("arc", ArcEvaluatorConfig, "ArcEvaluator"),
+    ("sudoku", EvaluatorConfig, "SudokuEvaluator"),
+    ("maze", EvaluatorConfig, "MazeEvaluator"),
+):
+    EVALUATORS.add(_name, _schema, imported("evaluation.evaluators", _class))
+
+
+def _with_settings(value: object) -> object:
+    """Take a name for an evaluator without settings, and the published name for ours."""
+    if isinstance(value, str):
+        value = {"name": value}
+    if isinstance(value, Mapping) and value.get("name") == "arc@ARC":
+        value = {**value, "name": "arc"}
+    return value
+
+
+AnyEvaluator = Annotated[EvaluatorConfig, EVALUATORS, BeforeValidator(_with_settings)]
+
+
+class BuilderConfig(Schema):
+    """Who builds a data set, and how."""
+
+    name: str
+
+
+class FlagsConfig(BuilderConfig):
+    """One of our builders, which has a command line of its own: dataset/build_NAME_dataset.py."""
+
+    flags: str = ""
+    """its flags, but for --output-dir"""
+
+
+BUILDERS = Registry("builder")
+"""Behind each name stands a function that takes its settings and the folder to write, a Path. Its
+schema is a `BuilderConfig`.
+"""
+AnyBuilder = Annotated[BuilderConfig, BUILDERS]
+
+
+def _with_flags(module: str) -> Callable[[], Callable[[FlagsConfig, Path], None]]:
+    def load() -> Callable[[FlagsConfig, Path], None]:
+        main = imported(module, "main")()
+
+        def build(config: FlagsConfig, folder: Path) -> None:
+            if code := main([*shlex.split(config.flags), "--output-dir", str(folder)]):
+                raise SystemExit(code)
+
+        return build
+
+    return load
+
+
+for _name in ("sudoku", "maze", "arc"):
+    BUILDERS.add(_name, FlagsConfig, _with_flags(f"dataset.build_{_name}_dataset"))

@@ -4,10 +4,18 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from dataset.kinds import EvaluatorName
+from dataset.kinds import AnyEvaluator
 from models.config import AttentionBackend, ForwardDtype
 from models.outputs import OutputField
-from runtime.schema import Count, CountOrZero, Device, MachineSettings, PositiveFloat, Schema
+from runtime.schema import (
+    Count,
+    CountOrZero,
+    Device,
+    MachineSettings,
+    PluginSettings,
+    PositiveFloat,
+    Schema,
+)
 
 DecodeMethod = Literal["greedy", "temperature", "top_k", "top_p", "beam"]
 
@@ -59,7 +67,7 @@ class EvalConfig(MachineSettings):
     """the first rows of each set only; null: all"""
     weights: Literal["averaged", "last"] = "averaged"
     """averaged: the moving average, where the run kept one"""
-    evaluators: list[EvaluatorName] | None = None
+    evaluators: list[AnyEvaluator] | None = None
     """what is measured besides the usual figures; []: none"""
     save_outputs: list[OutputField] = []
     """written to OUTPUT_outputs/SET__FIELD.npy; of a published checkpoint: step_N_all_preds.RANK"""
@@ -74,7 +82,7 @@ class EvalConfig(MachineSettings):
         return self.data_paths or ([self.data_path] if self.data_path else [])
 
 
-class SolveConfig(Schema):
+class SolveConfig(PluginSettings):
     """What `scripts/solve.py` is told: a model, and one source of puzzles (else standard input)."""
 
     checkpoint: CheckpointPath

@@ -7,18 +7,18 @@ together, and every rank has the same figures. Built, and its data checked, with
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from dataset.arc.tasks import BLANK_NAME
 from dataset.format.files import read_json
 from dataset.format.layout import IDENTIFIERS_NAME, METADATA_NAME, TEST_PUZZLES_NAME
 from dataset.format.reading import load_metadata
 from dataset.format.schema import ARC_VOCAB_SIZE
-from dataset.kinds import EvaluatorName
+from dataset.kinds import EVALUATORS, AnyEvaluator, ArcEvaluatorConfig, EvaluatorConfig
 from dataset.maze import rules as maze
 from dataset.sudoku.rules import EMPTY_TOKEN, are_valid_solutions, grid_size
 from evaluation import arc
@@ -67,29 +67,21 @@ class Evaluator(Protocol):
 
 
 def build_evaluators(
-    names: Iterable[EvaluatorName],
-    dataset: PuzzleDataset,
-    *,
-    arc_vote_across_evaluations: bool = False,
-) -> dict[EvaluatorName, Evaluator]:
+    chosen: Iterable[EvaluatorConfig | str], dataset: PuzzleDataset
+) -> dict[str, Evaluator]:
     """Build evaluators for a test set, by name.
 
     Args:
-        arc_vote_across_evaluations: `arc` keeps the votes of earlier evaluations.
+        chosen: their settings; a name where there are none.
     Raises:
         DatasetError: the data are not of this kind, or lack a file that is needed; says which.
     """
-    kinds: dict[EvaluatorName, Callable[[PuzzleDataset], Evaluator]] = {
-        "arc": partial(ArcEvaluator, keeps_votes=arc_vote_across_evaluations),
-        "sudoku": SudokuEvaluator,
-        "maze": MazeEvaluator,
-    }
-    evaluators: dict[EvaluatorName, Evaluator] = {}
-    for name in names:
+    evaluators: dict[str, Evaluator] = {}
+    for config in TypeAdapter(list[AnyEvaluator]).validate_python(list(chosen)):
         try:
-            evaluators[name] = kinds[name](dataset)
+            evaluators[config.name] = EVALUATORS.load(config.name)(config, dataset)
         except DatasetError as error:
-            needed = f"needed by evaluators=[{name}]; evaluators=[] does without"
+            needed = f"needed by evaluators=[{config.name}]; evaluators=[] does without"
             raise DatasetError(f"{error} ({needed})") from None
     return evaluators
 
@@ -101,7 +93,7 @@ class ArcEvaluator:
     folders hold, with the same test pairs, is one task: their votes add up.
     """
 
-    def __init__(self, dataset: PuzzleDataset, *, keeps_votes: bool = False) -> None:
+    def __init__(self, config: ArcEvaluatorConfig, dataset: PuzzleDataset) -> None:
         _require_square(dataset, ARC_VOCAB_SIZE, "a square canvas")
         self._tasks: dict[str, list[arc.TestPair]] = {}
         names = [BLANK_NAME] * dataset.metadata.num_puzzle_identifiers
@@ -117,7 +109,7 @@ class ArcEvaluator:
         for arrays in dataset.sets.values():
             for identifier in np.unique(arrays.puzzle_identifiers).tolist():
                 self._names[identifier]  # One without a usable name is an error here, not later.
-        self._keeps_votes = keeps_votes
+        self._keeps_votes = config.keeps_votes
         self._tally = arc.Tally()
 
     def begin(self) -> None:
@@ -191,7 +183,7 @@ class SudokuEvaluator(_SharesEvaluator):
 
     shares = ("valid", "keeps_clues")
 
-    def __init__(self, dataset: PuzzleDataset) -> None:
+    def __init__(self, config: EvaluatorConfig, dataset: PuzzleDataset) -> None:
         super().__init__()
         metadata = dataset.metadata
         try:
@@ -213,7 +205,7 @@ class MazeEvaluator(_SharesEvaluator):
 
     shares = ("valid_path", "shortest_path")
 
-    def __init__(self, dataset: PuzzleDataset) -> None:
+    def __init__(self, config: EvaluatorConfig, dataset: PuzzleDataset) -> None:
         super().__init__()
         _require_square(dataset, maze.VOCAB_SIZE, "a square")
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dataset.kinds import EvaluatorName
 from evaluation.evaluators import Evaluator
 from evaluation.outputs import open_outputs, write_json_files
 from evaluation.report import flatten
@@ -19,7 +18,7 @@ class InTrainingEvaluation:
     """Measures the model at a step; what it writes goes to `eval_step_N/` in the run's folder."""
 
     batches: EvalBatches | None  # Of this rank; None measures nothing.
-    evaluators: Mapping[EvaluatorName, Evaluator]
+    evaluators: Mapping[str, Evaluator]
     save_outputs: Sequence[str]
     forward: Forward
     ranks: Ranks

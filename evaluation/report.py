@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dataset.kinds import EvaluatorName
 from evaluation.evaluators import Findings
 from evaluation.metrics import Estimate, SetResult
 from models.heads.calibration import with_calibration_error
@@ -23,7 +22,7 @@ class Evaluation:
     """
 
     sets: Mapping[str, SetResult]
-    findings: Mapping[EvaluatorName, Findings] = field(default_factory=dict)
+    findings: Mapping[str, Findings] = field(default_factory=dict)
 
     @property
     def files(self) -> dict[str, Callable[[], Any]]:

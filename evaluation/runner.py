@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from dataset.kinds import EvaluatorName
 from evaluation.evaluators import AnsweredRows, Evaluator
 from evaluation.metrics import summarize
 from evaluation.outputs import Outputs
@@ -33,7 +32,7 @@ def evaluate(
     ranks: Ranks,
     *,
     save: Outputs | None = None,
-    evaluators: Mapping[EvaluatorName, Evaluator] = MappingProxyType({}),
+    evaluators: Mapping[str, Evaluator] = MappingProxyType({}),
     before_batch: Callable[[], None] = lambda: None,
     show_progress: bool = False,
 ) -> Evaluation:

@@ -5,11 +5,19 @@ says is a fact, not a setting, and arrives as `DataFacts`.
 """
 
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
+from pydantic.fields import FieldInfo
 
-from models.heads.config import HeadsConfig
+from models.heads.config import (
+    AUXILIARY_HEADS,
+    AdaptiveHeadConfig,
+    HeadsConfig,
+    HierarchicalHeadConfig,
+    PuzzleHeadConfig,
+)
+from runtime.registry import Registry, imported
 from runtime.schema import (
     NonNegativeFloat,
     NumLayers,
@@ -19,6 +27,8 @@ from runtime.schema import (
     Size,
     SizeOrZero,
     StrictBool,
+    further_field,
+    rebuild_schemas,
 )
 
 ForwardDtype = Literal["bfloat16", "float32", "float16", "float64"]
@@ -70,18 +80,13 @@ class LossWeights(Schema):
     """Q, is the answer right?"""
     q_continue: NonNegativeFloat = 0.5
     """Q, how good will the answer be?"""
-    confidence: NonNegativeFloat = 0.5
-    """confidence head"""
-    attention: NonNegativeFloat = 0.5
-    """attention head"""
-    action: NonNegativeFloat = 0.5
-    """action head"""
-    pixel: NonNegativeFloat = 0.5
-    """pixel head"""
-    halt: NonNegativeFloat = 0.5
-    """halt head"""
-    balance: NonNegativeFloat = 0.01
-    """load balance of a mixture of experts"""
+
+    @classmethod
+    def further_fields(cls) -> dict[str, FieldInfo]:
+        texts = {name: f"{name} head" for name in AUXILIARY_HEADS}
+        weights = {name: further_field(NonNegativeFloat, 0.5, text) for name, text in texts.items()}
+        balance = further_field(NonNegativeFloat, 0.01, "load balance of a mixture of experts")
+        return weights | {"balance": balance}
 
 
 class LossClip(Schema):
@@ -90,39 +95,49 @@ class LossClip(Schema):
     lm: PositiveFloat | None = None
     q_halt: PositiveFloat | None = None
     q_continue: PositiveFloat | None = None
-    confidence: PositiveFloat | None = None
-    attention: PositiveFloat | None = None
-    action: PositiveFloat | None = None
-    pixel: PositiveFloat | None = None
-    halt: PositiveFloat | None = None
-    balance: PositiveFloat | None = None
+
+    @classmethod
+    def further_fields(cls) -> dict[str, FieldInfo]:
+        names = (*AUXILIARY_HEADS, "balance")
+        return {name: further_field(PositiveFloat | None, None) for name in names}
 
 
 class ACTLossConfig(Schema):
     """Cross entropy over the labelled cells plus the losses of the other heads (DESIGN "Loss")."""
 
     name: Literal["act"] = "act"
-    """the only one"""
+    """how answers are judged"""
     loss_type: Literal["stablemax_cross_entropy", "softmax_cross_entropy"] = (
         "stablemax_cross_entropy"
     )
     """how logits become probabilities; published: by stablemax"""
     label_smoothing: Annotated[float, Field(strict=True, ge=0.0, lt=1.0)] = 0.0
     """share of the target that is spread evenly over the vocabulary"""
-    weights: LossWeights = LossWeights()
+    weights: LossWeights = Field(default_factory=LossWeights)
     """factor of each loss in the sum"""
     weighting: Literal["fixed", "uncertainty"] = "fixed"
     """uncertainty: times the weights exp(-s) * loss + s, s learned for each (arXiv:1705.07115)"""
-    clip: LossClip = LossClip()
+    clip: LossClip = Field(default_factory=LossClip)
     """losses of a sequence, in nats, above which the gradient grows no more; null: no limit"""
+
+
+LOSSES = Registry("loss", "act", "loss", "arch.loss")
+"""Behind each name stands a class that is made like `models.losses.CrossEntropy` and does the same.
+Its schema is an `ACTLossConfig`.
+"""
+rebuild_schemas([ACTLossConfig])
+LOSSES.add("act", ACTLossConfig, imported("models.losses", "CrossEntropy"))
 
 
 class RecurrenceConfig(Schema):
     """What all architectures share."""
 
-    heads: HeadsConfig = HeadsConfig()
+    if TYPE_CHECKING:
+        name: Any
+
+    heads: HeadsConfig = Field(default_factory=HeadsConfig)
     """what the model predicts"""
-    loss: ACTLossConfig = ACTLossConfig()
+    loss: Annotated[ACTLossConfig, LOSSES] = Field(default_factory=ACTLossConfig)
     """what it is trained on"""
 
     hidden_size: Size = 512
@@ -180,17 +195,18 @@ class RecurrenceConfig(Schema):
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
         lm, q = self.heads.lm, self.heads.q
-        if lm.name == "puzzle" and not self.puzzle_emb_ndim:
+        if isinstance(lm, PuzzleHeadConfig) and not self.puzzle_emb_ndim:
             raise ValueError(
                 "heads.lm.name=puzzle is steered by the puzzle embedding, and there is none "
                 "(puzzle_emb_ndim=0)"
             )
-        if lm.name in ("adaptive", "hierarchical") and self.loss.loss_type.startswith("stablemax"):
+        by_softmax = isinstance(lm, AdaptiveHeadConfig | HierarchicalHeadConfig)
+        if by_softmax and self.loss.loss_type.startswith("stablemax"):
             raise ValueError(
                 f"heads.lm.name={lm.name} gives probabilities by softmax: it needs "
                 f"loss.loss_type=softmax_cross_entropy (loss=act_softmax)"
             )
-        if lm.name == "adaptive":
+        if isinstance(lm, AdaptiveHeadConfig):
             tails = len(lm.cutoffs or [0])
             if self.hidden_size < lm.div_value**tails:
                 raise ValueError(
@@ -286,10 +302,10 @@ PUBLISHED_LOSSES = {"losses@ACTLossHead": "act"}
 
 
 def _with_own_names(arch: object) -> object:
-    """Translate published names, and settings that earlier versions saved; without a name: HRM."""
+    """Translate published names, and settings that earlier versions saved."""
     if not isinstance(arch, dict):
         return arch
-    arch = {"name": "hrm"} | arch
+    arch = {"name": ARCHITECTURES.default} | arch
     loss = arch.get("loss")
     if isinstance(arch["name"], str):
         arch["name"] = PUBLISHED_ARCHITECTURES.get(arch["name"], arch["name"])
@@ -310,11 +326,17 @@ def _with_own_names(arch: object) -> object:
     return defaults | arch | {"name": "trm", "H_layers": 0}
 
 
-ArchConfig = Annotated[
-    HRMConfig | TRMConfig | TransformerConfig,
-    Field(discriminator="name"),
-    BeforeValidator(_with_own_names),
-]
+ARCHITECTURES = Registry("architecture", "hrm", "arch")
+"""Behind each name stands a `models.recurrence.Recurrence`, its schema is a `RecurrenceConfig`."""
+for _name, _schema, _module, _class in (
+    ("hrm", HRMConfig, "models.hrm", "HRMInner"),
+    ("trm", TRMConfig, "models.trm", "TRMInner"),
+    ("trm_singlez", TRMConfig, "models.trm", "TRMSingleInner"),
+    ("transformer", TransformerConfig, "models.transformer", "TransformerInner"),
+):
+    ARCHITECTURES.add(_name, _schema, imported(_module, _class))
+
+ArchConfig = Annotated[RecurrenceConfig, ARCHITECTURES, BeforeValidator(_with_own_names)]
 
 
 def _divisors_near(total: int, wanted: int) -> str:

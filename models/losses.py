@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from models.config import ACTLossConfig
 from models.layers import widened
 
 IGNORE_LABEL_ID = -100
@@ -55,6 +56,26 @@ def cross_entropy(
     if smoothing:
         picked = (1 - smoothing) * picked + smoothing * logs.mean(-1)
     return torch.where(labelled, -picked, 0.0)
+
+
+class CrossEntropy:
+    """How answers are judged. The loss of a plug-in is made alike, and has both methods.
+
+    Attributes:
+        log_probs: turns logits [..., V] into log probabilities, float32 (float64 stays).
+    """
+
+    def __init__(self, config: ACTLossConfig) -> None:
+        self.log_probs = LOG_PROBS[config.loss_type]
+        self.smoothing = config.label_smoothing
+
+    def __call__(
+        self, logits: Tensor, labels: Tensor, log_probs: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Return the loss of each cell, as `cross_entropy`; `log_probs` are those of the token
+        head, whose outputs may be log probabilities already.
+        """
+        return cross_entropy(logits, labels, log_probs, self.smoothing)
 
 
 def binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

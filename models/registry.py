@@ -1,23 +1,9 @@
-"""Which class stands behind `arch.name`. A checkpoint's folder never has a say in it."""
-
-from collections.abc import Callable
-from typing import Any
+"""The model that a configuration names. A checkpoint's folder never has a say in the class."""
 
 from models.act import ACT, ACTLossHead
-from models.config import ArchConfig, DataFacts
-from models.hrm import HRMInner
-from models.recurrence import Recurrence
-from models.transformer import TransformerInner
-from models.trm import TRMInner, TRMSingleInner
+from models.config import ARCHITECTURES, ArchConfig, DataFacts
 from runtime.device import resolve_dtype
 from runtime.schema import Schema
-
-_RECURRENCES: dict[str, Callable[[Any, DataFacts], Recurrence]] = {
-    "hrm": HRMInner,
-    "trm": TRMInner,
-    "trm_singlez": TRMSingleInner,
-    "transformer": TransformerInner,
-}
 
 
 def arch_on_device(
@@ -44,5 +30,5 @@ def build_model(config: ArchConfig, facts: DataFacts) -> ACTLossHead:
     Raises:
         ValueError: a head needs what the data set does not have.
     """
-    inner = _RECURRENCES[config.name](config, facts)
+    inner = ARCHITECTURES.load(config.name)(config, facts)
     return ACTLossHead(ACT(inner, config.halt_max_steps), config.loss)

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import secrets
+import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -58,7 +59,7 @@ class Ranks:
     def _join(self, backend: str, timeout: float) -> None:
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         by_launcher = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        keeper = f"the launcher's store at {host}:{port}" if by_launcher else "rank 0"
+        keeper = f"the launcher's store at {host}:{port}" if by_launcher else ""
         rank, world_size, patience = self.rank, self.world_size, timeout * PATIENCE
         limit = timedelta(seconds=patience)
         connect = partial(dist.TCPStore, host, port, wait_for_workers=False, timeout=limit)
@@ -68,7 +69,8 @@ class Ranks:
             # A connection of its own: one that waits for an answer is blocked for all other uses.
             watched = dist.PrefixStore(prefix, connect(is_master=False))
         except dist.DistError as error:
-            raise RankError(f"{keeper} does not answer, at the start ({_reason(error)})") from None
+            silent = f"{keeper or 'rank 0'} does not answer, at the start ({_reason(error)})"
+            raise RankError(silent) from None
         self._watch = Watch(rank, world_size, watched, keeper=keeper, timeout=timeout, end=_end)
         self._watch.start()
         with self._collective("the connection of the ranks"):
@@ -79,6 +81,7 @@ class Ranks:
                 store=dist.PrefixStore(prefix, store),
                 timeout=_BACKEND_TIMEOUT,
             )
+        self._watch.hosts = self.gather_objects(socket.gethostname())
 
     @property
     def is_main(self) -> bool:
@@ -213,7 +216,7 @@ class Ranks:
             self._watch.stop(str(error))
         else:
             why = f"{type(error).__name__}: {error}".removesuffix(": ")
-            self._watch.stop(f"rank {self.rank} has ended: {why}")
+            self._watch.stop(f"{self._watch.name(self.rank)} has ended: {why}")
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
 

@@ -1,8 +1,12 @@
 """Base of every configuration schema, and the types and settings they share. Imports no torch."""
 
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+from runtime.text import shown
 
 
 class Schema(BaseModel):
@@ -13,6 +17,54 @@ class Schema(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=()
     )
+
+    @classmethod
+    def further_fields(cls) -> dict[str, FieldInfo]:
+        """Return fields that depend on what is registered, such as one for each auxiliary head."""
+        return {}
+
+
+def further_field(annotation: Any, default: Any, text: str = "") -> FieldInfo:
+    """Return a field for `Schema.further_fields`; `text` is its comment in YAML files."""
+    field = FieldInfo.from_annotated_attribute(annotation, default)
+    field.description = text or None
+    return field
+
+
+def rebuild_schemas(
+    schemas: "Iterable[type[Schema]]" = (), done: "set[type[Schema]] | None" = None
+) -> None:
+    """Let schemas, and first the sections in them, take in what has been registered since they were
+    made; without arguments all that there are.
+    """
+    done = set() if done is None else done
+    for schema in schemas or _subclasses(Schema):
+        if schema in done:
+            continue
+        done.add(schema)
+        fields = schema.model_fields
+        fields.update({k: v for k, v in schema.further_fields().items() if k not in fields})
+        for field in fields.values():
+            if sections := sections_in(field.annotation, *field.metadata):
+                rebuild_schemas(sections, done)
+        schema.model_rebuild(force=True)
+
+
+def sections_in(*annotations: Any) -> "list[type[Schema]]":
+    """Return the schemas that annotations name, those of registries included."""
+    found: list[type[Schema]] = []
+    for annotation in annotations:
+        if isinstance(annotation, type) and issubclass(annotation, Schema):
+            found.append(annotation)
+        elif hasattr(annotation, "schemas"):
+            found += annotation.schemas()
+        found += sections_in(*get_args(annotation))
+    return list(dict.fromkeys(found))
+
+
+def _subclasses(schema: type[Schema]) -> list[type[Schema]]:
+    own = schema.__subclasses__()
+    return [*own, *(below for each in own for below in _subclasses(each))]
 
 
 Count = Annotated[int, Field(strict=True, ge=1)]
@@ -29,7 +81,32 @@ StrictBool = Annotated[bool, Field(strict=True)]
 Device = Literal["auto", "cpu", "cuda"]
 
 
-class MachineSettings(Schema):
+def _number_as_name(name: object) -> object:
+    # `run_name=42` reaches us as an integer.
+    return str(name) if isinstance(name, int | float) and not isinstance(name, bool) else name
+
+
+def _plain_name(name: str) -> str:
+    has_slash = "/" in name or "\\" in name
+    if not name.strip() or name in (".", "..") or has_slash or not name.isprintable():
+        raise ValueError(
+            f"{shown(repr(name))} is used as a folder's name: it must not be empty, '.', '..' "
+            f"or contain a slash or control characters"
+        )
+    return name
+
+
+FolderName = Annotated[str, BeforeValidator(_number_as_name), AfterValidator(_plain_name)]
+
+
+class PluginSettings(Schema):
+    """Plug-ins."""
+
+    plugins: list[str] = []
+    """modules of yours that register architectures, heads, ...: docs/extending.md"""
+
+
+class MachineSettings(PluginSettings):
     """The machine."""
 
     device: Device = "auto"
@@ -39,5 +116,5 @@ class MachineSettings(Schema):
     """CPU threads of a rank; null: torch's choice"""
     rank_timeout: Seconds = 600.0
     """seconds that a rank waits for one that does not answer, before all end"""
-    sweep_name: str | None = None
+    sweep_name: FolderName | None = None
     """the folder of a sweep (-m); null: named after its settings"""

@@ -9,7 +9,8 @@ be the one that keeps the store, so the second thread never uses it. Imports no 
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple, Protocol
 
 End = Callable[[str], object]  # Ends the process with a message; called from a thread.
@@ -56,14 +57,17 @@ class Watch:
 
     Args:
         store: a connection that has no other user; one rank calls `prepare` on it first.
-        keeper: who keeps the store, for messages.
+        keeper: who keeps the store, for messages; rank 0 if it is "".
         timeout: seconds after which a wait ends.
+    Attributes:
+        hosts: of all ranks, for messages; empty until they are known.
     """
 
     def __init__(
         self, rank: int, world_size: int, store: Store, *, keeper: str, timeout: float, end: End
     ) -> None:
         self.rank, self.timeout = rank, timeout
+        self.hosts: Sequence[str] = ()
         self._others = [other for other in range(world_size) if other != rank]
         self._store, self._keeper, self._end = store, keeper, end
         self._beat_seconds = min(_BEAT_SECONDS, timeout / 10)
@@ -119,6 +123,13 @@ class Watch:
         self._stopping.set()
         self._threads[0].join(timeout=2.0)
 
+    def name(self, *ranks: int) -> str:
+        """Return "rank 2, 3", and where they are if the ranks are on several hosts."""
+        if len(set(self.hosts)) < 2:
+            return f"rank {_listed(ranks)}"
+        by_host = groupby(ranks, self.hosts.__getitem__)
+        return " and ".join(f"rank {_listed(mine)} on {host}" for host, mine in by_host)
+
     def explain(self, fault: str) -> str:
         """Return a message that names the rank for which a collective has failed at once, with the
         backend's `fault`. Takes about a second, in which the other ranks are observed.
@@ -133,9 +144,9 @@ class Watch:
             if farewell := _first_farewell(seen):
                 return farewell
             if self._is_store_silent(now, 2 * self._beat_seconds):
-                return f"{self._keeper} does not answer any more, {where}"
+                return f"{self._silent_keeper()} does not answer any more, {where}"
             if silent := _silent(seen, now - 2.5 * self._beat_seconds):
-                return f"{silent} has died, {where}"
+                return f"{self.name(*silent)} has died, {where}"
         return f"a rank has left, {where}"
 
     # In the first thread
@@ -203,24 +214,30 @@ class Watch:
         if farewell := _first_farewell(seen):
             return farewell
         blame = self._blame(seen, since, now)
-        waited = f"rank {self.rank} has waited {now - since:.0f} s, in {self._name}, {self._place}"
-        return None if blame is None else f"{blame}; {waited}"
+        waited = f"has waited {now - since:.0f} s, in {self._name}, {self._place}"
+        return None if blame is None else f"{blame}; {self.name(self.rank)} {waited}"
 
     def _blame(self, seen: Mapping[int, _Seen], since: float, now: float) -> str | None:
         if self._is_store_silent(now, self.timeout / 2):
-            return f"{self._keeper} does not answer"
+            return f"{self._silent_keeper()} does not answer"
         if silent := _silent(seen, now - self.timeout / 2):
-            return f"{silent} does not answer: its process is stopped or gone"
+            reason = "its process is stopped, gone or out of reach"
+            return f"{self.name(*silent)} does not answer: {reason}"
         behind = {r: s for r, s in seen.items() if s.entry.entered < self._entered}
         last = min((s.entry.entered for s in behind.values()), default=0)
         for rank, (entry, _, moved) in sorted(behind.items()):
             patience = self.timeout * (PATIENCE if entry.long else 1.0)
             if entry.entered == last and now - max(since, moved) >= patience:
                 where = "is still in" if entry.inside else "has made no progress since"
-                return f"rank {rank} {where} {entry.name or 'its start'}, {entry.place}"
+                return f"{self.name(rank)} {where} {entry.name or 'its start'}, {entry.place}"
         if not behind and now - since >= self.timeout * PATIENCE:
             return "all ranks are there and nothing happens: the network or a device is stuck"
         return None
+
+    def _silent_keeper(self) -> str:
+        if not self._keeper or len(set(self.hosts)) < 2:
+            return self._keeper or self.name(0)
+        return f"{self._keeper} (and behind it {self.name(*self._others)})"
 
     def _is_store_silent(self, now: float, limit: float) -> bool:
         asking_since = self._asking_since
@@ -231,10 +248,13 @@ def _first_farewell(seen: Mapping[int, _Seen]) -> str | None:
     return next((s.entry.farewell for s in seen.values() if s.entry.farewell), None)
 
 
-def _silent(seen: Mapping[int, _Seen], since: float) -> str:
-    """Name the ranks that are silent since a time; "" when there is none."""
-    ranks = sorted(rank for rank, one in seen.items() if one.beaten < since)
-    return f"rank {', '.join(map(str, ranks))}" if ranks else ""
+def _silent(seen: Mapping[int, _Seen], since: float) -> list[int]:
+    """Return the ranks that are silent since a time."""
+    return sorted(rank for rank, one in seen.items() if one.beaten < since)
+
+
+def _listed(ranks: Iterable[int]) -> str:
+    return ", ".join(map(str, ranks))
 
 
 def _key(rank: int) -> str:

@@ -34,8 +34,9 @@ from models.config import DataFacts
 from models.metrics import mean_metrics
 from models.registry import build_model
 from runtime.streams import Stream
-from training.config.composition import CONFIG_DIR, load_config
+from training.config.composition import load_config
 from training.config.schema import TrainConfig
+from training.config.source import CONFIG_DIR
 from training.exploration import min_halt_steps
 
 HEADS = sorted(path.stem for path in (CONFIG_DIR / "heads").glob("*.yaml"))

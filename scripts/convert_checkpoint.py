@@ -12,7 +12,7 @@ from pathlib import Path
 
 from dataset.format.reading import load_metadata
 from runtime.errors import ConfigError
-from runtime.schema import Schema
+from runtime.schema import PluginSettings
 from training.checkpoint.trained_model import find_trained_model
 from training.config.composition import load_config
 from training.config.entry_point import run_entry_point
@@ -20,7 +20,7 @@ from training.data import data_facts
 from training.tracking import warn
 
 
-class ConvertConfig(Schema):
+class ConvertConfig(PluginSettings):
     """What `convert_checkpoint.py` is told."""
 
     checkpoint: str | None = None

@@ -2,7 +2,7 @@
 # What the demos share; needs $python and $experiment.
 
 # Print a setting of the experiment, by its path.
-setting() { "$python" pretrain.py --cfg "experiment=$experiment" | "$python" -c "
+setting() { "$python" pretrain.py --cfg job "experiment=$experiment" | "$python" -c "
 import sys, yaml
 value = yaml.safe_load(sys.stdin)
 for part in '$1'.split('.'):

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from runtime.errors import EXIT_PREEMPTED, EXIT_RANK
-from runtime.process import EXIT_CODES_FOLDER, common_exit_code
+from runtime.process import ENDS_WITH, EXIT_CODES_FOLDER, common_exit_code, end_with_parent
 
 
 def main(arguments: list[str]) -> int:
@@ -22,9 +22,13 @@ def main(arguments: list[str]) -> int:
     """
     # Until torchrun has handlers of its own. An exception could get lost in what is being imported.
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(EXIT_PREEMPTED))
+    end_with_parent()
+    if ENDS_WITH in os.environ:
+        os.environ[ENDS_WITH] = str(os.getpid())  # The ranks end with this process.
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousError
 
     preempted = False
     with tempfile.TemporaryDirectory() as folder:
@@ -34,8 +38,9 @@ def main(arguments: list[str]) -> int:
         except SignalException as error:
             preempted = error.sigval == signal.SIGTERM
             code = EXIT_PREEMPTED if preempted else 128 + error.sigval
-        except ChildFailedError as error:
-            sys.stderr.write(f"{error}\n")
+        except (ChildFailedError, RendezvousError) as error:
+            # A rank failed; or the node that keeps the store is gone.
+            sys.stderr.write(f"{error.__cause__ or error}\n")
             code = 1
         else:
             return 0

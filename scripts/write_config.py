@@ -16,12 +16,14 @@ import yaml
 
 from evaluation.config import EvalConfig, SolveConfig
 from models.config import ACTLossConfig, HRMConfig, TransformerConfig, TRMConfig
-from models.heads.config import AUXILIARY_HEADS, HeadsConfig, QHeadConfig, TokenHeadConfig
+from models.heads.config import AUXILIARY_HEADS, TOKEN_HEADS, QHeadConfig
+from runtime.registry import Registry
 from runtime.schema import Schema
+from scripts.build_dataset import BuildConfig
 from scripts.convert_checkpoint import ConvertConfig
 from sweeps.config import LAUNCHERS, SAMPLERS, SWEEPERS, SamplerConfig
-from training.config.composition import CONFIG_DIR
-from training.config.schema import LoggerConfig, OptimizerConfig, ParamGroupConfig, TrainConfig
+from training.config.schema import MLflowConfig, OptimizerConfig, TrainConfig, WandbConfig
+from training.config.source import CONFIG_DIR
 
 MARK = "# Written by `make config` from the schemas, with their defaults:\n"
 WIDTH = 120
@@ -36,24 +38,27 @@ SECTIONS: dict[str, Any] = {
     "cfg_evaluate": EvalConfig.model_construct(),
     "cfg_solve": SolveConfig.model_construct(),
     "cfg_convert": ConvertConfig(),
+    "cfg_build": BuildConfig(),
     "arch/hrm_v1": HRMConfig.model_construct(None, **AS_WIDE),
     "arch/trm": TRMConfig.model_construct(None, **AS_WIDE),
     "arch/transformer": TransformerConfig.model_construct(None, **AS_WIDE),
     "loss/act_stablemax": ACTLossConfig(),
-    "optimizer/adam_atan2": OptimizerConfig(groups={"all": ParamGroupConfig(params=["*"])}),
-    "logger/wandb": LoggerConfig(),
+    "optimizer/adam_atan2": OptimizerConfig(),
+    "logger/wandb": WandbConfig(),
+    "logger/tensorboard": {"tensorboard": True},
+    "logger/mlflow": {"mlflow": MLflowConfig()},
     "heads/base/q": {"q": QHeadConfig()},
     **{f"hydra/launcher/{name}": launcher() for name, launcher in LAUNCHERS.items()},
     **{f"hydra/sweeper/{name}": sweeper() for name, sweeper in SWEEPERS.items()},
 }
 for name in SAMPLERS:
     SECTIONS[f"hydra/sweeper/sampler/{name}"] = SamplerConfig(name=name)
-for head in get_args(get_args(TokenHeadConfig)[0]):
-    name = head.model_fields["name"].default
-    SECTIONS[f"heads/{'standard' if name == 'linear' else name}"] = {"lm": head()}
+for name in TOKEN_HEADS:
+    choice = "standard" if name == "linear" else name
+    SECTIONS[f"heads/{choice}"] = {"lm": TOKEN_HEADS[name].schema()}
 for name in AUXILIARY_HEADS:
-    (head, _) = get_args(HeadsConfig.model_fields[name].annotation)
-    SECTIONS[f"heads/{name}"] = {name: head(**FIELDS.get(name, {}))}
+    head = AUXILIARY_HEADS[name].schema(**FIELDS.get(name, {}))
+    SECTIONS[f"heads/{name}"] = {name: head}
 
 
 def written(name: str) -> str:
@@ -77,6 +82,8 @@ def lines(section: Schema | Mapping[str, Any], indent: str = "") -> Iterator[str
             yield from ("", f"# {inspect.cleandoc(str(owner.__doc__)).splitlines()[0]}")
         for name in names:
             yield from setting(name, getattr(section, name, None), comment(schema, name), indent)
+    for name in left:  # Those that were registered.
+        yield from setting(name, getattr(section, name), comment(schema, name), indent)
 
 
 def setting(name: str, value: Any, text: str, indent: str) -> Iterator[str]:
@@ -97,21 +104,26 @@ def setting(name: str, value: Any, text: str, indent: str) -> Iterator[str]:
 def comment(schema: type[Schema], name: str) -> str:
     """Return the words that a setting accepts and its description, behind a number sign."""
     annotation = schema.model_fields[name].annotation
-    words = " | ".join(accepted(annotation))
+    words = " | ".join(accepted(annotation, *schema.model_fields[name].metadata))
     if "|" not in words:
         words = ""
     elif list in (get_origin(annotation), *map(get_origin, get_args(annotation))):
         words = f"list of {words}"
-    described = (descriptions(owner).get(name) for owner in schema.__mro__)
-    parts = "; ".join(filter(None, (words, next(filter(None, described), ""))))
+    described = [descriptions(owner).get(name) for owner in schema.__mro__]
+    text = next(filter(None, [*described, schema.model_fields[name].description]), "")
+    parts = "; ".join(filter(None, (words, text)))
     return f"# {parts}" if parts else ""
 
 
-def accepted(annotation: Any) -> list[str]:
-    """List the words of the literals in an annotation."""
-    if get_origin(annotation) is Literal:
-        return [str(word) for word in get_args(annotation)]
-    return [word for argument in get_args(annotation) for word in accepted(argument)]
+def accepted(*annotations: Any) -> list[str]:
+    """List the words of the literals, and the names of the registries, in annotations."""
+    words = []
+    for annotation in annotations:
+        if isinstance(annotation, Registry) or get_origin(annotation) is Literal:
+            words += map(str, get_args(annotation) or annotation)
+        else:
+            words += accepted(*get_args(annotation))
+    return words
 
 
 @functools.cache

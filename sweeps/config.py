@@ -18,7 +18,7 @@ class PoolConfig(Schema):
 
     name: Literal["pool"] = "pool"
     max_jobs: Count | None = None
-    """jobs at a time; null: as many as there are GPUs for, without GPUs one for two CPUs"""
+    """jobs at a time; null: as many as there are GPUs for, without GPUs one for each two CPUs"""
     ranks: Count = 1
     """processes of each job, started by torchrun"""
 
@@ -38,15 +38,15 @@ class SlurmConfig(Schema):
     cpus: Count | None = None
     """CPUs of each rank"""
     gpus: CountOrZero = 0
-    """GPUs of each rank"""
+    """GPUs of each rank; 0: jobs run on CPUs"""
     mem_gb: Count | None = None
     """memory of a job"""
     partition: str | None = None
     """where the jobs go"""
     account: str | None = None
     """who pays"""
-    additional: dict[str, str | int | bool] = {}
-    """other options of sbatch"""
+    additional: dict[str, str | int | bool] | None = None
+    """other options of sbatch, {qos: high}"""
 
 
 LauncherConfig = SerialConfig | PoolConfig | SlurmConfig

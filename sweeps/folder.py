@@ -2,12 +2,12 @@
 
 SWEEP/sweep.json      the jobs, their states, and what was decided for this machine
 SWEEP/results.json    and .csv: the table
-SWEEP/NAME/           a job's run; of an evaluation SWEEP/NAME.json
+SWEEP/NAME/           a job's run; of an evaluation NAME.json and what else it writes
 SWEEP/logs/NAME.log   what a job printed
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -16,10 +16,12 @@ from pydantic import ValidationError
 from runtime.errors import CheckpointError, ConfigError
 from runtime.files import read_bounded, write_atomically
 from runtime.schema import Schema
+from runtime.text import shown
 from sweeps.jobs import Job
 
 SWEEP_FILE = "sweep.json"
 _MAX_BYTES = 64 * 2**20
+_TAIL_BYTES = 4096
 
 State = Literal["waiting", "running", "finished", "failed", "stopped", "pruned"]
 
@@ -28,14 +30,12 @@ class Machine(Schema):
     """What the bits of a job depend on, decided once for all jobs of a sweep.
 
     Attributes:
-        num_threads: CPU threads of a process.
-        compile: whether torch.compile is used.
-        gpus: names of the GPUs that were there.
+        num_threads: CPU threads of a process; None: left to torch, where GPUs do the work.
     """
 
-    num_threads: int
+    device: Literal["cpu", "cuda"]
+    num_threads: int | None
     compile: bool
-    gpus: list[str] = []
 
 
 class JobRecord(Schema):
@@ -45,12 +45,14 @@ class JobRecord(Schema):
         values: the swept settings.
         exit_code: of its last start; None before it has ended once.
         result: of a search, the value of the objective.
+        settings: a digest of all its settings, None where these are told by `values`.
     """
 
     values: dict[str, str]
     state: State = "waiting"
     exit_code: int | None = None
     result: float | None = None
+    settings: str | None = None
 
 
 class SweepRecord(Schema):
@@ -101,10 +103,32 @@ class SweepFolder:
         """The jobs by name."""
         return self._record.jobs
 
-    def note(self, job: Job, state: State, exit_code: int | None = None) -> None:
+    def expect(self, jobs: Iterable[Job]) -> None:
+        """Record jobs that are to come, where they are not known yet."""
+        new = {job.name: JobRecord(values=job.values) for job in jobs}
+        self._record = self._record.model_copy(update={"jobs": new | self._record.jobs})
+        self._write()
+
+    def log(self, name: str) -> Path:
+        """Return the file that takes what a job prints."""
+        return self.path / "logs" / f"{name}.log"
+
+    def last_words(self, name: str) -> str:
+        """Return the last line that a job has printed, where its error is."""
+        try:
+            with open(self.log(name), "rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return "it has printed nothing"
+        return next((shown(line, 300) for line in reversed(lines) if line.strip()), "")
+
+    def note(
+        self, job: Job, state: State, exit_code: int | None = None, settings: str | None = None
+    ) -> None:
         """Record what has become of a job, before anything is built on it."""
-        jobs = dict(self._record.jobs)
-        jobs[job.name] = JobRecord(values=job.values, state=state, exit_code=exit_code)
+        record = JobRecord(values=job.values, state=state, exit_code=exit_code, settings=settings)
+        jobs = {**self._record.jobs, job.name: record}
         self._record = self._record.model_copy(update={"jobs": jobs})
         self._write()
 

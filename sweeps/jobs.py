@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,25 +37,36 @@ def swept(overrides: Iterable[Override]) -> list[Override]:
     return [override for override in overrides if override.is_sweep_override()]
 
 
+def without_overruled(overrides: Sequence[Override]) -> list[Override]:
+    """Leave out lists of values of keys that are set once more later: the last one counts."""
+    last = {override.key_or_group: override for override in overrides}
+    return [o for o in overrides if o is last[o.key_or_group] or not o.is_sweep_override()]
+
+
 def expand(overrides: Sequence[Override], choices: Callable[[str], list[str]]) -> list[Job]:
     """List the jobs in the order in which a reader would count: the last setting changes fastest.
 
     Args:
-        overrides: of the command line; of two for one key the last one counts.
+        overrides: of the command line.
         choices: returns the choices of a group, for `glob(...)`.
     Raises:
-        ConfigError: an interval, which only a search can take, or a `glob` that finds nothing.
+        ConfigError: an interval, which only a search can take, a `glob` that finds nothing, or two
+            jobs whose names are the same.
     """
     values = {o.key_or_group: _values(o, choices) for o in swept(overrides)}
-    return [
+    jobs = [
         job(overrides, dict(zip(values, chosen, strict=True)))
         for chosen in itertools.product(*values.values())
     ]
+    name, count = Counter(job.name for job in jobs).most_common(1)[0]
+    if count > 1:
+        raise ConfigError(f"{count} jobs would share the folder {name}: leave out what is the same")
+    return jobs
 
 
 def job(overrides: Sequence[Override], values: dict[str, str]) -> Job:
     """Return the job that gives the swept settings these values, as text for a command line."""
-    fixed = [override.input_line for override in overrides if not override.is_sweep_override()]
+    fixed = [str(override.input_line) for override in overrides if not override.is_sweep_override()]
     keys = {override.key_or_group: override.get_key_element() for override in swept(overrides)}
     return Job(
         _name(values), values, (*fixed, *(f"{keys[key]}={value}" for key, value in values.items()))
@@ -87,9 +99,21 @@ def _values(override: Override, choices: Callable[[str], list[str]]) -> list[str
 
 
 def _name(values: dict[str, str]) -> str:
-    """Write the values as a folder's name that needs no quotes on a command line."""
+    """Write the values as a folder's name that needs no quotes on a command line, whatever the
+    order in which they were given: [a,b] is a+b, of a path the last part is shown, and what is not
+    written in full gets a digest.
+    """
     leaves = [key.rpartition(".")[2] for key in values]
     keys = leaves if len(set(leaves)) == len(leaves) else list(values)
-    plain = "__".join(f"{key}-{value}" for key, value in zip(keys, values.values(), strict=True))
-    name = re.sub(r"[^A-Za-z0-9_.+-]+", ".", plain)[:_LONGEST_NAME]
-    return name if name == plain else f"{name}.{digest(values)}"
+    texts = [_list_as_sum(value) for value in values.values()]
+    ends = [text.rstrip("/'\"]").rpartition("/")[2] for text in texts]
+    plain = [re.sub(r"[^A-Za-z0-9_.+-]+", ".", end).strip(".") for end in ends]
+    parts = [f"{key}-{text}" for key, text in zip(keys, plain, strict=True)]
+    name = "__".join(sorted(parts)) or "run"
+    is_exact = plain == texts and len(name) <= _LONGEST_NAME
+    return name if is_exact else f"{name[:_LONGEST_NAME]}.{digest(values)}"
+
+
+def _list_as_sum(value: str) -> str:
+    is_list = re.fullmatch(r"\[[\w.-]+(,[\w.-]+)*\]", value)
+    return value[1:-1].replace(",", "+") if is_list else value

@@ -10,6 +10,11 @@ from runtime.process import ENDS_WITH
 from sweeps.jobs import Job
 
 
+def exit_code(code: int) -> int:
+    """Return a code of `subprocess` as a shell counts it: 128 + N after signal N."""
+    return code if code >= 0 else 128 - code
+
+
 class LocalProcess:
     """A job in a process group of its own, which a Ctrl-C at the terminal does not reach."""
 
@@ -27,9 +32,9 @@ class LocalProcess:
         self._asked = False
 
     def poll(self) -> int | None:
-        """Return the exit code (128 + N after signal N), None while the job is at work."""
+        """Return the exit code, None while the job is at work."""
         code = self._process.poll()
-        return code if code is None or code >= 0 else 128 - code
+        return None if code is None else exit_code(code)
 
     def stop(self) -> None:
         """Ask the job to save and end."""
@@ -39,39 +44,43 @@ class LocalProcess:
 
 
 class LocalLauncher:
-    """Starts jobs on this machine.
+    """Starts jobs on this machine, which end with this process.
 
     Args:
         command: returns the command line of a job.
-        logs: folder of the files NAME.log, which take what the jobs print.
+        log: returns the file that takes what a job prints.
         max_jobs: how many at a time.
-        gpus: names for CUDA_VISIBLE_DEVICES, shared out among the jobs; empty: none.
-        ranks: processes of each job, a GPU each.
+        gpus: names for CUDA_VISIBLE_DEVICES, as many for each job as it has ranks; jobs share them
+            when there are more jobs than that is enough for. Empty: none.
+        ranks: processes of each job.
         environment: variables to add for every job.
     """
+
+    poll_seconds = 0.2
 
     def __init__(
         self,
         command: Callable[[Job], list[str]],
-        logs: Path,
+        log: Callable[[str], Path],
         max_jobs: int,
         gpus: Sequence[str],
         ranks: int,
         environment: Mapping[str, str],
     ) -> None:
         self.max_jobs = max_jobs
-        self._command, self._logs, self._environment = command, logs, environment
-        self._gpus = [gpus[i * ranks : (i + 1) * ranks] for i in range(max_jobs)]
+        self._command, self._log = command, log
+        self._environment = {**environment, ENDS_WITH: str(os.getpid())}
+        self._gpus = [gpus[i : i + ranks] for i in range(0, len(gpus) - ranks + 1, ranks)]
         self._at_work: dict[int, LocalProcess] = {}
 
     def start(self, job: Job) -> LocalProcess:
         """Start a job in a free place."""
         place = next(i for i in range(self.max_jobs) if self._is_free(i))
-        environment = {**os.environ, **self._environment, ENDS_WITH: str(os.getpid())}
-        if self._gpus[place]:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(self._gpus[place])
-        log = self._logs / f"{job.name}.log"
-        self._at_work[place] = LocalProcess(self._command(job), environment, log)
+        environment = {**os.environ, **self._environment}
+        if self._gpus:
+            own = self._gpus[place % len(self._gpus)]
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(own)
+        self._at_work[place] = LocalProcess(self._command(job), environment, self._log(job.name))
         return self._at_work[place]
 
     def _is_free(self, place: int) -> bool:

@@ -1,18 +1,27 @@
 """The entry points that can be swept: where a job of each one writes, and where its figures are."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from evaluation.config import EvalConfig
 from sweeps.jobs import quoted
-from sweeps.run import Program
-from training.config.composition import load_config
+from sweeps.plan import Program
+from training.config.composition import load_configs
 from training.config.schema import TrainConfig
 from training.tracking import METRICS_FILE
 
 _ROOT = Path(__file__).resolve().parents[1]
+
+
+def _load_runs(
+    flags: Sequence[str], jobs: Sequence[Sequence[str]], ranks: int
+) -> list[TrainConfig]:
+    configs = load_configs(TrainConfig, "cfg_pretrain", flags, jobs)
+    for config in configs:
+        config.check_world_size(ranks)
+    return configs
 
 
 def _evaluations(folder: Path, name: str, objective: str) -> Mapping[str, Mapping[int, float]]:
@@ -30,9 +39,14 @@ def _evaluations(folder: Path, name: str, objective: str) -> Mapping[str, Mappin
     return found
 
 
+def _result(folder: Path, name: str) -> Path:
+    # In a folder of its own, for evaluators write files beside it.
+    return folder / name / f"{name}.json"
+
+
 def _figures(folder: Path, name: str, objective: str) -> Mapping[str, Mapping[int, float]]:
     """Return the figures of an evaluation, under step 0."""
-    path = folder / f"{name}.json"
+    path = _result(folder, name)
     result = _parsed(path.read_text()) if path.exists() else {}
     figures = dict(result.get("metrics", {}))
     for evaluator, findings in result.get("evaluators", {}).items():
@@ -49,16 +63,18 @@ def _parsed(text: str) -> dict[str, Any]:
 
 TRAINING = Program(
     _ROOT / "pretrain.py",
-    lambda arguments: load_config(TrainConfig, "cfg_pretrain", arguments),
-    lambda folder, name: [f"checkpoint_path={quoted(folder / name)}"],
+    _load_runs,
+    lambda folder, name: f"checkpoint_path={quoted(folder / name)}",
+    lambda folder, name: folder / name / METRICS_FILE,
     _evaluations,
     "eval/exact_accuracy",
 )
 
 EVALUATION = Program(
     _ROOT / "evaluate.py",
-    lambda arguments: load_config(EvalConfig, "cfg_evaluate", arguments),
-    lambda folder, name: [f"output={quoted(folder / f'{name}.json')}"],
+    lambda flags, jobs, ranks: load_configs(EvalConfig, "cfg_evaluate", flags, jobs),
+    lambda folder, name: f"output={quoted(_result(folder, name))}",
+    _result,
     _figures,
     "exact_accuracy",
 )

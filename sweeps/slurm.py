@@ -1,108 +1,206 @@
 """Jobs of SLURM, by submitit."""
 
+import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import submitit
+from submitit.core.utils import FailedJobError, UncompletedJobError
+from submitit.slurm.slurm import SlurmInfoWatcher
 
-from runtime.errors import EXIT_PREEMPTED
+from runtime.errors import EXIT_PREEMPTED, ConfigError
+from runtime.process import ENDS_WITH
 from sweeps.config import SlurmConfig
 from sweeps.jobs import Job
+from sweeps.local import exit_code
+from training.checkpoint.lock import Owner
+
+_LOOK_SECONDS = 0.5
+_MAX_TIMEOUTS = 10_000
+# How often sacct is asked about jobs that have left no result: not every ten minutes, but 30 s.
+submitit.SlurmJob.watcher = SlurmInfoWatcher(delay_s=30)
 
 
 class Command:
-    """Runs a job's command on the machine that SLURM gave it.
+    """Runs a job's command where SLURM, or submitit's local executor, has put it.
 
-    Before its time is over SLURM sends a signal; submitit then calls `checkpoint`: the command
-    saves and ends, and goes back into the queue.
+    SIGTERM, which scancel sends, lets the command save and end. Some time before the limit SLURM
+    sends the signal on which submitit calls `checkpoint`: the command saves, ends, and goes back
+    into the queue. In most clusters a signal reaches this process alone, in some its children too.
+
+    Args:
+        command: to be run.
+        environment: variables to add.
+        log: takes what it prints.
+        sweep: the process of this machine with which it ends, None if it need not.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
-        self.command, self.environment, self.log = command, environment, log
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], log: Path, sweep: Owner | None
+    ) -> None:
+        self.arguments = command, environment, log, sweep
         self._process: subprocess.Popen[bytes] | None = None
+        self._asked = False
 
     def __call__(self) -> int:
-        with open(self.log, "ab") as output:
+        command, environment, log, sweep = self.arguments
+        # submitit's own handler lets SIGTERM pass. Its other signal would kill the command.
+        signal.signal(signal.SIGTERM, lambda number, frame: self._stop())
+        with open(log, "ab") as output, _blocked(signal.SIGUSR2):
             self._process = subprocess.Popen(
-                self.command,
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **self.environment},
+                env={**os.environ, **environment, ENDS_WITH: str(os.getpid())},
             )
-            return self._process.wait()
+        while (code := self._process.poll()) is None:
+            if sweep is not None and sweep.is_gone:
+                self._stop()
+            time.sleep(_LOOK_SECONDS)
+        if self._asked and code == EXIT_PREEMPTED:
+            sys.exit(code)  # Without a result: SLURM may start this job once more.
+        return exit_code(code)
 
     def checkpoint(self) -> submitit.helpers.DelayedSubmission:
         """Let the command save, and queue it again."""
+        self._stop()
         if self._process is not None:
+            # Not `wait`, whose lock the call that this handler interrupts may hold.
+            with contextlib.suppress(ChildProcessError):
+                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        return submitit.helpers.DelayedSubmission(Command(*self.arguments))
+
+    def _stop(self) -> None:
+        if self._process is None:
+            sys.exit(EXIT_PREEMPTED)
+        if not self._asked:
+            self._asked = True
             self._process.send_signal(signal.SIGTERM)
-            self._process.wait()
-        again = Command(self.command, self.environment, self.log)
-        return submitit.helpers.DelayedSubmission(again)
 
 
 class SlurmProcess:
-    """A job in the queue, or at work."""
+    """A job in the queue, or at work.
 
-    def __init__(self, job: submitit.Job[int]) -> None:
-        self._job = job
+    Args:
+        job: of submitit.
+        note: file with the job's number, which goes when the job's end is known.
+    """
+
+    def __init__(self, job: submitit.Job[int], note: Path) -> None:
+        self._job, self._note = job, note
         self._asked = False
 
     def poll(self) -> int | None:
         """Return the exit code, None while the job waits or is at work."""
         if not self._job.done():
             return None
-        if self._asked:
+        code = self._code()
+        self._note.unlink(missing_ok=True)
+        return code
+
+    def _code(self) -> int:
+        if self._asked and not self._job.paths.result_pickle.exists():
             return EXIT_PREEMPTED
-        error = self._job.exception()
-        return 1 if error is not None else self._job.result()
+        try:
+            return self._job.result()
+        except FailedJobError:
+            return 1
+        except UncompletedJobError:  # Taken away from outside: by a person, or with its node.
+            return 1 if self._job.state in ("FAILED", "OUT_OF_MEMORY") else EXIT_PREEMPTED
 
     def stop(self) -> None:
-        """Take the job out of the queue; one that is at work gets SIGTERM from SLURM."""
-        if not self._asked:
-            self._asked = True
-            self._job.cancel()
+        """Take the job out of the queue; one that is at work saves and ends."""
+        if isinstance(self._job, submitit.LocalJob):
+            # Its `cancel` kills after a second. Until its handler is there, submitit's may be.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(self._job.job_id), signal.SIGTERM)
+        elif not self._asked:
+            self._job.cancel(check=False)
+        self._asked = True
 
 
 class SlurmLauncher:
-    """Submits jobs.
+    """Submits jobs. One that is still in the queue of a sweep that was killed is taken over.
 
     Args:
         config: resources of a job.
         command: returns the command line of a job.
-        logs: folder of the files NAME.log and of submitit's own.
+        log: returns the file that takes what a job prints.
         environment: variables to add for every job.
+    Raises:
+        ConfigError: there is no SLURM here, or it does not take such jobs.
     """
 
     def __init__(
         self,
         config: SlurmConfig,
         command: Callable[[Job], list[str]],
-        logs: Path,
+        log: Callable[[str], Path],
         environment: Mapping[str, str],
     ) -> None:
         self.max_jobs = config.max_jobs
-        self._command, self._logs, self._environment = command, logs, environment
-        logs.mkdir(parents=True, exist_ok=True)
-        self._executor = submitit.AutoExecutor(folder=logs / "submitit", cluster=config.cluster)
+        self._command, self._log, self._environment = command, log, environment
+        self._is_local = config.cluster == "local"
+        self.poll_seconds = 0.2 if self._is_local else 2.0
+        self._folder = log("submitit").with_suffix("")
+        self._folder.mkdir(parents=True, exist_ok=True)
         resources: dict[str, Any] = {
             "timeout_min": config.timeout_min,
             "cpus_per_task": config.cpus and config.cpus * config.ranks,
-            "gpus_per_node": config.gpus * config.ranks,
+            "gpus_per_node": config.gpus * config.ranks or None,
             "mem_gb": config.mem_gb,
             "slurm_partition": config.partition,
             "slurm_account": config.account,
-            "slurm_additional_parameters": config.additional or None,
+            "slurm_additional_parameters": config.additional,
         }
-        self._executor.update_parameters(**{k: v for k, v in resources.items() if v is not None})
+        try:
+            self._executor = submitit.AutoExecutor(
+                self._folder,
+                config.cluster,
+                slurm_max_num_timeout=_MAX_TIMEOUTS,
+                local_max_num_timeout=_MAX_TIMEOUTS,
+            )
+            given = {key: value for key, value in resources.items() if value is not None}
+            self._executor.update_parameters(**given)
+        except RuntimeError as error:
+            raise ConfigError(f"hydra/launcher=slurm: {error}") from None
 
     def start(self, job: Job) -> SlurmProcess:
-        """Submit a job: one task, which starts its ranks itself."""
+        """Submit a job: one task, which starts its ranks itself.
+
+        Raises:
+            ConfigError: SLURM refuses it.
+        """
+        note = self._log(job.name).with_suffix(".job")
+        if not self._is_local and note.exists():
+            earlier = submitit.SlurmJob[int](self._folder, note.read_text())
+            if earlier.done(force_check=True) or earlier.state != "UNKNOWN":
+                return SlurmProcess(earlier, note)
+        sweep = Owner.this_process() if self._is_local else None
+        command = Command(self._command(job), self._environment, self._log(job.name), sweep)
         self._executor.update_parameters(name=job.name[:60])
-        log = self._logs / f"{job.name}.log"
-        command = Command(self._command(job), self._environment, log)
-        return SlurmProcess(self._executor.submit(command))
+        try:
+            # A Ctrl-C at the terminal would reach the processes of the local executor as well.
+            with _blocked(signal.SIGINT):
+                submitted = self._executor.submit(command)
+        except (RuntimeError, OSError) as error:
+            raise ConfigError(f"hydra/launcher=slurm: {error}") from None
+        note.write_text(submitted.job_id)
+        return SlurmProcess(submitted, note)
+
+
+@contextlib.contextmanager
+def _blocked(number: signal.Signals) -> Iterator[None]:
+    """Keep a signal back in the block, and from processes that are started in it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

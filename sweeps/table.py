@@ -34,11 +34,13 @@ def ranked(rows: Sequence[Row], objective: str, *, minimize: bool) -> list[Row]:
 
 
 def over_seeds(rows: Sequence[Row], objective: str) -> list[dict[str, Any]]:
-    """Return mean and standard deviation of a metric for all rows that differ in `seed` alone."""
+    """Return mean and standard deviation of a metric for all finished jobs that differ in `seed`
+    alone.
+    """
     groups: dict[tuple[tuple[str, str], ...], list[float]] = {}
     for row in rows:
         others = tuple((key, value) for key, value in row.values.items() if key != "seed")
-        if objective in row.metrics:
+        if row.state == "finished" and objective in row.metrics:
             groups.setdefault(others, []).append(row.metrics[objective])
     return [
         {

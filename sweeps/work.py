@@ -4,11 +4,12 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
+from runtime.errors import EXIT_LOCKED
 from sweeps.folder import JobRecord
 from sweeps.jobs import Job
 from training.stop_signals import StopSignals
 
-_POLL_SECONDS = 0.2
+_LOCKED_SECONDS = 60.0
 
 
 class Source(Protocol):
@@ -49,9 +50,11 @@ class Launcher(Protocol):
 
     Attributes:
         max_jobs: how many may be at work at a time.
+        poll_seconds: how often to look at them.
     """
 
     max_jobs: int
+    poll_seconds: float
 
     def start(self, job: Job) -> Process:
         """Start a job and return at once."""
@@ -61,12 +64,14 @@ class Launcher(Protocol):
 def run_jobs(source: Source, launcher: Launcher) -> bool:
     """Run what `source` gives until it has no more and all have ended.
 
-    SIGTERM and Ctrl-C ask all jobs to save and end, and are waited for.
+    SIGTERM and Ctrl-C ask all jobs to save and end, and are waited for. A job whose folder is
+    locked is started again for a minute: a job of a sweep that was killed may still be saving.
 
     Returns:
         whether it was stopped by a signal.
     """
     at_work: dict[str, tuple[Job, Process]] = {}
+    patience: dict[str, float] = {}
     try:
         with StopSignals() as stop:
             while True:
@@ -74,16 +79,21 @@ def run_jobs(source: Source, launcher: Launcher) -> bool:
                     if (job := source.next()) is None:
                         break
                     at_work[job.name] = job, launcher.start(job)
+                    patience[job.name] = time.monotonic() + _LOCKED_SECONDS
                 if not at_work:
                     return stop.requested
-                time.sleep(_POLL_SECONDS)
+                time.sleep(launcher.poll_seconds)
                 for name, (job, process) in list(at_work.items()):
                     code = process.poll()
-                    if code is not None:
+                    is_asked = stop.requested or source.is_hopeless(job)
+                    if code is None:
+                        if is_asked:
+                            process.stop()
+                    elif code == EXIT_LOCKED and not is_asked and time.monotonic() < patience[name]:
+                        at_work[name] = job, launcher.start(job)
+                    else:
                         del at_work[name]
                         source.ended(job, code)
-                    elif stop.requested or source.is_hopeless(job):
-                        process.stop()
     finally:
         for _, process in at_work.values():  # After a second Ctrl-C, or an error of ours.
             process.stop()

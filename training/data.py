@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dataset.format.reading import load_metadata
 from dataset.format.schema import PuzzleDatasetMetadata
 from models.config import DataFacts
-from models.heads.config import HeadsConfig
+from models.heads.config import AdaptiveHeadConfig, HeadsConfig, HierarchicalHeadConfig
 from puzzle_dataset import PuzzleDataset, TrainBatches
 from runtime.errors import ConfigError, DatasetError
 from training.config.schema import DataConfig, TrainConfig
@@ -95,9 +95,9 @@ def require_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> Non
     for folder in folders:
         vocab_size = load_metadata(Path(folder) / split).vocab_size
         lm, too_few = heads.lm, f"{folder} has {vocab_size} tokens only"
-        if lm.name == "adaptive" and lm.cutoffs and lm.cutoffs[-1] >= vocab_size:
+        if isinstance(lm, AdaptiveHeadConfig) and (lm.cutoffs or [0])[-1] >= vocab_size:
             raise ConfigError(f"arch.heads.lm.cutoffs={lm.cutoffs}: {too_few}")
-        if lm.name == "hierarchical" and (lm.num_clusters or 1) > vocab_size:
+        if isinstance(lm, HierarchicalHeadConfig) and (lm.num_clusters or 1) > vocab_size:
             raise ConfigError(f"arch.heads.lm.num_clusters={lm.num_clusters}: {too_few}")
     for head, reason in untold_heads(heads, folders, split).items():
         name = heads.fields[head]
@@ -122,7 +122,7 @@ def untold_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> dict
 def require_folder(path: str, known: DataConfig | None) -> None:
     """Raise DatasetError when a data folder is missing; of a known set it says how to build it."""
     if not Path(path).is_dir():
-        hint = f"; build it with: {known.build_command}" if known and path == known.path else ""
+        hint = f"; build it with: {known.how_to_build}" if known and path == known.path else ""
         raise DatasetError(f"{path}: no such data folder{hint}")
 
 

@@ -4,19 +4,21 @@ import math
 
 from torch import nn
 
-from models.config import DataFacts, RecurrenceConfig
-from models.heads import auxiliary, tokens
+from models.config import LOSSES, DataFacts, RecurrenceConfig
+from models.heads import tokens
 from models.heads.base import Head
+from models.heads.config import (
+    AUXILIARY_HEADS,
+    TOKEN_HEADS,
+    AdaptiveHeadConfig,
+    FactorizedHeadConfig,
+    HierarchicalHeadConfig,
+    LinearHeadConfig,
+    MoEHeadConfig,
+    PuzzleHeadConfig,
+    TiedHeadConfig,
+)
 from models.heads.q import QHead
-
-# Classes of the auxiliary heads, by their name in `models.heads.config.HeadsConfig`.
-AUXILIARY: dict[str, type[auxiliary.AuxiliaryHead]] = {
-    "confidence": auxiliary.ConfidenceHead,
-    "attention": auxiliary.PositionAttentionHead,
-    "action": auxiliary.FieldHead,
-    "pixel": auxiliary.FieldHead,
-    "halt": auxiliary.HaltHead,
-}
 
 
 def build_heads(
@@ -29,37 +31,46 @@ def build_heads(
     Raises:
         ValueError: a head needs a field that the data set does not declare.
     """
-    heads: dict[str, Head] = {"lm": _build_token_head(config, facts.vocab_size, embedding)}
+    heads: dict[str, Head] = {"lm": _normed_token_head(config, facts.vocab_size, embedding)}
     if config.heads.q is not None:
         heads["q"] = QHead(config)
-    return heads | {name: AUXILIARY[name](name, config, facts) for name in config.heads.auxiliary}
+    for name in config.heads.auxiliary:
+        heads[name] = AUXILIARY_HEADS.load(name)(name, config, facts)
+    return heads
 
 
-def _build_token_head(config: RecurrenceConfig, V: int, embedding: nn.Module) -> tokens.TokenHead:
-    """Build `heads.lm`. Without a norm there is nothing in front of the matrix, whose weight has
-    the published key `lm_head.weight` then.
+def _normed_token_head(config: RecurrenceConfig, V: int, embedding: nn.Module) -> tokens.TokenHead:
+    """Build `heads.lm` with its norm and loss. Without a norm there is nothing in front of the
+    matrix, whose weight has the published key `lm_head.weight` then.
     """
     lm, D = config.heads.lm, config.hidden_size
-    match lm.name:
-        case "linear":
-            head: tokens.TokenHead = tokens.Linear(D, V, lm.bias)
-        case "tied":
-            head = tokens.Tied(embedding, lm.bias)
-        case "factorized":
-            head = tokens.Factorized(D, V, lm.rank, lm.bias)
-        case "adaptive":
-            cutoffs = [-(-V // 2)] if lm.cutoffs is None else lm.cutoffs
-            head = tokens.Adaptive(D, V, cutoffs, lm.div_value)
-        case "puzzle":
-            head = tokens.PuzzleAdapted(D, V, config.puzzle_emb_ndim, lm.rank, lm.bias)
-        case "moe":
-            head = tokens.MixtureOfExperts(D, V, lm.num_experts, lm.top_k, lm.bias)
-        case "hierarchical":
-            head = tokens.Hierarchical(D, V, lm.num_clusters or math.ceil(math.sqrt(V)))
+    head: tokens.TokenHead = TOKEN_HEADS.load(lm.name)(config, V, embedding)
     if lm.norm == "none":
         head.dropout = lm.dropout
     else:
         norm = tokens.RMSNorm(D) if lm.norm == "rms" else tokens.LayerNorm(D)
         head = tokens.NormedHead([norm, nn.Dropout(lm.dropout)] if lm.dropout else [norm], head)
-    head.loss = config.loss
+    head.loss = LOSSES.load(config.loss.name)(config.loss)
     return head
+
+
+def token_head(config: RecurrenceConfig, V: int, embedding: nn.Module) -> tokens.TokenHead:
+    """Build one of our token heads."""
+    lm, D = config.heads.lm, config.hidden_size
+    match lm:
+        case LinearHeadConfig():
+            return tokens.Linear(D, V, lm.bias)
+        case TiedHeadConfig():
+            return tokens.Tied(embedding, lm.bias)
+        case FactorizedHeadConfig():
+            return tokens.Factorized(D, V, lm.rank, lm.bias)
+        case AdaptiveHeadConfig():
+            cutoffs = [-(-V // 2)] if lm.cutoffs is None else lm.cutoffs
+            return tokens.Adaptive(D, V, cutoffs, lm.div_value)
+        case PuzzleHeadConfig():
+            return tokens.PuzzleAdapted(D, V, config.puzzle_emb_ndim, lm.rank, lm.bias)
+        case MoEHeadConfig():
+            return tokens.MixtureOfExperts(D, V, lm.num_experts, lm.top_k, lm.bias)
+        case HierarchicalHeadConfig():
+            return tokens.Hierarchical(D, V, lm.num_clusters or math.ceil(math.sqrt(V)))
+    raise ValueError(f"{lm.name} is not one of our token heads")

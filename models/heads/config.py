@@ -1,19 +1,32 @@
 """Schemas of the heads. Imports no torch: a configuration is checked before torch is loaded.
 
-A new auxiliary head is a class in a file of its own, a line in `models.heads.build`, and here a
-field of `HeadsConfig`; its loss gets a weight and a limit in `models.config`.
+A registered auxiliary head is a field of `HeadsConfig`; its loss has a weight and a limit in
+`models.config`.
 """
 
 from itertools import pairwise
-from typing import Annotated, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
-from runtime.schema import Count, NonNegativeFloat, Schema, Size, StrictBool
+from runtime.registry import Registry, imported
+from runtime.schema import (
+    Count,
+    NonNegativeFloat,
+    Schema,
+    Size,
+    StrictBool,
+    further_field,
+    rebuild_schemas,
+)
 
 
-class _TokenHeadConfig(Schema):
+class TokenHeadConfig(Schema):
     """What every token head has in front of its projection."""
+
+    if TYPE_CHECKING:
+        name: Any
 
     norm: Literal["none", "layer", "rms"] = "none"
     """norm of the states in front of the projection"""
@@ -21,21 +34,21 @@ class _TokenHeadConfig(Schema):
     """share of the states that is set to 0 in training"""
 
 
-class LinearHeadConfig(_TokenHeadConfig):
+class LinearHeadConfig(TokenHeadConfig):
     name: Literal["linear"] = "linear"
     """a matrix of its own (published)"""
     bias: StrictBool = False
     """add a learned bias to the logits"""
 
 
-class TiedHeadConfig(_TokenHeadConfig):
+class TiedHeadConfig(TokenHeadConfig):
     name: Literal["tied"] = "tied"
     """the token embedding's matrix"""
     bias: StrictBool = False
     """add a learned bias to the logits"""
 
 
-class FactorizedHeadConfig(_TokenHeadConfig):
+class FactorizedHeadConfig(TokenHeadConfig):
     name: Literal["factorized"] = "factorized"
     """two thin matrices"""
     rank: Size = 8
@@ -44,7 +57,7 @@ class FactorizedHeadConfig(_TokenHeadConfig):
     """add a learned bias to the logits"""
 
 
-class AdaptiveHeadConfig(_TokenHeadConfig):
+class AdaptiveHeadConfig(TokenHeadConfig):
     name: Literal["adaptive"] = "adaptive"
     """adaptive softmax; needs loss=act_softmax"""
     cutoffs: Annotated[list[Count], Field(min_length=1)] | None = None
@@ -60,7 +73,7 @@ class AdaptiveHeadConfig(_TokenHeadConfig):
         return cutoffs
 
 
-class PuzzleHeadConfig(_TokenHeadConfig):
+class PuzzleHeadConfig(TokenHeadConfig):
     name: Literal["puzzle"] = "puzzle"
     """a matrix that the puzzle embedding changes; needs puzzle_emb_ndim > 0"""
     rank: Size = 8
@@ -69,7 +82,7 @@ class PuzzleHeadConfig(_TokenHeadConfig):
     """add a learned bias to the logits"""
 
 
-class MoEHeadConfig(_TokenHeadConfig):
+class MoEHeadConfig(TokenHeadConfig):
     name: Literal["moe"] = "moe"
     """a mixture of experts"""
     num_experts: Size = 4
@@ -86,30 +99,28 @@ class MoEHeadConfig(_TokenHeadConfig):
         return self
 
 
-class HierarchicalHeadConfig(_TokenHeadConfig):
+class HierarchicalHeadConfig(TokenHeadConfig):
     name: Literal["hierarchical"] = "hierarchical"
     """a cluster of tokens, then a token in it; needs loss=act_softmax"""
     num_clusters: Size | None = None
     """number of clusters; null: the square root of the vocabulary"""
 
 
-_AnyTokenHead = (
-    LinearHeadConfig
-    | TiedHeadConfig
-    | FactorizedHeadConfig
-    | AdaptiveHeadConfig
-    | PuzzleHeadConfig
-    | MoEHeadConfig
-    | HierarchicalHeadConfig
-)
-TOKEN_HEADS = tuple(head.model_fields["name"].default for head in get_args(_AnyTokenHead))
-
-
-def _named(head: object) -> object:
-    return {"name": "linear"} | head if isinstance(head, dict) else head
-
-
-TokenHeadConfig = Annotated[_AnyTokenHead, Field(discriminator="name"), BeforeValidator(_named)]
+TOKEN_HEADS = Registry("token head", "linear", "heads", "arch.heads", "lm")
+"""Behind each name stands a function that takes the architecture's configuration, the number of
+tokens and the token embedding, and returns a `models.heads.tokens.TokenHead`.
+"""
+for _schema in (
+    LinearHeadConfig,
+    TiedHeadConfig,
+    FactorizedHeadConfig,
+    AdaptiveHeadConfig,
+    PuzzleHeadConfig,
+    MoEHeadConfig,
+    HierarchicalHeadConfig,
+):
+    _name = _schema.model_fields["name"].default
+    TOKEN_HEADS.add(_name, _schema, imported("models.heads.build", "token_head"))
 
 
 class QHeadConfig(Schema):
@@ -139,23 +150,32 @@ class FieldHeadConfig(AuxiliaryHeadConfig):
     """name of the field"""
 
 
+AUXILIARY_HEADS = Registry("head", None, "heads", "arch.heads", "NAME")
+"""Behind each name stands a `models.heads.auxiliary.AuxiliaryHead`."""
+for _name, _schema, _class, _text in (
+    ("confidence", AuxiliaryHeadConfig, "ConfidenceHead", "is the token of each cell right?"),
+    ("attention", AuxiliaryHeadConfig, "PositionAttentionHead", "which cells change?"),
+    ("action", FieldHeadConfig, "FieldHead", "what is done at each cell"),
+    ("pixel", FieldHeadConfig, "FieldHead", "colour of each cell"),
+    ("halt", AuxiliaryHeadConfig, "HaltHead", "stop here? Without q it decides"),
+):
+    AUXILIARY_HEADS.add(_name, _schema, imported("models.heads.auxiliary", _class), _text)
+
+
 class HeadsConfig(Schema):
     """What the model predicts. The auxiliary heads are left out unless they are named."""
 
-    lm: TokenHeadConfig = LinearHeadConfig()
+    lm: Annotated[TokenHeadConfig, TOKEN_HEADS] = LinearHeadConfig()
     """the token of each cell"""
     q: QHeadConfig | None = QHeadConfig()
     """halt and continue; null: every puzzle takes all its ACT steps, unless `halt` ends it"""
-    confidence: AuxiliaryHeadConfig | None = None
-    """is the token of each cell right?"""
-    attention: AuxiliaryHeadConfig | None = None
-    """which cells does the answer change?"""
-    action: FieldHeadConfig | None = None
-    """what is done at each cell"""
-    pixel: FieldHeadConfig | None = None
-    """colour of each cell"""
-    halt: AuxiliaryHeadConfig | None = None
-    """stop here? Without q it decides"""
+
+    @classmethod
+    def further_fields(cls) -> dict[str, FieldInfo]:
+        parts = {name: AUXILIARY_HEADS[name] for name in AUXILIARY_HEADS}
+        return {
+            name: further_field(part.schema | None, None, part.text) for name, part in parts.items()
+        }
 
     @property
     def auxiliary(self) -> dict[str, AuxiliaryHeadConfig]:
@@ -170,4 +190,4 @@ class HeadsConfig(Schema):
         return {name: head.field for name, head in heads if isinstance(head, FieldHeadConfig)}
 
 
-AUXILIARY_HEADS = tuple(name for name in HeadsConfig.model_fields if name not in ("lm", "q"))
+rebuild_schemas([HeadsConfig])

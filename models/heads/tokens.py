@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from models.config import ACTLossConfig
 from models.heads.base import Answer, Head, Measured, Outputs, Targets
 from models.layers import CastedLinear, trunc_normal_, widened
-from models.losses import LOG_PROBS, cross_entropy
+from models.losses import CrossEntropy
 
 
 class TokenHead(Head):
@@ -28,7 +28,7 @@ class TokenHead(Head):
     Attributes:
         normalized: whether the outputs are log probabilities already.
         needs_puzzle: whether `puzzle` must be given.
-        loss: how the outputs are judged.
+        loss: how the outputs are judged: what stands behind `arch.loss.name`.
         dropout: share of the states that is set to 0 in training.
     """
 
@@ -37,7 +37,7 @@ class TokenHead(Head):
     metric_names = ("accuracy", "exact_accuracy")
     normalized: bool = False
     needs_puzzle = False
-    loss = ACTLossConfig()
+    loss = CrossEntropy(ACTLossConfig())
     dropout = 0.0
 
     def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
@@ -62,7 +62,7 @@ class TokenHead(Head):
 
     def log_probs(self, logits: Tensor) -> Tensor:
         """Return the log probabilities [..., V] that logits stand for, float32 (float64 stays)."""
-        return logits if self.normalized else LOG_PROBS[self.loss.loss_type](logits)
+        return logits if self.normalized else self.loss.log_probs(logits)
 
     def read(self, answer: Answer) -> Outputs:
         """Return the outputs for an answer, with dropout in training."""
@@ -78,10 +78,10 @@ class TokenHead(Head):
         return self.score(hidden if cells is None else hidden[:, cells], tokens, answer.puzzle)
 
     def measure(self, outputs: Outputs, targets: Targets) -> Measured:
-        """Cross entropy, the mean over the labelled cells, and the balance loss."""
+        """The loss of the tokens, the mean over the labelled cells, and the balance loss."""
         divisor = targets.labelled.sum(-1).clamp_min(1)
-        labels, smoothing = targets.examples["labels"], self.loss.label_smoothing
-        cells = cross_entropy(outputs["logits"], labels, self.log_probs, smoothing)
+        labels = targets.examples["labels"]
+        cells = self.loss(outputs["logits"], labels, self.log_probs)
         losses = {"lm": (cells / divisor.unsqueeze(-1)).sum(-1)}
         if "balance" in outputs:
             losses["balance"] = outputs["balance"]

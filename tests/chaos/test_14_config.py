@@ -18,8 +18,9 @@ from evaluation.config import EvalConfig, SolveConfig
 from runtime.errors import ConfigError
 from runtime.schema import Schema
 from scripts.convert_checkpoint import ConvertConfig
-from training.config.composition import CONFIG_DIR, load_config
+from training.config.composition import load_config
 from training.config.schema import TrainConfig
+from training.config.source import CONFIG_DIR
 
 # What makes each configuration valid, so that the mutation alone is to blame.
 PROGRAMS: dict[str, tuple[type[Schema], tuple[str, ...]]] = {

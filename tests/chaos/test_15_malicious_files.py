@@ -349,6 +349,29 @@ SOURCES = {
 payloads("source", 3, built, SOURCES)
 
 
+# A configuration of the user's own
+
+
+def configured(place: Place, content: str) -> Call:
+    (place.folder / "mine.yaml").write_text(content)
+    folder = ("--config-dir", str(place.folder), "--config-name", "mine")
+    return pretrain, (*folder, *place.run_settings())
+
+
+FIRST = "defaults: [cfg_pretrain, _self_{}]\n".format
+CONFIGURATIONS = {
+    "os.system": CALL,
+    "a package to search in": FIRST("") + "hydra: {searchpath: ['pkg://stranger']}",
+    "a callback": FIRST("") + "hydra: {callbacks: {a: {_target_: os.system}}}",
+    "a callback by a package": FIRST(", arch@hydra.callbacks: trm"),
+    "a launcher of another module": FIRST("") + "hydra: {launcher: {_target_: stranger.X}}",
+    "a logger of another module": FIRST(", override hydra/job_logging: none"),
+    "a target": FIRST("") + "arch: {_target_: os.system}",
+    "brackets": "[" * 10**5,
+}
+payloads("mine.yaml", 2, configured, CONFIGURATIONS)
+
+
 # The row
 
 

@@ -1,8 +1,8 @@
 """README and docs/ hold what they promise: limits, links, every metric, and the examples run."""
 
+import json
 import re
 import shlex
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,12 +50,13 @@ def test_links_lead_somewhere(page: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_files_and_choices_that_are_named_exist(page: str) -> None:
     text = text_of(page)
-    named = re.findall(r"\b(?:python|sbatch) ((?:\w+/)*\w+\.(?:py|sh))", text)
+    named = re.findall(r"\b(?:python|sbatch) (?:PROJECT/)?((?:\w+/)*\w+\.(?:py|sh))", text)
     groups = "arch|heads|loss|optimizer|data|logger|experiment"
     choices = re.findall(rf"(?<![\w.])({groups})=(\w+)", text)
     named += [f"config/{group}/{choice}.yaml" for group, choice in choices if choice != "NAME"]
     for name in named:
-        assert (ROOT / name).is_file() or f"# new file: {name}\n" in text, name
+        own = [f"/{name.removeprefix('config/')}", f'.add("{Path(name).stem}"']  # A reader's own.
+        assert (ROOT / name).is_file() or any(part in text for part in own), name
     for target in re.findall(r"\bmake ([a-z-]+)`", text):
         assert f"\n{target}:" in text_of("Makefile"), target
 
@@ -151,39 +152,30 @@ def test_the_examples_of_python_run(
     assert re.search(r"all \(100, 81\) 2$", capsys.readouterr().out)
 
 
-def apply(change: str, folder: Path) -> None:
-    """Make the changes of a diff block: hunks below `--- FILE`, apart by `@@`."""
-    for part in re.split(r"^--- ", change, flags=re.MULTILINE)[1:]:
-        name, _, hunks = part.partition("\n")
-        text = (folder / name).read_text()
-        for hunk in hunks.split("@@\n"):
-            lines = hunk.splitlines(keepends=True)
-            old = "".join(line[1:] or "\n" for line in lines if line[0] != "+")
-            new = "".join(line[1:] or "\n" for line in lines if line[0] != "-")
-            assert text.count(old) == 1, f"{name} has other lines than docs/extending.md: {old}"
-            text = text.replace(old, new)
-        (folder / name).write_text(text)
-
-
-def test_the_examples_of_extending_run(run_python: Any, files_of: Any, tmp_path: Path) -> None:
-    """In a copy of the project, to which the page's files and changes are applied."""
-    for name in ("config", "dataset", "evaluation", "models", "runtime", "training"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pretrain.py", "evaluate.py", "puzzle_dataset.py"):
-        shutil.copy(ROOT / name, tmp_path)
+def test_the_examples_of_extending_run(
+    run_python: Any, files_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder that holds nothing but the page's files."""
+    monkeypatch.chdir(tmp_path)
     page = "docs/extending.md"
     for block in [*blocks(page, "python"), *blocks(page, "yaml")]:
         first, _, content = block.partition("\n")
-        what, _, name = first.removeprefix("# ").partition(": ")
-        before = (tmp_path / name).read_text() + "\n\n" if what == "append to" else ""
-        (tmp_path / name).write_text(before + content)
-    for change in blocks(page, "diff"):
-        apply(change, tmp_path)
+        file = Path(first.removeprefix("# new file: "))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
     (commands,) = blocks(page, "sh")
     for command in commands.replace("\\\n", " ").splitlines():
-        _, script, *arguments = shlex.split(command)
-        finished = run_python(tmp_path / script, *arguments)
+        _, script, *arguments = shlex.split(command.replace("PROJECT", str(ROOT)))
+        finished = run_python(script, *arguments)
         assert finished.code == 0, finished.err
     run = files_of(tmp_path / "checkpoints" / "sorting")
     assert {"train/progress_loss", "train/progress_error"} <= run.train_records[-1].keys()
     assert 0 <= run.eval_records[-1]["eval/sorting/ascending"] <= 1
+    assert json.loads((run.folder / "eval_step_16.json").read_text())["evaluators"]["sorting"]
+
+    evaluated = [str(ROOT / "evaluate.py"), f"checkpoint={run.folder}"]
+    finished = run_python(*evaluated)
+    assert finished.code == 4
+    assert "arch.name=looped: there is no such architecture" in finished.err
+    assert "add plugins=[my_parts.plugin]" in finished.err
+    assert len(finished.err.splitlines()) == 1

@@ -17,8 +17,9 @@ from dataset.format.writing import write_puzzles
 from models.config import DataFacts
 from models.registry import build_model
 from runtime.errors import ConfigError, DatasetError
-from training.config.composition import CONFIG_DIR, load_config
+from training.config.composition import load_config
 from training.config.schema import TrainConfig
+from training.config.source import CONFIG_DIR
 from training.optim.groups import groups_of
 
 HEADS = sorted(path.stem for path in (CONFIG_DIR / "heads").glob("*.yaml"))

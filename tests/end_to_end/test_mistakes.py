@@ -36,7 +36,11 @@ def assert_one_line(finished: Any, code: int, *parts: str) -> None:
     [
         ("pretrain.py arch.L_cylces=4", 2, "arch.L_cylces=4; did you mean arch.L_cycles?"),
         ("pretrain.py data_path=nowhere", 3, "nowhere: no such data folder"),
-        ("pretrain.py data=sudoku", 3, "build it with: python dataset/build_sudoku_dataset.py"),
+        (
+            "pretrain.py data=sudoku",
+            3,
+            "build it with: python scripts/build_dataset.py data=sudoku",
+        ),
         ("pretrain.py --lr 1", 2, "key=value"),
         ("evaluate.py checkpoint=nowhere", 4, "nowhere: no such checkpoint"),
         ("evaluate.py", 2, "checkpoint"),

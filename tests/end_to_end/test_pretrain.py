@@ -385,7 +385,7 @@ def test_a_resumed_run_goes_on_in_the_same_wandb_run(
         def __init__(self, *arguments: Any, run_id: str | None, **options: Any) -> None:
             given.append(run_id)
             self.run_id = run_id or "made-up"
-            self._run = None
+            self._is_open = False
 
     monkeypatch.setattr("training.tracking.WandbLog", Recorded)
     assert run("logger.name=wandb", "max_steps=3").state(3)["wandb_id"] == "made-up"
@@ -409,6 +409,37 @@ def test_an_offline_run_of_wandb_lies_in_the_folder(
     content = synced_later.read_bytes()
     assert b"train/lm_loss" in content
     assert b"eval/exact_accuracy" in content
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # MLflow's own use of SQLAlchemy.
+def test_a_resumed_run_goes_on_in_tensorboard_and_in_the_same_mlflow_run(
+    run_python: Callable[..., Any], tiny_settings: list[str], files_of: Any, tmp_path: Path
+) -> None:
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    mlflow = pytest.importorskip("mlflow")
+    both = ["logger=[tensorboard,mlflow]", "project_name=p"]
+    files, runs = files_of(tmp_path / "run"), set()
+    command = [setting for setting in tiny_settings if "logger" not in setting] + both
+    for more in (["max_steps=7"], ["resume=4", "log_interval=2"]):
+        more.append("checkpoint_every_eval=true")
+        finished = run_python("pretrain.py", *command, *more, timeout=180)
+        assert finished.code == 0, finished.err
+        assert "warning" not in finished.err
+        assert "INFO" not in finished.err + finished.out
+        runs.add(files.state(files.steps[-1])["mlflow_id"])
+    (run,) = runs
+    steps = [record["step"] for record in files.train_records]
+    assert steps == list(range(1, 17))
+    events = reading.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path / 'run' / 'mlflow.db'}")
+    for name in ("train/lm_loss", "eval/exact_accuracy", "train/lr"):
+        wanted = [(r["step"], r[name]) for r in files.records if name in r]
+        history = client.get_metric_history(run, name)
+        assert [(metric.step, metric.value) for metric in history] == wanted
+        points = [(event.step, event.value) for event in events.Scalars(name)]
+        assert points == [(step, pytest.approx(value, rel=1e-6)) for step, value in wanted]
 
 
 # Use of the model

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("runtime", "dataset", "models", "training", "evaluation")
+PACKAGES = ("runtime", "dataset", "models", "training", "evaluation", "sweeps")
 ENTRY_POINTS = ("pretrain", "evaluate")
 OURS = (*PACKAGES, *ENTRY_POINTS, "puzzle_dataset", "scripts", "tests")
 
@@ -31,8 +31,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "dataset": ("runtime", "dataset"),
     "puzzle_dataset": ("runtime", *ON_DISK, "dataset.arc.lazy"),
     "models": ("runtime", "models"),
+    # It starts a sweep when it is asked for one, and sweeps do not import it.
+    "training.config.entry_point": ("runtime", "training.config", "sweeps.plan", "sweeps.run"),
     "training": ("runtime", "training", "models", "puzzle_dataset", "dataset.kinds", *ON_DISK),
     "evaluation": ("runtime", "evaluation", "models", "dataset", "puzzle_dataset"),
+    "sweeps": ("runtime", "sweeps", "training", "evaluation.config"),
     "pretrain": (*PACKAGES, "puzzle_dataset"),
     "evaluate": (*PACKAGES, "puzzle_dataset"),
 }
@@ -51,7 +54,9 @@ import runtime.errors, runtime.files, runtime.process, runtime.schema, runtime.s
 import runtime.watch
 import training.checkpoint.lock, training.checkpoint.published, training.checkpoint.run_folder
 import training.checkpoint.state, training.checkpoint.store, training.checkpoint.trained_model
-import training.config.composition, training.config.schema, training.data, training.tracking
+import training.config.composition, training.config.schema, training.data, training.logs
+import training.tracking
+import sweeps.folder, sweeps.grid, sweeps.local, sweeps.programs, sweeps.run, sweeps.table
 import sys
 """
 
@@ -126,11 +131,13 @@ def test_only_one_module_knows_of_collectives(name: str) -> None:
 
 def test_packages_import_nothing() -> None:
     files = [path for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")]
-    assert len(files) == 13
+    assert len(files) == 14
     assert [path for path in files if imports(path)] == []
 
 
 def test_settings_data_and_checkpoints_are_checked_without_torch(run_python: Any) -> None:
-    loaded = "print(sorted({'torch', 'wandb', 'numba'} & sys.modules.keys()))"
+    loaded = (
+        "print(sorted({'torch', 'wandb', 'tensorboard', 'mlflow', 'numba'} & sys.modules.keys()))"
+    )
     finished = run_python("-c", WITHOUT_TORCH + loaded)
     assert (finished.code, finished.out, finished.err) == (0, "[]\n", "")

@@ -101,7 +101,8 @@ def _published_settings(trained: TrainedModel) -> dict[str, Any]:
         settings |= {"data_path": train[0], "data_paths": train}
     settings["data_paths_test"] = run.data_paths_test or []
     # The one evaluator that they have.
-    settings["evaluators"] = [{"name": "arc@ARC"}] if "arc" in run.active_evaluators else []
+    names = [evaluator.name for evaluator in run.active_evaluators]
+    settings["evaluators"] = [{"name": "arc@ARC"}] if "arc" in names else []
     for key in published.PUBLISHED_KEYS:
         if trained.settings.get(key) is not None:
             settings.setdefault(key, trained.settings[key])

@@ -67,9 +67,11 @@ class Owner:
 
 
 @contextlib.contextmanager
-def run_lock(run_dir: Path) -> Iterator[None]:
+def run_lock(run_dir: Path, instead: str = "another checkpoint_path or run_name") -> Iterator[None]:
     """Lock a run's folder, which exists, until the block is left or the process ends.
 
+    Args:
+        instead: what else a second run may choose, for messages.
     Raises:
         LockedError: another run has locked it; names the folder and that process.
         ConfigError: the folder cannot be written.
@@ -79,11 +81,11 @@ def run_lock(run_dir: Path) -> Iterator[None]:
         with tempfile.TemporaryFile(dir=run_dir) as probe:
             has_flock = _flock(probe.fileno()) is not None
         with _gate(run_dir, has_flock):
-            _require_free(path, has_flock)
+            _require_free(path, has_flock, instead)
             descriptor = _take(path, own)
     except OSError as error:
         reason = error.strerror or error
-        raise ConfigError(f"checkpoint_path={run_dir}: cannot be locked: {reason}") from None
+        raise ConfigError(f"{run_dir}: cannot be locked: {reason}") from None
     try:
         yield
     finally:
@@ -95,7 +97,7 @@ def run_lock(run_dir: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _require_free(path: Path, has_flock: bool) -> None:
+def _require_free(path: Path, has_flock: bool, instead: str) -> None:
     owner = Owner.recorded(path)
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
@@ -111,7 +113,7 @@ def _require_free(path: Path, has_flock: bool) -> None:
     hint = "" if has_flock else f"; if that run has ended, delete {path}"
     raise LockedError(
         f"{path.parent}: another run is using this folder ({owner or 'unknown process'}): "
-        f"stop it, or choose another checkpoint_path or run_name{hint}"
+        f"stop it, or choose {instead}{hint}"
     )
 
 

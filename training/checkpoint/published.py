@@ -168,6 +168,8 @@ def published_arch(arch: ArchConfig) -> dict[str, Any]:
     Raises:
         ConfigError: no published class computes this; names the setting.
     """
+    if arch.name not in PUBLISHED_ARCHITECTURES.values():
+        raise ConfigError(f"arch.name={arch.name}: no published class is this architecture")
     _require_published_heads(arch)
     settings = arch.model_dump(mode="json", exclude={"name", "heads", "loss", "attention"})
     if isinstance(arch, HRMConfig) and settings.pop("gradient") != "last_step":
@@ -195,7 +197,7 @@ def _require_published_heads(arch: ArchConfig) -> None:
     heads = HeadsConfig()
     loss = ACTLossConfig(loss_type=arch.loss.loss_type)  # Its type is recorded.
     unlike = [f"arch.heads.{key}" for key, own in arch.heads if own != getattr(heads, key)]
-    unlike += [f"arch.loss.{key}" for key, own in arch.loss if own != getattr(loss, key)]
+    unlike += [f"arch.loss.{key}" for key, own in arch.loss if own != getattr(loss, key, None)]
     if unlike:
         raise ConfigError(f"no published class has what is set in {', '.join(unlike)}")
 

@@ -87,7 +87,8 @@ class RunKeeper:
                 data_fingerprint=self.fingerprint,
                 environment=dict(self.environment),
                 diagnostics=learner.diagnostics.state() if learner.diagnostics else None,
-                **{f"{name}_id": run_id for name, run_id in tracker.run_ids.items()},
+                wandb_id=tracker.run_ids.get("wandb"),
+                mlflow_id=tracker.run_ids.get("mlflow"),
             )
             try:
                 self._write(state, files, tracker)

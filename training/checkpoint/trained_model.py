@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataset.kinds import EvaluatorName
+from dataset.kinds import AnyEvaluator, EvaluatorConfig
 from models.config import ArchConfig, DataFacts
 from runtime.errors import CheckpointError, ConfigError
 from runtime.schema import Count, Schema
+from runtime.text import shown
 from training.checkpoint import store
 from training.checkpoint.published import CONFIG_FILE, FACTS_KEY, average_of, read_published_config
 from training.checkpoint.state import read_facts
@@ -37,11 +38,11 @@ class RecordedRun(Schema, extra="ignore"):
     data_path: str | None = None
     data_paths: list[str] | None = None
     data_paths_test: list[str] | None = None
-    evaluators: list[EvaluatorName] | None = None
+    evaluators: list[AnyEvaluator] | None = None
     global_batch_size: Count = 768
 
     @property
-    def active_evaluators(self) -> list[EvaluatorName]:
+    def active_evaluators(self) -> list[EvaluatorConfig]:
         return chosen_evaluators(self.evaluators, self.data, self.data_folders("test"))
 
     def data_folders(self, split: str) -> list[str]:
@@ -212,7 +213,10 @@ def _recorded(config: dict[str, Any], source: Path) -> RecordedRun:
     try:
         return validate(RecordedRun, config)
     except ConfigError as error:
-        raise CheckpointError(f"{source}: {error}") from None
+        had = config.get("plugins")
+        named = shown(",".join(map(str, had)), 200) if isinstance(had, list) else ""
+        hint = f"; if a plug-in is missing, add plugins=[{named}]" if named else ""
+        raise CheckpointError(f"{source}: {error}{hint}") from None
 
 
 def _facts_of_weights(weights: Path, tensors: dict[str, Any], seq_len: int) -> DataFacts:

@@ -4,24 +4,17 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
-
-from hydra._internal.utils import get_args_parser
 
 from runtime.errors import EXIT_PREEMPTED, ConfigError, Preempted, exit_code
 from runtime.process import end_with_parent, launched, leave, note_start, print_error
 from runtime.schema import Schema
-from training.config.composition import (
-    composed_yaml,
-    explained,
-    hydra_lines,
-    parse_arguments,
-    parse_overrides,
-    source_of,
-)
+from training.config.answers import answer
+from training.config.overrides import parse_arguments
 
 if TYPE_CHECKING:
-    from sweeps.run import Program
+    from sweeps.plan import Program
 
 
 def run_entry_point(
@@ -51,14 +44,9 @@ def run_entry_point(
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         args = parse_arguments(arguments)
-        if args.experimental_rerun:
-            raise ConfigError(
-                "--experimental-rerun reads a pickle, which may run anything: refused"
-            )
-        if args.help:
-            sys.stdout.write(_help(schema, config_name, arguments, usage))
-        elif args.cfg or args.info or args.hydra_help or args.shell_completion:
-            _ask_hydra(schema, config_name, arguments)
+        answered = answer(schema, config_name, args, usage)
+        if answered is not None:
+            _print(answered)
         elif args.multirun:
             leave(_sweep(schema, config_name, arguments, program))
         else:
@@ -78,31 +66,13 @@ def run_entry_point(
         leave(code)
 
 
-def _help(schema: type[Schema], config_name: str, arguments: list[str], usage: str) -> str:
-    flags = get_args_parser().format_help().partition("options:")[2]
-    shown = [a for a in arguments if a not in ("-h", "--help")]
-    settings = composed_yaml(schema, config_name, shown)
-    return (
-        f"{usage}\n\nFlags, as Hydra has them:\n{flags}\nSettings and their defaults:\n\n{settings}"
-    )
-
-
-def _ask_hydra(schema: type[Schema], config_name: str, arguments: list[str]) -> None:
-    """Let Hydra itself answer `--cfg`, `--info`, `--hydra-help` and `--shell-completion`."""
-    args = parse_arguments(arguments)
-    source = source_of(config_name, args)
-    with explained(source), source.hydra() as hydra:
-        if args.shell_completion:
-            hydra.shell_completion(source.config_name, args.overrides)
-            return
-        lines = hydra_lines(schema, source, parse_overrides(args.overrides))
-        if args.cfg:
-            hydra.show_cfg(source.config_name, lines, args.cfg, args.package, args.resolve)
-        elif args.info:
-            hydra.show_info(args.info, source.config_name, lines)
-        else:
-            args.overrides = lines
-            hydra.hydra_help(source.config_name, get_args_parser(), args)
+def _print(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Who reads has seen enough. Python would complain again when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _sweep(
@@ -110,6 +80,7 @@ def _sweep(
 ) -> int:
     if program is None:
         raise ConfigError("-m: this command makes one run at a time")
-    from sweeps.run import plan_of, run_sweep
+    from sweeps.plan import plan_of
+    from sweeps.run import run_sweep
 
-    return run_sweep(program, plan_of(schema, config_name, arguments), print)
+    return run_sweep(program, plan_of(schema, config_name, arguments), partial(print, flush=True))

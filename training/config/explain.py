@@ -8,15 +8,13 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from models.config import PUBLISHED_ARCHITECTURES
-from models.heads.config import TOKEN_HEADS
+from models.config import ARCHITECTURES
 from runtime.errors import ConfigError
+from runtime.registry import Registry
 from runtime.schema import Schema
 from runtime.text import shown
 
 SchemaT = TypeVar("SchemaT", bound=Schema)
-_LM_PATH = ["arch", "heads", "lm"]
-_ARCH_NAMES = tuple(dict.fromkeys(PUBLISHED_ARCHITECTURES.values()))
 
 
 def validate(schema: type[SchemaT], composed: Mapping[str, Any]) -> SchemaT:
@@ -99,17 +97,41 @@ def setting_paths(schema: type[BaseModel], prefix: str = "") -> list[str]:
     paths: list[str] = []
     for name, field in schema.model_fields.items():
         paths.append(f"{prefix}{name}")
-        for nested, inside in _schemas_in(field.annotation):
+        for nested, inside in _sections_in(field.annotation, *field.metadata):
             paths.append(f"{prefix}{name}{inside}")
             paths += setting_paths(nested, f"{prefix}{name}{inside}.")
     return list(dict.fromkeys(paths))
 
 
-def _schemas_in(annotation: Any, inside: str = "") -> Iterator[tuple[type[BaseModel], str]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation, inside
-    for argument in get_args(annotation):
-        yield from _schemas_in(argument, ".*" if get_origin(annotation) is dict else inside)
+def registries_by_path(schema: type[BaseModel], prefix: str = "") -> dict[str, Registry]:
+    """Return where a configuration names parts of a registry, by path; `*` is any place."""
+    found: dict[str, Registry] = {}
+    for name, field in schema.model_fields.items():
+        path = f"{prefix}{name}"
+        annotations = field.annotation, *field.metadata
+        found |= {f"{path}{i}": r for r, i in _named_in(*annotations) if isinstance(r, Registry)}
+        for nested, inside in _sections_in(*annotations):
+            found |= registries_by_path(nested, f"{path}{inside}.")
+    return found
+
+
+def _sections_in(*annotations: Any) -> Iterator[tuple[type[BaseModel], str]]:
+    """Yield the schemas that annotations name, with `.*` where they stand in a dict or a list."""
+    for found, inside in _named_in(*annotations):
+        for schema in found.schemas() if isinstance(found, Registry) else [found]:
+            yield schema, inside
+
+
+def _named_in(
+    *annotations: Any, inside: str = ""
+) -> Iterator[tuple[type[BaseModel] | Registry, str]]:
+    is_chosen = any(isinstance(annotation, Registry) for annotation in annotations)
+    for annotation in annotations:
+        is_schema = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        if isinstance(annotation, Registry) or (is_schema and not is_chosen):
+            yield annotation, inside
+        within = ".*" if get_origin(annotation) in (dict, list) else inside
+        yield from _named_in(*get_args(annotation), inside=within)
 
 
 def _with_free_names(candidate: str, path: str) -> str:
@@ -118,24 +140,25 @@ def _with_free_names(candidate: str, path: str) -> str:
 
 
 def _describe(schema: type[BaseModel], fault: Any) -> str:
-    # Tags of a union appear in pydantic's location but are not part of the path.
-    tags = ("literal[", "constrained-")
-    parts = [part for part in map(str, fault["loc"]) if not part.startswith(tags)]
-    arch = _pop_tag(parts, ["arch"], _ARCH_NAMES)
-    lm = _pop_tag(parts, _LM_PATH, TOKEN_HEADS)
-    path = ".".join(parts)
+    registries = registries_by_path(schema)
+    path, chosen = _without_tags(fault["loc"], registries)
     kind, value = fault["type"], fault.get("input")
     if kind == "extra_forbidden":
-        if arch is not None and is_setting(path, schema):
-            kinds = f"arch.name={arch}" if lm is None else f"arch.heads.lm.name={lm}"
-            return f"{path}={shown(value)}: {kinds} has no such setting"
+        if chosen and is_setting(path, schema):
+            return f"{path}={shown(value)}: {chosen} has no such setting"
         return unknown_key(schema, path, value)
     if kind == "union_tag_invalid":
-        what, accepted = "architecture", f"{', '.join(_ARCH_NAMES)}, or a published class name"
-        if parts == _LM_PATH:
-            what, accepted = "token head", ", ".join(TOKEN_HEADS)
-        tag = shown(fault["ctx"]["tag"])
-        return f"{path}.name={tag}: there is no such {what}; accepted: {accepted}"
+        registry = next(
+            r for known, r in registries.items() if _with_free_names(known, path) == path
+        )
+        accepted = ", ".join(registry)
+        if registry is ARCHITECTURES:
+            accepted += ", or a published class name"
+        tag = str(fault["ctx"]["tag"])
+        hint = f"; did you mean {near}?" if (near := suggest(tag, registry)) else ""
+        key = path if path.rpartition(".")[2].isdigit() else f"{path}.name"
+        wrong = f"{key}={shown(tag)}: there is no such {registry.kind}"
+        return f"{wrong}; accepted: {accepted}{hint}"
     if kind == "value_error":
         message = str(fault["ctx"]["error"])
         return f"{path}: {message}" if path else message
@@ -144,9 +167,22 @@ def _describe(schema: type[BaseModel], fault: Any) -> str:
     return f"{path}={shown(value)}: {fault['msg'][0].lower()}{fault['msg'][1:]}"
 
 
-def _pop_tag(parts: list[str], section: list[str], tags: tuple[str, ...]) -> str | None:
-    """Take the tag that stands behind a section's path out of a location."""
-    place = len(section)
-    if parts[:place] == section and len(parts) > place and parts[place] in tags:
-        return parts.pop(place)
-    return None
+def _without_tags(
+    location: tuple[str | int, ...], registries: Mapping[str, Registry]
+) -> tuple[str, str]:
+    """Return the path of a fault, and the innermost choice on it, such as "arch.name=trm".
+
+    Pydantic's location also holds the tags of unions, which are no part of the path.
+    """
+    path = chosen = tagged = ""
+    for part in map(str, location):
+        if any(part in registry for registry in _at(registries, path)) and path != tagged:
+            tagged = path
+            chosen = f"{path}.name={part}"
+        elif not part.startswith(("literal[", "constrained-")):
+            path = f"{path}.{part}" if path else part
+    return path, chosen
+
+
+def _at(registries: Mapping[str, Registry], path: str) -> list[Registry]:
+    return [found for known, found in registries.items() if _with_free_names(known, path) == path]

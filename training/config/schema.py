@@ -3,15 +3,18 @@
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from dataset.kinds import EvaluatorName
+from dataset.kinds import AnyBuilder, AnyEvaluator, ArcEvaluatorConfig, EvaluatorConfig
 from models.config import ArchConfig
 from models.outputs import OutputField
 from runtime.errors import ConfigError
+from runtime.plugins import plugins_added
+from runtime.registry import Registry, imported
 from runtime.schema import (
     Count,
     CountOrZero,
+    FolderName,
     MachineSettings,
     NonNegativeFloat,
     PositiveFloat,
@@ -49,41 +52,62 @@ class ParamGroupConfig(Schema):
 class OptimizerConfig(Schema):
     """Optimizer of everything but the puzzle embedding."""
 
-    name: Literal["adam_atan2", "adamw"] = "adam_atan2"
-    groups: dict[str, ParamGroupConfig] = Field(min_length=1)
+    name: str = "adam_atan2"
+    """adam_atan2 | adamw"""
+    groups: Annotated[dict[str, ParamGroupConfig], Field(min_length=1)] = {
+        "all": ParamGroupConfig(params=["*"])
+    }
     """the parameters by group; the names are free"""
 
 
-class TensorBoardConfig(Schema):
-    """TensorBoard has no settings of its own."""
+OPTIMIZERS = Registry("optimizer", "adam_atan2", "optimizer")
+"""Behind each name stands a function that takes its settings, torch's parameter groups and the two
+betas, and returns an optimizer with an attribute `skip` (while that bool [] is true, its steps
+change nothing) or one of torch's that are fused. Its schema is an `OptimizerConfig`.
+"""
+for _name in ("adam_atan2", "adamw"):
+    OPTIMIZERS.add(_name, OptimizerConfig, imported("training.optim.groups", _name))
 
 
 class MLflowConfig(Schema):
     """Where MLflow keeps the run."""
 
     tracking_uri: str | None = None
-    """null: MLFLOW_TRACKING_URI, or mlflow.db in the run's folder"""
+    """a server; null: MLFLOW_TRACKING_URI, or mlflow.db in the run's folder"""
 
 
-class LoggerConfig(Schema):
-    """Where metrics go beside `metrics.jsonl`."""
+class WandbConfig(Schema):
+    """Weights & Biases."""
 
     name: Literal["wandb", "jsonl"] = "wandb"
     mode: Literal["auto", "online", "offline"] = "auto"
-    """of W&B; auto: online when logged in and the server answers within 10 s, otherwise offline"""
-    tensorboard: TensorBoardConfig | None = None
-    """event files in the run's folder"""
+    """auto: online when logged in and the server answers within 10 s, otherwise offline"""
+
+
+class LoggerConfig(WandbConfig):
+    """Where metrics go beside `metrics.jsonl`."""
+
+    tensorboard: StrictBool = False
     mlflow: MLflowConfig | None = None
-    """a run on an MLflow server"""
 
 
 class DataConfig(Schema):
-    """A data set by name: its folder, the command that builds it, and its evaluators."""
+    """A data set by name: its folder, how to build it, and its evaluators."""
 
     name: str
     path: str
-    build_command: str
-    evaluators: list[EvaluatorName] = []
+    builder: AnyBuilder | None = None
+    """what `scripts/build_dataset.py data=NAME` runs"""
+    build_command: str | None = None
+    """a command to run instead"""
+    evaluators: list[AnyEvaluator] = []
+
+    @property
+    def how_to_build(self) -> str:
+        """The command that builds the set."""
+        if self.build_command is not None or self.builder is None:
+            return self.build_command or "a command that it does not name (build_command)"
+        return " ".join(["python scripts/build_dataset.py", f"data={self.name}", *plugins_added()])
 
 
 class DataSettings(Schema):
@@ -120,7 +144,7 @@ class EvaluationSettings(Schema):
     """the first rows of each test set only; null: all"""
     eval_save_outputs: list[OutputField] = []
     """what is written to eval_step_N/ in the run's folder"""
-    evaluators: list[EvaluatorName] | None = None
+    evaluators: list[AnyEvaluator] | None = None
     """[]: none; null: those of the data set when it is known by name"""
     arc_vote_across_evaluations: StrictBool = False
     """true: votes on ARC tasks add up over the evaluations of one process"""
@@ -151,9 +175,9 @@ class OptimizationSettings(Schema):
 class RunFolderSettings(Schema):
     """The run's folder and what is kept in it."""
 
-    project_name: str | None = None
+    project_name: FolderName | None = None
     """null: from the data set's name"""
-    run_name: str | None = None
+    run_name: FolderName | None = None
     """null: a random name"""
     checkpoint_path: str | None = None
     """null: checkpoints/PROJECT/RUN"""
@@ -197,28 +221,9 @@ class TrainConfig(
     """Everything a training run is told; names and defaults as published, where those exist."""
 
     arch: ArchConfig
-    optimizer: OptimizerConfig
+    optimizer: Annotated[OptimizerConfig, OPTIMIZERS]
     logger: LoggerConfig = LoggerConfig()
     data: DataConfig | None = None
-
-    @field_validator("run_name", "project_name", mode="before")
-    @classmethod
-    def _number_as_name(cls, name: object) -> object:
-        # `run_name=42` reaches us as an integer.
-        return str(name) if isinstance(name, int | float) and not isinstance(name, bool) else name
-
-    @field_validator("project_name", "run_name")
-    @classmethod
-    def _plain_name(cls, name: str | None) -> str | None:
-        if name is None:
-            return None
-        has_slash = "/" in name or "\\" in name
-        if not name.strip() or name in (".", "..") or has_slash or not name.isprintable():
-            raise ValueError(
-                f"{shown(repr(name))} is used as a folder's name: it must not be empty, '.', '..' "
-                f"or contain a slash or control characters"
-            )
-        return name
 
     @model_validator(mode="after")
     def _fits_together(self) -> "TrainConfig":
@@ -247,8 +252,13 @@ class TrainConfig(
         return self.data_paths_test or self.train_paths
 
     @property
-    def active_evaluators(self) -> list[EvaluatorName]:
-        return chosen_evaluators(self.evaluators, self.data, self.test_paths)
+    def active_evaluators(self) -> list[EvaluatorConfig]:
+        chosen = chosen_evaluators(self.evaluators, self.data, self.test_paths)
+        votes = {"keeps_votes": True} if self.arc_vote_across_evaluations else {}
+        return [
+            one.model_copy(update=votes) if isinstance(one, ArcEvaluatorConfig) else one
+            for one in chosen
+        ]
 
     @property
     def epochs_per_iteration(self) -> int:
@@ -291,8 +301,8 @@ class TrainConfig(
 
 
 def chosen_evaluators(
-    asked: list[EvaluatorName] | None, data: DataConfig | None, test_paths: list[str]
-) -> list[EvaluatorName]:
+    asked: list[EvaluatorConfig] | None, data: DataConfig | None, test_paths: list[str]
+) -> list[EvaluatorConfig]:
     """The evaluators asked for; without such, those of `data` if that alone is evaluated."""
     if asked is not None:
         return asked

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from torch.optim import Optimizer
 
 from runtime.errors import ConfigError
 from runtime.ranks import Ranks, sum_in_order
-from training.config.schema import OptimizerConfig, ParamGroupConfig, TrainConfig
+from training.config.schema import OPTIMIZERS, OptimizerConfig, ParamGroupConfig, TrainConfig
 from training.optim.adam_atan2 import AdamATan2
 
 LOSS_WEIGHTS_PREFIX = "log_variances."
@@ -102,9 +103,27 @@ def build_optimizer(
             rates = {"lr": group.lr, PEAK_RATE: group.lr, "weight_decay": weight_decay}
             if params:
                 torch_groups.append({"params": params, **rates})
-    if config.name == "adam_atan2":
-        return AdamATan2(torch_groups, betas=betas)
-    return torch.optim.AdamW(torch_groups, betas=betas, fused=True)
+    optimizer: Optimizer = OPTIMIZERS.load(config.name)(config, torch_groups, betas)
+    if not hasattr(optimizer, "skip") and not optimizer.defaults.get("fused"):
+        raise ConfigError(
+            f"optimizer.name={config.name}: {type(optimizer).__name__} has no attribute `skip`, by "
+            "which a step whose gradient is not finite changes nothing"
+        )
+    return optimizer
+
+
+def adam_atan2(
+    config: OptimizerConfig, groups: list[dict[str, Any]], betas: tuple[float, float]
+) -> Optimizer:
+    """Build AdamATan2."""
+    return AdamATan2(groups, betas=betas)
+
+
+def adamw(
+    config: OptimizerConfig, groups: list[dict[str, Any]], betas: tuple[float, float]
+) -> Optimizer:
+    """Build torch's AdamW."""
+    return torch.optim.AdamW(groups, betas=betas, fused=True)
 
 
 def set_rates(optimizer: Optimizer, factor: float) -> None:
@@ -115,8 +134,8 @@ def set_rates(optimizer: Optimizer, factor: float) -> None:
 
 def skip_update(optimizer: Optimizer, skip: Tensor) -> None:
     """Make the next steps change nothing while `skip` (bool []) is true; the host need not know."""
-    if isinstance(optimizer, AdamATan2):
-        optimizer.skip = skip
+    if hasattr(optimizer, "skip"):
+        optimizer.skip = skip  # type: ignore[attr-defined]
     else:
         # Torch's fused optimizers read this attribute, which gradient scalers set.
         optimizer.found_inf = skip.float()  # type: ignore[attr-defined]

@@ -111,6 +111,11 @@ def no_hash() -> None:
     patch("training.checkpoint.store.sha256", lambda path: ANY).start()
 
 
+def forget_finished_jobs() -> None:
+    """a sweep that does not record which jobs have finished"""
+    patch("sweeps.folder.SweepFolder.note", lambda self, *told: None).start()
+
+
 def omit_sparse_check() -> None:
     """the gradient of the puzzle embedding not looked at before its sign is taken"""
     import torch
@@ -166,6 +171,11 @@ def say_nothing_is_long() -> None:
 
     mark = Ranks.mark
     patch.object(Ranks, "mark", lambda self, place, *, long=False: mark(self, place)).start()
+
+
+def forget_hosts() -> None:
+    """ranks that do not say on which host they are"""
+    patch("runtime.ranks.socket.gethostname", lambda: "").start()
 
 
 def hash_not_compared() -> None:

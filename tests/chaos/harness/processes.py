@@ -38,6 +38,14 @@ def pretrain(*overrides: str) -> None:
     _run("pretrain", TrainConfig, "cfg_pretrain", overrides)
 
 
+def sweep(*overrides: str) -> None:
+    """`python pretrain.py -m OVERRIDES`, exit code and all."""
+    from sweeps.programs import TRAINING
+    from training.config.schema import TrainConfig
+
+    _run("pretrain", TrainConfig, "cfg_pretrain", ("-m", *overrides), TRAINING)
+
+
 def evaluate(*overrides: str) -> None:
     """`python evaluate.py OVERRIDES`, exit code and all."""
     from evaluation.config import EvalConfig
@@ -52,12 +60,14 @@ def convert(*overrides: str) -> None:
     _run("scripts.convert_checkpoint", ConvertConfig, "cfg_convert", overrides)
 
 
-def _run(module: str, schema: Any, name: str, overrides: Sequence[str]) -> None:
+def _run(
+    module: str, schema: Any, name: str, overrides: Sequence[str], program: Any = None
+) -> None:
     from training.config.entry_point import run_entry_point
 
     script = importlib.import_module(module)
     sys.argv = [Path(str(script.__file__)).name, *overrides]
-    run_entry_point(schema, name, script.main, "")
+    run_entry_point(schema, name, script.main, "", program)
 
 
 def call_main(module: str, *arguments: str) -> None:

@@ -37,6 +37,11 @@ ROWS = {
     19: ("a build killed or out of space at each operation", "old or new, never mixed"),
     20: ("same seed under another hash seed and file order", "the same bytes"),
     21: ("evaluation on 1, 2 and 4 ranks", "identical predictions, exact counts"),
+    22: ("kill -9 of a sweep, its jobs, or both", "started again, same bits, no job run twice"),
+    23: (
+        "two nodes and their link: away, lossy, slow, a node gone",
+        "same bits, or its host named",
+    ),
 }
 
 _TARGET = Path(__file__).resolve().parents[3] / "docs" / "reliability.md"

@@ -15,7 +15,13 @@ from models.heads.base import Outputs
 from models.heads.q import QHead
 from models.heads.tokens import Linear
 from models.losses import IGNORE_LABEL_ID as NONE
-from models.losses import LOG_PROBS, cross_entropy, softmax_log_probs, stablemax_log_probs
+from models.losses import (
+    LOG_PROBS,
+    CrossEntropy,
+    cross_entropy,
+    softmax_log_probs,
+    stablemax_log_probs,
+)
 
 
 def defined_stablemax(logits: Tensor) -> Tensor:
@@ -96,7 +102,7 @@ class Fixed(nn.Module):
         super().__init__()
         self.carry, self.outputs = carry, outputs
         lm = Linear(1, 5)
-        lm.loss = config.loss
+        lm.loss = CrossEntropy(config.loss)
         self.inner = SimpleNamespace(heads={"lm": lm, "q": QHead(config)})
 
     def forward(

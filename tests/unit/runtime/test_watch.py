@@ -98,7 +98,7 @@ WAITED = r"; rank 0 has waited \d s, in all_reduce, step 6"
         (late, f"rank 2 has made no progress since broadcast, step 5{WAITED}"),
         (
             lambda others: others.dead.add(2),
-            f"rank 2 does not answer: its process is stopped or gone{WAITED}",
+            f"rank 2 does not answer: its process is stopped, gone or out of reach{WAITED}",
         ),
         (lambda others: others.answering.clear(), f"rank 9 does not answer{WAITED}"),
         (lambda others: others.change(1, farewell="rank 2 did it"), "rank 2 did it"),
@@ -108,6 +108,30 @@ WAITED = r"; rank 0 has waited \d s, in all_reduce, step 6"
 def test_the_rank_that_is_waited_for_is_named(
     watch: Watch, others: Others, fault: Callable[[Others], None], message: str
 ) -> None:
+    fault(others)
+    assert re.fullmatch(message, wait_in_vain(watch, others, 10))
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (
+            lambda others: others.dead.update((1, 2)),
+            "rank 1 on a and rank 2 on b does not answer: its process is stopped, gone or out of "
+            r"reach; rank 0 on a has waited \d s, in all_reduce, step 6",
+        ),
+        (
+            lambda others: others.answering.clear(),
+            r"rank 9 \(and behind it rank 1 on a and rank 2 on b\) does not answer; "
+            r"rank 0 on a has waited \d s, in all_reduce, step 6",
+        ),
+    ],
+    ids=["dead", "silent"],
+)
+def test_hosts_are_named_where_there_are_several(
+    watch: Watch, others: Others, fault: Callable[[Others], None], message: str
+) -> None:
+    watch.hosts = ["a", "a", "b"]
     fault(others)
     assert re.fullmatch(message, wait_in_vain(watch, others, 10))
 

@@ -7,7 +7,7 @@ import pytest
 
 from scripts import write_config
 from scripts.write_config import SECTIONS, written
-from training.config.composition import CONFIG_DIR
+from training.config.source import CONFIG_DIR
 
 
 @pytest.mark.parametrize("name", SECTIONS)

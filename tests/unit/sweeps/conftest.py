@@ -1,5 +1,6 @@
 """A stand-in for an entry point: counts to a number, saves after each step, and resumes."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -25,7 +26,8 @@ os.makedirs(folder, exist_ok=True)
 log, state = f"{folder}/log.jsonl", f"{folder}/step"
 step = int(open(state).read()) if os.path.exists(state) else 0
 with open(f"{folder}/starts", "a") as file:
-    file.write(f"{step} {given} {os.environ.get('CUDA_VISIBLE_DEVICES')}\\n")
+    shown = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "WANDB_RUN_GROUP")}
+    file.write(json.dumps({"step": step} | shown | given) + "\\n")
 while step < int(given.get("steps", 3)):
     if asked:
         sys.exit(75)
@@ -36,6 +38,7 @@ while step < int(given.get("steps", 3)):
         file.write(json.dumps({"step": step, "score": score}) + "\\n")
     with open(state, "w") as file:
         file.write(str(step))
+print(f"the last words of {os.path.basename(folder)}", end="\\n\\n")
 sys.exit(int(given.get("code", 0)))
 """
 
@@ -47,10 +50,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from runtime.errors import ConfigError, Preempted
 from runtime.schema import MachineSettings
 from sweeps.config import LAUNCHERS, SWEEPERS
-from sweeps.run import Plan, Program, run_sweep
+from sweeps.plan import Plan, Program
+from sweeps.run import run_sweep
 
 job, folder, settings, *overrides = sys.argv[1:]
-settings = {"launcher": {"name": "serial"}, "sweeper": {"name": "grid"}} | json.loads(settings)
+usual = {"launcher": {"name": "serial"}, "sweeper": {"name": "grid"}, "threads": 1}
+settings = usual | json.loads(settings)
 
 
 def read(folder, name, objective):
@@ -59,14 +64,25 @@ def read(folder, name, objective):
     return {"eval/score": {record["step"]: record["score"] for record in records}}
 
 
-def load(overrides):
-    if "lr=wrong" in overrides:
+class Settings(MachineSettings):
+    overrides: list[str]
+
+
+def load(flags, jobs, ranks):
+    if any("lr=wrong" in overrides for overrides in jobs):
         raise ConfigError("lr=wrong")
-    return MachineSettings(device="cpu", sweep_name=Path(folder).name)
+    given = {"device": "cpu", "sweep_name": Path(folder).name, "num_threads": settings["threads"]}
+    return [Settings(**given, overrides=overrides) for overrides in jobs]
 
 
-place = lambda folder, name: [f"folder={folder / name}"]
-program = Program(Path(job), load, place, read, "eval/score")
+program = Program(
+    Path(job),
+    load,
+    lambda folder, name: f"folder={folder / name}",
+    lambda folder, name: folder / name / "log.jsonl",
+    read,
+    "eval/score",
+)
 plan = Plan(
     OverridesParser.create().parse_overrides(overrides),
     LAUNCHERS[settings["launcher"]["name"]].model_validate(settings["launcher"]),
@@ -121,6 +137,22 @@ class SweepCommand:
         code = self.start(settings, *overrides).wait(timeout=120)
         return code, self._output.read_text()
 
+    @staticmethod
+    def wait_until(holds: Callable[[], bool]) -> None:
+        end = time.monotonic() + 60
+        while not holds():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+    def processes(self) -> list[int]:
+        """The jobs that are at work."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if f"folder={self.folder}/".encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+        return found
+
     def steps(self) -> dict[str, list[int]]:
         """The steps that each job has made, in order."""
         return {
@@ -128,8 +160,10 @@ class SweepCommand:
             for log in self.folder.glob("*/log.jsonl")
         }
 
-    def starts(self, name: str) -> list[str]:
-        return (self.folder / name / "starts").read_text().splitlines()
+    def starts(self, name: str) -> list[dict[str, Any]]:
+        """How a job was started, each time: its step, its settings, and variables."""
+        lines = (self.folder / name / "starts").read_text().splitlines()
+        return [json.loads(line) for line in lines]
 
 
 @pytest.fixture

@@ -4,19 +4,19 @@ import csv
 import json
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.sweeps.conftest import processes_of, wait_until
+from sweeps.jobs import Job
+from sweeps.local import LocalLauncher
 
 SLURM = {"launcher": {"name": "slurm", "cluster": "local"}}
 POOL = {"launcher": {"name": "pool", "max_jobs": 2}}
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, POOL, {"launcher": {"name": "slurm", "cluster": "local"}}]
-)
+@pytest.mark.parametrize("settings", [{}, POOL, SLURM])
 def test_every_job_runs_once_and_the_table_is_ordered(settings: Any, sweep: Any) -> None:
     code, output = sweep.run(settings, "lr=0.001,0.003,0.01", "seed=0,1")
     assert code == 0, output
@@ -48,23 +48,69 @@ def test_a_wrong_value_in_the_last_job_starts_none(sweep: Any) -> None:
 def test_a_failed_job_stops_no_other_and_is_tried_again(sweep: Any) -> None:
     code, output = sweep.run({}, "code=0,5", "seed=0,1")
     assert code == 5
-    assert "code-5__seed-0: failed with exit code 5, see" in output
+    log = sweep.folder / "logs" / "code-5__seed-1.log"
+    said = "the last words of code-5__seed-1"
+    assert f"[4/4] code-5__seed-1: failed with exit code 5: {said} (see {log})" in output
     assert len(sweep.steps()) == 4
     sweep.run({}, "code=0,5", "seed=0,1")
     assert [len(sweep.starts(f"code-{code}__seed-0")) for code in (0, 5)] == [1, 2]
 
 
 def test_what_bits_depend_on_is_decided_once(sweep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    sweep.run({}, "seed=0,1", "code=0")
+    sweep.run({"threads": None}, "seed=0,1", "code=1")
     record = json.loads((sweep.folder / "sweep.json").read_text())
-    record["machine"]["num_threads"] = 17
-    for job in record["jobs"].values():
-        job["state"] = "stopped"
-    (sweep.folder / "sweep.json").write_text(json.dumps(record))
-    sweep.run({}, "seed=0,1", "code=0")
+    decided = record["machine"]["num_threads"]
+    assert record["machine"] == {"device": "cpu", "num_threads": decided, "compile": False}
+    monkeypatch.setenv("OMP_NUM_THREADS", str(decided + 1))
+    sweep.run({"threads": None}, "seed=0,1", "code=1")
     first, second = sweep.starts("seed-0")
-    assert "'num_threads': '17', 'compile': 'false'" in second
-    assert "17" not in first
+    assert first == second | {"step": 0}
+    assert (first["num_threads"], first["compile"]) == (str(decided), "false")
+
+
+def test_a_finished_job_runs_again_without_its_result_or_with_other_settings(sweep: Any) -> None:
+    sweep.run({}, "seed=0,1")
+    (sweep.folder / "seed-0" / "log.jsonl").unlink()
+    code, output = sweep.run({}, "seed=0,1")
+    assert (code, "seed-0: finished before, but its result is gone" in output) == (0, True)
+    assert [len(sweep.starts(f"seed-{seed}")) for seed in (0, 1)] == [2, 1]
+    sweep.run({}, "seed=0,1", "steps=4")
+    assert sweep.steps()["seed-1"] == [1, 2, 3, 4]
+
+
+def test_what_was_begun_is_listed_and_what_another_person_stops_goes_on_later(sweep: Any) -> None:
+    process = sweep.start({}, "seed=0,1", "steps=30", "seconds=0.05")
+    sweep.wait_until(lambda: bool(sweep.steps()))
+    os.kill(sweep.processes()[0], signal.SIGTERM)
+    assert process.wait(timeout=60) == 75
+    results = json.loads((sweep.folder / "results.json").read_text())["jobs"]
+    assert {row["name"]: row["state"] for row in results} == {
+        "seed-0": "stopped",
+        "seed-1": "finished",
+    }
+
+
+def test_runs_are_grouped_by_sweep(sweep: Any) -> None:
+    sweep.run({}, "seed=0")
+    assert sweep.starts("run")[0]["WANDB_RUN_GROUP"] == "sweep"
+
+
+@pytest.mark.parametrize(("ranks", "visible"), [(1, ["a", "b", "a", "b"]), (2, ["a,b"] * 4)])
+def test_gpus_are_shared_out(ranks: int, visible: list[str], sweep: Any, tmp_path: Path) -> None:
+    gate, told = tmp_path / "gate", "echo $CUDA_VISIBLE_DEVICES"
+    launcher = LocalLauncher(
+        lambda job: ["sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done; {told}"],
+        lambda name: tmp_path / name,
+        max_jobs=4,
+        gpus=["a", "b"],
+        ranks=ranks,
+        environment={},
+    )
+    jobs = [Job(f"job-{number}", {}, ()) for number in range(4)]
+    started = [launcher.start(job) for job in jobs]
+    gate.touch()
+    sweep.wait_until(lambda: all(process.poll() == 0 for process in started))
+    assert [(tmp_path / job.name).read_text().strip() for job in jobs] == visible
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -73,10 +119,10 @@ def test_a_signal_saves_all_jobs_at_work_and_the_next_start_goes_on(
 ) -> None:
     overrides = "seed=0,1,2", "steps=40", "seconds=0.05"
     process = sweep.start(POOL, *overrides)
-    wait_until(lambda: len(sweep.steps()) == 2)
+    sweep.wait_until(lambda: len(sweep.steps()) == 2)
     process.send_signal(number)
     assert process.wait(timeout=60) == 75
-    assert processes_of(sweep.folder / "seed-0") == []
+    assert sweep.processes() == []
     before = sweep.steps()
     assert all(len(steps) < 40 for steps in before.values())
     code, output = sweep.run(POOL, *overrides)
@@ -87,10 +133,10 @@ def test_a_signal_saves_all_jobs_at_work_and_the_next_start_goes_on(
 def test_a_killed_sweep_leaves_no_process_and_goes_on(sweep: Any) -> None:
     overrides = "seed=0,1", "steps=60", "seconds=0.05"
     process = sweep.start(POOL, *overrides)
-    wait_until(lambda: len(sweep.steps()) == 2)
+    sweep.wait_until(lambda: len(sweep.steps()) == 2)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    wait_until(lambda: not any(processes_of(sweep.folder / f"seed-{s}") for s in (0, 1)))
+    sweep.wait_until(lambda: not sweep.processes())
     assert all(len(steps) < 60 for steps in sweep.steps().values())
     assert sweep.run(POOL, *overrides)[0] == 0
     assert sweep.steps() == {f"seed-{seed}": list(range(1, 61)) for seed in range(2)}
@@ -98,7 +144,7 @@ def test_a_killed_sweep_leaves_no_process_and_goes_on(sweep: Any) -> None:
 
 def test_a_second_start_is_refused_while_the_first_is_at_work(sweep: Any) -> None:
     process = sweep.start({}, "seed=0,1", "steps=30", "seconds=0.05")
-    wait_until(lambda: bool(sweep.steps()))
+    sweep.wait_until(lambda: bool(sweep.steps()))
     code, output = sweep.run({}, "seed=0,1", "steps=30", "seconds=0.05")
     assert code == 1
     assert "another run is using this folder" in output

@@ -10,8 +10,8 @@ from models.carry import Examples
 from models.config import DataFacts, HRMConfig
 from models.heads.auxiliary import AuxiliaryHead, HaltHead
 from models.heads.base import Answer, Targets
-from models.heads.build import AUXILIARY
 from models.heads.calibration import CALIBRATION_ERROR, GAPS, with_calibration_error
+from models.heads.config import AUXILIARY_HEADS
 from models.losses import IGNORE_LABEL_ID
 
 B, S, P, D = 4, 6, 2, 6
@@ -57,7 +57,7 @@ def fresh(name: str, detach: bool = False) -> AuxiliaryHead:
     torch.manual_seed(0)
     heads = {name: {"detach": detach, **FIELDS.get(name, {})}}
     config = HRMConfig.model_validate({"hidden_size": D, "num_heads": 1, "heads": heads})
-    return AUXILIARY[name](name, config, FACTS)
+    return AUXILIARY_HEADS.load(name)(name, config, FACTS)
 
 
 def build(name: str, detach: bool = False) -> AuxiliaryHead:

@@ -1,0 +1,64 @@
+"""Import plug-ins: modules of the user that register parts of their own (`runtime.registry`).
+
+Only a command line or the user's own configuration names them, never a checkpoint or a data set.
+"""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from runtime.errors import ConfigError
+from runtime.registry import Registry
+from runtime.schema import rebuild_schemas
+from runtime.text import shown
+
+
+class Added(NamedTuple):
+    """A part that a plug-in has registered."""
+
+    registry: Registry
+    name: str
+
+
+_imported: list[str] = []
+_added: list[Added] = []
+
+
+def import_plugins(names: Sequence[str]) -> None:
+    """Import modules, found as Python finds them or in the current folder, and let all schemas
+    know what they register.
+
+    Raises:
+        ConfigError: a module cannot be imported, or registers what is there already.
+    """
+    new = [name for name in names if name not in _imported]
+    if not new:
+        return
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
+    before = _all_parts()
+    for name in new:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"plugins=[{shown(name)}]: {shown(reason, 300)}") from error
+        _imported.append(name)
+    _added.extend(part for part in _all_parts() if part not in before)
+    rebuild_schemas()
+
+
+def added_parts() -> list[Added]:
+    """Return what the plug-ins imported so far have registered."""
+    return list(_added)
+
+
+def plugins_added() -> list[str]:
+    """Return the override that names the plug-ins imported so far; [] where there are none."""
+    return [f"plugins=[{','.join(_imported)}]"] if _imported else []
+
+
+def _all_parts() -> list[Added]:
+    return [Added(registry, name) for registry in Registry.all for name in registry]

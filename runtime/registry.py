@@ -1,0 +1,110 @@
+"""The parts that a configuration chooses by name: architectures, heads, losses, optimizers,
+evaluators, builders of data sets.
+
+Ours and those of plug-ins are registered alike: a name, a schema of its settings, and a function
+that imports what stands behind it, so that a configuration is checked before torch is loaded.
+"""
+
+import importlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from runtime.errors import ConfigError
+from runtime.schema import Schema
+
+CONFIG_FOLDERS: list[Path] = []
+"""Folders of plug-ins with YAML files, which are laid out as ours, `config/`."""
+
+
+def add_config_folder(folder: Path) -> None:
+    """Let Hydra find the YAML files of a plug-in, such as FOLDER/arch/NAME.yaml."""
+    CONFIG_FOLDERS.append(folder.resolve())
+
+
+class Part(NamedTuple):
+    """What is registered under a name.
+
+    Attributes:
+        schema: of its settings.
+        load: imports and returns what stands behind the name.
+        text: what it is, in a few words, for the settings' comments.
+    """
+
+    schema: type[Schema]
+    load: Callable[[], Any]
+    text: str
+
+
+class Registry:
+    """The parts of one kind, by name. In an annotation, `Annotated[Schema, REGISTRY]`, it lets a
+    setting be any of the schemas, told apart by `name`.
+
+    Args:
+        kind: what such a part is called in messages.
+        default: the name that settings without `name` have; None: there must be one.
+        group: of Hydra, whose choices the names are; None: they are no choices.
+        package: where Hydra puts what a choice holds; None: at the group's own name.
+        key: of what a choice holds, below which the settings are; NAME is the part's name.
+    """
+
+    all: ClassVar[list["Registry"]] = []
+
+    def __init__(
+        self,
+        kind: str,
+        default: str | None = None,
+        group: str | None = None,
+        package: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        self.kind, self.default = kind, default
+        self.group, self.package, self.key = group, package, key
+        self._parts: dict[str, Part] = {}
+        self.all.append(self)
+
+    def add(self, name: str, schema: type[Schema], load: Callable[[], Any], text: str = "") -> None:
+        """Register a part.
+
+        Raises:
+            ConfigError: the name is taken.
+        """
+        if name in self._parts:
+            raise ConfigError(f"the {self.kind} {name!r} is registered already")
+        self._parts[name] = Part(schema, load, text)
+
+    def load(self, name: str) -> Any:
+        """Import and return what stands behind a name."""
+        return self._parts[name].load()
+
+    def __getitem__(self, name: str) -> Part:
+        return self._parts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._parts
+
+    def schemas(self) -> list[type[Schema]]:
+        """The schemas, each once."""
+        return list(dict.fromkeys(part.schema for part in self._parts.values()))
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        choices = {name: handler.generate_schema(part.schema) for name, part in self._parts.items()}
+        union = core_schema.tagged_union_schema(choices, discriminator="name", from_attributes=True)
+        return core_schema.no_info_before_validator_function(self._named, union)
+
+    def _named(self, value: Any) -> Any:
+        is_unnamed = isinstance(value, dict) and "name" not in value and self.default is not None
+        return {"name": self.default} | value if is_unnamed else value
+
+
+def imported(module: str, name: str) -> Callable[[], Any]:
+    """Return a function that imports a module and returns what it calls `name`."""
+    return lambda: getattr(importlib.import_module(module), name)

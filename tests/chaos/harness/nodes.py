@@ -1,0 +1,160 @@
+"""Two hosts on one machine, each with a name, a network and processes of its own, and a link
+between them that a test can cut, make lossy or slow; by namespaces of Linux, which need root or a
+kernel that lets everybody have a user namespace.
+
+Nothing leads out of them, and nothing of them stays: a host lives as long as this process holds the
+pipe to its first process.
+
+Also what their launchers start: -m harness.nodes FOLDER STEP,... MUTANT,... KEY=VALUE ...
+"""
+
+import json
+import os
+import pkgutil
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, STDOUT, Popen, check_output
+from typing import Any
+
+from harness.processes import pretrain
+from harness.steps import before_step, wait_for
+from runtime.process import env_rank
+
+_ADDRESSES = {"node-a": "10.0.0.1", "node-b": "10.0.0.2"}
+_APART = ("unshare", "--net", "--uts", "--pid", "--mount-proc", "--fork", "--kill-child")
+_SPACES = {"net": "net", "uts": "uts", "mount": "mnt", "pid": "pid_for_children"}
+_FIRST = """mount --bind "$2" /etc/hosts && hostname "$1" &&
+ip link set lo up && echo up && exec cat"""
+# For the kernel's filter: if a random number of 32 bits is below the limit, the packet is dropped.
+_DROP = "4,32 0 0 4294963256,53 1 0 {},6 0 0 2,6 0 0 4294967295"
+
+
+class Node:
+    """One of the hosts; a second one goes `beside` the first.
+
+    Attributes:
+        log: file with what its processes print.
+    """
+
+    def __init__(self, name: str, folder: Path, beside: "Node | None" = None) -> None:
+        self.name, self.log = name, folder / f"{name}.log"
+        hosts = folder / "hosts"
+        lines = ("127.0.0.1 localhost", *(f"{ip} {host}" for host, ip in _ADDRESSES.items()))
+        hosts.write_text("\n".join(lines) + "\n")
+        apart = (*_APART, "sh", "-c", _FIRST, "sh", name, hosts)
+        if os.geteuid() and beside is None:
+            apart = ("unshare", "--user", "--map-root-user", *apart)
+        command = (*beside._enter, *apart) if beside else apart
+        self._first = Popen(command, stdin=PIPE, stdout=PIPE, stderr=STDOUT)
+        self.pid = self._first.pid
+        own = ("nsenter", f"--user=/proc/{self.pid}/ns/user", "--preserve-credentials")
+        self._enter = beside._enter if beside else own if os.geteuid() else ("nsenter",)
+        self._started = list[Popen[bytes]]()
+        assert self._first.stdout is not None
+        if (said := self._first.stdout.readline()) != b"up\n":
+            self.end()
+            raise OSError(said.decode().strip())
+
+    @property
+    def said(self) -> str:
+        """What its processes have printed."""
+        return self.log.read_text(errors="replace")
+
+    def start(self, *command: str, env: Mapping[str, str] | None = None) -> Popen[bytes]:
+        """Start a command on this host."""
+        space = f"/proc/{self.pid}/ns"
+        places = (f"--{kind}={space}/{file}" for kind, file in _SPACES.items())
+        with self.log.open("ab") as log:
+            entered = (*self._enter, *places, *command)
+            process = Popen(entered, env=env, stdin=DEVNULL, stdout=log, stderr=log)
+        self._started.append(process)
+        return process
+
+    def signal(self, name: str, pid: int = -1) -> None:
+        """Send a signal to a process, by its number on this host; -1: to all, at once."""
+        assert self.start("sh", "-c", f"kill -{name} {pid}").wait() == 0
+        if name == "CONT":
+            self._wake()
+
+    def _wake(self) -> None:
+        # nsenter stops when what it has started is stopped.
+        for process in self._started:
+            process.send_signal(signal.SIGCONT)
+
+    def net(self, command: str, *more: str) -> str:
+        """Run a command in this host's network; returns what it prints."""
+        enter = (*self._enter, f"--net=/proc/{self.pid}/ns/net")
+        return check_output((*enter, *command.split(), *more), text=True)
+
+    def link(self, state: str) -> None:
+        """Let the link be `up` or `down`."""
+        self.net(f"ip link set eth0 {state}")
+
+    def lose(self, share: float) -> None:
+        """Lose this share of the packets that arrive. Not of those that leave: their sender would
+        notice.
+        """
+        limit = min(int(share * 2**32), 2**32 - 1)
+        drop = ("bytecode", _DROP.format(limit))
+        self.net("tc filter replace dev eth0 ingress pref 1 handle 1 bpf da", *drop)
+
+    def slow(self, rate: str) -> None:
+        """Send no more than this."""
+        self.net(f"tc qdisc replace dev eth0 root tbf rate {rate} burst 4kb latency 400ms")
+
+    def counted(self, what: str) -> int:
+        """Return how many packets were lost on purpose (drops) or had to wait (overlimits)."""
+        return sum(queue[what] for queue in json.loads(self.net("tc -s -j qdisc show dev eth0")))
+
+    def end(self) -> None:
+        """End all processes of this host, and wait until they are gone."""
+        self._wake()  # A process is gone when nsenter has waited for it.
+        self._first.communicate()  # Closes the pipe.
+        for process in self._started:
+            process.wait()
+
+
+@contextmanager
+def two_nodes(folder: Path) -> Iterator[list[Node]]:
+    """Give two hosts with a link between them.
+
+    Raises:
+        OSError, CalledProcessError: this machine does not allow it.
+    """
+    nodes = list[Node]()
+    with ExitStack() as stack:
+        for name in _ADDRESSES:
+            nodes.append(Node(name, folder, *nodes))
+            stack.callback(nodes[-1].end)
+        peer = f"peer name eth0 netns {nodes[1].pid}"
+        nodes[0].net(f"ip link add name eth0 type veth {peer}")
+        for node in nodes:
+            node.net(f"ip addr add {_ADDRESSES[node.name]}/24 dev eth0")
+            node.net("tc qdisc add dev eth0 clsact")
+            node.lose(0.0)
+            node.link("up")
+        yield nodes
+
+
+def _pause(folder: Path, step: int, trainer: Any) -> None:
+    (folder / f"{step} {env_rank()} {os.getpid()}").touch()
+    wait_for(folder / f"go {step}")
+
+
+def main(folder: Path, steps: str, mutants: str, overrides: list[str]) -> None:
+    """Train. Before each of these steps a rank leaves a file `STEP RANK PID` in `folder`, and waits
+    for one `go STEP`.
+    """
+    for step in map(int, steps.split(",")):
+        before_step(step, partial(_pause, folder, step))
+    for mutant in filter(None, mutants.split(",")):
+        pkgutil.resolve_name(f"harness.mutants:{mutant}")()
+    pretrain(*overrides)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:])

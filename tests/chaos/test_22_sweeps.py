@@ -1,0 +1,86 @@
+"""Row 22: a sweep that is killed at random moments, alone, with its jobs or only these, and started
+again at once until it is done: every job ends in the bits of a single run, and none is run twice.
+"""
+
+import contextlib
+import os
+import re
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from harness import mutants
+from harness.lab import Lab
+from harness.processes import Child, Fault, sweep
+
+SEEDS = (0, 1, 2)
+
+
+def start(lab: Lab, name: str, *more: str, faults: Sequence[Fault] = ()) -> Child:
+    own = (f"hydra.sweep.dir={lab.folder}", f"sweep_name={name}", "logger=jsonl")
+    return lab.server.start(sweep, *lab.overrides, *own, *more, faults=faults)
+
+
+def at_work(child: Child) -> list[int]:
+    """Return the processes of a sweep's jobs."""
+    with contextlib.suppress(FileNotFoundError):
+        children = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text()
+        return [int(pid) for pid in children.split()]
+    return []
+
+
+def told(child: Child, what: str) -> set[str]:
+    """Return the jobs of which a sweep has said that they were started, or have finished."""
+    return set(re.findall(rf"\] (\S+): {what}", child.out))
+
+
+def require_none_run_twice(sweeps: Sequence[Child]) -> None:
+    finished = set[str]()
+    for child in sweeps:
+        assert not finished & told(child, "started"), "run twice"
+        finished |= told(child, "finished")
+
+
+def test_kills_of_sweeps_change_no_bit(lab: Lab) -> None:
+    for seed in SEEDS:
+        lab.train(f"whole {seed}", f"seed={seed}")
+    swept = (
+        f"seed={','.join(map(str, SEEDS))}",
+        "hydra/launcher=pool",
+        "hydra.launcher.max_jobs=2",
+    )
+    wanted = lab.cases(quick=10, long=100)
+    kills = sweeps = 0
+    while kills < wanted:
+        name, started = f"killed-{sweeps}", list[Child]()
+        while True:
+            child = start(lab, name, *swept)
+            started.append(child)
+            if kills == wanted or child.ended_within(lab.rng.uniform(0.0, 8.0)):
+                break
+            jobs, victims = at_work(child), lab.rng.choice(["sweep", "jobs", "all"])
+            if victims != "jobs" or not jobs:
+                child.kill()
+            for pid in jobs if victims != "sweep" else ():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            child.wait()
+            kills += 1
+        assert child.wait() == 0, child.out + child.err
+        require_none_run_twice(started)
+        sweeps += 1
+        for seed in SEEDS:
+            lab.require_same_end(f"{name}/seed-{seed}", f"whole {seed}")
+    said = f"{kills} kills in {sweeps} sweeps of {len(SEEDS)} jobs, none run twice or to other bits"
+    lab.tally(said, kills=kills, wrong_ends=0)
+
+
+@pytest.mark.mutant(fault=mutants.forget_finished_jobs)
+def test_a_sweep_that_forgets_is_noticed(lab: Lab) -> None:
+    started = [start(lab, "again", "max_steps=3", faults=[mutants.forget_finished_jobs])]
+    started[0].wait()
+    started.append(start(lab, "again", "max_steps=3"))
+    started[1].wait()
+    with pytest.raises(AssertionError, match="run twice"):
+        require_none_run_twice(started)

@@ -1,0 +1,146 @@
+"""Plug-ins: imported when the user names them, and only then; docs/extending.md has one of each."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+PLUGIN = """
+from pathlib import Path
+from typing import Literal
+
+from models.config import ARCHITECTURES, HRMConfig
+from models.heads.config import AUXILIARY_HEADS, TOKEN_HEADS, AuxiliaryHeadConfig, TokenHeadConfig
+from runtime.registry import imported
+from runtime.schema import Size
+
+Path("imported").touch()
+
+
+class MineConfig(HRMConfig):
+    name: Literal["mine"] = "mine"
+    widget_size: Size = 3
+
+
+class DigitsConfig(TokenHeadConfig):
+    name: Literal["digits"] = "digits"
+    depth: Size = 2
+
+
+ARCHITECTURES.add("mine", MineConfig, imported("nowhere", "Mine"))
+TOKEN_HEADS.add("digits", DigitsConfig, imported("nowhere", "digits"))
+AUXILIARY_HEADS.add("doubt", AuxiliaryHeadConfig, imported("nowhere", "Doubt"))
+"""
+ON = "plugins=[my_parts]"
+
+
+@pytest.fixture(autouse=True)
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_parts.py").write_text(PLUGIN)
+    return tmp_path / "imported"
+
+
+def test_registered_names_are_choices_with_their_defaults(run_python: Any) -> None:
+    chosen = ["arch=mine", "arch.widget_size=5", "heads=[digits,doubt]", "arch.heads.lm.depth=4"]
+    composed = run_python("pretrain.py", ON, *chosen, "--cfg", "job", "--package", "arch")
+    assert composed.code == 0, composed.err
+    arch = yaml.safe_load(composed.out)
+    assert (arch["name"], arch["widget_size"], arch["H_cycles"]) == ("mine", 5, 2)
+    assert arch["heads"]["lm"] == {"name": "digits", "depth": 4, "norm": "none", "dropout": 0.0}
+    assert arch["heads"]["doubt"] == {"detach": False}
+    help_text = run_python("pretrain.py", ON, "--help").out
+    assert "arch: hrm, hrm_v1, mine, mixer," in help_text
+    assert "mine" not in run_python("pretrain.py", "--help").out
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["arch=mine", "arch.widgetsize=5"], "did you mean arch.widget_size?"),
+        (["arch=mine", "arch.widget_size=x"], "arch.widget_size=x: input should be a valid int"),
+        (["arch.widget_size=5"], "not a setting of the chosen arch, but of arch=mine"),
+        (["arch=mina"], "did you mean arch=mine?"),
+        (["heads=[digits,tied]"], "digits and tied are token heads; choose one"),
+        (["arch.loss.weights.dout=1"], "did you mean arch.loss.weights.doubt?"),
+    ],
+)
+def test_mistakes_are_answered_as_those_in_our_settings(
+    settings: list[str], said: str, run_python: Any
+) -> None:
+    finished = run_python("pretrain.py", ON, *settings)
+    assert (finished.code, finished.out) == (2, "")
+    assert said in finished.err
+    assert len(finished.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("import nothing_of_that_name", "ModuleNotFoundError: No module named 'nothing_of_"),
+        ("1 / 0", "ZeroDivisionError"),
+        (f"{PLUGIN}\nARCHITECTURES.add('trm', MineConfig, None)", "'trm' is registered already"),
+    ],
+)
+def test_a_plugin_that_fails_is_named(content: str, said: str, run_python: Any) -> None:
+    Path("my_parts.py").write_text(content)
+    finished = run_python("pretrain.py", ON)
+    assert finished.code == 2
+    assert finished.err.startswith("pretrain.py: plugins=[my_parts]: ")
+    assert said in finished.err
+    assert len(finished.err.splitlines()) == 1
+
+
+def test_the_users_own_configuration_may_name_them(run_python: Any, plugin: Path) -> None:
+    experiment = "# @package _global_\nplugins: [my_parts]\ndefaults:\n  - override /arch: mine\n"
+    Path("own/experiment").mkdir(parents=True)
+    Path("own/experiment/wide.yaml").write_text(experiment)
+    shown = ["--cfg", "job", "--package", "arch.name"]
+    composed = run_python("pretrain.py", "--config-dir", "own", "experiment=wide", *shown)
+    assert (composed.code, composed.out.split()[-1]) == (0, "mine"), composed.err
+    whole = run_python("pretrain.py", "--config-dir", "own", "experiment=wide", "--cfg", "job")
+    Path("again.yaml").write_text(whole.out)
+    again = run_python("pretrain.py", "--config-dir", ".", "--config-name", "again", "--cfg", "job")
+    assert (again.code, again.out) == (0, whole.out), again.err
+    assert plugin.exists()
+
+
+def test_checkpoints_and_data_sets_import_nothing(
+    run: Any, run_python: Any, sudoku_data: Path, plugin: Path
+) -> None:
+    trained = run("max_steps=1", name="run").folder
+    (step,) = trained.glob("step_*")
+    state = (step / "state.json").read_text()
+    for old, new in (('"plugins": []', '"plugins": ["my_parts"]'), ('"hrm"', '"mine"')):
+        assert state.count(old) == 1
+        state = state.replace(old, new)
+    (step / "state.json").write_text(state)
+    manifest = json.loads((step / "MANIFEST.json").read_text())
+    digest = hashlib.sha256(state.encode()).hexdigest()
+    manifest["files"]["state.json"] = {"size": len(state.encode()), "sha256": digest}
+    (step / "MANIFEST.json").write_text(json.dumps(manifest))
+    finished = run_python("evaluate.py", f"checkpoint={trained}")
+    assert finished.code == 4
+    assert "arch.name=mine: there is no such architecture" in finished.err
+    assert "add plugins=[my_parts]" in finished.err
+    published = Path("published")
+    published.mkdir()
+    (published / "step_1").write_bytes(b"")
+    (published / "all_config.yaml").write_text(
+        "plugins: [my_parts]\narch: {name: mine, loss: {name: losses@ACTLossHead}}\n"
+    )
+    asked = [f"checkpoint={published}/step_1", f"data_path={sudoku_data}"]
+    for settings in ([*asked, ON], asked):
+        plugin.unlink(missing_ok=True)
+        finished = run_python("evaluate.py", *settings)
+        assert finished.code == 4
+        assert "arch.name is 'mine', which is not known here" in finished.err
+    metadata = Path("data/train/dataset.json")
+    metadata.parent.mkdir(parents=True)
+    content = json.loads((sudoku_data / "train/dataset.json").read_text())
+    metadata.write_text(json.dumps(content | {"plugins": ["my_parts"]}))
+    run_python("pretrain.py", "data_path=data")
+    assert not plugin.exists()

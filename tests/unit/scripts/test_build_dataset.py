@@ -1,0 +1,38 @@
+"""`scripts/build_dataset.py` writes what the builder's own command line writes."""
+
+from pathlib import Path
+
+import pytest
+
+from dataset import build_sudoku_dataset
+from runtime.errors import ConfigError
+from scripts.build_dataset import main
+
+FLAGS = "--source generate --size 4 --subsample-size 8 --test-size 4 --num-aug 2 --min-clues 6"
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != "manifest.json"
+    }
+
+
+def test_the_bytes_are_those_of_the_builder(tmp_path: Path) -> None:
+    named, own = tmp_path / "named", tmp_path / "own"
+    main(["data=sudoku_generated", f"data.path={named}", f"data.builder.flags='{FLAGS}'"])
+    assert build_sudoku_dataset.main([*FLAGS.split(), f"--output-dir={own}"]) == 0
+    assert files(named) == files(own) != {}
+
+
+def test_wrong_flags_end_as_those_of_the_builder(tmp_path: Path) -> None:
+    flags = "data.builder.flags='--sise 4'"
+    with pytest.raises(SystemExit) as ended:
+        main(["data=sudoku_generated", f"data.path={tmp_path}/x", flags])
+    assert ended.value.code == 2
+
+
+def test_a_set_must_be_named() -> None:
+    with pytest.raises(ConfigError, match=r"set data=NAME"):
+        main([])

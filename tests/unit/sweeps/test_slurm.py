@@ -1,0 +1,120 @@
+"""Jobs by submitit: with its local executor, and with a stand-in for SLURM's commands."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("submitit")
+
+LOCAL = {"launcher": {"name": "slurm", "cluster": "local", "max_jobs": 2}}
+SLURM = {"launcher": {"name": "slurm"}}
+LONG = ("steps=60", "seconds=0.05")
+
+# A signal reaches the process that srun has started, as where SLURM tracks processes by cgroups.
+COMMANDS = r"""#!/bin/bash
+cd "$SLURM_STAND_IN"
+begin() { SLURM_JOB_ID=$1 setsid bash $1.sh > /dev/null 2>&1 & }
+case ${0##*/} in
+sbatch)
+    number=$(($(ls *.sh 2> /dev/null | wc -l) + 1))
+    cp "$1" $number.sh
+    begin $number
+    echo "Submitted batch job $number" ;;
+srun)
+    while [ "${1#--}" != "$1" ]; do [ "$1" = --unbuffered ] || shift; shift; done
+    echo $$ > $SLURM_JOB_ID.pid
+    exec "$@" ;;
+scontrol) (sleep 1; begin $2) > /dev/null 2>&1 & ;;
+scancel) touch $1.cancelled; kill $(cat $1.pid) ;;
+sacct)
+    echo "JobID|State|NodeList"
+    for script in *.sh; do
+        number=${script%.sh} state=COMPLETED
+        [ -e $number.cancelled ] && state="CANCELLED by 0"
+        kill -0 $(cat $number.pid) 2> /dev/null && state=RUNNING
+        echo "$number|$state|node"
+    done ;;
+esac
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a stand-in for SLURM: NUMBER.sh is a job, NUMBER.pid its process."""
+    folder, commands = tmp_path / "slurm", tmp_path / "bin"
+    folder.mkdir()
+    commands.mkdir()
+    for name in ("sbatch", "srun", "scontrol", "scancel", "sacct"):
+        (commands / name).write_text(COMMANDS)
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("SLURM_STAND_IN", str(folder))
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    return folder
+
+
+def states(sweep: Any) -> dict[str, str]:
+    record = json.loads((sweep.folder / "sweep.json").read_text())
+    return {name: job["state"] for name, job in record["jobs"].items()}
+
+
+def test_a_failed_job_tells_its_exit_code(sweep: Any) -> None:
+    code, output = sweep.run(LOCAL, "code=0,5")
+    assert code == 5, output
+    assert states(sweep) == {"code-0": "finished", "code-5": "failed"}
+
+
+@pytest.mark.parametrize("settings", [LOCAL, SLURM])
+def test_ctrl_c_saves_the_jobs_at_work(settings: Any, sweep: Any, slurm: Path) -> None:
+    process = sweep.start(settings, "seed=0,1", *LONG)
+    sweep.wait_until(lambda: len(sweep.steps()) == 2)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 75
+    assert states(sweep) == {"seed-0": "stopped", "seed-1": "stopped"}
+    assert sweep.processes() == []
+    code, output = sweep.run(settings, "seed=0,1", *LONG)
+    assert code == 0, output
+    assert sweep.steps() == {f"seed-{seed}": list(range(1, 61)) for seed in (0, 1)}
+
+
+def test_jobs_of_this_machine_end_with_a_sweep_that_is_killed(sweep: Any) -> None:
+    process = sweep.start(LOCAL, "seed=0,1", *LONG)
+    sweep.wait_until(lambda: len(sweep.steps()) == 2)
+    process.kill()
+    process.wait()
+    sweep.wait_until(lambda: not sweep.processes())
+    assert all(len(steps) < 60 for steps in sweep.steps().values())
+
+
+def test_a_job_in_the_queue_of_a_killed_sweep_is_not_submitted_again(
+    sweep: Any, slurm: Path
+) -> None:
+    process = sweep.start(SLURM, "seed=0", *LONG)
+    sweep.wait_until(lambda: bool(sweep.steps()))
+    process.kill()
+    process.wait()
+    code, output = sweep.run(SLURM, "seed=0", *LONG)
+    assert code == 0, output
+    assert len(sweep.starts("run")) == len(list(slurm.glob("*.sh"))) == 1
+    assert sweep.steps() == {"run": list(range(1, 61))}
+    assert list(sweep.folder.glob("logs/*.job")) == []
+
+
+def test_a_job_that_reaches_its_time_limit_saves_and_goes_back(sweep: Any, slurm: Path) -> None:
+    process = sweep.start(SLURM, "seed=0", *LONG)
+    sweep.wait_until(lambda: bool(sweep.steps()))
+    os.kill(int((slurm / "1.pid").read_text()), signal.SIGUSR2)
+    assert process.wait(timeout=60) == 0
+    first, second = sweep.starts("run")
+    assert first["step"] == 0 < second["step"] < 60
+    assert sweep.steps() == {"run": list(range(1, 61))}
+    assert len(list(slurm.glob("*.sh"))) == 1
+
+
+def test_without_slurm_nothing_starts(sweep: Any) -> None:
+    code, output = sweep.run(SLURM, "seed=0")
+    assert code == 1
+    assert 'hydra/launcher=slurm: Could not detect "srun"' in output

@@ -1,0 +1,356 @@
+"""Hydra's own command line, configurations of the user's own, and what both must not do."""
+
+import logging
+import shlex
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from evaluation.config import EvalConfig, SolveConfig
+from runtime.errors import ConfigError
+from sweeps.plan import plan_of
+from training.config.composition import load_config
+from training.config.schema import TrainConfig
+from training.config.source import CONFIG_DIR
+
+Answer = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty working folder, in which nothing but what a test writes may come into being."""
+    monkeypatch.chdir(tmp_path)
+    root = logging.getLogger()
+    before = root.level, [*root.handlers]
+    yield tmp_path
+    root.level, root.handlers[:] = before
+    assert {path.name for path in tmp_path.rglob("*")} & {"outputs", "multirun", ".hydra"} == set()
+
+
+@pytest.fixture
+def answer(enter: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> Answer:
+    """What an entry point answers to arguments; it must succeed and complain of nothing."""
+
+    def run(*arguments: str, **options: Any) -> str:
+        assert enter(*arguments, **options) == 0, capsys.readouterr()
+        out, err = capsys.readouterr()
+        assert err == ""
+        return out
+
+    return run
+
+
+@pytest.fixture
+def complaint(enter: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> Answer:
+    """The one line with which an entry point refuses arguments."""
+
+    def run(*arguments: str) -> str:
+        assert enter(*arguments, main=compose) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        return err
+
+    return run
+
+
+def compose(arguments: list[str]) -> None:
+    load_config(TrainConfig, "cfg_pretrain", arguments)
+
+
+def write(path: str, text: str) -> None:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(text)
+
+
+# Flags
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    {
+        "--help": ["How to use it.", "--config-dir", "  loss: act_softmax, act_stab", "\nlr: 0.0"],
+        "-h arch=trm": ["  hydra/launcher: pool, ", "  name: trm\n", "global_batch_size: 768"],
+        "--hydra-help": ["Hydra (1.", "== Flags =="],
+        "--cfg job lr=0.5": ["\nlr: 0.5\n", "data_path: ${data.path}\n"],
+        "lr=0.5 -c job arch=trm": ["\nlr: 0.5\n", "  name: trm\n"],
+        "--cfg job --resolve": ["\ndata_path: data/arc-aug-1000\n"],
+        "--cfg job --package arch.loss": ["# @package arch.loss\n", "\nloss_type: stablemax"],
+        "-c job -p lr": ["0.0001\n"],
+        "--cfg hydra": ["launcher:\n    name: serial", "sweep:\n    dir: multirun\n"],
+        "--cfg all hydra/launcher=pool": ["launcher:\n    name: pool", "\narch:\n"],
+        "--info": ["Installed Hydra Plugins", "Defaults Tree", "\nlr: 0.0001\n"],
+        "-i plugins": ["BashCompletion"],
+        "-i searchpath": [f"file://{CONFIG_DIR}"],
+        "--info config": ["\nlr: 0.0001\n"],
+        "--info defaults": ["| arch/hrm_v1 "],
+        "--info defaults-tree": ["arch: hrm_v1"],
+        "--version": ["Hydra 1."],
+        "-sc install=bash": ["complete -o nospace"],
+        "-sc uninstall=bash": ["unset hydra_bash_completion"],
+        "--config-name cfg_evaluate --cfg job": ["checkpoint: null\n"],
+    }.items(),
+)
+def test_hydra_answers(answer: Answer, arguments: str, parts: list[str]) -> None:
+    said = answer(*arguments.split())
+    assert [part for part in parts if part not in said] == [], said
+
+
+@pytest.mark.parametrize("name", ["evaluate", "solve"])
+def test_other_entry_points_answer_alike(answer: Answer, name: str) -> None:
+    schema = {"evaluate": EvalConfig, "solve": SolveConfig}[name]
+    options = {"schema": schema, "config_name": f"cfg_{name}"}
+    assert "\ncheckpoint: null\n" in answer("--help", **options)
+    assert answer("-c", "job", "checkpoint=x", **options).startswith("checkpoint: x\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    {
+        "--cfg": "--cfg/-c: expected one argument; see --help",
+        "--cfg work": "choose from 'job', 'hydra', 'all'",
+        "--cfg job arch=hrm_v2": "did you mean arch=hrm_v1?",
+        "--cfg job -m": "--multirun and --cfg do not go together",
+        "--cfg job -p arch.los": "package 'arch.los' not found",
+        "--resolve": "--resolve goes with --cfg",
+        "--help lrr=1": "lrr=1; did you mean lr?",
+        "--info plugs": "choose from 'all', 'config'",
+        "--info lr=1,2": "invalid choice: 'lr=1,2'",
+        "lr=1,2 --info": "lr=1,2: several values need -m",
+        "--lr 3": "unknown option --lr: settings are given as key=value; see --help",
+        "--experimental-rerun x": "pickle",
+        "-m": "-m: this command makes one run at a time",
+        "hydra.mode=MULTIRUN": "-m: this command makes one run at a time",
+        "-sc": "['install', 'uninstall', 'query']",
+        "-sc install=klingon": "available : bash fish zsh",
+        "--config-name nope": "there is no nope.yaml in",
+        "--config-dir nope": "--config-dir nope: is not a folder",
+        "--config-path nope": f"{CONFIG_DIR.parent / 'nope'}: is not a folder",
+        "--config-path pkg://os": "is not a folder",
+    }.items(),
+)
+def test_mistakes_with_flags_are_one_line(complaint: Answer, arguments: str, told: str) -> None:
+    assert told in complaint(*arguments.split())
+
+
+# Completion
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    {
+        "arch=t": "arch=transformer arch=trm arch=trm_singlez",
+        "arch.hid": "arch.hidden_size=",
+        "lr=3 -m --config-dir mine experiment=m": "experiment=mine",
+        "hydra/launcher=p": "hydra/launcher=pool",
+        "hydra/launcher=pool hydra.launcher.m": "hydra.launcher.max_jobs=",
+        "-m hydra/sw": "hydra/sweeper",
+        "arch=hrm_v2 lo": "logger= loss=",
+        "--cfg ": "",
+        "nonsense": "",
+    }.items(),
+)
+def test_completion(
+    answer: Answer, monkeypatch: pytest.MonkeyPatch, typed: str, words: str
+) -> None:
+    write("mine/experiment/mine.yaml", "")
+    monkeypatch.setenv("COMP_LINE", f"python pretrain.py {typed}")
+    assert answer("-sc", "query=bash").strip() == words
+    monkeypatch.delenv("COMP_LINE")
+    assert answer("-sc", "query=bash") == ""
+
+
+# A configuration of one's own
+
+
+MINE = ("--config-dir", ".", "--config-name", "mine")
+FEW = (
+    "experiment=sudoku_demo",
+    "experiment=trm_arc_1 heads=[tied,confidence] logger=[wandb,mlflow] optimizer=grouped",
+    "heads=sage loss=act_softmax data=maze run_name=1e3 project_name='a: b' evaluators=[]",
+    "arch.name=hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1 data_paths=[a,b] eval_interval=null",
+)
+ALL = [
+    pytest.param(f"{group}={file.stem}", marks=pytest.mark.slow)
+    for group in ("experiment", "arch", "heads", "data", "loss", "optimizer", "logger")
+    for file in sorted((CONFIG_DIR / group).glob("*.yaml"))
+]
+
+
+@pytest.mark.parametrize(
+    "settings", [*FEW, *(pytest.param(c, marks=pytest.mark.slow) for c in ALL)]
+)
+def test_what_cfg_prints_composes_to_the_same(answer: Answer, settings: str) -> None:
+    write("mine.yaml", printed := answer("--cfg", "job", *shlex.split(settings)))
+    assert answer(*MINE, "--cfg", "job") == printed
+
+
+def test_overrides_change_a_configuration_of_ones_own(answer: Answer, complaint: Answer) -> None:
+    write("mine.yaml", answer("--cfg", "job", "experiment=sudoku_demo"))
+    config = load_config(TrainConfig, "cfg_pretrain", [*MINE, "arch.hidden_size=64", "lr=3"])
+    assert (config.arch.hidden_size, config.lr, config.epochs) == (64, 3.0, 32)
+    told = "chooses no arch; change single settings, or add `- arch: NAME` to its defaults list"
+    for choice in ("arch=trm", "+arch=trm"):
+        assert f"{choice}: {Path('mine.yaml').resolve()} {told}" in complaint(*MINE, choice)
+    assert "heads=[tied]: " in complaint(*MINE, "heads=[tied]")
+
+
+def test_an_evaluation_of_ones_own() -> None:
+    write("mine.yaml", "defaults: [cfg_evaluate, _self_]\ncheckpoint: x\nsplit: train\n")
+    config = load_config(EvalConfig, "cfg_evaluate", [*MINE, "max_examples=3"])
+    assert (config.checkpoint, config.split, config.max_examples) == ("x", "train", 3)
+
+
+def test_a_folder_adds_files_and_groups(answer: Answer, complaint: Answer) -> None:
+    write("own/experiment/mine.yaml", "# @package _global_\ndefaults: [override /arch: big]\nlr: 3")
+    write("own/arch/big.yaml", "defaults: [trm, _self_]\nhidden_size: 1024\n")
+    write("own/loss/mine.yaml", answer("-c", "job", "-p", "arch.loss", "loss=act_softmax"))
+    own = ["--config-dir", "own"]
+    config = load_config(TrainConfig, "cfg_pretrain", [*own, "experiment=mine", "loss=mine"])
+    assert (config.arch.name, config.arch.hidden_size, config.lr) == ("trm", 1024, 3.0)
+    assert config.arch.loss.loss_type == "softmax_cross_entropy"
+    assert "  arch: big, hrm" in answer(*own, "--help")
+    assert "did you mean arch=big?" in complaint(*own, "arch=bigg")
+
+
+def test_a_name_in_both_folders_is_an_error_that_names_both_files(complaint: Answer) -> None:
+    write("own/arch/trm.yaml", "hidden_size: 3")
+    said = complaint("--config-dir", "own", "lr=3")
+    assert f"{Path('own/arch/trm.yaml').resolve()}: {CONFIG_DIR / 'arch' / 'trm.yaml'} has" in said
+
+
+def test_another_folder_in_place_of_ours(answer: Answer) -> None:
+    shutil.copytree(CONFIG_DIR, "config")
+    write("config/arch/mine.yaml", "defaults: [trm]")
+    path = ("--config-path", str(Path("config").resolve()))
+    assert "  name: trm\n" in answer(*path, "--cfg", "job", "arch=mine")
+
+
+def test_a_mistake_in_a_file_is_named(complaint: Answer, answer: Answer) -> None:
+    composed = yaml.safe_load(answer("--cfg", "job"))
+    composed["arch"]["hiden_size"] = composed["arch"].pop("hidden_size")
+    composed["arch"]["puzzle_emb_ndim"] = 512
+    write("mine.yaml", yaml.safe_dump(composed))
+    with pytest.raises(ConfigError, match=r"arch\.hiden_size=512; did you mean arch\.hidden_size"):
+        load_config(TrainConfig, "cfg_pretrain", [*MINE])
+
+
+BROKEN = {
+    "lr: [": "line 1",
+    "- a": "primary config",
+    "lr: 1\nlr: 2": "duplicate key lr",
+    "a: !!python/name:os.system": "python/name",
+    "defaults: 3": "defaults must be a list",
+    "defaults: [3]": "int",
+    "defaults: [3: a]": "a defaults list names something that is no text",
+    "defaults: [cfg_pretrain, override arch: nope, _self_]": "Could not find 'arch/nope'",
+    "defaults: [mine]": "recursion",
+    "defaults: [cfg_pretrain, _self_]\nlr: ${nowhere}": "'nowhere' not found",
+    "defaults: [cfg_pretrain, _self_]\nlr: ${os.system:x}": "Unsupported interpolation type",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_a_broken_file_is_one_line(text: str) -> None:
+    write("mine.yaml", text)
+    with pytest.raises(ConfigError, match=BROKEN[text]) as caught:
+        load_config(TrainConfig, "cfg_pretrain", [*MINE])
+    assert len(str(caught.value).splitlines()) == 1
+
+
+# What must not happen
+
+FIRST = "defaults: [cfg_pretrain, _self_{}]\n".format
+REFUSED = "of Hydra's own settings these can be changed: hydra/launcher, hydra/sweeper, "
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "hydra.run.dir=x",
+        "hydra.output_subdir=x",
+        "hydra.sweep.subdir=x",
+        "hydra.job.chdir=true",
+        "hydra.job_logging=x",
+        "hydra/job_logging=none",
+        "hydra.verbose=true",
+        "hydra.searchpath=[pkg://stranger]",
+        "hydra.searchpath=[file:///tmp]",
+        "+hydra.callbacks.a._target_=os.system",
+        "+hydra/callbacks=x",
+        "hydra.launcher._target_=os.system",
+        "+hydra.launcher.additional={_target_:os.system}",
+        "hydra.launcher={_target_:os.system}",
+        "~hydra.launcher.name",
+        "hydra.mode=bogus",
+        "+hydra={callbacks:{a:{_target_:os.system}}}",
+    ],
+)
+def test_other_settings_of_hydra_are_refused(complaint: Answer, override: str) -> None:
+    assert f"{override[:20]}" in (said := complaint(override))
+    assert REFUSED in said
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["+arch@hydra.callbacks=trm", "+arch._target_=os.system", "_target_=x", "hydra/launcher=basic"],
+)
+def test_nothing_is_built_that_an_override_names(complaint: Answer, override: str) -> None:
+    assert override.lstrip("+") in complaint(override)
+
+
+HOSTILE = {
+    "a package": FIRST("") + "hydra: {searchpath: ['pkg://stranger']}",
+    "a folder": FIRST("") + "hydra: {searchpath: ['file:///tmp']}",
+    "a reference": FIRST("") + "x: {searchpath: ['pkg://stranger']}\nhydra: ${x}",
+    "a merge": FIRST("") + "x: &x {hydra: {searchpath: ['pkg://stranger']}}\n<<: *x",
+    "callbacks": FIRST("") + "hydra: {callbacks: {a: {_target_: stranger.X}}}",
+    "callbacks of a file": FIRST(", /hydra/callbacks: bad"),
+    "callbacks by a package": FIRST(", arch@hydra.callbacks: trm"),
+    "logging": FIRST(", override hydra/hydra_logging: bad"),
+    "a launcher's class": FIRST(", override hydra/launcher: bad"),
+    "a launcher's file": FIRST(", override hydra/launcher: elsewhere"),
+    "an architecture's file": FIRST(", override arch: elsewhere"),
+    "a folder to write": FIRST("") + "hydra: {run: {dir: x}}",
+    "an endless sweep": FIRST("") + "hydra: {mode: MULTIRUN}",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_files_change_nothing_else_of_hydra(
+    complaint: Answer, monkeypatch: pytest.MonkeyPatch, place: Path, text: str
+) -> None:
+    write("stranger/__init__.py", "open('canary', 'w').close()")
+    write("hydra/callbacks/bad.yaml", "a: {_target_: stranger.X}")
+    write("hydra/hydra_logging/bad.yaml", "version: 1\nhandlers: {a: {(): stranger.X}}")
+    write("hydra/launcher/bad.yaml", "_target_: stranger.X")
+    write("hydra/launcher/elsewhere.yaml", "# @package hydra.callbacks\na: {_target_: stranger.X}")
+    write("arch/elsewhere.yaml", "# @package hydra.callbacks\na: {_target_: stranger.X}")
+    write("mine.yaml", HOSTILE[text])
+    monkeypatch.syspath_prepend(place)
+    assert REFUSED in complaint(*MINE)
+    assert REFUSED in complaint(*MINE, "--hydra-help")
+    with pytest.raises(ConfigError, match=REFUSED):
+        plan_of(TrainConfig, "cfg_pretrain", [*MINE, "-m", "seed=0,1"])
+    assert not Path("canary").exists()
+
+
+def test_a_file_of_ones_own_chooses_launcher_and_search(answer: Answer) -> None:
+    write("hydra/launcher/mine.yaml", "name: pool\nmax_jobs: 2")
+    choices = ", override hydra/launcher: mine, override hydra/sweeper: optuna"
+    write("mine.yaml", FIRST(choices) + "hydra: {sweep: {dir: x}, sweeper: {n_trials: 3}}")
+    said = yaml.safe_load(answer("-cd", ".", "-cn", "mine.yaml", "-c", "hydra"))["hydra"]
+    assert said["launcher"] == {"name": "pool", "max_jobs": 2}
+    assert (said["sweeper"]["n_trials"], said["sweep"]["dir"]) == (3, "x")
+
+
+@pytest.mark.parametrize("choice", ["hydra/launcher: pool", "/hydra/launcher: pool", ""])
+def test_an_experiment_chooses_no_launcher(complaint: Answer, choice: str) -> None:
+    text = f"defaults: [override {choice}]" if choice else "hydra: {launcher: {max_jobs: 3}}"
+    write("experiment/mine.yaml", f"# @package _global_\n{text}\n")
+    said = complaint("--config-dir", ".", "experiment=mine", "--cfg", "job")
+    assert f"{Path('experiment/mine.yaml').resolve()}: hydra" in said
+    assert "comes too late here: give it on the command line" in said

@@ -1,0 +1,94 @@
+"""Answer the flags that ask for something else than a run, by Hydra itself where it can."""
+
+import argparse
+import io
+import os
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from textwrap import fill
+
+from hydra._internal.utils import get_args_parser
+from hydra.plugins.completion_plugin import CompletionPlugin
+
+from runtime.errors import ConfigError
+from runtime.schema import Schema
+from training.config.composition import opened_hydra
+from training.config.overrides import hydra_parser, parse_arguments, parse_overrides
+from training.config.source import Source, groups_of, source_of
+
+
+def answer(
+    schema: type[Schema], config_name: str, args: argparse.Namespace, usage: str
+) -> str | None:
+    """Return the answer to `--help`, `--hydra-help`, `--cfg`, `--info` or `--shell-completion`;
+    None where none of them is given.
+
+    Raises:
+        ConfigError: an override, a flag's value, or a file is wrong.
+    """
+    if args.shell_completion:
+        return _completion(config_name, args)
+    if not (args.help or args.hydra_help or args.cfg or args.info):
+        return None
+    source, out, err = source_of(config_name, args), io.StringIO(), io.StringIO()
+    with opened_hydra(schema, source, parse_overrides(args.overrides)) as (hydra, lines):
+        args.overrides = lines = [*source.usual_lines(), *lines]
+        name = source.config_name
+        try:
+            with redirect_stdout(out), redirect_stderr(err):
+                if args.help:
+                    out.write(_help(usage, source))
+                    hydra.show_cfg(name, lines, "job", None, args.resolve)
+                elif args.hydra_help:
+                    hydra.hydra_help(name, get_args_parser(), args)
+                elif args.cfg:
+                    hydra.show_cfg(name, lines, args.cfg, args.package, args.resolve)
+                else:
+                    hydra.show_info(args.info, name, lines)
+        except SystemExit:
+            raise ConfigError(err.getvalue().strip()) from None
+    sys.stderr.write(err.getvalue())
+    return out.getvalue()
+
+
+def _help(usage: str, source: Source) -> str:
+    """Return the beginning of `--help`."""
+    flags = hydra_parser().format_help().partition("options:\n")[2]
+    groups = [f"  {name}: {', '.join(all)}" for name, all in sorted(groups_of(source).items())]
+    listed = "\n".join(fill(line, 100, subsequent_indent="      ") for line in groups)
+    return (
+        f"{usage.rstrip()}\n\nFlags, as Hydra has them:\n{flags}\n"
+        f"Groups and their choices, as GROUP=CHOICE:\n{listed}\n\n"
+        "Settings and their defaults, as KEY=VALUE:\n\n"
+    )
+
+
+def _completion(config_name: str, args: argparse.Namespace) -> str:
+    """Return what Hydra prints for a shell: the script to install, or the words that can follow."""
+    if any(override.startswith("query=") for override in args.overrides):
+        try:
+            return _words(config_name, args)
+        except (Exception, SystemExit):
+            return ""  # What is being typed need not make sense yet, and the shell shows all else.
+    source, out = source_of(config_name, args), io.StringIO()
+    try:
+        with source.hydra() as hydra, redirect_stdout(out):
+            hydra.shell_completion(source.config_name, args.overrides)
+    except ValueError as error:
+        raise ConfigError(f"--shell-completion: {' '.join(str(error).split())}") from None
+    return out.getvalue()
+
+
+def _words(config_name: str, args: argparse.Namespace) -> str:
+    """Return the words that can follow the line that a shell is asked to complete."""
+    typed = CompletionPlugin.strip_python_or_app_name(os.environ["COMP_LINE"])
+    given = parse_arguments(typed.split())
+    source = source_of(config_name, given)
+    words = ["python x.py", *["-m"] * given.multirun, *source.usual_lines(), *given.overrides]
+    # Without flags between overrides, of which Hydra makes nothing here.
+    is_new_word = typed.endswith(" ") or not given.overrides
+    os.environ["COMP_LINE"] = " ".join(words) + " " * is_new_word
+    out = io.StringIO()
+    with source.hydra() as hydra, redirect_stdout(out), redirect_stderr(io.StringIO()):
+        hydra.shell_completion(source.config_name, args.overrides)
+    return out.getvalue()
