@@ -5,6 +5,7 @@ several machines, may work on it. A trial whose process has died is queued again
 parameters; its job goes on from its last checkpoint.
 """
 
+import logging
 import math
 import os
 import time
@@ -94,6 +95,8 @@ def open_study(config: OptunaConfig, folder: Path, settings: str) -> optuna.Stud
         ConfigError: the storage cannot be used, or has trials with other settings.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # It would say that another package makes suggestions of `gp` faster: they take a second.
+    logging.getLogger("optuna._gp").setLevel(logging.ERROR)
     place = config.storage or str(folder / "study.journal")
     name = config.study_name or folder.name
     storage: Any = place
