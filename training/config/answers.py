@@ -32,19 +32,20 @@ def answer(
         return None
     source, out, err = source_of(config_name, args), io.StringIO(), io.StringIO()
     with opened_hydra(schema, source, parse_overrides(args.overrides)) as (hydra, lines):
-        args.overrides = lines = [*source.usual_lines(), *lines]
-        name = source.config_name
+        name, all_lines = source.config_name, [*source.usual_lines(), *lines]
         try:
             with redirect_stdout(out), redirect_stderr(err):
                 if args.help:
                     out.write(_help(usage, source))
                     hydra.show_cfg(name, lines, "job", None, args.resolve)
                 elif args.hydra_help:
+                    args.overrides = all_lines
                     hydra.hydra_help(name, get_args_parser(), args)
                 elif args.cfg:
-                    hydra.show_cfg(name, lines, args.cfg, args.package, args.resolve)
+                    shown = lines if args.cfg == "job" else all_lines
+                    hydra.show_cfg(name, shown, args.cfg, args.package, args.resolve)
                 else:
-                    hydra.show_info(args.info, name, lines)
+                    hydra.show_info(args.info, name, all_lines)
         except SystemExit:
             raise ConfigError(err.getvalue().strip()) from None
     sys.stderr.write(err.getvalue())
