@@ -24,7 +24,7 @@ from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError, DatasetError
 from runtime.files import sha256, write_atomically
 from runtime.process import env_world_size
-from sweeps.programs import EVALUATION
+from sweeps.programs import sweep_evaluations
 from training.checkpoint.store import MANIFEST
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.composition import load_config
@@ -261,4 +261,4 @@ def require_writable(output: Path) -> None:
 
 if __name__ == "__main__":
     faulthandler.enable()
-    run_entry_point(EvalConfig, "cfg_evaluate", main, str(__doc__), EVALUATION)
+    run_entry_point(EvalConfig, "cfg_evaluate", main, str(__doc__), sweep_evaluations)

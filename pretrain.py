@@ -18,7 +18,7 @@ from evaluation.evaluators import Evaluator, build_evaluators
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import ConfigError
 from runtime.process import env_max_restarts, env_rank, env_world_size, preempt_on_sigterm
-from sweeps.programs import TRAINING
+from sweeps.programs import sweep_trainings
 from training.checkpoint import run_folder
 from training.checkpoint.lock import run_lock
 from training.checkpoint.store import Checkpoint
@@ -150,4 +150,4 @@ def print_line(line: str) -> None:
 
 if __name__ == "__main__":
     faulthandler.enable()
-    run_entry_point(TrainConfig, "cfg_pretrain", main, str(__doc__), TRAINING)
+    run_entry_point(TrainConfig, "cfg_pretrain", main, str(__doc__), sweep_trainings)

@@ -36,7 +36,7 @@ srun --kill-on-bad-exit=0 --wait=300 \
     "${PYTHON:-.venv/bin/python}" scripts/launch.py \
     --nnodes="$SLURM_JOB_NUM_NODES" --nproc-per-node="${RANKS_PER_NODE:-gpu}" \
     --rdzv-backend=c10d --rdzv-endpoint="$head:$port" --rdzv-id="$SLURM_JOB_ID" \
-    --max-restarts=3 \
+    --rdzv-conf=read_timeout=1800 --max-restarts=3 \
     pretrain.py run_name="slurm-$SLURM_JOB_ID" "$@"
 code=$?
 

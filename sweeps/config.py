@@ -64,7 +64,7 @@ class GridConfig(Schema):
     """swept settings, as on the command line, which comes first"""
 
 
-Sampler = Literal["tpe", "random", "qmc"]
+Sampler = Literal["tpe", "gp", "random", "qmc"]
 SAMPLERS: tuple[Sampler, ...] = get_args(Sampler)
 
 
@@ -75,7 +75,7 @@ class SamplerConfig(Schema):
     seed: CountOrZero | None = None
     """null: another one at each start"""
     n_startup_trials: Count = 10
-    """random trials before tpe learns from them; the others take no note of it"""
+    """random trials before tpe or gp learns from them"""
 
 
 class OptunaConfig(Schema):

@@ -1,13 +1,14 @@
 """The entry points that can be swept: where a job of each one writes, and where its figures are."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from evaluation.config import EvalConfig
 from sweeps.jobs import quoted
-from sweeps.plan import Program
+from sweeps.plan import Program, plan_of
+from sweeps.run import run_sweep
 from training.config.composition import load_configs
 from training.config.schema import TrainConfig
 from training.tracking import METRICS_FILE
@@ -78,3 +79,13 @@ EVALUATION = Program(
     _figures,
     "exact_accuracy",
 )
+
+
+def sweep_trainings(arguments: Sequence[str], say: Callable[[str], None]) -> int:
+    """Run a command line of `pretrain.py` with `-m`, as `run_sweep`."""
+    return run_sweep(TRAINING, plan_of(TrainConfig, "cfg_pretrain", arguments), say)
+
+
+def sweep_evaluations(arguments: Sequence[str], say: Callable[[str], None]) -> int:
+    """Run a command line of `evaluate.py` with `-m`, as `run_sweep`."""
+    return run_sweep(EVALUATION, plan_of(EvalConfig, "cfg_evaluate", arguments), say)

@@ -5,6 +5,7 @@ several machines, may work on it. A trial whose process has died is queued again
 parameters; its job goes on from its last checkpoint.
 """
 
+import logging
 import math
 import os
 import time
@@ -94,6 +95,8 @@ def open_study(config: OptunaConfig, folder: Path, settings: str) -> optuna.Stud
         ConfigError: the storage cannot be used, or has trials with other settings.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # It would say that another package makes suggestions of `gp` faster: they take a second.
+    logging.getLogger("optuna._gp").setLevel(logging.ERROR)
     place = config.storage or str(folder / "study.journal")
     name = config.study_name or folder.name
     storage: Any = place
@@ -394,7 +397,8 @@ def _sampler(config: SamplerConfig, kind: Sampler, drawn: int) -> optuna.sampler
         seed = int(SeedSequence((config.seed, drawn)).generate_state(1)[0])
     if kind == "random":
         return optuna.samplers.RandomSampler(seed=seed)
-    return optuna.samplers.TPESampler(seed=seed, n_startup_trials=config.n_startup_trials)
+    learning = optuna.samplers.GPSampler if kind == "gp" else optuna.samplers.TPESampler
+    return learning(seed=seed, n_startup_trials=config.n_startup_trials)
 
 
 def _pruner(config: OptunaConfig) -> optuna.pruners.BasePruner:

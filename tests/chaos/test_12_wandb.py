@@ -1,5 +1,5 @@
-"""Row 12: whatever Weights & Biases does, the run trains as without it, starts in time, and has all
-metrics in its own file.
+"""Row 12: whatever Weights & Biases, TensorBoard and MLflow do, the run trains as without them,
+starts in time, and has all metrics in its own file.
 """
 
 import signal
@@ -15,12 +15,32 @@ from harness import mutants
 from harness.lab import Lab
 from harness.processes import Child, Fault, pretrain
 from harness.steps import before_call
-from harness.trackers import CALLS, deaf_server, failing_wandb, no_server, silent_server
+from harness.trackers import (
+    CALLS,
+    deaf_server,
+    failing_call,
+    failing_wandb,
+    missing,
+    no_server,
+    silent_server,
+)
 
 from runtime.errors import EXIT_PREEMPTED
 
 SERVERS = {"refused": no_server, "silent": silent_server, "deaf": deaf_server}
 MODES = ("auto", "online")
+EVENT = "tensorboard.summary.writer.record_writer.RecordWriter.write"
+CLIENT = "mlflow.MlflowClient"
+OTHERS = {
+    "TensorBoard raises at its start": ("tensorboard", partial(failing_call, EVENT)),
+    "TensorBoard raises while it logs": ("tensorboard", partial(failing_call, EVENT, 9)),
+    "TensorBoard is not installed": ("tensorboard", partial(missing, "tensorboard")),
+    "MLflow raises at its start": ("mlflow", partial(failing_call, f"{CLIENT}.__init__")),
+    "MLflow raises while it logs": ("mlflow", partial(failing_call, f"{CLIENT}.log_batch", 2)),
+    "MLflow raises at its end": ("mlflow", partial(failing_call, f"{CLIENT}.set_terminated")),
+    "MLflow hangs": ("mlflow", partial(failing_call, f"{CLIENT}.log_batch", 2, hangs=True)),
+    "MLflow is not installed": ("mlflow", partial(missing, "mlflow")),
+}
 START_DELAYED_AT_MOST, END_DELAYED_AT_MOST = 3 * 10.0, 3 * 30.0
 
 
@@ -93,6 +113,40 @@ def test_a_server_that_does_not_answer_delays_the_start_a_little(
     slowest = max(delays.values())
     assert slowest < START_DELAYED_AT_MOST, delays
     said = f"{len(SERVERS)} servers (refusing, silent, deaf) asked in {len(MODES)} modes: same bits"
+    lab.tally(f"{said}, first steps at most {slowest:.0f} s late", failures=len(delays))
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_tensorboard_and_mlflow_change_nothing(lab: Lab, what: str) -> None:
+    logger, fault = OTHERS[what]
+    child = lab.train("run", f"logger={logger}", faults=[fault])
+    title, *_, last = what.split()
+    wanted = {"hangs": "MLflow has not finished within 30 s", "installed": "is not installed"}
+    require_one_warning(child, wanted.get(last, f"{title} failed (Error: told to fail"))
+    lab.require_same_end("run")
+    lab.tally(f"{what}: same bits", failures=1)
+
+
+def test_an_mlflow_server_that_does_not_answer_delays_the_start_a_little(
+    lab: Lab, start: Callable[..., Any]
+) -> None:
+    with ExitStack() as opened:
+        runs = {}
+        for server, address in SERVERS.items():
+            environment = {
+                "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{opened.enter_context(address())}"
+            }
+            overrides = lab.settings(server, "logger=mlflow")
+            runs[server] = start("pretrain.py", *overrides, env=environment)
+        delays = seconds_to_first_steps(runs, lab.folder)
+        for server, process in runs.items():
+            _, err = process.communicate()
+            assert process.returncode == 0, err
+            assert err.count("warning: MLflow failed (MlflowException: API request to") == 1, err
+            assert lab.digest(server) == lab.digest("whole")
+    slowest = max(delays.values())
+    assert slowest < START_DELAYED_AT_MOST, delays
+    said = f"{len(SERVERS)} MLflow servers (refusing, silent, deaf): same bits"
     lab.tally(f"{said}, first steps at most {slowest:.0f} s late", failures=len(delays))
 
 

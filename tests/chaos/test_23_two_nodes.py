@@ -84,7 +84,8 @@ def start(lab: Lab, clean_environment: Mapping[str, str]) -> Iterator[Start]:
     """Start a run of this name, which stops at these steps, on two new nodes."""
     environment = {**clean_environment, **IMPORTS, "GLOO_SOCKET_IFNAME": "eth0"}
     meet = "--rdzv-backend=c10d --rdzv-endpoint=node-a:29400 --rdzv-id=chaos"
-    launch = f"{sys.executable} {ROOT}/scripts/launch.py --nnodes=2 --nproc-per-node=1 {meet}"
+    patient = f"{meet} --rdzv-conf=read_timeout=1800"
+    launch = f"{sys.executable} {ROOT}/scripts/launch.py --nnodes=2 --nproc-per-node=1 {patient}"
     with ExitStack() as stack:
 
         def begin(

@@ -16,26 +16,28 @@ def sweeps(tmp_path: Path) -> str:
 
 
 def test_the_jobs_of_a_sweep_are_single_runs_and_can_be_evaluated(
-    run_python: Any, tiny_settings: list[str], sweeps: str, trained_run: Any, tmp_path: Path
+    run_python: Any, tiny_settings: list[str], sweeps: str, run: Any, tmp_path: Path
 ) -> None:
-    swept = (*tiny_settings, sweeps, "heads=[tied],[standard]", "sweep_name=a", *POOL)
-    finished = run_python("pretrain.py", "-m", *swept)
+    swept = (*tiny_settings, "epochs=4", sweeps, "heads=[tied],[standard]", "sweep_name=a", *POOL)
+    finished = run_python("pretrain.py", "-m", *swept, timeout=120)
     assert finished.code == 0, finished.err
     runs = [tmp_path / "sweeps" / "a" / f"heads-{head}" for head in ("tied", "standard")]
-    again = run_python("pretrain.py", "-m", *swept)
+    again = run_python("pretrain.py", "-m", *swept, timeout=120)
     assert again.out.splitlines()[2] == "2 of 2 jobs have finished before"
-    single = trained_run("heads=[tied]", name="single")
+    single = run("epochs=4", "heads=[tied]", name="single")
     assert type(single)(runs[0]).digest() == single.digest()
 
-    checkpoints = f"checkpoint={runs[0]},{runs[1]}"
+    step = f"step_{single.steps[-1]}"
     depths = "arch_overrides.halt_max_steps=1,2"
     machine = ("device=cpu", "num_threads=1", "sweep_name=b", sweeps, *POOL)
-    finished = run_python("evaluate.py", "-m", checkpoints, depths, *machine)
+    finished = run_python(
+        "evaluate.py", "-m", f"checkpoint={runs[0]}", depths, *machine, timeout=120
+    )
     assert finished.code == 0, finished.err
     folder = tmp_path / "sweeps" / "b"
     results = [json.loads(file.read_bytes()) for file in folder.glob("*/*.json")]
     assert {(result["checkpoint"], result["arch"]["halt_max_steps"]) for result in results} == {
-        (str(run / "step_64"), steps) for run in runs for steps in (1, 2)
+        (str(runs[0] / step), steps) for steps in (1, 2)
     }
     rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
     scores = [float(row["exact_accuracy"]) for row in rows]

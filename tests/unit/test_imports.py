@@ -31,8 +31,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "dataset": ("runtime", "dataset"),
     "puzzle_dataset": ("runtime", *ON_DISK, "dataset.arc.lazy"),
     "models": ("runtime", "models"),
-    # It starts a sweep when it is asked for one, and sweeps do not import it.
-    "training.config.entry_point": ("runtime", "training.config", "sweeps.plan", "sweeps.run"),
     "training": ("runtime", "training", "models", "puzzle_dataset", "dataset.kinds", *ON_DISK),
     "evaluation": ("runtime", "evaluation", "models", "dataset", "puzzle_dataset"),
     "sweeps": ("runtime", "sweeps", "training", "evaluation.config"),

@@ -4,8 +4,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING
 
 from runtime.errors import EXIT_PREEMPTED, ConfigError, Preempted, exit_code
 from runtime.process import end_with_parent, launched, leave, note_start, print_error
@@ -13,8 +11,7 @@ from runtime.schema import Schema
 from training.config.answers import answer
 from training.config.overrides import parse_arguments
 
-if TYPE_CHECKING:
-    from sweeps.plan import Program
+Say = Callable[[str], None]
 
 
 def run_entry_point(
@@ -22,7 +19,7 @@ def run_entry_point(
     config_name: str,
     main: Callable[[list[str]], None],
     usage: str,
-    program: "Program | None" = None,
+    sweep: Callable[[list[str], Say], int] | None = None,
 ) -> None:
     """Run `main` on the command line and exit with a code of `runtime.errors`: an error that is
     meant for people is one line.
@@ -34,7 +31,8 @@ def run_entry_point(
         config_name: file of `config/` that Hydra begins with.
         main: takes the command line.
         usage: the beginning of `--help`.
-        program: how the entry point is swept; None: it cannot be.
+        sweep: takes a command line with `-m`, and a function that prints a line; returns the exit
+            code. None: the command makes one run at a time.
     """
     note_start()
     end_with_parent()
@@ -48,7 +46,9 @@ def run_entry_point(
         if answered is not None:
             _print(answered)
         elif args.multirun:
-            leave(_sweep(schema, config_name, arguments, program))
+            if sweep is None:
+                raise ConfigError("-m: this command makes one run at a time")
+            leave(sweep(arguments, lambda line: _print(f"{line}\n")))
         else:
             main(arguments)
             leave(0)
@@ -73,14 +73,3 @@ def _print(text: str) -> None:
     except BrokenPipeError:
         # Who reads has seen enough. Python would complain again when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _sweep(
-    schema: type[Schema], config_name: str, arguments: list[str], program: "Program | None"
-) -> int:
-    if program is None:
-        raise ConfigError("-m: this command makes one run at a time")
-    from sweeps.plan import plan_of
-    from sweeps.run import run_sweep
-
-    return run_sweep(program, plan_of(schema, config_name, arguments), partial(print, flush=True))

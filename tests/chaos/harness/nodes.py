@@ -70,7 +70,10 @@ class Node:
         places = (f"--{kind}={space}/{file}" for kind, file in _SPACES.items())
         with self.log.open("ab") as log:
             entered = (*self._enter, *places, *command)
-            process = Popen(entered, env=env, stdin=DEVNULL, stdout=log, stderr=log)
+            # In a group of its own, which the kernel wakes when this process is killed.
+            process = Popen(
+                entered, env=env, stdin=DEVNULL, stdout=log, stderr=log, process_group=0
+            )
         self._started.append(process)
         return process
 

@@ -40,10 +40,10 @@ def pretrain(*overrides: str) -> None:
 
 def sweep(*overrides: str) -> None:
     """`python pretrain.py -m OVERRIDES`, exit code and all."""
-    from sweeps.programs import TRAINING
+    from sweeps.programs import sweep_trainings
     from training.config.schema import TrainConfig
 
-    _run("pretrain", TrainConfig, "cfg_pretrain", ("-m", *overrides), TRAINING)
+    _run("pretrain", TrainConfig, "cfg_pretrain", ("-m", *overrides), sweep_trainings)
 
 
 def evaluate(*overrides: str) -> None:
@@ -61,13 +61,13 @@ def convert(*overrides: str) -> None:
 
 
 def _run(
-    module: str, schema: Any, name: str, overrides: Sequence[str], program: Any = None
+    module: str, schema: Any, name: str, overrides: Sequence[str], sweep: Any = None
 ) -> None:
     from training.config.entry_point import run_entry_point
 
     script = importlib.import_module(module)
     sys.argv = [Path(str(script.__file__)).name, *overrides]
-    run_entry_point(schema, name, script.main, "", program)
+    run_entry_point(schema, name, script.main, "", sweep)
 
 
 def call_main(module: str, *arguments: str) -> None:

@@ -27,7 +27,10 @@ ROWS = {
     9: ("the same for data; wrong types, shapes, offsets, tokens", "noticed before a model exists"),
     10: ("disk full or an I/O error at each operation", "old checkpoint intact, nothing left over"),
     11: ("NaN or Inf on one rank", "all stop at that step, no byte changed, nothing saved"),
-    12: ("W&B refused, silent, raising", "training as without it, all metrics in the local file"),
+    12: (
+        "W&B, TensorBoard, MLflow refused, silent, raising",
+        "training as without them, all metrics in the local file",
+    ),
     13: ("read-only or unwritable paths", "refused before training, the path named"),
     14: ("mutated configurations", "none accepted; the right name offered"),
     15: ("malicious files", "nothing of them is executed"),

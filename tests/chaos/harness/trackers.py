@@ -1,5 +1,10 @@
-"""Weights & Biases that fails: a stand-in for the package, and servers that do not answer."""
+"""Places for metrics that fail: a stand-in for W&B, calls of TensorBoard and MLflow that raise or
+hang, and servers that do not answer.
+"""
 
+import itertools
+import os
+import pkgutil
 import socket
 import sys
 import threading
@@ -8,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from harness.processes import free_port
 
@@ -47,6 +53,29 @@ def failing_wandb(failing: str, hangs: bool = False) -> None:
         return Run()
 
     _replace_wandb(init)
+
+
+def missing(package: str) -> None:
+    """Let a package be not installed."""
+    sys.modules[package] = None  # type: ignore[assignment]
+
+
+def failing_call(name: str, num_good: int = 0, hangs: bool = False) -> None:
+    """Let a function of an installed package raise after `num_good` calls; or never return."""
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    number, original = itertools.count(), pkgutil.resolve_name(name)
+
+    class Error(Exception):
+        pass
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        if next(number) < num_good:
+            return original(*arguments, **options)
+        if hangs:
+            threading.Event().wait()
+        raise Error(f"told to fail in {name}")
+
+    patch(name, call).start()
 
 
 def writing_wandb() -> None:

@@ -26,7 +26,7 @@ def test_folders() -> None:
     [
         ([], ["checkpoint", "run's folder"]),
         (["checkpoint=x", "save_outputs=[pred]"], ["save_outputs", "pred", "'preds'"]),
-        (["checkpoint=x", "evaluators=[mazes]"], ["evaluators.0=mazes", "'sudoku' or 'maze'"]),
+        (["checkpoint=x", "evaluators=[mazes]"], ["evaluators.0=mazes", "sudoku, maze"]),
         (["checkpoint=x", "chekpoint=y"], ["chekpoint=y", "did you mean checkpoint"]),
         (["checkpoint=x", "arch_overrides.hidden_size=4"], ["arch_overrides.hidden_size"]),
         (["checkpoint=x", "split=dev"], ["split=dev", "'test' or 'train'"]),

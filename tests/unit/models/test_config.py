@@ -133,7 +133,7 @@ def test_what_is_no_count_number_or_boolean_is_refused(path: str, value: object)
         ("arch.attention", "flash", "'fa2'"),
         ("arch.loss.loss_type", "cross_entropy", "'softmax_cross_entropy'"),
         ("arch.name", "hrm_v2", "hrm, trm,"),
-        ("optimizer.name", "sgd", "'adamw'"),
+        ("optimizer.name", "sgd", "adamw"),
         ("device", "gpu", "'cuda'"),
         ("lr_min_ratio", 1.5, "less than or equal to 1"),
         ("beta1", 1.0, "less than 1"),

@@ -4,7 +4,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from runtime.errors import ConfigError
-from sweeps.jobs import Job, expand, quoted
+from sweeps.jobs import Job, expand, quoted, without_overruled
 
 
 def jobs_of(*overrides: str) -> list[Job]:
@@ -40,6 +40,25 @@ def test_jobs_are_all_combinations_and_the_last_setting_changes_fastest() -> Non
 def test_values_reach_the_jobs_as_they_were_written(override: str, values: list[str]) -> None:
     key = override.partition("=")[0]
     assert [job.overrides[-1] for job in jobs_of(override)] == [f"{key}={v}" for v in values]
+
+
+def test_names_tell_lists_and_ends_of_paths_whatever_the_order() -> None:
+    swept = ("lr=1", "heads=[tied,confidence],[standard]", "data_path='/a/b c','/a/d/'")
+    names = [job.name for job in jobs_of(*swept)]
+    assert names[0].startswith("data_path-b.c__heads-tied+confidence.")
+    assert names[3].startswith("data_path-d__heads-standard.")
+    assert sorted(names) == sorted(job.name for job in jobs_of(*reversed(swept)))
+    assert [job.name for job in jobs_of("lr=1")] == ["run"]
+
+
+def test_two_jobs_share_no_folder() -> None:
+    with pytest.raises(ConfigError, match="2 jobs would share the folder heads-tied"):
+        jobs_of("heads=tied,[tied]")
+
+
+def test_of_two_lists_for_a_key_the_last_one_counts() -> None:
+    parsed = OverridesParser.create().parse_overrides(["lr=1,2", "seed=0,1", "lr=3"])
+    assert [override.input_line for override in without_overruled(parsed)] == ["seed=0,1", "lr=3"]
 
 
 @pytest.mark.parametrize(

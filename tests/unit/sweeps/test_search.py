@@ -113,7 +113,7 @@ def test_trials_of_earlier_starts_and_failed_ones_count(tmp_path: Path) -> None:
     assert "failed with exit code 5, see logs/" in first.said[1]
 
 
-@pytest.mark.parametrize("sampler", ["random", "tpe", "qmc"])
+@pytest.mark.parametrize("sampler", ["random", "tpe", "gp", "qmc"])
 def test_with_a_seed_a_search_that_was_begun_again_draws_the_same(
     tmp_path: Path, sampler: str
 ) -> None:
