@@ -5,7 +5,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
 from runtime.registry import Registry, imported
 from runtime.schema import Schema, StrictBool
@@ -26,7 +31,7 @@ class ArcEvaluatorConfig(EvaluatorConfig):
     """true: the votes of earlier evaluations of the same process count, too"""
 
 
-EVALUATORS = Registry("evaluator")
+EVALUATORS = Registry("evaluator", EvaluatorConfig)
 """Behind each name stands a class that takes its settings and a `PuzzleDataset`, and is an
 `evaluation.evaluators.Evaluator`. Its schema is an `EvaluatorConfig`.
 """
@@ -50,6 +55,11 @@ def _with_settings(value: object) -> object:
 AnyEvaluator = Annotated[EvaluatorConfig, EVALUATORS, BeforeValidator(_with_settings)]
 
 
+def _require_closed_quotes(flags: str) -> str:
+    shlex.split(flags)
+    return flags
+
+
 class BuilderConfig(Schema):
     """Who builds a data set, and how."""
 
@@ -59,11 +69,11 @@ class BuilderConfig(Schema):
 class FlagsConfig(BuilderConfig):
     """One of our builders, which has a command line of its own: dataset/build_NAME_dataset.py."""
 
-    flags: str = ""
+    flags: Annotated[str, AfterValidator(_require_closed_quotes)] = ""
     """its flags, but for --output-dir"""
 
 
-BUILDERS = Registry("builder")
+BUILDERS = Registry("builder", BuilderConfig)
 """Behind each name stands a function that takes its settings and the folder to write, a Path. Its
 schema is a `BuilderConfig`.
 """

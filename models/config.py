@@ -121,7 +121,7 @@ class ACTLossConfig(Schema):
     """losses of a sequence, in nats, above which the gradient grows no more; null: no limit"""
 
 
-LOSSES = Registry("loss", "act", "loss", "arch.loss")
+LOSSES = Registry("loss", ACTLossConfig, "act", "loss", "arch.loss")
 """Behind each name stands a class that is made like `models.losses.CrossEntropy` and does the same.
 Its schema is an `ACTLossConfig`.
 """
@@ -326,7 +326,7 @@ def _with_own_names(arch: object) -> object:
     return defaults | arch | {"name": "trm", "H_layers": 0}
 
 
-ARCHITECTURES = Registry("architecture", "hrm", "arch")
+ARCHITECTURES = Registry("architecture", RecurrenceConfig, "hrm", "arch")
 """Behind each name stands a `models.recurrence.Recurrence`, its schema is a `RecurrenceConfig`."""
 for _name, _schema, _module, _class in (
     ("hrm", HRMConfig, "models.hrm", "HRMInner"),

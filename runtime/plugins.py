@@ -4,13 +4,14 @@ Only a command line or the user's own configuration names them, never a checkpoi
 """
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from runtime.errors import ConfigError
-from runtime.registry import Registry
+from runtime.registry import CONFIG_FOLDERS, Registry
 from runtime.schema import rebuild_schemas
 from runtime.text import shown
 
@@ -36,23 +37,33 @@ def import_plugins(names: Sequence[str]) -> None:
     new = [name for name in names if name not in _imported]
     if not new:
         return
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)
-    before = _all_parts()
+    before, folders = _all_parts(), list(CONFIG_FOLDERS)
     for name in new:
         try:
+            if importlib.util.find_spec(name.partition(".")[0]) is None:
+                sys.path.append(str(Path.cwd()))
             importlib.import_module(name)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             reason = f"{type(error).__name__}: {error}"
             raise ConfigError(f"plugins=[{shown(name)}]: {shown(reason, 300)}") from error
         _imported.append(name)
-    _added.extend(part for part in _all_parts() if part not in before)
+    added = [part for part in _all_parts() if part not in before]
+    if not added and folders == CONFIG_FOLDERS:
+        raise ConfigError(
+            f"plugins=[{', '.join(new)}]: {sys.modules[new[0]].__file__} registers nothing"
+        )
+    _added.extend(added)
     rebuild_schemas()
 
 
 def added_parts() -> list[Added]:
     """Return what the plug-ins imported so far have registered."""
     return list(_added)
+
+
+def plugins_imported() -> list[str]:
+    """Return the names of the plug-ins imported so far."""
+    return list(_imported)
 
 
 def plugins_added() -> list[str]:

@@ -8,7 +8,7 @@ that imports what stands behind it, so that a configuration is checked before to
 import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, get_args
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -22,6 +22,8 @@ CONFIG_FOLDERS: list[Path] = []
 
 def add_config_folder(folder: Path) -> None:
     """Let Hydra find the YAML files of a plug-in, such as FOLDER/arch/NAME.yaml."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: is not a folder")
     CONFIG_FOLDERS.append(folder.resolve())
 
 
@@ -45,6 +47,7 @@ class Registry:
 
     Args:
         kind: what such a part is called in messages.
+        base: of the schemas.
         default: the name that settings without `name` have; None: there must be one.
         group: of Hydra, whose choices the names are; None: they are no choices.
         package: where Hydra puts what a choice holds; None: at the group's own name.
@@ -56,12 +59,13 @@ class Registry:
     def __init__(
         self,
         kind: str,
+        base: type[Schema],
         default: str | None = None,
         group: str | None = None,
         package: str | None = None,
         key: str | None = None,
     ) -> None:
-        self.kind, self.default = kind, default
+        self.kind, self.base, self.default = kind, base, default
         self.group, self.package, self.key = group, package, key
         self._parts: dict[str, Part] = {}
         self.all.append(self)
@@ -70,15 +74,28 @@ class Registry:
         """Register a part.
 
         Raises:
-            ConfigError: the name is taken.
+            ConfigError: the name is taken, or the schema is not one of such a part.
         """
         if name in self._parts:
             raise ConfigError(f"the {self.kind} {name!r} is registered already")
+        if not issubclass(schema, self.base):
+            expected = f"expected one of {self.base.__name__}"
+            raise ConfigError(f"the {self.kind} {name!r} has a {schema.__name__}, {expected}")
+        field = schema.model_fields.get("name")
+        if field and field.annotation is not str and name not in get_args(field.annotation):
+            raise ConfigError(f'{schema.__name__} needs name: Literal["{name}"] = "{name}"')
         self._parts[name] = Part(schema, load, text)
 
     def load(self, name: str) -> Any:
-        """Import and return what stands behind a name."""
-        return self._parts[name].load()
+        """Import and return what stands behind a name.
+
+        Raises:
+            ConfigError: it cannot be imported.
+        """
+        try:
+            return self._parts[name].load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"the {self.kind} {name!r} cannot be imported: {error}") from error
 
     def __getitem__(self, name: str) -> Part:
         return self._parts[name]

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
+from runtime.errors import ConfigError
 from runtime.text import shown
 
 
@@ -42,8 +43,10 @@ def rebuild_schemas(
         if schema in done:
             continue
         done.add(schema)
-        fields = schema.model_fields
-        fields.update({k: v for k, v in schema.further_fields().items() if k not in fields})
+        fields, further = schema.model_fields, schema.further_fields()
+        if taken := further.keys() & schema.__annotations__.keys():
+            raise ConfigError(f"{schema.__name__} has {', '.join(taken)} already")
+        fields.update({name: further[name] for name in further if name not in fields})
         for field in fields.values():
             if sections := sections_in(field.annotation, *field.metadata):
                 rebuild_schemas(sections, done)

@@ -237,7 +237,9 @@ class Watch:
     def _silent_keeper(self) -> str:
         if not self._keeper or len(set(self.hosts)) < 2:
             return self._keeper or self.name(0)
-        return f"{self._keeper} (and behind it {self.name(*self._others)})"
+        here = self.hosts[self.rank]
+        away = [rank for rank in self._others if self.hosts[rank] != here]
+        return f"{self._keeper} (and behind it {self.name(*away)})"
 
     def _is_store_silent(self, now: float, limit: float) -> bool:
         asking_since = self._asking_since

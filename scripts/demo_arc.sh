@@ -8,8 +8,8 @@ experiment=arc_demo
 . scripts/demo_common.sh
 
 echo "1. Building $data, and beside it the same tasks with their demonstration pairs as the test"
-build --output-dir "$data"
-build --test-pairs demonstration --output-dir "$data-demonstrations"
+build
+build "data.path=$data-demonstrations" "data.builder.flags='$(setting data.builder.flags) --test-pairs demonstration'"
 echo
 echo "2. Training on the demonstration pairs (a run that was stopped goes on where it stood)"
 "$python" pretrain.py experiment=$experiment

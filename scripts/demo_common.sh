@@ -11,8 +11,6 @@ print(value)"; }
 
 data="$(setting data.path)"
 run="$(setting checkpoint_path)"
-build_command="$(setting data.build_command)"
 
-# Build the experiment's data, with further options.
-# shellcheck disable=SC2086
-build() { "$python" ${build_command#python } "$@"; }
+# Build the experiment's data, with further settings.
+build() { "$python" scripts/build_dataset.py "data=$(setting data.name)" "$@"; }

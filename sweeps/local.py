@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from runtime.errors import EXIT_PREEMPTED
 from runtime.process import ENDS_WITH
 from sweeps.jobs import Job
 
@@ -32,8 +33,12 @@ class LocalProcess:
         self._asked = False
 
     def poll(self) -> int | None:
-        """Return the exit code, None while the job is at work."""
+        """Return the exit code, None while the job is at work. One that had no time yet to prepare
+        for being asked has nothing to save.
+        """
         code = self._process.poll()
+        if self._asked and code == -signal.SIGTERM:
+            return EXIT_PREEMPTED
         return None if code is None else exit_code(code)
 
     def stop(self) -> None:

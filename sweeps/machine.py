@@ -66,7 +66,7 @@ def build_launcher(
     Raises:
         ConfigError: what it needs is not there.
     """
-    environment = {"WANDB_RUN_GROUP": folder.path.name}
+    environment = {"WANDB_RUN_GROUP": os.environ.get("WANDB_RUN_GROUP", folder.path.name)}
     if isinstance(config, SlurmConfig):
         try:
             from sweeps.slurm import SlurmLauncher

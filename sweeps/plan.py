@@ -24,6 +24,8 @@ class Program(NamedTuple):
         script: its file.
         load: composes and validates the settings of jobs, given the flags, the overrides of each,
             and the number of ranks; raises ConfigError.
+        require: checks that what a job reads is there, without torch, and returns what stands for
+            it beside the settings; raises errors for people.
         place: returns the override that puts the job of a name into the sweep's folder.
         result: returns a file that a finished job has left there.
         read: returns the metrics of that job so far, each by step: those of evaluations, and the
@@ -33,6 +35,7 @@ class Program(NamedTuple):
 
     script: Path
     load: Callable[[Sequence[str], Sequence[Sequence[str]], int], Sequence[MachineSettings]]
+    require: Callable[[Any], str]
     place: Callable[[Path, str], str]
     result: Callable[[Path, str], Path]
     read: Callable[[Path, str, str], Mapping[str, Mapping[int, float]]]

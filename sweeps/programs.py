@@ -1,6 +1,8 @@
 """The entry points that can be swept: where a job of each one writes, and where its figures are."""
 
+import functools
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,10 @@ from evaluation.config import EvalConfig
 from sweeps.jobs import quoted
 from sweeps.plan import Program, plan_of
 from sweeps.run import run_sweep
+from training.checkpoint.trained_model import find_trained_model
 from training.config.composition import load_configs
 from training.config.schema import TrainConfig
+from training.data import require_folder
 from training.tracking import METRICS_FILE
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -25,6 +29,17 @@ def _load_runs(
     return configs
 
 
+def _require_data(config: TrainConfig) -> str:
+    for path in (*config.train_paths, *config.test_paths):
+        require_folder(path, config.data)
+    return ""
+
+
+@functools.cache
+def _weights(checkpoint: str) -> str:
+    return str(find_trained_model(Path(checkpoint), lambda warning: None).weights)
+
+
 def _evaluations(folder: Path, name: str, objective: str) -> Mapping[str, Mapping[int, float]]:
     """Return the figures of all evaluations of a run, and the objective, by step."""
     found: dict[str, dict[int, float]] = {}
@@ -34,9 +49,8 @@ def _evaluations(folder: Path, name: str, objective: str) -> Mapping[str, Mappin
             record = _parsed(line)
             for key, value in record.items():
                 if key.startswith("eval/") or key == objective:
-                    figures = found.setdefault(key, {})
-                    if isinstance(value, int | float):  # null stands for NaN.
-                        figures[record["step"]] = value
+                    is_number = isinstance(value, int | float)  # Not finite ones are text.
+                    found.setdefault(key, {})[record["step"]] = value if is_number else math.nan
     return found
 
 
@@ -65,6 +79,7 @@ def _parsed(text: str) -> dict[str, Any]:
 TRAINING = Program(
     _ROOT / "pretrain.py",
     _load_runs,
+    _require_data,
     lambda folder, name: f"checkpoint_path={quoted(folder / name)}",
     lambda folder, name: folder / name / METRICS_FILE,
     _evaluations,
@@ -74,6 +89,7 @@ TRAINING = Program(
 EVALUATION = Program(
     _ROOT / "evaluate.py",
     lambda flags, jobs, ranks: load_configs(EvalConfig, "cfg_evaluate", flags, jobs),
+    lambda config: _weights(config.checkpoint),
     lambda folder, name: f"output={quoted(_result(folder, name))}",
     _result,
     _figures,

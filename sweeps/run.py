@@ -4,6 +4,7 @@ Every job is validated before the first one starts, and is a process of its own.
 started again goes on: finished jobs are read, not run; the others resume where they stood.
 """
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,7 +48,8 @@ def run_sweep(program: Program, plan: Plan, say: Callable[[str], None]) -> int:
         )
     jobs = jobs_to_validate(plan)
     settings = program.load(plan.flags, [job.overrides for job in jobs], plan.launcher.ranks)
-    sweep = _Sweep(program, plan, jobs, settings, say)
+    read = [program.require(config) for config in settings]
+    sweep = _Sweep(program, plan, jobs, settings, read, say)
     if isinstance(plan.sweeper, OptunaConfig):
         _require_sound(plan.sweeper, sweep.objective, settings[0], say)
     say(f"sweep folder: {sweep.folder}")
@@ -60,12 +62,18 @@ def run_sweep(program: Program, plan: Plan, say: Callable[[str], None]) -> int:
 
 @dataclass(frozen=True)
 class _Sweep:
-    """A sweep whose settings have been validated, each of `settings` those of a job of `jobs`."""
+    """A sweep whose settings have been validated.
+
+    Attributes:
+        settings: of each of `jobs`.
+        read: what each job reads, such as a checkpoint.
+    """
 
     program: Program
     plan: Plan
     jobs: Sequence[Job]
     settings: Sequence[MachineSettings]
+    read: Sequence[str]
     say: Callable[[str], None]
 
     @cached_property
@@ -97,7 +105,8 @@ class _Sweep:
         """Run the jobs that have not finished; returns the exit code."""
         with run_lock(self.folder, instead="another sweep_name"):
             kept = self._recorded()
-            known = {job.name: digest for job, digest in zip(self.jobs, self.digests, strict=True)}
+            asked = zip(self.jobs, self.digests, self.read, strict=True)
+            known = {job.name: digest(settings, read) for job, settings, read in asked}
             source = Grid(self.jobs, known, kept, self._has_result, self._score, self.say)
             stopped = self._run(source, kept)
             self._report(source.jobs)
@@ -157,7 +166,8 @@ class _Sweep:
         rows = []
         for name, record in records.items():
             metrics = {} if record.result is None else {self.objective: record.result}
-            metrics |= {key: found[max(found)] for key, found in self._read(name).items() if found}
+            last = {key: found[max(found)] for key, found in self._read(name).items() if found}
+            metrics |= {key: value for key, value in last.items() if math.isfinite(value)}
             rows.append(Row(name, record.values, record.state, metrics))
         self.say(write_table(self.folder, rows, self.objective, minimize=self.minimize))
         self.say(f"written: {self.folder / 'results.json'}, {self.folder / 'results.csv'}")

@@ -49,6 +49,7 @@ _SILENCE, _BEGINNING = timedelta(minutes=10), timedelta(minutes=1)
 _LOOK_SHARE = 0.05
 _MOST_REPEATS, _REPEATS_OF_SAMPLER = 100, 10
 _MOST_REFUSALS = 20
+_MOST_KILLS = 3
 _TURN_SECONDS = 0.05
 
 
@@ -114,7 +115,8 @@ def open_study(config: OptunaConfig, folder: Path, settings: str) -> optuna.Stud
     except Exception as error:  # Of many kinds: the drivers of databases have their own.
         reason = shown(str(error).splitlines()[0], 300)
         raise ConfigError(f"hydra.sweeper.storage={shown(place)}: {reason}") from None
-    if study.user_attrs.get(SETTINGS, settings) != settings:
+    is_other = study.direction.name.lower() != config.direction
+    if is_other or study.user_attrs.get(SETTINGS, settings) != settings:
         raise ConfigError(
             f"{place}: the search {shown(name)} was begun with other settings: choose another "
             "sweep_name or hydra.sweeper.study_name"
@@ -178,6 +180,7 @@ class Search:
         self._space = {o.key_or_group: distribution(o) for o in swept(overrides)}
         self._at_work: dict[str, _AtWork] = {}
         self._refusals: Counter[str] = Counter()
+        self._kills: Counter[str] = Counter()
         self._is_exhausted = self._is_measured = False
 
     @property
@@ -277,12 +280,14 @@ class Search:
             self._say(f"trial {trial.number}: {job.name}: another process has taken it over")
             return
         self._refusals[job.name] += code == EXIT_LOCKED
+        self._kills[job.name] += code > 128
         if code == 0:
             self._require_objective(metrics, trial)
-        if code == 0 and found:
+        last = found[max(found)] if found else math.nan
+        if code == 0 and math.isfinite(last):
             self._note_settings()
-            self._study.tell(trial, found[max(found)], skip_if_finished=True)
-            how = f"{found[max(found)]:.4g}"
+            self._study.tell(trial, last, skip_if_finished=True)
+            how = f"{last:.4g}"
         elif work.is_pruned:
             self._study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
             how = "pruned"
@@ -292,10 +297,13 @@ class Search:
         elif code == EXIT_LOCKED and self._refusals[job.name] < _MOST_REFUSALS:
             self._queue_again(trial)  # A killed search's job, which is saving.
             how = "another process is still in its folder: queued again"
+        elif code > 128 and self._kills[job.name] < _MOST_KILLS:
+            self._queue_again(trial)
+            how = f"killed (exit code {code}): queued again"
         else:
             trial.set_user_attr(EXIT_CODE, code)
             self._study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
-            why = f"with exit code {code}" if code else f"for it has no {self._objective}"
+            why = f"with exit code {code}" if code else f"for it ends without {self._objective}"
             how = f"failed {why}, see logs/{job.name}.log"
         self._say(f"trial {trial.number}: {job.name}: {how}")
 

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import submitit
-from submitit.core.utils import FailedJobError, UncompletedJobError
 from submitit.slurm.slurm import SlurmInfoWatcher
 
 from runtime.errors import EXIT_PREEMPTED, ConfigError
 from runtime.process import ENDS_WITH
 from sweeps.config import SlurmConfig
-from sweeps.jobs import Job
+from sweeps.jobs import Job, digest
 from sweeps.local import exit_code
 from training.checkpoint.lock import Owner
 
@@ -50,6 +49,7 @@ class Command:
 
     def __call__(self) -> int:
         command, environment, log, sweep = self.arguments
+        _code_file(log).unlink(missing_ok=True)
         # submitit's own handler lets SIGTERM pass. Its other signal would kill the command.
         signal.signal(signal.SIGTERM, lambda number, frame: self._stop())
         with open(log, "ab") as output, _blocked(signal.SIGUSR2):
@@ -64,8 +64,9 @@ class Command:
             if sweep is not None and sweep.is_gone:
                 self._stop()
             time.sleep(_LOOK_SECONDS)
-        if self._asked and code == EXIT_PREEMPTED:
-            sys.exit(code)  # Without a result: SLURM may start this job once more.
+        if self._asked and code in (EXIT_PREEMPTED, -signal.SIGTERM):
+            sys.exit(EXIT_PREEMPTED)  # Without a result: SLURM may start this job once more.
+        _code_file(log).write_text(str(exit_code(code)))
         return exit_code(code)
 
     def checkpoint(self) -> submitit.helpers.DelayedSubmission:
@@ -106,14 +107,13 @@ class SlurmProcess:
         return code
 
     def _code(self) -> int:
-        if self._asked and not self._job.paths.result_pickle.exists():
+        # Not submitit's own result, which is a pickle.
+        with contextlib.suppress(FileNotFoundError):
+            return int(_code_file(self._note).read_text())
+        if self._asked:
             return EXIT_PREEMPTED
-        try:
-            return self._job.result()
-        except FailedJobError:
-            return 1
-        except UncompletedJobError:  # Taken away from outside: by a person, or with its node.
-            return 1 if self._job.state in ("FAILED", "OUT_OF_MEMORY") else EXIT_PREEMPTED
+        # Else taken away from outside: by a person, or with its node.
+        return 1 if self._job.state in ("FAILED", "OUT_OF_MEMORY") else EXIT_PREEMPTED
 
     def stop(self) -> None:
         """Take the job out of the queue; one that is at work saves and ends."""
@@ -179,12 +179,15 @@ class SlurmLauncher:
             ConfigError: SLURM refuses it.
         """
         note = self._log(job.name).with_suffix(".job")
+        arguments = self._command(job)
         if not self._is_local and note.exists():
-            earlier = submitit.SlurmJob[int](self._folder, note.read_text())
-            if earlier.done(force_check=True) or earlier.state != "UNKNOWN":
+            number, _, noted = note.read_text().partition(" ")
+            earlier = submitit.SlurmJob[int](self._folder, number)
+            is_known = earlier.done(force_check=True) or earlier.state != "UNKNOWN"
+            if is_known and noted == digest(arguments):
                 return SlurmProcess(earlier, note)
         sweep = Owner.this_process() if self._is_local else None
-        command = Command(self._command(job), self._environment, self._log(job.name), sweep)
+        command = Command(arguments, self._environment, self._log(job.name), sweep)
         self._executor.update_parameters(name=job.name[:60])
         try:
             # A Ctrl-C at the terminal would reach the processes of the local executor as well.
@@ -192,8 +195,13 @@ class SlurmLauncher:
                 submitted = self._executor.submit(command)
         except (RuntimeError, OSError) as error:
             raise ConfigError(f"hydra/launcher=slurm: {error}") from None
-        note.write_text(submitted.job_id)
+        note.write_text(f"{submitted.job_id} {digest(arguments)}")
         return SlurmProcess(submitted, note)
+
+
+def _code_file(beside: Path) -> Path:
+    """Return the file that takes a job's exit code: beside its log, or its note."""
+    return beside.with_suffix(".code")
 
 
 @contextlib.contextmanager

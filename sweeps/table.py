@@ -40,7 +40,7 @@ def over_seeds(rows: Sequence[Row], objective: str) -> list[dict[str, Any]]:
     groups: dict[tuple[tuple[str, str], ...], list[float]] = {}
     for row in rows:
         others = tuple((key, value) for key, value in row.values.items() if key != "seed")
-        if row.state == "finished" and objective in row.metrics:
+        if row.state == "finished" and objective in row.metrics and "seed" in row.values:
             groups.setdefault(others, []).append(row.metrics[objective])
     return [
         {
@@ -89,11 +89,12 @@ def as_text(
         lines.append([*(row.values.get(key, "") for key in keys), *figures, row.state])
     text = _columns(lines)
     if seeds:
-        header = [key for key in seeds[0] if key not in ("seeds", "mean", "std")]
+        found = dict.fromkeys(key for group in seeds for key in group)
+        header = [key for key in found if key not in ("seeds", "mean", "std")]
         lines = [[*header, f"mean {metrics[0]}" if metrics else "mean", "std", "seeds"]]
         for group in seeds:
             figures = [_figure(group["mean"]), _figure(group["std"]), str(group["seeds"])]
-            lines.append([*(group[key] for key in header), *figures])
+            lines.append([*(group.get(key, "") for key in header), *figures])
         text += f"\n\nOver seeds:\n\n{_columns(lines)}"
     return text
 

@@ -106,7 +106,7 @@ class HierarchicalHeadConfig(TokenHeadConfig):
     """number of clusters; null: the square root of the vocabulary"""
 
 
-TOKEN_HEADS = Registry("token head", "linear", "heads", "arch.heads", "lm")
+TOKEN_HEADS = Registry("token head", TokenHeadConfig, "linear", "heads", "arch.heads", "lm")
 """Behind each name stands a function that takes the architecture's configuration, the number of
 tokens and the token embedding, and returns a `models.heads.tokens.TokenHead`.
 """
@@ -150,7 +150,7 @@ class FieldHeadConfig(AuxiliaryHeadConfig):
     """name of the field"""
 
 
-AUXILIARY_HEADS = Registry("head", None, "heads", "arch.heads", "NAME")
+AUXILIARY_HEADS = Registry("head", AuxiliaryHeadConfig, None, "heads", "arch.heads", "NAME")
 """Behind each name stands a `models.heads.auxiliary.AuxiliaryHead`."""
 for _name, _schema, _class, _text in (
     ("confidence", AuxiliaryHeadConfig, "ConfidenceHead", "is the token of each cell right?"),

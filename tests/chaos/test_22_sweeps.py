@@ -30,6 +30,14 @@ def at_work(child: Child) -> list[int]:
     return []
 
 
+def has_ended_at_work(child: Child, seconds: float) -> bool:
+    """Wait until a job is at work, and that long; returns whether the sweep has ended before."""
+    while not at_work(child):
+        if child.ended_within(0.1):
+            return True
+    return child.ended_within(seconds)
+
+
 def told(child: Child, what: str) -> set[str]:
     """Return the jobs of which a sweep has said that they were started, or have finished."""
     return set(re.findall(rf"\] (\S+): {what}", child.out))
@@ -57,7 +65,7 @@ def test_kills_of_sweeps_change_no_bit(lab: Lab) -> None:
         while True:
             child = start(lab, name, *swept)
             started.append(child)
-            if kills == wanted or child.ended_within(lab.rng.uniform(0.0, 8.0)):
+            if kills == wanted or has_ended_at_work(child, lab.rng.uniform(0.0, 4.0)):
                 break
             jobs, victims = at_work(child), lab.rng.choice(["sweep", "jobs", "all"])
             if victims != "jobs" or not jobs:

@@ -106,7 +106,7 @@ def start(lab: Lab, clean_environment: Mapping[str, str]) -> Iterator[Start]:
 
 
 def test_a_run_outlives_what_happens_to_its_link(lab: Lab, start: Start) -> None:
-    down, lost = ([1, 60], [10, 60]) if lab.long else ([1], [10])
+    down, lost = ([1, 10, 60], [10, 60]) if lab.long else ([1], [10])
     steps = range(6, 6 + 3 * (4 + len(down + lost)), 3)
     run, step = start("run", steps, restarts=1), iter(steps)
     first, struck = run.nodes[0], int(lab.rng.integers(2))

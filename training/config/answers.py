@@ -13,6 +13,7 @@ from hydra.plugins.completion_plugin import CompletionPlugin
 from runtime.errors import ConfigError
 from runtime.schema import Schema
 from training.config.composition import opened_hydra
+from training.config.explain import registries_by_path
 from training.config.overrides import hydra_parser, parse_arguments, parse_overrides
 from training.config.source import Source, groups_of, source_of
 
@@ -36,10 +37,11 @@ def answer(
         try:
             with redirect_stdout(out), redirect_stderr(err):
                 if args.help:
-                    out.write(_help(usage, source))
+                    out.write(_help(usage, source, schema))
                     hydra.show_cfg(name, lines, "job", None, args.resolve)
                 elif args.hydra_help:
                     args.overrides = all_lines
+                    args.overrides = [line for line in lines if line.startswith("hydra")]
                     hydra.hydra_help(name, get_args_parser(), args)
                 elif args.cfg:
                     shown = lines if args.cfg == "job" else all_lines
@@ -52,10 +54,12 @@ def answer(
     return out.getvalue()
 
 
-def _help(usage: str, source: Source) -> str:
+def _help(usage: str, source: Source, schema: type[Schema]) -> str:
     """Return the beginning of `--help`."""
     flags = hydra_parser().format_help().partition("options:\n")[2]
     groups = [f"  {name}: {', '.join(all)}" for name, all in sorted(groups_of(source).items())]
+    named = {path: r for path, r in registries_by_path(schema).items() if r.group is None}
+    groups += [f"  {path.removesuffix('.*')}: {', '.join(r)}" for path, r in named.items()]
     listed = "\n".join(fill(line, 100, subsequent_indent="      ") for line in groups)
     return (
         f"{usage.rstrip()}\n\nFlags, as Hydra has them:\n{flags}\n"

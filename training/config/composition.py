@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runtime.errors import ConfigError
+from runtime.plugins import plugins_imported
 from runtime.schema import Schema
 from runtime.text import shown
 from training.config.explain import SchemaT, validate
@@ -83,6 +84,12 @@ def compose_config(
         composed = compose(source.config_name, lines)
         plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
     assert isinstance(plain, dict)
+    named, known = plain.get("plugins") or (), plugins_imported()
+    if not_imported := [name for name in named if name not in known]:
+        raise ConfigError(
+            f"plugins={shown(not_imported)}: name them on the command line, in the file of "
+            "experiment= or in that of --config-name: elsewhere it is too late"
+        )
     return {str(key): value for key, value in plain.items()}
 
 
@@ -155,6 +162,8 @@ def _where_it_is(source: Source, key: str, overrides: Sequence[Override]) -> str
     group, *path = key.replace("hydra.", "hydra/", 1).split(".")
     if group == "arch" and path[0] in ("heads", "loss"):
         group, *path = path
+    if not path:
+        return f"write +{key}, for {source.find(source.config_name)} does not have it"
     section = key.rpartition(".")[0]
     if any(override.key_or_group == f"{section}.name" for override in overrides):
         return f"write +{key}, for it is not in the file whose {section}.name is changed"

@@ -60,7 +60,7 @@ class OptimizerConfig(Schema):
     """the parameters by group; the names are free"""
 
 
-OPTIMIZERS = Registry("optimizer", "adam_atan2", "optimizer")
+OPTIMIZERS = Registry("optimizer", OptimizerConfig, "adam_atan2", "optimizer")
 """Behind each name stands a function that takes its settings, torch's parameter groups and the two
 betas, and returns an optimizer with an attribute `skip` (while that bool [] is true, its steps
 change nothing) or one of torch's that are fused. Its schema is an `OptimizerConfig`.
@@ -107,7 +107,8 @@ class DataConfig(Schema):
         """The command that builds the set."""
         if self.build_command is not None or self.builder is None:
             return self.build_command or "a command that it does not name (build_command)"
-        return " ".join(["python scripts/build_dataset.py", f"data={self.name}", *plugins_added()])
+        settings = [f"data={self.name}", f"data.path={self.path}", *plugins_added()]
+        return f"python scripts/build_dataset.py {' '.join(settings)}"
 
 
 class DataSettings(Schema):

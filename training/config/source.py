@@ -4,7 +4,7 @@ import argparse
 import functools
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
@@ -56,7 +57,7 @@ class Source(NamedTuple):
 
     def find(self, name: str) -> Path | None:
         """Return the file of a configuration, such as `experiment/mine`, None if there is none."""
-        files = (folder / f"{name}.yaml" for folder in self.folders)
+        files = (folder / f"{name.removesuffix('.yaml')}.yaml" for folder in self.folders)
         return next((file for file in files if file.is_file()), None)
 
     def choices(self, group: str) -> list[str]:
@@ -122,16 +123,16 @@ def source_of(config_name: str, args: argparse.Namespace) -> Source:
         ConfigError: a folder or the file is missing, a file is in two folders, or the file changes
             what it must not of Hydra's own settings.
     """
-    folders = [CONFIG_DIR]
+    folders, own = [CONFIG_DIR], []
     if args.config_path is not None:
         # As Hydra has it: absolute, or where the entry points are.
         folders = [_folder("--config-path", CONFIG_DIR.parent / args.config_path)]
     if args.config_dir is not None:
-        folders.append(_folder("--config-dir", Path(args.config_dir)))
-    folders = list(dict.fromkeys(folders))
+        own = [_folder("--config-dir", Path(args.config_dir))]
     name = (args.config_name or config_name).removesuffix(".yaml")
-    import_plugins(_plugins(Source(name, tuple(folders)), args.overrides))
-    folders = list(dict.fromkeys((*folders, *CONFIG_FOLDERS)))
+    Plugins.instance()  # Hydra looks for its own before a folder of the user's is looked into.
+    import_plugins(_plugins(Source(name, (*folders, *own)), args.overrides))
+    folders = list(dict.fromkeys((*folders, *CONFIG_FOLDERS, *own)))
     for earlier, later in combinations(folders, 2):
         for file in earlier.rglob("*.yaml"):
             if (other := later / file.relative_to(earlier)).exists():
@@ -150,13 +151,21 @@ def _plugins(source: Source, overrides: Sequence[str]) -> list[str]:
     """Return the plug-ins that the command line names, otherwise those of the user's files."""
     settings = [override.lstrip("+").partition("=") for override in overrides]
     given = {key: value for key, _, value in settings if key in ("plugins", "experiment")}
-    named = yaml.safe_load(given["plugins"]) if "plugins" in given else None
-    for name in (f"experiment/{given.get('experiment')}", source.config_name):
-        file = source.find(name)
-        content = read_yaml(file) if file else None
-        if named is None and isinstance(content, dict):
-            named = content.get("plugins")
-    named = [] if named is None else named
+    if "plugins" in given:
+        return _modules(given["plugins"])
+    # Of a sweep over experiments those of all.
+    names = [f"experiment/{name}" for name in given.get("experiment", "").split(",")]
+    files = [source.find(name) for name in (*names, source.config_name)]
+    contents = [read_yaml(file) for file in files if file]
+    found = [_modules(content.get("plugins")) for content in contents if isinstance(content, dict)]
+    return list(dict.fromkeys(module for modules in found for module in modules))
+
+
+def _modules(named: Any) -> list[str]:
+    with suppress(yaml.YAMLError):
+        named = yaml.safe_load(named) if isinstance(named, str) else named
+    if named is None:
+        return []
     if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
         raise ConfigError(f"plugins={shown(named)}: expected a list of modules, [my_parts.plugin]")
     return named
@@ -167,7 +176,10 @@ def _with_registered(source: Source) -> Source:
     registered = []
     for registry, name in added_parts():
         group = registry.group
-        if group is None or source.find(f"{group}/{name}"):
+        file = group and source.find(f"{group}/{name}")
+        if file and file.is_relative_to(CONFIG_DIR):
+            raise ConfigError(f"the {registry.kind} {name!r} of a plug-in is called as {file}")
+        if group is None or file:
             continue
         section = registry[name].schema.model_construct(name=name)
         # Heads and loss of an architecture are groups of their own.

@@ -60,9 +60,7 @@ def convert(*overrides: str) -> None:
     _run("scripts.convert_checkpoint", ConvertConfig, "cfg_convert", overrides)
 
 
-def _run(
-    module: str, schema: Any, name: str, overrides: Sequence[str], sweep: Any = None
-) -> None:
+def _run(module: str, schema: Any, name: str, overrides: Sequence[str], sweep: Any = None) -> None:
     from training.config.entry_point import run_entry_point
 
     script = importlib.import_module(module)

@@ -122,7 +122,7 @@ def test_the_rank_that_is_waited_for_is_named(
         ),
         (
             lambda others: others.answering.clear(),
-            r"rank 9 \(and behind it rank 1 on a and rank 2 on b\) does not answer; "
+            r"rank 9 \(and behind it rank 2 on b\) does not answer; "
             r"rank 0 on a has waited \d s, in all_reduce, step 6",
         ),
     ],

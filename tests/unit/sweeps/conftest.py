@@ -78,6 +78,7 @@ def load(flags, jobs, ranks):
 program = Program(
     Path(job),
     load,
+    lambda config: "",
     lambda folder, name: f"folder={folder / name}",
     lambda folder, name: folder / name / "log.jsonl",
     read,

@@ -87,7 +87,8 @@ def test_every_named_data_set_says_how_it_is_built(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = configure(f"data={choice}")
-    hint = f"{config.data_path}: .*; build it with: python scripts/build_dataset.py data={choice}$"
+    command = f"python scripts/build_dataset.py data={choice} data.path={config.data_path}"
+    hint = f"{config.data_path}: .*; build it with: {command}$"
     with pytest.raises(DatasetError, match=hint):
         open_data(config, check_values=True, warn=pytest.fail)
 

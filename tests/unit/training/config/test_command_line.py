@@ -180,9 +180,7 @@ ALL = [
 ]
 
 
-@pytest.mark.parametrize(
-    "settings", [*FEW, *(pytest.param(c, marks=pytest.mark.slow) for c in ALL)]
-)
+@pytest.mark.parametrize("settings", [*FEW, *ALL])
 def test_what_cfg_prints_composes_to_the_same(answer: Answer, settings: str) -> None:
     write("mine.yaml", printed := answer("--cfg", "job", *shlex.split(settings)))
     assert answer(*MINE, "--cfg", "job") == printed
