@@ -53,7 +53,10 @@ def import_plugins(names: Sequence[str]) -> None:
             f"plugins=[{', '.join(new)}]: {sys.modules[new[0]].__file__} registers nothing"
         )
     _added.extend(added)
-    rebuild_schemas()
+    try:
+        rebuild_schemas()
+    except ConfigError as error:
+        raise ConfigError(f"plugins=[{', '.join(new)}]: {error}") from None
 
 
 def added_parts() -> list[Added]:

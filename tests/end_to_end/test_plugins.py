@@ -53,6 +53,7 @@ def test_registered_names_are_choices_with_their_defaults(run_python: Any) -> No
     assert arch["heads"]["lm"] == {"name": "digits", "depth": 4, "norm": "none", "dropout": 0.0}
     assert arch["heads"]["doubt"] == {"detach": False}
     help_text = run_python("pretrain.py", ON, "--help").out
+    assert "evaluators: arc, sudoku, maze" in help_text
     assert "arch: hrm, hrm_v1, mine, mixer," in help_text
     assert "mine" not in run_python("pretrain.py", "--help").out
 
@@ -83,6 +84,12 @@ def test_mistakes_are_answered_as_those_in_our_settings(
         ("import nothing_of_that_name", "ModuleNotFoundError: No module named 'nothing_of_"),
         ("1 / 0", "ZeroDivisionError"),
         (f"{PLUGIN}\nARCHITECTURES.add('trm', MineConfig, None)", "'trm' is registered already"),
+        (f"{PLUGIN}\nARCHITECTURES.add('mix', MineConfig, None)", 'Literal["mix"] = "mix"'),
+        (f"{PLUGIN}\nARCHITECTURES.add('mine2', HRMConfig, None)", 'Literal["mine2"] = "mine2"'),
+        (f"{PLUGIN}\nARCHITECTURES.add('x', DigitsConfig, None)", "expected one of Recurrence"),
+        (f"{PLUGIN}\nAUXILIARY_HEADS.add('q', AuxiliaryHeadConfig, None)", "has q already"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("x = 1", "my_parts.py registers nothing"),
     ],
 )
 def test_a_plugin_that_fails_is_named(content: str, said: str, run_python: Any) -> None:
@@ -92,6 +99,31 @@ def test_a_plugin_that_fails_is_named(content: str, said: str, run_python: Any) 
     assert finished.err.startswith("pretrain.py: plugins=[my_parts]: ")
     assert said in finished.err
     assert len(finished.err.splitlines()) == 1
+
+
+def test_a_name_of_one_of_our_files_is_taken(run_python: Any) -> None:
+    added = 'AUXILIARY_HEADS.add("tied", AuxiliaryHeadConfig, None)'
+    Path("my_parts.py").write_text(f"{PLUGIN}\n{added}")
+    finished = run_python("pretrain.py", ON)
+    assert finished.code == 2
+    assert "the head 'tied' of a plug-in is called as" in finished.err
+
+
+@pytest.mark.parametrize("named", ["[a", "[*a]", "my_parts", "{a: b}", "[1]"])
+def test_plugins_must_be_a_list_of_modules(named: str, run_python: Any) -> None:
+    finished = run_python("pretrain.py", f"plugins={named}")
+    assert finished.code == 2
+    assert len(finished.err.splitlines()) == 1
+    assert "plugins=" in finished.err
+
+
+def test_plugins_that_are_named_too_late_are_refused(run_python: Any) -> None:
+    Path("own/experiment").mkdir(parents=True)
+    Path("own/experiment/late.yaml").write_text("# @package _global_\nplugins: [my_parts]\n")
+    Path("own/experiment/wide.yaml").write_text("# @package _global_\ndefaults: [late]\n")
+    finished = run_python("pretrain.py", "--config-dir", "own", "experiment=wide")
+    assert finished.code == 2
+    assert "elsewhere it is too late" in finished.err
 
 
 def test_the_users_own_configuration_may_name_them(run_python: Any, plugin: Path) -> None:

@@ -1,5 +1,7 @@
 """`scripts/build_dataset.py` writes what the builder's own command line writes."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from dataset import build_sudoku_dataset
 from runtime.errors import ConfigError
 from scripts.build_dataset import main
 
+ROOT = Path(__file__).resolve().parents[3]
 FLAGS = "--source generate --size 4 --subsample-size 8 --test-size 4 --num-aug 2 --min-clues 6"
 
 
@@ -31,6 +34,23 @@ def test_wrong_flags_end_as_those_of_the_builder(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["data=sudoku_generated", f"data.path={tmp_path}/x", flags])
     assert ended.value.code == 2
+
+
+def test_flags_with_an_open_quote_are_a_mistake() -> None:
+    with pytest.raises(ConfigError, match=r"data\.builder\.flags: No closing quotation"):
+        main(["data=sudoku_generated", 'data.builder.flags="it\'s"'])
+
+
+@pytest.mark.parametrize("experiment", ["sudoku_demo", "arc_demo"])
+def test_the_demos_find_their_settings(experiment: str) -> None:
+    script = f"python={sys.executable} experiment={experiment}; . scripts/demo_common.sh; "
+    script += 'echo "$data"; echo "$run"; setting data.name'
+    shown = subprocess.run(["sh", "-euc", script], cwd=ROOT, capture_output=True, text=True)
+    folder = f"{experiment.replace('_', '-')}"
+    assert (shown.stdout.split(), shown.stderr) == (
+        [f"data/{folder}", f"checkpoints/{folder}", experiment],
+        "",
+    )
 
 
 def test_a_set_must_be_named() -> None:

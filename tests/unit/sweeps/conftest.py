@@ -21,7 +21,8 @@ from runtime.process import end_with_parent
 end_with_parent()
 given = dict(argument.split("=", 1) for argument in sys.argv[1:])
 folder, asked = given["folder"], []
-signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+if "deaf" not in given:
+    signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
 os.makedirs(folder, exist_ok=True)
 log, state = f"{folder}/log.jsonl", f"{folder}/step"
 step = int(open(state).read()) if os.path.exists(state) else 0

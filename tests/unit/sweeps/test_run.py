@@ -148,3 +148,19 @@ def test_a_second_start_is_refused_while_the_first_is_at_work(sweep: Any) -> Non
     assert code == 1
     assert "another run is using this folder" in output
     assert process.wait(timeout=60) == 0
+
+
+def test_a_job_that_is_stopped_before_it_can_save_has_not_failed(sweep: Any) -> None:
+    process = sweep.start({}, "seed=0,1", "steps=600", "seconds=0.1", "deaf=1")
+    sweep.wait_until(lambda: bool(sweep.steps()))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 75
+    jobs = json.loads((sweep.folder / "sweep.json").read_text())["jobs"]
+    assert jobs["seed-0"]["state"] == "stopped"
+
+
+def test_commands_of_other_settings_share_a_table(sweep: Any) -> None:
+    assert sweep.run({}, "lr=0.003,0.01", "seed=0,1")[0] == 0
+    code, output = sweep.run({}, "seed=0,1")
+    assert code == 0, output
+    assert len(json.loads((sweep.folder / "results.json").read_text())["seeds"]) == 3

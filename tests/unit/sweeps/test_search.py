@@ -339,3 +339,9 @@ def test_a_search_that_cannot_work_ends_with_a_reason(
     code, output = sweep.run({"sweeper": SEARCH | search}, LR)
     assert code == 1
     assert reason in output
+
+
+def test_another_direction_is_refused_before_the_first_result(tmp_path: Path) -> None:
+    open_study(OptunaConfig(), tmp_path, "same")
+    with pytest.raises(ConfigError, match="begun with other settings"):
+        open_study(OptunaConfig(direction="minimize"), tmp_path, "same")

@@ -75,6 +75,7 @@ def write(path: str, text: str) -> None:
         "--help": ["How to use it.", "--config-dir", "  loss: act_softmax, act_stab", "\nlr: 0.0"],
         "-h arch=trm": ["  hydra/launcher: pool, ", "  name: trm\n", "global_batch_size: 768"],
         "--hydra-help": ["Hydra (1.", "== Flags =="],
+        "--hydra-help lr=1 arch=trm": ["Hydra (1.", "== Flags =="],
         "--cfg job lr=0.5": ["\nlr: 0.5\n", "data_path: ${data.path}\n"],
         "lr=0.5 -c job arch=trm": ["\nlr: 0.5\n", "  name: trm\n"],
         "--cfg job --resolve": ["\ndata_path: data/arc-aug-1000\n"],
@@ -313,6 +314,7 @@ HOSTILE = {
     "a launcher's file": FIRST(", override hydra/launcher: elsewhere"),
     "an architecture's file": FIRST(", override arch: elsewhere"),
     "a folder to write": FIRST("") + "hydra: {run: {dir: x}}",
+    "a file by its whole name": FIRST(", elsewhere.yaml"),
     "an endless sweep": FIRST("") + "hydra: {mode: MULTIRUN}",
 }
 
@@ -327,6 +329,7 @@ def test_files_change_nothing_else_of_hydra(
     write("hydra/launcher/bad.yaml", "_target_: stranger.X")
     write("hydra/launcher/elsewhere.yaml", "# @package hydra.callbacks\na: {_target_: stranger.X}")
     write("arch/elsewhere.yaml", "# @package hydra.callbacks\na: {_target_: stranger.X}")
+    write("elsewhere.yaml", "# @package hydra.callbacks\na: {_target_: stranger.X}")
     write("mine.yaml", HOSTILE[text])
     monkeypatch.syspath_prepend(place)
     assert REFUSED in complaint(*MINE)
@@ -334,6 +337,12 @@ def test_files_change_nothing_else_of_hydra(
     with pytest.raises(ConfigError, match=REFUSED):
         plan_of(TrainConfig, "cfg_pretrain", [*MINE, "-m", "seed=0,1"])
     assert not Path("canary").exists()
+
+
+def test_a_setting_that_ones_own_file_lacks_is_added_with_a_plus(complaint: Answer) -> None:
+    write("mine.yaml", "arch: {name: hrm}")
+    said = complaint(*MINE, "seed=3")
+    assert f"seed=3: write +seed, for {Path('mine.yaml').resolve()} does not have it" in said
 
 
 def test_a_file_of_ones_own_chooses_launcher_and_search(answer: Answer) -> None:
