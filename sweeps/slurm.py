@@ -14,12 +14,14 @@ import submitit
 from submitit.slurm.slurm import SlurmInfoWatcher
 
 from runtime.errors import EXIT_PREEMPTED, ConfigError
+from runtime.files import write_atomically
 from runtime.process import ENDS_WITH
 from sweeps.config import SlurmConfig
 from sweeps.jobs import Job, digest
 from sweeps.local import exit_code
 from training.checkpoint.lock import Owner
 
+_GONE_SECONDS = 15.0
 _LOOK_SECONDS = 0.5
 _MAX_TIMEOUTS = 10_000
 # How often sacct is asked about jobs that have left no result: not every ten minutes, but 30 s.
@@ -66,7 +68,7 @@ class Command:
             time.sleep(_LOOK_SECONDS)
         if self._asked and code in (EXIT_PREEMPTED, -signal.SIGTERM):
             sys.exit(EXIT_PREEMPTED)  # Without a result: SLURM may start this job once more.
-        _code_file(log).write_text(str(exit_code(code)))
+        write_atomically(_code_file(log), str(exit_code(code)))
         return exit_code(code)
 
     def checkpoint(self) -> submitit.helpers.DelayedSubmission:
@@ -97,22 +99,31 @@ class SlurmProcess:
     def __init__(self, job: submitit.Job[int], note: Path) -> None:
         self._job, self._note = job, note
         self._asked = False
+        self._gone_since: float | None = None
 
     def poll(self) -> int | None:
         """Return the exit code, None while the job waits or is at work."""
         if not self._job.done():
+            self._gone_since = None
             return None
         code = self._code()
-        self._note.unlink(missing_ok=True)
+        if code is not None:
+            self._note.unlink(missing_ok=True)
         return code
 
-    def _code(self) -> int:
+    def _code(self) -> int | None:
+        """Return the exit code of a job that is gone, None while it may still appear: on a slow
+        file system, or when the job begins once more.
+        """
         # Not submitit's own result, which is a pickle.
         with contextlib.suppress(FileNotFoundError):
             return int(_code_file(self._note).read_text())
         if self._asked:
             return EXIT_PREEMPTED
-        # Else taken away from outside: by a person, or with its node.
+        self._gone_since = self._gone_since or time.monotonic()
+        if time.monotonic() - self._gone_since < _GONE_SECONDS:
+            return None
+        # Taken away from outside: by a person, or with its node.
         return 1 if self._job.state in ("FAILED", "OUT_OF_MEMORY") else EXIT_PREEMPTED
 
     def stop(self) -> None:
