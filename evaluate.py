@@ -11,7 +11,7 @@ import faulthandler
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,6 @@ from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError, DatasetError
 from runtime.files import sha256, write_atomically
 from runtime.process import env_world_size
-from sweeps.programs import sweep_evaluations
 from training.checkpoint.store import MANIFEST
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.composition import load_config
@@ -259,6 +258,13 @@ def require_writable(output: Path) -> None:
         raise ConfigError(f"output={output}: cannot be written: {error.strerror}") from None
 
 
+def sweep(arguments: list[str], say: Callable[[str], None]) -> int:
+    """Run a command line with `-m`; returns the exit code."""
+    from sweeps.programs import sweep_evaluations  # A single run needs nothing of it.
+
+    return sweep_evaluations(arguments, say)
+
+
 if __name__ == "__main__":
     faulthandler.enable()
-    run_entry_point(EvalConfig, "cfg_evaluate", main, str(__doc__), sweep_evaluations)
+    run_entry_point(EvalConfig, "cfg_evaluate", main, str(__doc__), sweep)

@@ -7,7 +7,7 @@ mistake is reported within seconds.
 
 import faulthandler
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,6 @@ from evaluation.evaluators import Evaluator, build_evaluators
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import ConfigError
 from runtime.process import env_max_restarts, env_rank, env_world_size, preempt_on_sigterm
-from sweeps.programs import sweep_trainings
 from training.checkpoint import run_folder
 from training.checkpoint.lock import run_lock
 from training.checkpoint.store import Checkpoint
@@ -148,6 +147,13 @@ def print_line(line: str) -> None:
     sys.stdout.flush()
 
 
+def sweep(arguments: list[str], say: Callable[[str], None]) -> int:
+    """Run a command line with `-m`; returns the exit code."""
+    from sweeps.programs import sweep_trainings  # A single run needs nothing of it.
+
+    return sweep_trainings(arguments, say)
+
+
 if __name__ == "__main__":
     faulthandler.enable()
-    run_entry_point(TrainConfig, "cfg_pretrain", main, str(__doc__), sweep_trainings)
+    run_entry_point(TrainConfig, "cfg_pretrain", main, str(__doc__), sweep)

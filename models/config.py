@@ -17,7 +17,7 @@ from models.heads.config import (
     HierarchicalHeadConfig,
     PuzzleHeadConfig,
 )
-from runtime.registry import Registry, imported
+from runtime.registry import Registry, imported, rebuild_schemas
 from runtime.schema import (
     NonNegativeFloat,
     NumLayers,
@@ -28,7 +28,6 @@ from runtime.schema import (
     SizeOrZero,
     StrictBool,
     further_field,
-    rebuild_schemas,
 )
 
 ForwardDtype = Literal["bfloat16", "float32", "float16", "float64"]

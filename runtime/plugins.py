@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runtime.errors import ConfigError
-from runtime.registry import CONFIG_FOLDERS, Registry
-from runtime.schema import rebuild_schemas
+from runtime.registry import CONFIG_FOLDERS, Registry, rebuild_schemas
 from runtime.text import shown
 
 

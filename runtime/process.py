@@ -39,6 +39,13 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+def num_processors() -> int:
+    """Return the number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def launched() -> bool:
     """Return whether a launcher made this process a rank (perhaps the only one)."""
     return "RANK" in os.environ

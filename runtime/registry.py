@@ -6,9 +6,9 @@ that imports what stands behind it, so that a configuration is checked before to
 """
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, get_args
+from typing import Any, ClassVar, NamedTuple, get_args, get_origin
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -125,3 +125,50 @@ class Registry:
 def imported(module: str, name: str) -> Callable[[], Any]:
     """Return a function that imports a module and returns what it calls `name`."""
     return lambda: getattr(importlib.import_module(module), name)
+
+
+def rebuild_schemas(
+    schemas: Iterable[type[Schema]] = (), done: set[type[Schema]] | None = None
+) -> None:
+    """Let schemas, and first the sections in them, take in what has been registered since they were
+    made; without arguments all that there are.
+    """
+    done = set() if done is None else done
+    for schema in schemas or _subclasses(Schema):
+        if schema in done:
+            continue
+        done.add(schema)
+        fields, further = schema.model_fields, schema.further_fields()
+        if taken := further.keys() & schema.__annotations__.keys():
+            raise ConfigError(f"{schema.__name__} has {', '.join(taken)} already")
+        fields.update({name: further[name] for name in further if name not in fields})
+        for field in fields.values():
+            sections = [section for section, _ in sections_in(field.annotation, *field.metadata)]
+            if sections:
+                rebuild_schemas(sections, done)
+        schema.model_rebuild(force=True)
+
+
+def _subclasses(schema: type[Schema]) -> list[type[Schema]]:
+    own = schema.__subclasses__()
+    return [*own, *(below for each in own for below in _subclasses(each))]
+
+
+def sections_in(*annotations: Any) -> Iterator[tuple[type[Schema], str]]:
+    """Yield the schemas that annotations name, with `.*` where they stand in a dict or a list."""
+    for found, inside in named_in(*annotations):
+        for schema in found.schemas() if isinstance(found, Registry) else [found]:
+            yield schema, inside
+
+
+def named_in(*annotations: Any, inside: str = "") -> Iterator[tuple[type[Schema] | Registry, str]]:
+    """Yield the schemas and the registries that annotations name, as `sections_in`. The schema
+    beside a registry is the base of those that it stands for.
+    """
+    is_chosen = any(isinstance(annotation, Registry) for annotation in annotations)
+    for annotation in annotations:
+        is_schema = isinstance(annotation, type) and issubclass(annotation, Schema)
+        if isinstance(annotation, Registry) or (is_schema and not is_chosen):
+            yield annotation, inside
+        within = ".*" if get_origin(annotation) in (dict, list) else inside
+        yield from named_in(*get_args(annotation), inside=within)

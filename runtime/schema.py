@@ -1,12 +1,10 @@
 """Base of every configuration schema, and the types and settings they share. Imports no torch."""
 
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
-from runtime.errors import ConfigError
 from runtime.text import shown
 
 
@@ -30,44 +28,6 @@ def further_field(annotation: Any, default: Any, text: str = "") -> FieldInfo:
     field = FieldInfo.from_annotated_attribute(annotation, default)
     field.description = text or None
     return field
-
-
-def rebuild_schemas(
-    schemas: "Iterable[type[Schema]]" = (), done: "set[type[Schema]] | None" = None
-) -> None:
-    """Let schemas, and first the sections in them, take in what has been registered since they were
-    made; without arguments all that there are.
-    """
-    done = set() if done is None else done
-    for schema in schemas or _subclasses(Schema):
-        if schema in done:
-            continue
-        done.add(schema)
-        fields, further = schema.model_fields, schema.further_fields()
-        if taken := further.keys() & schema.__annotations__.keys():
-            raise ConfigError(f"{schema.__name__} has {', '.join(taken)} already")
-        fields.update({name: further[name] for name in further if name not in fields})
-        for field in fields.values():
-            if sections := sections_in(field.annotation, *field.metadata):
-                rebuild_schemas(sections, done)
-        schema.model_rebuild(force=True)
-
-
-def sections_in(*annotations: Any) -> "list[type[Schema]]":
-    """Return the schemas that annotations name, those of registries included."""
-    found: list[type[Schema]] = []
-    for annotation in annotations:
-        if isinstance(annotation, type) and issubclass(annotation, Schema):
-            found.append(annotation)
-        elif hasattr(annotation, "schemas"):
-            found += annotation.schemas()
-        found += sections_in(*get_args(annotation))
-    return list(dict.fromkeys(found))
-
-
-def _subclasses(schema: type[Schema]) -> list[type[Schema]]:
-    own = schema.__subclasses__()
-    return [*own, *(below for each in own for below in _subclasses(each))]
 
 
 Count = Annotated[int, Field(strict=True, ge=1)]

@@ -7,7 +7,7 @@ experiment="$2"
 . scripts/demo_common.sh
 
 echo "1. Building $data"
-build
+build "data.path=$data"
 echo
 echo "2. Training (a run that was stopped goes on where it stood)"
 "$python" pretrain.py "experiment=$experiment"

@@ -8,7 +8,7 @@ experiment=arc_demo
 . scripts/demo_common.sh
 
 echo "1. Building $data, and beside it the same tasks with their demonstration pairs as the test"
-build
+build "data.path=$data"
 build "data.path=$data-demonstrations" "data.builder.flags='$(setting data.builder.flags) --test-pairs demonstration'"
 echo
 echo "2. Training on the demonstration pairs (a run that was stopped goes on where it stood)"

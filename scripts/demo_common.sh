@@ -12,5 +12,5 @@ print(value)"; }
 data="$(setting data.path)"
 run="$(setting checkpoint_path)"
 
-# Build the experiment's data, with further settings.
+# Build a data set of the experiment; takes its settings that differ.
 build() { "$python" scripts/build_dataset.py "data=$(setting data.name)" "$@"; }

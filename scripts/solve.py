@@ -11,7 +11,6 @@ Shows the answer, whether it is a valid Sudoku that keeps the clues, how sure th
 the answer changed from ACT step to ACT step.
 """
 
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -27,6 +26,7 @@ from runtime.errors import CheckpointError, ConfigError, DatasetError
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.composition import load_config
 from training.config.entry_point import run_entry_point
+from training.config.overrides import quoted_value
 from training.data import require_folder
 from training.tracking import warn
 
@@ -82,9 +82,7 @@ def quoted(override: str) -> str:
     key, equals, value = override.partition("=")
     if key.lstrip("+") not in ("puzzle", "file") or not equals or value[:1] in ("'", '"'):
         return override
-    # Hydra reads backslashes as themselves except in front of a quote, the closing one included.
-    escaped = re.sub(r"(\\+)(?='|\Z)", r"\1\1", value).replace("'", "\\'")
-    return f"{key}='{escaped}'"
+    return f"{key}={quoted_value(value)}"
 
 
 def read_puzzles(config: SolveConfig, trained: TrainedModel) -> Puzzles:

@@ -7,7 +7,7 @@ SWEEP/logs/NAME.log   what a job printed
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -68,23 +68,21 @@ class SweepFolder:
     """Keeps a sweep's record on disk; one process at a time, which holds the folder's lock.
 
     Args:
-        path: the folder; is created.
+        path: the folder.
         command: the command line, for people who find the folder.
-        machine: used where the folder has no record yet.
+        decide: decides on the machine where the folder has no record yet.
     Raises:
         ConfigError: the folder cannot be written.
         CheckpointError: its record is damaged.
     """
 
-    def __init__(self, path: Path, command: list[str], machine: Machine) -> None:
+    def __init__(self, path: Path, command: list[str], decide: Callable[[], Machine]) -> None:
         self.path = path
-        self._record = self.recorded(path) or SweepRecord(command=command, machine=machine)
+        self._record = self._recorded() or SweepRecord(command=command, machine=decide())
         self._write()
 
-    @staticmethod
-    def recorded(path: Path) -> SweepRecord | None:
-        """Return the record of a folder, None where there is none; errors as for the class."""
-        file = path / SWEEP_FILE
+    def _recorded(self) -> SweepRecord | None:
+        file = self.path / SWEEP_FILE
         try:
             return SweepRecord.model_validate_json(read_bounded(file, _MAX_BYTES))
         except FileNotFoundError:
@@ -134,7 +132,6 @@ class SweepFolder:
 
     def _write(self) -> None:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
             content = self._record.model_dump_json(indent=1)
             write_atomically(self.path / SWEEP_FILE, content + os.linesep)
         except OSError as error:

@@ -73,11 +73,6 @@ def job(overrides: Sequence[Override], values: dict[str, str]) -> Job:
     )
 
 
-def quoted(text: object) -> str:
-    """Write a text as a value of Hydra's grammar, which has meanings for commas and the like."""
-    return "'" + re.sub(r"(\\*)'", r"\1\1\\'", re.sub(r"(\\+)$", r"\1\1", str(text))) + "'"
-
-
 def digest(*parts: Any) -> str:
     """Return ten letters that stand for values which JSON can write."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]

@@ -11,8 +11,31 @@ from runtime.process import ENDS_WITH
 from sweeps.jobs import Job
 
 
-def exit_code(code: int) -> int:
-    """Return a code of `subprocess` as a shell counts it: 128 + N after signal N."""
+def start_process(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    *,
+    start_new_session: bool = False,
+) -> subprocess.Popen[bytes]:
+    """Start a command that reads nothing, and whose words go to the end of `log`."""
+    with open(log, "ab") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=start_new_session,
+        )
+
+
+def exit_code(code: int, *, asked: bool) -> int:
+    """Return a code of `subprocess` as a shell counts it, 128 + N after signal N; of a job that was
+    asked to save and end before it was prepared for that, and had nothing to save, EXIT_PREEMPTED.
+    """
+    if asked and code == -signal.SIGTERM:
+        return EXIT_PREEMPTED
     return code if code >= 0 else 128 - code
 
 
@@ -21,25 +44,13 @@ class LocalProcess:
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
-        with open(log, "ab") as output:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
+        self._process = start_process(command, environment, log, start_new_session=True)
         self._asked = False
 
     def poll(self) -> int | None:
-        """Return the exit code, None while the job is at work. One that had no time yet to prepare
-        for being asked has nothing to save.
-        """
+        """Return the exit code, None while the job is at work."""
         code = self._process.poll()
-        if self._asked and code == -signal.SIGTERM:
-            return EXIT_PREEMPTED
-        return None if code is None else exit_code(code)
+        return None if code is None else exit_code(code, asked=self._asked)
 
     def stop(self) -> None:
         """Ask the job to save and end."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from runtime.errors import ConfigError
+from runtime.process import num_processors
 from runtime.schema import MachineSettings
 from sweeps.config import LauncherConfig, PoolConfig, SlurmConfig
 from sweeps.folder import Machine, SweepFolder
@@ -55,7 +56,7 @@ def places(launcher: LauncherConfig, gpus: int) -> int:
     """Return how many jobs a launcher runs at a time on this machine."""
     if not isinstance(launcher, PoolConfig):
         return 1
-    return launcher.max_jobs or max(1, (gpus or _cpus() // 2) // launcher.ranks)
+    return launcher.max_jobs or max(1, (gpus or num_processors() // 2) // launcher.ranks)
 
 
 def build_launcher(
@@ -90,11 +91,6 @@ def job_command(script: Path, ranks: int) -> list[str]:
     if ranks == 1:
         return [sys.executable, str(script)]
     return [sys.executable, str(_LAUNCH), "--standalone", f"--nproc-per-node={ranks}", str(script)]
-
-
-def _cpus() -> int:
-    """Return the number of CPUs that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 @functools.cache

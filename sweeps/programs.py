@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.config import EvalConfig
-from sweeps.jobs import quoted
 from sweeps.plan import Program, plan_of
 from sweeps.run import run_sweep
 from training.checkpoint.trained_model import find_trained_model
 from training.config.composition import load_configs
+from training.config.overrides import quoted_value
 from training.config.schema import TrainConfig
-from training.data import require_folder
+from training.data import require_folders
 from training.tracking import METRICS_FILE
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -30,8 +30,7 @@ def _load_runs(
 
 
 def _require_data(config: TrainConfig) -> str:
-    for path in (*config.train_paths, *config.test_paths):
-        require_folder(path, config.data)
+    require_folders(config)
     return ""
 
 
@@ -80,7 +79,7 @@ TRAINING = Program(
     _ROOT / "pretrain.py",
     _load_runs,
     _require_data,
-    lambda folder, name: f"checkpoint_path={quoted(folder / name)}",
+    lambda folder, name: f"checkpoint_path={quoted_value(folder / name)}",
     lambda folder, name: folder / name / METRICS_FILE,
     _evaluations,
     "eval/exact_accuracy",
@@ -90,7 +89,7 @@ EVALUATION = Program(
     _ROOT / "evaluate.py",
     lambda flags, jobs, ranks: load_configs(EvalConfig, "cfg_evaluate", flags, jobs),
     lambda config: _weights(config.checkpoint),
-    lambda folder, name: f"output={quoted(_result(folder, name))}",
+    lambda folder, name: f"output={quoted_value(_result(folder, name))}",
     _result,
     _figures,
     "exact_accuracy",

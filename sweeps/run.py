@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from runtime.errors import ConfigError, LockedError, Preempted
@@ -48,8 +48,8 @@ def run_sweep(program: Program, plan: Plan, say: Callable[[str], None]) -> int:
         )
     jobs = jobs_to_validate(plan)
     settings = program.load(plan.flags, [job.overrides for job in jobs], plan.launcher.ranks)
-    read = [program.require(config) for config in settings]
-    sweep = _Sweep(program, plan, jobs, settings, read, say)
+    inputs = [program.require(config) for config in settings]
+    sweep = _Sweep(program, plan, jobs, settings, inputs, say)
     if isinstance(plan.sweeper, OptunaConfig):
         _require_sound(plan.sweeper, sweep.objective, settings[0], say)
     say(f"sweep folder: {sweep.folder}")
@@ -66,14 +66,14 @@ class _Sweep:
 
     Attributes:
         settings: of each of `jobs`.
-        read: what each job reads, such as a checkpoint.
+        inputs: what each job reads, such as a checkpoint.
     """
 
     program: Program
     plan: Plan
     jobs: Sequence[Job]
     settings: Sequence[MachineSettings]
-    read: Sequence[str]
+    inputs: Sequence[str]
     say: Callable[[str], None]
 
     @cached_property
@@ -104,9 +104,9 @@ class _Sweep:
     def grid(self) -> int:
         """Run the jobs that have not finished; returns the exit code."""
         with run_lock(self.folder, instead="another sweep_name"):
-            kept = self._recorded()
-            asked = zip(self.jobs, self.digests, self.read, strict=True)
-            known = {job.name: digest(settings, read) for job, settings, read in asked}
+            kept = self._kept()
+            asked = zip(self.jobs, self.digests, self.inputs, strict=True)
+            known = {job.name: digest(settings, inputs) for job, settings, inputs in asked}
             source = Grid(self.jobs, known, kept, self._has_result, self._score, self.say)
             stopped = self._run(source, kept)
             self._report(source.jobs)
@@ -125,7 +125,7 @@ class _Sweep:
         from sweeps.search import Search, open_study
 
         with _turn(self.folder):
-            kept = self._recorded()
+            kept = self._kept()
         common = digest(self.identity, self.objective, self.minimize)
         study = open_study(config, self.folder, common)
         source = Search(
@@ -137,11 +137,9 @@ class _Sweep:
             self._report(records)
         return self._outcome(list(records.values()), stopped=stopped)
 
-    def _recorded(self) -> SweepFolder:
-        recorded = SweepFolder.recorded(self.folder)
-        decided = recorded.machine if recorded else None
-        machine = decided or decide_machine(self.settings[0], self.plan.launcher)
-        return SweepFolder(self.folder, sys.argv, machine)
+    def _kept(self) -> SweepFolder:
+        decide = partial(decide_machine, self.settings[0], self.plan.launcher)
+        return SweepFolder(self.folder, sys.argv, decide)
 
     def _run(self, source: Source, kept: SweepFolder) -> bool:
         command = self._command(kept.machine)

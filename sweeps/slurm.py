@@ -18,7 +18,7 @@ from runtime.files import write_atomically
 from runtime.process import ENDS_WITH
 from sweeps.config import SlurmConfig
 from sweeps.jobs import Job, digest
-from sweeps.local import exit_code
+from sweeps.local import exit_code, start_process
 from training.checkpoint.lock import Owner
 
 _GONE_SECONDS = 15.0
@@ -54,22 +54,18 @@ class Command:
         _code_file(log).unlink(missing_ok=True)
         # submitit's own handler lets SIGTERM pass. Its other signal would kill the command.
         signal.signal(signal.SIGTERM, lambda number, frame: self._stop())
-        with open(log, "ab") as output, _blocked(signal.SIGUSR2):
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **environment, ENDS_WITH: str(os.getpid())},
-            )
+        own = {**os.environ, **environment, ENDS_WITH: str(os.getpid())}
+        with _blocked(signal.SIGUSR2):
+            self._process = start_process(command, own, log)
         while (code := self._process.poll()) is None:
             if sweep is not None and sweep.is_gone:
                 self._stop()
             time.sleep(_LOOK_SECONDS)
-        if self._asked and code in (EXIT_PREEMPTED, -signal.SIGTERM):
-            sys.exit(EXIT_PREEMPTED)  # Without a result: SLURM may start this job once more.
-        write_atomically(_code_file(log), str(exit_code(code)))
-        return exit_code(code)
+        code = exit_code(code, asked=self._asked)
+        if self._asked and code == EXIT_PREEMPTED:
+            sys.exit(code)  # Without a result: SLURM may start this job once more.
+        write_atomically(_code_file(log), str(code))
+        return code
 
     def checkpoint(self) -> submitit.helpers.DelayedSubmission:
         """Let the command save, and queue it again."""

@@ -63,7 +63,7 @@ def write_table(folder: Path, rows: Sequence[Row], objective: str, *, minimize: 
         minimize: whether less is better.
     """
     rows = ranked(rows, objective, minimize=minimize)
-    seeds = over_seeds(rows, objective) if any("seed" in row.values for row in rows) else []
+    seeds = over_seeds(rows, objective)
     seeds.sort(key=lambda group: group["mean"] if minimize else -group["mean"])
     content = {"objective": objective, "jobs": [row._asdict() for row in rows], "seeds": seeds}
     write_atomically(folder / "results.json", json.dumps(content, indent=1) + "\n")

@@ -35,8 +35,7 @@ def open_data(
         DatasetError: names the folder or file at fault, and how to build a set known by name.
     """
     heads = config.arch.heads
-    for path in [*config.train_paths, *config.test_paths]:
-        require_folder(path, config.data)
+    require_folders(config)
     require_heads(heads, config.train_paths, "train")
     fields = list(heads.fields.values())
     opened = partial(PuzzleDataset, fields=fields, check_values=check_values)
@@ -117,6 +116,12 @@ def untold_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> dict
             except ValueError as error:
                 untold[head] = f"{folder}: {error}"
     return untold
+
+
+def require_folders(config: TrainConfig) -> None:
+    """Raise DatasetError when a data folder of a run is missing, as `require_folder`."""
+    for path in [*config.train_paths, *config.test_paths]:
+        require_folder(path, config.data)
 
 
 def require_folder(path: str, known: DataConfig | None) -> None:

@@ -9,7 +9,6 @@ Attempt i of a stream is a pure function of (seed, stream, i). Attempts are made
 unless they fail or repeat an earlier maze, so that a longer list starts with a shorter one.
 """
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ import numpy as np
 from dataset.dihedral import view_keys
 from dataset.maze.kernels import find_maze
 from dataset.sources import NoPuzzleError
+from runtime.process import num_processors
 from runtime.streams import Stream, random_words
 
 _Result = TypeVar("_Result")
@@ -77,7 +77,7 @@ def generate_mazes(
 
     mazes = np.zeros((num_mazes, size * size), dtype=np.uint8)
     found = attempts = 0
-    for block, kept in enumerate(_in_order(search, workers or _num_processors())):
+    for block, kept in enumerate(_in_order(search, workers or num_processors())):
         for attempt, maze in kept:
             (key,) = view_keys(maze[None])
             if key in taken:
@@ -106,9 +106,3 @@ def _in_order(search: Callable[[int], _Result], workers: int) -> Iterator[_Resul
         for block in count(2 * workers):
             yield ahead.popleft().result()
             ahead.append(pool.submit(search, block))
-
-
-def _num_processors() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

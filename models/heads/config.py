@@ -10,16 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
-from runtime.registry import Registry, imported
-from runtime.schema import (
-    Count,
-    NonNegativeFloat,
-    Schema,
-    Size,
-    StrictBool,
-    further_field,
-    rebuild_schemas,
-)
+from runtime.registry import Registry, imported, rebuild_schemas
+from runtime.schema import Count, NonNegativeFloat, Schema, Size, StrictBool, further_field
 
 
 class TokenHeadConfig(Schema):

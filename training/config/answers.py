@@ -40,7 +40,6 @@ def answer(
                     out.write(_help(usage, source, schema))
                     hydra.show_cfg(name, lines, "job", None, args.resolve)
                 elif args.hydra_help:
-                    args.overrides = all_lines
                     args.overrides = [line for line in lines if line.startswith("hydra")]
                     hydra.hydra_help(name, get_args_parser(), args)
                 elif args.cfg:

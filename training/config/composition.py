@@ -68,9 +68,8 @@ def load_configs(
         with _explained(source, overrides):
             settings = [o for o in overrides if o.key_or_group not in groups]
             ConfigLoaderImpl._apply_overrides_to_config(settings, config)
-            plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-        assert isinstance(plain, dict)
-        configs.append(validate(schema, {str(key): value for key, value in plain.items()}))
+            plain = _plain(config)
+        configs.append(validate(schema, plain))
     return configs
 
 
@@ -81,16 +80,7 @@ def compose_config(
     args = parse_arguments(arguments)
     source = source_of(config_name, args)
     with opened_hydra(schema, source, parse_overrides(args.overrides)) as (_, lines):
-        composed = compose(source.config_name, lines)
-        plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)
-    assert isinstance(plain, dict)
-    named, known = plain.get("plugins") or (), plugins_imported()
-    if not_imported := [name for name in named if name not in known]:
-        raise ConfigError(
-            f"plugins={shown(not_imported)}: name them on the command line, in the file of "
-            "experiment= or in that of --config-name: elsewhere it is too late"
-        )
-    return {str(key): value for key, value in plain.items()}
+        return _plain(compose(source.config_name, lines))
 
 
 def hydra_settings(
@@ -103,9 +93,22 @@ def hydra_settings(
         composed = hydra.compose_config(source.config_name, lines, RunMode.MULTIRUN).hydra
         kept = {"launcher": composed.launcher, "sweeper": composed.sweeper}
         kept["sweep_dir"] = composed.sweep.dir
-        plain = OmegaConf.to_container(OmegaConf.create(kept), resolve=True)
+        return _plain(OmegaConf.create(kept))
+
+
+def _plain(config: DictConfig) -> dict[str, Any]:
+    """Return a configuration as plain containers, its references resolved; raises ConfigError when
+    it names plug-ins that have not been imported.
+    """
+    plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     assert isinstance(plain, dict)
-    return {str(name): value for name, value in plain.items()}
+    named, known = plain.get("plugins") or (), plugins_imported()
+    if not_imported := [name for name in named if name not in known]:
+        raise ConfigError(
+            f"plugins={shown(not_imported)}: name them on the command line, in the file of "
+            "experiment= or in that of --config-name: elsewhere it is too late"
+        )
+    return {str(key): value for key, value in plain.items()}
 
 
 @contextmanager

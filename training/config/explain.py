@@ -2,15 +2,15 @@
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import zip_longest
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from models.config import ARCHITECTURES
 from runtime.errors import ConfigError
-from runtime.registry import Registry
+from runtime.registry import Registry, named_in, sections_in
 from runtime.schema import Schema
 from runtime.text import shown
 
@@ -97,7 +97,7 @@ def setting_paths(schema: type[BaseModel], prefix: str = "") -> list[str]:
     paths: list[str] = []
     for name, field in schema.model_fields.items():
         paths.append(f"{prefix}{name}")
-        for nested, inside in _sections_in(field.annotation, *field.metadata):
+        for nested, inside in sections_in(field.annotation, *field.metadata):
             paths.append(f"{prefix}{name}{inside}")
             paths += setting_paths(nested, f"{prefix}{name}{inside}.")
     return list(dict.fromkeys(paths))
@@ -109,29 +109,10 @@ def registries_by_path(schema: type[BaseModel], prefix: str = "") -> dict[str, R
     for name, field in schema.model_fields.items():
         path = f"{prefix}{name}"
         annotations = field.annotation, *field.metadata
-        found |= {f"{path}{i}": r for r, i in _named_in(*annotations) if isinstance(r, Registry)}
-        for nested, inside in _sections_in(*annotations):
+        found |= {f"{path}{i}": r for r, i in named_in(*annotations) if isinstance(r, Registry)}
+        for nested, inside in sections_in(*annotations):
             found |= registries_by_path(nested, f"{path}{inside}.")
     return found
-
-
-def _sections_in(*annotations: Any) -> Iterator[tuple[type[BaseModel], str]]:
-    """Yield the schemas that annotations name, with `.*` where they stand in a dict or a list."""
-    for found, inside in _named_in(*annotations):
-        for schema in found.schemas() if isinstance(found, Registry) else [found]:
-            yield schema, inside
-
-
-def _named_in(
-    *annotations: Any, inside: str = ""
-) -> Iterator[tuple[type[BaseModel] | Registry, str]]:
-    is_chosen = any(isinstance(annotation, Registry) for annotation in annotations)
-    for annotation in annotations:
-        is_schema = isinstance(annotation, type) and issubclass(annotation, BaseModel)
-        if isinstance(annotation, Registry) or (is_schema and not is_chosen):
-            yield annotation, inside
-        within = ".*" if get_origin(annotation) in (dict, list) else inside
-        yield from _named_in(*get_args(annotation), inside=within)
 
 
 def _with_free_names(candidate: str, path: str) -> str:

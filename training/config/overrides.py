@@ -89,6 +89,13 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     return parsed
 
 
+def quoted_value(text: object) -> str:
+    """Quote a value that Hydra's grammar would take apart."""
+    # Hydra reads backslashes as themselves except in front of a quote, the closing one included.
+    escaped = re.sub(r"(\\+)(?='|\Z)", r"\1\1", str(text)).replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 def is_of_hydra(override: Override) -> bool:
     """Return whether an override is of Hydra's own settings."""
     return re.match(r"hydra\b", override.key_or_group) is not None

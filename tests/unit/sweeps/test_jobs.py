@@ -4,7 +4,8 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from runtime.errors import ConfigError
-from sweeps.jobs import Job, expand, quoted, without_overruled
+from sweeps.jobs import Job, expand, without_overruled
+from training.config.overrides import quoted_value
 
 
 def jobs_of(*overrides: str) -> list[Job]:
@@ -92,5 +93,5 @@ def test_a_glob_that_finds_nothing_is_an_error() -> None:
 
 @pytest.mark.parametrize("text", ["plain", "a,b=c", "it's", "x\\", "a\\'b", "[1,2]", " ", "${x}"])
 def test_quoted_text_is_read_back(text: str) -> None:
-    (parsed,) = OverridesParser.create().parse_overrides([f"key={quoted(text)}"])
+    (parsed,) = OverridesParser.create().parse_overrides([f"key={quoted_value(text)}"])
     assert parsed.value() == text
