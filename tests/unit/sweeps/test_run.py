@@ -142,12 +142,13 @@ def test_a_killed_sweep_leaves_no_process_and_goes_on(sweep: Any) -> None:
 
 
 def test_a_second_start_is_refused_while_the_first_is_at_work(sweep: Any) -> None:
-    process = sweep.start({}, "seed=0,1", "steps=30", "seconds=0.05")
+    process = sweep.start({}, "seed=0,1", "steps=6000", "seconds=0.05")
     sweep.wait_until(lambda: bool(sweep.steps()))
-    code, output = sweep.run({}, "seed=0,1", "steps=30", "seconds=0.05")
+    code, output = sweep.run({}, "seed=0,1", "steps=6000", "seconds=0.05")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 75
     assert code == 1
     assert "another run is using this folder" in output
-    assert process.wait(timeout=60) == 0
 
 
 def test_a_job_that_is_stopped_before_it_can_save_has_not_failed(sweep: Any) -> None:
