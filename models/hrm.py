@@ -10,7 +10,6 @@ from torch import Tensor
 
 from models.carry import Latents
 from models.config import DataFacts, HRMConfig
-from models.layers import weights_cast_once
 from models.recurrence import ReasoningLevel, Recurrence, Rotary
 
 
@@ -31,18 +30,21 @@ class HRMInner(Recurrence):
         H_level, L_level = self.H_level, self.L_level
         z_H, z_L = latents["z_H"], latents["z_L"]
         H_cycles, L_cycles = self.config.H_cycles, self.config.L_cycles
+        with_gradients = 1 if self.config.gradient == "last_step" else L_cycles
 
-        # Everything before the last updates, or before the last cycle.
-        with torch.no_grad(), weights_cast_once(self, self.dtype):
+        with torch.no_grad():
             for _ in range(H_cycles - 1):
+                context = z_H + injected
                 for _ in range(L_cycles):
-                    z_L = L_level(z_L + (z_H + injected), rotary)
+                    z_L = L_level(z_L + context, rotary)
                 z_H = H_level(z_H + z_L, rotary)
-            if self.config.gradient == "last_step":
-                for _ in range(L_cycles - 1):
-                    z_L = L_level(z_L + (z_H + injected), rotary)
 
-        for _ in range(1 if self.config.gradient == "last_step" else L_cycles):
-            z_L = L_level(z_L + (z_H + injected), rotary)
+        # The last cycle: its last updates have gradients, or all of them.
+        context = z_H + injected
+        with torch.no_grad():
+            for _ in range(L_cycles - with_gradients):
+                z_L = L_level(z_L + context, rotary)
+        for _ in range(with_gradients):
+            z_L = L_level(z_L + context, rotary)
         z_H = H_level(z_H + z_L, rotary)
         return {"z_H": z_H, "z_L": z_L}

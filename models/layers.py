@@ -61,20 +61,51 @@ class CastedLinear(nn.Module):
         self._cast_weight: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        weight = self.weight.to(x.dtype) if self._cast_weight is None else self._cast_weight
-        return F.linear(x, weight, None if self.bias is None else self.bias.to(x.dtype))
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.linear(x, self.weight_in(x.dtype), bias)
+
+    def weight_in(self, dtype: torch.dtype) -> Tensor:
+        """Return the weight to multiply with in `dtype`, through which gradients reach it."""
+        return self._cast(dtype) if self._cast_weight is None else self._cast_weight
+
+    def _cast(self, dtype: torch.dtype) -> Tensor:
+        # A view: of the parameter itself, kept as `_cast_weight`, the module would make a second.
+        return self.weight.view_as(self.weight).to(dtype)
+
+
+class PositionLinear(CastedLinear):
+    """Linear layer over positions that come first, [in, N] to [out, N], without bias: the weight
+    [out, in] multiplies from the left, so that nothing is transposed.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight_in(x.dtype) @ x
+
+    def _cast(self, dtype: torch.dtype) -> Tensor:
+        weight = super()._cast(dtype)
+        return aligned(weight) if weight.is_cuda else weight
+
+
+def aligned(matrix: Tensor, multiple: int = 8) -> Tensor:
+    """Return a matrix whose rows start at multiples of `multiple` elements, its values the same.
+
+    Where the rows are of another length, its columns are what lies together in memory. The fast
+    bfloat16 products of CUDA want that of all that they read and write; odd sizes do no harm
+    elsewhere, and a gradient is laid out as its matrix is.
+    """
+    return matrix if matrix.shape[1] % multiple == 0 else matrix.t().contiguous().t()
 
 
 @contextmanager
 def weights_cast_once(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Cast every `CastedLinear` weight below `module` once for code that needs no gradients.
+    """Cast every `CastedLinear` weight below `module` once; gradients flow through the cast.
 
     The recursion applies them many times; casting each time costs as much memory traffic as a
     small layer's product.
     """
     layers = [layer for layer in module.modules() if isinstance(layer, CastedLinear)]
     for layer in layers:
-        layer._cast_weight = layer.weight.detach().to(dtype)
+        layer._cast_weight = layer._cast(dtype)
     try:
         yield
     finally:
@@ -97,13 +128,13 @@ class CastedEmbedding(nn.Module):
         return F.embedding(ids, self.embedding_weight.to(self.dtype))
 
 
-def add_rms_norm(x: Tensor, update: Tensor, eps: float) -> Tensor:
-    """Return the post-norm rms_norm(x + update) over the last dimension, in the dtype of `x`.
+def add_rms_norm(x: Tensor, update: Tensor, eps: float, dim: int = -1) -> Tensor:
+    """Return the post-norm rms_norm(x + update) over the dimension `dim`, in the dtype of `x`.
 
     Both have the same shape and dtype; `eps` is added to the mean square. The norm is computed in
     float32 (float64 stays), without learned scale: a sum with a normalised state always follows.
     """
-    return cast(Tensor, _AddRMSNorm.apply(x, update, eps))
+    return cast(Tensor, _AddRMSNorm.apply(x, update, eps, dim))
 
 
 class _AddRMSNorm(torch.autograd.Function):
@@ -113,21 +144,22 @@ class _AddRMSNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, update: Tensor, eps: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, update: Tensor, eps: float, dim: int) -> Tensor:
         wide = widened(x + update)
-        square_sum = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square()
-        inverse_rms = (square_sum / x.shape[-1] + eps).rsqrt()
-        y = (wide * inverse_rms).to(x.dtype)
+        square_sum = torch.linalg.vector_norm(wide, dim=dim, keepdim=True).square()
+        inverse_rms = (square_sum / x.shape[dim] + eps).rsqrt()
+        y = wide.mul_(inverse_rms).to(x.dtype)
         ctx.save_for_backward(y, inverse_rms)
+        ctx.dim = dim
         return y
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         y, inverse_rms = ctx.saved_tensors
         wide, grad_y = widened(y), widened(grads[0])
-        mean = (wide * grad_y).mean(-1, keepdim=True)
-        grad = ((grad_y - wide * mean) * inverse_rms).to(y.dtype)
-        return grad, grad, None
+        mean = (wide * grad_y).mean(ctx.dim, keepdim=True)
+        grad = torch.addcmul(grad_y, wide, mean, value=-1).mul_(inverse_rms).to(y.dtype)
+        return grad, grad, None, None
 
 
 def widened(x: Tensor) -> Tensor:
@@ -143,38 +175,48 @@ def swiglu_width(width: int, expansion: float) -> int:
 class SwiGLU(nn.Module):
     """Gated feed-forward layer on [..., width], gate and up in one matrix (gate first)."""
 
+    linear: type[CastedLinear] = CastedLinear
+    dim = -1
+
     def __init__(self, width: int, expansion: float) -> None:
         super().__init__()
         inner = swiglu_width(width, expansion)
-        self.gate_up_proj = CastedLinear(width, 2 * inner)
-        self.down_proj = CastedLinear(inner, width)
+        self.gate_up_proj = self.linear(width, 2 * inner)
+        self.down_proj = self.linear(inner, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(cast(Tensor, _SiluGate.apply(self.gate_up_proj(x))))
+        return self.down_proj(cast(Tensor, _SiluGate.apply(self.gate_up_proj(x), self.dim)))
+
+
+class PositionSwiGLU(SwiGLU):
+    """The same on [width, N]."""
+
+    linear, dim = PositionLinear, 0
 
 
 class _SiluGate(torch.autograd.Function):
-    """silu(gate) * up for [gate, up] side by side; keeps only its input."""
+    """silu(gate) * up for [gate, up] side by side in dimension `dim`; keeps only its input."""
 
     @staticmethod
-    def forward(ctx: Any, gate_up: Tensor) -> Tensor:
+    def forward(ctx: Any, gate_up: Tensor, dim: int) -> Tensor:
         ctx.save_for_backward(gate_up)
-        gate, up = gate_up.chunk(2, dim=-1)
-        return F.silu(gate) * up
+        ctx.dim = dim
+        gate, up = gate_up.chunk(2, dim)
+        return F.silu(gate).mul_(up)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (gate_up,) = ctx.saved_tensors
-        gate, up = gate_up.chunk(2, dim=-1)
+        gate, up = gate_up.chunk(2, ctx.dim)
         if torch.compiler.is_compiling():  # The compiler fuses this, and takes no views as outputs.
             grad_gate = torch.ops.aten.silu_backward(grads[0] * up, gate)
-            return torch.cat((grad_gate, grads[0] * F.silu(gate)), dim=-1)
+            return torch.cat((grad_gate, grads[0] * F.silu(gate)), ctx.dim), None
         grad = torch.empty_like(gate_up)
-        grad_gate, grad_up = grad.chunk(2, dim=-1)
+        grad_gate, grad_up = grad.chunk(2, ctx.dim)
         torch.ops.aten.silu_backward.grad_input(grads[0] * up, gate, grad_input=grad_gate)
         torch.ops.aten.silu.out(gate, out=grad_up)
         grad_up.mul_(grads[0])
-        return grad
+        return grad, None
 
 
 class RotaryEmbedding(nn.Module):

@@ -18,7 +18,15 @@ from models.config import DataFacts, RecurrenceConfig
 from models.heads.base import Answer, Outputs
 from models.heads.build import build_heads
 from models.heads.tokens import TokenHead
-from models.layers import CastedEmbedding, RotaryEmbedding, SwiGLU, add_rms_norm, trunc_normal_
+from models.layers import (
+    CastedEmbedding,
+    PositionSwiGLU,
+    RotaryEmbedding,
+    SwiGLU,
+    add_rms_norm,
+    trunc_normal_,
+    weights_cast_once,
+)
 from models.sparse_embedding import CastedSparseEmbedding
 
 Rotary = tuple[Tensor, Tensor] | None
@@ -27,25 +35,28 @@ Rotary = tuple[Tensor, Tensor] | None
 class Block(nn.Module):
     """Post-norm block on [B, T, D]: mix the positions, then transform each one.
 
-    With `mlp_t` the attention half becomes a SwiGLU over the T positions, normed over T too.
+    With `mlp_t` the attention half becomes a SwiGLU over the T positions, normed over T too. Then
+    the result is a view of [T, B, D] in memory, which costs the next block no copy.
     """
 
     def __init__(self, config: RecurrenceConfig, num_positions: int) -> None:
         super().__init__()
         self.eps, self.mixes_by_mlp = config.rms_norm_eps, config.mlp_t
         if config.mlp_t:
-            self.mlp_t = SwiGLU(num_positions, config.expansion)
+            self.mlp_t = PositionSwiGLU(num_positions, config.expansion)
         else:
             self.self_attn = Attention(config.hidden_size, config.num_heads, config.attention)
         self.mlp = SwiGLU(config.hidden_size, config.expansion)
 
     def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
-        if self.mixes_by_mlp:
-            y = x.transpose(1, 2).contiguous()
-            x = add_rms_norm(y, self.mlp_t(y), self.eps).transpose(1, 2).contiguous()
-        else:
+        if not self.mixes_by_mlp:
             x = add_rms_norm(x, self.self_attn(x, rotary), self.eps)
-        return add_rms_norm(x, self.mlp(x), self.eps)
+            return add_rms_norm(x, self.mlp(x), self.eps)
+        B, T, D = x.shape
+        columns = x.transpose(0, 1).reshape(T, B * D)
+        columns = add_rms_norm(columns, self.mlp_t(columns), self.eps, dim=0)
+        x = columns.view(T, B, D)
+        return add_rms_norm(x, self.mlp(x), self.eps).transpose(0, 1)
 
 
 class ReasoningLevel(nn.Module):
@@ -75,7 +86,7 @@ class Recurrence(nn.Module):
         self.dtype: torch.dtype = getattr(torch, config.forward_dtype)
         self.hidden_size, self.num_prefix = config.hidden_size, config.num_prefix
         self.num_positions = config.num_prefix + facts.seq_len
-        self.pos_encodings = config.pos_encodings
+        self.pos_encodings, self.positions_first = config.pos_encodings, config.mlp_t
         D, T = config.hidden_size, self.num_positions
 
         self.embed_tokens = CastedEmbedding(facts.vocab_size, D, init_std=D**-0.5, dtype=self.dtype)
@@ -137,7 +148,12 @@ class Recurrence(nn.Module):
         """
         injected = self._embed(examples["inputs"], examples["puzzle_identifiers"])
         rotary = self.rotary_emb() if self.pos_encodings == "rope" else None
-        latents = self.recur(carry, injected, rotary)
+        if self.positions_first:
+            injected = _positions_first(injected)
+            carry = {name: _positions_first(z) for name, z in carry.items()}
+        with weights_cast_once(self, self.dtype):
+            latents = self.recur(carry, injected, rotary)
+        latents = {name: z.contiguous() for name, z in latents.items()}
         return {name: z.detach() for name, z in latents.items()}, latents[self.latents[0]]
 
     def read(self, states: Tensor, examples: Examples) -> Outputs:
@@ -170,3 +186,8 @@ class Recurrence(nn.Module):
             positions = self.embed_pos.embedding_weight.to(self.dtype)
             embedding = (embedding + positions) * math.sqrt(0.5)
         return embedding * math.sqrt(D)
+
+
+def _positions_first(x: Tensor) -> Tensor:
+    """Return the values of x [B, T, D], ordered in memory as [T, B, D]."""
+    return x.transpose(0, 1).contiguous().transpose(0, 1)

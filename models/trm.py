@@ -9,7 +9,6 @@ from torch import Tensor
 
 from models.carry import Latents
 from models.config import DataFacts, TRMConfig
-from models.layers import weights_cast_once
 from models.recurrence import ReasoningLevel, Recurrence, Rotary
 
 
@@ -23,7 +22,7 @@ class _TinyRecurrence(Recurrence):
         self.add_initial_states(latents)
 
     def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
-        with torch.no_grad(), weights_cast_once(self, self.dtype):
+        with torch.no_grad():
             for _ in range(self.H_cycles - 1):
                 latents = self.cycle(latents, injected, rotary)
         return self.cycle(latents, injected, rotary)
@@ -42,8 +41,9 @@ class TRMInner(_TinyRecurrence):
     def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
         """z_L = net(z_L + z_H + input), L_cycles times, then z_H = net(z_H + z_L)."""
         z_H, z_L = latents["z_H"], latents["z_L"]
+        context = z_H + injected
         for _ in range(self.L_cycles):
-            z_L = self.L_level(z_L + (z_H + injected), rotary)
+            z_L = self.L_level(z_L + context, rotary)
         z_H = self.L_level(z_H + z_L, rotary)
         return {"z_H": z_H, "z_L": z_L}
 

@@ -316,10 +316,10 @@ def count_flop(arch: ArchConfig, facts: DataFacts) -> Flop:
     arch = arch.model_copy(update={"attention": "auto"})
     total = 0
 
-    def add(weights: int, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def add(weights: int, layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         nonlocal total
         passes = 1 + (1 + inputs[0].requires_grad if output.requires_grad else 0)
-        total += 2 * passes * inputs[0].numel() // inputs[0].shape[-1] * weights
+        total += 2 * passes * inputs[0].numel() // layer.weight.shape[1] * weights
 
     with torch.device("meta"):
         model = build_model(arch, facts)

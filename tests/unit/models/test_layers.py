@@ -1,6 +1,7 @@
 """Layers: initialization against scipy, hand-written backwards against autograd."""
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -8,13 +9,17 @@ import pytest
 import torch
 from scipy import stats
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from models.layers import (
     CastedEmbedding,
     CastedLinear,
+    PositionLinear,
+    PositionSwiGLU,
     RotaryEmbedding,
     SwiGLU,
     add_rms_norm,
+    aligned,
     apply_rotary,
     swiglu_width,
     trunc_normal_,
@@ -83,9 +88,9 @@ def test_swiglu_width(width: int, expansion: float, inner: int) -> None:
 # Hand-written backwards
 
 
-def naive_add_rms_norm(x: Tensor, update: Tensor, eps: float) -> Tensor:
+def naive_add_rms_norm(x: Tensor, update: Tensor, eps: float, dim: int = -1) -> Tensor:
     total = x + update
-    return total / (total.square().mean(-1, keepdim=True) + eps).sqrt()
+    return total / (total.square().mean(dim, keepdim=True) + eps).sqrt()
 
 
 def naive_swiglu(layer: SwiGLU, x: Tensor) -> Tensor:
@@ -113,8 +118,9 @@ def test_hand_written_layers_equal_their_twins() -> None:
     torch.manual_seed(0)
     exact: Any = {"rtol": 1e-12, "atol": 1e-12}
     x, y = double_input(2, 3, 12), double_input(2, 3, 12)
-    norms = (f(x, y, 1e-5) for f in (add_rms_norm, naive_add_rms_norm))
-    torch.testing.assert_close(*norms, **exact)
+    for dim in (-1, 0, 1):
+        norms = (f(x, y, 1e-5, dim) for f in (add_rms_norm, naive_add_rms_norm))
+        torch.testing.assert_close(*norms, **exact)
     # The norm counts where the mean square is of eps's size.
     small = torch.full((1, 4), 1e-3, dtype=torch.float64)
     torch.testing.assert_close(add_rms_norm(small, small, 1e-5), small * 2 / math.sqrt(4e-6 + 1e-5))
@@ -130,10 +136,56 @@ def test_hand_written_layers_equal_their_twins() -> None:
 def test_gradients_are_those_of_finite_differences() -> None:
     torch.manual_seed(0)
     norm_inputs = double_input(2, 3, 6), double_input(2, 3, 6)
-    assert torch.autograd.gradcheck(lambda x, y: add_rms_norm(x, y, 1e-5), norm_inputs)
+    for dim in (-1, 0):
+        assert torch.autograd.gradcheck(
+            lambda x, y, d=dim: add_rms_norm(x, y, 1e-5, d), norm_inputs
+        )
     assert torch.autograd.gradcheck(SwiGLU(4, 1.0), double_input(2, 4))
+    assert torch.autograd.gradcheck(PositionSwiGLU(4, 1.0), double_input(4, 2))
     tables = RotaryEmbedding(6, 4, theta=10000.0)()
     assert torch.autograd.gradcheck(lambda x: apply_rotary(x, *tables), double_input(2, 4, 2, 6))
+
+
+class _Products(TorchDispatchMode):
+    """Notes the operands and the result of every matrix product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrices: list[Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.mm.default:
+            self.matrices += [*args, out]
+        return out
+
+
+@pytest.mark.parametrize("positions", [97, 81, 16])
+def test_aligned_weights_change_no_value_and_leave_no_odd_row(
+    positions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    layer, x = PositionSwiGLU(positions, 1.0), double_input(positions, 24)
+    results = []
+    for align in (False, True):
+        if align:
+            # What the layer does on CUDA.
+            monkeypatch.setattr(
+                PositionLinear, "_cast", lambda self, t: aligned(CastedLinear._cast(self, t))
+            )
+        layer.zero_grad()
+        with _Products() as products:
+            out = layer(x)
+            (grad,) = torch.autograd.grad(out.sin().sum(), x, retain_graph=True)
+            out.sin().sum().backward()
+        assert len(products.matrices) >= 3 * 6
+        odd = [m.shape for m in products.matrices if min(m.stride()) != 1 or max(m.stride()) % 8]
+        assert bool(odd) == (not align and positions % 8 != 0), odd
+        results.append([out.detach(), grad, *(p.grad for p in layer.parameters())])
+    for actual, expected in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
+        assert actual is not None
+        assert actual.is_contiguous()
 
 
 def test_rotary_tables_are_float32_and_no_state() -> None:
@@ -225,6 +277,23 @@ def test_weights_are_cast_once_inside_and_anew_outside() -> None:
         assert torch.equal(model(x), plain)
     # Of the first layer nothing is left, and the second adds its bias, 0.
     assert not model(x).any()
+
+
+def test_gradients_flow_through_weights_cast_once_and_no_parameter_is_added() -> None:
+    torch.manual_seed(0)
+    layers = CastedLinear(6, 6), PositionLinear(6, 6)
+    for layer in layers:
+        for dtype in (torch.float32, torch.bfloat16):
+            x, grads = torch.randn(6, 6, dtype=dtype), []
+            for context in (nullcontext(), weights_cast_once(layer, dtype)):
+                layer.zero_grad()
+                with context:
+                    assert list(dict(layer.named_parameters())) == ["weight"]
+                    layer(layer(x)).sum().backward()
+                assert layer.weight.grad is not None
+                grads.append(layer.weight.grad)
+            rounding = torch.finfo(dtype).eps
+            torch.testing.assert_close(*grads, rtol=4 * rounding, atol=4 * rounding)
 
 
 def test_cast_weights_are_dropped_when_the_block_raises() -> None:

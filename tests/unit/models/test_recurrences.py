@@ -9,7 +9,7 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-import models.hrm
+import models.recurrence
 from models.act import ACTLossHead
 from models.carry import Examples, Latents
 from models.config import ArchConfig, DataFacts, HRMConfig, TransformerConfig, TRMConfig
@@ -144,6 +144,46 @@ def test_q_continue_is_learned_only_when_asked_for(name: str, no_continue: bool)
     assert ("q_continue_loss" in output.metrics) == (not no_continue)
 
 
+@pytest.mark.parametrize("name", ["mixer", "rope"])
+def test_a_block_does_what_its_layers_say(name: str) -> None:
+    model = make_model(**VARIANTS[name], forward_dtype="float64", signal=True)
+    inner = inner_of(model)
+    block, x = inner.L_level.layers[0].double(), random_carry(inner)["z_L"].requires_grad_()
+    rotary = inner.rotary_emb() if name == "rope" else None
+
+    def swiglu(layer: Any, x: Tensor) -> Tensor:
+        gate, up = (x @ layer.gate_up_proj.weight.T).chunk(2, -1)
+        return (torch.nn.functional.silu(gate) * up) @ layer.down_proj.weight.T
+
+    def normed(x: Tensor) -> Tensor:
+        return x / (x.square().mean(-1, keepdim=True) + block.eps).sqrt()
+
+    if name == "mixer":
+        columns = x.transpose(1, 2)
+        y = normed(columns + swiglu(block.mlp_t, columns)).transpose(1, 2)
+    else:
+        y = normed(x + block.self_attn(x, rotary))
+    twin = normed(y + swiglu(block.mlp, y))
+    leaves = (x, *block.parameters())
+    results = [
+        (out, *torch.autograd.grad(out.sin().sum(), leaves)) for out in (block(x, rotary), twin)
+    ]
+    for actual, expected in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["hrm mixer, last_step", "trm mixer", "trm_singlez mixer"])
+def test_states_have_one_layout_whatever_a_step_uses_inside(name: str) -> None:
+    inner = inner_of(build(CONFIGS[name]))
+    carry = random_carry(inner)
+    scattered = {n: z.permute(2, 1, 0).contiguous().permute(2, 1, 0) for n, z in carry.items()}
+    results = [inner(c, make_examples()) for c in (carry, scattered)]
+    for states, answer in results:
+        assert all(z.is_contiguous() for z in (*states.values(), answer))
+    for z in carry:
+        assert torch.equal(results[0][0][z], results[1][0][z])
+
+
 # What has gradients and what has not
 
 
@@ -189,7 +229,7 @@ def test_casting_weights_once_changes_no_bit(dtype: str, monkeypatch: pytest.Mon
     results = []
     for cast_once in (True, False):
         if not cast_once:
-            monkeypatch.setattr(models.hrm, "weights_cast_once", lambda *_: nullcontext())
+            monkeypatch.setattr(models.recurrence, "weights_cast_once", lambda *_: nullcontext())
         model = make_model(forward_dtype=dtype).train()
         output = first_step(model)
         output.loss.backward()
