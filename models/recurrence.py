@@ -8,6 +8,8 @@ Shape letters: B batch, S cells, P puzzle prefix, T = P + S, D hidden width, V v
 
 import math
 from collections.abc import Sequence
+from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +49,15 @@ class Block(nn.Module):
             x = add_rms_norm(x, self.self_attn(x, rotary), self.eps)
         return add_rms_norm(x, self.mlp(x), self.eps)
 
+    def first(self, x: Tensor, rotary: Rotary) -> Tensor:
+        """Return what `forward` gives at the first position, [B, 1, D], without the others."""
+        if self.mixes_by_mlp:
+            y = x.transpose(1, 2).contiguous()
+            x = add_rms_norm(y, self.mlp_t(y), self.eps).transpose(1, 2)[:, :1].contiguous()
+        else:
+            x = add_rms_norm(x[:, :1], self.self_attn(x, rotary, num_queries=1), self.eps)
+        return add_rms_norm(x, self.mlp(x), self.eps)
+
 
 class ReasoningLevel(nn.Module):
     """A stack of blocks, for the sum of a state and what is injected, [B, T, D]."""
@@ -59,6 +70,14 @@ class ReasoningLevel(nn.Module):
         for layer in self.layers:
             x = layer(x, rotary)
         return x
+
+    def first(self, x: Tensor, rotary: Rotary) -> Tensor:
+        """Return what `forward` gives at the first position, [B, 1, D]; the last block computes no
+        other.
+        """
+        for layer in self.layers[:-1]:
+            x = layer(x, rotary)
+        return cast(Block, self.layers[-1]).first(x, rotary)
 
 
 class Recurrence(nn.Module):
@@ -100,13 +119,17 @@ class Recurrence(nn.Module):
             start = trunc_normal_(torch.empty(self.hidden_size)).to(self.dtype)
             self.register_buffer(f"{name}_init", start)
 
-    def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
+    def recur(
+        self, latents: Latents, injected: Tensor, rotary: Rotary, *, only_first: bool = False
+    ) -> Latents:
         """Run one ACT step; which of its updates have gradients tells the models apart.
 
         Args:
             latents: z_H, z_L or one of them, [B, T, D] each, without gradients.
             injected: the embedded puzzle, [B, T, D].
             rotary: cos and sin [T, K], where positions are rotary.
+            only_first: compute of the answer its first position alone, [B, 1, D]; asked for with
+                `q_target=first`.
         Returns:
             the latents after it.
         """
@@ -126,18 +149,22 @@ class Recurrence(nn.Module):
             for name, z in carry.items()
         }
 
-    def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
+    def forward(
+        self, carry: Latents, examples: Examples, *, only_first: bool = False
+    ) -> tuple[Latents, Tensor]:
         """Run one ACT step.
 
         Args:
             carry: the latents, [B, T, D] each.
             examples: inputs int32 [B, S] and puzzle_identifiers int32 [B].
+            only_first: compute of the answer its first position alone, [B, 1, D].
         Returns:
             the latents after it, detached, and the answer's states [B, T, D], with gradients.
         """
         injected = self._embed(examples["inputs"], examples["puzzle_identifiers"])
         rotary = self.rotary_emb() if self.pos_encodings == "rope" else None
-        latents = self.recur(carry, injected, rotary)
+        recur = partial(self.recur, only_first=True) if only_first else self.recur
+        latents = recur(carry, injected, rotary)
         return {name: z.detach() for name, z in latents.items()}, latents[self.latents[0]]
 
     def read(self, states: Tensor, examples: Examples) -> Outputs:

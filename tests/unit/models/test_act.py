@@ -51,7 +51,9 @@ class Scripted(nn.Module):
         starts = {"z_H": START_H, "z_L": START_L}
         return {name: torch.where(where, starts[name], z) for name, z in carry.items()}
 
-    def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
+    def forward(
+        self, carry: Latents, examples: Examples, *, only_first: bool = False
+    ) -> tuple[Latents, Tensor]:
         self.calls.append((carry["z_H"][:, 0, 0].clone(), examples, torch.is_grad_enabled()))
         return {"z_H": carry["z_H"] + 1, "z_L": carry["z_L"] + 2}, self.weight
 
