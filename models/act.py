@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from models.carry import ACTCarry, Examples, Exploration
+from models.carry import ACTCarry, Examples, Exploration, Latents
 from models.config import ACTLossConfig, LossWeights
 from models.heads.base import Answer, Head, Outputs, Targets
 from models.heads.q import QHead
@@ -59,8 +59,8 @@ class ACT(nn.Module):
             offered: the next batch; halted slots take their row of it, the others discard it.
             exploration: training only; None means that every slot may halt at any step.
         Returns:
-            the new carry (detached); what the heads predict at this step, and `target_q_continue`,
-            [B], in training where q_continue is learned.
+            the new carry (detached); what the heads predict at this step, and in training, where
+            q_continue is learned, what `look_ahead` gives.
         """
         steps = torch.where(carry.halted, 0, carry.steps)
         examples = {
@@ -82,10 +82,8 @@ class ACT(nn.Module):
                     halted = halted & (steps >= exploration.min_steps)
             q_head = self.inner.heads.get("q")
             if isinstance(q_head, QHead) and q_head.learns_continue:
-                with torch.no_grad():  # Its target comes from the Q values of one more ACT step.
-                    after = Answer(self.inner(latents, examples)[1])
-                    target = q_head.target_of_continue(after, last_step)
-                outputs["target_q_continue"] = target
+                rows = None if exploration is None else exploration.ahead
+                outputs |= self.look_ahead(q_head, latents, examples, last_step, rows)
         return ACTCarry(latents, steps, halted, examples), outputs
 
     def wants_to_halt(self, outputs: Outputs, steps: Tensor) -> Tensor | None:
@@ -97,6 +95,35 @@ class ACT(nn.Module):
             return None
         with torch.no_grad():
             return self.rule.wants_to_halt(outputs, steps)
+
+    @torch.no_grad()
+    def look_ahead(
+        self,
+        q_head: QHead,
+        latents: Latents,
+        examples: Examples,
+        last_step: Tensor,
+        rows: Tensor | None = None,
+    ) -> Outputs:
+        """Bootstrap the target of q_continue from the Q values of one more ACT step.
+
+        Args:
+            last_step: bool [B], slots that could only halt then.
+            rows: int64 [n], those that look ahead; None: all.
+        Returns:
+            `target_q_continue`, [B]; with `rows` also `weight_q_continue`, [B], which its loss is
+            multiplied by: `rows_per_target` of the rows, 0 of all others.
+        """
+        if rows is None:
+            answer = Answer(self.inner(latents, examples, only_first=q_head.needs_only_first)[1])
+            return {"target_q_continue": q_head.target_of_continue(answer, last_step)}
+        target = torch.zeros_like(last_step, dtype=torch.float32)
+        weight = target.index_fill(0, rows, q_head.rows_per_target)
+        if len(rows):  # Kernels of attention may not know an empty batch.
+            own = [{n: value[rows] for n, value in part.items()} for part in (latents, examples)]
+            few = self.look_ahead(q_head, own[0], own[1], last_step[rows])["target_q_continue"]
+            target = target.to(few.dtype).index_copy(0, rows, few)
+        return {"target_q_continue": target, "weight_q_continue": weight}
 
 
 class LossOutput(NamedTuple):

@@ -94,8 +94,12 @@ class Attention(nn.Module):
         self.qkv_proj = CastedLinear(hidden_size, 3 * hidden_size)
         self.o_proj = CastedLinear(hidden_size, hidden_size)
 
-    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Map [B, T, D] to [B, T, D]; `rotary` is (cos, sin), each [T, K], or None."""
+    def forward(
+        self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, num_queries: int | None = None
+    ) -> Tensor:
+        """Map [B, T, D] to [B, T, D]; `rotary` is (cos, sin), each [T, K], or None. With
+        `num_queries` only the first positions ask: [B, num_queries, D].
+        """
         B, T, D = x.shape
         qkv = self.qkv_proj(x).view(B, T, 3 * self.num_heads, D // self.num_heads)
         if rotary is None:
@@ -103,4 +107,4 @@ class Attention(nn.Module):
         else:
             qk, v = qkv.split((2 * self.num_heads, self.num_heads), dim=2)
             q, k = apply_rotary(qk, *rotary).chunk(2, dim=2)
-        return self.o_proj(attend(q, k, v, self.backend).reshape(B, T, D))
+        return self.o_proj(attend(q[:, :num_queries], k, v, self.backend).reshape(B, -1, D))

@@ -66,9 +66,12 @@ class ACTCarry:
 
 
 class Exploration(NamedTuple):
-    """Noise of the halting rule, drawn outside the model: it depends on (seed, step, row) alone.
+    """What is random in a step, drawn outside the model: it depends on (seed, step, row) alone.
 
-    `min_steps`, int32 [B]: a slot must not halt early before this many steps.
+    Attributes:
+        min_steps: int32 [B], a slot must not halt early before this many steps.
+        ahead: int64 [n], rows that look ahead for the target of q_continue; None: all of them.
     """
 
     min_steps: Tensor
+    ahead: Tensor | None = None

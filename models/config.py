@@ -165,6 +165,10 @@ class RecurrenceConfig(Schema):
     """share of the puzzles that must not halt before a random number of ACT steps"""
     no_ACT_continue: StrictBool = False
     """learn no q_continue, and halt when q_halt > 0"""
+    q_target: Literal["full", "first", "rows", "steps"] = "full"
+    """where the target of q_continue comes from: docs/training.md"""
+    q_target_every: Size = 4
+    """with q_target=rows or steps one row, or step, in so many has a target, and counts so often"""
 
     forward_dtype: ForwardDtype = "bfloat16"
     """dtype of the states; take float32 on a CPU without bfloat16 in hardware"""
@@ -217,9 +221,25 @@ class RecurrenceConfig(Schema):
                 "heads.q.rule=continue compares q_halt with q_continue, which is not learned with "
                 "no_ACT_continue=true; use rule=zero"
             )
+        if self.q_target != "full" and (q is None or self.no_ACT_continue):
+            why = "heads.q=null" if q is None else "no_ACT_continue=true"
+            raise ValueError(
+                f"q_target={self.q_target}: with {why} no q_continue is learned, so it has no "
+                "target; use q_target=full"
+            )
+        if self.rows_per_target > 1 and self.loss.clip.q_continue is not None:
+            raise ValueError(
+                f"loss.clip.q_continue limits the loss of a row, and q_target={self.q_target} "
+                "multiplies it first; use q_target=full or first, or no limit"
+            )
         if q is not None and (minimum := q.halt_min_steps) > (most := self.halt_max_steps):
             raise ValueError(f"heads.q.halt_min_steps={minimum} exceeds halt_max_steps={most}")
         return self
+
+    @property
+    def rows_per_target(self) -> int:
+        """One row in so many, on average over the steps, has a target for q_continue."""
+        return self.q_target_every if self.q_target in ("rows", "steps") else 1
 
     @property
     def num_prefix(self) -> int:

@@ -25,7 +25,9 @@ class HRMInner(Recurrence):
         self.L_level = ReasoningLevel(config, config.L_layers, self.num_positions)
         self.add_initial_states(("H", "L"))
 
-    def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
+    def recur(
+        self, latents: Latents, injected: Tensor, rotary: Rotary, *, only_first: bool = False
+    ) -> Latents:
         """Run H_cycles x L_cycles updates; gradients as `config.gradient` says."""
         H_level, L_level = self.H_level, self.L_level
         z_H, z_L = latents["z_H"], latents["z_L"]
@@ -46,5 +48,5 @@ class HRMInner(Recurrence):
                 z_L = L_level(z_L + context, rotary)
         for _ in range(with_gradients):
             z_L = L_level(z_L + context, rotary)
-        z_H = H_level(z_H + z_L, rotary)
+        z_H = (H_level.first if only_first else H_level)(z_H + z_L, rotary)
         return {"z_H": z_H, "z_L": z_L}

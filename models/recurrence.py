@@ -8,6 +8,8 @@ Shape letters: B batch, S cells, P puzzle prefix, T = P + S, D hidden width, V v
 
 import math
 from collections.abc import Sequence
+from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -52,11 +54,22 @@ class Block(nn.Module):
         if not self.mixes_by_mlp:
             x = add_rms_norm(x, self.self_attn(x, rotary), self.eps)
             return add_rms_norm(x, self.mlp(x), self.eps)
+        x = self._mixed_by_mlp(x)
+        return add_rms_norm(x, self.mlp(x), self.eps).transpose(0, 1)
+
+    def _mixed_by_mlp(self, x: Tensor) -> Tensor:
+        """Mix the positions of [B, T, D]; returns [T, B, D]."""
         B, T, D = x.shape
         columns = x.transpose(0, 1).reshape(T, B * D)
-        columns = add_rms_norm(columns, self.mlp_t(columns), self.eps, dim=0)
-        x = columns.view(T, B, D)
-        return add_rms_norm(x, self.mlp(x), self.eps).transpose(0, 1)
+        return add_rms_norm(columns, self.mlp_t(columns), self.eps, dim=0).view(T, B, D)
+
+    def first(self, x: Tensor, rotary: Rotary) -> Tensor:
+        """Return what `forward` gives at the first position, [B, 1, D], without the others."""
+        if self.mixes_by_mlp:
+            x = self._mixed_by_mlp(x)[:1]
+            return add_rms_norm(x, self.mlp(x), self.eps).transpose(0, 1)
+        x = add_rms_norm(x[:, :1], self.self_attn(x, rotary, num_queries=1), self.eps)
+        return add_rms_norm(x, self.mlp(x), self.eps)
 
 
 class ReasoningLevel(nn.Module):
@@ -70,6 +83,14 @@ class ReasoningLevel(nn.Module):
         for layer in self.layers:
             x = layer(x, rotary)
         return x
+
+    def first(self, x: Tensor, rotary: Rotary) -> Tensor:
+        """Return what `forward` gives at the first position, [B, 1, D]; the last block computes no
+        other.
+        """
+        for layer in self.layers[:-1]:
+            x = layer(x, rotary)
+        return cast(Block, self.layers[-1]).first(x, rotary)
 
 
 class Recurrence(nn.Module):
@@ -111,13 +132,17 @@ class Recurrence(nn.Module):
             start = trunc_normal_(torch.empty(self.hidden_size)).to(self.dtype)
             self.register_buffer(f"{name}_init", start)
 
-    def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
+    def recur(
+        self, latents: Latents, injected: Tensor, rotary: Rotary, *, only_first: bool = False
+    ) -> Latents:
         """Run one ACT step; which of its updates have gradients tells the models apart.
 
         Args:
             latents: z_H, z_L or one of them, [B, T, D] each, without gradients.
             injected: the embedded puzzle, [B, T, D].
             rotary: cos and sin [T, K], where positions are rotary.
+            only_first: compute of the answer its first position alone, [B, 1, D]; asked for with
+                `q_target=first`.
         Returns:
             the latents after it.
         """
@@ -137,12 +162,15 @@ class Recurrence(nn.Module):
             for name, z in carry.items()
         }
 
-    def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
+    def forward(
+        self, carry: Latents, examples: Examples, *, only_first: bool = False
+    ) -> tuple[Latents, Tensor]:
         """Run one ACT step.
 
         Args:
             carry: the latents, [B, T, D] each.
             examples: inputs int32 [B, S] and puzzle_identifiers int32 [B].
+            only_first: compute of the answer its first position alone, [B, 1, D].
         Returns:
             the latents after it, detached, and the answer's states [B, T, D], with gradients.
         """
@@ -151,8 +179,9 @@ class Recurrence(nn.Module):
         if self.positions_first:
             injected = _positions_first(injected)
             carry = {name: _positions_first(z) for name, z in carry.items()}
+        recur = partial(self.recur, only_first=True) if only_first else self.recur
         with weights_cast_once(self, self.dtype):
-            latents = self.recur(carry, injected, rotary)
+            latents = recur(carry, injected, rotary)
         latents = {name: z.contiguous() for name, z in latents.items()}
         return {name: z.detach() for name, z in latents.items()}, latents[self.latents[0]]
 

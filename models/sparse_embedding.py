@@ -35,8 +35,10 @@ class CastedSparseEmbedding(nn.Module):
         self.register_buffer("local_ids", ids, persistent=False)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Map integer ids [B] to [B, width] in the forward dtype, in training through the leaf."""
-        if not self.training:
+        """Map integer ids [B] to [B, width] in the forward dtype, through the leaf where a gradient
+        is wanted.
+        """
+        if not (self.training and torch.is_grad_enabled()):
             return self.weights[ids].to(self.dtype)
         with torch.no_grad():
             self.local_weights.copy_(self.weights[ids])

@@ -19,6 +19,9 @@ class TransformerInner(Recurrence):
         self.H_level = ReasoningLevel(config, config.H_layers, self.num_positions)
         self.add_initial_states(("H",))
 
-    def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
+    def recur(
+        self, latents: Latents, injected: Tensor, rotary: Rotary, *, only_first: bool = False
+    ) -> Latents:
         """Run the stack once."""
-        return {"z_H": self.H_level(latents["z_H"] + injected, rotary)}
+        H_level = self.H_level.first if only_first else self.H_level
+        return {"z_H": H_level(latents["z_H"] + injected, rotary)}

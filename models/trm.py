@@ -4,12 +4,17 @@ One small network does everything: it refines the latent z_L given puzzle and an
 times, and then the answer z_H. Gradients flow through the whole last H cycle.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from models.carry import Latents
 from models.config import DataFacts, TRMConfig
 from models.recurrence import ReasoningLevel, Recurrence, Rotary
+
+# A level, or its answer at the first position alone.
+Update = Callable[[Tensor, Rotary], Tensor]
 
 
 class _TinyRecurrence(Recurrence):
@@ -21,14 +26,17 @@ class _TinyRecurrence(Recurrence):
         self.L_level = ReasoningLevel(config, config.L_layers, self.num_positions)
         self.add_initial_states(latents)
 
-    def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
+    def recur(
+        self, latents: Latents, injected: Tensor, rotary: Rotary, *, only_first: bool = False
+    ) -> Latents:
         with torch.no_grad():
             for _ in range(self.H_cycles - 1):
-                latents = self.cycle(latents, injected, rotary)
-        return self.cycle(latents, injected, rotary)
+                latents = self.cycle(latents, injected, rotary, self.L_level)
+        answer = self.L_level.first if only_first else self.L_level
+        return self.cycle(latents, injected, rotary, answer)
 
-    def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
-        """Return the latents after L_cycles updates and the update of the answer."""
+    def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary, answer: Update) -> Latents:
+        """Return the latents after L_cycles updates and the update of the answer, by `answer`."""
         raise NotImplementedError
 
 
@@ -38,13 +46,13 @@ class TRMInner(_TinyRecurrence):
     def __init__(self, config: TRMConfig, facts: DataFacts) -> None:
         super().__init__(config, facts, ("H", "L"))
 
-    def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
+    def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary, answer: Update) -> Latents:
         """z_L = net(z_L + z_H + input), L_cycles times, then z_H = net(z_H + z_L)."""
         z_H, z_L = latents["z_H"], latents["z_L"]
         context = z_H + injected
         for _ in range(self.L_cycles):
             z_L = self.L_level(z_L + context, rotary)
-        z_H = self.L_level(z_H + z_L, rotary)
+        z_H = answer(z_H + z_L, rotary)
         return {"z_H": z_H, "z_L": z_L}
 
 
@@ -54,9 +62,9 @@ class TRMSingleInner(_TinyRecurrence):
     def __init__(self, config: TRMConfig, facts: DataFacts) -> None:
         super().__init__(config, facts, ("L",))
 
-    def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
+    def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary, answer: Update) -> Latents:
         """z = net(z + input), L_cycles times, then z = net(z)."""
         z_L = latents["z_L"]
         for _ in range(self.L_cycles):
             z_L = self.L_level(z_L + injected, rotary)
-        return {"z_L": self.L_level(z_L, rotary)}
+        return {"z_L": answer(z_L, rotary)}

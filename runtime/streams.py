@@ -29,6 +29,7 @@ class Stream(IntEnum):
     BATCHES = 0x9A22_1E5D_A7A5_E7B0
     HALT = 0x68616C74
     TORCH = 0x746F7263
+    LOOK_AHEAD = 0x6C6F6F6B
 
 
 def random_words(

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from dataset.format.schema import LabelField
 from dataset.format.writing import write_puzzles
 from models.attention import require_backend
+from models.carry import Exploration
 from models.config import ArchConfig, DataFacts
 from models.heads.tokens import Matrix, MixtureOfExperts
 from models.layers import CastedLinear
@@ -338,6 +339,12 @@ def count_flop(arch: ArchConfig, facts: DataFacts) -> Flop:
         model.train()
         model(model.initial_carry(examples), examples)
         train_step, total = total, 0
+        if (every := arch.rows_per_target) > 1:
+            nobody = Exploration(
+                torch.zeros(1, dtype=torch.int32), torch.zeros(0, dtype=torch.int64)
+            )
+            model(model.initial_carry(examples), examples, nobody)
+            train_step, total = (train_step + (every - 1) * total) // every, 0
         model.eval()
         with torch.no_grad():
             model(model.initial_carry(examples), examples)

@@ -1,7 +1,10 @@
-"""Noise of ACT's halting rule and seeds of torch, which do not depend on the past."""
+"""What is drawn for a step without regard to the past: noise of ACT's halting rule, the rows that
+look ahead, seeds of torch.
+"""
 
 import numpy as np
 
+from models.config import ArchConfig
 from runtime.streams import Stream, random_words
 
 
@@ -22,6 +25,27 @@ def min_halt_steps(
     explores, where = (words >> np.uint64(11)).astype(np.float64).reshape(2, num_rows) * 2.0**-53
     steps = 2 + np.floor(where * (halt_max_steps - 1))
     return np.where(explores < probability, steps, 0).astype(np.int32)
+
+
+def rows_ahead(seed: int, step: int, num_rows: int, arch: ArchConfig) -> np.ndarray | None:
+    """Choose the rows of the global batch that look ahead for the target of q_continue.
+
+    With `q_target=rows` one of each `q_target_every` neighbours, at random: so a rank, a shard or a
+    micro-batch has a fixed number of them, and the same ones however the batch is cut. With
+    `q_target=steps` all rows, at each `q_target_every`-th step. Optimizer steps count from 0.
+
+    Returns:
+        int64 [n], ascending; None: the model takes all rows.
+    """
+    every = arch.q_target_every
+    if arch.q_target == "rows":
+        starts = np.arange(0, num_rows, every)
+        words = random_words(seed, Stream.LOOK_AHEAD, (0, step, 0, 0), len(starts))
+        # Of 64 bits: choices differ in probability by less than every / 2**64.
+        return starts + (words % np.uint64(every)).astype(np.int64)
+    if arch.q_target == "steps":
+        return np.arange(0 if step % every else num_rows)
+    return None
 
 
 def torch_seed(seed: int, step: int, part: int) -> int:

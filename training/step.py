@@ -1,4 +1,4 @@
-"""One optimizer step: forward and backward over this rank's shards, the update, its outcome."""
+"""One optimizer step: forward and backward over parts of this rank's rows, update, outcome."""
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +21,7 @@ from training.checkpoint.start_weights import load_start_weights
 from training.config.schema import CANONICAL_SHARDS, TrainConfig
 from training.data import data_facts
 from training.diagnostics import Diagnostics, MeasuredShard, trunk_gradient_norms
-from training.exploration import min_halt_steps, torch_seed
+from training.exploration import min_halt_steps, rows_ahead, torch_seed
 from training.metrics import MetricBlock
 from training.optim.ema import WeightAverage
 from training.optim.groups import GradientBucket, build_optimizer, groups_of, set_rates, skip_update
@@ -36,7 +36,8 @@ class Learner:
 
     Args:
         total_steps: of the learning rate's schedule.
-        model: on the device of `ranks`, its puzzle embedding prepared for a shard of this rank.
+        model: on the device of `ranks`, its puzzle embedding prepared for a part of this rank's
+            rows (a micro-batch, a shard, or all of them).
         forward: `model` or its compiled form, called at each step.
     """
 
@@ -53,6 +54,7 @@ class Learner:
         self.total_steps, self.model, self.forward = total_steps, model, forward
         self.exact = config.reduction == "exact"
         self.num_shards = config.num_shards(ranks.world_size)
+        self.num_parts = config.num_parts(ranks.world_size)
         self.local_batch_size = config.global_batch_size // ranks.world_size
         self.groups = groups_of(model, config)
         betas = (config.beta1, config.beta2)
@@ -74,7 +76,7 @@ class Learner:
             config.log_interval,
             names=model.metric_names,
             replicated=tuple(f"train/grad_norm/{group.name}" for group in self.groups),
-            num_shards=self.num_shards,
+            num_shards=self.num_parts,
             global_batch_size=config.global_batch_size,
             ranks=ranks,
         )
@@ -115,15 +117,15 @@ class Learner:
         if self.optimizer:
             set_rates(self.optimizer, factor)
         self.bucket.zero_()
-        shards = self._forward_backward(step, batch)
-        loss = sum_in_order(torch.stack([shard.loss for shard in shards]))
+        parts = self._forward_backward(step, batch)
+        loss = sum_in_order(torch.stack([part.loss for part in parts]))
         norms = self._update(step, loss, factor, stop)
-        self.carry = ACTCarry.join([shard.carry for shard in shards])
+        self.carry = ACTCarry.join([part.carry for part in parts])
         rates = {f"train/lr/{group.name}": group.lr * factor for group in self.groups}
         known = {"step": step, "train/lr": config.lr * factor, **rates}
-        if measured := [shard.measured for shard in shards if shard.measured is not None]:
+        if measured := [part.measured for part in parts if part.measured is not None]:
             known |= self._diagnose(step, measured, norms)
-        self.metrics.record([shard.metrics for shard in shards], norms, known)
+        self.metrics.record([part.metrics for part in parts], norms, known)
 
     def seed_other_ranks(self, step: int) -> None:
         """Give other ranks random numbers of their own after `step` steps; the first one goes on
@@ -132,37 +134,48 @@ class Learner:
         if not self.ranks.is_main:
             self._seed(step, self.ranks.rank)
 
-    def _forward_backward(self, step: int, batch: Batch) -> "list[_Shard]":
-        """Run forward and backward on each shard; with `reduction=fast` all rows are one."""
-        config, local, arrays = self.config, self.local_batch_size, batch.arrays()
+    def _forward_backward(self, step: int, batch: Batch) -> "list[_Part]":
+        """Run forward and backward on each part of this rank's rows: one micro-batch of one shard.
+        Without `micro_batch_size` a shard is one part, with `reduction=fast` all rows one shard.
+        """
+        config, arrays = self.config, batch.arrays()
+        drawn = config.seed, step - 1, config.global_batch_size
         min_steps = min_halt_steps(
-            config.seed,
-            step - 1,
-            config.global_batch_size,
+            *drawn,
             probability=config.arch.halt_exploration_prob,
             halt_max_steps=config.arch.halt_max_steps,
         )
-        min_steps = min_steps[self.ranks.rank * local :]
-        size, first = local // self.num_shards, self.ranks.rank * self.num_shards
+        ahead = rows_ahead(*drawn, config.arch)
+        size = self.local_batch_size // self.num_parts
         done = []
-        for number, carry in enumerate(self.carry.split(self.num_shards)):
-            rows = slice(number * size, (number + 1) * size)
-            own = {name: array[rows] for name, array in arrays.items()}
+        for number, carry in enumerate(self.carry.split(self.num_parts)):
             if number and self.sparse:
                 self.sparse.keep_gradient()
-            self.bucket.select(number)
-            if self.exact:
-                self._seed(step - 1, first + number)
-            done.append(self._forward_backward_shard(step, carry, own, min_steps[rows]))
+            shard, place = divmod(number, self.num_parts // self.num_shards)
+            if place == 0:
+                self.bucket.select(shard)
+                if self.exact:
+                    self._seed(step - 1, self.ranks.rank * self.num_shards + shard)
+            rows = slice(number * size, (number + 1) * size)
+            own = {name: array[rows] for name, array in arrays.items()}
+            start = self.ranks.rank * self.local_batch_size + rows.start
+            noise = {"min_steps": min_steps[start : start + size]}
+            if ahead is not None:
+                noise["ahead"] = ahead[(start <= ahead) & (ahead < start + size)] - start
+            done.append(self._forward_backward_part(step, carry, own, noise))
         if self.exact:
             # What draws next finds the same state on all ranks, however many there are.
             self._seed(step - 1, CANONICAL_SHARDS)
         return done
 
-    def _forward_backward_shard(
-        self, step: int, carry: ACTCarry, arrays: Mapping[str, np.ndarray], min_steps: np.ndarray
-    ) -> "_Shard":
-        exploration = Exploration(**self.ranks.on_device({"min_steps": min_steps}))
+    def _forward_backward_part(
+        self,
+        step: int,
+        carry: ACTCarry,
+        arrays: Mapping[str, np.ndarray],
+        noise: Mapping[str, np.ndarray],
+    ) -> "_Part":
+        exploration = Exploration(**self.ranks.on_device(noise))
         output = self.forward(carry, self.ranks.on_device(arrays), exploration)
         (output.loss / self.config.global_batch_size).backward()
         measured = None
@@ -176,7 +189,7 @@ class Learner:
                 halts=self.model.model.wants_to_halt(output.outputs, output.carry.steps),
                 head_norms=head_norms,
             )
-        return _Shard(output.carry, output.loss.detach(), output.metrics, measured)
+        return _Part(output.carry, output.loss.detach(), output.metrics, measured)
 
     def _update(self, step: int, loss: Tensor, factor: float, stop: StopSignals) -> Tensor:
         """Apply the gradients of all ranks if they are finite; returns the groups' norms."""
@@ -215,11 +228,11 @@ class Learner:
         torch.manual_seed(torch_seed(self.config.seed, steps_done, part))
 
 
-class _Shard(NamedTuple):
-    """What forward and backward left of a shard, beside its gradients."""
+class _Part(NamedTuple):
+    """What forward and backward left of a part of the rows, beside its gradients."""
 
     carry: ACTCarry
-    loss: Tensor  # 0-dim, summed over the shard's sequences.
+    loss: Tensor  # 0-dim, summed over the part's sequences.
     metrics: dict[str, Tensor]
     measured: MeasuredShard | None  # For a diagnosis, where one is due.
 
@@ -298,8 +311,8 @@ def build_learner(
         require_room(build_model(arch, facts), f"{config.train_paths[0]} with {arch.name}")
     torch.manual_seed(config.seed)
     model = build_model(arch, facts).to(ranks.device)
-    num_shards = config.num_shards(ranks.world_size)
-    model.prepare(config.global_batch_size // ranks.world_size // num_shards)
+    local_batch_size = config.global_batch_size // ranks.world_size
+    model.prepare(local_batch_size // config.num_parts(ranks.world_size))
     if start_weights is not None:
         load_start_weights(model, start_weights, warn)
     ranks.broadcast_(list(model.state_dict().values()))

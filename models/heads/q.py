@@ -32,6 +32,8 @@ class QHead(Head, CastedLinear):
         compares = not config.no_ACT_continue if q.rule is None else q.rule == "continue"
         self.rule = HaltingRule(compares, q.halt_min_steps, q.exploration_bonus)
         self.learns_continue = not config.no_ACT_continue and config.halt_max_steps > 1
+        self.rows_per_target = config.rows_per_target
+        self.needs_only_first = config.q_target == "first"
         self.loss_names = ("q_halt", "q_continue") if self.learns_continue else ("q_halt",)
 
     def read(self, answer: Answer) -> Outputs:
@@ -52,5 +54,8 @@ class QHead(Head, CastedLinear):
         losses = {"q_halt": binary_cross_entropy(q_halt, right)}
         if "target_q_continue" in outputs:
             target = outputs["target_q_continue"]
-            losses["q_continue"] = binary_cross_entropy(outputs["q_continue_logits"], target)
+            q_continue = outputs["q_continue_logits"]
+            losses["q_continue"] = binary_cross_entropy(q_continue, target.to(q_continue.dtype))
+        if "weight_q_continue" in outputs:
+            losses["q_continue"] = losses["q_continue"] * outputs["weight_q_continue"]
         return Measured(losses, {"q_halt_accuracy": (q_halt >= 0) == targets.whole_right})

@@ -169,6 +169,17 @@ def test_exact_reduction_gives_two_ranks_the_bits_of_one(exact_settings: Any, ru
     assert two.digest(10) | {"metrics.jsonl": ""} == one.digest(10) | {"metrics.jsonl": ""}
 
 
+def test_micro_batches_and_a_look_ahead_of_some_rows_are_the_same_on_two_ranks(
+    exact_settings: Any, run: Any
+) -> None:
+    more = ["global_batch_size=16", "eval_batch_size=16", "micro_batch_size=2", "max_steps=4"]
+    more += ["arch.q_target=rows", "arch.q_target_every=2", "arch.puzzle_emb_ndim=32"]
+    one, _ = run("one", exact_settings, *more)
+    two, _ = run("two", exact_settings, *more, ranks=2)
+    assert two.digest() == one.digest()
+    assert all(record["train/q_continue_loss"] > 0 for record in one.train_records)
+
+
 @pytest.mark.slow
 def test_exact_reduction_gives_four_ranks_the_bits_of_one(exact_settings: Any, run: Any) -> None:
     one, _ = run("one", exact_settings)

@@ -26,6 +26,10 @@ VARIANTS = {
     "tied head": ["heads=tied", "arch.heads.lm.norm=layer", "arch.heads.lm.dropout=0.2", EXPLORES],
     "more heads": ["heads=enhanced", "arch.loss.weighting=uncertainty", "optimizer=grouped"],
     "diagnosed": ["data_path=tasks", EXPLORES, "diagnose_interval=2"],
+    "micro-batches": ["data_path=tasks", EXPLORES, "micro_batch_size=2", "diagnose_interval=2"],
+    "few rows look ahead": [EXPLORES, "arch.q_target=rows", "reduction=exact"]
+    + ["arch.q_target_every=2", "ema=true"],
+    "few steps look ahead": ["data_path=tasks", EXPLORES, "arch.q_target=steps"],
     "mixer": ["arch.mlp_t=true", "arch.gradient=last_cycle", "arch.puzzle_emb_ndim=0"],
 }
 
@@ -245,6 +249,8 @@ def test_another_batch_size_or_number_of_threads_is_said(
     run("max_steps=3")
     run("max_steps=4", "num_threads=2")
     assert "resumed not bit for bit (num_threads: 1 -> 2)" in capsys.readouterr().out
+    run("max_steps=5", "micro_batch_size=4")
+    assert "resumed not bit for bit (micro_batch_size: None -> 4)" in capsys.readouterr().out
     changed = run("global_batch_size=4", "resume_changed=true")
     assert "the saved carry belongs to another batch size" in capsys.readouterr().out
     assert changed.steps[-1] > 16

@@ -171,7 +171,8 @@ def published_arch(arch: ArchConfig) -> dict[str, Any]:
     if arch.name not in PUBLISHED_ARCHITECTURES.values():
         raise ConfigError(f"arch.name={arch.name}: no published class is this architecture")
     _require_published_heads(arch)
-    settings = arch.model_dump(mode="json", exclude={"name", "heads", "loss", "attention"})
+    ours = {"name", "heads", "loss", "attention", "q_target", "q_target_every"}
+    settings = arch.model_dump(mode="json", exclude=ours)
     if isinstance(arch, HRMConfig) and settings.pop("gradient") != "last_step":
         raise ConfigError(f"arch.gradient={arch.gradient}: no published architecture has this")
     if arch.num_prefix in (0, -(-arch.puzzle_emb_ndim // arch.hidden_size)):

@@ -127,6 +127,8 @@ class TrainingSettings(Schema):
 
     global_batch_size: Count = 768
     """sequences per optimizer step"""
+    micro_batch_size: Count | None = None
+    """rows that pass through the model at once on a rank, to save memory; null: all it has"""
     epochs: Count = 100000
     eval_interval: Count | None = 10000
     """epochs between evaluations; null: evaluate at the end only"""
@@ -275,8 +277,18 @@ class TrainConfig(
         """Return the number of shards that each rank works on, one after the other."""
         return CANONICAL_SHARDS // world_size if self.reduction == "exact" else 1
 
+    def num_parts(self, world_size: int) -> int:
+        """Return the number of parts in which a rank's rows pass through the model: the shards, or
+        their micro-batches.
+        """
+        shards = self.num_shards(world_size)
+        size = self.global_batch_size // world_size // shards
+        return shards * (size // min(self.micro_batch_size or size, size))
+
     def check_world_size(self, world_size: int) -> None:
-        """Raise ConfigError when batches cannot be cut into equal slices for ranks or shards."""
+        """Raise ConfigError when batches cannot be cut into equal parts, for ranks, for shards or
+        for micro-batches.
+        """
         divisor, what = world_size, f"the number of ranks, {world_size}"
         if self.reduction == "exact":
             if world_size not in EXACT_WORLD_SIZES:
@@ -291,6 +303,22 @@ class TrainConfig(
             if size is not None and size % divisor:
                 near = max(divisor, round(size / divisor) * divisor)
                 raise ConfigError(f"{name}={size} must be a multiple of {what}: try {near}")
+        self._check_parts(self.global_batch_size // world_size // self.num_shards(world_size))
+
+    def _check_parts(self, rows: int) -> None:
+        """Check what is made of the rows of a rank, or of a shard."""
+        micro, every = self.micro_batch_size or rows, self.arch.q_target_every
+        if rows % min(micro, rows):
+            near = max(size for size in range(1, micro) if rows % size == 0)
+            of = "shard" if self.reduction == "exact" else "rank"
+            raise ConfigError(
+                f"micro_batch_size={micro} must divide the {rows} rows of a {of}: try {near}"
+            )
+        if self.arch.q_target == "rows" and min(micro, rows) % every:
+            raise ConfigError(
+                f"arch.q_target=rows: arch.q_target_every={every} must divide the "
+                f"{min(micro, rows)} rows that pass through the model at once on a rank"
+            )
 
     def check_restarts(self, max_restarts: int) -> None:
         """Raise ConfigError when restarts would not go on from the newest checkpoint."""
@@ -313,7 +341,10 @@ def chosen_evaluators(
 # Settings that change nothing of what a run computes; all others must match when it is resumed. The
 # content of the data decides, which has its own fingerprint.
 _NEUTRAL = [DataSettings, EvaluationSettings, RunFolderSettings, MachineSettings, ProgressSettings]
-NEUTRAL_KEYS = frozenset({"logger", "data"}).union(*(part.model_fields for part in _NEUTRAL))
+# Micro-batches change the rounding only; `training.checkpoint.environment` notes them.
+NEUTRAL_KEYS = frozenset({"logger", "data", "micro_batch_size"}).union(
+    *(part.model_fields for part in _NEUTRAL)
+)
 
 
 def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,6 @@
 """Adaptive computation time on a scripted recurrence, whose Q values the test chooses."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -51,7 +51,9 @@ class Scripted(nn.Module):
         starts = {"z_H": START_H, "z_L": START_L}
         return {name: torch.where(where, starts[name], z) for name, z in carry.items()}
 
-    def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
+    def forward(
+        self, carry: Latents, examples: Examples, *, only_first: bool = False
+    ) -> tuple[Latents, Tensor]:
         self.calls.append((carry["z_H"][:, 0, 0].clone(), examples, torch.is_grad_enabled()))
         return {"z_H": carry["z_H"] + 1, "z_L": carry["z_L"] + 2}, self.weight
 
@@ -252,6 +254,70 @@ def test_the_rows_of_a_batch_do_not_see_each_other() -> None:
         torch.testing.assert_close(output.outputs["logits"][0], whole.outputs["logits"][row])
         for name in output.rows:
             torch.testing.assert_close(output.rows[name][0], whole.rows[name][row])
+
+
+# What looks ahead for the target of q_continue
+
+
+class Measured(NamedTuple):
+    """A step's sum of losses, its metrics, its target and all gradients, end to end."""
+
+    loss: Tensor
+    metrics: dict[str, Tensor]
+    target: Tensor
+    gradient: Tensor
+
+
+def third_step(ahead: list[int] | None = None, **overrides: Any) -> Measured:
+    """The third ACT step, at which some slots may only halt at the next one."""
+    model = make_model(signal=True, forward_dtype="float64", **overrides).train()
+    rows = None if ahead is None else torch.tensor(ahead, dtype=torch.int64)
+    exploration = Exploration(torch.tensor([0, 9, 0], dtype=torch.int32), rows)
+    carry = model.initial_carry(make_examples())
+    for step in (1, 2):
+        carry = model(carry, make_examples(step), exploration).carry
+    output = model(carry, make_examples(3), exploration)
+    output.loss.backward()
+    leaves: list[Any] = [*model.parameters(), model.puzzle_embedding.local_weights]
+    gradient = torch.cat([leaf.grad.flatten() for leaf in leaves]).double()
+    return Measured(
+        output.loss, output.metrics, output.outputs["target_q_continue"].detach(), gradient
+    )
+
+
+@pytest.mark.parametrize("mixes", [{}, {"mlp_t": True, "pos_encodings": "none"}])
+def test_the_first_position_gives_the_same_target(mixes: dict[str, Any]) -> None:
+    full, first = third_step(**mixes), third_step(q_target="first", **mixes)
+    torch.testing.assert_close(first.target, full.target, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(first.loss, full.loss, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("q_target", "draws"), [("rows", [[0], [1], [2]]), ("steps", [[0, 1, 2], [], []])]
+)
+def test_on_average_the_gradient_is_that_of_all_rows(q_target: str, draws: list[list[int]]) -> None:
+    full = third_step()
+    drawn = [third_step(rows, q_target=q_target, q_target_every=3) for rows in draws]
+    for rows, one in zip(draws, drawn, strict=True):
+        torch.testing.assert_close(one.target[rows].double(), full.target[rows])
+        assert one.target.count_nonzero() == len(rows)
+        assert not torch.allclose(one.gradient, full.gradient, rtol=1e-2, atol=1e-4)
+        for name, value in one.metrics.items():
+            if name != "q_continue_loss":
+                torch.testing.assert_close(value, full.metrics[name], msg=name)
+    mean_loss = torch.stack([one.loss for one in drawn]).mean()
+    torch.testing.assert_close(mean_loss, full.loss, rtol=1e-12, atol=1e-12)
+    # Gradients of parameters pass through float32.
+    bound = 2.0**-22 * full.gradient.abs().max().item()
+    mean_gradient = torch.stack([one.gradient for one in drawn]).mean(0)
+    torch.testing.assert_close(mean_gradient, full.gradient, rtol=1e-6, atol=bound)
+    losses = torch.stack([one.metrics["q_continue_loss"] for one in drawn])
+    torch.testing.assert_close(losses.mean(), full.metrics["q_continue_loss"])
+
+
+def test_without_a_choice_all_rows_look_ahead_and_count_once() -> None:
+    full, all_rows = third_step(), third_step(q_target="rows")
+    assert torch.equal(all_rows.gradient, full.gradient)
 
 
 # Rules of other kinds

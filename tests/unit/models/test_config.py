@@ -217,6 +217,30 @@ def test_the_default_is_the_published_model() -> None:
     assert composed.loss.loss_type == "stablemax_cross_entropy"
 
 
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"no_ACT_continue": True}, "q_target=first: with no_ACT_continue=true no q_continue is"),
+        ({"heads": {"q": None}}, "q_target=first: with heads.q=null no q_continue is learned"),
+    ],
+)
+def test_a_target_of_what_is_not_learned_is_refused(more: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        HRMConfig.model_validate({"q_target": "first"} | more)
+    HRMConfig.model_validate(more)
+
+
+@pytest.mark.parametrize(("q_target", "every"), [("full", 1), ("first", 1), ("rows", 4)])
+def test_a_loss_that_is_multiplied_has_no_limit(q_target: str, every: int) -> None:
+    assert HRMConfig.model_validate({"q_target": q_target}).rows_per_target == every
+    limited = {"q_target": q_target, "loss": {"clip": {"q_continue": 1.0}}}
+    if every == 1:
+        HRMConfig.model_validate(limited)
+    else:
+        with pytest.raises(ValidationError, match="loss.clip.q_continue limits the loss of a row"):
+            HRMConfig.model_validate(limited)
+
+
 def test_facts_are_json() -> None:
     facts = DataFacts(vocab_size=11, seq_len=81, num_puzzle_identifiers=1)
     assert DataFacts(**facts.to_dict()) == facts

@@ -62,12 +62,15 @@ def first_step(model: ACTLossHead, examples: Examples | None = None) -> Any:
     return model(model.initial_carry(examples), examples)
 
 
-def require_same_compiled(model: ACTLossHead, backend: str) -> None:
-    """Demand that three compiled steps, one graph each, equal plain ones, gradients included."""
+def require_same_compiled(model: ACTLossHead, backend: str, ahead: list[int] | None = None) -> None:
+    """Demand that three compiled steps, one graph each, equal plain ones, gradients included; the
+    rows `ahead` look ahead.
+    """
     torch.compiler.reset()
     compiled = torch.compile(model, fullgraph=True, dynamic=False, backend=backend)
     carry = twin_carry = model.initial_carry(make_examples())
-    free = Exploration(torch.tensor([0, 2, 3], dtype=torch.int32))
+    rows = None if ahead is None else torch.tensor(ahead, dtype=torch.int64)
+    free = Exploration(torch.tensor([0, 2, 3], dtype=torch.int32), rows)
     for step in range(3):
         examples = make_examples(seed=step)
         output, twin = compiled(carry, examples, free), model(twin_carry, examples, free)

@@ -77,6 +77,19 @@ def test_without_q_continue_its_target_is_not_computed():
     assert flop.train_step == 10 * published_pass() + 3 * 2 * (81 * 512 * 11 + 512 * 2)
 
 
+def test_a_traded_look_ahead_is_counted_as_it_runs():
+    full = benchmark.count_flop(HRMConfig(), SUDOKU).train_step
+    first = benchmark.count_flop(HRMConfig(q_target="first"), SUDOKU).train_step
+    # Behind keys and values the last block works on one position of 82.
+    behind = published_pass() // 4 - 2 * 82 * 512 * 1536
+    assert full - first == behind * 81 // 82
+    q = 2 * 512 * 2
+    for q_target in ("rows", "steps"):
+        arch = HRMConfig.model_validate({"q_target": q_target, "q_target_every": 8})
+        flop = benchmark.count_flop(arch, SUDOKU).train_step
+        assert full - flop == (6 * published_pass() + q) * 7 // 8
+
+
 def test_mixer_and_auxiliary_heads_are_counted_as_by_hand():
     arch = load_config(TrainConfig, "cfg_pretrain", ["arch=mixer"]).arch
     flop = benchmark.count_flop(arch, SUDOKU)

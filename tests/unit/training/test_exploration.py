@@ -1,9 +1,12 @@
 """The halting noise: a pure function with the distribution of the paper."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from training.exploration import min_halt_steps, torch_seed
+from models.config import HRMConfig
+from training.exploration import min_halt_steps, rows_ahead, torch_seed
 
 
 def draw(
@@ -67,3 +70,35 @@ def test_every_part_of_every_step_has_a_seed_of_its_own() -> None:
     assert len({seed % 2**32 for seed in seeds}) == len(places)
     assert [torch_seed(*place) for place in reversed(places)] == seeds[::-1]
     assert all(0 <= seed < 2**64 for seed in seeds)
+
+
+# Rows that look ahead
+
+
+def ahead(step: int, rows: int = 64, every: int = 4, q_target: str = "rows", seed: int = 0) -> Any:
+    arch = HRMConfig.model_validate({"q_target": q_target, "q_target_every": every})
+    return rows_ahead(seed, step, rows, arch)
+
+
+def test_the_rows_that_look_ahead_are_pinned() -> None:
+    """A resumed run must go on with the rows that it would have taken."""
+    assert ahead(2, 20, seed=1).tolist() == [3, 4, 10, 12, 19]
+    assert len({ahead(step, seed=seed).tobytes() for step in range(9) for seed in (0, 1)}) == 18
+
+
+def test_one_of_each_few_neighbours_looks_ahead_however_the_batch_is_cut() -> None:
+    for step in range(20):
+        rows = ahead(step)
+        assert (rows // 4).tolist() == [*range(16)]
+
+
+def test_every_row_looks_ahead_as_often() -> None:
+    counts = np.bincount(np.concatenate([ahead(step, 12) for step in range(4000)]), minlength=12)
+    # Five deviations of a binomial count.
+    assert np.abs(counts - 1000).max() < 5 * np.sqrt(4000 * 0.25 * 0.75)
+
+
+def test_all_rows_look_ahead_at_every_few_steps() -> None:
+    found = [ahead(step, 3, 3, "steps").tolist() for step in range(5)]
+    assert found == [[0, 1, 2], [], [], [0, 1, 2], []]
+    assert ahead(0, q_target="full") is ahead(0, q_target="first") is None

@@ -278,6 +278,39 @@ def test_shards_are_shared_by_the_ranks() -> None:
     assert configure().num_shards(1) == configure().num_shards(8) == 1
 
 
+@pytest.mark.parametrize(
+    ("settings", "world_size", "parts"),
+    [
+        (["micro_batch_size=8"], 1, 3),
+        (["micro_batch_size=8"], 3, 1),
+        (["micro_batch_size=99"], 1, 1),
+        (["micro_batch_size=2", "reduction=exact"], 1, 12),
+        (["micro_batch_size=2", "reduction=exact"], 2, 6),
+        (["micro_batch_size=9", "reduction=exact"], 2, 2),
+    ],
+)
+def test_parts_are_micro_batches_of_shards(
+    settings: list[str], world_size: int, parts: int
+) -> None:
+    config = configure("global_batch_size=24", *settings)
+    config.check_world_size(world_size)
+    assert config.num_parts(world_size) == parts
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["micro_batch_size=9"], "micro_batch_size=9 must divide the 12 rows of a rank: try 6"),
+        (["micro_batch_size=4", "reduction=exact"], "must divide the 6 rows of a shard: try 3"),
+        (["arch.q_target=rows", "arch.q_target_every=5"], "must divide the 12 rows that pass"),
+        (["arch.q_target=rows", "micro_batch_size=6"], "q_target_every=4 must divide the 6 rows"),
+    ],
+)
+def test_parts_of_unequal_size_are_refused(settings: list[str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        configure("global_batch_size=24", *settings).check_world_size(2)
+
+
 # Entry points
 
 
