@@ -87,9 +87,7 @@ def test_a_row_does_not_depend_on_its_slot_and_neighbours(
     assert torch.equal(found, expected[torch.from_numpy(order)])
 
 
-def test_fewer_steps_are_run_and_all_at_one_shape(
-    model: ACTLossHead, tasks: PuzzleDataset
-) -> None:
+def test_fewer_steps_are_run_and_all_at_one_shape(model: ACTLossHead, tasks: PuzzleDataset) -> None:
     shapes: list[tuple[int, ...]] = []
     inner = model.model.inner
     inner.register_forward_pre_hook(lambda _, args: shapes.append(tuple(args[0]["z_H"].shape)))
@@ -108,9 +106,7 @@ def test_without_a_halting_head_every_row_takes_all_steps(
     assert torch.equal(found, answers(model, tasks, "steps", 5)[0])
 
 
-def test_both_measures_the_last_step_and_the_halt(
-    model: ACTLossHead, tasks: PuzzleDataset
-) -> None:
+def test_both_measures_the_last_step_and_the_halt(model: ACTLossHead, tasks: PuzzleDataset) -> None:
     def measure(halting: Halting):
         batches = EvalBatches(tasks, global_batch_size=5)
         return evaluate(model, model, batches, Ranks("cpu"), halting=halting)
