@@ -11,14 +11,15 @@ import faulthandler
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evaluation.config import EvalConfig
 from evaluation.evaluators import Evaluator, build_evaluators
-from evaluation.report import Evaluation, as_json, as_text, pooled
+from evaluation.report import Evaluation, as_csv, as_json, as_text, pooled
 from models.config import DataFacts
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError, DatasetError
@@ -32,7 +33,9 @@ from training.data import data_facts, require_folder, require_same_data, untold_
 from training.tracking import warn
 
 if TYPE_CHECKING:
-    from evaluation.runner import Forward
+    import torch
+
+    from evaluation.thinking import Forward
     from models.act import ACTLossHead
     from runtime.ranks import Ranks
 
@@ -46,7 +49,7 @@ class Job:
     dataset: PuzzleDataset
     facts: DataFacts
     evaluators: Mapping[str, Evaluator]
-    batch_size: int  # Puzzles at a time, over all ranks.
+    batch_size: int  # Puzzles at a time, over all ranks; a CUDA device may get more.
     output: Path  # The JSON file to write.
 
 
@@ -62,6 +65,8 @@ def prepare(config: EvalConfig) -> Job:
         CheckpointError, ConfigError, DatasetError: names what is wrong.
     """
     trained = find_trained_model(Path(config.checkpoint), warn)
+    if config.halting != "steps":
+        require_halting_head(trained)
     dataset = open_dataset(config, trained)
     facts = data_facts(dataset.metadata, dataset.fields)
     trained.require_fit(facts, str(dataset.split_dirs[0]))
@@ -94,9 +99,15 @@ def run(job: Job) -> None:
         model = trained.load(arch, job.facts, data[0], ranks.device, averaged=averaged)
         fields = arch.heads.fields
         model.leave_unmeasured(head for head in fields if fields[head] not in dataset.fields)
+        if device_type == "cuda":
+            fits = min(ranks.gather_objects(rows_that_fit(model, ranks.device)))
+            size = global_batch_size(config, trained, dataset, ranks.world_size, fits)
+            job = replace(job, batch_size=size)
         compiled = resolve_compile(config.compile, device_type)
         forward = torch.compile(model, dynamic=False) if compiled else model
+        start = time.perf_counter()
         evaluation = measure(job, forward, model, ranks)
+        seconds = time.perf_counter() - start
         if ranks.is_main:
             facts = {
                 "checkpoint": str(trained.weights),
@@ -106,10 +117,11 @@ def run(job: Job) -> None:
                 "data": data,
                 "data_fingerprint": fingerprint,
                 "max_examples": config.max_examples,
+                "halting": config.halting,
                 "global_batch_size": job.batch_size,
                 "environment": environment(ranks, arch.forward_dtype, compiled=compiled),
             }
-            report(evaluation, facts, job.output)
+            report(evaluation, facts, job, seconds)
 
 
 def measure(job: Job, forward: "Forward", model: "ACTLossHead", ranks: "Ranks") -> Evaluation:
@@ -138,6 +150,7 @@ def measure(job: Job, forward: "Forward", model: "ACTLossHead", ranks: "Ranks") 
                 model,
                 batches,
                 ranks,
+                halting=job.config.halting,
                 save=save,
                 evaluators=job.evaluators,
                 show_progress=ranks.is_main,
@@ -148,30 +161,46 @@ def measure(job: Job, forward: "Forward", model: "ACTLossHead", ranks: "Ranks") 
     return evaluation
 
 
-def report(evaluation: Evaluation, facts: dict[str, Any], output: Path) -> None:
-    """Write the result as JSON, `facts` first, and print it as tables."""
+def report(evaluation: Evaluation, facts: dict[str, Any], job: Job, seconds: float) -> None:
+    """Write the result as JSON, `facts` first, and the records asked for; print it as tables."""
+    output = job.output
     content = json.dumps(facts | as_json(evaluation, output.parent), indent=1, allow_nan=False)
-    try:
-        write_atomically(output, content + "\n")
-    except OSError as error:
-        raise ConfigError(f"output={output}: cannot be written: {error.strerror}") from None
+    written = {output: content + "\n"}
+    if job.config.save_records:
+        ratings = {name: arrays.example_ratings() for name, arrays in job.dataset.sets.items()}
+        written[output.with_name(f"{output.stem}_records.csv")] = as_csv(evaluation, ratings)
+    for path, text in written.items():
+        try:
+            write_atomically(path, text)
+        except OSError as error:
+            raise ConfigError(f"output={path}: cannot be written: {error.strerror}") from None
     weights = f" ({facts['weights']} weights)" if facts["weights"] else ""
-    files = [output, *(output.parent / name for name in evaluation.files)]
+    files = [*written, *(output.parent / name for name in evaluation.files)]
+    number = sum(result.num_examples for result in evaluation.sets.values())
     exact = pooled(evaluation.sets).get("exact_accuracy")
     sys.stdout.write(
         f"checkpoint: {facts['checkpoint']}{weights}\n"
         f"data: {', '.join(facts['data'])}\n\n"
         f"{as_text(evaluation)}\n\n"
+        f"{number:,} puzzles in {seconds:.1f} s: {number / seconds:,.1f} a second\n"
         f"written: {', '.join(map(str, files))}\n"
         f"exact_accuracy: {'no puzzle has labels' if exact is None else f'{exact:.4f}'}\n"
     )
 
 
 def global_batch_size(
-    config: EvalConfig, trained: TrainedModel, dataset: PuzzleDataset, world_size: int
+    config: EvalConfig,
+    trained: TrainedModel,
+    dataset: PuzzleDataset,
+    world_size: int,
+    fits: int = 0,
 ) -> int:
-    """Return the batch size asked for, or the run's, rounded up to a multiple of the ranks; but no
-    more than the largest set needs, because further rows would be padding.
+    """Return the batch size asked for; or the run's, or `fits` rows on each rank if that is more,
+    rounded up to a multiple of the ranks.
+
+    Without one asked for it is no more than the largest set needs, because further rows would be
+    padding. Where rows halt early, it is at most a sixteenth of that, or 32: at the end of the set
+    slots stand empty until the last row has halted.
 
     Raises:
         ConfigError: the one asked for is no multiple of the ranks.
@@ -179,7 +208,10 @@ def global_batch_size(
     size = config.global_batch_size
     if size is None:
         largest = max((arrays.num_examples for arrays in dataset.sets.values()), default=1)
-        return -(-min(trained.run.global_batch_size, max(1, largest)) // world_size) * world_size
+        if config.halting == "q":
+            largest = min(largest, max(32, largest // 16))
+        size = min(max(trained.run.global_batch_size, fits * world_size), max(1, largest))
+        return -(-size // world_size) * world_size
     if size % world_size:
         near = max(world_size, round(size / world_size) * world_size)
         raise ConfigError(
@@ -187,6 +219,26 @@ def global_batch_size(
             f"try {near}"
         )
     return size
+
+
+def rows_that_fit(model: "ACTLossHead", device: "torch.device") -> int:
+    """Return how many rows a CUDA device evaluates at a time: at most 4,096, and in half of its
+    memory a row shall have room for 64 float32 numbers for each position and hidden unit.
+    """
+    import torch
+
+    inner = model.model.inner
+    row = 4 * 64 * inner.num_positions * inner.hidden_size
+    return min(4096, torch.cuda.get_device_properties(device).total_memory // 2 // row)
+
+
+def require_halting_head(trained: TrainedModel) -> None:
+    """Raise ConfigError where no head of the model says when a puzzle is done."""
+    heads = trained.run.arch.heads
+    if heads.q is None and heads.auxiliary.get("halt") is None:
+        raise ConfigError(
+            f"halting: no head of {trained.weights} says when a puzzle is done; use halting=steps"
+        )
 
 
 def open_dataset(config: EvalConfig, trained: TrainedModel) -> PuzzleDataset:
@@ -232,7 +284,7 @@ def require_same_weights(trained: TrainedModel, ranks: "Ranks") -> None:
 
 def output_path(config: EvalConfig, trained: TrainedModel) -> Path:
     """Return where the result goes: by default eval_step_N.json in the run's folder, for another
-    split or other data than the run's own with their names added.
+    split or other data than the run's own with their names added, and where rows halt early.
     """
     if config.output is not None:
         return Path(config.output)
@@ -243,6 +295,8 @@ def output_path(config: EvalConfig, trained: TrainedModel) -> Path:
         parts += [folder.name for folder in asked]
     if config.split != "test":
         parts.append(config.split)
+    if config.halting == "q":
+        parts.append("at_halt")
     return trained.weights.parent / f"{'_'.join(parts)}.json"
 
 

@@ -520,7 +520,8 @@ def _merge(
     return dataclasses.replace(
         parts[0],
         sets=sets,
-        format=None,  # Every set knows its own.
+        format=None,  # Every set knows its own, and its ratings.
+        ratings=False,
         num_puzzle_identifiers=total,
         total_groups=sum(metadata.total_groups for metadata in parts),
         total_puzzles=sum(num_puzzles),

@@ -151,8 +151,15 @@ class MazeBuild(PuzzleBuild):
         fields = {"actions": (LabelField(rules.NUM_ACTIONS), rules.path_actions(labels))}
         if self.pixels:
             fields["pixels"] = (LabelField(256, channels=3), rules.maze_pixels(labels))
-        vocab_size = rules.VOCAB_SIZE
-        write_puzzles(split_dir, inputs, labels, vocab_size=vocab_size, views=views, fields=fields)
+        write_puzzles(
+            split_dir,
+            inputs,
+            labels,
+            vocab_size=rules.VOCAB_SIZE,
+            views=views,
+            fields=fields,
+            ratings=puzzles.ratings,
+        )
 
 
 def _content_problem(row: CsvRow, moves: int, least: int) -> str:

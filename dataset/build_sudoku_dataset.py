@@ -168,8 +168,14 @@ class SudokuBuild(PuzzleBuild):
         questions, answers = puzzles.questions + EMPTY_TOKEN, puzzles.answers + EMPTY_TOKEN
         with progress(len(questions) * views if views > 1 else 0, "augment", "examples") as bar:
             inputs, labels = augment_sudoku(questions, answers, views - 1, self.seed, bar.update)
-        vocab_size = self.size + EMPTY_TOKEN + 1
-        write_puzzles(split_dir, inputs, labels, vocab_size=vocab_size, views=views)
+        write_puzzles(
+            split_dir,
+            inputs,
+            labels,
+            vocab_size=self.size + EMPTY_TOKEN + 1,
+            views=views,
+            ratings=puzzles.ratings,
+        )
 
 
 def _digits(texts: list[str], size: int) -> np.ndarray:

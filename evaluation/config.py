@@ -15,8 +15,10 @@ from runtime.schema import (
     PluginSettings,
     PositiveFloat,
     Schema,
+    StrictBool,
 )
 
+Halting = Literal["steps", "q", "both"]
 DecodeMethod = Literal["greedy", "temperature", "top_k", "top_p", "beam"]
 
 # The decoders that read a parameter.
@@ -62,7 +64,10 @@ class EvalConfig(MachineSettings):
     """several folders: [a,b]"""
     split: Literal["test", "train"] = "test"
     global_batch_size: Count | None = None
-    """puzzles at a time, over all ranks"""
+    """puzzles at a time, over all ranks; null: the run's, on CUDA more where memory allows"""
+    halting: Halting = "steps"
+    """steps: every puzzle takes all ACT steps; q: it stops where the model says so, and gives its
+    place to the next one; both: it takes all steps, and is measured at that place, too"""
     max_examples: Count | None = None
     """the first rows of each set only; null: all"""
     weights: Literal["averaged", "last"] = "averaged"
@@ -71,6 +76,8 @@ class EvalConfig(MachineSettings):
     """what is measured besides the usual figures; []: none"""
     save_outputs: list[OutputField] = []
     """written to OUTPUT_outputs/SET__FIELD.npy; of a published checkpoint: step_N_all_preds.RANK"""
+    save_records: StrictBool = False
+    """true: a line for each puzzle in OUTPUT_records.csv"""
     arch_overrides: ArchOverrides = ArchOverrides()
     """what may differ from the trained model, because it has no weights"""
     output: str | None = None

@@ -6,23 +6,38 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from evaluation.evaluators import Findings
 from evaluation.metrics import Estimate, SetResult
 from models.heads.calibration import with_calibration_error
 from models.metrics import is_loss
 
 _COLUMNS = ("exact_accuracy", "accuracy", "q_halt_accuracy", "steps", "lm_loss", "q_halt_loss")
+AT_HALT = "at_halt_"
+"""Begins the names of values measured at the step at which a row would have halted."""
+
 _WITH_INTERVAL = ("exact_accuracy", "accuracy", "q_halt_accuracy")
+_RECORDED = ("exact_accuracy", "accuracy", "steps", "q_halt")
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """What an evaluation has found, the same on all ranks: the figures of each test set, in the
     order of the data, and what each evaluator found.
+
+    Attributes:
+        records: of each set the rows' values by name, [num_examples] in test order: the metrics,
+            `count` (1 where the row has labels), `q_halt` (a probability, NaN without such a head)
+            and `clues` (cells whose label is given); with `at_halt` all of them as AT_HALT + name,
+            too.
+        at_halt: the figures at the step at which each row would have halted, where that was asked.
     """
 
     sets: Mapping[str, SetResult]
     findings: Mapping[str, Findings] = field(default_factory=dict)
+    records: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    at_halt: Mapping[str, SetResult] = field(default_factory=dict)
 
     @property
     def files(self) -> dict[str, Callable[[], Any]]:
@@ -69,27 +84,55 @@ def _found(evaluation: Evaluation) -> dict[str, float]:
 
 def as_json(evaluation: Evaluation, folder: Path) -> dict[str, Any]:
     """Return the figures as JSON-ready values: `metrics` over all sets, `sets` one by one with
-    their intervals, and `evaluators` with their metrics, details and files in `folder`.
+    their intervals, both again in `at_halt` where they were measured there, and `evaluators` with
+    their metrics, details and files in `folder`.
 
     A figure that is not finite becomes text ("nan"), since JSON has no number for it.
     """
-    sets = {}
-    for name, result in evaluation.sets.items():
-        metrics = {name: _json_estimate(value) for name, value in result.reported.items()}
-        counts = {"num_examples": result.num_examples, "count": result.count}
-        sets[name] = counts | {"metrics": metrics}
+    at_halt = {"at_halt": _json_sets(evaluation.at_halt)} if evaluation.at_halt else {}
     evaluators = {}
     for name, found in evaluation.findings.items():
         files = [str(folder / file) for file in found.files]
         evaluators[name] = {"metrics": found.metrics, "details": found.details, "files": files}
-    metrics = {name: _json_number(value) for name, value in pooled(evaluation.sets).items()}
-    return {"metrics": metrics, "sets": sets, "evaluators": evaluators}
+    return {**_json_sets(evaluation.sets), **at_halt, "evaluators": evaluators}
+
+
+def _json_sets(sets: Mapping[str, SetResult]) -> dict[str, Any]:
+    one_by_one = {}
+    for name, result in sets.items():
+        metrics = {name: _json_estimate(value) for name, value in result.reported.items()}
+        counts = {"num_examples": result.num_examples, "count": result.count}
+        one_by_one[name] = counts | {"metrics": metrics}
+    together = {name: _json_number(value) for name, value in pooled(sets).items()}
+    return {"metrics": together, "sets": one_by_one}
+
+
+def as_csv(evaluation: Evaluation, ratings: Mapping[str, np.ndarray | None]) -> str:
+    """Return a line for each row of all sets; a field is empty where its value is not known.
+
+    Args:
+        ratings: by set, of at least the rows that were measured; None: not known.
+    """
+    prefixes = ("", AT_HALT) if evaluation.at_halt else ("",)
+    measured = ["clues", *(f"{prefix}{name}" for prefix in prefixes for name in _RECORDED)]
+    lines = [",".join(["set", "index", "rating", *measured])]
+    for set_name, values in evaluation.records.items():
+        rated = ratings[set_name]
+        # Nothing but q_halt is known of a row without labels.
+        known = {name: (values["count"] > 0) | name.endswith("q_halt") for name in measured}
+        columns = [np.where(known[name], values[name], np.nan).tolist() for name in measured]
+        for index, figures in enumerate(zip(*columns, strict=True)):
+            rating = "" if rated is None else str(rated[index])
+            texts = ("" if math.isnan(figure) else f"{figure:.6g}" for figure in figures)
+            lines.append(",".join([set_name, str(index), rating, *texts]))
+    return "\n".join(lines) + "\n"
 
 
 def as_text(evaluation: Evaluation) -> str:
     """Return a line for each set, shares with 95 % intervals, one for each evaluator's metric."""
     rows = [["set", "count", *_COLUMNS]]
-    for set_name, result in evaluation.sets.items():
+    at_halt = {f"{name}, at the halt": result for name, result in evaluation.at_halt.items()}
+    for set_name, result in {**evaluation.sets, **at_halt}.items():
         rows.append([set_name, str(result.count), *(_cell(result, name) for name in _COLUMNS)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     layout = "  ".join(f"{{:{width}}}" for width in widths)

@@ -1,28 +1,25 @@
-"""Run a model over test sets: every puzzle takes all ACT steps, the last answer is measured."""
+"""Run a model over test sets: every puzzle gets its ACT steps, the last answer is measured."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from evaluation.config import Halting
 from evaluation.evaluators import AnsweredRows, Evaluator
 from evaluation.metrics import summarize
 from evaluation.outputs import Outputs
-from evaluation.report import Evaluation
+from evaluation.report import AT_HALT, Evaluation
+from evaluation.thinking import Forward, thoughts
 from models.act import ACTLossHead, LossOutput
-from models.carry import ACTCarry, Examples
 from puzzle_dataset import Batch, EvalBatches
 from runtime.ranks import Ranks
 
-
-class Forward(Protocol):
-    """A model with its loss, plain or compiled: one ACT step."""
-
-    def __call__(self, carry: ACTCarry, offered: Examples) -> LossOutput: ...
+# What is kept of a row beside the metrics.
+_RECORDED = ("q_halt", "clues")
 
 
 def evaluate(
@@ -31,6 +28,7 @@ def evaluate(
     batches: EvalBatches,
     ranks: Ranks,
     *,
+    halting: Halting = "steps",
     save: Outputs | None = None,
     evaluators: Mapping[str, Evaluator] = MappingProxyType({}),
     before_batch: Callable[[], None] = lambda: None,
@@ -46,7 +44,8 @@ def evaluate(
     Args:
         forward: `model` or its compiled form.
         model: on the device of `ranks`; put into evaluation mode while this runs.
-        save: receives the outputs of the last step; completed by its own context.
+        halting: q: a row is measured at the step at which it halts; both: there, too.
+        save: receives the outputs of each row's last step; completed by its own context.
         evaluators: by name; they begin anew, and receive this rank's rows.
         before_batch: called before each batch, on all ranks; may raise to break off.
     """
@@ -54,41 +53,59 @@ def evaluate(
     names = tuple(name for name in model.metric_names if name != "q_continue_loss")
     rows: dict[str, list[Tensor]] = {name: [] for name in batches.num_examples}
     first_row = ranks.rank * batches.local_batch_size
+    prefixes = ("", AT_HALT) if halting == "both" else ("",)
+    keys = tuple(f"{prefix}{name}" for prefix in prefixes for name in (*names, *_RECORDED))
+
+    def begin(number: int) -> None:
+        ranks.mark(f"batch {number + 1} of the evaluation", long=True)
+        before_batch()
+
     for evaluator in evaluators.values():
         evaluator.begin()
-    hidden = not show_progress
-    bar = tqdm(batches, "evaluating", disable=hidden, unit="batch", dynamic_ncols=True)
+    answered = thoughts(forward, model, batches, ranks, halting, begin)
+    shown = {"disable": not show_progress, "unit": "batch", "dynamic_ncols": True}
+    bar = tqdm(answered, "evaluating", len(batches), **shown)
     was_training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            for number, (name, batch, count, _) in enumerate(bar, 1):
-                ranks.mark(f"batch {number} of the evaluation", long=True)
-                before_batch()
-                step = think(forward, model, ranks.on_device(batch.arrays()))
-                rows[name].append(torch.stack([step.rows[key] for key in names], dim=-1))
+            for name, batch, count, carry, at_halt in bar:
+                step = model.measure(carry)
+                steps = [step] if at_halt is None else [step, model.measure(at_halt)]
+                columns = [column for each in steps for column in _columns(each, names, model)]
+                rows[name].append(torch.stack(columns, dim=-1))
                 if save is not None:
                     save.write(name, step, count)
                 if evaluators:
-                    answered = _answered_rows(batch, step, max(0, count - first_row))
+                    own = _answered_rows(batch, step, max(0, count - first_row))
                     for evaluator in evaluators.values():
-                        evaluator.add(answered)
+                        evaluator.add(own)
     finally:
         model.train(was_training)
-    sets = {
-        name: summarize(_gather(rows[name], names, num_examples, ranks))
+    records = {
+        name: _gather(rows[name], keys, num_examples, ranks)
         for name, num_examples in batches.num_examples.items()
     }
-    gather = ranks.gather_objects
-    return Evaluation(sets, {name: one.finish(gather) for name, one in evaluators.items()})
+    results = [
+        {
+            set_name: summarize({name: values[f"{prefix}{name}"] for name in names})
+            for set_name, values in records.items()
+        }
+        for prefix in prefixes
+    ]
+    findings = {name: one.finish(ranks.gather_objects) for name, one in evaluators.items()}
+    return Evaluation(results[0], findings, records, *results[1:])
 
 
-def think(forward: Forward, model: ACTLossHead, examples: Examples) -> LossOutput:
-    """Run all ACT steps on fresh examples, in evaluation mode; returns the last step."""
-    carry = model.initial_carry(examples)
-    for _ in range(model.model.halt_max_steps - 1):
-        carry = forward(carry, examples).carry
-    return forward(carry, examples)
+def _columns(step: LossOutput, names: tuple[str, ...], model: ACTLossHead) -> list[Tensor]:
+    """Return what is kept of each row, [b] each: `names`, then `_RECORDED`, of which q_halt is NaN
+    where no head gives it.
+    """
+    examples, q_halt = step.carry.examples, step.outputs["q_halt_logits"].float().sigmoid()
+    if model.halting_head is None:
+        q_halt = torch.full_like(q_halt, torch.nan)
+    clues = (examples["inputs"] == examples["labels"]).sum(-1).float()
+    return [*(step.rows[name] for name in names), q_halt, clues]
 
 
 def _answered_rows(batch: Batch, step: LossOutput, count: int) -> AnsweredRows:

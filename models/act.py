@@ -62,17 +62,9 @@ class ACT(nn.Module):
             the new carry (detached); what the heads predict at this step, and in training, where
             q_continue is learned, what `look_ahead` gives.
         """
-        steps = torch.where(carry.halted, 0, carry.steps)
-        examples = {
-            name: torch.where(carry.halted.view(-1, *[1] * (kept.ndim - 1)), offered[name], kept)
-            for name, kept in carry.examples.items()
-        }
-        latents = self.inner.reset_carry(carry.halted, carry.inner)
-        latents, answer = self.inner(latents, examples)
+        carry, answer = self.think(carry, offered)
+        latents, steps, last_step, examples = carry.inner, carry.steps, carry.halted, carry.examples
         outputs = self.inner.read(answer, examples)
-
-        steps = steps + 1
-        last_step = steps >= self.halt_max_steps
         halted = last_step
         if self.training:
             wants_to_halt = self.wants_to_halt(outputs, steps)
@@ -85,6 +77,37 @@ class ACT(nn.Module):
                 rows = None if exploration is None else exploration.ahead
                 outputs |= self.look_ahead(q_head, latents, examples, last_step, rows)
         return ACTCarry(latents, steps, halted, examples), outputs
+
+    def think(self, carry: ACTCarry, offered: Examples) -> tuple[ACTCarry, Tensor]:
+        """Run one ACT step on every slot and read no head; arguments as those of `forward`.
+
+        Returns:
+            the new carry (detached), halted where a slot has taken all its steps; the answer's
+            states [B, T, D], with gradients.
+        """
+        steps = torch.where(carry.halted, 0, carry.steps) + 1
+        examples = {
+            name: torch.where(carry.halted.view(-1, *[1] * (kept.ndim - 1)), offered[name], kept)
+            for name, kept in carry.examples.items()
+        }
+        latents = self.inner.reset_carry(carry.halted, carry.inner)
+        latents, answer = self.inner(latents, examples)
+        return ACTCarry(latents, steps, steps >= self.halt_max_steps, examples), answer
+
+    def answer_of(self, carry: ACTCarry) -> Tensor:
+        """Return the answer's states [B, T, D] in a carry: its first latent."""
+        return carry.inner[self.inner.latents[0]]
+
+    def halts(self, carry: ACTCarry) -> Tensor:
+        """Return bool [B], which slots are done after a step of `think`: all steps taken, or the
+        halting head says so, by the rule of training and without exploration.
+        """
+        if self.halting_head is None:
+            return carry.halted
+        head = self.inner.heads[self.halting_head.removesuffix("_head")]
+        outputs = head.read(self.inner.answer(self.answer_of(carry), carry.examples))
+        wants_to_halt = self.wants_to_halt(outputs, carry.steps)
+        return carry.halted if wants_to_halt is None else carry.halted | wants_to_halt
 
     def wants_to_halt(self, outputs: Outputs, steps: Tensor) -> Tensor | None:
         """Return bool [B], whether a head would halt each slot; None where none can.
@@ -206,10 +229,27 @@ class ACTLossHead(nn.Module):
         return self.model.initial_carry(examples)
 
     def forward(
-        self, carry: ACTCarry, offered: Examples, exploration: Exploration | None = None
+        self,
+        carry: ACTCarry,
+        offered: Examples,
+        exploration: Exploration | None = None,
+        *,
+        measured: bool = True,
     ) -> LossOutput:
-        """Run one ACT step and measure it; arguments as those of `ACT.forward`."""
-        carry, outputs = self.model(carry, offered, exploration)
+        """Run one ACT step and measure it; arguments as those of `ACT.forward`. Not `measured`, it
+        gives the carry alone: no head is read. `measure` can follow later.
+        """
+        if not measured:
+            carry, _ = self.model.think(carry, offered)
+            return LossOutput(carry, torch.zeros((), device=carry.steps.device), {}, {}, {})
+        return self._output(*self.model(carry, offered, exploration))
+
+    def measure(self, carry: ACTCarry) -> LossOutput:
+        """Read the heads from the answer in a carry, and measure them as `forward` does."""
+        states = self.model.answer_of(carry)
+        return self._output(carry, self.model.inner.read(states, carry.examples))
+
+    def _output(self, carry: ACTCarry, outputs: Outputs) -> LossOutput:
         rows, losses = self._measure(carry, outputs)
         first, *others = (self._weighted(name, value) for name, value in losses.items())
         loss = sum(others, first)

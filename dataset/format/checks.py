@@ -43,6 +43,9 @@ def check_set(
     puzzles, examples = (arrays.num_puzzles, "puzzles"), (arrays.num_examples, "examples")
     _check_offsets(arrays.puzzle_indices, paths["puzzle_indices"], puzzles, examples)
     _check_offsets(arrays.group_indices, paths["group_indices"], None, puzzles)
+    if arrays.ratings is not None and len(arrays.ratings) != arrays.num_groups:
+        found = f"{len(arrays.ratings)} ratings for {arrays.num_groups} groups"
+        raise DatasetError(f"{paths[schema.RATINGS]}: {found}")
     identifiers, path = arrays.puzzle_identifiers[:, None], paths["puzzle_identifiers"]
     _check_range(identifiers, metadata.num_puzzle_identifiers, None, path, "identifier")
     if isinstance(arrays, LazyArcSet):

@@ -11,6 +11,7 @@
         SET__group_indices.npy        int32 [groups + 1]         offsets into the puzzles
         SET__NAME.npy                 uint8 [examples, seq_len] or [examples, seq_len, channels]
                                       a further label of each cell, where dataset.json has one
+        SET__ratings.npy              int64 [groups]             where dataset.json says so
 
 A group is one original puzzle with its augmentations, a puzzle is one augmentation of it, and a
 puzzle holds one or several examples. This is the published format of HRM (arXiv:2506.21734); on
@@ -23,7 +24,13 @@ changes them, instead of the changed grids: see LazyArcSet, and docs/data.md for
 from collections.abc import Collection
 from pathlib import Path
 
-from dataset.format.schema import LAZY_ARC, LAZY_ARC_FIELDS, SET_FIELDS, PuzzleDatasetMetadata
+from dataset.format.schema import (
+    LAZY_ARC,
+    LAZY_ARC_FIELDS,
+    RATINGS,
+    SET_FIELDS,
+    PuzzleDatasetMetadata,
+)
 
 MANIFEST_NAME = "manifest.json"
 AUGMENTATIONS_NAME = "augmentations.npy"
@@ -34,6 +41,7 @@ TEST_PUZZLES_NAME = "test_puzzles.json"
 
 def array_paths(split_dir: Path, set_name: str, metadata: PuzzleDatasetMetadata) -> dict[str, Path]:
     stored = SET_FIELDS if metadata.format is None else LAZY_ARC_FIELDS
+    stored += (RATINGS,) if metadata.ratings else ()
     return {name: split_dir / f"{set_name}__{name}.npy" for name in stored}
 
 

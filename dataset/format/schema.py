@@ -21,6 +21,7 @@ IGNORE_LABEL_ID = -100
 """What a label equal to `ignore_label_id` becomes when it is read (torch's own `ignore_index`)."""
 
 SET_FIELDS = ("inputs", "labels", "puzzle_identifiers", "puzzle_indices", "group_indices")
+RATINGS = "ratings"
 LAZY_ARC_FIELDS = (*SET_FIELDS, "source_indices")
 LAZY_ARC = "lazy_arc"
 """Value of the key `format` in dataset.json; sets of the published format have no such key."""
@@ -95,6 +96,7 @@ class PuzzleDatasetMetadata:
         format: None for the published format, or "lazy_arc".
         fields: the further labels of each cell, by name; in the format "lazy_arc" all are derived,
             elsewhere none.
+        ratings: whether the sets keep how hard each original puzzle is.
     Raises:
         ValueError: a value has the wrong type or is out of range (`from_json`: a DatasetError).
     """
@@ -111,6 +113,7 @@ class PuzzleDatasetMetadata:
     total_puzzles: _Count | None = None
     format: str | None = None
     fields: dict[str, LabelField] = field(default_factory=dict)
+    ratings: Annotated[bool, Field(strict=True)] = False
 
     @model_validator(mode="after")
     def _check_together(self) -> PuzzleDatasetMetadata:
@@ -129,15 +132,18 @@ class PuzzleDatasetMetadata:
             if found != expected:
                 required = f"expected {expected} in the format {LAZY_ARC}"
                 raise ValueError(f"{name} is {found}, {required}")
+        if self.format and self.ratings:
+            raise ValueError(f"ratings is true, not accepted in the format {LAZY_ARC}")
         for name, declared in self.fields.items():
             self._check_field(name, declared)
         return self
 
     def _check_field(self, name: str, declared: LabelField) -> None:
-        if not _LABEL_FIELD_NAME.fullmatch(name) or name in LAZY_ARC_FIELDS:
+        taken = (*LAZY_ARC_FIELDS, *([RATINGS] if self.ratings else []))
+        if not _LABEL_FIELD_NAME.fullmatch(name) or name in taken:
             raise ValueError(
                 f"field name {quoted(name)}, expected words of small letters and digits joined"
-                f" by '_', and none of {', '.join(LAZY_ARC_FIELDS)}"
+                f" by '_', and none of {', '.join(taken)}"
             )
         key = f"fields.{name}"
         _require_below(f"{key}.unknown_label", declared.unknown_label or 0, self.vocab_size)
@@ -152,8 +158,8 @@ class PuzzleDatasetMetadata:
         """The text of `dataset.json`, without what may be left out and is None or empty."""
         values: dict[str, Any] = asdict(self)
         values["fields"] = {name: declared.to_json() for name, declared in self.fields.items()}
-        for name in ("total_puzzles", "format", "fields"):
-            if values[name] in (None, {}):
+        for name in ("total_puzzles", "format", "fields", "ratings"):
+            if values[name] in (None, {}, False):
                 del values[name]
         return json.dumps(values, indent=2) + "\n"
 
@@ -185,6 +191,8 @@ class PuzzleSet:
         group_indices: integer [groups + 1]; group g holds puzzles group_indices[g] to [g + 1].
         fields: the further labels by name, uint8 [examples, seq_len] or [examples, seq_len,
             channels]; derived ones are not among them.
+        ratings: integer [groups], how hard each original puzzle is, in the unit of its source (of
+            mazes the cells on the path); None: not known.
     """
 
     inputs: np.ndarray
@@ -193,6 +201,13 @@ class PuzzleSet:
     puzzle_indices: np.ndarray
     group_indices: np.ndarray
     fields: Mapping[str, np.ndarray] = field(default_factory=dict, kw_only=True)
+    ratings: np.ndarray | None = field(default=None, kw_only=True)
+
+    def example_ratings(self) -> np.ndarray | None:
+        """Return the rating of each example, that of its original: integer [examples]."""
+        if self.ratings is None:
+            return None
+        return np.repeat(self.ratings, np.diff(self.puzzle_indices[self.group_indices]))
 
     @property
     def num_examples(self) -> int:

@@ -12,15 +12,25 @@ from dataset.format import layout
 from dataset.format.checks import check_augmentations, check_fields, check_set, check_totals
 from dataset.format.files import file_sha256, json_sha256, write_array, write_json
 from dataset.format.layout import METADATA_NAME
-from dataset.format.schema import LAZY_ARC, LabelField, LazyArcSet, PuzzleDatasetMetadata, PuzzleSet
+from dataset.format.schema import (
+    LAZY_ARC,
+    RATINGS,
+    LabelField,
+    LazyArcSet,
+    PuzzleDatasetMetadata,
+    PuzzleSet,
+)
 from runtime import files
 from runtime.errors import DatasetError
+
+_DTYPES = {"inputs": np.uint8, "labels": np.uint8, RATINGS: np.int64}
 
 
 def write_split(
     split_dir: Path, metadata: PuzzleDatasetMetadata, sets: Mapping[str, PuzzleSet]
 ) -> None:
-    """Write one split: inputs, labels and further labels as uint8, the rest as int32.
+    """Write one split: inputs, labels and further labels as uint8, ratings as int64, the rest as
+    int32.
 
     Everything is checked first, as on reading; each file is fsynced. Of lazy sets all but their
     augmentations is written: see `write_augmentations`.
@@ -37,6 +47,10 @@ def write_split(
     for name, arrays in sets.items():
         if isinstance(arrays, LazyArcSet) != (metadata.format == LAZY_ARC):
             raise DatasetError(f"{split_dir}: set {name} has another format than its metadata")
+        if (arrays.ratings is not None) != metadata.ratings:
+            raise DatasetError(
+                f"{split_dir}: set {name} has ratings, or its metadata, but not both"
+            )
         paths = layout.array_paths(split_dir, name, metadata)
         check_set(arrays, metadata, paths, check_values=True)
         further = layout.field_paths(split_dir, name, metadata)
@@ -49,8 +63,7 @@ def write_split(
     split_dir.mkdir(parents=True, exist_ok=True)
     for name, arrays in sets.items():
         for part, path in layout.array_paths(split_dir, name, metadata).items():
-            dtype = np.uint8 if part in ("inputs", "labels") else np.int32
-            write_array(path, getattr(arrays, part), dtype)
+            write_array(path, getattr(arrays, part), _DTYPES.get(part, np.int32))
         for part, path in layout.field_paths(split_dir, name, metadata).items():
             write_array(path, arrays.fields[part], np.uint8)
     files.write_bytes(split_dir / METADATA_NAME, metadata.to_json().encode())
@@ -65,6 +78,7 @@ def write_puzzles(
     vocab_size: int,
     views: int = 1,
     fields: Mapping[str, tuple[LabelField, np.ndarray]] | None = None,
+    ratings: np.ndarray | None = None,
 ) -> None:
     """Write a split of puzzles that hold one example each and have no embedding of their own.
 
@@ -74,6 +88,7 @@ def write_puzzles(
         vocab_size: tokens and labels are below it.
         views: puzzles of a group, which stand together, the original first.
         fields: further labels by name, as they are declared and uint8 [puzzles, seq_len, ...].
+        ratings: how hard each original is, integer [puzzles / views]; None: not known.
     Raises:
         DatasetError: as `write_split`.
     """
@@ -91,11 +106,13 @@ def write_puzzles(
         sets=("all",),
         total_puzzles=num_puzzles,
         fields={name: declared for name, (declared, _) in further.items()},
+        ratings=ratings is not None,
     )
     identifiers = np.zeros(num_puzzles, dtype=np.int32)
     starts = np.arange(num_puzzles + 1, dtype=np.int32)
     values = {name: values for name, (_, values) in further.items()}
-    arrays = PuzzleSet(inputs, labels, identifiers, starts, starts[::views], fields=values)
+    groups = starts[::views]
+    arrays = PuzzleSet(inputs, labels, identifiers, starts, groups, fields=values, ratings=ratings)
     write_split(split_dir, metadata, {"all": arrays})
 
 

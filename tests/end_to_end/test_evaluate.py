@@ -1,11 +1,15 @@
 """evaluate.py and scripts/solve.py as they are called, on published and on own checkpoints."""
 
+import csv
 import json
 import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -132,8 +136,14 @@ def test_two_data_sets_are_reported_one_by_one_and_together(
 
 
 @pytest.mark.parametrize(
-    ("world_size", "batch_size"),
-    [(2, 4), *(pytest.param(4, size, marks=pytest.mark.slow) for size in (8, 32))],
+    ("world_size", "batch_size", "halting"),
+    [
+        (2, 4, "q"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((4, 8, "both"), (4, 32, "steps"))
+        ),
+    ],
 )
 def test_ranks_together_give_what_one_gives(
     own_run: Path,
@@ -142,9 +152,10 @@ def test_ranks_together_give_what_one_gives(
     tmp_path: Path,
     world_size: int,
     batch_size: int,
+    halting: str,
 ) -> None:
     batch, outputs = f"global_batch_size={batch_size}", "save_outputs=[inputs,preds,logits]"
-    settings = [f"checkpoint={own_run}", batch, outputs]
+    settings = [f"checkpoint={own_run}", batch, outputs, f"halting={halting}"]
     alone = run_evaluation(tmp_path / "alone.json", *settings)
     output = f"output={tmp_path / 'together.json'}"
     run_on_ranks(world_size, "evaluate.py", *settings, "device=cpu", output)
@@ -232,10 +243,53 @@ def test_a_disk_that_refuses_the_outputs_is_a_mistake_in_the_settings(
 
 def test_without_a_batch_size_the_runs_own_is_rounded_up_to_the_ranks(own_run: Path) -> None:
     trained = evaluate.find_trained_model(own_run, print)
-    config = evaluate.EvalConfig(checkpoint=str(own_run))
+    config = evaluate.EvalConfig(checkpoint=str(own_run), split="train")
     dataset = evaluate.open_dataset(config, trained)
-    sizes = [evaluate.global_batch_size(config, trained, dataset, n) for n in (1, 2, 3, 8)]
-    assert sizes == [4, 4, 6, 8]
+    size = partial(evaluate.global_batch_size, config, trained, dataset)
+    assert [size(world_size) for world_size in (1, 2, 3, 8)] == [4, 4, 6, 8]
+    # Where more fit on each rank, as many; never more than the 32 rows.
+    assert [size(2, fits=fits) for fits in (1, 3, 8, 100)] == [4, 6, 16, 32]
+
+
+def test_where_rows_halt_early_slots_are_few_beside_the_rows(own_run: Path) -> None:
+    trained = evaluate.find_trained_model(own_run, print)
+    config = evaluate.EvalConfig(checkpoint=str(own_run), halting="q")
+    rows = SimpleNamespace(num_examples=1000)
+    size = partial(evaluate.global_batch_size, config, trained, SimpleNamespace(sets={"all": rows}))
+    assert [size(1), size(1, fits=500), size(4, fits=500)] == [4, 62, 64]
+    rows.num_examples = 100
+    assert size(1, fits=500) == 32
+
+
+def test_both_figures_and_a_record_of_each_puzzle(
+    own_run: Path, run_evaluation: Run, tmp_path: Path
+) -> None:
+    run = (f"checkpoint={own_run}", "global_batch_size=4", "save_records=true")
+    early = run_evaluation(tmp_path / "early.json", *run, "halting=q")
+    both = run_evaluation(tmp_path / "both.json", *run, "halting=both")
+    assert both["at_halt"]["metrics"] == early["metrics"]
+    assert 1 <= early["metrics"]["steps"] < both["metrics"]["steps"] == 3
+    with (tmp_path / "both_records.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["index"] for line in lines] == [str(index) for index in range(10)]
+    for prefix, metrics in (("", both["metrics"]), ("at_halt_", early["metrics"])):
+        for name in ("exact_accuracy", "accuracy", "steps"):
+            mean = sum(float(line[prefix + name]) for line in lines) / 10
+            assert mean == pytest.approx(metrics[name], abs=1e-6)
+    assert all(0 <= float(line["q_halt"]) <= 1 and line["rating"] == "" for line in lines)
+    # Of the other halting only this run's own columns.
+    header = (tmp_path / "early_records.csv").read_text().splitlines()[0]
+    assert header == "set,index,rating,clues,exact_accuracy,accuracy,steps,q_halt"
+
+
+def test_a_model_that_cannot_halt_is_refused(own_run: Path) -> None:
+    trained = evaluate.find_trained_model(own_run, print)
+    heads = trained.run.arch.heads.model_copy(update={"q": None})
+    arch = trained.run.arch.model_copy(update={"heads": heads})
+    recorded = trained.run.model_copy(update={"arch": arch})
+    with pytest.raises(evaluate.ConfigError, match="no head of .* says .*halting=steps"):
+        evaluate.require_halting_head(replace(trained, run=recorded))
+    evaluate.require_halting_head(trained)
 
 
 def test_solving_puzzles_of_the_run(own_run: Path, run_python: Run) -> None:

@@ -67,11 +67,11 @@ class Builder:
 
     @staticmethod
     def facts(groups: int, puzzles: int) -> dict[str, Any]:
-        """What dataset.json says of a published set of 4x4 cells."""
+        """What dataset.json says of a set of 4x4 cells: as a published one, and the ratings."""
         ids = {"pad_id": 0, "ignore_label_id": 0, "blank_identifier_id": 0}
         sizes = {"vocab_size": 6, "seq_len": 16, "num_puzzle_identifiers": 1, "sets": ["all"]}
         totals = {"total_groups": groups, "total_puzzles": puzzles, "mean_puzzle_examples": 1.0}
-        return {**ids, **sizes, **totals}
+        return {**ids, **sizes, **totals, "ratings": True}
 
     def contents(self) -> dict[str, bytes]:
         files = [path for path in self.output.rglob("*") if path.is_file()]

@@ -72,6 +72,24 @@ def test_summary_says_what_was_written_and_what_is_missing(
     )
 
 
+@pytest.mark.parametrize("views", [(), ("--num-aug=2",), ("--aug",)])
+def test_ratings_of_the_originals_are_kept(views: tuple[str, ...], request: Request):
+    builder = request.getfixturevalue("maze" if "--aug" in views else "sudoku")
+    assert builder(*views) == 0
+    for split, rows in (("train", builder.train), ("test", builder.test)):
+        arrays = builder.arrays(split)[1]
+        # The rating of a maze may be left out: it is the number of cells on the path.
+        cells = (arrays.labels[arrays.puzzle_indices[arrays.group_indices[:-1]]] >= 3).sum(axis=1)
+        given = [row.rpartition(",")[2] for row in rows]
+        expected = [int(text) if text else cells[0] for text in given]
+        assert arrays.ratings is not None
+        assert arrays.ratings.tolist() == expected
+        each = arrays.num_examples // len(rows)
+        assert arrays.example_ratings().tolist() == [
+            rating for rating in expected for _ in range(each)
+        ]
+
+
 def test_gzip_byte_order_mark_crlf_quotes_and_empty_lines_are_read(builder: Any):
     assert builder() == 0
     expected = builder.arrays()[1].inputs.tolist()

@@ -82,7 +82,7 @@ def test_an_evaluation_that_fails_leaves_older_files_alone(
         pytest.raises(ZeroDivisionError),
         OutputFiles(tmp_path, list(FORMATS), batches, ALONE) as save,
     ):
-        evaluate(lambda *_: 1 / 0, model, batches, ALONE, save=save)  # type: ignore[arg-type]
+        evaluate(lambda *_, **__: 1 / 0, model, batches, ALONE, save=save)  # type: ignore[arg-type]
     assert names_in(tmp_path) == {f"all__{field}.npy" for field in FORMATS}
     for field, array in before.items():
         assert np.array_equal(np.load(tmp_path / f"all__{field}.npy"), array)

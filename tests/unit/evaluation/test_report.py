@@ -1,11 +1,13 @@
 import json
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from evaluation.evaluators import Findings
 from evaluation.metrics import Estimate, SetResult
-from evaluation.report import Evaluation, as_json, as_text, flatten, pooled
+from evaluation.report import Evaluation, as_csv, as_json, as_text, flatten, pooled
 
 
 def make_result(num_examples: int, count: int, **values: float) -> SetResult:
@@ -61,6 +63,40 @@ def test_json_keeps_intervals_findings_and_what_is_not_finite() -> None:
             "files": ["run/submission.json"],
         }
     }
+
+
+def test_a_record_leaves_empty_what_is_not_known() -> None:
+    # The second row has no labels, the model no Q; of the second set nothing is rated.
+    values = {"count": [1, 0], "exact_accuracy": [0, 0], "accuracy": [2 / 3, 0], "steps": [16, 0]}
+    values |= {"q_halt": [math.nan] * 2, "clues": [30, 0]}
+    rows = {name: np.array(column, np.float32) for name, column in values.items()}
+    one = {name: column[:1] for name, column in rows.items()}
+    one |= {f"at_halt_{name}": column for name, column in one.items()}
+    one |= {"q_halt": np.array([0.25]), "at_halt_steps": np.array([3])}
+    ratings = {"easy": np.array([7, 8, 9]), "hard": None}
+    header = "set,index,rating,clues,exact_accuracy,accuracy,steps,q_halt"
+    assert as_csv(Evaluation({}, records={"easy": rows}), ratings).splitlines() == [
+        header,
+        "easy,0,7,30,0,0.666667,16,",
+        "easy,1,8,,,,,",
+    ]
+    both = Evaluation({}, records={"hard": one}, at_halt={"hard": EASY})
+    assert as_csv(both, ratings).splitlines() == [
+        header + ",at_halt_exact_accuracy,at_halt_accuracy,at_halt_steps,at_halt_q_halt",
+        "hard,0,,30,0,0.666667,16,0.25,0,0.666667,3,",
+    ]
+
+
+def test_figures_at_the_halt_stand_beside_the_others() -> None:
+    evaluation = Evaluation({"easy": EASY}, at_halt={"easy": HARD})
+    content = as_json(evaluation, Path("run"))
+    assert content["at_halt"] == {
+        key: as_json(Evaluation({"easy": HARD}), Path())[key] for key in ("metrics", "sets")
+    }
+    assert "at_halt" not in as_json(Evaluation({"easy": EASY}), Path("run"))
+    _, last, halt, _ = as_text(evaluation).splitlines()
+    assert last.split()[:3] == ["easy", "3", "1.0000"]
+    assert halt.startswith("easy, at the halt  6 ")
 
 
 def test_text_has_a_line_for_each_set_and_each_finding() -> None:

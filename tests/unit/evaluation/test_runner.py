@@ -86,9 +86,9 @@ def test_the_compiled_form_is_what_runs(make_model: Make, sudokus: PuzzleDataset
     model = make_model(sudokus)
     calls = []
 
-    def forward(*arguments: object) -> LossOutput:
+    def forward(*arguments: object, **settings: object) -> LossOutput:
         calls.append(torch.is_grad_enabled())
-        return model(*arguments)
+        return model(*arguments, **settings)
 
     evaluate(forward, model, EvalBatches(sudokus, global_batch_size=4), Ranks("cpu"))
     assert calls == [False] * 3 * 3  # three batches of three ACT steps

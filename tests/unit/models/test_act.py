@@ -1,5 +1,6 @@
 """Adaptive computation time on a scripted recurrence, whose Q values the test chooses."""
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -254,6 +255,36 @@ def test_the_rows_of_a_batch_do_not_see_each_other() -> None:
         torch.testing.assert_close(output.outputs["logits"][0], whole.outputs["logits"][row])
         for name in output.rows:
             torch.testing.assert_close(output.rows[name][0], whole.rows[name][row])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_step_that_is_measured_later_gives_the_same(compiled: bool) -> None:
+    model, examples = make_model(signal=True).eval(), make_examples()
+    torch.compiler.reset()
+    forward = torch.compile(model, fullgraph=True, backend="eager") if compiled else model
+    carry = model.initial_carry(examples)
+    with torch.no_grad():
+        expected = model(carry, examples)
+        later = forward(carry, examples, measured=False)
+        assert (later.metrics, later.rows, later.outputs) == ({}, {}, {})
+        found = model.measure(later.carry)
+    near = {"rtol": 1e-4, "atol": 1e-4} if compiled else {"rtol": 0, "atol": 0}
+    assert_close = partial(torch.testing.assert_close, **near)
+    assert_close(found.carry.tensors(), expected.carry.tensors())
+    assert_close(found.loss, expected.loss)
+    assert_close(found.rows, expected.rows)
+    assert_close(found.outputs, expected.outputs)
+
+
+def test_a_slot_is_done_by_the_rule_or_at_the_last_step() -> None:
+    act = build(([1.0, 0.0, 0.0], [0.0] * 3), halt_max_steps=2)
+    act.inner.latents = ("z_H",)
+    act.inner.answer = lambda states, examples: Answer(torch.ones(()))
+    carry, _ = act.eval().think(act.initial_carry(offer(0)), offer(1))
+    assert (carry.halted.tolist(), act.halts(carry).tolist()) == ([False] * 3, [True, False, False])
+    carry, _ = act.think(carry, offer(2))
+    assert act.halts(carry).tolist() == [True] * 3
 
 
 # What looks ahead for the target of q_continue

@@ -382,6 +382,43 @@ def test_array_that_differs_from_the_manifest_is_named(tmp_path: Path, field: st
         load_split(tmp_path / "train")
 
 
+def test_ratings_are_read_back_checked_and_covered_by_the_manifest(tmp_path: Path):
+    assert load_split(build(tmp_path / "old"))[1]["all"].example_ratings() is None
+    metadata = dataclasses.replace(METADATA, ratings=True)
+    rated = dataclasses.replace(small_set(), ratings=np.array([10**12, 7]))
+    split_dir = tmp_path / "new" / "train"
+    write_split(split_dir, metadata, {"all": rated})
+    write_manifest(split_dir.parent, command=["build"], seed=1, sources={}, counts={})
+    found, sets = load_split(split_dir)
+    assert found == metadata
+    assert sets["all"].example_ratings().tolist() == [10**12] * 2 + [7] * 3
+    path = array_path(split_dir, "ratings")
+    for damage, told in (
+        (resave(lambda array: array[::-1]), "its sha256 is not the one in"),
+        (resave(lambda array: array[:1]), "1 ratings for 2 groups"),
+        (Path.unlink, "No such file"),
+    ):
+        damage(path)
+        with refused(path, told):
+            load_split(split_dir)
+    for told, arrays in ((METADATA, rated), (metadata, small_set())):
+        with refused(tmp_path, "ratings"):
+            write_split(tmp_path, told, {"all": arrays})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ratings": 1}, "ratings is 1"),
+        ({"ratings": True, "fields": {"ratings": {"num_classes": 2}}}, "field name 'ratings'"),
+    ],
+)
+def test_wrong_ratings_in_the_metadata_are_named(split_dir: Path, changes: dict, message: str):
+    path = edit_metadata(split_dir, **changes)
+    with refused(f"{path}: ", message):
+        load_split(split_dir)
+
+
 def test_more_identifiers_than_there_is_room_for_names_are_refused(tmp_path: Path):
     split_dir = build(tmp_path)
     names = tmp_path / "identifiers.json"

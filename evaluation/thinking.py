@@ -1,0 +1,193 @@
+"""How the rows of a test set get their ACT steps: all of them, or as many as the model asks for.
+
+A step between the first and the last is not measured, and its answer is not read.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple, Protocol
+
+import torch
+
+from evaluation.config import Halting
+from models.act import ACT, ACTLossHead, LossOutput
+from models.carry import ACTCarry, Examples, Exploration
+from puzzle_dataset import Batch, EvalBatches
+from runtime.ranks import Ranks
+
+
+class Forward(Protocol):
+    """A model with its loss, plain or compiled: one ACT step."""
+
+    def __call__(
+        self,
+        carry: ACTCarry,
+        offered: Examples,
+        exploration: Exploration | None = None,
+        *,
+        measured: bool = True,
+    ) -> LossOutput: ...
+
+
+class Thought(NamedTuple):
+    """A batch with the answers of its rows.
+
+    Attributes:
+        set_name, batch, count: as `EvalBatches` gives them.
+        carry: after the last step of each row; all have halted.
+        at_halt: after the step at which each row would have halted, where that was noted.
+    """
+
+    set_name: str
+    batch: Batch
+    count: int
+    carry: ACTCarry
+    at_halt: ACTCarry | None = None
+
+
+def think(forward: Forward, model: ACTLossHead, examples: Examples) -> LossOutput:
+    """Run all ACT steps on fresh examples, in evaluation mode; returns the last step."""
+    carry = model.initial_carry(examples)
+    for _ in range(model.model.halt_max_steps):
+        carry = forward(carry, examples, measured=False).carry
+    return model.measure(carry)
+
+
+def thoughts(
+    forward: Forward,
+    model: ACTLossHead,
+    batches: EvalBatches,
+    ranks: Ranks,
+    halting: Halting,
+    begin: Callable[[int], None],
+) -> Iterator[Thought]:
+    """Let a model in evaluation mode think about all batches; yields them in their order.
+
+    Args:
+        forward: `model` or its compiled form.
+        halting: steps: every row takes all steps. both: so it does, and where it would have halted
+            is noted. q: a row that halts gives its slot to the next row, at a constant shape.
+        begin: called before the work on each batch, with its number.
+    """
+    if halting == "q":
+        yield from _refilled(forward, model, batches, ranks, begin)
+        return
+    act = model.model
+    for number, (set_name, batch, count, _) in enumerate(batches):
+        begin(number)
+        examples = ranks.on_device(batch.arrays())
+        carry, at_halt = model.initial_carry(examples), None
+        for _ in range(act.halt_max_steps):
+            carry = forward(carry, examples, measured=False).carry
+            if halting == "both":
+                at_halt = _noted(act, at_halt, carry)
+        yield Thought(set_name, batch, count, carry, at_halt)
+
+
+def _noted(act: ACT, at_halt: ACTCarry | None, carry: ACTCarry) -> ACTCarry:
+    """Return `carry` where a slot had not halted before, else what was noted then."""
+    now = replace(carry, halted=act.halts(carry))
+    if at_halt is None:
+        return now
+    before = at_halt.tensors()
+    chosen = {
+        name: torch.where(at_halt.halted.view(-1, *[1] * (value.ndim - 1)), before[name], value)
+        for name, value in now.tensors().items()
+    }
+    return ACTCarry.from_tensors(chosen)
+
+
+def _refilled(
+    forward: Forward,
+    model: ACTLossHead,
+    batches: EvalBatches,
+    ranks: Ranks,
+    begin: Callable[[int], None],
+) -> Iterator[Thought]:
+    slots = _Slots(forward, model, batches, ranks)
+    for number in range(len(batches)):
+        begin(number)
+        slots.fill()
+        while slots.opened[number].missing:
+            slots.step()
+            slots.fill()
+        yield slots.opened.pop(number).thought
+
+
+@dataclass
+class _OpenBatch:
+    """A batch some of whose rows are waiting or in work; the others have left their answers."""
+
+    thought: Thought
+    missing: int  # Rows without an answer, padding aside.
+
+
+class _Slots:
+    """As many slots as a batch has rows, each with a row of its own or, at the end, none.
+
+    Attributes:
+        opened: the batches that rows were taken from, by number, until they are taken out.
+    """
+
+    def __init__(
+        self, forward: Forward, model: ACTLossHead, batches: EvalBatches, ranks: Ranks
+    ) -> None:
+        self._forward, self._model = forward, model
+        self._batches, self._ranks = batches, ranks
+        self.opened: dict[int, _OpenBatch] = {}
+        self._coming = self._rows()
+        self._owners: list[tuple[int, int] | None] = [None] * batches.local_batch_size
+        self._carry: ACTCarry | None = None
+        self._offered: Examples = {}
+
+    def _rows(self) -> Iterator[tuple[int, int]]:
+        """Yield (batch, row in it) of this rank's rows but padding; opens the batches."""
+        size = self._batches.local_batch_size
+        first = self._ranks.rank * size
+        for number, (set_name, batch, count, _) in enumerate(self._batches):
+            examples = self._ranks.on_device(batch.arrays())
+            if self._carry is None:
+                self._carry = self._model.initial_carry(examples)
+                self._offered = {name: values.clone() for name, values in examples.items()}
+            answers = replace(self._model.initial_carry(examples), examples=examples)
+            num_rows = min(size, max(0, count - first))
+            self.opened[number] = _OpenBatch(Thought(set_name, batch, count, answers), num_rows)
+            yield from ((number, row) for row in range(num_rows))
+
+    def fill(self) -> None:
+        """Offer the next rows to the slots without one."""
+        free = [slot for slot, owner in enumerate(self._owners) if owner is None]
+        taken = list(zip(free, self._coming, strict=False))
+        for slot, owner in taken:
+            self._owners[slot] = owner
+        for number, slots, rows in _by_batch(taken):
+            for name, values in self.opened[number].thought.carry.examples.items():
+                self._offered[name][slots] = values[rows]
+
+    def step(self) -> None:
+        """Run one ACT step; rows that halt leave their answers and their slots."""
+        act = self._model.model
+        assert self._carry is not None
+        carry = self._forward(self._carry, self._offered, measured=False).carry
+        self._carry = carry = replace(carry, halted=act.halts(carry))
+        halted = self._ranks.to_host(carry.halted).nonzero().flatten().tolist()
+        done = [(slot, owner) for slot in halted if (owner := self._owners[slot]) is not None]
+        for number, slots, rows in _by_batch(done):
+            answers = self.opened[number].thought.carry
+            act.answer_of(answers)[rows] = act.answer_of(carry)[slots]
+            answers.steps[rows] = carry.steps[slots]
+            self.opened[number].missing -= len(rows)
+            for slot in slots:
+                self._owners[slot] = None
+
+
+def _by_batch(
+    pairs: list[tuple[int, tuple[int, int]]],
+) -> Iterator[tuple[int, list[int], list[int]]]:
+    """Yield for each batch its number, slots and rows, from (slot, (batch, row)) of several."""
+    triples = sorted((number, slot, row) for slot, (number, row) in pairs)
+    for number, group in groupby(triples, key=itemgetter(0)):
+        _, slots, rows = zip(*group, strict=True)
+        yield number, list(slots), list(rows)

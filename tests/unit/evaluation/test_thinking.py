@@ -1,0 +1,123 @@
+"""Slots that are refilled: every row has the bits of the plain loop, whatever its slot."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dataset.format.writing import write_split
+from evaluation.config import Halting
+from evaluation.runner import evaluate
+from evaluation.thinking import thoughts
+from models.act import ACTLossHead
+from puzzle_dataset import EvalBatches, PuzzleDataset
+from runtime.ranks import Ranks
+
+Make = Callable[..., ACTLossHead]
+STEPS = 6
+
+
+@pytest.fixture
+def tasks(tasks_data: Path) -> PuzzleDataset:
+    return PuzzleDataset([tasks_data], "test")
+
+
+@pytest.fixture
+def model(make_model: Make, tasks: PuzzleDataset) -> ACTLossHead:
+    """Halts rows at different steps."""
+    return make_model(tasks, halt_max_steps=STEPS).eval()
+
+
+def answers(
+    model: ACTLossHead, dataset: PuzzleDataset, halting: Halting, size: int, world_size: int = 1
+) -> tuple[Tensor, Tensor]:
+    """The answers' states [N, T, D] and steps [N] in test order, at the halt, of all ranks."""
+    parts = []
+    for rank in range(world_size):
+        batches = EvalBatches(
+            dataset, global_batch_size=size * world_size, rank=rank, world_size=world_size
+        )
+        ranks, begun = Ranks("cpu"), []
+        ranks.rank = rank
+        with torch.no_grad():
+            found = list(thoughts(model, model, batches, ranks, halting, begun.append))
+        assert begun == list(range(len(batches)))
+        carries = [thought.at_halt or thought.carry for thought in found]
+        assert all(carry.halted.all() for carry in carries)
+        parts.append([(model.model.answer_of(carry), carry.steps) for carry in carries])
+    ordered = [pair for batch in zip(*parts, strict=True) for pair in batch]
+    states, steps = (torch.cat(values)[:24] for values in zip(*ordered, strict=True))
+    return states, steps
+
+
+@pytest.mark.parametrize(("size", "world_size"), [(5, 1), (5, 2), (24, 1), (32, 1), (3, 4), (1, 1)])
+def test_refilled_slots_give_the_bits_of_the_plain_loop(
+    model: ACTLossHead, tasks: PuzzleDataset, size: int, world_size: int
+) -> None:
+    expected, when = answers(model, tasks, "both", size)
+    found, steps = answers(model, tasks, "q", size, world_size)
+    assert len(set(when.tolist())) > 2
+    assert torch.equal(steps, when)
+    assert torch.equal(found, expected)
+
+
+def test_a_row_does_not_depend_on_its_slot_and_neighbours(
+    model: ACTLossHead, tasks: PuzzleDataset, tmp_path: Path
+) -> None:
+    rows, order = tasks.sets["all"], np.random.default_rng(0).permutation(24)
+    ids = np.repeat(rows.puzzle_identifiers, np.diff(rows.puzzle_indices))[order]
+    starts = np.arange(25, dtype=np.int32)
+    shuffled = dataclasses.replace(
+        rows,
+        inputs=rows.inputs[order],
+        labels=rows.labels[order],
+        puzzle_identifiers=ids,
+        puzzle_indices=starts,
+        group_indices=starts,
+    )
+    totals = {"total_groups": 24, "total_puzzles": 24, "mean_puzzle_examples": 1.0}
+    metadata = dataclasses.replace(tasks.metadata, **totals)
+    write_split(tmp_path / "test", metadata, {"all": shuffled})
+    expected, _ = answers(model, tasks, "q", 5)
+    found, _ = answers(model, PuzzleDataset([tmp_path], "test"), "q", 5)
+    assert torch.equal(found, expected[torch.from_numpy(order)])
+
+
+def test_fewer_steps_are_run_and_all_at_one_shape(model: ACTLossHead, tasks: PuzzleDataset) -> None:
+    shapes: list[tuple[int, ...]] = []
+    inner = model.model.inner
+    inner.register_forward_pre_hook(lambda _, args: shapes.append(tuple(args[0]["z_H"].shape)))
+    _, steps = answers(model, tasks, "q", 4)
+    # 4 slots work without a gap until no row is left; then the last ones take STEPS at most.
+    assert int(steps.sum()) / 4 <= len(shapes) < int(steps.sum()) / 4 + STEPS
+    assert set(shapes) == {(4, *shapes[0][1:])}
+
+
+def test_without_a_halting_head_every_row_takes_all_steps(
+    make_model: Make, tasks: PuzzleDataset
+) -> None:
+    model = make_model(tasks, heads={"q": None}, no_ACT_continue=True).eval()
+    found, steps = answers(model, tasks, "q", 5)
+    assert set(steps.tolist()) == {3}
+    assert torch.equal(found, answers(model, tasks, "steps", 5)[0])
+
+
+def test_both_measures_the_last_step_and_the_halt(model: ACTLossHead, tasks: PuzzleDataset) -> None:
+    def measure(halting: Halting):
+        batches = EvalBatches(tasks, global_batch_size=5)
+        return evaluate(model, model, batches, Ranks("cpu"), halting=halting)
+
+    plain, early, both = (measure(halting) for halting in ("steps", "q", "both"))
+    assert (both.sets, both.at_halt) == (plain.sets, early.sets)
+    assert not plain.at_halt
+    assert plain.sets["all"].metrics["steps"].value == STEPS
+    records = both.records["all"]
+    assert records["at_halt_steps"].mean() == early.sets["all"].metrics["steps"].value < STEPS
+    for name, values in early.records["all"].items():
+        assert np.array_equal(records[f"at_halt_{name}"], values)
+    rows = tasks.sets["all"]
+    assert np.array_equal(records["clues"], (rows.inputs == rows.labels).sum(1))
