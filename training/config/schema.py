@@ -55,7 +55,7 @@ class OptimizerConfig(Schema):
     name: str = "adam_atan2"
     """adam_atan2 | adamw"""
     kernel: Literal["ours", "package"] = "ours"
-    """of adam_atan2; package: the CUDA kernel of the package adam-atan2, which must be installed"""
+    """of adam_atan2; package: that of the package adam-atan2, which needs CUDA"""
     groups: Annotated[dict[str, ParamGroupConfig], Field(min_length=1)] = {
         "all": ParamGroupConfig(params=["*"])
     }

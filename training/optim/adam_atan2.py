@@ -15,21 +15,8 @@ from training.optim.flat import join, joined
 GROUP_NAME = "name"
 _STATE = ("step", "exp_avg", "exp_avg_sq")
 # `adam_atan2_cuda_impl_` of the package `adam-atan2`. It takes lists of parameters, gradients,
-# `exp_avg`, `exp_avg_sq` and step counts, which include this step; lr, betas and weight decay.
-PackageKernel = Callable[
-    [
-        list[Tensor],
-        list[Tensor],
-        list[Tensor],
-        list[Tensor],
-        list[Tensor],
-        float,
-        float,
-        float,
-        float,
-    ],
-    None,
-]
+# `exp_avg`, `exp_avg_sq` and step counts that include this step; lr, beta1, beta2, weight decay.
+PackageKernel = Callable[..., None]
 
 
 class AdamATan2(Optimizer):

@@ -65,10 +65,10 @@ class WeightAverage:
 
 @torch.no_grad()
 def move_(
-    average: Sequence[Tensor], weights: Sequence[Tensor], rate: float, skip: Tensor | None
+    average: list[Tensor], weights: Sequence[Tensor], rate: float, skip: Tensor | None
 ) -> None:
     """Move an average towards the weights, unless `skip` (bool []) is true."""
-    difference = torch._foreach_sub(weights, average)
+    difference = torch._foreach_sub(list(weights), average)
     torch._foreach_mul_(difference, 1 - rate)
     if skip is not None:
         for change in difference:
