@@ -23,6 +23,7 @@ from training.data import data_facts
 from training.diagnostics import Diagnostics, MeasuredShard, trunk_gradient_norms
 from training.exploration import min_halt_steps, rows_ahead, torch_seed
 from training.metrics import MetricBlock
+from training.optim.adam_atan2 import AdamATan2
 from training.optim.ema import WeightAverage
 from training.optim.groups import GradientBucket, build_optimizer, groups_of, set_rates, skip_update
 from training.optim.schedule import lr_factor, published_total_steps
@@ -199,12 +200,17 @@ class Learner:
             finite = finite & self.sparse.finite()
         norms, skip, stops = self.bucket.reduce(self.ranks, finite=finite, stop=stop.requested)
         skip = self.outcomes.add(step, loss, skip, stops)
-        self.bucket.clip_(norms, skip)
-        if self.optimizer:
+        if isinstance(self.optimizer, AdamATan2):
+            # Clips and averages in its own pass over memory.
             skip_update(self.optimizer, skip)
-            self.optimizer.step()
-        if self.average:
-            self.average.update(skip)
+            self.optimizer.step(factors=self.bucket.clip_factors(norms), average=self.average)
+        else:
+            self.bucket.clip_(norms, skip)
+            if self.optimizer:
+                skip_update(self.optimizer, skip)
+                self.optimizer.step()
+            if self.average:
+                self.average.update(skip)
         if self.sparse:
             self.sparse.lr = self.config.puzzle_emb_lr * factor
             self.sparse.step(skip)

@@ -1,11 +1,22 @@
-"""AdamATan2 as the published trainers use it, in plain torch."""
+"""AdamATan2 as the published trainers use it."""
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from numpy import float32
+from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from training.optim.ema import WeightAverage, move_
+from training.optim.flat import join, joined
+
+# Key of a torch parameter group for the name of the group of ours that it belongs to.
+GROUP_NAME = "name"
+_STATE = ("step", "exp_avg", "exp_avg_sq")
+# `adam_atan2_cuda_impl_` of the package `adam-atan2`. It takes lists of parameters, gradients,
+# `exp_avg`, `exp_avg_sq` and step counts that include this step; lr, beta1, beta2, weight decay.
+PackageKernel = Callable[..., None]
 
 
 class AdamATan2(Optimizer):
@@ -19,9 +30,14 @@ class AdamATan2(Optimizer):
     `adam-atan2` package (the package `adam-atan2-pytorch` differs in both). A group may set `lr`,
     `betas` and the decoupled `weight_decay`.
 
+    Where the parameters of a group lie back to back in memory, and their gradients too, as in
+    `GradientBucket`, they are updated as one buffer. Float32 on a CPU takes one pass over memory.
+
+    Args:
+        package_kernel: makes the step in place of ours; the host then waits for `skip`.
     Attributes:
-        skip: bool [] tensor or None. While it is true, and the gradients are zero, a step changes
-            nothing: no parameter, average or step count. It is read on the device only.
+        skip: bool [] tensor or None. While it is true, a step changes nothing, whatever the
+            gradients are: no parameter, average or step count. On CUDA ours reads it there only.
     Raises:
         ValueError: a setting is out of its range, or `step` is given a closure.
     """
@@ -32,6 +48,7 @@ class AdamATan2(Optimizer):
         lr: float = 1e-4,
         betas: tuple[float, float] = (0.9, 0.95),
         weight_decay: float = 0.1,
+        package_kernel: PackageKernel | None = None,
     ) -> None:
         if lr < 0 or weight_decay < 0 or not all(0 <= beta < 1 for beta in betas):
             raise ValueError(
@@ -40,20 +57,43 @@ class AdamATan2(Optimizer):
             )
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
         self.skip: Tensor | None = None
+        self._package_kernel = package_kernel
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient."""
+    def step(  # type: ignore[override]
+        self,
+        closure: Callable[[], float] | None = None,
+        *,
+        factors: Mapping[str, Tensor] | None = None,
+        average: WeightAverage | None = None,
+    ) -> None:
+        """Update every parameter that has a gradient, and then its average.
+
+        Args:
+            factors: by the name of a group, float32 [] that its gradients are multiplied with.
+        """
         if closure is not None:
             raise ValueError("AdamATan2 takes no closure")
         for group in self.param_groups:
+            factor = (factors or {}).get(group.get(GROUP_NAME, ""))
             params = [p for p in group["params"] if p.grad is not None]
-            if params:
-                self._step_group(params, group["lr"], group["betas"], group["weight_decay"])
+            for piece in self._pieces(params, average) if params else ():
+                rate = average.rate if average else 1.0
+                if self._package_kernel is None and not piece.suits_cpu_kernel:
+                    self._step_on_device(piece, group, factor, rate)
+                elif self.skip is not None and self.skip:
+                    pass
+                elif self._package_kernel is None:
+                    self._step_on_cpu(piece, group, factor, rate)
+                else:
+                    self._step_by_package(self._package_kernel, piece, group, factor)
+                    if piece.average is not None:
+                        move_([piece.average], [piece.p], rate, None)
 
-    def _step_group(
-        self, params: list[Tensor], lr: float, betas: tuple[float, float], weight_decay: float
-    ) -> None:
+    def _pieces(
+        self, params: list[nn.Parameter], average: WeightAverage | None
+    ) -> "Iterator[_Piece]":
+        """Yield all parameters as one, or each alone where they do not lie back to back."""
         for p in params:
             if not self.state[p]:
                 self.state[p] = {
@@ -61,27 +101,104 @@ class AdamATan2(Optimizer):
                     "exp_avg": torch.zeros_like(p),
                     "exp_avg_sq": torch.zeros_like(p),
                 }
-        states = [self.state[p] for p in params]
-        grads = [p.grad for p in params if p.grad is not None]
-        exp_avgs = [state["exp_avg"] for state in states]
-        exp_avg_sqs = [state["exp_avg_sq"] for state in states]
+        weights = joined(params)
+        grads = joined([p.grad for p in params if p.grad is not None])
+        if weights is not None and grads is not None:
+            steps, m, v = (self._joined_state(params, key) for key in _STATE)
+            mean = average.joined(params) if average else None
+            yield _Piece(weights, grads, m, v, mean, steps)
+            return
+        for p in params:
+            steps, m, v = (self.state[p][key] for key in _STATE)
+            assert p.grad is not None
+            mean = average.of(p) if average else None
+            yield _Piece(p.detach(), p.grad, m, v, mean, steps.view(1))
 
-        # 1 where this step counts, 0 where it is skipped: the host does not wait for the verdict.
-        counts = (
-            torch.ones((), device=params[0].device) if self.skip is None else (~self.skip).float()
+    def _joined_state(self, params: list[nn.Parameter], key: str) -> Tensor:
+        """Return a quantity of all `params` as one. It is moved if it does not lie back to back: at
+        the first step, and after a checkpoint was read.
+        """
+        whole, parts = join([self.state[p][key] for p in params])
+        for p, part in zip(params, parts, strict=True):
+            self.state[p][key] = part
+        return whole
+
+    def _step_on_cpu(
+        self, piece: "_Piece", group: dict[str, Any], factor: Tensor | None, average_rate: float
+    ) -> None:
+        """Make a step in one pass."""
+        from training.optim import kernels  # Here, because numba takes a while to load.
+
+        piece.steps.add_(1)
+        beta1, beta2 = group["betas"]
+        step = piece.steps[0].item()
+        numbers = kernels.StepNumbers(
+            factor=float32(1.0 if factor is None else factor.item()),
+            new_in_avg=float32(1 - beta1),
+            new_in_avg_sq=float32(1 - beta2),
+            root=float32((1 - beta2**step) ** -0.5),
+            kept=float32(1 - group["lr"] * group["weight_decay"]),
+            rate=float32(group["lr"] / (1 - beta1**step)),
+            new_in_average=float32(1 - average_rate),
         )
-        torch._foreach_add_([state["step"] for state in states], counts)
-        # Parameters of one group always step together, so their counts are equal.
-        step = states[0]["step"].clamp_min(1)
-        beta1, beta2 = betas
+        kernels.step_(piece.p, piece.g, piece.m, piece.v, piece.average, numbers)
 
-        torch._foreach_mul_(params, 1 - lr * weight_decay * counts)
-        torch._foreach_mul_(exp_avgs, 1 - (1 - beta1) * counts)
-        torch._foreach_add_(exp_avgs, grads, alpha=1 - beta1)
-        torch._foreach_mul_(exp_avg_sqs, 1 - (1 - beta2) * counts)
-        torch._foreach_addcmul_(exp_avg_sqs, grads, grads, 1 - beta2)
-        roots = torch._foreach_sqrt(exp_avg_sqs)
-        torch._foreach_div_(roots, (1 - beta2**step).sqrt())
-        updates = [torch.atan2(m, root) for m, root in zip(exp_avgs, roots, strict=True)]
-        torch._foreach_mul_(updates, counts * lr / (1 - beta1**step))
-        torch._foreach_sub_(params, updates)
+    def _step_on_device(
+        self, piece: "_Piece", group: dict[str, Any], factor: Tensor | None, average_rate: float
+    ) -> None:
+        """Make a step by torch's operations; the host does not learn of `skip`."""
+        p, g, m, v, average, steps = piece
+        beta1, beta2 = group["betas"]
+        # 1 where this step counts, 0 where it is skipped.
+        counts = steps.new_ones(()) if self.skip is None else (~self.skip).to(steps.dtype)
+        steps.add_(counts)
+        step = steps[0].clamp_min(1)
+        if factor is not None:
+            g = g * factor
+        if self.skip is not None:
+            g = g.masked_fill(self.skip, 0.0)  # Multiplying by 0 would keep NaN.
+        m.mul_(1 - (1 - beta1) * counts).add_(g, alpha=1 - beta1)
+        v.mul_(1 - (1 - beta2) * counts).addcmul_(g, g, value=1 - beta2)
+        angles = v.sqrt().div_((1 - beta2**step).sqrt())
+        torch.atan2(m, angles, out=angles)
+        p.mul_(1 - group["lr"] * group["weight_decay"] * counts)
+        p.sub_(angles.mul_(counts * group["lr"] / (1 - beta1**step)))
+        if average is not None:
+            move_([average], [p], average_rate, self.skip)
+
+    def _step_by_package(
+        self, kernel: PackageKernel, piece: "_Piece", group: dict[str, Any], factor: Tensor | None
+    ) -> None:
+        """Make a step by the package's kernel, which knows of no `factor`, nor of an average."""
+        piece.steps.add_(1)
+        g = piece.g if factor is None else piece.g * factor
+        kernel(
+            [piece.p],
+            [g],
+            [piece.m],
+            [piece.v],
+            [piece.steps[0]],
+            group["lr"],
+            *group["betas"],
+            group["weight_decay"],
+        )
+
+
+class _Piece(NamedTuple):
+    """Weights and what belongs to them, of one shape each but for `steps`, [tensors]."""
+
+    p: Tensor
+    g: Tensor
+    m: Tensor
+    v: Tensor
+    average: Tensor | None
+    steps: Tensor  # All equal, since parameters of one group step together.
+
+    @property
+    def suits_cpu_kernel(self) -> bool:
+        """Whether the compiled pass can take it."""
+        tensors = [t for t in self[:5] if t is not None]
+        return all(
+            t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous()
+            for t in tensors
+        )

@@ -1,6 +1,6 @@
 """Exponential moving average of the weights (arXiv:2510.04871); not of buffers, as published."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from runtime.errors import CheckpointError
+from training.optim.flat import join
 
 
 class WeightAverage:
@@ -15,23 +16,29 @@ class WeightAverage:
 
     def __init__(self, model: nn.Module, rate: float) -> None:
         self.rate = rate
-        self._weights = {name: p.detach() for name, p in model.named_parameters()}
-        self._average = {name: weight.clone() for name, weight in self._weights.items()}
+        self._weights = dict(model.named_parameters())
+        self._names = {p: name for name, p in self._weights.items()}
+        self._average = {name: p.detach().clone() for name, p in self._weights.items()}
 
-    @torch.no_grad()
     def update(self, skip: Tensor) -> None:
         """Update the average after a step, unless `skip` (bool []) is true."""
-        average, weights = list(self._average.values()), list(self._weights.values())
-        difference = torch._foreach_sub(weights, average)
-        torch._foreach_mul_(difference, 1 - self.rate)
-        for change in difference:
-            change.masked_fill_(skip, 0.0)  # Multiplying by 0 would keep NaN.
-        torch._foreach_add_(average, difference)
+        move_(list(self._average.values()), list(self._weights.values()), self.rate, skip)
+
+    def of(self, parameter: nn.Parameter) -> Tensor:
+        """Return the average of a parameter, for an optimizer that updates it."""
+        return self._average[self._names[parameter]]
+
+    def joined(self, parameters: Sequence[nn.Parameter]) -> Tensor:
+        """Return the averages of several as one [numbers], and keep them so."""
+        names = [self._names[parameter] for parameter in parameters]
+        whole, parts = join([self._average[name] for name in names])
+        self._average.update(zip(names, parts, strict=True))
+        return whole
 
     @contextmanager
     def in_place_of_weights(self) -> Iterator[None]:
         """Let the model use the average inside the block, and its own weights again after it."""
-        kept = {name: weight.clone() for name, weight in self._weights.items()}
+        kept = {name: weight.detach().clone() for name, weight in self._weights.items()}
         _copy(self._average, self._weights)
         try:
             yield
@@ -54,6 +61,19 @@ class WeightAverage:
         if faults:
             raise CheckpointError(f"{source} does not fit the model: {', '.join(faults)}")
         _copy(tensors, self._average)
+
+
+@torch.no_grad()
+def move_(
+    average: list[Tensor], weights: Sequence[Tensor], rate: float, skip: Tensor | None
+) -> None:
+    """Move an average towards the weights, unless `skip` (bool []) is true."""
+    difference = torch._foreach_sub(list(weights), average)
+    torch._foreach_mul_(difference, 1 - rate)
+    if skip is not None:
+        for change in difference:
+            change.masked_fill_(skip, 0.0)  # Multiplying by 0 would keep NaN.
+    torch._foreach_add_(average, difference)
 
 
 @torch.no_grad()

@@ -12,11 +12,14 @@ from torch.optim import Optimizer
 from runtime.errors import ConfigError
 from runtime.ranks import Ranks, sum_in_order
 from training.config.schema import OPTIMIZERS, OptimizerConfig, ParamGroupConfig, TrainConfig
-from training.optim.adam_atan2 import AdamATan2
+from training.optim.adam_atan2 import GROUP_NAME, AdamATan2
+from training.optim.package import package_kernel
 
 LOSS_WEIGHTS_PREFIX = "log_variances."
 # Key of a torch parameter group for its rate where the schedule's factor is 1.
 PEAK_RATE = "peak_lr"
+# Of the starts of tensors in a buffer, in numbers: a cache line, and what vectors of a GPU need.
+_ALIGNMENT = 16
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,14 @@ class ParamGroup:
     weight_decay: float
     max_grad_norm: float | None
     without_decay: frozenset[str] = frozenset()  # Names of those parameters that do not decay.
+
+    def parts(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+        """Return the parameters that decay and those that do not. In each part sizes that are
+        multiples of `_ALIGNMENT` come first, so that in a buffer few others are not aligned.
+        """
+        ordered = sorted(self.params.items(), key=lambda item: item[1].numel() % _ALIGNMENT > 0)
+        kept = [p for name, p in ordered if name in self.without_decay]
+        return [p for name, p in ordered if name not in self.without_decay], kept
 
 
 def assign_groups(
@@ -97,12 +108,10 @@ def build_optimizer(
     """Build the optimizer: of each group up to two of torch, first the parameters that decay."""
     torch_groups = []
     for group in groups:
-        for decays, weight_decay in ((True, group.weight_decay), (False, 0.0)):
-            named = group.params.items()
-            params = [p for name, p in named if (name in group.without_decay) != decays]
+        for params, weight_decay in zip(group.parts(), (group.weight_decay, 0.0), strict=True):
             rates = {"lr": group.lr, PEAK_RATE: group.lr, "weight_decay": weight_decay}
             if params:
-                torch_groups.append({"params": params, **rates})
+                torch_groups.append({"params": params, GROUP_NAME: group.name, **rates})
     optimizer: Optimizer = OPTIMIZERS.load(config.name)(config, torch_groups, betas)
     if not hasattr(optimizer, "skip") and not optimizer.defaults.get("fused"):
         raise ConfigError(
@@ -115,8 +124,11 @@ def build_optimizer(
 def adam_atan2(
     config: OptimizerConfig, groups: list[dict[str, Any]], betas: tuple[float, float]
 ) -> Optimizer:
-    """Build AdamATan2."""
-    return AdamATan2(groups, betas=betas)
+    """Build AdamATan2, with the package's kernel where `optimizer.kernel` asks for it."""
+    kernel = None
+    if config.kernel == "package":
+        kernel = package_kernel(groups[0]["params"][0].device)
+    return AdamATan2(groups, betas=betas, package_kernel=kernel)
 
 
 def adamw(
@@ -144,11 +156,14 @@ def skip_update(optimizer: Optimizer, skip: Tensor) -> None:
 class GradientBucket:
     """All gradients in one float32 buffer, group by group: one collective, and one norm per group.
 
-    The buffer ends with two more numbers, which are summed over the ranks with it: how many ranks
-    saw a number that is not finite, and how many were asked to stop.
+    The weights become views of another buffer, in the same order, so that an optimizer can take the
+    parameters of a group as one. After each part of a group zeros may stand, for alignment.
+
+    The gradients' buffer ends with two more numbers, which are summed over the ranks with it: how
+    many ranks saw a number that is not finite, and how many were asked to stop.
 
     Args:
-        groups: of parameters, whose `grad` become views of the buffer.
+        groups: of parameters, whose `data` and `grad` become views of the buffers.
         num_shards: shards of this rank, each with its own backward pass and buffer.
         in_order: add up the shards of all ranks in their order, so that the bits do not depend on
             the number of ranks. Otherwise there is one shard, and the collective chooses the order.
@@ -164,17 +179,26 @@ class GradientBucket:
     ) -> None:
         assert in_order or num_shards == 1
         self.groups, self.in_order = groups, in_order
-        sizes = [sum(p.numel() for p in group.params.values()) for group in groups]
-        self._shards = torch.zeros(num_shards, sum(sizes) + 2, device=device)
+        places: list[tuple[nn.Parameter, slice]] = []
+        sizes, end = [], 0
+        for group in groups:
+            start = end
+            for part in group.parts():
+                for p in part:
+                    places.append((p, slice(end, end + p.numel())))
+                    end += p.numel()
+                end += -end % _ALIGNMENT
+            sizes.append(end - start)
+        weights = torch.zeros(end, device=device)
+        for p, place in places:
+            p.data = weights[place].view_as(p).copy_(p.detach())
+        self._shards = torch.zeros(num_shards, end + 2, device=device)
         # The sum is put into the first shard's buffer.
         self.flat = self._shards[0]
         *self.group_slices, self.signals = self.flat.split([*sizes, 2])
-        parameters = [p for group in groups for p in group.params.values()]
-        numbers = [p.numel() for p in parameters]
         # Made once: every step selects each shard.
         self._views = [
-            [(p, piece.view_as(p)) for p, piece in zip(parameters, pieces, strict=True)]
-            for pieces in (shard[:-2].split(numbers) for shard in self._shards)
+            [(p, shard[place].view_as(p)) for p, place in places] for shard in self._shards
         ]
         self.select(0)
 
@@ -210,9 +234,21 @@ class GradientBucket:
         skip = (self.signals[0] > 0) | ~norms.isfinite().all()
         return norms, skip, self.signals[1] > 0
 
+    def clip_factors(self, norms: Tensor) -> dict[str, Tensor]:
+        """Return float32 [] by the name of each group that is clipped: what its gradients are to be
+        multiplied with, for their `norms`, float32 [groups].
+        """
+        limits = {group.name: group.max_grad_norm for group in self.groups}
+        return {
+            name: (limit / (norm + 1e-6)).clamp_max(1.0)
+            for (name, limit), norm in zip(limits.items(), norms, strict=True)
+            if limit is not None
+        }
+
     def clip_(self, norms: Tensor, skip: Tensor) -> None:
         """Clip groups by their `norms`, float32 [groups]; where `skip`, bool [], zero them all."""
-        for group, part, norm in zip(self.groups, self.group_slices, norms, strict=True):
-            if group.max_grad_norm is not None:
-                part.mul_((group.max_grad_norm / (norm + 1e-6)).clamp_max(1.0))
+        factors = self.clip_factors(norms)
+        for group, part in zip(self.groups, self.group_slices, strict=True):
+            if group.name in factors:
+                part.mul_(factors[group.name])
         self.flat.masked_fill_(skip, 0.0)

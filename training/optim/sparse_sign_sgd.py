@@ -47,11 +47,18 @@ class SparseSignSGD:
         """Update the rows of the batch; where `skip` (bool []) is true nothing changes."""
         local_ids, local_grad = self._of_this_rank()
         table = self.embedding.weights
-        ids, summed = sum_by_id(self.ranks.concat(local_ids), self.ranks.concat(local_grad))
+        ids, summed = sum_by_id(*self._of_all_ranks(local_ids, local_grad))
         rows = table[ids]
         moved = rows * (1 - self.lr * self.weight_decay) - self.lr * summed.sign()
         # Rows of equal identifier have equal values, so the order of writing does not matter.
         table[ids] = moved if skip is None else torch.where(skip, rows, moved)
+
+    def _of_all_ranks(self, ids: Tensor, grads: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rows of all ranks in their order, by one collective of both as bits."""
+        rows = torch.cat([ids.view(torch.int32).view(-1, 2), grads.view(torch.int32)], 1)
+        rows = self.ranks.concat(rows)
+        ids, grads = rows[:, :2].contiguous(), rows[:, 2:].contiguous()
+        return ids.view(torch.int64).flatten(), grads.view(torch.float32)
 
     def _last(self) -> tuple[Tensor, Tensor]:
         grad = self.embedding.local_weights.grad

@@ -17,6 +17,7 @@ from training.config.composition import load_config
 from training.config.schema import OptimizerConfig, ParamGroupConfig, TrainConfig
 from training.optim import groups as optim
 from training.optim.adam_atan2 import AdamATan2
+from training.optim.flat import joined
 from training.optim.groups import GradientBucket, ParamGroup, assign_groups, build_optimizer
 
 FACTS = DataFacts(vocab_size=5, seq_len=4, num_puzzle_identifiers=6)
@@ -125,8 +126,8 @@ def test_the_default_is_one_group_with_decay_on_everything() -> None:
     assert isinstance(optimizer, AdamATan2)
 
 
-def built(name: str, groups: list[ParamGroup]) -> torch.optim.Optimizer:
-    settings = {"name": name, "groups": {"unused": {"params": ["*"]}}}
+def built(name: str, groups: list[ParamGroup], kernel: str = "ours") -> torch.optim.Optimizer:
+    settings = {"name": name, "kernel": kernel, "groups": {"unused": {"params": ["*"]}}}
     return build_optimizer(OptimizerConfig.model_validate(settings), groups, (0.8, 0.95))
 
 
@@ -199,14 +200,39 @@ def test_backward_fills_the_bucket_group_by_group() -> None:
     twin, x = small_module(), torch.tensor([[1.0, 2.0, 3.0]])
     for each in (module, twin):
         each.second(each.first(x)).square().sum().backward()  # type: ignore[operator]
-    grads = [p.grad for group in groups for p in group.params.values()]
     assert [g.name for g in groups] == ["second", "first"]
-    flat = torch.cat([g.flatten() for g in grads if g is not None])
-    assert flat.abs().min() > 0
-    assert torch.equal(bucket.flat[:-2], flat)
+    for group, part in zip(groups, bucket.group_slices, strict=True):
+        flat = torch.cat([p.grad.flatten() for p in group.params.values() if p.grad is not None])
+        assert flat.abs().min() > 0
+        assert torch.equal(part[: len(flat)], flat)
+        assert not part[len(flat) :].any()
     torch.testing.assert_close(grads_of(module), grads_of(twin))
     bucket.zero_()
     assert not any(grad.any() for grad in grads_of(module).values())
+
+
+def test_weights_keep_their_values_and_lie_as_their_gradients() -> None:
+    module, twin = small_module(), small_module()
+    module.third = twin.third = nn.Linear(4, 4)
+    parameters = list(module.parameters())
+    one = {"params": ["*"], "decay_vectors": False}
+    groups = assign(module, configs(all=one))
+    optimizer = built("adam_atan2", groups)
+    GradientBucket(groups, torch.device("cpu"))
+    assert list(module.parameters()) == parameters
+    for actual, expected in zip(parameters, twin.parameters(), strict=True):
+        assert torch.equal(actual, expected)
+    names = {p: name for name, p in module.named_parameters()}
+    parts = [group["params"] for group in optimizer.param_groups]
+    # What fills whole cache lines comes first; a part starts at the start of one.
+    assert [[names[p] for p in part] for part in parts] == [
+        ["third.weight", "first.weight", "second.weight"],
+        ["first.bias", "third.bias"],
+    ]
+    for part in parts:
+        assert joined(part) is not None
+        assert joined([p.grad for p in part]) is not None
+        assert part[0].data_ptr() % 64 == part[0].grad.data_ptr() % 64 == 0
 
 
 @pytest.mark.parametrize("unreached", [None, 1e6])
@@ -268,6 +294,13 @@ def test_what_is_not_finite_in_any_shard_skips_the_step(shard: int) -> None:
     grads_of(module)["first.weight"][0, 0] = math.nan
     _, skip, _ = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=False)
     assert skip
+
+
+def test_package_kernel_belongs_to_adam_atan2_on_cuda() -> None:
+    with pytest.raises(ConfigError, match="kernel=package runs on CUDA only, not on cpu"):
+        built("adam_atan2", assign(small_module(), configs(all=["*"])), kernel="package")
+    with pytest.raises(ValueError, match="kernel of adam_atan2, not of adamw"):
+        OptimizerConfig(name="adamw", kernel="package")
 
 
 # Skipped updates
