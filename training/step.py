@@ -1,11 +1,10 @@
 """One optimizer step: forward and backward over this rank's shards, the update, its outcome."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +12,7 @@ from models.act import ACTLossHead, LossOutput
 from models.carry import ACTCarry, Examples, Exploration
 from models.config import ArchConfig, DataFacts
 from models.registry import build_model
-from puzzle_dataset import Batch, PuzzleDataset
+from puzzle_dataset import PuzzleDataset
 from runtime.device import require_room, resolve_compile
 from runtime.errors import NonFiniteError
 from runtime.ranks import Ranks, sum_in_order
@@ -101,9 +100,9 @@ class Learner:
             examples[name] = cells.new_zeros((*cells.shape, channels) if channels else cells.shape)
         return examples
 
-    def step(self, step: int, batch: Batch, stop: StopSignals) -> None:
-        """Make optimizer step `step`, from 1, with this rank's rows, and note it in `metrics` and
-        `outcomes`; all ranks learn of `stop`.
+    def step(self, step: int, batch: Examples, stop: StopSignals) -> None:
+        """Make optimizer step `step`, from 1, with this rank's rows, on its device, and note it in
+        `metrics` and `outcomes`; all ranks learn of `stop`.
         """
         config = self.config
         factor = lr_factor(
@@ -132,38 +131,39 @@ class Learner:
         if not self.ranks.is_main:
             self._seed(step, self.ranks.rank)
 
-    def _forward_backward(self, step: int, batch: Batch) -> "list[_Shard]":
+    def _forward_backward(self, step: int, batch: Examples) -> "list[_Shard]":
         """Run forward and backward on each shard; with `reduction=fast` all rows are one."""
-        config, local, arrays = self.config, self.local_batch_size, batch.arrays()
-        min_steps = min_halt_steps(
+        config, local = self.config, self.local_batch_size
+        drawn = min_halt_steps(
             config.seed,
             step - 1,
             config.global_batch_size,
             probability=config.arch.halt_exploration_prob,
             halt_max_steps=config.arch.halt_max_steps,
         )
-        min_steps = min_steps[self.ranks.rank * local :]
+        own = drawn[self.ranks.rank * local :][:local]
+        min_steps = self.ranks.on_device({"min_steps": own})["min_steps"]
         size, first = local // self.num_shards, self.ranks.rank * self.num_shards
         done = []
         for number, carry in enumerate(self.carry.split(self.num_shards)):
             rows = slice(number * size, (number + 1) * size)
-            own = {name: array[rows] for name, array in arrays.items()}
+            offered = {name: values[rows] for name, values in batch.items()}
+            exploration = Exploration(min_steps[rows])
             if number and self.sparse:
                 self.sparse.keep_gradient()
             self.bucket.select(number)
             if self.exact:
                 self._seed(step - 1, first + number)
-            done.append(self._forward_backward_shard(step, carry, own, min_steps[rows]))
+            done.append(self._forward_backward_shard(step, carry, offered, exploration))
         if self.exact:
             # What draws next finds the same state on all ranks, however many there are.
             self._seed(step - 1, CANONICAL_SHARDS)
         return done
 
     def _forward_backward_shard(
-        self, step: int, carry: ACTCarry, arrays: Mapping[str, np.ndarray], min_steps: np.ndarray
+        self, step: int, carry: ACTCarry, offered: Examples, exploration: Exploration
     ) -> "_Shard":
-        exploration = Exploration(**self.ranks.on_device({"min_steps": min_steps}))
-        output = self.forward(carry, self.ranks.on_device(arrays), exploration)
+        output = self.forward(carry, offered, exploration)
         (output.loss / self.config.global_batch_size).backward()
         measured = None
         if self.diagnostics and self.diagnostics.due(step):
