@@ -1,14 +1,14 @@
 """An iterator that runs ahead of its user, in a thread. Imports no torch."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-def ahead(items: Iterator[T], number: int) -> Iterator[T]:
+def ahead(items: Iterator[T], number: int) -> Generator[T, None, None]:
     """Yield `items`, of which a thread takes up to `number` in advance (0: no thread).
 
     The order stays, and an error of `items` is raised where its item would come. When the iterator

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -216,7 +216,7 @@ class Ranks:
             with self._collective("barrier"):
                 dist.barrier()
 
-    def __enter__(self) -> "Ranks":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

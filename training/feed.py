@@ -1,6 +1,6 @@
 """The training batches of a rank as tensors on its device: drawn ahead, small sets kept there."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 
 import numpy as np
@@ -32,8 +32,12 @@ class Feed:
         self.batches, self._ranks, self._ahead = batches, ranks, ahead
         self._kept = keep_small_sets(batches.dataset, ranks.device) if keep else {}
 
-    def iterate(self, iteration: int, start: int = 0) -> Iterator[tuple[int, Examples]]:
-        """Yield (position, examples) from `start` to the end of the iteration; to be closed."""
+    def iterate(
+        self, iteration: int, start: int = 0
+    ) -> Generator[tuple[int, Examples], None, None]:
+        """Yield (position, examples) from `start` to the end of the iteration. Whoever stops before
+        closes it, which ends the thread.
+        """
         with closing(ahead(self._drawn(iteration, start), self._ahead)) as drawn:
             for position, batch in drawn:
                 yield position, self._examples(batch)
@@ -58,7 +62,10 @@ class KeptSet:
     """The tokens of a set, by name, on a device: inputs, labels and fields of `metadata`."""
 
     def __init__(
-        self, tokens: Mapping[str, np.ndarray], metadata: PuzzleDatasetMetadata, device: torch.device
+        self,
+        tokens: Mapping[str, np.ndarray],
+        metadata: PuzzleDatasetMetadata,
+        device: torch.device,
     ) -> None:
         self._tokens = {name: torch.tensor(array, device=device) for name, array in tokens.items()}
         self._metadata = metadata

@@ -212,7 +212,7 @@ class ProgressSettings(Schema):
     max_steps: Count | None = None
     """save and stop after this step; the schedule does not change"""
     profile: StrictBool = False
-    """true: write a torch profiler's trace of steps 5 to 7 of this start, and name what is dearest"""
+    """true: write a trace of steps 5 to 7 of this start, and name the dearest operations"""
 
 
 # The last section comes first: this is how pydantic orders the fields.
