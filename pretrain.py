@@ -25,7 +25,7 @@ from training.checkpoint.trained_model import find_start_weights
 from training.config.composition import load_config
 from training.config.entry_point import run_entry_point
 from training.config.schema import CANONICAL_SHARDS, TrainConfig
-from training.data import data_facts, open_data, require_batches, require_same_data, train_batches
+from training.data import data_facts, open_data, require_batches, require_same_data
 from training.tracking import open_tracker, warn
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ def train(
     from runtime.ranks import Ranks
     from training.checkpoint.environment import environment
     from training.checkpoint.run import Progress, RunKeeper
+    from training.feed import build_feed
+    from training.profiler import StepProfiler
     from training.step import build_learner
     from training.trainer import Trainer
 
@@ -117,9 +119,11 @@ def train(
                 say(f"a later checkpoint is now called {path}")
         opened = open_tracker(config, run_dir, checkpoint) if ranks.is_main else nullcontext()
         with opened as tracker:
-            batches = train_batches(config, train_set, ranks.rank, ranks.world_size)
+            feed = build_feed(config, train_set, ranks)
+            profiled = config.profile and ranks.is_main
+            profiler = StepProfiler(run_dir, ranks, say) if profiled else None
             trainer = Trainer(
-                config, learner, batches, evaluate, keeper, progress, tracker, ranks, say
+                config, learner, feed, evaluate, keeper, progress, tracker, ranks, say, profiler
             )
             try:
                 trainer.fit()

@@ -69,7 +69,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class BatchRows:
-    """Where a global batch comes from: int64 [B] rows of a set, int32 [B] their identifiers."""
+    """Where a batch comes from: int64 [B] rows of a set, int32 [B] their identifiers."""
 
     set_name: str
     rows: np.ndarray
@@ -223,13 +223,21 @@ class TrainBatches:
 
     def iterate(self, iteration: int, start: int = 0) -> Iterator[tuple[int, Batch]]:
         """Yield (position, this rank's batch) from `start` to the end of the iteration."""
-        for position, batch in self.iterate_rows(iteration, start):
-            rows, identifiers = batch.rows[self._local], batch.puzzle_identifiers[self._local]
-            shifts = None
-            if batch.set_name in self._shifts:
-                drawn = self._shifts[batch.set_name].draw(iteration, position, batch.rows)
-                shifts = drawn[self._local]
-            yield position, self.dataset.read(batch.set_name, rows, identifiers, shifts)
+        for position, drawn in self.iterate_rows(iteration, start):
+            yield position, self.read(iteration, position, drawn)
+
+    def own(self, drawn: BatchRows) -> BatchRows:
+        """Return this rank's slice of a global batch."""
+        rows, identifiers = drawn.rows[self._local], drawn.puzzle_identifiers[self._local]
+        return BatchRows(drawn.set_name, rows, identifiers)
+
+    def read(self, iteration: int, position: int, drawn: BatchRows) -> Batch:
+        """Read this rank's rows of the global batch that `iterate_rows` gives at a position."""
+        shifts, own = None, self.own(drawn)
+        if own.set_name in self._shifts:
+            words = self._shifts[own.set_name].draw(iteration, position, drawn.rows)
+            shifts = words[self._local]
+        return self.dataset.read(own.set_name, own.rows, own.puzzle_identifiers, shifts)
 
     def iterate_rows(self, iteration: int, start: int = 0) -> Iterator[tuple[int, BatchRows]]:
         """Yield (position, global batch) like `iterate`, for data that is kept elsewhere."""

@@ -7,11 +7,12 @@ import secrets
 import socket
 import sys
 import time
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +28,10 @@ T = TypeVar("T")
 # Never reached: `Watch` ends a rank that waits for too long, and knows what is worth waiting for.
 _BACKEND_TIMEOUT = timedelta(days=10)
 _POLL_SECONDS = 0.02
+# Pinned memory of arrays on their way to a CUDA device, and what tells that they are there. So many
+# copies of the same shapes may be under way: the host is at most three steps ahead of the device.
+_Stages = deque[tuple[dict[str, Tensor], torch.cuda.Event]]
+_STAGES = 4
 # In the RuntimeErrors of gloo: another rank has gone.
 _LOST = re.compile(r"(?i)gloo|Connection (closed|reset|refused)|Broken pipe|Timed out waiting")
 
@@ -52,6 +57,7 @@ class Ranks:
         if device_type == "cuda":
             self.device = torch.device("cuda", env_local_rank())
             torch.cuda.set_device(self.device)
+        self._staged: defaultdict[tuple[Any, ...], _Stages] = defaultdict(deque)
         self._watch: Watch | None = None
         if self.world_size > 1 or launched():
             self._join("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo", timeout)
@@ -123,9 +129,20 @@ class Ranks:
     def on_device(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
         """Return arrays as tensors on this rank's device; copies to CUDA are asynchronous."""
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        if self.device.type == "cuda":
-            for name, tensor in tensors.items():
-                tensors[name] = tensor.pin_memory().to(self.device, non_blocking=True)
+        if self.device.type != "cuda":
+            return tensors
+        turns = self._staged[tuple((name, own.dtype, own.shape) for name, own in tensors.items())]
+        if len(turns) < _STAGES:
+            pinned = {name: torch.empty_like(own, pin_memory=True) for name, own in tensors.items()}
+            copied = torch.cuda.Event()
+        else:
+            pinned, copied = turns.popleft()
+            with self.wait():
+                copied.synchronize()
+        for name, own in tensors.items():
+            tensors[name] = pinned[name].copy_(own).to(self.device, non_blocking=True)
+        copied.record()
+        turns.append((pinned, copied))
         return tensors
 
     def sum_(self, tensor: Tensor) -> Tensor:
@@ -199,7 +216,7 @@ class Ranks:
             with self._collective("barrier"):
                 dist.barrier()
 
-    def __enter__(self) -> "Ranks":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

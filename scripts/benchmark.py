@@ -1,8 +1,12 @@
 """Measure training, evaluation, data loading and the optimizers on the device at hand.
 
-    python scripts/benchmark.py [--case NAME ...] [--isa ISA] [KEY=VALUE ...]
+    python scripts/benchmark.py [--case NAME ...] [--isa ISA] [--compare OLD.json] [KEY=VALUE ...]
+    python scripts/benchmark.py --ranks N [--case NAME ...] [KEY=VALUE ...]
 
 Settings (KEY=VALUE, as for pretrain.py) change every case. Prints one table and writes one JSON.
+
+`--compare` sets the times against those of an earlier file; `--ranks` compares training on N
+processes of one thread with training on one.
 
 Operations are counted from the model and reported as a rate, and as a share of the best rate that
 plain square matrix products reach in the same run and number format: see `docs/benchmarks.md`.
@@ -31,19 +35,20 @@ from torch import Tensor, nn
 from dataset.format.schema import LabelField
 from dataset.format.writing import write_puzzles
 from models.attention import require_backend
-from models.carry import Exploration
+from models.carry import Examples, Exploration
 from models.config import ArchConfig, DataFacts
 from models.heads.tokens import Matrix, MixtureOfExperts
 from models.layers import CastedLinear
 from models.registry import arch_on_device, build_model
-from puzzle_dataset import Batch, PuzzleDataset, TrainBatches
+from puzzle_dataset import PuzzleDataset
 from runtime.device import prepare_host, resolve_device
 from runtime.errors import EXIT_INTERRUPTED, ConfigError, DatasetError, exit_code
-from runtime.files import write_atomically
+from runtime.files import read_bounded, write_atomically
 from runtime.ranks import Ranks
 from training.config.composition import load_config
 from training.config.schema import OptimizerConfig, TrainConfig
-from training.data import data_facts, train_batches
+from training.data import data_facts
+from training.feed import Feed, build_feed
 from training.optim.groups import build_optimizer, skip_update
 from training.step import build_learner
 from training.stop_signals import StopSignals
@@ -55,8 +60,13 @@ CASES = {
         *("arch=hrm_v1", "arch.hidden_size=128", "arch.num_heads=4"),
         *("arch.H_layers=2", "arch.L_layers=2", "global_batch_size=64"),
     ),
-    # What `make demo` trains.
-    "demo": ("experiment=sudoku_demo",),
+    # What `make demo` trained on 2026-11-22, written out, so that later figures compare with these.
+    "demo": (
+        *("arch=trm", "arch.H_cycles=1", "arch.L_cycles=4", "arch.L_layers=1", "arch.expansion=2"),
+        *("arch.hidden_size=128", "arch.num_heads=4", "arch.mlp_t=true", "arch.pos_encodings=none"),
+        *("arch.puzzle_emb_ndim=0", "arch.puzzle_emb_len=0", "arch.halt_max_steps=4"),
+        *("global_batch_size=32", "lr=2.5e-3", "lr_min_ratio=0.0", "lr_warmup_steps=100"),
+    ),
 }
 
 # Of mazes, in shape; a case that names no head which needs them does not read them.
@@ -72,6 +82,16 @@ _CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_
 
 _WARM_UP_CALLS = 2
 _MIN_SAMPLES = 3
+_MAX_REPORT_BYTES = 2**22
+_RANK_ROUNDS = 3  # of one process and then the ranks, each for its share of the time
+
+# A time longer by this factor is called slower.
+_SLOWER = 1.05
+# Of the environment and of a case: where one of them differs, times cannot be compared; or they
+# can, but the change of the code is not alone at work.
+_SAME_MACHINE = ("cpu", "cpu_flags", "max_cpu_isa", "num_threads", "device")
+_SAME_CASE = ("forward_dtype", "batch_size", "halt_max_steps", "parameters")
+_ALSO_CHANGED = ("torch", "python", "system"), ("settings", "compiled")
 
 
 class Effort(NamedTuple):
@@ -112,9 +132,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         output = Path(options.output)
         if output.is_dir() or not os.access(output.parent, os.W_OK):
             raise ConfigError(f"--output {output}: not a file that can be written here")
-        names = options.case or CASES
+        earlier = options.compare and read_report(options.compare)
+        names = options.case or list(CASES)
         cases = {name: (*CASES[name], *settings, *options.settings) for name in names}
-        report = run(cases, Effort(seconds=options.seconds))
+        if options.as_rank:
+            return measure_rank(cases[names[0]], options.seconds, *options.as_rank)
+        if options.ranks:
+            report, text = run_ranks(cases, options.seconds, options.ranks)
+        else:
+            report = run(cases, Effort(seconds=options.seconds), earlier)
+            text = as_table(report)
         write_atomically(output, json.dumps(report, indent=1) + "\n")
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
@@ -125,18 +152,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         sys.stderr.write(f"benchmark.py: {error}\n")
         sys.exit(code)
-    sys.stdout.write(f"{as_table(report)}\n\nwritten: {output}\n")
+    if earlier:
+        text = f"{text}\n\n{comparison(earlier, report)}"
+    sys.stdout.write(f"{text}\n\nwritten: {output}\n")
 
 
-def run(cases: dict[str, tuple[str, ...]], effort: Effort) -> dict[str, Any]:
+def run(
+    cases: dict[str, tuple[str, ...]], effort: Effort, earlier: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Measure cases, each given by its settings; returns the JSON-ready report.
 
     The rate of plain matrix products is taken before and after each case; the best is the peak.
 
+    Args:
+        earlier: a report that this one is to be compared with.
     Raises:
-        ConfigError: a configuration is wrong or cannot run on this device; all are checked first.
+        ConfigError: a configuration is wrong or cannot run on this device, or the earlier report
+            is of another machine; all is checked first.
     """
     configs = {name: _runnable(settings) for name, settings in cases.items()}
+    first = next(iter(configs.values()))
+    prepare_host(first.num_threads)
+    environment = describe_environment(first.device)
+    if earlier:
+        require_same_machine(earlier["environment"], environment)
     results: list[dict[str, Any]] = []
     rates: dict[str, dict[str, float]] = {}  # GFLOP/s by number format and width
     with tempfile.TemporaryDirectory() as folder:
@@ -159,7 +198,6 @@ def run(cases: dict[str, tuple[str, ...]], effort: Effort) -> dict[str, Any]:
         for line in result["lines"]:
             if line["gflop_per_second"] is not None:
                 line["share_of_peak"] = line["gflop_per_second"] / peak
-    environment = describe_environment(next(iter(configs.values())).device)
     return {"environment": environment, "product_gflop_per_second": rates, "cases": results}
 
 
@@ -178,7 +216,7 @@ def _measure_case(
     device, batch_size, arch = ranks.device, config.global_batch_size, config.arch
     flop = count_flop(arch, data_facts(dataset.metadata, dataset.fields))
     trainer = StepTrainer(config, dataset, ranks)
-    model, batches = trainer.learner.model, endless(trainer.batches)
+    model, batches = trainer.learner.model, endless(trainer.feed)
     lines: list[dict[str, Any]] = []
 
     def add(activity: str, timing: Timing, steps: int = 0, flop: int | None = None) -> None:
@@ -208,7 +246,7 @@ def _measure_case(
     add("evaluation, ACT step", timing, arch.halt_max_steps, flop.act_step)
 
     sys.stderr.write(f"{name}: data and optimizers\n")
-    add("data loading", measure(lambda: next(batches), effort.seconds / 4, torch.device("cpu")), 1)
+    add("data loading", measure(lambda: next(batches), effort.seconds / 4, device), 1)
     for activity, step in optimizer_steps(trainer):
         add(activity, measure(step, effort.seconds / 4, device))
     return {
@@ -228,10 +266,10 @@ class StepTrainer:
 
     def __init__(self, config: TrainConfig, dataset: PuzzleDataset, ranks: Ranks) -> None:
         self.learner = build_learner(config, config.arch, dataset, ranks)
-        self.batches = train_batches(config, dataset)
+        self.feed = build_feed(config, dataset, ranks)
         self.num_steps = 0
 
-    def step(self, batch: Batch) -> None:
+    def step(self, batch: Examples) -> None:
         """Do what the training loop does for a batch."""
         self.num_steps += 1
         self.learner.step(self.num_steps, batch, StopSignals())
@@ -240,10 +278,8 @@ class StepTrainer:
             self.learner.metrics.drain()
 
 
-def evaluation_step(trainer: StepTrainer, batch: Batch) -> Callable[[], None]:
-    """Return a call that runs one ACT step on `batch` without gradients, in evaluation mode."""
-    device, arrays = trainer.learner.ranks.device, batch.arrays().items()
-    examples = {name: torch.from_numpy(array).to(device) for name, array in arrays}
+def evaluation_step(trainer: StepTrainer, examples: Examples) -> Callable[[], None]:
+    """Return a call that runs one ACT step on a batch without gradients, in evaluation mode."""
     carry = trainer.learner.model.eval().initial_carry(examples)
 
     def step() -> None:
@@ -375,10 +411,11 @@ def _open_data(folder: Path, fields: list[str]) -> PuzzleDataset:
         raise ConfigError(text) from None
 
 
-def endless(batches: TrainBatches) -> Iterator[Batch]:
+def endless(feed: Feed) -> Iterator[Examples]:
     for iteration in itertools.count():
-        for _, batch in batches.iterate(iteration):
-            yield batch
+        with contextlib.closing(feed.iterate(iteration)) as batches:
+            for _, batch in batches:
+                yield batch
 
 
 def describe_environment(device: str) -> dict[str, Any]:
@@ -435,14 +472,191 @@ def as_table(report: dict[str, Any]) -> str:
             rates = _number(line["examples_per_second"]), _number(line["gflop_per_second"])
             milliseconds = f"{line['milliseconds']:.3f}"
             rows.append((case["name"], line["activity"], milliseconds, *rates, share))
+    return "\n".join([*head, "", *_columns(rows)])
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Align a table, its title first; the first two columns stand on the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     layout = "  ".join(f"{{:{'<' if i < 2 else '>'}{width}}}" for i, width in enumerate(widths))
     title, *lines = (layout.format(*row).rstrip() for row in rows)
-    return "\n".join([*head, "", title, "-" * len(title), *lines])
+    return [title, "-" * len(title), *lines]
 
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:,.{0 if value >= 100 else 1}f}"
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    """Read what an earlier run has written.
+
+    Raises:
+        ConfigError: it is no such file.
+    """
+    try:
+        report = json.loads(read_bounded(path, _MAX_REPORT_BYTES))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--compare {path}: {error}") from None
+    if not isinstance(report, dict) or not {"environment", "cases"} <= report.keys():
+        raise ConfigError(f"--compare {path}: is not what this script writes")
+    return report
+
+
+def require_same_machine(old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Raise ConfigError where the times of two environments say nothing about the code."""
+    if differing := _differing(old, new, _SAME_MACHINE):
+        raise ConfigError(f"--compare: the earlier file is of another machine: {differing}")
+
+
+def comparison(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """Lay out the times of a report divided by those of an earlier one of the same machine."""
+    environment, case = _ALSO_CHANGED
+    differing = _differing(old["environment"], new["environment"], environment)
+    notes = [f"note: not the code alone has changed: {differing}"] if differing else []
+    rows = [("case", "activity", "old ms", "new ms", "new / old", "")]
+    for dtype, rates in new["product_gflop_per_second"].items():
+        if before := old["product_gflop_per_second"].get(dtype):
+            ratio = max(before.values()) / max(rates.values())
+            rows.append(("", f"matrix products, {dtype}", "", "", f"{ratio:.3f}", _verdict(ratio)))
+    before_by_name = {each["name"]: each for each in old["cases"]}
+    for after in new["cases"]:
+        name, before = after["name"], before_by_name.get(after["name"])
+        if before is None:
+            notes.append(f"{name}: not in the earlier file")
+        elif differing := _differing(before, after, _SAME_CASE):
+            notes.append(f"{name}: not compared, it is another case there: {differing}")
+        else:
+            if differing := _differing(before, after, case):
+                notes.append(f"note: {name}: {differing}")
+            times = {line["activity"]: line["milliseconds"] for line in before["lines"]}
+            for line in after["lines"]:
+                if line["activity"] in times:
+                    was, now = times[line["activity"]], line["milliseconds"]
+                    shown = f"{was:.3f}", f"{now:.3f}", f"{now / was:.3f}", _verdict(now / was)
+                    rows.append((name, line["activity"], *shown))
+    return "\n".join(
+        [f"compared with commit {old['environment']['commit']}", *notes, *_columns(rows)]
+    )
+
+
+def _verdict(ratio: float) -> str:
+    return "SLOWER" if ratio > _SLOWER else "faster" if ratio < 1 / _SLOWER else ""
+
+
+def _differing(old: dict[str, Any], new: dict[str, Any], keys: Sequence[str]) -> str:
+    changes = [f"{key} {old.get(key)} -> {new[key]}" for key in keys if old.get(key) != new[key]]
+    return "; ".join(changes)
+
+
+def run_ranks(
+    cases: dict[str, tuple[str, ...]], seconds: float, num_ranks: int
+) -> tuple[dict[str, Any], str]:
+    """Measure training on `num_ranks` processes of one thread, and on one process of one thread
+    with its share of the batch, in turns; returns the JSON-ready report and a table.
+
+    Raises:
+        ConfigError: a configuration is wrong, not for a CPU, or the batch cannot be shared.
+    """
+    rows = [("case", "", "ms a step", "examples/s")]
+    results = []
+    for name, settings in cases.items():
+        config = _runnable((*settings, "num_threads=1"))
+        config.check_world_size(num_ranks)
+        if config.device != "cpu":
+            raise ConfigError(
+                f"--ranks measures on a CPU, not on {config.device}; use --device cpu"
+            )
+        batch = config.global_batch_size
+        one, many = [], []
+        for number in range(_RANK_ROUNDS):
+            sys.stderr.write(f"{name}: round {number + 1} of {_RANK_ROUNDS}\n")
+            share = (*settings, f"global_batch_size={batch // num_ranks}")
+            one.append(_measured_by_ranks(name, share, seconds / _RANK_ROUNDS, 1))
+            many.append(_measured_by_ranks(name, settings, seconds / _RANK_ROUNDS, num_ranks))
+        alone, ranks = _medians(one), _medians(many)
+        results.append({"name": name, "batch_size": batch, "one": alone, "ranks": ranks})
+        step, waits = ranks["step"], ranks["collectives"] - ranks["transfer"]
+        for text, milliseconds, size in (
+            (f"one process, batch {batch // num_ranks}", alone["step"], batch // num_ranks),
+            (f"{num_ranks} ranks, batch {batch}", step, batch),
+            ("of it moving gradients", ranks["transfer"], 0),
+            ("of it waiting for the other ranks", waits, 0),
+            (
+                "of it more than one process, otherwise",
+                step - ranks["collectives"] - alone["step"],
+                0,
+            ),
+        ):
+            rate = f"{size / milliseconds * 1e3:,.0f}" if size else ""
+            rows.append((name, text, f"{milliseconds:.2f}", rate))
+    report = {"environment": describe_environment("cpu"), "num_ranks": num_ranks, "cases": results}
+    return report, "\n".join(_columns(rows))
+
+
+def _medians(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {key: statistics.median(each[key] for each in rounds) for key in rounds[0]}
+
+
+def _measured_by_ranks(
+    name: str, settings: Sequence[str], seconds: float, num_ranks: int
+) -> dict[str, float]:
+    """Return what `measure_rank` finds in processes of their own, under a launcher if several."""
+    here = Path(__file__).resolve()
+    launcher = [str(here.with_name("launch.py")), "--standalone", f"--nproc-per-node={num_ranks}"]
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "rank.json"
+        data = Path(folder) / "data"
+        write_synthetic_data(data, Effort().num_groups, Effort().views)
+        own = ["--as-rank", str(data), str(output), f"--seconds={seconds}", f"--case={name}"]
+        command = [*(launcher if num_ranks > 1 else []), str(here), *own, *settings]
+        subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL)
+        return json.loads(output.read_bytes())
+
+
+class TimedRanks(Ranks):
+    """Ranks that add up the seconds which they spend in collectives."""
+
+    seconds = 0.0
+
+    @contextlib.contextmanager
+    def _collective(self, name: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        with super()._collective(name):
+            yield
+        self.seconds += time.perf_counter() - begin
+
+
+def measure_rank(settings: Sequence[str], seconds: float, data: str, output: str) -> None:
+    """Train on this rank, and write from the first one the median milliseconds of a step, of its
+    collectives, and of adding up the gradients when no rank has to be waited for.
+    """
+    config = _runnable((*settings, "num_threads=1"))
+    prepare_host(1)
+    with TimedRanks(config.device) as ranks:
+        dataset = _open_data(Path(data), list(config.arch.heads.fields.values()))
+        trainer = StepTrainer(config, dataset, ranks)
+        batches, flat = endless(trainer.feed), trainer.learner.bucket.flat
+        first = measure(lambda: trainer.step(next(batches)), 0.0, ranks.device).median
+        # All ranks must make as many.
+        calls = ranks.broadcast_object(max(_MIN_SAMPLES, round(seconds / first)))
+        steps, collectives, transfers = [], [], []
+        for _ in range(calls):
+            before = ranks.seconds
+            steps.append(_seconds(lambda: trainer.step(next(batches))))
+            collectives.append(ranks.seconds - before)
+        for _ in range(calls):
+            ranks.barrier()
+            transfers.append(_seconds(lambda: ranks.sum_(flat)))
+        timed = {"step": steps, "collectives": collectives, "transfer": transfers}
+        found = {name: statistics.median(each) * 1e3 for name, each in timed.items()}
+        if ranks.is_main:
+            write_atomically(Path(output), json.dumps(found))
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -458,6 +672,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--compile", help="auto, true or false (compile=)")
     isa = f"CPU instructions that products may use at most; restarts with {ISA_VARIABLE} set"
     parser.add_argument("--isa", type=str.upper, choices=ISAS, help=isa)
+    compare = "an earlier file of the same machine: print times divided by those in it"
+    parser.add_argument("--compare", type=Path, metavar="OLD.json", help=compare)
+    ranks = "compare training on N processes of one thread with one that has its share of the batch"
+    parser.add_argument("--ranks", type=int, metavar="N", help=ranks)
+    parser.add_argument("--as-rank", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--output", default="benchmark.json", help="default: benchmark.json")
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="for every case")
     return parser

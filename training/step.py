@@ -1,7 +1,7 @@
 """One optimizer step: forward and backward over parts of this rank's rows, update, outcome."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from models.act import ACTLossHead, LossOutput
 from models.carry import ACTCarry, Examples, Exploration
 from models.config import ArchConfig, DataFacts
 from models.registry import build_model
-from puzzle_dataset import Batch, PuzzleDataset
+from puzzle_dataset import PuzzleDataset
 from runtime.device import require_room, resolve_compile
 from runtime.errors import NonFiniteError
 from runtime.ranks import Ranks, sum_in_order
@@ -104,9 +104,9 @@ class Learner:
             examples[name] = cells.new_zeros((*cells.shape, channels) if channels else cells.shape)
         return examples
 
-    def step(self, step: int, batch: Batch, stop: StopSignals) -> None:
-        """Make optimizer step `step`, from 1, with this rank's rows, and note it in `metrics` and
-        `outcomes`; all ranks learn of `stop`.
+    def step(self, step: int, batch: Examples, stop: StopSignals) -> None:
+        """Make optimizer step `step`, from 1, with this rank's rows, on its device, and note it in
+        `metrics` and `outcomes`; all ranks learn of `stop`.
         """
         config = self.config
         factor = lr_factor(
@@ -135,18 +135,11 @@ class Learner:
         if not self.ranks.is_main:
             self._seed(step, self.ranks.rank)
 
-    def _forward_backward(self, step: int, batch: Batch) -> "list[_Part]":
+    def _forward_backward(self, step: int, batch: Examples) -> "list[_Part]":
         """Run forward and backward on each part of this rank's rows: one micro-batch of one shard.
         Without `micro_batch_size` a shard is one part, with `reduction=fast` all rows one shard.
         """
-        config, arrays = self.config, batch.arrays()
-        drawn = config.seed, step - 1, config.global_batch_size
-        min_steps = min_halt_steps(
-            *drawn,
-            probability=config.arch.halt_exploration_prob,
-            halt_max_steps=config.arch.halt_max_steps,
-        )
-        ahead = rows_ahead(*drawn, config.arch)
+        noise = self.ranks.on_device(self._noise(step))
         size = self.local_batch_size // self.num_parts
         done = []
         for number, carry in enumerate(self.carry.split(self.num_parts)):
@@ -158,26 +151,35 @@ class Learner:
                 if self.exact:
                     self._seed(step - 1, self.ranks.rank * self.num_shards + shard)
             rows = slice(number * size, (number + 1) * size)
-            own = {name: array[rows] for name, array in arrays.items()}
-            start = self.ranks.rank * self.local_batch_size + rows.start
-            noise = {"min_steps": min_steps[start : start + size]}
-            if ahead is not None:
-                noise["ahead"] = ahead[(start <= ahead) & (ahead < start + size)] - start
-            done.append(self._forward_backward_part(step, carry, own, noise))
+            offered = {name: values[rows] for name, values in batch.items()}
+            exploration = Exploration(**{name: drawn[number] for name, drawn in noise.items()})
+            done.append(self._forward_backward_part(step, carry, offered, exploration))
         if self.exact:
             # What draws next finds the same state on all ranks, however many there are.
             self._seed(step - 1, CANONICAL_SHARDS)
         return done
 
+    def _noise(self, step: int) -> dict[str, np.ndarray]:
+        """Draw what is random in a step, [parts, ...] for the parts of this rank's rows."""
+        config, parts, local = self.config, self.num_parts, self.local_batch_size
+        start, drawn = self.ranks.rank * local, (config.seed, step - 1, config.global_batch_size)
+        min_steps = min_halt_steps(
+            *drawn,
+            probability=config.arch.halt_exploration_prob,
+            halt_max_steps=config.arch.halt_max_steps,
+        )
+        noise = {"min_steps": min_steps[start : start + local].reshape(parts, local // parts)}
+        ahead = rows_ahead(*drawn, config.arch)
+        if ahead is not None:
+            own = ahead[(start <= ahead) & (ahead < start + local)] - start
+            # Ascending, and as many of each part.
+            noise["ahead"] = own.reshape(parts, len(own) // parts) % (local // parts)
+        return noise
+
     def _forward_backward_part(
-        self,
-        step: int,
-        carry: ACTCarry,
-        arrays: Mapping[str, np.ndarray],
-        noise: Mapping[str, np.ndarray],
+        self, step: int, carry: ACTCarry, offered: Examples, exploration: Exploration
     ) -> "_Part":
-        exploration = Exploration(**self.ranks.on_device(noise))
-        output = self.forward(carry, self.ranks.on_device(arrays), exploration)
+        output = self.forward(carry, offered, exploration)
         (output.loss / self.config.global_batch_size).backward()
         measured = None
         if self.diagnostics and self.diagnostics.due(step):

@@ -1,15 +1,17 @@
 """The training loop: make steps, evaluate, save; stop and resume at any step."""
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
 
 from models.act import ACTLossHead
-from puzzle_dataset import Batch, TrainBatches
+from models.carry import Examples
 from runtime.errors import CheckpointError, NonFiniteError, Preempted
 from runtime.ranks import Ranks
 from training.checkpoint.run import Progress, RunKeeper
 from training.config.schema import TrainConfig
+from training.feed import Feed
+from training.profiler import StepProfiler
 from training.progress_bar import ProgressBar
 from training.step import Learner
 from training.stop_signals import StopSignals
@@ -29,13 +31,14 @@ class Trainer:
 
     config: TrainConfig
     learner: Learner
-    batches: TrainBatches
+    feed: Feed
     evaluate: Evaluate
     keeper: RunKeeper
     progress: Progress
     tracker: Tracker | None
     ranks: Ranks
     say: Callable[[str], None]
+    profiler: StepProfiler | None = None
     stop: StopSignals = field(default_factory=StopSignals, init=False)
     _is_first: bool = field(default=True, init=False)
 
@@ -57,7 +60,7 @@ class Trainer:
             rows_per_step=self.config.global_batch_size,
             show=self.ranks.is_main,
         )
-        with self.stop, bar:
+        with self.stop, bar, self.profiler or nullcontext():
             while self.progress.iteration < self.config.num_iterations:
                 try:
                     stopped = self._train_iteration(bar)
@@ -86,22 +89,24 @@ class Trainer:
     def _train_iteration(self, bar: ProgressBar) -> bool:
         """Train until the next evaluation; returns True when the run has to stop before it."""
         progress, interval = self.progress, self.config.checkpoint_interval
-        for position, batch in self.batches.iterate(progress.iteration, progress.position):
-            self._train_step(batch)
-            progress.position = position + 1
-            if self.learner.outcomes.check() or self._reached_max_steps():
-                return True
-            if self.learner.metrics.full:
-                self._log_steps(bar)
-            if interval and progress.step % interval == 0:
-                self._log_steps(bar)
-                self.save()
+        with closing(self.feed.iterate(progress.iteration, progress.position)) as batches:
+            for position, batch in batches:
+                self._train_step(batch)
+                progress.position = position + 1
+                if self.learner.outcomes.check() or self._reached_max_steps():
+                    return True
+                if self.learner.metrics.full:
+                    self._log_steps(bar)
+                if interval and progress.step % interval == 0:
+                    self._log_steps(bar)
+                    self.save()
         return self.learner.outcomes.check(wait=True)
 
-    def _train_step(self, batch: Batch) -> None:
+    def _train_step(self, batch: Examples) -> None:
         step = self.progress.step + 1
         self.ranks.mark(f"step {step}", long=self._is_first)  # Which compiles.
-        self.learner.step(step, batch, self.stop)
+        with self.profiler.around(step) if self.profiler else nullcontext():
+            self.learner.step(step, batch, self.stop)
         self.progress.step, self._is_first = step, False
 
     def _evaluate_and_save(self) -> None:

@@ -48,8 +48,8 @@ import models.config, models.heads.calibration, models.heads.config, models.metr
 import models.outputs
 import pretrain
 import puzzle_dataset
-import runtime.errors, runtime.files, runtime.process, runtime.schema, runtime.streams
-import runtime.watch
+import runtime.ahead, runtime.errors, runtime.files, runtime.process, runtime.schema
+import runtime.streams, runtime.watch
 import training.checkpoint.lock, training.checkpoint.published, training.checkpoint.run_folder
 import training.checkpoint.state, training.checkpoint.store, training.checkpoint.trained_model
 import training.config.composition, training.config.schema, training.data, training.logs

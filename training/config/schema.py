@@ -128,6 +128,10 @@ class DataSettings(Schema):
     """several training folders: [a,b]"""
     data_paths_test: list[str] | None = None
     """test folders, when they differ from the training folders"""
+    batches_ahead: Literal["auto"] | Annotated[int, Field(strict=True, ge=0, le=4)] = "auto"
+    """training batches that a thread draws in advance; auto: 2 on CUDA, otherwise 0"""
+    data_on_device: Literal["auto"] | StrictBool = "auto"
+    """keep training sets of up to 1 GiB on the device; auto: on CUDA only"""
 
 
 class TrainingSettings(Schema):
@@ -217,6 +221,8 @@ class ProgressSettings(Schema):
     """steps between diagnoses (diagnose/... in the metrics, warnings in words); null: none"""
     max_steps: Count | None = None
     """save and stop after this step; the schedule does not change"""
+    profile: StrictBool = False
+    """true: write a trace of steps 5 to 7 of this start, and name the dearest operations"""
 
 
 # The last section comes first: this is how pydantic orders the fields.

@@ -1,5 +1,6 @@
 """scripts/benchmark.py: the operations it counts, the calls it times, what it reports."""
 
+import copy
 import itertools
 import json
 import os
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from models.config import DataFacts, HRMConfig
+from models.registry import build_model
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError
 from runtime.ranks import Ranks
@@ -130,10 +132,10 @@ def test_measure_warms_up_and_takes_enough_samples():
 
 def test_step_is_the_trainers_and_runs_past_a_block_of_metrics(trainer):
     # 10 groups give 2 batches of 4 an epoch; whatever an iteration holds, there are more.
-    trainer.batches.epochs_per_iter = 1
+    trainer.feed.batches.epochs_per_iter = 1
     before = trainer.learner.model.model.inner.lm_head.weight.clone()
-    for batch in itertools.islice(benchmark.endless(trainer.batches), 5):
-        assert batch.inputs.shape == (4, 81)
+    for batch in itertools.islice(benchmark.endless(trainer.feed), 5):
+        assert batch["inputs"].shape == (4, 81)
         trainer.step(batch)
     assert trainer.num_steps == 5
     assert not torch.equal(trainer.learner.model.model.inner.lm_head.weight, before)
@@ -149,7 +151,7 @@ def test_evaluation_step_moves_the_carry_without_gradients(trainer, monkeypatch)
         return output
 
     monkeypatch.setattr(trainer.learner, "forward", watched)
-    step = benchmark.evaluation_step(trainer, next(benchmark.endless(trainer.batches)))
+    step = benchmark.evaluation_step(trainer, next(benchmark.endless(trainer.feed)))
     for _ in range(3):
         step()
     assert carries == [([steps] * 4, False) for steps in range(3)]
@@ -223,13 +225,105 @@ def test_table_shows_every_line_in_columns(report):
     assert len({len(row) for row in shares}) == 1
 
 
+# Comparing with an earlier report
+
+
+def slower(report: dict[str, Any], factor: float) -> dict[str, Any]:
+    """A copy of a report in which every time is longer."""
+    changed = copy.deepcopy(report)
+    for line in changed["cases"][0]["lines"]:
+        line["milliseconds"] *= factor
+    return changed
+
+
+def marks(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """The last column of the lines of a comparison that give a ratio of the case's times."""
+    lines = benchmark.comparison(old, new).splitlines()
+    return [line.split()[-1] for line in lines if line.startswith("tiny  ")]
+
+
+def test_a_time_longer_by_more_than_five_percent_is_marked(report):
+    number = len(report["cases"][0]["lines"])
+    assert marks(report, slower(report, 1.04)) == ["1.040"] * number
+    assert marks(report, slower(report, 1.06)) == ["SLOWER"] * number
+    assert marks(report, slower(report, 0.9)) == ["faster"] * number
+
+
+def test_a_report_of_another_machine_is_refused_before_anything_is_measured(report, monkeypatch):
+    monkeypatch.setattr(benchmark, "measure", lambda *arguments: pytest.fail("it measured"))
+    other = copy.deepcopy(report)
+    other["environment"] |= {"cpu": "abacus", "num_threads": 77}
+    with pytest.raises(ConfigError, match=r"of another machine: cpu abacus -> .*num_threads 77 ->"):
+        benchmark.run({"tiny": TINY}, QUICK, other)
+
+
+def test_what_else_has_changed_is_said(report):
+    old = copy.deepcopy(report)
+    old["environment"]["torch"] = "1.0"
+    old["cases"][0]["compiled"] = True
+    text = benchmark.comparison(old, report)
+    assert f"not the code alone has changed: torch 1.0 -> {torch.__version__}" in text
+    assert "tiny: compiled True -> False" in text
+    assert len(marks(old, report)) == len(report["cases"][0]["lines"])
+
+
+def test_other_cases_are_not_compared(report):
+    old = copy.deepcopy(report)
+    old["cases"][0]["batch_size"] = 8
+    text = benchmark.comparison(old, report)
+    assert "tiny: not compared, it is another case there: batch_size 8 -> 4" in text
+    assert marks(old, report) == []
+    old["cases"][0]["name"] = "small"
+    assert "tiny: not in the earlier file" in benchmark.comparison(old, report)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "No such file"), ("{", "Expecting"), ("[]", "is not what this")]
+)
+def test_a_file_that_is_no_report_is_refused(content, message, tmp_path):
+    path = tmp_path / "old.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ConfigError, match=message):
+        benchmark.read_report(path)
+
+
+# Several ranks
+
+
+@pytest.mark.slow
+def test_ranks_are_compared_with_one_process():
+    report, table = benchmark.run_ranks({"demo": TINY}, 0.1, 2)
+    (case,) = report["cases"]
+    assert case["one"]["collectives"] == 0 < case["ranks"]["collectives"] < case["ranks"]["step"]
+    assert "one process, batch 2" in table
+    assert "2 ranks, batch 4" in table
+
+
+def test_a_batch_that_ranks_cannot_share_is_refused():
+    with pytest.raises(ConfigError, match="multiple of the number of ranks, 3"):
+        benchmark.run_ranks({"tiny": TINY}, 0.1, 3)
+
+
+def test_the_demo_is_written_out():
+    """Its figures compare with those of before, whatever the experiment and `arch=mixer` become."""
+    config = load_config(TrainConfig, "cfg_pretrain", benchmark.CASES["demo"])
+    sizes = config.arch.model_dump(include={"hidden_size", "L_cycles", "L_layers", "mlp_t"})
+    assert sizes == {"hidden_size": 128, "L_cycles": 4, "L_layers": 1, "mlp_t": True}
+    with torch.device("meta"):
+        model = build_model(config.arch, SUDOKU)
+    layer = (81 * 512 + 256 * 81) + (128 * 512 + 256 * 128)
+    assert sum(p.numel() for p in model.parameters()) == layer + 2 * 11 * 128 + 2 * 128 + 2
+    assert not any("experiment=" in setting for setting in benchmark.CASES["demo"])
+
+
 # The command line
 
 
 def test_main_writes_the_json_and_prints_the_table(report, tmp_path, monkeypatch, capsys):
     asked = []
 
-    def run(cases, effort):
+    def run(cases, effort, earlier):
         asked.append((cases, effort.seconds))
         return report
 
@@ -288,6 +382,6 @@ def test_isa_restarts_the_process_once(monkeypatch, report, tmp_path):
     assert restart.value.args == (sys.executable, command, "AVX2")
 
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    monkeypatch.setattr(benchmark, "run", lambda cases, effort: report)
+    monkeypatch.setattr(benchmark, "run", lambda *arguments: report)
     benchmark.main(["--isa", "avx2", "--output", str(tmp_path / "x.json")])
     assert (tmp_path / "x.json").exists()
