@@ -75,10 +75,10 @@ def prepare(config: EvalConfig) -> Job:
 
 def run(job: Job) -> None:
     """Load torch and the model, measure it, and report on rank 0."""
-    import torch
-
+    from models.compiled import compiled_forward
     from models.registry import arch_on_device
-    from runtime.device import prepare_host, resolve_compile, resolve_device
+    from runtime.compiler import choose_compiling
+    from runtime.device import prepare_host, resolve_device
     from runtime.ranks import Ranks
     from training.checkpoint.environment import environment
 
@@ -94,8 +94,10 @@ def run(job: Job) -> None:
         model = trained.load(arch, job.facts, data[0], ranks.device, averaged=averaged)
         fields = arch.heads.fields
         model.leave_unmeasured(head for head in fields if fields[head] not in dataset.fields)
-        compiled = resolve_compile(config.compile, device_type)
-        forward = torch.compile(model, dynamic=False) if compiled else model
+        compiling = choose_compiling(config.compile, device_type)
+        if config.compile not in ("auto", False) and not compiling.form and ranks.is_main:
+            warn(str(compiling))
+        forward = compiled_forward(model, compiling.form)
         evaluation = measure(job, forward, model, ranks)
         if ranks.is_main:
             facts = {
@@ -107,7 +109,7 @@ def run(job: Job) -> None:
                 "data_fingerprint": fingerprint,
                 "max_examples": config.max_examples,
                 "global_batch_size": job.batch_size,
-                "environment": environment(ranks, arch.forward_dtype, compiled=compiled),
+                "environment": environment(ranks, arch.forward_dtype, compiled=compiling.form),
             }
             report(evaluation, facts, job.output)
 

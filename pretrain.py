@@ -79,7 +79,7 @@ def train(
     from models.registry import arch_on_device
     from runtime.device import prepare_host, resolve_device
     from runtime.ranks import Ranks
-    from training.checkpoint.environment import environment
+    from training.checkpoint.environment import environment, saved_compiling
     from training.checkpoint.run import Progress, RunKeeper
     from training.step import build_learner
     from training.trainer import Trainer
@@ -95,7 +95,8 @@ def train(
         say = print_line if ranks.is_main else lambda line: None
         run_dir = Path(str(config.checkpoint_path))
 
-        learner = build_learner(config, arch, train_set, ranks, start_weights)
+        before = saved_compiling(checkpoint.state.environment, device_type) if checkpoint else None
+        learner = build_learner(config, arch, train_set, ranks, start_weights, before)
         test_batches = test_set and eval_batches(config, test_set, ranks)
         saved = config.eval_save_outputs
         evaluate = InTrainingEvaluation(
@@ -103,9 +104,9 @@ def train(
         )
         num_parameters = sum(p.numel() for p in learner.model.parameters())
         say(f"{arch.name}: {num_parameters:,} parameters, {arch.forward_dtype}, {ranks}")
+        say(str(learner.compiling))
         say(f"run folder: {run_dir}")
-        compiled = learner.forward is not learner.model
-        present = environment(ranks, arch.forward_dtype, compiled=compiled)
+        present = environment(ranks, arch.forward_dtype, compiled=learner.compiling.form)
         keeper = RunKeeper(run_dir, config, learner.facts, fingerprint, present, ranks)
         # A checkpoint may not fit: so before anything in the run's folder is touched.
         progress = keeper.restore(checkpoint, learner, say) if checkpoint else Progress()
