@@ -22,8 +22,10 @@ from runtime.schema import CompiledForm, CompileSetting
 # of a small model's training, of which a third is saved, while the first compilation takes 40 s.
 WORTH_COMPILING = 2e12
 
-# For the same bits at every start no choice is left to a timing; and the code of `autograd.Function`
-# is kept on disk, too: the name under which it is kept is made from both of its directions.
+FOLDER_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # torch's own; where it is set, it is obeyed.
+
+# For the same bits at every start no choice is left to a timing. Code with an `autograd.Function`
+# is kept on disk, too: its forward and backward are part of what it is found by.
 _OPTIONS = {
     "torch._inductor.config": {"deterministic": True},
     "torch._functorch.config": {"autograd_cache_allow_custom_autograd_functions": True},
@@ -92,9 +94,9 @@ def _compiler_serves_this_cpu() -> bool:
     """Whether vector code that the compiler builds for this CPU can be loaded."""
     if sys.platform != "linux":
         return False
+    prepare_compiler()
     from torch._inductor.cpu_vec_isa import pick_vec_isa  # Takes a second.
 
-    prepare_compiler()
     return bool(pick_vec_isa())
 
 
@@ -103,13 +105,14 @@ def prepare_compiler() -> None:
     """Set the compiler's options, and the folder in which its code stays: to be called before its
     first use.
     """
+    # First, because what is imported below settles on a folder.
+    if FOLDER_VARIABLE not in os.environ and (folder := code_folder()) is not None:
+        os.environ[FOLDER_VARIABLE] = str(folder)
     for module, options in _OPTIONS.items():
         config = importlib.import_module(module)
         for name, value in options.items():
             if hasattr(config, name):  # Else an older torch, which does not know the choice.
                 setattr(config, name, value)
-    if "TORCHINDUCTOR_CACHE_DIR" not in os.environ and (folder := code_folder()) is not None:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
 
 
 def code_folder() -> Path | None:
