@@ -13,18 +13,20 @@ from models.config import ArchConfig, HRMConfig, TRMConfig
 from runtime import compiler
 from tests.unit.models import tiny
 
-# torch's compiler makes an object of each class of `autograd.Function`.
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+# torch's compiler makes an object of each class of `autograd.Function`, and reads every `grad`.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore:The .grad attribute of a Tensor:UserWarning"
+)
 
-HRM = {"H_layers": 2, "L_layers": 3}
+HRM = {"H_layers": 1, "L_layers": 2}
 
 
 @pytest.fixture(autouse=True)
 def without_cpp(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let torch.compile do all but write C++, which takes most of a minute, and leave no trace."""
+    """Let torch.compile only trace, since the rest takes most of a minute, and leave no trace."""
     torch.compiler.reset()
     counters.clear()
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     yield
     torch.compiler.reset()
     compiler.prepare_compiler.cache_clear()
@@ -34,10 +36,10 @@ def num_graphs() -> int:
     return counters["stats"]["unique_graphs"]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mlp_t", [False, True])
 def test_all_blocks_share_their_code(dtype: str, mlp_t: bool) -> None:
-    settings: dict[str, Any] = {**HRM, "forward_dtype": dtype, "mlp_t": mlp_t, "signal": True}
+    settings: dict[str, Any] = {**HRM, "forward_dtype": dtype, "mlp_t": mlp_t}
     model, twin = (tiny.make_model(**settings).train() for _ in range(2))
     forward = compiled_forward(model, "block")
     assert forward is model
@@ -53,15 +55,12 @@ def test_all_blocks_share_their_code(dtype: str, mlp_t: bool) -> None:
         for own, other in zip(model.parameters(), twin.parameters(), strict=True):
             torch.testing.assert_close(own.grad, other.grad, **close)
         carry, twin_carry = output.carry, expected.carry
-        assert num_graphs() == 2  # With gradients, and without, where weights are cast once.
+        # With gradients; without them; and the same where weights are cast once for many passes.
+        assert num_graphs() == 3
     model.eval()
     with torch.no_grad():
-        for step in range(2):
-            carry = forward(carry, tiny.make_examples(seed=step)).carry
-            assert num_graphs() == 3  # Without gradients, but cast each time.
-    model.train()
-    with torch._dynamo.config.patch(error_on_recompile=True):
-        forward(carry, tiny.make_examples()).loss.backward()
+        forward(carry, tiny.make_examples())
+    assert num_graphs() == 3
 
 
 def test_nothing_is_compiled_unless_asked() -> None:
@@ -75,8 +74,8 @@ def test_nothing_is_compiled_unless_asked() -> None:
     ("arch", "passes"),
     [
         # H_cycles * (L_cycles * L_layers + H_layers), twice for the target of q_continue.
-        (tiny.make_config(**HRM, H_cycles=3, L_cycles=2), 2 * 3 * (2 * 3 + 2)),
-        (tiny.make_config(**HRM, no_ACT_continue=True), 2 * (2 * 3 + 2)),
+        (tiny.make_config(**HRM, H_cycles=3, L_cycles=2), 2 * 3 * (2 * 2 + 1)),
+        (tiny.make_config(**HRM, no_ACT_continue=True), 2 * (2 * 2 + 1)),
     ],
 )
 def test_operations_are_those_of_all_passes(arch: HRMConfig, passes: int) -> None:
