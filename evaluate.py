@@ -80,10 +80,10 @@ def prepare(config: EvalConfig) -> Job:
 
 def run(job: Job) -> None:
     """Load torch and the model, measure it, and report on rank 0."""
-    import torch
-
+    from models.compiled import compiled_forward
     from models.registry import arch_on_device
-    from runtime.device import prepare_host, resolve_compile, resolve_device
+    from runtime.compiler import choose_compiling
+    from runtime.device import prepare_host, resolve_device
     from runtime.ranks import Ranks
     from training.checkpoint.environment import environment
 
@@ -103,8 +103,10 @@ def run(job: Job) -> None:
             fits = min(ranks.gather_objects(rows_that_fit(model, ranks.device)))
             size = global_batch_size(config, trained, dataset, ranks.world_size, fits)
             job = replace(job, batch_size=size)
-        compiled = resolve_compile(config.compile, device_type)
-        forward = torch.compile(model, dynamic=False) if compiled else model
+        compiling = choose_compiling(config.compile, device_type)
+        if config.compile not in ("auto", False) and not compiling.form and ranks.is_main:
+            warn(str(compiling))
+        forward = compiled_forward(model, compiling.form)
         start = time.perf_counter()
         evaluation = measure(job, forward, model, ranks)
         seconds = time.perf_counter() - start
@@ -119,7 +121,7 @@ def run(job: Job) -> None:
                 "max_examples": config.max_examples,
                 "halting": config.halting,
                 "global_batch_size": job.batch_size,
-                "environment": environment(ranks, arch.forward_dtype, compiled=compiled),
+                "environment": environment(ranks, arch.forward_dtype, compiled=compiling.form),
             }
             report(evaluation, facts, job, seconds)
 

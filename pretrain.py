@@ -79,7 +79,7 @@ def train(
     from models.registry import arch_on_device
     from runtime.device import prepare_host, resolve_device
     from runtime.ranks import Ranks
-    from training.checkpoint.environment import environment
+    from training.checkpoint.environment import environment, saved_compiling
     from training.checkpoint.run import Progress, RunKeeper
     from training.feed import build_feed
     from training.profiler import StepProfiler
@@ -97,7 +97,8 @@ def train(
         say = print_line if ranks.is_main else lambda line: None
         run_dir = Path(str(config.checkpoint_path))
 
-        learner = build_learner(config, arch, train_set, ranks, start_weights)
+        before = saved_compiling(checkpoint.state.environment, device_type) if checkpoint else None
+        learner = build_learner(config, arch, train_set, ranks, start_weights, before)
         test_batches = test_set and eval_batches(config, test_set, ranks)
         saved = config.eval_save_outputs
         evaluate = InTrainingEvaluation(
@@ -105,10 +106,13 @@ def train(
         )
         num_parameters = sum(p.numel() for p in learner.model.parameters())
         say(f"{arch.name}: {num_parameters:,} parameters, {arch.forward_dtype}, {ranks}")
+        say(str(learner.compiling))
         say(f"run folder: {run_dir}")
-        compiled = learner.forward is not learner.model
         present = environment(
-            ranks, arch.forward_dtype, compiled=compiled, micro_batch_size=config.micro_batch_size
+            ranks,
+            arch.forward_dtype,
+            compiled=learner.compiling.form,
+            micro_batch_size=config.micro_batch_size,
         )
         keeper = RunKeeper(run_dir, config, learner.facts, fingerprint, present, ranks)
         # A checkpoint may not fit: so before anything in the run's folder is touched.

@@ -46,11 +46,6 @@ def resolve_dtype(forward_dtype: DtypeT, device: str) -> DtypeT | Literal["float
     return forward_dtype
 
 
-def resolve_compile(setting: Literal["auto"] | bool, device: str) -> bool:
-    """Return whether to compile the model: `auto` compiles on a GPU, not on a CPU."""
-    return device == "cuda" if setting == "auto" else setting
-
-
 def cpu_has_bfloat16() -> bool:
     """Whether this CPU multiplies bfloat16 matrices (AVX512-BF16, AMX or Arm's BF16)."""
     checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported", "_is_arm_bf16_supported")

@@ -42,6 +42,9 @@ Seconds = Annotated[float, Field(strict=True, gt=0.0, le=86400.0)]
 NonNegativeFloat = Annotated[float, Field(strict=True, ge=0.0)]
 StrictBool = Annotated[bool, Field(strict=True)]
 Device = Literal["auto", "cpu", "cuda"]
+# What runs as compiled code: blocks, the whole model, or nothing. A setting of `true` is "model".
+CompiledForm = Literal["block", "model", False]
+CompileSetting = Literal["auto", "block", "model"] | StrictBool
 
 
 def _number_as_name(name: object) -> object:
@@ -73,8 +76,8 @@ class MachineSettings(PluginSettings):
     """The machine."""
 
     device: Device = "auto"
-    compile: Literal["auto"] | StrictBool = "auto"
-    """use torch.compile; auto: on CUDA only"""
+    compile: CompileSetting = "auto"
+    """block: each kind of block once; model or true: the whole; auto: docs/training.md"""
     num_threads: Count | None = None
     """CPU threads of a rank; null: torch's choice"""
     rank_timeout: Seconds = 600.0

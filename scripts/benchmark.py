@@ -251,7 +251,7 @@ def _measure_case(
         add(activity, measure(step, effort.seconds / 4, device))
     return {
         "forward_dtype": arch.forward_dtype,
-        "compiled": trainer.learner.forward is not model,
+        "compiled": trainer.learner.compiling.form,
         "batch_size": batch_size,
         "halt_max_steps": arch.halt_max_steps,
         "parameters": sum(p.numel() for p in model.parameters()),
@@ -669,7 +669,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=_positive, default=Effort.seconds, help=seconds)
     parser.add_argument("--threads", type=int, help="CPU threads (num_threads=)")
     parser.add_argument("--device", help="auto, cpu or cuda (device=)")
-    parser.add_argument("--compile", help="auto, true or false (compile=)")
+    parser.add_argument("--compile", help="auto, block, model or false (compile=)")
     isa = f"CPU instructions that products may use at most; restarts with {ISA_VARIABLE} set"
     parser.add_argument("--isa", type=str.upper, choices=ISAS, help=isa)
     compare = "an earlier file of the same machine: print times divided by those in it"

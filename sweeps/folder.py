@@ -35,7 +35,7 @@ class Machine(Schema):
 
     device: Literal["cpu", "cuda"]
     num_threads: int | None
-    compile: bool
+    compile: Literal["auto"] | bool
 
 
 class JobRecord(Schema):

@@ -37,7 +37,7 @@ def decide_machine(settings: MachineSettings, launcher: LauncherConfig) -> Machi
     if device == "auto":
         device = "cuda" if is_cuda else "cpu"
     num_threads = None if device == "cuda" else threads
-    return Machine(device=device, num_threads=num_threads, compile=device == "cuda")
+    return Machine(device=device, num_threads=num_threads, compile=device == "cuda" or "auto")
 
 
 def machine_overrides(machine: Machine, settings: MachineSettings) -> list[str]:

@@ -11,12 +11,15 @@ from torch import Tensor
 
 from models.act import ACTLossHead, LossOutput
 from models.carry import ACTCarry, Examples, Exploration
+from models.compiled import compiled_forward, forward_operations
 from models.config import ArchConfig, DataFacts
 from models.registry import build_model
 from puzzle_dataset import PuzzleDataset
-from runtime.device import require_room, resolve_compile
+from runtime.compiler import Compiling, choose_compiling
+from runtime.device import require_room
 from runtime.errors import NonFiniteError
 from runtime.ranks import Ranks, sum_in_order
+from runtime.schema import CompiledForm
 from training.checkpoint.start_weights import load_start_weights
 from training.config.schema import CANONICAL_SHARDS, TrainConfig
 from training.data import data_facts
@@ -40,6 +43,7 @@ class Learner:
         model: on the device of `ranks`, its puzzle embedding prepared for a part of this rank's
             rows (a micro-batch, a shard, or all of them).
         forward: `model` or its compiled form, called at each step.
+        compiling: which of them it is.
     """
 
     def __init__(
@@ -49,9 +53,11 @@ class Learner:
         total_steps: int,
         model: ACTLossHead,
         forward: Callable[..., LossOutput],
+        compiling: Compiling,
         ranks: Ranks,
     ) -> None:
         self.config, self.facts, self.ranks = config, facts, ranks
+        self.compiling = compiling
         self.total_steps, self.model, self.forward = total_steps, model, forward
         self.exact = config.reduction == "exact"
         self.num_shards = config.num_shards(ranks.world_size)
@@ -303,12 +309,14 @@ def build_learner(
     train_set: PuzzleDataset,
     ranks: Ranks,
     start_weights: Path | None = None,
+    compiled: CompiledForm | None = None,
 ) -> Learner:
     """Build the model, the same on all ranks, and what trains it.
 
     Args:
         arch: the architecture, as it runs on this device.
         start_weights: a checkpoint of ours or a published file to start from.
+        compiled: what a run that is resumed has compiled, for `compile=auto`.
     Raises:
         ConfigError: the model does not fit into memory.
         CheckpointError: the start weights are damaged or do not fit the model.
@@ -324,8 +332,17 @@ def build_learner(
     if start_weights is not None:
         load_start_weights(model, start_weights, warn)
     ranks.broadcast_(list(model.state_dict().values()))
-    compiled = resolve_compile(config.compile, ranks.device.type)
     groups, examples = metadata.total_groups, metadata.mean_puzzle_examples
     total_steps = published_total_steps(config.epochs, groups, examples, config.global_batch_size)
-    forward = torch.compile(model, dynamic=False) if compiled else model
-    return Learner(config, facts, total_steps, model, forward, ranks)
+
+    def operations() -> float:
+        steps = min(total_steps, config.max_steps or total_steps)
+        rows = config.global_batch_size // ranks.world_size
+        return steps * rows * forward_operations(arch, facts)
+
+    compiling = choose_compiling(
+        config.compile, ranks.device.type, saved=compiled, operations=operations
+    )
+    compiling = ranks.broadcast_object(compiling)
+    forward = compiled_forward(model, compiling.form)
+    return Learner(config, facts, total_steps, model, forward, compiling, ranks)

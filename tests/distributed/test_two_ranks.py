@@ -232,3 +232,20 @@ def test_ranks_that_would_not_measure_the_same_are_told(
             assert process.returncode == code, err
             assert told in err.splitlines()[-1]
     assert not list(run.glob("eval*.json"))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute:UserWarning")
+def test_compiled_blocks_give_the_same_bits_on_two_ranks_and_when_resumed(
+    settings: list[str], run: Any
+) -> None:
+    settings = [*settings, "reduction=exact", "eval_batch_size=12"]
+    one, _ = run("one", settings, "compile=block")
+    two, said = run("two", settings, "compile=block", ranks=2)
+    assert "the block is compiled: compile=block" in said[0]
+    assert one.state(one.steps[-1])["environment"]["compiled"] == "block"
+    run("parts", settings, "compile=block", "max_steps=7", ranks=2)
+    parts, said = run("parts", settings, ranks=2)
+    assert "the block is compiled: so the run began" in said[0]
+    assert "resumed exactly" in said[0]
+    assert one.digest() == two.digest() == parts.digest()

@@ -2,16 +2,22 @@
 
 import platform
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
 
 from runtime.ranks import Ranks
+from runtime.schema import CompiledForm
+
+# The version of our own numerics, 1 where a checkpoint has none. Whoever changes which bits a step
+# computes at equal settings (another order of additions, a fused kernel, other casts, another use
+# of random numbers) raises it by 1, once for each release: a resumed run then says so.
+NUMERICS = 2
 
 
 def environment(
-    ranks: Ranks, forward_dtype: str, *, compiled: bool, micro_batch_size: int | None = None
+    ranks: Ranks, forward_dtype: str, *, compiled: CompiledForm, micro_batch_size: int | None = None
 ) -> dict[str, Any]:
     """Describe this process, as JSON."""
     on_gpu = ranks.device.type == "cuda"
@@ -22,6 +28,7 @@ def environment(
         "forward_dtype": forward_dtype,
         "micro_batch_size": micro_batch_size,
         "num_threads": torch.get_num_threads(),
+        "numerics": NUMERICS,
         "numpy": np.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -36,8 +43,24 @@ def environment_changes(
     the number of ranks does not.
     """
     changes_nothing = {"python", "numpy", *(["world_size"] if any_world_size else [])}
+    saved = {"numerics": 1} | dict(saved)
+    if "compiled" in saved:
+        saved["compiled"] = _form(saved["compiled"])
     return [
         f"{name}: {saved.get(name)} -> {value}"
         for name, value in present.items()
         if name not in changes_nothing and saved.get(name) != value
     ]
+
+
+def saved_compiling(saved: Mapping[str, Any], device: str) -> CompiledForm | None:
+    """Return what a run has compiled, to be compiled again on the same type of device; None on
+    another one, and where the checkpoint does not say.
+    """
+    form = _form(saved.get("compiled"))
+    known = saved.get("device") == device and form in get_args(CompiledForm)
+    return cast(CompiledForm, form) if known else None
+
+
+def _form(compiled: object) -> object:
+    return "model" if compiled is True else compiled  # As earlier versions wrote it.

@@ -59,12 +59,12 @@ def test_what_bits_depend_on_is_decided_once(sweep: Any, monkeypatch: pytest.Mon
     sweep.run({"threads": None}, "code=1")
     record = json.loads((sweep.folder / "sweep.json").read_text())
     decided = record["machine"]["num_threads"]
-    assert record["machine"] == {"device": "cpu", "num_threads": decided, "compile": False}
+    assert record["machine"] == {"device": "cpu", "num_threads": decided, "compile": "auto"}
     monkeypatch.setenv("OMP_NUM_THREADS", str(decided + 1))
     sweep.run({"threads": None}, "code=1")
     first, second = sweep.starts("run")
     assert first == second | {"step": 0}
-    assert (first["num_threads"], first["compile"]) == (str(decided), "false")
+    assert (first["num_threads"], first["compile"]) == (str(decided), "auto")
 
 
 def test_a_finished_job_runs_again_without_its_result_or_with_other_settings(sweep: Any) -> None:

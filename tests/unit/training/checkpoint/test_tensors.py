@@ -16,7 +16,12 @@ from models.carry import ACTCarry
 from runtime.errors import CheckpointError
 from runtime.ranks import Ranks
 from training.checkpoint import tensors as tensors_module
-from training.checkpoint.environment import environment, environment_changes
+from training.checkpoint.environment import (
+    NUMERICS,
+    environment,
+    environment_changes,
+    saved_compiling,
+)
 from training.checkpoint.tensors import load_tensors, model_tensors, optimizer_tensors
 from training.config.schema import OptimizerConfig, ParamGroupConfig
 from training.optim.groups import ParamGroup, assign_groups, build_optimizer
@@ -224,9 +229,26 @@ def test_a_rank_that_was_not_there_keeps_its_random_state() -> None:
 def test_what_changes_bits_is_named() -> None:
     saved = environment(ONE, "bfloat16", compiled=False)
     assert environment_changes(saved, environment(ONE, "bfloat16", compiled=False)) == []
-    changed = environment_changes(saved, environment(ONE, "float32", compiled=True))
-    assert changed == ["compiled: False -> True", "forward_dtype: bfloat16 -> float32"]
+    changed = environment_changes(saved, environment(ONE, "float32", compiled="block"))
+    assert changed == ["compiled: False -> block", "forward_dtype: bfloat16 -> float32"]
     older = saved | {"torch": "2.0", "python": "3.9", "numpy": "1.0", "world_size": 4}
     torch_changed = f"torch: 2.0 -> {torch.__version__}"
     assert environment_changes(older, saved) == [torch_changed, "world_size: 4 -> 1"]
     assert environment_changes(older, saved, any_world_size=True) == [torch_changed]
+
+
+def test_checkpoints_of_earlier_versions_say_what_changes_bits() -> None:
+    present = environment(ONE, "float32", compiled="model")
+    earlier = {name: value for name, value in present.items() if name != "numerics"}
+    changes = environment_changes(earlier | {"compiled": True}, present)
+    assert changes == [f"numerics: 1 -> {NUMERICS}"]
+
+
+@pytest.mark.parametrize(
+    ("compiled", "form"),
+    [(True, "model"), (False, False), ("block", "block"), ("another", None), ([], None)],
+)
+def test_a_run_goes_on_compiled_as_it_began(compiled: object, form: object) -> None:
+    assert saved_compiling({"device": "cpu", "compiled": compiled}, "cpu") == form
+    assert saved_compiling({"device": "cuda", "compiled": compiled}, "cpu") is None
+    assert saved_compiling({}, "cpu") is None

@@ -1,0 +1,96 @@
+"""A compiled block is compiled once, for all blocks of its shape."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from models.compiled import compiled_forward, forward_operations
+from models.config import ArchConfig, HRMConfig, TRMConfig
+from runtime import compiler
+from tests.unit.models import tiny
+
+# torch's compiler makes an object of each class of `autograd.Function`, and reads every `grad`.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore:The .grad attribute of a Tensor:UserWarning"
+)
+
+HRM = {"H_layers": 1, "L_layers": 2}
+
+
+@pytest.fixture(autouse=True)
+def without_cpp(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let torch.compile only trace, since the rest takes most of a minute, and leave no trace."""
+    torch.compiler.reset()
+    counters.clear()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    yield
+    torch.compiler.reset()
+    compiler.prepare_compiler.cache_clear()
+
+
+def num_graphs() -> int:
+    return counters["stats"]["unique_graphs"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mlp_t", [False, True])
+def test_all_blocks_share_their_code(dtype: str, mlp_t: bool) -> None:
+    settings: dict[str, Any] = {**HRM, "forward_dtype": dtype, "mlp_t": mlp_t}
+    model, twin = (tiny.make_model(**settings).train() for _ in range(2))
+    forward = compiled_forward(model, "block")
+    assert forward is model
+    assert model.state_dict().keys() == twin.state_dict().keys()
+    carry = twin_carry = model.initial_carry(tiny.make_examples())
+    for step in range(3):
+        examples = tiny.make_examples(seed=step)
+        output, expected = forward(carry, examples), twin(twin_carry, examples)
+        for loss in (output.loss, expected.loss):
+            loss.backward()
+        # Another kernel rounds otherwise, in bfloat16 to 8 bits, through all layers.
+        close = {"rtol": 1e-4, "atol": 1e-4} if dtype == "float32" else {"rtol": 0.1, "atol": 0.1}
+        for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(own.grad, other.grad, **close)
+        carry, twin_carry = output.carry, expected.carry
+        # With gradients; without them; and the same where weights are cast once for many passes.
+        assert num_graphs() == 3
+    model.eval()
+    with torch.no_grad():
+        forward(carry, tiny.make_examples())
+    assert num_graphs() == 3
+
+
+def test_nothing_is_compiled_unless_asked() -> None:
+    model = tiny.make_model()
+    assert compiled_forward(model, False) is model
+    tiny.first_step(model)
+    assert num_graphs() == 0
+
+
+@pytest.mark.parametrize(
+    ("arch", "passes"),
+    [
+        # H_cycles * (L_cycles * L_layers + H_layers), twice for the target of q_continue.
+        (tiny.make_config(**HRM, H_cycles=3, L_cycles=2), 2 * 3 * (2 * 2 + 1)),
+        (tiny.make_config(**HRM, no_ACT_continue=True), 2 * (2 * 2 + 1)),
+    ],
+)
+def test_operations_are_those_of_all_passes(arch: HRMConfig, passes: int) -> None:
+    facts = tiny.FACTS
+    T, D, inner = facts.seq_len + 1, arch.hidden_size, 256
+    block = 2 * T * (3 * D * D + D * D + 2 * D * inner + D * inner) + 2 * 2 * T * T * D
+    total = forward_operations(arch, facts)
+    # Heads read once for each of the at most two answers; they are small.
+    assert passes * block <= total <= passes * block + 2 * 2 * T * D * (facts.vocab_size + 2)
+
+
+def test_operations_of_the_demo_s_kind_grow_with_its_cycles() -> None:
+    def count(cycles: int) -> int:
+        settings = tiny.TINY | {"name": "trm", "L_cycles": cycles, "mlp_t": True, "H_cycles": 1}
+        arch: ArchConfig = TRMConfig.model_validate(settings)
+        return forward_operations(arch, tiny.FACTS)
+
+    assert count(4) - count(3) == count(3) - count(2) > 0
