@@ -76,7 +76,7 @@ gpu-train: $(GPU_READY) ## Train EXPERIMENT=NAME for MINUTES=9 and save; the sam
 
 gpu-rehearsal: $(GPU_READY) ## Run every line of both on a CPU with tiny sizes
 	@rm -rf gpu/rehearsal
-	@$(GPU)gpu_programme --rehearsal --folder gpu/rehearsal
+	@$(GPU)gpu_programme --rehearsal --minutes 40 --folder gpu/rehearsal
 	@$(REHEARSED_RUN)
 	@$(REHEARSED_RUN)
 

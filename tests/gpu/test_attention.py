@@ -27,7 +27,8 @@ def backend(request: pytest.FixtureRequest, gpu: str) -> str:
 
 def inputs(positions: int, dtype: torch.dtype, device: str) -> list[torch.Tensor]:
     """Queries, keys, values and a gradient for the output, drawn anew at each call."""
-    return [torch.randn(2, positions, 8, 64, device=device).to(dtype) for _ in range(4)]
+    shape = (8, positions, 8, 64) if device == "cuda" else (1, positions, 1, 64)
+    return [torch.randn(shape, device=device).to(dtype) for _ in range(4)]
 
 
 def with_gradients(tensors: list[torch.Tensor], backend: str) -> list[torch.Tensor]:

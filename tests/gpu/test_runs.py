@@ -15,12 +15,8 @@ from training.trainer import Trainer
 pytestmark = pytest.mark.gpu
 
 VARIANTS = {
-    "hrm float32": ["data_path=tasks"],
     "hrm bfloat16": ["data_path=tasks", "arch.forward_dtype=bfloat16"],
-    "trm bfloat16": [
-        *("arch=trm", "data_path=tasks", "arch.mlp_t=true", "arch.pos_encodings=none"),
-        *("arch.forward_dtype=bfloat16", "ema=true"),
-    ],
+    "trm float32": ["arch=trm", "arch.mlp_t=true", "arch.pos_encodings=none", "ema=true"],
     "reduction=exact": ["data_path=tasks", "reduction=exact", "arch.forward_dtype=bfloat16"],
     "compiled": ["compile=true"],
 }

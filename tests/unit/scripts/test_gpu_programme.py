@@ -85,9 +85,10 @@ def test_the_parts_and_their_order(tmp_path: Path) -> None:
     assert command[-1] == "arch.H_cycles=3"
 
 
-def test_a_rehearsal_runs_the_same_parts_on_the_cpu() -> None:
+def test_a_rehearsal_runs_parts_of_every_kind_on_the_cpu() -> None:
     parts, rehearsed = programme(None, []), programme(None, [], rehearsal=True)
-    assert [part.name for part in rehearsed] == [part.name for part in parts]
+    kinds = {part.name for part in parts if "-96-" not in part.name}
+    assert {part.name for part in rehearsed} == kinds
     assert not any("cuda" in word for part in rehearsed for word in part.command)
 
 
