@@ -22,6 +22,7 @@ from typing import Any, get_args
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.cuda import nccl
 
 from models.attention import require_backend
 from models.config import ArchConfig, AttentionBackend, DataFacts
@@ -58,7 +59,7 @@ def machine(device: str) -> dict[str, Any]:
         properties = torch.cuda.get_device_properties(0)
         facts["memory_gib"] = round(properties.total_memory / 2**30, 1)
         facts["multiprocessors"] = properties.multi_processor_count
-        facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        facts["nccl"] = ".".join(map(str, nccl.version()))
         facts["triton"] = importlib.metadata.version("triton")
     facts["attention"] = " ".join(name for name in get_args(AttentionBackend) if _runs(name, kind))
     return {"machine": facts}

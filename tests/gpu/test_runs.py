@@ -16,7 +16,10 @@ pytestmark = pytest.mark.gpu
 
 VARIANTS = {
     "hrm bfloat16": ["data_path=tasks", "arch.forward_dtype=bfloat16"],
-    "trm float32": ["arch=trm", "arch.mlp_t=true", "arch.pos_encodings=none", "ema=true"],
+    "trm float32": [
+        *("arch=trm", "arch.H_cycles=2", "arch.L_cycles=2", "arch.mlp_t=true"),
+        *("arch.pos_encodings=none", "ema=true"),
+    ],
     "reduction=exact": ["data_path=tasks", "reduction=exact", "arch.forward_dtype=bfloat16"],
     "compiled": ["compile=true"],
 }

@@ -9,6 +9,7 @@ import pytest
 
 from scripts.benchmark import count_flop
 from scripts.gpu_speed import PUBLISHED, SUDOKU
+from tests.conftest import TINY_ARCH
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
 
@@ -70,7 +71,7 @@ def test_published_code_is_timed(gpu: str, run_python: Any, tmp_path: Path) -> N
         file = tmp_path / "theirs" / f"{path.replace('.', '/')}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(source)
-    settings = ["arch=hrm_v1", "global_batch_size=4", f"device={gpu}", "compile=false"]
+    settings = [*TINY_ARCH, "global_batch_size=4", f"device={gpu}", "compile=false"]
     command = ["-m", "scripts.gpu_speed", "published", str(tmp_path / "theirs"), "case", "0.01"]
     result, root = tmp_path / "result.json", str(Path(__file__).resolve().parents[2])
     path = ":".join([root, *filter(None, sys.path)])
