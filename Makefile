@@ -7,8 +7,17 @@ READY := $(VENV)/.ready
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS) --dist loadfile
 
+# On a machine with a GPU: `make gpu PY=python3` takes the Python that is there instead of .venv, and
+# WHEELS=FOLDER the packages that it lacks, without a network.
+MINUTES ?= 9
+GPU_READY := $(if $(filter $(VENV)/%,$(PY)),$(READY))
+GPU_WHEELS = $(if $(WHEELS),@$(PY) -m pip install --quiet --no-index --no-deps --upgrade --target gpu/wheels $(WHEELS)/*.whl)
+GPU := PYTHONPATH="$(CURDIR):$(CURDIR)/gpu/wheels:$$PYTHONPATH" $(PY) -m scripts.
+REHEARSED_RUN := $(GPU)gpu_train hrm_sudoku_extreme_1k_laptop --minutes 0.25 --folder gpu/rehearsal device=cpu compile=false num_threads=1 \
+	data_path=tests/parity/published_format/data global_batch_size=1 arch.hidden_size=32 arch.num_heads=2 evaluators=[]
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-hard demo-arc test test-slow chaos chaos-quick check format config bench clean
+.PHONY: help setup demo demo-hard demo-arc test test-slow chaos chaos-quick check format config bench gpu gpu-train gpu-rehearsal clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +65,20 @@ config: $(READY) ## Write the settings of the schemas into config/, with default
 
 bench: $(READY) ## Measure training, evaluation, data loading and optimizers on this machine
 	$(PY) scripts/benchmark.py
+
+gpu: $(GPU_READY) ## Test and time all on one NVIDIA GPU into gpu/, in MINUTES=9; REFERENCE=FOLDER: the published code too
+	$(GPU_WHEELS)
+	@$(GPU)gpu_programme --minutes $(MINUTES) $(if $(REFERENCE),--reference $(REFERENCE)) $(if $(PARTS),--only $(PARTS)) $(SETTINGS)
+
+gpu-train: $(GPU_READY) ## Train EXPERIMENT=NAME for MINUTES=9 and save; the same command goes on
+	$(GPU_WHEELS)
+	@$(GPU)gpu_train $(EXPERIMENT) --minutes $(MINUTES) $(SETTINGS)
+
+gpu-rehearsal: $(GPU_READY) ## Run every line of both on a CPU with tiny sizes
+	@rm -rf gpu/rehearsal
+	@$(GPU)gpu_programme --rehearsal --minutes 40 --folder gpu/rehearsal
+	@$(REHEARSED_RUN)
+	@$(REHEARSED_RUN)
 
 clean: ## Remove caches and build products (not data, runs or .venv)
 	rm -rf build *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -41,10 +41,20 @@ PositiveFloat = Annotated[float, Field(strict=True, gt=0.0)]
 Seconds = Annotated[float, Field(strict=True, gt=0.0, le=86400.0)]
 NonNegativeFloat = Annotated[float, Field(strict=True, ge=0.0)]
 StrictBool = Annotated[bool, Field(strict=True)]
-Device = Literal["auto", "cpu", "cuda"]
 # What runs as compiled code: blocks, the whole model, or nothing. A setting of `true` is "model".
 CompiledForm = Literal["block", "model", False]
 CompileSetting = Literal["auto", "block", "model"] | StrictBool
+
+
+def _not_mps(device: object) -> object:
+    if device == "mps":
+        raise ValueError(
+            "Apple's GPU (mps) is not supported; on a Mac use cpu, which auto is there"
+        )
+    return device
+
+
+Device = Annotated[Literal["auto", "cpu", "cuda"], BeforeValidator(_not_mps)]
 
 
 def _number_as_name(name: object) -> object:

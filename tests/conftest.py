@@ -169,6 +169,18 @@ def tiny_settings(sudoku_data: Path, tmp_path: Path) -> list[str]:
     ]
 
 
+@pytest.fixture(scope="session")
+def gpu() -> str:
+    """The device of tests marked `gpu`: cuda, or with GPU_REHEARSAL=1 the CPU in its place."""
+    import torch
+
+    if os.environ.get("GPU_REHEARSAL"):
+        return "cpu"
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    return "cuda"
+
+
 @pytest.fixture
 def restored_host() -> Iterator[None]:
     """Put back what a run sets for its whole process."""
@@ -253,6 +265,19 @@ class RunFiles:
 def files_of() -> Callable[[Path], RunFiles]:
     """Look into a run's folder."""
     return RunFiles
+
+
+@pytest.fixture
+def run(
+    tiny_settings: list[str], train: Callable[[Sequence[str]], None], files_of: Any, tmp_path: Path
+) -> Callable[..., Any]:
+    """Train with `tiny_settings` and more in `tmp_path / name`; returns what is there then."""
+
+    def run_with(*more: str, name: str = "run") -> Any:
+        train([*tiny_settings, f"checkpoint_path={tmp_path / name}", *more])
+        return files_of(tmp_path / name)
+
+    return run_with
 
 
 # Processes

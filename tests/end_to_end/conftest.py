@@ -1,21 +1,8 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-
-@pytest.fixture
-def run(
-    tiny_settings: list[str], train: Callable[[Sequence[str]], None], files_of: Any, tmp_path: Path
-) -> Callable[..., Any]:
-    """Train with `tiny_settings` and more in `tmp_path / name`; returns what is there then."""
-
-    def run_with(*more: str, name: str = "run") -> Any:
-        train([*tiny_settings, f"checkpoint_path={tmp_path / name}", *more])
-        return files_of(tmp_path / name)
-
-    return run_with
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """The model, the loss and both optimizers against traces of the published implementations.
 
 Every trace of the folder is replayed: `PARITY_DIR` if it is set, otherwise this one. README.md says
-what a trace holds.
+what a trace holds. What is marked `gpu` replays them there.
 """
 
 import json
@@ -42,16 +42,17 @@ EXACT_METRICS = ("count", "exact_accuracy", "q_halt_accuracy", "steps")
 
 @dataclass(frozen=True)
 class Trace:
-    """A recorded run: its configuration and its arrays by key."""
+    """A recorded run: its configuration and its arrays by key; where to replay it."""
 
     name: str
     spec: Mapping[str, Any]
     arrays: Mapping[str, np.ndarray]
+    device: torch.device
 
     def under(self, prefix: str) -> dict[str, torch.Tensor]:
-        """The arrays below `prefix`, by the rest of their keys."""
+        """The arrays below `prefix` on the device, by the rest of their keys."""
         return {
-            key.removeprefix(prefix): torch.from_numpy(self.arrays[key])
+            key.removeprefix(prefix): torch.from_numpy(self.arrays[key]).to(self.device)
             for key in self.arrays
             if key.startswith(prefix)
         }
@@ -71,7 +72,7 @@ class Trace:
         config: Any = SCHEMAS[self.spec["arch"]].model_validate(settings)
         model = build_model(config, facts)
         model.load_state_dict(self.under("init/"))
-        return model
+        return model.to(self.device)
 
 
 def trace_names() -> list[str]:
@@ -80,15 +81,20 @@ def trace_names() -> list[str]:
     return [name for name, spec in specs.items() if isinstance(spec, dict) and "arch" in spec]
 
 
+@pytest.fixture(params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)], scope="module")
+def device(request: pytest.FixtureRequest) -> torch.device:
+    return torch.device("cpu" if request.param == "cpu" else request.getfixturevalue("gpu"))
+
+
 @pytest.fixture(params=trace_names() or [None], scope="module")
-def trace(request: pytest.FixtureRequest) -> Trace:
+def trace(request: pytest.FixtureRequest, device: torch.device) -> Trace:
     name = request.param
     assert name is not None, f"{FOLDER} holds no trace"
     spec = json.loads((FOLDER / f"{name}.json").read_text())
     if spec["arch"] not in SCHEMAS:
         pytest.skip(f"arch {spec['arch']} is not there yet")
     with np.load(FOLDER / f"{name}.npz", allow_pickle=False) as arrays:
-        return Trace(name, spec, dict(arrays))
+        return Trace(name, spec, dict(arrays), device)
 
 
 def assert_near(actual: torch.Tensor, expected: torch.Tensor, bound: float, what: str) -> None:
@@ -134,12 +140,28 @@ def test_evaluation(trace: Trace, dtype: str) -> None:
     assert_near(carry.inner["z_L"], state["L"], bound, "z_L")
 
 
+def test_bfloat16_differs_by_its_rounding(trace: Trace) -> None:
+    # Some ten layers round to 8 bits one after another.
+    model = trace.build(forward_dtype="bfloat16")
+    examples, expected = trace.under("eval/batch/"), trace.under("eval/step0/")
+    with torch.no_grad():
+        output = model.eval()(model.initial_carry(examples), examples)
+    assert off_by(output.outputs["logits"], expected["logits"]) < 2**-4
+    model.train().prepare(trace.spec["train"]["global_batch_size"])
+    examples, expected = trace.under("train/step0/batch/"), trace.under("train/step0/grad/")
+    model(model.initial_carry(examples), examples, no_exploration(trace, 0)).loss.backward()
+    for key, leaf in leaves_of(model).items():
+        assert leaf.grad is not None, key
+        grad = leaf.grad / trace.spec["train"]["global_batch_size"]
+        assert off_by(grad, expected[key]) < 2**-3, key
+
+
 def test_training(trace: Trace) -> None:
     settings = trace.spec["train"]
     batch_size = settings["global_batch_size"]
     model = trace.build().train()
     model.prepare(batch_size)
-    ranks = Ranks("cpu")
+    ranks = Ranks(trace.device.type)
     optimizer_config = OptimizerConfig(
         name=settings["optimizer"], groups={"all": ParamGroupConfig(params=["*"])}
     )
@@ -198,13 +220,24 @@ def no_exploration(trace: Trace, step: int) -> Exploration:
         probability=config["halt_exploration_prob"],
         halt_max_steps=config["halt_max_steps"],
     )
-    return Exploration(torch.from_numpy(steps))
+    return Exploration(torch.from_numpy(steps).to(trace.device))
 
 
-def assert_gradients(model: ACTLossHead, expected: Mapping[str, torch.Tensor]) -> None:
+def leaves_of(model: ACTLossHead) -> dict[str, torch.Tensor]:
+    """The tensors that get a gradient, by their key in a trace."""
     leaves: dict[str, torch.Tensor] = dict(model.named_parameters())
     if model.puzzle_embedding is not None:
         leaves["model.inner.puzzle_emb.local_weights"] = model.puzzle_embedding.local_weights
+    return leaves
+
+
+def off_by(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """The norm of the difference, as a share of the norm of what is expected."""
+    return ((actual.float() - expected).norm() / expected.norm()).item()
+
+
+def assert_gradients(model: ACTLossHead, expected: Mapping[str, torch.Tensor]) -> None:
+    leaves = leaves_of(model)
     assert set(leaves) == set(expected)
     for key, value in expected.items():
         grad = leaves[key].grad

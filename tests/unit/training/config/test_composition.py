@@ -193,6 +193,7 @@ def test_every_choice_composes(choice: str) -> None:
         "evaluators=[ark]": ["evaluators.0=ark", "arc, sudoku, maze"],
         "evaluators=[{name: maze@Maze}]": ["evaluators.0=maze@Maze", "arc, sudoku, maze"],
         "evaluators=arc": ["evaluators=arc", "list"],
+        "device=mps": ["device", "Apple's GPU (mps) is not supported", "cpu"],
         "keep_last=1": ["keep_last=1", "greater than or equal to 2"],
         "resume=maybe": ["resume", "maybe", "'auto' or 'never'"],
         "data_path=null": ["no training data", "data_path=FOLDER"],

@@ -1,0 +1,181 @@
+"""What scripts/gpu_programme.py times: our code, the published code, and the machine they run on.
+
+    python -m scripts.gpu_speed machine DEVICE
+    python -m scripts.gpu_speed ours NAME SECONDS KEY=VALUE ...
+    python -m scripts.gpu_speed published FOLDER NAME SECONDS KEY=VALUE ...
+
+Settings are those of pretrain.py. The JSON goes to the file named in $RESULT, in the form of
+scripts/benchmark.py, whose functions measure both codes in the same way.
+"""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import sys
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.cuda import nccl
+
+from models.attention import require_backend
+from models.config import ArchConfig, AttentionBackend, DataFacts
+from models.registry import arch_on_device
+from runtime.compiler import choose_compiling
+from runtime.device import prepare_host, resolve_device
+from runtime.errors import ConfigError
+from scripts import benchmark
+from training.config.composition import load_config
+from training.config.schema import TrainConfig
+from training.optim.adam_atan2 import AdamATan2
+
+# Architecture -> module and class of the published model, in a package that is called as ours.
+PUBLISHED = {
+    "hrm": ("models.hrm.hrm_act_v1", "HierarchicalReasoningModel_ACTV1"),
+    "trm": ("models.recursive_reasoning.trm", "TinyRecursiveReasoningModel_ACTV1"),
+}
+SUDOKU = DataFacts(vocab_size=11, seq_len=81, num_puzzle_identifiers=1)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure what the arguments name and write the JSON."""
+    what, *rest = arguments
+    report = {"machine": machine, "ours": ours, "published": published}[what](*rest)
+    Path(os.environ["RESULT"]).write_text(json.dumps(report, indent=1))
+
+
+def machine(device: str) -> dict[str, Any]:
+    """Describe the machine, and say which attention backends it has."""
+    kind = resolve_device(device)
+    facts = benchmark.describe_environment(kind)
+    del facts["cpu_flags"], facts["max_cpu_isa"]
+    facts |= {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+    if kind == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        facts["memory_gib"] = round(properties.total_memory / 2**30, 1)
+        facts["multiprocessors"] = properties.multi_processor_count
+        facts["nccl"] = ".".join(map(str, nccl.version()))
+        facts["triton"] = importlib.metadata.version("triton")
+    facts["attention"] = " ".join(name for name in get_args(AttentionBackend) if _runs(name, kind))
+    return {"machine": facts}
+
+
+def _runs(backend: str, device: str) -> bool:
+    try:
+        require_backend(backend, torch.device(device))
+    except ConfigError:
+        return False
+    return True
+
+
+def ours(name: str, seconds: str, *settings: str) -> dict[str, Any]:
+    """Measure a configuration as `scripts/benchmark.py` does its cases."""
+    return benchmark.run({name: settings}, _effort(float(seconds)))
+
+
+def _effort(seconds: float) -> benchmark.Effort:
+    # A large GPU needs large products to show its rate.
+    sizes = (2048, 4096, 8192) if torch.cuda.is_available() else (64,)
+    return benchmark.Effort(seconds=seconds, product_sizes=sizes)
+
+
+def published(folder: str, name: str, seconds: str, *settings: str) -> dict[str, Any]:
+    """Measure the train step of the published code with the model and batch of a configuration:
+    forward, backward and both optimizers on one batch that stays; no data, metrics or schedule.
+
+    AdamATan2 is ours, and so is attention (through torch's SDPA) where flash-attn is missing.
+    Operations are those counted for our model, whose products are the same.
+    """
+    config = load_config(TrainConfig, "cfg_pretrain", settings)
+    device = torch.device(resolve_device(config.device))
+    arch, size = arch_on_device(config.arch, device.type), config.global_batch_size
+    flop = benchmark.count_flop(arch, SUDOKU)
+    compiled = choose_compiling(config.compile, device.type).form is not False
+    prepare_host(config.num_threads)
+    step, parameters = published_step(Path(folder), arch, size, device, compiled=compiled)
+    timing = benchmark.measure(step, float(seconds), device)
+    on_cuda = device.type == "cuda"
+    rate = size / timing.median
+    line = {
+        "activity": "train step",
+        "milliseconds": timing.median * 1e3,
+        "best_milliseconds": timing.best * 1e3,
+        "samples": timing.samples,
+        "examples_per_second": rate,
+        "gflop_per_second": rate * flop.train_step / 1e9,
+    }
+    case = {
+        "name": name,
+        "code": "published",
+        "settings": list(settings),
+        "forward_dtype": arch.forward_dtype,
+        "compiled": compiled,
+        "batch_size": size,
+        "parameters": parameters,
+        "peak_memory_mib": torch.cuda.max_memory_allocated(device) / 2**20 if on_cuda else None,
+        "lines": [line],
+    }
+    return {"product_gflop_per_second": {}, "cases": [case]}
+
+
+def published_step(
+    folder: Path, arch: ArchConfig, batch_size: int, device: torch.device, *, compiled: bool
+) -> tuple[Callable[[], None], int]:
+    """Return a call that makes a train step of the published code on random grids, and the number
+    of its parameters. From here on, `import models` finds theirs.
+    """
+    for module in [name for name in sys.modules if name.startswith("models.")]:
+        del sys.modules[module]
+    package = types.ModuleType("models")
+    package.__path__ = [str(folder / "models")]
+    sys.modules["models"] = package
+    if not any(map(importlib.util.find_spec, ("flash_attn_interface", "flash_attn"))):
+        stand_in = types.ModuleType("flash_attn")
+        stand_in.flash_attn_func = _attend  # type: ignore[attr-defined]
+        sys.modules["flash_attn"] = stand_in
+    module, kind = PUBLISHED[arch.name]
+    losses, sparse_embedding, theirs = (
+        importlib.import_module(name)
+        for name in ("models.losses", "models.sparse_embedding", module)
+    )
+    facts = {"vocab_size": 11, "seq_len": 81, "num_puzzle_identifiers": 1}
+    settings = arch.model_dump() | facts | {"batch_size": batch_size}
+    torch.manual_seed(0)
+    with torch.device(device):
+        loss_head = losses.ACTLossHead(getattr(theirs, kind)(settings), arch.loss.loss_type)
+        grids = torch.randint(2, 11, (2, batch_size, 81), dtype=torch.int32)
+        ids = torch.zeros(batch_size, dtype=torch.int32)
+        batch = {"inputs": grids[0], "labels": grids[1], "puzzle_identifiers": ids}
+        carry = loss_head.initial_carry(batch)
+    loss_head.train()
+    dense = AdamATan2(loss_head.parameters())
+    sparse = sparse_embedding.CastedSparseEmbeddingSignSGD_Distributed(
+        loss_head.model.puzzle_emb.buffers(), lr=1e-4, weight_decay=0.1, world_size=1
+    )
+    forward = torch.compile(loss_head, dynamic=False) if compiled else loss_head
+
+    def step() -> None:
+        nonlocal carry
+        carry, loss, *_ = forward(return_keys=[], carry=carry, batch=batch)
+        (loss / batch_size).backward()
+        for optimizer in (dense, sparse):
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return step, sum(p.numel() for p in loss_head.parameters())
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
+    """Stand in for flash-attn: [B, T, N, K] to [B, T, N, K]."""
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,21 @@
+"""Tiny runs on the GPU, or in a rehearsal on the CPU."""
+
+import os
+from collections.abc import Mapping
+
+import pytest
+
+# How the programme finds packages and devices, and whether it rehearses.
+KEPT = ("PYTHONPATH", "CUDA_VISIBLE_DEVICES", "TORCHDYNAMO_DISABLE")
+
+
+@pytest.fixture(scope="session")
+def clean_environment(clean_environment: Mapping[str, str]) -> Mapping[str, str]:
+    return {**clean_environment, **{key: os.environ[key] for key in KEPT if key in os.environ}}
+
+
+@pytest.fixture
+def tiny_settings(tiny_settings: list[str], gpu: str) -> list[str]:
+    """Runs of 24 steps and more, with halting and exploration; eager, which starts sooner."""
+    own = ["epochs=24", "eval_interval=12", "arch.halt_exploration_prob=0.5"]
+    return [*tiny_settings, f"device={gpu}", "compile=false", *own]

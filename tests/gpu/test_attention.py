@@ -1,0 +1,61 @@
+"""Every attention kernel that is installed gives the values and gradients of the plain products."""
+
+from typing import get_args
+
+import pytest
+import torch
+
+from models.attention import attend, require_backend
+from models.config import AttentionBackend
+from runtime.errors import ConfigError
+
+pytestmark = pytest.mark.gpu
+
+# Relative errors: thirty-two roundings of float32, which kernels take apart in ways of their own,
+# and eight of bfloat16.
+BOUNDS = {torch.float32: 2**-19, torch.bfloat16: 2**-6}
+
+
+@pytest.fixture(params=get_args(AttentionBackend))
+def backend(request: pytest.FixtureRequest, gpu: str) -> str:
+    try:
+        require_backend(request.param, torch.device(gpu))
+    except ConfigError as error:
+        pytest.skip(str(error))
+    return request.param
+
+
+def inputs(positions: int, dtype: torch.dtype, device: str) -> list[torch.Tensor]:
+    """Queries, keys, values and a gradient for the output, drawn anew at each call."""
+    shape = (8, positions, 8, 64) if device == "cuda" else (1, positions, 1, 64)
+    return [torch.randn(shape, device=device).to(dtype) for _ in range(4)]
+
+
+def with_gradients(tensors: list[torch.Tensor], backend: str) -> list[torch.Tensor]:
+    """Return the output and the gradients of queries, keys and values."""
+    *leaves, incoming = (x.detach().clone().requires_grad_(i < 3) for i, x in enumerate(tensors))
+    out = attend(*leaves, backend)
+    return [out.detach(), *torch.autograd.grad(out, leaves, incoming)]
+
+
+# Positions of Sudoku with one and with 16 of puzzle embedding, and of ARC.
+@pytest.mark.parametrize("positions", [82, 97, 901])
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+def test_values_and_gradients(backend: str, gpu: str, positions: int, dtype: torch.dtype) -> None:
+    if dtype == torch.float32 and backend not in ("auto", "math"):
+        pytest.skip("kernels asked for by name are for bfloat16")
+    given = inputs(positions, dtype, gpu)
+    plain = with_gradients([x.double().cpu() for x in given], "math")
+    for name, own, other in zip("oqkv", with_gradients(given, backend), plain, strict=True):
+        assert own.dtype == dtype
+        error = ((own.double().cpu() - other).norm() / other.norm()).item()
+        assert error < BOUNDS[dtype], name
+
+
+@pytest.mark.parametrize("positions", [82, 901])
+def test_the_kernel_of_runs_gives_equal_bits(gpu: str, positions: int) -> None:
+    given = inputs(positions, torch.bfloat16, gpu)
+    first, *others = (with_gradients(given, "auto") for _ in range(5))
+    for again in others:
+        for name, own, other in zip("oqkv", again, first, strict=True):
+            assert torch.equal(own, other), name
