@@ -66,11 +66,12 @@ class CastedLinear(nn.Module):
 
     def weight_in(self, dtype: torch.dtype) -> Tensor:
         """Return the weight to multiply with in `dtype`, through which gradients reach it."""
-        return self._cast(dtype) if self._cast_weight is None else self._cast_weight
+        if self._cast_weight is None or torch.is_grad_enabled():
+            return self._cast(dtype)
+        return self._cast_weight
 
     def _cast(self, dtype: torch.dtype) -> Tensor:
-        # A view: of the parameter itself, kept as `_cast_weight`, the module would make a second.
-        return self.weight.view_as(self.weight).to(dtype)
+        return self.weight.to(dtype)
 
 
 class PositionLinear(CastedLinear):
@@ -98,14 +99,16 @@ def aligned(matrix: Tensor, multiple: int = 8) -> Tensor:
 
 @contextmanager
 def weights_cast_once(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Cast every `CastedLinear` weight below `module` once; gradients flow through the cast.
+    """Cast every `CastedLinear` weight below `module` once for what needs no gradients inside.
 
     The recursion applies them many times; casting each time costs as much memory traffic as a
-    small layer's product.
+    small layer's product. Where there are gradients each use has its own cast, so that they are
+    added up in float32, as published.
     """
     layers = [layer for layer in module.modules() if isinstance(layer, CastedLinear)]
     for layer in layers:
-        layer._cast_weight = layer._cast(dtype)
+        # Detached: of the parameter itself the module would make a second.
+        layer._cast_weight = layer._cast(dtype).detach()
     try:
         yield
     finally:

@@ -33,7 +33,12 @@ ARC_BORDER_TOKEN, ARC_FIRST_COLOUR_TOKEN = 1, 2
 """What ends a grid below and on the right; colour 0 (the other nine follow)."""
 ARC_VOCAB_SIZE = ARC_FIRST_COLOUR_TOKEN + ARC_NUM_COLOURS
 
-LAZY_ARC_FACTS = dict(pad_id=0, ignore_label_id=0, vocab_size=ARC_VOCAB_SIZE, seq_len=ARC_SIDE**2)
+LAZY_ARC_FACTS: dict[str, Any] = {
+    "pad_id": 0,
+    "ignore_label_id": 0,
+    "vocab_size": ARC_VOCAB_SIZE,
+    "seq_len": ARC_SIDE**2,
+}
 """What dataset.json says of every lazy set."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")

@@ -12,7 +12,7 @@ from models.carry import ACTCarry, Examples, Exploration, Latents
 from models.config import HRMConfig
 from models.heads.base import Answer, HaltingRule, Head, Outputs
 from models.heads.q import QHead
-from tests.unit.models.tiny import first_step, make_examples, make_model
+from tests.unit.models.tiny import first_step, inner_of, make_examples, make_model
 
 START_H, START_L = 100.0, 200.0
 
@@ -309,7 +309,7 @@ def third_step(ahead: list[int] | None = None, **overrides: Any) -> Measured:
         carry = model(carry, make_examples(step), exploration).carry
     output = model(carry, make_examples(3), exploration)
     output.loss.backward()
-    leaves: list[Any] = [*model.parameters(), model.puzzle_embedding.local_weights]
+    leaves: list[Any] = [*model.parameters(), inner_of(model).puzzle_emb.local_weights]
     gradient = torch.cat([leaf.grad.flatten() for leaf in leaves]).double()
     return Measured(
         output.loss, output.metrics, output.outputs["target_q_continue"].detach(), gradient
