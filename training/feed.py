@@ -17,7 +17,6 @@ from training.data import train_batches
 
 # What the sets that are kept on the device take there at most, in all: docs/data.md names it.
 _ROOM_BYTES = 2**30
-_AHEAD_ON_CUDA = 2
 
 
 class Feed:
@@ -103,11 +102,5 @@ def keep_small_sets(dataset: PuzzleDataset, device: torch.device) -> dict[str, K
 
 def build_feed(config: TrainConfig, train_set: PuzzleDataset, ranks: Ranks) -> Feed:
     """Return the batches of this rank as the settings ask for them on its device."""
-    on_cuda = ranks.device.type == "cuda"
-    ahead, keep = config.batches_ahead, config.data_on_device
-    return Feed(
-        train_batches(config, train_set, ranks.rank, ranks.world_size),
-        ranks,
-        ahead=(_AHEAD_ON_CUDA if on_cuda else 0) if ahead == "auto" else ahead,
-        keep=on_cuda if keep == "auto" else keep,
-    )
+    batches = train_batches(config, train_set, ranks.rank, ranks.world_size)
+    return Feed(batches, ranks, ahead=config.batches_ahead, keep=config.data_on_device)

@@ -128,10 +128,10 @@ class DataSettings(Schema):
     """several training folders: [a,b]"""
     data_paths_test: list[str] | None = None
     """test folders, when they differ from the training folders"""
-    batches_ahead: Literal["auto"] | Annotated[int, Field(strict=True, ge=0, le=4)] = "auto"
-    """training batches that a thread draws in advance; auto: 2 on CUDA, otherwise 0"""
-    data_on_device: Literal["auto"] | StrictBool = "auto"
-    """keep training sets of up to 1 GiB on the device; auto: on CUDA only"""
+    batches_ahead: Annotated[int, Field(strict=True, ge=0, le=4)] = 0
+    """training batches that a thread draws in advance"""
+    data_on_device: StrictBool = False
+    """keep training sets of up to 1 GiB on the device"""
 
 
 class TrainingSettings(Schema):

@@ -14,6 +14,8 @@ from training.optim.flat import join, joined
 # Key of a torch parameter group for the name of the group of ours that it belongs to.
 GROUP_NAME = "name"
 _STATE = ("step", "exp_avg", "exp_avg_sq")
+MIN_FOR_KERNEL = 2**20
+"""Numbers in a buffer from which on the compiled pass makes the step on a CPU."""
 # `adam_atan2_cuda_impl_` of the package `adam-atan2`. It takes lists of parameters, gradients,
 # `exp_avg`, `exp_avg_sq` and step counts that include this step; lr, beta1, beta2, weight decay.
 PackageKernel = Callable[..., None]
@@ -31,7 +33,8 @@ class AdamATan2(Optimizer):
     `betas` and the decoupled `weight_decay`.
 
     Where the parameters of a group lie back to back in memory, and their gradients too, as in
-    `GradientBucket`, they are updated as one buffer. Float32 on a CPU takes one pass over memory.
+    `GradientBucket`, they are updated as one buffer. On a CPU a million float32 numbers or more
+    take one pass over memory.
 
     Args:
         package_kernel: makes the step in place of ours; the host then waits for `skip`.
@@ -196,9 +199,9 @@ class _Piece(NamedTuple):
 
     @property
     def suits_cpu_kernel(self) -> bool:
-        """Whether the compiled pass can take it."""
+        """Whether the compiled pass can take it, and is worth the second of its loading."""
         tensors = [t for t in self[:5] if t is not None]
-        return all(
+        return self.p.numel() >= MIN_FOR_KERNEL and all(
             t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous()
             for t in tensors
         )

@@ -12,10 +12,16 @@ from torch import Tensor, nn
 from runtime.ranks import Ranks
 from training.checkpoint.tensors import optimizer_tensors, restore_optimizer
 from training.config.schema import OptimizerConfig, ParamGroupConfig
-from training.optim import kernels
+from training.optim import adam_atan2, kernels
 from training.optim.adam_atan2 import AdamATan2
 from training.optim.ema import WeightAverage
 from training.optim.groups import GradientBucket, assign_groups, build_optimizer
+
+
+@pytest.fixture(autouse=True, params=["compiled pass", "torch"])
+def _path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    least = 0 if request.param == "compiled pass" else 2**20
+    monkeypatch.setattr(adam_atan2, "MIN_FOR_KERNEL", least)
 
 
 class Twin:
