@@ -51,9 +51,9 @@ def test_all_blocks_share_their_code(dtype: str, mlp_t: bool) -> None:
         for loss in (output.loss, expected.loss):
             loss.backward()
         # Another kernel rounds otherwise, in bfloat16 to 8 bits, through all layers.
-        close = {"rtol": 1e-4, "atol": 1e-4} if dtype == "float32" else {"rtol": 0.1, "atol": 0.1}
+        close = 1e-4 if dtype == "float32" else 0.1
         for own, other in zip(model.parameters(), twin.parameters(), strict=True):
-            torch.testing.assert_close(own.grad, other.grad, **close)
+            torch.testing.assert_close(own.grad, other.grad, rtol=close, atol=close)
         carry, twin_carry = output.carry, expected.carry
         # With gradients; without them; and the same where weights are cast once for many passes.
         assert num_graphs() == 3
