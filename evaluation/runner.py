@@ -69,15 +69,16 @@ def evaluate(
     model.eval()
     try:
         with torch.no_grad():
-            for name, batch, count, carry, at_halt in bar:
-                step = model.measure(carry)
-                steps = [step] if at_halt is None else [step, model.measure(at_halt)]
-                columns = [column for each in steps for column in _columns(each, names, model)]
-                rows[name].append(torch.stack(columns, dim=-1))
+            for thought in bar:
+                step = model.measure(thought.carry)
+                columns = _columns(step, names, model)
+                if thought.at_halt is not None:
+                    columns += _columns(model.measure(thought.at_halt), names, model)
+                rows[thought.set_name].append(torch.stack(columns, dim=-1))
                 if save is not None:
-                    save.write(name, step, count)
+                    save.write(thought.set_name, step, thought.count)
                 if evaluators:
-                    own = _answered_rows(batch, step, max(0, count - first_row))
+                    own = _answered_rows(thought.batch, step, max(0, thought.count - first_row))
                     for evaluator in evaluators.values():
                         evaluator.add(own)
     finally:

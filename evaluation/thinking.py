@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 
@@ -31,7 +31,8 @@ class Forward(Protocol):
     ) -> LossOutput: ...
 
 
-class Thought(NamedTuple):
+@dataclass(frozen=True)
+class Thought:
     """A batch with the answers of its rows.
 
     Attributes:

@@ -110,7 +110,8 @@ def test_every_key_that_is_written_is_documented(
         files = run(*own, name=evaluator)
         logged |= {key for record in files.records for key in record}
         output = tmp_path / f"{evaluator}.json"
-        reported |= set(paths(run_evaluation(output, f"checkpoint={files.folder}")))
+        evaluation = run_evaluation(output, f"checkpoint={files.folder}", "halting=both")
+        reported |= set(paths(evaluation))
     details = [key for key in keys_in("## Evaluators") if key.startswith("details.")]
     details = [f"evaluators.EVALUATOR.{key}" for key in details]
     # Where there are several sets; where a step has right and wrong rows.

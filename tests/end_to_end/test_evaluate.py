@@ -255,7 +255,8 @@ def test_where_rows_halt_early_slots_are_few_beside_the_rows(own_run: Path) -> N
     trained = evaluate.find_trained_model(own_run, print)
     config = evaluate.EvalConfig(checkpoint=str(own_run), halting="q")
     rows = SimpleNamespace(num_examples=1000)
-    size = partial(evaluate.global_batch_size, config, trained, SimpleNamespace(sets={"all": rows}))
+    dataset: Any = SimpleNamespace(sets={"all": rows})
+    size = partial(evaluate.global_batch_size, config, trained, dataset)
     assert [size(1), size(1, fits=500), size(4, fits=500)] == [4, 62, 64]
     rows.num_examples = 100
     assert size(1, fits=500) == 32
