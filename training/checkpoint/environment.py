@@ -10,9 +10,7 @@ import torch
 from runtime.ranks import Ranks
 
 
-def environment(
-    ranks: Ranks, forward_dtype: str, *, compiled: bool, micro_batch_size: int | None = None
-) -> dict[str, Any]:
+def environment(ranks: Ranks, forward_dtype: str, *, compiled: bool) -> dict[str, Any]:
     """Describe this process, as JSON."""
     on_gpu = ranks.device.type == "cuda"
     return {
@@ -20,7 +18,6 @@ def environment(
         "device": ranks.device.type,
         "device_name": torch.cuda.get_device_name(ranks.device) if on_gpu else platform.machine(),
         "forward_dtype": forward_dtype,
-        "micro_batch_size": micro_batch_size,
         "num_threads": torch.get_num_threads(),
         "numpy": np.__version__,
         "python": platform.python_version(),
