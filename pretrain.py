@@ -108,12 +108,8 @@ def train(
         say(f"{arch.name}: {num_parameters:,} parameters, {arch.forward_dtype}, {ranks}")
         say(str(learner.compiling))
         say(f"run folder: {run_dir}")
-        present = environment(
-            ranks,
-            arch.forward_dtype,
-            compiled=learner.compiling.form,
-            micro_batch_size=config.micro_batch_size,
-        )
+        present = environment(ranks, arch.forward_dtype, compiled=learner.compiling.form)
+        present["micro_batch_size"] = config.micro_batch_size
         keeper = RunKeeper(run_dir, config, learner.facts, fingerprint, present, ranks)
         # A checkpoint may not fit: so before anything in the run's folder is touched.
         progress = keeper.restore(checkpoint, learner, say) if checkpoint else Progress()

@@ -250,7 +250,7 @@ def test_another_batch_size_or_number_of_threads_is_said(
     run("max_steps=4", "num_threads=2")
     assert "resumed not bit for bit (num_threads: 1 -> 2)" in capsys.readouterr().out
     run("max_steps=5", "micro_batch_size=4")
-    assert "(micro_batch_size: None -> 4" in capsys.readouterr().out
+    assert "micro_batch_size: None -> 4" in capsys.readouterr().out
     changed = run("global_batch_size=4", "resume_changed=true")
     assert "the saved carry belongs to another batch size" in capsys.readouterr().out
     assert changed.steps[-1] > 16

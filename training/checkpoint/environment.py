@@ -16,9 +16,7 @@ from runtime.schema import CompiledForm
 NUMERICS = 2
 
 
-def environment(
-    ranks: Ranks, forward_dtype: str, *, compiled: CompiledForm, micro_batch_size: int | None = None
-) -> dict[str, Any]:
+def environment(ranks: Ranks, forward_dtype: str, *, compiled: CompiledForm) -> dict[str, Any]:
     """Describe this process, as JSON."""
     on_gpu = ranks.device.type == "cuda"
     return {
@@ -26,7 +24,6 @@ def environment(
         "device": ranks.device.type,
         "device_name": torch.cuda.get_device_name(ranks.device) if on_gpu else platform.machine(),
         "forward_dtype": forward_dtype,
-        "micro_batch_size": micro_batch_size,
         "num_threads": torch.get_num_threads(),
         "numerics": NUMERICS,
         "numpy": np.__version__,

@@ -355,7 +355,7 @@ def chosen_evaluators(
 # Settings that change nothing of what a run computes; all others must match when it is resumed. The
 # content of the data decides, which has its own fingerprint.
 _NEUTRAL = [DataSettings, EvaluationSettings, RunFolderSettings, MachineSettings, ProgressSettings]
-# Micro-batches change the rounding only; `training.checkpoint.environment` notes them.
+# Micro-batches change the rounding only: a run that resumes with others says so.
 NEUTRAL_KEYS = frozenset({"logger", "data", "micro_batch_size"}).union(
     *(part.model_fields for part in _NEUTRAL)
 )
