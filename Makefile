@@ -13,8 +13,8 @@ MINUTES ?= 9
 GPU_READY := $(if $(filter $(VENV)/%,$(PY)),$(READY))
 GPU_WHEELS = $(if $(WHEELS),@$(PY) -m pip install --quiet --no-index --no-deps --upgrade --target gpu/wheels $(WHEELS)/*.whl)
 GPU := PYTHONPATH="$(CURDIR):$(CURDIR)/gpu/wheels:$$PYTHONPATH" $(PY) -m scripts.
-REHEARSED_RUN := $(GPU)gpu_train hrm_sudoku_extreme_1k_laptop --minutes 0.25 --folder gpu/rehearsal device=cpu compile=false num_threads=1 \
-	data_path=tests/parity/published_format/data global_batch_size=1 arch.hidden_size=32 arch.num_heads=2 evaluators=[]
+REHEARSED_RUN := $(GPU)gpu_train hrm_sudoku_extreme_1k_laptop --minutes 0 --folder gpu/rehearsal device=cpu compile=false num_threads=1 \
+	data_path=tests/parity/published_format/data global_batch_size=1 log_interval=1 arch.hidden_size=32 arch.num_heads=2 evaluators=[]
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-hard demo-arc test test-slow chaos chaos-quick check format config bench gpu gpu-train gpu-rehearsal clean

@@ -3,7 +3,8 @@
     python -m scripts.gpu_train EXPERIMENT [--minutes M] [--folder FOLDER] [KEY=VALUE ...]
 
 Runs pretrain.py with experiment=EXPERIMENT and the settings in FOLDER/EXPERIMENT, on data built
-beforehand, and asks it to stop when the minutes are over. Prints the last metrics.
+beforehand, and asks it to stop when the minutes are over, but not before it has logged a step.
+Prints the last metrics.
 """
 
 import argparse
@@ -11,7 +12,8 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from runtime.errors import EXIT_PREEMPTED
@@ -19,6 +21,7 @@ from runtime.errors import EXIT_PREEMPTED
 ROOT = Path(__file__).resolve().parent.parent
 
 _SAVE_SECONDS = 120.0
+_POLL_SECONDS = 0.1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,26 +35,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run_dir = options.folder.resolve() / options.experiment
     own = [f"experiment={options.experiment}", f"checkpoint_path={run_dir}", "logger=jsonl"]
     command = [sys.executable, str(ROOT / "pretrain.py"), *own, *options.settings]
-    code = run_for(command, options.minutes * 60)
-    sys.stdout.writelines(f"{line}\n" for line in last_metrics(run_dir / "metrics.jsonl"))
+    metrics = run_dir / "metrics.jsonl"
+    logged = size_of(metrics)
+    code = run_for(command, options.minutes * 60, lambda: size_of(metrics) > logged)
+    sys.stdout.writelines(f"{line}\n" for line in last_metrics(metrics))
     return 0 if code == EXIT_PREEMPTED else code
 
 
-def run_for(command: Sequence[str], seconds: float) -> int:
-    """Run a command that saves and ends at SIGTERM, which it gets after `seconds`; returns its exit
-    code. One that does not end is killed.
+def run_for(command: Sequence[str], seconds: float, has_begun: Callable[[], bool]) -> int:
+    """Run a command that saves and ends at SIGTERM, which it gets after `seconds`, but not before
+    it has begun; returns its exit code. One that does not end is killed.
     """
+    end = time.monotonic() + seconds
     with subprocess.Popen(command, cwd=ROOT) as process:
-        try:
-            return process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGTERM)
+        while time.monotonic() < end or not has_begun():
+            if process.poll() is not None:
+                return process.returncode
+            time.sleep(_POLL_SECONDS)
+        process.send_signal(signal.SIGTERM)
         try:
             return process.wait(_SAVE_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             sys.stdout.write(f"not saved within {_SAVE_SECONDS:.0f} s: killed\n")
     return process.returncode
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file that may not be there yet."""
+    return path.stat().st_size if path.exists() else 0
 
 
 def last_metrics(path: Path) -> list[str]:

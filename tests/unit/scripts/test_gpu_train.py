@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,13 @@ def _blocked() -> object:
 
 
 def test_a_run_that_ends_by_itself_gives_its_exit_code() -> None:
-    assert run_for([sys.executable, "-c", "raise SystemExit(3)"], 60.0) == 3
+    assert run_for([sys.executable, "-c", "raise SystemExit(3)"], 60.0, lambda: True) == 3
 
 
-def test_a_run_is_asked_to_stop() -> None:
-    assert run_for([sys.executable, "-c", SAVES], 0.1) == 75
+def test_a_run_is_asked_to_stop_once_it_has_begun() -> None:
+    asked = iter([False, False, True])
+    assert run_for([sys.executable, "-c", SAVES], 0.0, lambda: next(asked)) == 75
+    assert next(asked, None) is None
 
 
 def test_one_that_does_not_stop_is_killed(
@@ -34,7 +37,7 @@ def test_one_that_does_not_stop_is_killed(
 ) -> None:
     monkeypatch.setattr(gpu_train, "_SAVE_SECONDS", 0.1)
     command = [sys.executable, "-c", "import time; time.sleep(60)"]
-    assert run_for(command, 0.1) == -signal.SIGKILL
+    assert run_for(command, 0.0, lambda: True) == -signal.SIGKILL
     assert "killed" in capsys.readouterr().out
 
 
@@ -43,7 +46,11 @@ def test_the_command_is_that_of_pretrain(
 ) -> None:
     asked = []
 
-    def run(command: list[str], seconds: float) -> int:
+    def run(command: list[str], seconds: float, has_begun: Callable[[], bool]) -> int:
+        assert not has_begun()
+        (tmp_path / "demo").mkdir()
+        (tmp_path / "demo/metrics.jsonl").write_text("{}\n")
+        assert has_begun()
         asked.append((command[2:], seconds))
         return 75
 
@@ -51,7 +58,7 @@ def test_the_command_is_that_of_pretrain(
     assert gpu_train.main(["demo", "--minutes=2", f"--folder={tmp_path}", "lr=1e-3"]) == 0
     own = ["experiment=demo", f"checkpoint_path={tmp_path / 'demo'}", "logger=jsonl", "lr=1e-3"]
     assert asked == [(own, 120.0)]
-    assert capsys.readouterr().out == "no step was logged\n"
+    assert capsys.readouterr().out == ""
 
 
 def test_the_last_metrics_of_training_and_evaluation(tmp_path: Path) -> None:
@@ -59,4 +66,5 @@ def test_the_last_metrics_of_training_and_evaluation(tmp_path: Path) -> None:
     lines = ['{"step": 1, "train/lr": 1.0}', '{"step": 1, "eval/accuracy": 0.5}']
     lines += ['{"step": 2, "train/lr": 2.0}', '{"step": 3, "tra']
     path.write_text("\n".join(lines))
+    assert last_metrics(tmp_path / "none") == ["no step was logged"]
     assert last_metrics(path) == [lines[2], lines[1]]
