@@ -1,5 +1,6 @@
 """Two ranks with gloo train and measure as one does; with `reduction=exact`, in the same bits."""
 
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from runtime.compiler import FOLDER_VARIABLE
 from training.checkpoint.tensors import load_tensors
 
 Train = Callable[[Sequence[str]], None]
@@ -59,7 +61,7 @@ def run(
             train(settings)
         else:
             for process in start_ranks(*[["pretrain.py", *settings]] * ranks):
-                out, err = process.communicate(timeout=120)
+                out, err = process.communicate(timeout=300)
                 assert process.returncode == 0, err
                 assert "Warning" not in err
                 said.append(out)
@@ -237,8 +239,16 @@ def test_ranks_that_would_not_measure_the_same_are_told(
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute:UserWarning")
 def test_compiled_blocks_give_the_same_bits_on_two_ranks_and_when_resumed(
-    settings: list[str], run: Any
+    settings: list[str],
+    run: Any,
+    clean_environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    # What one run has compiled, the others find.
+    code = os.environ.get(FOLDER_VARIABLE, str(tmp_path / "code"))
+    monkeypatch.setenv(FOLDER_VARIABLE, code)
+    monkeypatch.setitem(clean_environment, FOLDER_VARIABLE, code)
     settings = [*settings, "reduction=exact", "eval_batch_size=12"]
     one, _ = run("one", settings, "compile=block")
     two, said = run("two", settings, "compile=block", ranks=2)
