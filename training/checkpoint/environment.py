@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any, cast, get_args
 
 import numpy as np
@@ -18,13 +19,15 @@ NUMERICS = 2
 
 def environment(ranks: Ranks, forward_dtype: str, *, compiled: CompiledForm) -> dict[str, Any]:
     """Describe this process, as JSON."""
+    cpu = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
     on_gpu = ranks.device.type == "cuda"
     return {
         "compiled": compiled,
         "device": ranks.device.type,
-        "device_name": torch.cuda.get_device_name(ranks.device) if on_gpu else platform.machine(),
+        "device_name": torch.cuda.get_device_name(ranks.device) if on_gpu else cpu,
         "forward_dtype": forward_dtype,
         "num_threads": torch.get_num_threads(),
+        "numba": version("numba"),  # Compiles the optimizer's pass on a CPU.
         "numerics": NUMERICS,
         "numpy": np.__version__,
         "python": platform.python_version(),
