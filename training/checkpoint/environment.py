@@ -27,7 +27,7 @@ def environment(ranks: Ranks, forward_dtype: str, *, compiled: CompiledForm) -> 
         "device_name": torch.cuda.get_device_name(ranks.device) if on_gpu else cpu,
         "forward_dtype": forward_dtype,
         "num_threads": torch.get_num_threads(),
-        "numba": version("numba"),  # Compiles the optimizer's pass on a CPU.
+        "numba": None if on_gpu else version("numba"),  # It compiles the optimizer's pass.
         "numerics": NUMERICS,
         "numpy": np.__version__,
         "python": platform.python_version(),
