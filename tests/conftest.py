@@ -165,6 +165,7 @@ def tiny_settings(sudoku_data: Path, tmp_path: Path) -> list[str]:
         "checkpoint_interval=null",
         "num_threads=1",
         "device=cpu",
+        "compile=false",
         "logger.name=jsonl",
     ]
 

@@ -24,7 +24,7 @@ SUDOKU = DataFacts(vocab_size=11, seq_len=81, num_puzzle_identifiers=1)
 TINY = (
     *("arch.hidden_size=32", "arch.num_heads=2", "arch.H_layers=1", "arch.L_layers=1"),
     *("arch.halt_max_steps=3", "arch.forward_dtype=float32"),
-    *("global_batch_size=4", "log_interval=2"),
+    *("global_batch_size=4", "log_interval=2", "compile=false"),
 )
 QUICK = benchmark.Effort(seconds=0.01, product_sizes=(16, 32), num_groups=10, views=2)
 
