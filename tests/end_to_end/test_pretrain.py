@@ -135,10 +135,12 @@ def test_exploration_draws_anew_at_every_step(run: Any, monkeypatch: pytest.Monk
 
     forward = ACTLossHead.forward
 
-    def using(model: ACTLossHead, carry: Any, offered: Any, exploration: Any = None) -> Any:
+    def using(
+        model: ACTLossHead, carry: Any, offered: Any, exploration: Any = None, **how: Any
+    ) -> Any:
         if exploration is not None:
             used.append(exploration.min_steps.tolist())
-        return forward(model, carry, offered, exploration)
+        return forward(model, carry, offered, exploration, **how)
 
     monkeypatch.setattr(step_module, "min_halt_steps", noting)
     monkeypatch.setattr(ACTLossHead, "forward", using)
@@ -451,9 +453,9 @@ def test_the_model_trains_in_training_mode_and_is_measured_in_the_other(
     seen = []
     forward = ACTLossHead.forward
 
-    def noting(model: ACTLossHead, *arguments: Any) -> Any:
+    def noting(model: ACTLossHead, *arguments: Any, **how: Any) -> Any:
         seen.append((model.training, torch.is_grad_enabled()))
-        return forward(model, *arguments)
+        return forward(model, *arguments, **how)
 
     monkeypatch.setattr(ACTLossHead, "forward", noting)
     run("epochs=4")

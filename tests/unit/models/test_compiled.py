@@ -55,12 +55,11 @@ def test_all_blocks_share_their_code(dtype: str, mlp_t: bool) -> None:
         for own, other in zip(model.parameters(), twin.parameters(), strict=True):
             torch.testing.assert_close(own.grad, other.grad, rtol=close, atol=close)
         carry, twin_carry = output.carry, expected.carry
-        # With gradients; without them; and the same where weights are cast once for many passes.
-        assert num_graphs() == 3
+        assert num_graphs() == 2  # With gradients and without.
     model.eval()
     with torch.no_grad():
         forward(carry, tiny.make_examples())
-    assert num_graphs() == 3
+    assert num_graphs() == 2
 
 
 def test_nothing_is_compiled_unless_asked() -> None:

@@ -1,6 +1,7 @@
 """scripts/gpu_programme.py: no part hides another, and all is reported; with other parts."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -56,8 +57,8 @@ def test_a_part_that_fails_hides_no_other(tmp_path: Path, capsys: Any) -> None:
     table = (tmp_path / "gpu/table.md").read_text()
     assert "| hrm | ours | 4 | 2000 | 0.5 | 25.0% |  | 2 |" in table
     assert "| hrm | published | 8 | 1000 | 0.5 | 25.0% |  | 2 |" in table
-    assert "| lacks | skipped | 0 | no such folder |" in table
-    assert "| passes | passed | 0 | 3 passed in 1 s |" in table
+    assert "| lacks | skipped | 0 | no such folder |" in table  # It was not started.
+    assert re.search(r"\| passes \| passed \| \d+ \| 3 passed in 1 s \|", table)
     assert "    what was wrong\n" in capsys.readouterr().out
     assert "=== hangs" in (tmp_path / "gpu/log.txt").read_text()
 

@@ -12,7 +12,7 @@ from puzzle_dataset import PuzzleDataset
 from runtime.ranks import Ranks
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
-from training.data import train_batches
+from training.feed import build_feed
 from training.step import build_learner
 from training.stop_signals import StopSignals
 
@@ -41,7 +41,7 @@ def make_steps(tasks_data: Path, tiny_settings: list[str]) -> Callable[..., Outc
         with Ranks("cpu") as ranks:
             learner = build_learner(config, config.arch, dataset, ranks)
             learner.model.register_forward_pre_hook(lambda _, given: sizes.add(len(given[0].steps)))
-            batches = train_batches(config, dataset).iterate(0)
+            batches = build_feed(config, dataset, ranks).iterate(0)
             for step, (_, batch) in zip(range(1, 5), batches, strict=False):
                 learner.step(step, batch, StopSignals())
             embedding = learner.model.puzzle_embedding
