@@ -17,7 +17,13 @@ from tqdm import tqdm
 from evaluation.evaluators import Evaluator, build_evaluators
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import ConfigError
-from runtime.process import env_max_restarts, env_rank, env_world_size, preempt_on_sigterm
+from runtime.process import (
+    env_max_restarts,
+    env_rank,
+    env_world_size,
+    preempt_on_sigterm,
+    sigterm_waits,
+)
 from training.checkpoint import run_folder
 from training.checkpoint.lock import run_lock
 from training.checkpoint.store import Checkpoint
@@ -73,6 +79,9 @@ def train(
 
     Names, checkpoint and start weights are those of rank 0; the others take them over from it.
     """
+    with sigterm_waits():  # An exception amid this import would abort the process.
+        import torch  # noqa: F401
+
     from evaluation.in_training import InTrainingEvaluation
     from evaluation.outputs import OutputError
     from models.attention import require_backend

@@ -97,6 +97,16 @@ def preempt_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+@contextmanager
+def sigterm_waits() -> Iterator[None]:
+    """Let SIGTERM wait for the end of the block, which an exception must not leave."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def note_start() -> None:
     """Create this rank's empty file for `common_exit_code`, where the launcher wants one."""
     if folder := os.environ.get(EXIT_CODES_FOLDER):

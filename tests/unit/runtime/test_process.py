@@ -1,11 +1,20 @@
-"""What ranks leave behind for their launcher."""
+"""What ranks leave behind for their launcher, and how they are stopped."""
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from runtime import errors
-from runtime.process import EXIT_CODES_FOLDER, common_exit_code, note_start
+from runtime.errors import Preempted
+from runtime.process import (
+    EXIT_CODES_FOLDER,
+    common_exit_code,
+    note_start,
+    preempt_on_sigterm,
+    sigterm_waits,
+)
 
 
 def test_every_kind_of_error_has_its_exit_code() -> None:
@@ -53,3 +62,18 @@ def test_a_rank_that_begins_has_no_code(tmp_path: Path, monkeypatch: pytest.Monk
     note_start()
     assert (tmp_path / "2" / "rank_3").read_text() == ""
     assert common_exit_code(tmp_path) is None
+
+
+def test_a_stop_waits_for_the_end_of_a_block() -> None:
+    done = []
+
+    @preempt_on_sigterm()
+    def stopped() -> None:
+        with sigterm_waits():
+            os.kill(os.getpid(), signal.SIGTERM)
+            done.append("all of it")
+
+    with pytest.raises(Preempted):
+        stopped()
+    assert done == ["all of it"]
+    assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
