@@ -118,7 +118,9 @@ def train(
         say(str(learner.compiling))
         say(f"run folder: {run_dir}")
         present = environment(ranks, arch.forward_dtype, compiled=learner.compiling.form)
-        present["micro_batch_size"] = config.micro_batch_size
+        in_parts = learner.num_parts > learner.num_shards
+        size = learner.local_batch_size // learner.num_parts
+        present["micro_batch_size"] = size if in_parts else None
         keeper = RunKeeper(run_dir, config, learner.facts, fingerprint, present, ranks)
         # A checkpoint may not fit: so before anything in the run's folder is touched.
         progress = keeper.restore(checkpoint, learner, say) if checkpoint else Progress()

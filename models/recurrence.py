@@ -139,7 +139,7 @@ class Recurrence(nn.Module):
 
         Args:
             latents: z_H, z_L or one of them, [B, T, D] each, without gradients.
-            injected: the embedded puzzle, [B, T, D].
+            injected: the embedded puzzle, [B, T, D]; with `mlp_t` views of [T, B, D], all of them.
             rotary: cos and sin [T, K], where positions are rotary.
             only_first: compute of the answer its first position alone, [B, 1, D]; asked for with
                 `q_target=first`.

@@ -1,8 +1,11 @@
 """The model that a configuration names. A checkpoint's folder never has a say in the class."""
 
+from inspect import signature
+
 from models.act import ACT, ACTLossHead
 from models.config import ARCHITECTURES, ArchConfig, DataFacts
 from runtime.device import resolve_dtype
+from runtime.errors import ConfigError
 from runtime.schema import Schema
 
 
@@ -28,7 +31,12 @@ def build_model(config: ArchConfig, facts: DataFacts) -> ACTLossHead:
     It has fresh weights, on the CPU; its state dict has the published keys (`model.inner...`).
 
     Raises:
+        ConfigError: `q_target=first`, and the architecture cannot compute the first position alone.
         ValueError: a head needs what the data set does not have.
     """
     inner = ARCHITECTURES.load(config.name)(config, facts)
+    if config.q_target == "first" and "only_first" not in signature(inner.recur).parameters:
+        raise ConfigError(
+            f"arch.q_target=first: `recur` of arch.name={config.name} knows no `only_first`"
+        )
     return ACTLossHead(ACT(inner, config.halt_max_steps), config.loss)

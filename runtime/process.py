@@ -100,11 +100,15 @@ def preempt_on_sigterm() -> Iterator[None]:
 @contextmanager
 def sigterm_waits() -> Iterator[None]:
     """Let SIGTERM wait for the end of the block, which an exception must not leave."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    # Not by a mask: the kernel would give the signal to another thread, and Python to this one.
+    arrived: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: arrived.append(number))
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGTERM, before)
+        if arrived:
+            signal.raise_signal(signal.SIGTERM)
 
 
 def note_start() -> None:

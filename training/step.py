@@ -64,14 +64,15 @@ class Learner:
         self.num_parts = config.num_parts(ranks.world_size)
         self.local_batch_size = config.global_batch_size // ranks.world_size
         self.groups = groups_of(model, config)
+        # First, because it moves the weights to other places.
+        self.bucket = GradientBucket(
+            self.groups, ranks.device, num_shards=self.num_shards, in_order=self.exact
+        )
         betas = (config.beta1, config.beta2)
         self.optimizer = (
             build_optimizer(config.optimizer, self.groups, betas) if self.groups else None
         )
         self.average = WeightAverage(model, config.ema_rate) if config.ema else None
-        self.bucket = GradientBucket(
-            self.groups, ranks.device, num_shards=self.num_shards, in_order=self.exact
-        )
         self.sparse = None
         if (embedding := model.puzzle_embedding) is not None:
             weight_decay = config.puzzle_emb_weight_decay
@@ -208,10 +209,13 @@ class Learner:
             finite = finite & self.sparse.finite()
         norms, skip, stops = self.bucket.reduce(self.ranks, finite=finite, stop=stop.requested)
         skip = self.outcomes.add(step, loss, skip, stops)
-        if isinstance(self.optimizer, AdamATan2):
+        if type(self.optimizer) is AdamATan2:
             # Clips and averages in its own pass over memory.
             skip_update(self.optimizer, skip)
-            self.optimizer.step(factors=self.bucket.clip_factors(norms), average=self.average)
+            with self.ranks.wait():  # On a CPU, and with the package's kernel, for `skip`.
+                self.optimizer.step(factors=self.bucket.clip_factors(norms), average=self.average)
+            if self.average:
+                self.average.update(skip, without=self.groups)
         else:
             self.bucket.clip_(norms, skip)
             if self.optimizer:
@@ -336,9 +340,10 @@ def build_learner(
     total_steps = published_total_steps(config.epochs, groups, examples, config.global_batch_size)
 
     def operations() -> float:
-        steps = min(total_steps, config.max_steps or total_steps)
-        rows = config.global_batch_size // ranks.world_size
-        return steps * rows * forward_operations(arch, facts)
+        # Not `max_steps`, nor with `reduction=exact` the ranks: they must not change the bits.
+        ranks_counted = 1 if config.reduction == "exact" else ranks.world_size
+        rows = config.global_batch_size // ranks_counted
+        return total_steps * rows * forward_operations(arch, facts)
 
     compiling = choose_compiling(
         config.compile, ranks.device.type, saved=compiled, operations=operations

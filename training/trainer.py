@@ -40,7 +40,7 @@ class Trainer:
     say: Callable[[str], None]
     profiler: StepProfiler | None = None
     stop: StopSignals = field(default_factory=StopSignals, init=False)
-    _is_first: bool = field(default=True, init=False)
+    _steps_made: int = field(default=0, init=False)  # By this start.
 
     def fit(self) -> None:
         """Train to the end, from wherever the run stands.
@@ -104,10 +104,13 @@ class Trainer:
 
     def _train_step(self, batch: Examples) -> None:
         step = self.progress.step + 1
-        self.ranks.mark(f"step {step}", long=self._is_first)  # Which compiles.
+        # The first step compiles; with `q_target=steps` the first one that looks ahead, too.
+        may_compile = self._steps_made <= self.config.arch.q_target_every
+        self.ranks.mark(f"step {step}", long=may_compile)
         with self.profiler.around(step) if self.profiler else nullcontext():
             self.learner.step(step, batch, self.stop)
-        self.progress.step, self._is_first = step, False
+        self.progress.step = step
+        self._steps_made += 1
 
     def _evaluate_and_save(self) -> None:
         """Evaluate at the end of an iteration, and keep a checkpoint where one is due."""

@@ -55,9 +55,13 @@ def assign_groups(
         lr: of groups that set none, as `weight_decay`.
     Raises:
         ConfigError: a group that is not optional matches nothing, or a parameter is in no group or
-            in several.
+            in several, or is not float32.
     """
     parameters = {name: p for name, p in named_parameters if p.requires_grad}
+    if wrong := [
+        f"{name} ({p.dtype})" for name, p in parameters.items() if p.dtype != torch.float32
+    ]:
+        raise ConfigError(f"parameters must be float32, these are not: {', '.join(wrong)}")
     matched = {
         group: [n for n in parameters if any(fnmatchcase(n, pattern) for pattern in config.params)]
         for group, config in configs.items()

@@ -57,8 +57,11 @@ class SparseSignSGD:
         """Return the rows of all ranks in their order, by one collective of both as bits."""
         rows = torch.cat([ids.view(torch.int32).view(-1, 2), grads.view(torch.int32)], 1)
         rows = self.ranks.concat(rows)
-        ids, grads = rows[:, :2].contiguous(), rows[:, 2:].contiguous()
-        return ids.view(torch.int64).flatten(), grads.view(torch.float32)
+        # A single row would count as contiguous, with strides that no other type can have.
+        own_ids, own_grads = (
+            part.clone(memory_format=torch.contiguous_format) for part in (rows[:, :2], rows[:, 2:])
+        )
+        return own_ids.view(torch.int64).flatten(), own_grads.view(grads.dtype)
 
     def _last(self) -> tuple[Tensor, Tensor]:
         grad = self.embedding.local_weights.grad
