@@ -8,13 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from runtime.errors import CheckpointError
+from training.config.schema import ParamGroupConfig
 from training.optim.ema import WeightAverage
+from training.optim.groups import assign_groups
 
 GO, SKIP = torch.tensor(False), torch.tensor(True)
 
 
 @pytest.fixture
-def model() -> nn.Module:
+def model() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
 
@@ -41,6 +43,19 @@ def test_it_is_the_published_average(model: nn.Module) -> None:
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         torch.testing.assert_close(found[name].double(), value, rtol=0, atol=1e-6)
+
+
+def test_what_an_optimizer_has_averaged_is_left_to_it(model: nn.Sequential) -> None:
+    average = WeightAverage(model, rate=0.9)
+    model[0].requires_grad_(False)
+    groups = assign_groups(
+        model.named_parameters(), {"all": ParamGroupConfig(params=["*"])}, 1e-3, 0.1
+    )
+    before = {name: value.clone() for name, value in average.tensors().items()}
+    change(model)
+    average.update(GO, without=groups)
+    moved = {name for name, value in average.tensors().items() if not value.equal(before[name])}
+    assert moved == {"0.weight", "0.bias"}
 
 
 def test_a_step_that_is_skipped_changes_no_bit(model: nn.Module) -> None:

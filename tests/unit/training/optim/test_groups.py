@@ -51,6 +51,13 @@ def assign(module: nn.Module, groups: Mapping[str, ParamGroupConfig]) -> list[Pa
 # Groups
 
 
+def test_a_parameter_that_is_not_float32_is_named() -> None:
+    module = small_module()
+    module.second.double()
+    with pytest.raises(ConfigError, match=r"must be float32.*: second.weight \(torch.float64\)"):
+        assign(module, configs(all=["*"]))
+
+
 def test_groups_take_the_settings_of_the_run_where_they_have_none() -> None:
     module = small_module()
     heads = {"params": ["second.*"], "lr": 0.0, "weight_decay": 0.0, "max_grad_norm": 2.0}

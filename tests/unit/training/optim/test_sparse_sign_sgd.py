@@ -56,6 +56,17 @@ def test_a_skipped_step_changes_no_byte(grad: float) -> None:
     assert bytes_of(embedding.weights) == before
 
 
+def test_a_single_row_of_odd_width_is_updated() -> None:
+    embedding, optimizer = build([1], torch.tensor([[1.0, -2.0, 0.0]]))
+    before = embedding.weights.clone()
+    optimizer.step()
+    assert bytes_of(embedding.weights[0]) == bytes_of(before[0])
+    moved = before[1] * (1 - optimizer.lr * optimizer.weight_decay) - optimizer.lr * torch.tensor(
+        [1.0, -1.0, 0.0]
+    )
+    assert bytes_of(embedding.weights[1]) == bytes_of(moved)
+
+
 def test_zero_grad_forgets_the_batch() -> None:
     embedding, optimizer = build([1], torch.ones(1, 2))
     optimizer.zero_grad()
