@@ -105,7 +105,7 @@ def programme(
     if rehearsal:
         device, seconds, tests = "cpu", "0.01", TESTS | _STAND_IN
         batches, tiny = BATCHES[:1], _TINY
-    parts = [Part("machine", 60, (python, *module, "machine", device))]
+    parts = [Part("machine", 45, (python, *module, "machine", device))]
     flags = ("-m", "gpu", "-v", "--tb=short", "-W", "default", "-p", "no:cacheprovider")
     for name, (limit, chosen) in tests.items():
         parts.append(Part(f"tests-{name}", limit, (python, "-m", "pytest", *flags, *chosen)))
