@@ -20,7 +20,7 @@ REHEARSED_RUN := $(GPU)gpu_train hrm_sudoku_extreme_1k_laptop --minutes 0 --fold
 .PHONY: help setup demo demo-hard demo-arc test test-slow chaos chaos-quick check format config bench gpu gpu-train gpu-rehearsal clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Create .venv with everything the project needs
 
@@ -68,7 +68,7 @@ bench: $(READY) ## Measure training, evaluation, data loading and optimizers on 
 
 gpu: $(GPU_READY) ## Test and time all on one NVIDIA GPU into gpu/, in MINUTES=9; REFERENCE=FOLDER: the published code too
 	$(GPU_WHEELS)
-	@$(GPU)gpu_programme --minutes $(MINUTES) $(if $(REFERENCE),--reference $(REFERENCE)) $(if $(PARTS),--only $(PARTS)) $(SETTINGS)
+	@$(GPU)gpu_programme --minutes $(MINUTES) $(if $(REFERENCE),--reference $(REFERENCE)) $(if $(PARTS),--only '$(PARTS)') $(SETTINGS)
 
 gpu-train: $(GPU_READY) ## Train EXPERIMENT=NAME for MINUTES=9 and save; the same command goes on
 	$(GPU_WHEELS)

@@ -64,14 +64,14 @@ def choose_compiling(
         asked = _automatic(device, operations)
     else:
         asked = Compiling("model" if setting is True else setting, f"compile={setting}".lower())
-    missing = missing_for_compiling() if asked.form and device == "cpu" else None
+    missing = missing_for_compiling(device) if asked.form else None
     return Compiling(False, missing) if missing else asked
 
 
 def _automatic(device: str, operations: Callable[[], float]) -> Compiling:
     if device != "cpu":
         return Compiling("model", f"the device is {device}")
-    if missing := missing_for_compiling():
+    if missing := missing_for_compiling(device):
         return Compiling(False, missing)
     if operations() < WORTH_COMPILING * torch.get_num_threads():
         return Compiling(False, "the run is too short for it to pay")
@@ -80,11 +80,20 @@ def _automatic(device: str, operations: Callable[[], float]) -> Compiling:
     return Compiling("block", "the run is long enough for it to pay")
 
 
-def missing_for_compiling() -> str | None:
-    """Return what torch's compiler lacks on a CPU, in words; None where nothing is missing."""
-    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
-    if shutil.which(compiler) is None:
-        return f"there is no C++ compiler ({compiler}; CXX names another)"
+def missing_for_compiling(device: str) -> str | None:
+    """Return what torch's compiler lacks on a device type, in words; None where nothing is missing.
+    On CUDA Triton builds a Python module with a C compiler.
+    """
+    if device == "cpu":
+        language, variable = "C++", "CXX"
+        usual = ["clang++" if sys.platform == "darwin" else "g++"]
+    else:
+        language, variable, usual = "C", "CC", ["gcc", "clang"]
+    named = os.environ.get(variable)
+    compilers = usual if named is None else [named]
+    if not any(map(shutil.which, compilers)):
+        known = " or ".join(compilers)
+        return f"there is no {language} compiler ({known}; {variable} names another)"
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         return "Python's C headers are missing (the package python3-dev)"
     return None

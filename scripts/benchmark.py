@@ -113,7 +113,8 @@ class Timing(NamedTuple):
 
 class Flop(NamedTuple):
     """Floating point operations of the linear layers for one example: of an ACT step in training
-    (with its gradients, and the second pass for the target of q_continue) and in evaluation.
+    (with its gradients, and the second pass for the target of q_continue) and in evaluation (where
+    no head is read).
     """
 
     train_step: int
@@ -206,7 +207,11 @@ def _runnable(settings: Sequence[str]) -> TrainConfig:
     config = load_config(TrainConfig, "cfg_pretrain", settings)
     device = resolve_device(config.device)
     require_backend(config.arch.attention, torch.device(device))
-    return config.model_copy(update={"arch": arch_on_device(config.arch, device), "device": device})
+    own: dict[str, Any] = {"arch": arch_on_device(config.arch, device), "device": device}
+    # A run's own choice goes by its length, and this one has none.
+    if device == "cpu" and config.compile == "auto" and "compile=auto" not in settings:
+        own["compile"] = False
+    return config.model_copy(update=own)
 
 
 def _measure_case(
@@ -279,13 +284,13 @@ class StepTrainer:
 
 
 def evaluation_step(trainer: StepTrainer, examples: Examples) -> Callable[[], None]:
-    """Return a call that runs one ACT step on a batch without gradients, in evaluation mode."""
+    """Return a call that runs one ACT step on a batch as an evaluation does: no head is read."""
     carry = trainer.learner.model.eval().initial_carry(examples)
 
     def step() -> None:
         nonlocal carry
         with torch.no_grad():
-            carry = trainer.learner.forward(carry, examples).carry  # type: ignore[call-arg]
+            carry = trainer.learner.forward(carry, examples, measured=False).carry
 
     return step
 
@@ -383,7 +388,7 @@ def count_flop(arch: ArchConfig, facts: DataFacts) -> Flop:
             train_step, total = (train_step + (every - 1) * total) // every, 0
         model.eval()
         with torch.no_grad():
-            model(model.initial_carry(examples), examples)
+            model(model.initial_carry(examples), examples, measured=False)
     return Flop(train_step, total)
 
 
@@ -460,9 +465,10 @@ def as_table(report: dict[str, Any]) -> str:
     rows = [("case", "activity", "ms", "examples/s", "GFLOP/s", "of peak")]
     for case in report["cases"]:
         flop, memory = case["flop_per_example"]["train_step"] / 1e9, case["peak_memory_mib"]
+        compiled = f", {case['compiled']} compiled" if case["compiled"] else ""
         head.append(
             f"{case['name']}: {case['parameters']:,} parameters, batch {case['batch_size']},"
-            f" {case['forward_dtype']}{', compiled' if case['compiled'] else ''},"
+            f" {case['forward_dtype']}{compiled},"
             f" {flop:.3g} GFLOP an example and train step,"
             f" {case['halt_max_steps']} ACT steps in evaluation"
             + ("" if memory is None else f", {memory:.0f} MiB")
@@ -497,8 +503,9 @@ def read_report(path: Path) -> dict[str, Any]:
         report = json.loads(read_bounded(path, _MAX_REPORT_BYTES))
     except (OSError, ValueError) as error:
         raise ConfigError(f"--compare {path}: {error}") from None
-    if not isinstance(report, dict) or not {"environment", "cases"} <= report.keys():
-        raise ConfigError(f"--compare {path}: is not what this script writes")
+    parts = {"environment", "product_gflop_per_second", "cases"}
+    if not isinstance(report, dict) or not parts <= report.keys():
+        raise ConfigError(f"--compare {path}: is not what this script writes without --ranks")
     return report
 
 
@@ -575,17 +582,15 @@ def run_ranks(
             many.append(_measured_by_ranks(name, settings, seconds / _RANK_ROUNDS, num_ranks))
         alone, ranks = _medians(one), _medians(many)
         results.append({"name": name, "batch_size": batch, "one": alone, "ranks": ranks})
-        step, waits = ranks["step"], ranks["collectives"] - ranks["transfer"]
+        step = ranks["step"]
+        # Not less than nothing: the transfers are measured in steps of their own.
+        waits = max(0.0, ranks["collectives"] - ranks["transfer"])
         for text, milliseconds, size in (
             (f"one process, batch {batch // num_ranks}", alone["step"], batch // num_ranks),
             (f"{num_ranks} ranks, batch {batch}", step, batch),
             ("of it moving gradients", ranks["transfer"], 0),
             ("of it waiting for the other ranks", waits, 0),
-            (
-                "of it more than one process, otherwise",
-                step - ranks["collectives"] - alone["step"],
-                0,
-            ),
+            ("of it sharing the machine", step - alone["step"] - ranks["transfer"] - waits, 0),
         ):
             rate = f"{size / milliseconds * 1e3:,.0f}" if size else ""
             rows.append((name, text, f"{milliseconds:.2f}", rate))
@@ -669,13 +674,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=_positive, default=Effort.seconds, help=seconds)
     parser.add_argument("--threads", type=int, help="CPU threads (num_threads=)")
     parser.add_argument("--device", help="auto, cpu or cuda (device=)")
-    parser.add_argument("--compile", help="auto, block, model or false (compile=)")
+    compiled = "auto, block, model or false (compile=); default on a CPU: false"
+    parser.add_argument("--compile", help=compiled)
     isa = f"CPU instructions that products may use at most; restarts with {ISA_VARIABLE} set"
     parser.add_argument("--isa", type=str.upper, choices=ISAS, help=isa)
     compare = "an earlier file of the same machine: print times divided by those in it"
-    parser.add_argument("--compare", type=Path, metavar="OLD.json", help=compare)
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument("--compare", type=Path, metavar="OLD.json", help=compare)
     ranks = "compare training on N processes of one thread with one that has its share of the batch"
-    parser.add_argument("--ranks", type=int, metavar="N", help=ranks)
+    either.add_argument("--ranks", type=int, metavar="N", help=ranks)
     parser.add_argument("--as-rank", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--output", default="benchmark.json", help="default: benchmark.json")
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="for every case")

@@ -3,7 +3,7 @@
     python -m scripts.gpu_train EXPERIMENT [--minutes M] [--folder FOLDER] [KEY=VALUE ...]
 
 Runs pretrain.py with experiment=EXPERIMENT and the settings in FOLDER/EXPERIMENT, on data built
-beforehand, and asks it to stop when the minutes are over, but not before it has logged a step.
+beforehand, and asks it to stop when the minutes are over; it may take ten more to log a step first.
 Prints the last metrics.
 """
 
@@ -20,6 +20,7 @@ from runtime.errors import EXIT_PREEMPTED
 
 ROOT = Path(__file__).resolve().parent.parent
 
+_FIRST_SECONDS = 600.0  # Compiling, say.
 _SAVE_SECONDS = 120.0
 _POLL_SECONDS = 0.1
 
@@ -36,21 +37,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     own = [f"experiment={options.experiment}", f"checkpoint_path={run_dir}", "logger=jsonl"]
     command = [sys.executable, str(ROOT / "pretrain.py"), *own, *options.settings]
     metrics = run_dir / "metrics.jsonl"
-    logged = size_of(metrics)
-    code = run_for(command, options.minutes * 60, lambda: size_of(metrics) > logged)
+    smallest = size_of(metrics)
+
+    def has_logged() -> bool:
+        nonlocal smallest
+        size = size_of(metrics)
+        smallest = min(smallest, size)  # A run that goes on first drops what it had not saved.
+        return size > smallest
+
+    code = run_for(command, options.minutes * 60, has_logged)
     sys.stdout.writelines(f"{line}\n" for line in last_metrics(metrics))
     return 0 if code == EXIT_PREEMPTED else code
 
 
 def run_for(command: Sequence[str], seconds: float, has_begun: Callable[[], bool]) -> int:
-    """Run a command that saves and ends at SIGTERM, which it gets after `seconds`, but not before
-    it has begun; returns its exit code. One that does not end is killed.
+    """Run a command that saves and ends at SIGTERM, which it gets after `seconds`, but, for ten
+    minutes more, not before it has begun; returns its exit code. One that does not end is killed.
     """
     end = time.monotonic() + seconds
     with subprocess.Popen(command, cwd=ROOT) as process:
-        while time.monotonic() < end or not has_begun():
+        while not has_begun() or time.monotonic() < end:
             if process.poll() is not None:
                 return process.returncode
+            if time.monotonic() > end + _FIRST_SECONDS:
+                break
             time.sleep(_POLL_SECONDS)
         process.send_signal(signal.SIGTERM)
         try:

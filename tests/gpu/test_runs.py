@@ -59,7 +59,7 @@ def test_one_rank_of_a_group_gives_the_bits_of_none(
     alone = run(*own, name="alone")
     command = ["pretrain.py", *tiny_settings, *own, f"checkpoint_path={tmp_path / 'group'}"]
     (process,) = start_ranks(command)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=50)
     assert process.returncode == 0, err
     assert files_of(tmp_path / "group").digest() == alone.digest()
 

@@ -16,7 +16,7 @@ from runtime.compiler import FOLDER_VARIABLE, WORTH_COMPILING, choose_compiling,
 @pytest.fixture
 def has_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with all that compiling takes, whatever this one has."""
-    monkeypatch.setattr(compiler, "missing_for_compiling", lambda: None)
+    monkeypatch.setattr(compiler, "missing_for_compiling", lambda device: None)
     monkeypatch.setattr(compiler, "_compiler_serves_this_cpu", lambda: True)
 
 
@@ -46,26 +46,40 @@ def test_auto_goes_by_the_length_of_the_run(has_compiler: None, restored_host: N
             assert choose(operations, saved=saved) == saved
 
 
-def test_without_a_compiler_nothing_is_compiled_on_a_cpu(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(
+    ("device", "language", "variable", "other"),
+    [("cpu", "C++", "CXX", "CC"), ("cuda", "C", "CC", "CXX")],
+)
+def test_without_a_compiler_nothing_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    device: str,
+    language: str,
+    variable: str,
+    other: str,
 ) -> None:
-    monkeypatch.setenv("CXX", str(tmp_path / "none"))
+    monkeypatch.setenv(variable, str(tmp_path / "none"))
+    monkeypatch.setenv(other, sys.executable)  # A program that is there.
     for setting in ("auto", "block", "model", True):
-        choice = choose_compiling(setting, "cpu", operations=lambda: 1e30)
-        named = f"there is no C++ compiler ({tmp_path / 'none'}; CXX names another)"
+        choice = choose_compiling(setting, device, operations=lambda: 1e30)
+        named = f"there is no {language} compiler ({tmp_path / 'none'}; {variable} names another)"
         assert str(choice) == f"nothing is compiled: {named}"
-        assert choose_compiling(setting, "cuda").form
-    assert choose_compiling("auto", "cpu", saved="block").form is False
+    assert choose_compiling("auto", device, saved="block").form is False
+    monkeypatch.delenv(variable)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert ("gcc or clang" in str(choose_compiling(True, device))) == (device == "cuda")
 
 
-def test_without_python_s_headers_nothing_is_compiled_on_a_cpu(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_without_python_s_headers_nothing_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: str
 ) -> None:
-    monkeypatch.setenv("CXX", sys.executable)  # A program that is there.
+    for variable in ("CC", "CXX"):
+        monkeypatch.setenv(variable, sys.executable)  # A program that is there.
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
-    assert "python3-dev" in str(choose_compiling("block", "cpu"))
+    assert "python3-dev" in str(choose_compiling("block", device))
     (tmp_path / "Python.h").touch()
-    assert choose_compiling("block", "cpu").form == "block"
+    assert choose_compiling("block", device).form == "block"
 
 
 def test_code_stays_in_the_user_s_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

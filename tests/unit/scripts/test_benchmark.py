@@ -70,7 +70,7 @@ def test_published_steps_are_counted_as_by_hand():
     heads = 3 * 2 * (81 * 512 * 11 + 512 * 2) + 2 * 512 * 2
     assert flop.train_step == 16 * published_pass() + heads
     assert round(flop.train_step / 1e9, 1) == 35.8
-    assert flop.act_step == 6 * published_pass() + 2 * (81 * 512 * 11 + 512 * 2)
+    assert flop.act_step == 6 * published_pass()
 
 
 def test_without_q_continue_its_target_is_not_computed():
@@ -100,12 +100,12 @@ def test_mixer_and_auxiliary_heads_are_counted_as_by_hand():
     heads = 2 * (81 * 128 * 11 + 128 * 2)
     # One cycle of 5 passes, all with gradients.
     assert flop.train_step == 3 * 5 * layer + 3 * heads
-    assert flop.act_step == 5 * layer + heads
+    assert flop.act_step == 5 * layer
     arch = load_config(TrainConfig, "cfg_pretrain", ["arch=mixer", "heads=sage"]).arch
     facts = DataFacts(11, 81, 1, fields={"actions": (5, 0), "pixels": (256, 3)})
-    more = benchmark.count_flop(arch, facts).act_step - flop.act_step
+    more = benchmark.count_flop(arch, facts).train_step - flop.train_step
     # Confidence, moves and pixels in each cell; halt in place of Q.
-    assert more == 2 * 81 * 128 * (1 + 5 + 256 * 3)
+    assert more == 3 * 2 * 81 * 128 * (1 + 5 + 256 * 3)
 
 
 @pytest.mark.parametrize("heads", ["action", "pixel", "sage", "enhanced", "puzzle", "moe"])
@@ -145,16 +145,16 @@ def test_evaluation_step_moves_the_carry_without_gradients(trainer, monkeypatch)
     carries = []
     forward = trainer.learner.forward
 
-    def watched(carry, examples):
-        output = forward(carry, examples)
-        carries.append((carry.steps.tolist(), output.loss.requires_grad))
+    def watched(carry, examples, *, measured):
+        output = forward(carry, examples, measured=measured)
+        carries.append((carry.steps.tolist(), output.carry.inner["z_H"].requires_grad, measured))
         return output
 
     monkeypatch.setattr(trainer.learner, "forward", watched)
     step = benchmark.evaluation_step(trainer, next(benchmark.endless(trainer.feed)))
     for _ in range(3):
         step()
-    assert carries == [([steps] * 4, False) for steps in range(3)]
+    assert carries == [([steps] * 4, False, False) for steps in range(3)]
     assert not trainer.learner.model.training
 
 
@@ -277,8 +277,15 @@ def test_other_cases_are_not_compared(report):
     assert "tiny: not in the earlier file" in benchmark.comparison(old, report)
 
 
+RANKS = '{"environment": {}, "num_ranks": 2, "cases": []}'
+
+
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "No such file"), ("{", "Expecting"), ("[]", "is not what this")]
+    ("content", "message"),
+    [
+        *((None, "No such file"), ("{", "Expecting"), ("[]", "is not what this")),
+        (RANKS, "without --ranks"),
+    ],
 )
 def test_a_file_that_is_no_report_is_refused(content, message, tmp_path):
     path = tmp_path / "old.json"
@@ -356,6 +363,20 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, message, monkeypatch, 
     assert message in last
     assert last.startswith("benchmark.py: ")
     assert not list(tmp_path.iterdir())
+
+
+def test_on_a_cpu_nothing_is_compiled_unless_asked():
+    given = [*TINY[:-1], "device=cpu"]
+    for asked in ("auto", "block", "model"):
+        assert benchmark._runnable([*given, f"compile={asked}"]).compile == asked
+    assert benchmark._runnable(given).compile is False
+
+
+def test_ranks_are_not_compared_with_a_file(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        benchmark.main(["--ranks", "2", "--compare", str(tmp_path / "old.json")])
+    assert stop.value.code == 2
+    assert "not allowed with argument" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "inf", "nan", "soon"])

@@ -32,6 +32,11 @@ def test_a_run_is_asked_to_stop_once_it_has_begun() -> None:
     assert next(asked, None) is None
 
 
+def test_one_that_does_not_begin_is_asked_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_train, "_FIRST_SECONDS", 0.1)
+    assert run_for([sys.executable, "-c", SAVES], 0.0, lambda: False) == 75
+
+
 def test_one_that_does_not_stop_is_killed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -45,11 +50,15 @@ def test_the_command_is_that_of_pretrain(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = []
+    metrics = tmp_path / "demo/metrics.jsonl"
+    metrics.parent.mkdir()
+    metrics.write_text("{}\n" * 5)
 
     def run(command: list[str], seconds: float, has_begun: Callable[[], bool]) -> int:
         assert not has_begun()
-        (tmp_path / "demo").mkdir()
-        (tmp_path / "demo/metrics.jsonl").write_text("{}\n")
+        metrics.write_text("{}\n")  # It drops what was logged behind its checkpoint.
+        assert not has_begun()
+        metrics.write_text("{}\n" * 2)
         assert has_begun()
         asked.append((command[2:], seconds))
         return 75
