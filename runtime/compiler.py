@@ -73,7 +73,11 @@ def _automatic(device: str, operations: Callable[[], float]) -> Compiling:
         return Compiling("model", f"the device is {device}")
     if missing := missing_for_compiling(device):
         return Compiling(False, missing)
-    if operations() < WORTH_COMPILING * torch.get_num_threads():
+    try:
+        count = operations()
+    except RuntimeError:  # A head or a loss of a plug-in wants values, and there are none.
+        return Compiling(False, "the operations of its model cannot be counted")
+    if count < WORTH_COMPILING * torch.get_num_threads():
         return Compiling(False, "the run is too short for it to pay")
     if not _compiler_serves_this_cpu():
         return Compiling(False, "the C++ compiler does not build vector code for this CPU")

@@ -110,3 +110,11 @@ def test_torch_s_compiler_is_told(own: str | None, tmp_path: Path) -> None:
     folder, deterministic = out.split()
     expected = tmp_path if own else tmp_path / "recursive-reasoning"
     assert (Path(folder).parent, deterministic) == (expected, "True")
+
+
+def test_a_model_that_cannot_be_counted_stays_as_it_is(has_compiler: None) -> None:
+    def operations() -> float:
+        return torch.zeros(2, device="meta").sum().item()
+
+    choice = choose_compiling("auto", "cpu", operations=operations)
+    assert choice == (False, "the operations of its model cannot be counted")
