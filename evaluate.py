@@ -97,9 +97,9 @@ def run(job: Job) -> None:
         require_same_weights(trained, ranks)
         averaged = config.weights == "averaged"
         model = trained.load(arch, job.facts, data[0], ranks.device, averaged=averaged)
-        fields = arch.heads.fields
         if config.halting != "steps":
             require_halting_head(trained, model)
+        fields = arch.heads.fields
         model.leave_unmeasured(head for head in fields if fields[head] not in dataset.fields)
         if device_type == "cuda":
             fits = min(ranks.gather_objects(rows_that_fit(model, ranks.device)))
@@ -247,8 +247,7 @@ def require_halting_head(trained: TrainedModel, model: "ACTLossHead | None" = No
     may: of those only the `model` tells.
     """
     heads = trained.run.arch.heads
-    halts = model.halting_head if model else heads.q or heads.auxiliary
-    if not halts:
+    if not (heads.q or heads.auxiliary if model is None else model.halting_head):
         raise ConfigError(
             f"halting: no head of {trained.weights} says when a puzzle is done; use halting=steps"
         )

@@ -47,9 +47,9 @@ class Evaluation:
         """Return the same with `suffix` behind the stem of each file's name."""
         findings = {}
         for name, found in self.findings.items():
-            paths = {Path(file): content for file, content in found.files.items()}
-            files = {f"{path.stem}{suffix}{path.suffix}": paths[path] for path in paths}
-            findings[name] = replace(found, files=files)
+            files = {Path(file): content for file, content in found.files.items()}
+            named = {str(path.with_stem(path.stem + suffix)): files[path] for path in files}
+            findings[name] = replace(found, files=named)
         return replace(self, findings=findings)
 
 

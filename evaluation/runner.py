@@ -34,10 +34,10 @@ def evaluate(
     """Measure a model on all sets of `batches`; every rank returns the same.
 
     As the published models are, it is measured after `halt_max_steps` ACT steps, unless `halting`
-    says otherwise.
-    The rows' values are brought together in test order and reduced on the host, padded rows left
-    out: counts and reductions do not depend on the number of ranks or the batch size. (A value
-    itself may differ in its last bits where a kernel adds up another batch shape in another order.)
+    says otherwise. The rows' values are brought together in test order and reduced on the host,
+    padded rows left out: counts and reductions do not depend on the number of ranks or the batch
+    size. (A value itself may differ in its last bits where a kernel adds up another batch shape in
+    another order.)
 
     Args:
         forward: `model` or its compiled form.
@@ -103,7 +103,7 @@ def _summaries(
 
 
 def _columns(step: LossOutput, names: tuple[str, ...], model: ACTLossHead) -> list[Tensor]:
-    """Return what is kept of each row, [b] each: `names`, then q_halt, NaN where no head gives it."""
+    """Return values of each row, [b] each: `names`, then q_halt, NaN where no head gives it."""
     q_halt = step.outputs["q_halt_logits"].float().sigmoid()
     if model.halting_head is None:
         q_halt = torch.full_like(q_halt, torch.nan)
