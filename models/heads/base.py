@@ -80,7 +80,7 @@ class HaltingRule:
     bonus: float = 0.0  # divided by the root of the steps, and added to what q_halt must exceed
 
     def wants_to_halt(self, outputs: Outputs, steps: Tensor, *, explores: bool = True) -> Tensor:
-        """Return bool [B]; `steps` (int32 [B]) counts this one. Not `explores`: without the bonus."""
+        """Return bool [B]; `steps` (int32 [B]) counts this one. The bonus is for exploring."""
         bar = outputs["q_continue_logits"] if self.compares else 0.0
         if self.bonus and explores:
             bar = bar + self.bonus * steps.float().rsqrt()

@@ -320,7 +320,7 @@ class Sure(HaltingRule):
 def test_of_a_head_of_another_name_the_model_tells_whether_it_halts(
     sudoku_data: Path, run_evaluation: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = save_run(tmp_path / "run", sudoku_data, q=None, confidence={})
+    run = save_run(tmp_path, sudoku_data, q=None, confidence={})
     arguments = (tmp_path / "result.json", f"checkpoint={run}", "halting=q")
     with pytest.raises(evaluate.ConfigError, match="no head of .* says .*halting=steps"):
         run_evaluation(*arguments)
