@@ -97,6 +97,8 @@ def run(job: Job) -> None:
         require_same_weights(trained, ranks)
         averaged = config.weights == "averaged"
         model = trained.load(arch, job.facts, data[0], ranks.device, averaged=averaged)
+        if config.halting != "steps":
+            require_halting_head(trained, model)
         fields = arch.heads.fields
         model.leave_unmeasured(head for head in fields if fields[head] not in dataset.fields)
         if device_type == "cuda":
@@ -127,7 +129,8 @@ def run(job: Job) -> None:
 
 
 def measure(job: Job, forward: "Forward", model: "ACTLossHead", ranks: "Ranks") -> Evaluation:
-    """Evaluate on all ranks and write the outputs asked for and the evaluators' files.
+    """Evaluate on all ranks and write the outputs asked for and the evaluators' files. Where rows
+    halt early the files have names of their own: those of all steps stay.
 
     Raises:
         ConfigError: a file cannot be written; names it.
@@ -144,9 +147,11 @@ def measure(job: Job, forward: "Forward", model: "ACTLossHead", ranks: "Ranks") 
     )
     output, weights = job.output, job.trained.weights
     folder = output.with_name(f"{output.stem}_outputs")
-    prefix = output.with_name(f"{weights.name}_all_preds") if job.trained.is_published else None
+    suffix = "_at_halt" if job.config.halting == "q" else ""
+    prefix = output.with_name(f"{weights.name}_all_preds{suffix}")
     try:
-        with open_outputs(job.config.save_outputs, folder, batches, ranks, prefix) as save:
+        published = prefix if job.trained.is_published else None
+        with open_outputs(job.config.save_outputs, folder, batches, ranks, published) as save:
             evaluation = evaluate(
                 forward,
                 model,
@@ -157,6 +162,7 @@ def measure(job: Job, forward: "Forward", model: "ACTLossHead", ranks: "Ranks") 
                 evaluators=job.evaluators,
                 show_progress=ranks.is_main,
             )
+        evaluation = evaluation.with_files_named(suffix)
         write_json_files(output.parent, evaluation.files, ranks)
     except OutputError as error:
         raise ConfigError(f"the evaluation's files cannot be written: {error}") from None
@@ -201,8 +207,8 @@ def global_batch_size(
     rounded up to a multiple of the ranks.
 
     Without one asked for it is no more than the largest set needs, because further rows would be
-    padding. Where rows halt early, it is at most a sixteenth of that, or 32: at the end of the set
-    slots stand empty until the last row has halted.
+    padding. With halting=q it is at most a sixteenth of the set, but 32 rows are always allowed: at
+    the end of the set slots stand empty until the last row has halted.
 
     Raises:
         ConfigError: the one asked for is no multiple of the ranks.
@@ -224,20 +230,24 @@ def global_batch_size(
 
 
 def rows_that_fit(model: "ACTLossHead", device: "torch.device") -> int:
-    """Return how many rows a CUDA device evaluates at a time: at most 4,096, and in half of its
-    memory a row shall have room for 64 float32 numbers for each position and hidden unit.
+    """Return how many rows a CUDA device evaluates at a time.
+
+    A row is taken to need 256 bytes x positions x hidden_size; as many rows as fit into half of the
+    memory, at most 4,096.
     """
     import torch
 
     inner = model.model.inner
-    row = 4 * 64 * inner.num_positions * inner.hidden_size
+    row = 256 * inner.num_positions * inner.hidden_size
     return min(4096, torch.cuda.get_device_properties(device).total_memory // 2 // row)
 
 
-def require_halting_head(trained: TrainedModel) -> None:
-    """Raise ConfigError where no head of the model says when a puzzle is done."""
+def require_halting_head(trained: TrainedModel, model: "ACTLossHead | None" = None) -> None:
+    """Raise ConfigError where no head of the model says when a puzzle is done. Any auxiliary head
+    may: of those only the `model` tells.
+    """
     heads = trained.run.arch.heads
-    if heads.q is None and heads.auxiliary.get("halt") is None:
+    if not (heads.q or heads.auxiliary if model is None else model.halting_head):
         raise ConfigError(
             f"halting: no head of {trained.weights} says when a puzzle is done; use halting=steps"
         )

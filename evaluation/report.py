@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,6 @@ from models.heads.calibration import with_calibration_error
 from models.metrics import is_loss
 
 _COLUMNS = ("exact_accuracy", "accuracy", "q_halt_accuracy", "steps", "lm_loss", "q_halt_loss")
-AT_HALT = "at_halt_"
-"""Begins the names of values measured at the step at which a row would have halted."""
-
 _WITH_INTERVAL = ("exact_accuracy", "accuracy", "q_halt_accuracy")
 _RECORDED = ("exact_accuracy", "accuracy", "steps", "q_halt")
 
@@ -29,21 +26,31 @@ class Evaluation:
     Attributes:
         records: of each set the rows' values by name, [num_examples] in test order: the metrics,
             `count` (1 where the row has labels), `q_halt` (a probability, NaN without such a head)
-            and `clues` (cells whose label is given); with `at_halt` all of them as AT_HALT + name,
-            too.
+            and `clues` (cells whose label is given).
         at_halt: the figures at the step at which each row would have halted, where that was asked.
+        at_halt_records: the same values there, but for `clues`.
     """
 
     sets: Mapping[str, SetResult]
     findings: Mapping[str, Findings] = field(default_factory=dict)
     records: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
     at_halt: Mapping[str, SetResult] = field(default_factory=dict)
+    at_halt_records: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
 
     @property
     def files(self) -> dict[str, Callable[[], Any]]:
         """JSON-ready content of the evaluators' files, by file name, made when it is asked for."""
         found = self.findings.values()
         return {name: content for one in found for name, content in one.files.items()}
+
+    def with_files_named(self, suffix: str) -> "Evaluation":
+        """Return the same with `suffix` behind the stem of each file's name."""
+        findings = {}
+        for name, found in self.findings.items():
+            files = {Path(file): content for file, content in found.files.items()}
+            named = {str(path.with_stem(path.stem + suffix)): files[path] for path in files}
+            findings[name] = replace(found, files=named)
+        return replace(self, findings=findings)
 
 
 def pooled(sets: Mapping[str, SetResult]) -> dict[str, float]:
@@ -113,10 +120,12 @@ def as_csv(evaluation: Evaluation, ratings: Mapping[str, np.ndarray | None]) -> 
     Args:
         ratings: by set, of at least the rows that were measured; None: not known.
     """
-    prefixes = ("", AT_HALT) if evaluation.at_halt else ("",)
+    prefixes = ("", "at_halt_") if evaluation.at_halt else ("",)
     measured = ["clues", *(f"{prefix}{name}" for prefix in prefixes for name in _RECORDED)]
     lines = [",".join(["set", "index", "rating", *measured])]
-    for set_name, values in evaluation.records.items():
+    for set_name, last in evaluation.records.items():
+        at_halt = evaluation.at_halt_records.get(set_name, {})
+        values = {**last, **{f"at_halt_{name}": value for name, value in at_halt.items()}}
         rated = ratings[set_name]
         # Nothing but q_halt is known of a row without labels.
         known = {name: (values["count"] > 0) | name.endswith("q_halt") for name in measured}

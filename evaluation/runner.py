@@ -10,16 +10,13 @@ from tqdm import tqdm
 
 from evaluation.config import Halting
 from evaluation.evaluators import AnsweredRows, Evaluator
-from evaluation.metrics import summarize
+from evaluation.metrics import SetResult, summarize
 from evaluation.outputs import Outputs
-from evaluation.report import AT_HALT, Evaluation
+from evaluation.report import Evaluation
 from evaluation.thinking import Forward, thoughts
 from models.act import ACTLossHead, LossOutput
 from puzzle_dataset import Batch, EvalBatches
 from runtime.ranks import Ranks
-
-# What is kept of a row beside the metrics.
-_RECORDED = ("q_halt", "clues")
 
 
 def evaluate(
@@ -36,10 +33,11 @@ def evaluate(
 ) -> Evaluation:
     """Measure a model on all sets of `batches`; every rank returns the same.
 
-    As the published models are, it is measured after `halt_max_steps` ACT steps, whatever Q says.
-    The rows' values are brought together in test order and reduced on the host, padded rows left
-    out: counts and reductions do not depend on the number of ranks or the batch size. (A value
-    itself may differ in its last bits where a kernel adds up another batch shape in another order.)
+    As the published models are, it is measured after `halt_max_steps` ACT steps, unless `halting`
+    says otherwise. The rows' values are brought together in test order and reduced on the host,
+    padded rows left out: counts and reductions do not depend on the number of ranks or the batch
+    size. (A value itself may differ in its last bits where a kernel adds up another batch shape in
+    another order.)
 
     Args:
         forward: `model` or its compiled form.
@@ -52,9 +50,8 @@ def evaluate(
     # An evaluation has no target for q_continue.
     names = tuple(name for name in model.metric_names if name != "q_continue_loss")
     rows: dict[str, list[Tensor]] = {name: [] for name in batches.num_examples}
+    rows_at_halt: dict[str, list[Tensor]] = {name: [] for name in batches.num_examples}
     first_row = ranks.rank * batches.local_batch_size
-    prefixes = ("", AT_HALT) if halting == "both" else ("",)
-    keys = tuple(f"{prefix}{name}" for prefix in prefixes for name in (*names, *_RECORDED))
 
     def begin(number: int) -> None:
         ranks.mark(f"batch {number + 1} of the evaluation", long=True)
@@ -71,10 +68,11 @@ def evaluate(
         with torch.no_grad():
             for thought in bar:
                 step = model.measure(thought.carry)
-                columns = _columns(step, names, model)
-                if thought.at_halt is not None:
-                    columns += _columns(model.measure(thought.at_halt), names, model)
+                columns = [*_columns(step, names, model), _clues(step)]
                 rows[thought.set_name].append(torch.stack(columns, dim=-1))
+                if thought.at_halt is not None:
+                    columns = _columns(model.measure(thought.at_halt), names, model)
+                    rows_at_halt[thought.set_name].append(torch.stack(columns, dim=-1))
                 if save is not None:
                     save.write(thought.set_name, step, thought.count)
                 if evaluators:
@@ -83,30 +81,38 @@ def evaluate(
                         evaluator.add(own)
     finally:
         model.train(was_training)
-    records = {
-        name: _gather(rows[name], keys, num_examples, ranks)
-        for name, num_examples in batches.num_examples.items()
-    }
-    results = [
-        {
-            set_name: summarize({name: values[f"{prefix}{name}"] for name in names})
-            for set_name, values in records.items()
-        }
-        for prefix in prefixes
-    ]
+    recorded = (*names, "q_halt")
+    records, records_at_halt = {}, {}
+    for set_name, num_examples in batches.num_examples.items():
+        records[set_name] = _gather(rows[set_name], (*recorded, "clues"), num_examples, ranks)
+        if halting == "both":
+            of_set = rows_at_halt[set_name]
+            records_at_halt[set_name] = _gather(of_set, recorded, num_examples, ranks)
     findings = {name: one.finish(ranks.gather_objects) for name, one in evaluators.items()}
-    return Evaluation(results[0], findings, records, *results[1:])
+    sets, at_halt = (_summaries(each, names) for each in (records, records_at_halt))
+    return Evaluation(sets, findings, records, at_halt, records_at_halt)
+
+
+def _summaries(
+    records: Mapping[str, Mapping[str, np.ndarray]], names: tuple[str, ...]
+) -> dict[str, SetResult]:
+    return {
+        set_name: summarize({name: values[name] for name in names})
+        for set_name, values in records.items()
+    }
 
 
 def _columns(step: LossOutput, names: tuple[str, ...], model: ACTLossHead) -> list[Tensor]:
-    """Return what is kept of each row, [b] each: `names`, then `_RECORDED`, of which q_halt is NaN
-    where no head gives it.
-    """
-    examples, q_halt = step.carry.examples, step.outputs["q_halt_logits"].float().sigmoid()
+    """Return values of each row, [b] each: `names`, then q_halt, NaN where no head gives it."""
+    q_halt = step.outputs["q_halt_logits"].float().sigmoid()
     if model.halting_head is None:
         q_halt = torch.full_like(q_halt, torch.nan)
-    clues = (examples["inputs"] == examples["labels"]).sum(-1).float()
-    return [*(step.rows[name] for name in names), q_halt, clues]
+    return [*(step.rows[name] for name in names), q_halt]
+
+
+def _clues(step: LossOutput) -> Tensor:
+    examples = step.carry.examples
+    return (examples["inputs"] == examples["labels"]).sum(-1).float()
 
 
 def _answered_rows(batch: Batch, step: LossOutput, count: int) -> AnsweredRows:

@@ -144,7 +144,7 @@ def _reason_batch(
         gap = torch.full_like(q_halt[:, -1], torch.inf)
     else:
         wanted = [
-            act.rule.wants_to_halt(given, torch.full_like(carry.steps, step))
+            act.rule.wants_to_halt(given, torch.full_like(carry.steps, step), explores=False)
             for step, given in enumerate(outputs, start=1)
         ]
         halts = torch.stack(wanted, 1)

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from evaluation.config import Halting
 from models.act import ACT, ACTLossHead, LossOutput
@@ -37,7 +38,8 @@ class Thought:
 
     Attributes:
         set_name, batch, count: as `EvalBatches` gives them.
-        carry: after the last step of each row; all have halted.
+        carry: after the last step of each row; all have halted. Where slots were refilled it has
+            the answer's latent alone.
         at_halt: after the step at which each row would have halted, where that was noted.
     """
 
@@ -50,10 +52,22 @@ class Thought:
 
 def think(forward: Forward, model: ACTLossHead, examples: Examples) -> LossOutput:
     """Run all ACT steps on fresh examples, in evaluation mode; returns the last step."""
-    carry = model.initial_carry(examples)
+    carry, _ = _all_steps(forward, model, examples)
+    return model.measure(carry)
+
+
+def _all_steps(
+    forward: Forward, model: ACTLossHead, examples: Examples, *, notes_halts: bool = False
+) -> tuple[ACTCarry, ACTCarry | None]:
+    """Return the carry after all ACT steps on fresh examples and, where asked for, what `_noted`
+    gives.
+    """
+    carry, at_halt = model.initial_carry(examples), None
     for _ in range(model.model.halt_max_steps):
         carry = forward(carry, examples, measured=False).carry
-    return model.measure(carry)
+        if notes_halts:
+            at_halt = _noted(model.model, at_halt, carry)
+    return carry, at_halt
 
 
 def thoughts(
@@ -75,16 +89,11 @@ def thoughts(
     if halting == "q":
         yield from _refilled(forward, model, batches, ranks, begin)
         return
-    act = model.model
     for number, (set_name, batch, count, _) in enumerate(batches):
         begin(number)
         examples = ranks.on_device(batch.arrays())
-        carry, at_halt = model.initial_carry(examples), None
-        for _ in range(act.halt_max_steps):
-            carry = forward(carry, examples, measured=False).carry
-            if halting == "both":
-                at_halt = _noted(act, at_halt, carry)
-        yield Thought(set_name, batch, count, carry, at_halt)
+        carries = _all_steps(forward, model, examples, notes_halts=halting == "both")
+        yield Thought(set_name, batch, count, *carries)
 
 
 def _noted(act: ACT, at_halt: ACTCarry | None, carry: ACTCarry) -> ACTCarry:
@@ -114,14 +123,19 @@ def _refilled(
         while slots.opened[number].missing:
             slots.step()
             slots.fill()
-        yield slots.opened.pop(number).thought
+        yield slots.take_out(number)
 
 
 @dataclass
 class _OpenBatch:
     """A batch some of whose rows are waiting or in work; the others have left their answers."""
 
-    thought: Thought
+    set_name: str
+    batch: Batch
+    count: int
+    examples: Examples
+    answers: Tensor  # States [B, T, D]; zeros where there is none.
+    steps: Tensor  # int32 [B]
     missing: int  # Rows without an answer, padding aside.
 
 
@@ -152,9 +166,12 @@ class _Slots:
             if self._carry is None:
                 self._carry = self._model.initial_carry(examples)
                 self._offered = {name: values.clone() for name, values in examples.items()}
-            answers = replace(self._model.initial_carry(examples), examples=examples)
+            answers = torch.zeros_like(self._model.model.answer_of(self._carry))
+            steps = torch.zeros_like(self._carry.steps)
             num_rows = min(size, max(0, count - first))
-            self.opened[number] = _OpenBatch(Thought(set_name, batch, count, answers), num_rows)
+            self.opened[number] = _OpenBatch(
+                set_name, batch, count, examples, answers, steps, num_rows
+            )
             yield from ((number, row) for row in range(num_rows))
 
     def fill(self) -> None:
@@ -163,8 +180,8 @@ class _Slots:
         taken = list(zip(free, self._coming, strict=False))
         for slot, owner in taken:
             self._owners[slot] = owner
-        for number, slots, rows in _by_batch(taken):
-            for name, values in self.opened[number].thought.carry.examples.items():
+        for number, slots, rows in self._by_batch(taken):
+            for name, values in self.opened[number].examples.items():
                 self._offered[name][slots] = values[rows]
 
     def step(self) -> None:
@@ -175,20 +192,30 @@ class _Slots:
         self._carry = carry = replace(carry, halted=act.halts(carry))
         halted = self._ranks.to_host(carry.halted).nonzero().flatten().tolist()
         done = [(slot, owner) for slot in halted if (owner := self._owners[slot]) is not None]
-        for number, slots, rows in _by_batch(done):
-            answers = self.opened[number].thought.carry
-            act.answer_of(answers)[rows] = act.answer_of(carry)[slots]
-            answers.steps[rows] = carry.steps[slots]
-            self.opened[number].missing -= len(rows)
-            for slot in slots:
-                self._owners[slot] = None
+        for number, slots, rows in self._by_batch(done):
+            opened = self.opened[number]
+            opened.answers[rows] = act.answer_of(carry)[slots]
+            opened.steps[rows] = carry.steps[slots]
+            opened.missing -= len(rows)
+        for slot, _ in done:
+            self._owners[slot] = None
 
+    def take_out(self, number: int) -> Thought:
+        """Return a batch whose rows all have their answers, and forget it."""
+        opened = self.opened.pop(number)
+        latents = {self._model.model.inner.latents[0]: opened.answers}
+        halted = torch.ones_like(opened.steps, dtype=torch.bool)
+        carry = ACTCarry(latents, opened.steps, halted, opened.examples)
+        return Thought(opened.set_name, opened.batch, opened.count, carry)
 
-def _by_batch(
-    pairs: list[tuple[int, tuple[int, int]]],
-) -> Iterator[tuple[int, list[int], list[int]]]:
-    """Yield for each batch its number, slots and rows, from (slot, (batch, row)) of several."""
-    triples = sorted((number, slot, row) for slot, (number, row) in pairs)
-    for number, group in groupby(triples, key=itemgetter(0)):
-        _, slots, rows = zip(*group, strict=True)
-        yield number, list(slots), list(rows)
+    def _by_batch(
+        self, pairs: list[tuple[int, tuple[int, int]]]
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield for each batch its number, slots and rows, from (slot, (batch, row)) of several;
+        they go to the device in one copy.
+        """
+        triples = sorted((number, slot, row) for slot, (number, row) in pairs)
+        indices, end = torch.tensor(triples).to(self._ranks.device), 0
+        for number, group in groupby(triples, key=itemgetter(0)):
+            start, end = end, end + len(list(group))
+            yield number, indices[start:end, 1], indices[start:end, 2]

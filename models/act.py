@@ -100,7 +100,7 @@ class ACT(nn.Module):
 
     def halts(self, carry: ACTCarry) -> Tensor:
         """Return bool [B], which slots are done after a step of `think`: all steps taken, or the
-        halting head says so, by the rule of training and without exploration.
+        halting head says so, by the rule of training without its exploration and its bonus.
         """
         if self.halting_head is None:
             return carry.halted
@@ -112,12 +112,13 @@ class ACT(nn.Module):
     def wants_to_halt(self, outputs: Outputs, steps: Tensor) -> Tensor | None:
         """Return bool [B], whether a head would halt each slot; None where none can.
 
-        `steps` (int32 [B]) counts the ACT steps spent on the present example, this one too.
+        `steps` (int32 [B]) counts the ACT steps spent on the present example, this one too. The
+        rule's bonus is for training alone.
         """
         if self.rule is None or self.halt_max_steps == 1:
             return None
         with torch.no_grad():
-            return self.rule.wants_to_halt(outputs, steps)
+            return self.rule.wants_to_halt(outputs, steps, explores=self.training)
 
     @torch.no_grad()
     def look_ahead(

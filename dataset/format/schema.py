@@ -164,7 +164,7 @@ class PuzzleDatasetMetadata:
         values: dict[str, Any] = asdict(self)
         values["fields"] = {name: declared.to_json() for name, declared in self.fields.items()}
         for name in ("total_puzzles", "format", "fields", "ratings"):
-            if values[name] in (None, {}, False):
+            if values[name] in (None, {}) or values[name] is False:  # 0 == False
                 del values[name]
         return json.dumps(values, indent=2) + "\n"
 

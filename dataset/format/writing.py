@@ -48,9 +48,10 @@ def write_split(
         if isinstance(arrays, LazyArcSet) != (metadata.format == LAZY_ARC):
             raise DatasetError(f"{split_dir}: set {name} has another format than its metadata")
         if (arrays.ratings is not None) != metadata.ratings:
-            raise DatasetError(
-                f"{split_dir}: set {name} has ratings, or its metadata, but not both"
-            )
+            says = "no ratings, but its metadata promise them"
+            if not metadata.ratings:
+                says = "ratings, but its metadata do not say so"
+            raise DatasetError(f"{split_dir}: set {name} has {says}")
         paths = layout.array_paths(split_dir, name, metadata)
         check_set(arrays, metadata, paths, check_values=True)
         further = layout.field_paths(split_dir, name, metadata)

@@ -15,8 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import evaluate
+from models.heads.auxiliary import ConfidenceHead
+from models.heads.base import HaltingRule, Outputs
 from models.registry import build_model
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import DatasetError
@@ -33,10 +36,14 @@ PUBLISHED = Path(__file__).resolve().parents[1] / "parity" / "published_format"
 
 @pytest.fixture(scope="module")
 def own_run(sudoku_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run's folder with one checkpoint: random weights that answer a little."""
-    run_dir = tmp_path_factory.mktemp("run")
+    return save_run(tmp_path_factory.mktemp("run"), sudoku_data)
+
+
+def save_run(run_dir: Path, sudoku_data: Path, **heads: Any) -> Path:
+    """Make a run's folder with one checkpoint: random weights that answer a little."""
     arch = {"H_layers": 1, "L_layers": 1, "hidden_size": 32, "num_heads": 2, "expansion": 1.0}
     arch |= {"puzzle_emb_ndim": 0, "halt_max_steps": 3, "forward_dtype": "float32"}
+    arch |= {"heads": heads}
     optimizer = {"groups": {"all": {"params": ["*"]}}}
     data = {"data_path": str(sudoku_data), "global_batch_size": 4}
     config = TrainConfig.model_validate({"arch": arch, "optimizer": optimizer, **data})
@@ -44,7 +51,9 @@ def own_run(sudoku_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     torch.manual_seed(0)
     model = build_model(config.arch, facts)
     with torch.no_grad():
-        model.model.inner.q_head.weight.normal_()
+        for name, value in model.named_parameters():
+            if "q_head.weight" in name:
+                value.normal_()
     state = RunState(step=12, config=config.model_dump(mode="json"), facts=facts.to_dict())
     save_checkpoint(run_dir, state, {MODEL: tensor_writer(model_tensors(model))})
     return run_dir
@@ -53,12 +62,12 @@ def own_run(sudoku_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def test_a_published_checkpoint_gives_the_published_figures(
     run_evaluation: Run, tmp_path: Path
 ) -> None:
-    result = run_evaluation(
-        tmp_path / "result.json",
+    published = [
         f"checkpoint={PUBLISHED / 'checkpoint' / 'step_7'}",
         f"data_path={PUBLISHED / 'data'}",
-        "save_outputs=[logits,q_halt_logits,q_continue_logits]",
-    )
+    ]
+    fields = "logits,q_halt_logits,q_continue_logits"
+    result = run_evaluation(tmp_path / "result.json", *published, f"save_outputs=[{fields}]")
     expected = json.loads((PUBLISHED / "expected_eval.json").read_bytes())
     assert result["metrics"]["count"] == expected["count"]
     for name, value in expected["metrics"].items():
@@ -69,6 +78,14 @@ def test_a_published_checkpoint_gives_the_published_figures(
         assert saved.keys() == arrays.keys()
         for name, array in arrays.items():
             assert saved[name].numpy() == pytest.approx(array, abs=2e-4)
+    # Where rows halt early, beside them.
+    before = (tmp_path / "step_7_all_preds.0").read_bytes()
+    early = ("save_outputs=[logits]", "halting=q")
+    run_evaluation(tmp_path / "early.json", *published, *early)
+    assert (tmp_path / "step_7_all_preds.0").read_bytes() == before
+    assert torch.load(tmp_path / "step_7_all_preds_at_halt.0", weights_only=True).keys() == {
+        "logits"
+    }
 
 
 def test_a_trained_run_is_measured_as_during_training(
@@ -291,6 +308,24 @@ def test_a_model_that_cannot_halt_is_refused(own_run: Path) -> None:
     with pytest.raises(evaluate.ConfigError, match="no head of .* says .*halting=steps"):
         evaluate.require_halting_head(replace(trained, run=recorded))
     evaluate.require_halting_head(trained)
+
+
+class Sure(HaltingRule):
+    """Of a plug-in: the mean confidence ends a puzzle."""
+
+    def wants_to_halt(self, outputs: Outputs, steps: Tensor, *, explores: bool = True) -> Tensor:
+        return outputs["confidence_logits"].mean(-1) > -100
+
+
+def test_of_a_head_of_another_name_the_model_tells_whether_it_halts(
+    sudoku_data: Path, run_evaluation: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = save_run(tmp_path, sudoku_data, q=None, confidence={})
+    arguments = (tmp_path / "result.json", f"checkpoint={run}", "halting=q")
+    with pytest.raises(evaluate.ConfigError, match="no head of .* says .*halting=steps"):
+        run_evaluation(*arguments)
+    monkeypatch.setattr(ConfidenceHead, "rule", Sure(compares=False))
+    assert run_evaluation(*arguments)["metrics"]["steps"] == 1
 
 
 def test_solving_puzzles_of_the_run(own_run: Path, run_python: Run) -> None:

@@ -71,8 +71,9 @@ def test_a_record_leaves_empty_what_is_not_known() -> None:
     values |= {"q_halt": [math.nan] * 2, "clues": [30, 0]}
     rows = {name: np.array(column, np.float32) for name, column in values.items()}
     one = {name: column[:1] for name, column in rows.items()}
-    one |= {f"at_halt_{name}": column for name, column in one.items()}
-    one |= {"q_halt": np.array([0.25]), "at_halt_steps": np.array([3])}
+    halt = one | {"steps": np.array([3])}
+    del halt["clues"]
+    one |= {"q_halt": np.array([0.25])}
     ratings = {"easy": np.array([7, 8, 9]), "hard": None}
     header = "set,index,rating,clues,exact_accuracy,accuracy,steps,q_halt"
     assert as_csv(Evaluation({}, records={"easy": rows}), ratings).splitlines() == [
@@ -80,7 +81,8 @@ def test_a_record_leaves_empty_what_is_not_known() -> None:
         "easy,0,7,30,0,0.666667,16,",
         "easy,1,8,,,,,",
     ]
-    both = Evaluation({}, records={"hard": one}, at_halt={"hard": EASY})
+    at_halt = {"at_halt": {"hard": EASY}, "at_halt_records": {"hard": halt}}
+    both = Evaluation({}, records={"hard": one}, **at_halt)
     assert as_csv(both, ratings).splitlines() == [
         header + ",at_halt_exact_accuracy,at_halt_accuracy,at_halt_steps,at_halt_q_halt",
         "hard,0,,30,0,0.666667,16,0.25,0,0.666667,3,",
@@ -97,6 +99,13 @@ def test_figures_at_the_halt_stand_beside_the_others() -> None:
     _, last, halt, _ = as_text(evaluation).splitlines()
     assert last.split()[:3] == ["easy", "3", "1.0000"]
     assert halt.startswith("easy, at the halt  6 ")
+
+
+def test_files_get_names_of_their_own() -> None:
+    renamed = Evaluation({}, {"arc": ARC, "sudoku": SUDOKU}).with_files_named("_at_halt")
+    assert renamed.files == {"submission_at_halt.json": dict}
+    listed = as_json(renamed, Path("run"))["evaluators"]["arc"]["files"]
+    assert listed == ["run/submission_at_halt.json"]
 
 
 def test_text_has_a_line_for_each_set_and_each_finding() -> None:

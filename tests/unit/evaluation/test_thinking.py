@@ -114,10 +114,12 @@ def test_both_measures_the_last_step_and_the_halt(model: ACTLossHead, tasks: Puz
     plain, early, both = (measure(halting) for halting in ("steps", "q", "both"))
     assert (both.sets, both.at_halt) == (plain.sets, early.sets)
     assert not plain.at_halt
+    assert not plain.at_halt_records
     assert plain.sets["all"].metrics["steps"].value == STEPS
-    records = both.records["all"]
-    assert records["at_halt_steps"].mean() == early.sets["all"].metrics["steps"].value < STEPS
-    for name, values in early.records["all"].items():
-        assert np.array_equal(records[f"at_halt_{name}"], values)
+    halted = both.at_halt_records["all"]
+    assert halted["steps"].mean() == early.sets["all"].metrics["steps"].value < STEPS
     rows = tasks.sets["all"]
-    assert np.array_equal(records["clues"], (rows.inputs == rows.labels).sum(1))
+    clues = (rows.inputs == rows.labels).sum(1)
+    assert np.array_equal(both.records["all"]["clues"], clues)
+    for name, values in early.records["all"].items():
+        assert np.array_equal((halted | {"clues": clues})[name], values)

@@ -287,6 +287,13 @@ def test_a_slot_is_done_by_the_rule_or_at_the_last_step() -> None:
     assert act.halts(carry).tolist() == [True] * 3
 
 
+def test_the_bonus_is_for_training_alone() -> None:
+    act = build(([1.0, 3.0, -1.0], [0.0] * 3), exploration_bonus=2.0)
+    outputs, steps = act.inner.heads["q"].read(Answer(torch.ones(()))), torch.ones(3)
+    assert act.train().wants_to_halt(outputs, steps).tolist() == [False, True, False]
+    assert act.eval().wants_to_halt(outputs, steps).tolist() == [True, True, False]
+
+
 # What looks ahead for the target of q_continue
 
 

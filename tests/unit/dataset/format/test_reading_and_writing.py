@@ -401,9 +401,20 @@ def test_ratings_are_read_back_checked_and_covered_by_the_manifest(tmp_path: Pat
         damage(path)
         with refused(path, told):
             load_split(split_dir)
-    for told, arrays in ((METADATA, rated), (metadata, small_set())):
-        with refused(tmp_path, "ratings"):
-            write_split(tmp_path, told, {"all": arrays})
+    for says, arrays, told in (
+        (METADATA, rated, "set all has ratings, but its metadata do not say so"),
+        (metadata, small_set(), "set all has no ratings, but its metadata promise them"),
+    ):
+        with refused(tmp_path, told):
+            write_split(tmp_path, says, {"all": arrays})
+
+
+def test_what_has_its_default_is_left_out_but_not_a_zero() -> None:
+    optional = {"total_puzzles", "format", "fields", "ratings"}
+    unknown = dataclasses.replace(METADATA, total_puzzles=None)
+    assert not optional & json.loads(unknown.to_json()).keys()
+    empty = dataclasses.replace(METADATA, total_puzzles=0)
+    assert json.loads(empty.to_json())["total_puzzles"] == 0
 
 
 @pytest.mark.parametrize(
