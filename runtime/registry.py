@@ -143,9 +143,8 @@ def rebuild_schemas(
             raise ConfigError(f"{schema.__name__} has {', '.join(taken)} already")
         fields.update({name: further[name] for name in further if name not in fields})
         for field in fields.values():
-            sections = [section for section, _ in sections_in(field.annotation, *field.metadata)]
-            if sections:
-                rebuild_schemas(sections, done)
+            for section, _ in sections_in(field.annotation, *field.metadata):
+                rebuild_schemas([section], done)
         schema.model_rebuild(force=True)
 
 

@@ -11,6 +11,7 @@ print(value)"; }
 
 data="$(setting data.path)"
 run="$(setting checkpoint_path)"
+name="$(setting data.name)"
 
 # Build a data set of the experiment; takes its settings that differ.
-build() { "$python" scripts/build_dataset.py "data=$(setting data.name)" "$@"; }
+build() { "$python" scripts/build_dataset.py "data=$name" "$@"; }

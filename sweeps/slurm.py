@@ -187,11 +187,12 @@ class SlurmLauncher:
         """
         note = self._log(job.name).with_suffix(".job")
         arguments = self._command(job)
+        asked = digest(arguments)
         if not self._is_local and note.exists():
             number, _, noted = note.read_text().partition(" ")
             earlier = submitit.SlurmJob[int](self._folder, number)
             is_known = earlier.done(force_check=True) or earlier.state != "UNKNOWN"
-            if is_known and noted == digest(arguments):
+            if is_known and noted == asked:
                 return SlurmProcess(earlier, note)
         sweep = Owner.this_process() if self._is_local else None
         command = Command(arguments, self._environment, self._log(job.name), sweep)
@@ -202,7 +203,7 @@ class SlurmLauncher:
                 submitted = self._executor.submit(command)
         except (RuntimeError, OSError) as error:
             raise ConfigError(f"hydra/launcher=slurm: {error}") from None
-        note.write_text(f"{submitted.job_id} {digest(arguments)}")
+        note.write_text(f"{submitted.job_id} {asked}")
         return SlurmProcess(submitted, note)
 
 

@@ -93,7 +93,10 @@ def hydra_settings(
         composed = hydra.compose_config(source.config_name, lines, RunMode.MULTIRUN).hydra
         kept = {"launcher": composed.launcher, "sweeper": composed.sweeper}
         kept["sweep_dir"] = composed.sweep.dir
-        return _plain(OmegaConf.create(kept))
+        # What is missing stays "???", which the schemas name with its setting.
+        plain = OmegaConf.to_container(OmegaConf.create(kept), resolve=True)
+    assert isinstance(plain, dict)
+    return {str(name): value for name, value in plain.items()}
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:

@@ -139,12 +139,7 @@ class SweepCommand:
         code = self.start(settings, *overrides).wait(timeout=120)
         return code, self._output.read_text()
 
-    @staticmethod
-    def wait_until(holds: Callable[[], bool]) -> None:
-        end = time.monotonic() + 60
-        while not holds():
-            assert time.monotonic() < end
-            time.sleep(0.02)
+    wait_until = staticmethod(wait_until)
 
     def processes(self) -> list[int]:
         """The jobs that are at work."""

@@ -354,6 +354,13 @@ def test_a_file_of_ones_own_chooses_launcher_and_search(answer: Answer) -> None:
     assert (said["sweeper"]["n_trials"], said["sweep"]["dir"]) == (3, "x")
 
 
+def test_a_value_that_a_launchers_file_leaves_out_is_named(place: Path) -> None:
+    write("hydra/launcher/mine.yaml", "name: pool\nmax_jobs: ???")
+    flags = ["--config-dir", ".", "-m", "hydra/launcher=mine", "seed=0,1"]
+    with pytest.raises(ConfigError, match=r"^hydra\.launcher\.max_jobs=\?\?\?: input should be"):
+        plan_of(TrainConfig, "cfg_pretrain", flags)
+
+
 @pytest.mark.parametrize("choice", ["hydra/launcher: pool", "/hydra/launcher: pool", ""])
 def test_an_experiment_chooses_no_launcher(complaint: Answer, choice: str) -> None:
     text = f"defaults: [override {choice}]" if choice else "hydra: {launcher: {max_jobs: 3}}"
