@@ -35,7 +35,11 @@ MODELS = {
     "trm-mlp": ("experiment=trm_sudoku_extreme_1k_mlp", "trm"),
 }
 BATCHES = (768, 96)
-FORMS = {"compiled": ("compile=true", 100.0), "eager": ("compile=false", 45.0)}
+FORMS = {
+    "compiled": (("compile=true",), 100.0),
+    "eager": (("compile=false",), 45.0),
+    "graph": (("compile=true", "cuda_graph=true"), 100.0),
+}
 
 _RUNS = "tests/gpu/test_runs.py"
 # Even if all of them hang, nine minutes reach HRM compiled, in both codes, and our compiled TRM.
@@ -110,11 +114,15 @@ def programme(
     for name, (limit, chosen) in tests.items():
         parts.append(Part(f"tests-{name}", limit, (python, "-m", "pytest", *flags, *chosen)))
     for batch, form, model in itertools.product(batches, FORMS, MODELS):
-        (experiment, folder), (compiled, limit) = MODELS[model], FORMS[form]
+        (experiment, folder), (how, limit) = MODELS[model], FORMS[form]
         name = f"{model}-{batch}-{form}"
-        own = (experiment, f"global_batch_size={batch}", f"device={device}", compiled)
+        if rehearsal:
+            how = tuple(setting for setting in how if setting != "cuda_graph=true")
+        own = (experiment, f"global_batch_size={batch}", f"device={device}", *how)
         own = (name, seconds, *own, *tiny, *settings)
         parts.append(Part(f"ours-{name}", limit, (python, *module, "ours", *own)))
+        if form == "graph":
+            continue  # The published code has none.
         code = reference and reference.resolve() / folder
         missing = "" if code and code.is_dir() else f"no REFERENCE folder that holds {folder}/"
         command = (python, *module, "published", str(code), *own)
@@ -268,6 +276,7 @@ def _row(case: dict[str, Any], peak: float | None) -> str:
     assert step
     rate, memory = step["gflop_per_second"], case["peak_memory_mib"]
     code = [case.get("code", "ours"), "compiled" if case["compiled"] else "eager"]
+    code += ["CUDA graph"] if "cuda_graph=true" in case.get("settings", []) else []
     code += [case["optimizer"]] if "optimizer" in case else []
     return " | ".join(
         [

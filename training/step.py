@@ -16,8 +16,9 @@ from models.config import ArchConfig, DataFacts
 from models.registry import build_model
 from puzzle_dataset import PuzzleDataset
 from runtime.compiler import Compiling, choose_compiling
+from runtime.cuda_graph import CudaGraph
 from runtime.device import require_room
-from runtime.errors import NonFiniteError
+from runtime.errors import ConfigError, NonFiniteError
 from runtime.ranks import Ranks, sum_in_order
 from runtime.schema import CompiledForm
 from training.checkpoint.start_weights import load_start_weights
@@ -98,6 +99,15 @@ class Learner:
                 ranks=ranks,
             )
         self.outcomes = Outcomes(ranks)
+        self.graph: CudaGraph[_Done] | None = None
+        if config.cuda_graph:
+            if ranks.device.type != "cuda":
+                where = ranks.device.type
+                raise ConfigError(
+                    f"cuda_graph=true needs a CUDA device, this run is on {where}; use "
+                    "cuda_graph=false"
+                )
+            self.graph = CudaGraph(self._recorded_work, "cuda_graph=true")
         self.seed_other_ranks(0)
 
     def _empty_examples(self) -> Examples:
@@ -122,18 +132,20 @@ class Learner:
             total_steps=self.total_steps,
             min_ratio=config.lr_min_ratio,
         )
-        if self.optimizer:
-            set_rates(self.optimizer, factor)
-        self.bucket.zero_()
-        parts = self._forward_backward(step, batch)
-        loss = sum_in_order(torch.stack([part.loss for part in parts]))
-        norms = self._update(step, loss, factor, stop)
-        self.carry = ACTCarry.join([part.carry for part in parts])
+        noise, stops = self._noise(step), stop.requested
+        if self.graph and not self._diagnoses(step):
+            given = {"factor": np.array(factor), "stop": np.array(stops), **noise}
+            done = self.graph(self.carry.tensors(), batch, self.ranks.on_device(given))
+        else:
+            drawn = self.ranks.on_device(noise)
+            done = self._work(self.carry, batch, drawn, factor, stops, step=step)
+        self.outcomes.add(step, done.loss, done.skip, done.stop)
+        self.carry = done.carry
         rates = {f"train/lr/{group.name}": group.lr * factor for group in self.groups}
         known = {"step": step, "train/lr": config.lr * factor, **rates}
-        if measured := [part.measured for part in parts if part.measured is not None]:
-            known |= self._diagnose(step, measured, norms)
-        self.metrics.record([part.metrics for part in parts], norms, known)
+        if done.measured:
+            known |= self._diagnose(step, done.measured, done.norms)
+        self.metrics.record(done.metrics, done.norms, known)
 
     def seed_other_ranks(self, step: int) -> None:
         """Give other ranks random numbers of their own after `step` steps; the first one goes on
@@ -142,26 +154,70 @@ class Learner:
         if not self.ranks.is_main:
             self._seed(step, self.ranks.rank)
 
-    def _forward_backward(self, step: int, batch: Examples) -> "list[_Part]":
+    def _recorded_work(
+        self, carry: dict[str, Tensor], batch: Examples, given: dict[str, Tensor]
+    ) -> "_Done":
+        """A step's work in a CUDA graph, for which all that changes is on the device."""
+        noise = {name: value for name, value in given.items() if name not in ("factor", "stop")}
+        factor, stop = given["factor"], given["stop"]
+        return self._work(ACTCarry.from_tensors(carry), batch, noise, factor, stop)
+
+    def _work(
+        self,
+        carry: ACTCarry,
+        batch: Examples,
+        noise: dict[str, Tensor],
+        factor: float | Tensor,
+        stop: bool | Tensor,
+        *,
+        step: int | None = None,
+    ) -> "_Done":
+        """Do the work of a step on the device: forward, backward and update.
+
+        Args:
+            noise: what `_noise` drew.
+            factor: of the learning rates; in a CUDA graph float64 [], and `stop` bool [].
+            step: its number; None: in a CUDA graph, where it must not matter.
+        """
+        if self.optimizer:
+            set_rates(self.optimizer, factor)
+        self.bucket.zero_()
+        parts = self._forward_backward(carry, batch, noise, step)
+        loss = sum_in_order(torch.stack([part.loss for part in parts]))
+        norms, skip, stops = self._update(loss, factor, stop)
+        return _Done(
+            carry=ACTCarry.join([part.carry for part in parts]),
+            loss=loss,
+            metrics=[part.metrics for part in parts],
+            norms=norms,
+            skip=skip,
+            stop=stops,
+            measured=[part.measured for part in parts if part.measured is not None],
+        )
+
+    def _forward_backward(
+        self, carry: ACTCarry, batch: Examples, noise: dict[str, Tensor], step: int | None
+    ) -> "list[_Part]":
         """Run forward and backward on each part of this rank's rows: one micro-batch of one shard.
         Without `micro_batch_size` a shard is one part, with `reduction=fast` all rows one shard.
         """
-        noise = self.ranks.on_device(self._noise(step))
         size = self.local_batch_size // self.num_parts
         done = []
-        for number, carry in enumerate(self.carry.split(self.num_parts)):
+        for number, part in enumerate(carry.split(self.num_parts)):
             if number and self.sparse:
                 self.sparse.keep_gradient()
             shard, place = divmod(number, self.num_parts // self.num_shards)
             if place == 0:
                 self.bucket.select(shard)
                 if self.exact:
+                    assert step is not None
                     self._seed(step - 1, self.ranks.rank * self.num_shards + shard)
             rows = slice(number * size, (number + 1) * size)
             offered = {name: values[rows] for name, values in batch.items()}
             exploration = Exploration(**{name: drawn[number] for name, drawn in noise.items()})
-            done.append(self._forward_backward_part(step, carry, offered, exploration))
+            done.append(self._forward_backward_part(part, offered, exploration, step))
         if self.exact:
+            assert step is not None
             # What draws next finds the same state on all ranks, however many there are.
             self._seed(step - 1, CANONICAL_SHARDS)
         return done
@@ -184,12 +240,12 @@ class Learner:
         return noise
 
     def _forward_backward_part(
-        self, step: int, carry: ACTCarry, offered: Examples, exploration: Exploration
+        self, carry: ACTCarry, offered: Examples, exploration: Exploration, step: int | None
     ) -> "_Part":
         output = self.forward(carry, offered, exploration)
         (output.loss / self.config.global_batch_size).backward()
         measured = None
-        if self.diagnostics and self.diagnostics.due(step):
+        if self.diagnostics and self._diagnoses(step):
             # With the weights of before the update.
             head_norms = trunk_gradient_norms(self.model, output, self.config.global_batch_size)
             measured = self.diagnostics.measure(
@@ -201,21 +257,29 @@ class Learner:
             )
         return _Part(output.carry, output.loss.detach(), output.metrics, measured)
 
-    def _update(self, step: int, loss: Tensor, factor: float, stop: StopSignals) -> Tensor:
-        """Apply the gradients of all ranks if they are finite; returns the groups' norms."""
+    def _diagnoses(self, step: int | None) -> bool:
+        return step is not None and self.diagnostics is not None and self.diagnostics.due(step)
+
+    def _update(
+        self, loss: Tensor, factor: float | Tensor, stop: bool | Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Apply the gradients of all ranks if they are finite; returns what the bucket's `reduce`
+        does.
+        """
         finite = loss.isfinite()
         if self.sparse:
             # Asked before the sign, which turns NaN into 0.
             finite = finite & self.sparse.finite()
-        norms, skip, stops = self.bucket.reduce(self.ranks, finite=finite, stop=stop.requested)
-        skip = self.outcomes.add(step, loss, skip, stops)
+        norms, not_finite, stops = self.bucket.reduce(self.ranks, finite=finite, stop=stop)
+        skip = self.outcomes.skips(not_finite)
         if type(self.optimizer) is AdamATan2:
             # Clips and averages in its own pass over memory.
             skip_update(self.optimizer, skip)
             with self.ranks.wait():  # On a CPU, and with the package's kernel, for `skip`.
                 self.optimizer.step(factors=self.bucket.clip_factors(norms), average=self.average)
             if self.average:
-                self.average.update(skip, without=self.groups)
+                averaged = {name for group in self.groups for name in group.params}
+                self.average.update(skip, without=averaged)
         else:
             self.bucket.clip_(norms, skip)
             if self.optimizer:
@@ -227,7 +291,7 @@ class Learner:
             self.sparse.lr = self.config.puzzle_emb_lr * factor
             self.sparse.step(skip)
             self.sparse.zero_grad()
-        return norms
+        return norms, not_finite, stops
 
     def _diagnose(
         self, step: int, shards: Sequence[MeasuredShard], norms: Tensor
@@ -255,6 +319,18 @@ class _Part(NamedTuple):
     measured: MeasuredShard | None  # For a diagnosis, where one is due.
 
 
+class _Done(NamedTuple):
+    """What the work of a step leaves, beside changed weights and states of optimizers."""
+
+    carry: ACTCarry
+    loss: Tensor  # 0-dim, summed over this rank's sequences.
+    metrics: list[dict[str, Tensor]]  # Of each part.
+    norms: Tensor  # As `GradientBucket.reduce` returned it, and the next two.
+    skip: Tensor
+    stop: Tensor
+    measured: list[MeasuredShard]
+
+
 class Outcomes:
     """Brings to the host what became of each step: on a GPU, which is ahead of the host, two steps
     late, so that nothing waits. Every rank reads the same outcome at the same step.
@@ -266,15 +342,19 @@ class Outcomes:
         self._skipping = torch.zeros((), dtype=torch.bool, device=ranks.device)
         self._pending: deque[tuple[int, Tensor, Any]] = deque()
 
-    def add(self, step: int, loss: Tensor, skip: Tensor, stop: Tensor) -> Tensor:
-        """Note a step's outcome; returns bool [], whether to skip its update: after one was
-        skipped, all later ones are too.
+    def skips(self, not_finite: Tensor) -> Tensor:
+        """Return bool [], whether to skip a step's update: something of it is `not_finite` (bool
+        []), or an earlier one was skipped.
+        """
+        return self._skipping.logical_or_(not_finite)
+
+    def add(self, step: int, loss: Tensor, skip: Tensor, stop: Tensor) -> None:
+        """Note a step's outcome.
 
         Args:
             skip: bool [], something of it is not finite on any rank.
             stop: bool [], any rank was asked to stop.
         """
-        self._skipping = self._skipping | skip
         values = torch.stack([loss.float(), skip.float(), stop.float()])
         event = None
         if self._lag:
@@ -282,7 +362,6 @@ class Outcomes:
             event = torch.cuda.Event()
             event.record()
         self._pending.append((step, values, event))
-        return self._skipping
 
     def check(self, *, wait: bool = False) -> bool:
         """Read the outcomes that are due (all with `wait`); returns whether to stop is asked.

@@ -22,6 +22,7 @@ VARIANTS = {
     ],
     "reduction=exact": ["data_path=tasks", "reduction=exact", "arch.forward_dtype=bfloat16"],
     "compiled": ["compile=true"],
+    "graph": ["cuda_graph=true", "data_path=tasks"],
 }
 
 
@@ -32,8 +33,9 @@ def _bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=VARIANTS.values(), ids=VARIANTS)
-def settings(request: Any, tasks_data: Path) -> list[str]:
-    return [setting.replace("=tasks", f"={tasks_data}") for setting in request.param]
+def settings(request: Any, tasks_data: Path, gpu: str) -> list[str]:
+    own = [setting for setting in request.param if gpu == "cuda" or "cuda_graph" not in setting]
+    return [setting.replace("=tasks", f"={tasks_data}") for setting in own]
 
 
 def test_twice_and_in_two_parts_give_the_same_bits(run: Any, settings: list[str]) -> None:
@@ -70,6 +72,12 @@ def test_compiled_and_eager_train_alike(run: Any) -> None:
         files = run(f"compile={form}", "max_steps=4", name=form)
         losses.append([record["train/lm_loss"] for record in files.train_records])
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_a_graph_trains_as_single_kernels_do(run: Any, gpu: str) -> None:
+    own = ["max_steps=20", "diagnose_interval=8"]
+    recorded = run(f"cuda_graph={str(gpu == 'cuda').lower()}", *own, name="recorded")
+    assert recorded.digest() == run(*own, name="single").digest()
 
 
 def test_a_number_that_is_not_finite_stops_before_it_is_saved(

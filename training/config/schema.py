@@ -183,6 +183,8 @@ class OptimizationSettings(Schema):
     """share of the average that a step keeps"""
     freeze_weights: StrictBool = False
     """true: train the puzzle embedding only"""
+    cuda_graph: StrictBool = False
+    """true: on one CUDA device, start the work of a step as a whole, not kernel by kernel"""
     reduction: Literal["fast", "exact"] = "fast"
     """exact: the same bits on 1, 2 and 4 ranks, and when a run moves between them, but slower"""
 
@@ -246,6 +248,8 @@ class TrainConfig(
     def _fits_together(self) -> "TrainConfig":
         if not self.train_paths:
             raise ValueError("no training data: set data_path=FOLDER (or data_paths=[FOLDER,...])")
+        if self.cuda_graph and (reason := self._changes_from_step_to_step()):
+            raise ValueError(f"cuda_graph=true: {reason}; use cuda_graph=false")
         if self.freeze_weights and not self.arch.puzzle_emb_ndim:
             raise ValueError(
                 "freeze_weights=true trains the puzzle embedding only, and there is none "
@@ -258,6 +262,16 @@ class TrainConfig(
                 f"epochs={nearest}, or eval_interval=null for one evaluation at the end"
             )
         return self
+
+    def _changes_from_step_to_step(self) -> str:
+        """What the host decides anew in each step, of which a graph would keep the first."""
+        if self.reduction == "exact":
+            return "reduction=exact sets torch's random numbers anew in each step"
+        if self.arch.q_target == "steps":
+            return "with arch.q_target=steps not every step looks ahead"
+        if (self.optimizer.name, self.optimizer.kernel) != ("adam_atan2", "ours"):
+            return "it takes the optimizer adam_atan2, and kernel=ours"
+        return ""
 
     @property
     def train_paths(self) -> list[str]:
@@ -303,6 +317,11 @@ class TrainConfig(
         """Raise ConfigError when batches cannot be cut into equal parts, for ranks, for shards or
         for micro-batches.
         """
+        if self.cuda_graph and world_size > 1:
+            raise ConfigError(
+                f"cuda_graph=true: there are {world_size} ranks, and it takes one; use "
+                "cuda_graph=false"
+            )
         divisor, what = world_size, f"the number of ranks, {world_size}"
         if self.reduction == "exact":
             if world_size not in EXACT_WORLD_SIZES:
@@ -356,7 +375,7 @@ def chosen_evaluators(
 # content of the data decides, which has its own fingerprint.
 _NEUTRAL = [DataSettings, EvaluationSettings, RunFolderSettings, MachineSettings, ProgressSettings]
 # Micro-batches change the rounding only: a run that resumes with others says so.
-NEUTRAL_KEYS = frozenset({"logger", "data", "micro_batch_size"}).union(
+NEUTRAL_KEYS = frozenset({"logger", "data", "micro_batch_size", "cuda_graph"}).union(
     *(part.model_fields for part in _NEUTRAL)
 )
 

@@ -30,7 +30,7 @@ class AdamATan2(Optimizer):
 
     The first bias correction stands outside the arctangent and there is no factor 4 / pi, as in the
     `adam-atan2` package (the package `adam-atan2-pytorch` differs in both). A group may set `lr`,
-    `betas` and the decoupled `weight_decay`.
+    `betas` and the decoupled `weight_decay`. On CUDA `lr` may be a tensor, float64 [], there.
 
     Where the parameters of a group lie back to back in memory, and their gradients too, as in
     `GradientBucket`, they are updated as one buffer. On a CPU a million float32 numbers or more
@@ -152,20 +152,24 @@ class AdamATan2(Optimizer):
         """Make a step by torch's operations; the host does not learn of `skip`."""
         p, g, m, v, average, steps = piece
         beta1, beta2 = group["betas"]
-        # 1 where this step counts, 0 where it is skipped.
-        counts = steps.new_ones(()) if self.skip is None else (~self.skip).to(steps.dtype)
+        # 1 where this step counts, 0 where it is skipped. Single numbers are float64, as those of
+        # Python are, so that a rate gives the same bits as either.
+        counts = steps.new_ones((), dtype=torch.float64)
+        if self.skip is not None:
+            counts = counts.masked_fill(self.skip, 0.0)
         steps.add_(counts)
-        step = steps[0].clamp_min(1)
+        step = steps[0].double().clamp_min(1)
+        rate = counts * group["lr"]
         if factor is not None:
             g = g * factor
         if self.skip is not None:
             g = g.masked_fill(self.skip, 0.0)  # Multiplying by 0 would keep NaN.
-        m.mul_(1 - (1 - beta1) * counts).add_(g, alpha=1 - beta1)
-        v.mul_(1 - (1 - beta2) * counts).addcmul_(g, g, value=1 - beta2)
-        angles = v.sqrt().div_((1 - beta2**step).sqrt())
+        m.mul_((1 - (1 - beta1) * counts).float()).add_(g, alpha=1 - beta1)
+        v.mul_((1 - (1 - beta2) * counts).float()).addcmul_(g, g, value=1 - beta2)
+        angles = v.sqrt().div_((1 - beta2**step).sqrt().float())
         torch.atan2(m, angles, out=angles)
-        p.mul_(1 - group["lr"] * group["weight_decay"] * counts)
-        p.sub_(angles.mul_(counts * group["lr"] / (1 - beta1**step)))
+        p.mul_((1 - rate * group["weight_decay"]).float())
+        p.sub_(angles.mul_((rate / (1 - beta1**step)).float()))
         if average is not None:
             move_([average], [p], average_rate, self.skip)
 

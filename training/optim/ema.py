@@ -1,18 +1,14 @@
 """Exponential moving average of the weights (arXiv:2510.04871); not of buffers, as published."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from runtime.errors import CheckpointError
 from training.optim.flat import join
-
-if TYPE_CHECKING:
-    from training.optim.groups import ParamGroup
 
 
 class WeightAverage:
@@ -24,12 +20,11 @@ class WeightAverage:
         self._names = {p: name for name, p in self._weights.items()}
         self._average = {name: p.detach().clone() for name, p in self._weights.items()}
 
-    def update(self, skip: Tensor, *, without: Iterable["ParamGroup"] = ()) -> None:
+    def update(self, skip: Tensor, *, without: Collection[str] = ()) -> None:
         """Update the average after a step, unless `skip` (bool []) is true; but for the parameters
-        of these groups, which an optimizer has averaged.
+        of these names, which an optimizer has averaged.
         """
-        names = self._weights.keys() - {name for group in without for name in group.params}
-        if names:
+        if names := self._weights.keys() - without:
             averages = [self._average[name] for name in names]
             move_(averages, [self._weights[name] for name in names], self.rate, skip)
 

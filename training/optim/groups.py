@@ -142,8 +142,8 @@ def adamw(
     return torch.optim.AdamW(groups, betas=betas, fused=True)
 
 
-def set_rates(optimizer: Optimizer, factor: float) -> None:
-    """Set each group's rate to this share of its peak."""
+def set_rates(optimizer: Optimizer, factor: float | Tensor) -> None:
+    """Set each group's rate to this share of its peak, a number or float64 [] on the device."""
     for group in optimizer.param_groups:
         group["lr"] = group[PEAK_RATE] * factor
 
@@ -215,19 +215,21 @@ class GradientBucket:
         for parameter, view in self._views[shard]:
             parameter.grad = view
 
-    def reduce(self, ranks: Ranks, *, finite: Tensor, stop: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def reduce(
+        self, ranks: Ranks, *, finite: Tensor, stop: bool | Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Replace the gradients by their sum over all ranks.
 
         Args:
             finite: bool [], whether this rank's loss and sparse gradients are finite.
-            stop: whether this rank was asked to stop.
+            stop: whether this rank was asked to stop; bool or bool [].
         Returns:
             norms: float32 [groups], L2 norm of each group's gradient before clipping.
             skip: bool [], whether anything was not finite on any rank.
             stop: bool [], whether any rank was asked to stop. All three are the same on all ranks.
         """
         self.signals[0] = (~finite).float()
-        self.signals[1] = float(stop)
+        self.signals[1] = stop
         if self.in_order:
             self.flat.copy_(sum_in_order(ranks.concat(self._shards)))
             self.select(0)

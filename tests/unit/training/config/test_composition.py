@@ -271,6 +271,28 @@ def test_exact_reduction_needs_its_shards(setting: str, world_size: int, shown: 
         configure(setting, "reduction=exact").check_world_size(world_size)
 
 
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("reduction=exact", "reduction=exact sets torch's random numbers anew"),
+        ("arch.q_target=steps", "not every step looks ahead"),
+        ("optimizer.name=adamw", "it takes the optimizer adam_atan2"),
+        ("optimizer.kernel=package", "and kernel=ours; use cuda_graph=false"),
+    ],
+)
+def test_a_cuda_graph_takes_steps_that_are_alike(setting: str, told: str) -> None:
+    configure(setting)
+    with pytest.raises(ConfigError, match=f"cuda_graph=true: .*{told}"):
+        configure(setting, "cuda_graph=true")
+
+
+def test_a_cuda_graph_takes_one_rank() -> None:
+    config = configure("cuda_graph=true")
+    config.check_world_size(1)
+    with pytest.raises(ConfigError, match="there are 2 ranks, and it takes one"):
+        config.check_world_size(2)
+
+
 def test_shards_are_shared_by_the_ranks() -> None:
     exact = configure("reduction=exact", "global_batch_size=12", "eval_batch_size=8")
     for world_size, shards in ((1, 4), (2, 2), (4, 1)):
