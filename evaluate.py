@@ -81,6 +81,7 @@ def prepare(config: EvalConfig) -> Job:
 def run(job: Job) -> None:
     """Load torch and the model, measure it, and report on rank 0."""
     from models.compiled import compiled_forward
+    from models.operations import count_flop
     from models.registry import arch_on_device
     from runtime.compiler import choose_compiling
     from runtime.device import prepare_host, resolve_device
@@ -105,12 +106,25 @@ def run(job: Job) -> None:
             fits = min(ranks.gather_objects(rows_that_fit(model, ranks.device)))
             size = global_batch_size(config, trained, dataset, ranks.world_size, fits)
             job = replace(job, batch_size=size)
-        compiling = choose_compiling(config.compile, device_type)
-        if config.compile not in ("auto", False) and not compiling.form and ranks.is_main:
-            warn(str(compiling))
+        batches = EvalBatches(
+            dataset,
+            global_batch_size=job.batch_size,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+            max_examples=config.max_examples,
+        )
+
+        def operations() -> float:
+            steps = len(batches) * batches.local_batch_size * arch.halt_max_steps
+            return steps * count_flop(arch, job.facts).act_step
+
+        compiling = choose_compiling(config.compile, device_type, operations=operations)
+        compiling = ranks.broadcast_object(compiling)
+        if ranks.is_main and (compiling.form or config.compile not in ("auto", False)):
+            sys.stderr.write(f"{compiling}\n")
         forward = compiled_forward(model, compiling.form)
         start = time.perf_counter()
-        evaluation = measure(job, forward, model, ranks)
+        evaluation = measure(job, forward, model, batches, ranks)
         seconds = time.perf_counter() - start
         if ranks.is_main:
             facts = {
@@ -128,7 +142,9 @@ def run(job: Job) -> None:
             report(evaluation, facts, job, seconds)
 
 
-def measure(job: Job, forward: "Forward", model: "ACTLossHead", ranks: "Ranks") -> Evaluation:
+def measure(
+    job: Job, forward: "Forward", model: "ACTLossHead", batches: EvalBatches, ranks: "Ranks"
+) -> Evaluation:
     """Evaluate on all ranks and write the outputs asked for and the evaluators' files. Where rows
     halt early the files have names of their own: those of all steps stay.
 
@@ -138,13 +154,6 @@ def measure(job: Job, forward: "Forward", model: "ACTLossHead", ranks: "Ranks") 
     from evaluation.outputs import OutputError, open_outputs, write_json_files
     from evaluation.runner import evaluate
 
-    batches = EvalBatches(
-        job.dataset,
-        global_batch_size=job.batch_size,
-        rank=ranks.rank,
-        world_size=ranks.world_size,
-        max_examples=job.config.max_examples,
-    )
     output, weights = job.output, job.trained.weights
     folder = output.with_name(f"{output.stem}_outputs")
     suffix = "_at_halt" if job.config.halting == "q" else ""

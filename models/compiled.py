@@ -5,9 +5,7 @@ from collections.abc import Callable
 import torch
 
 from models.act import ACTLossHead, LossOutput
-from models.config import ArchConfig, DataFacts
 from models.recurrence import Block
-from models.registry import build_model
 from runtime.compiler import prepare_compiler
 from runtime.schema import CompiledForm
 
@@ -27,22 +25,3 @@ def compiled_forward(model: ACTLossHead, form: CompiledForm) -> Callable[..., Lo
         if isinstance(module, Block):
             module.compile(dynamic=False)
     return model
-
-
-def forward_operations(arch: ArchConfig, facts: DataFacts) -> int:
-    """Count the operations of the products in one ACT step of one example in training, without
-    those of its backward pass, and without computing anything.
-    """
-    from torch.utils.flop_counter import FlopCounterMode  # Takes a second.
-
-    # Another kernel may not know this device.
-    arch = arch.model_copy(update={"attention": "auto"})
-    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model = build_model(arch, facts).train()
-        model.prepare(1)
-        cells = torch.zeros(1, facts.seq_len, dtype=torch.int32)
-        examples = {"inputs": cells, "labels": cells, "puzzle_identifiers": cells[:, 0]}
-        for name, (_, channels) in facts.fields.items():
-            examples[name] = cells.unsqueeze(-1).expand(1, -1, channels) if channels else cells
-        model(model.initial_carry(examples), examples)
-    return counter.get_total_flops()

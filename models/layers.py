@@ -29,7 +29,7 @@ def trunc_normal_(
     """
     if not lower < upper:
         raise ValueError(f"trunc_normal_ needs lower < upper, got {lower} and {upper}")
-    if std == 0:
+    if std == 0 or tensor.is_meta:  # Draws for no memory would load torch's compiler.
         return tensor.zero_()
     if lower + upper > 0:
         # The distribution function is precise where it is small: draw the mirror image.

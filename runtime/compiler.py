@@ -2,15 +2,18 @@
 points.
 """
 
+import contextlib
 import functools
 import hashlib
 import importlib
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,9 +21,9 @@ import torch
 
 from runtime.schema import CompiledForm, CompileSetting
 
-# Operations of forward passes, for each CPU thread, from which on compiling pays: about two minutes
-# of a small model's training, of which a third is saved, while the first compilation takes 40 s.
-WORTH_COMPILING = 2e12
+# Operations of a run, for each CPU thread, from which on compiling pays: about two minutes of a
+# small model's training, of which a third is saved, while the first compilation takes 40 s.
+WORTH_COMPILING = 6e12
 
 FOLDER_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"  # torch's own; where it is set, it is obeyed.
 
@@ -56,7 +59,7 @@ def choose_compiling(
 
     Args:
         saved: what the run has compiled so far, for `auto`; None: it begins.
-        operations: counts those of all forward passes, for `auto` on a CPU.
+        operations: counts those of the whole run's matrix products, for `auto` on a CPU.
     """
     if setting == "auto" and saved is not None:
         asked = Compiling(saved, "so the run began")
@@ -88,19 +91,37 @@ def missing_for_compiling(device: str) -> str | None:
     """Return what torch's compiler lacks on a device type, in words; None where nothing is missing.
     On CUDA Triton builds a Python module with a C compiler.
     """
-    if device == "cpu":
-        language, variable = "C++", "CXX"
-        usual = ["clang++" if sys.platform == "darwin" else "g++"]
-    else:
-        language, variable, usual = "C", "CC", ["gcc", "clang"]
-    named = os.environ.get(variable)
-    compilers = usual if named is None else [named]
+    language, variable = ("C++", "CXX") if device == "cpu" else ("C", "CC")
+    compilers = _compilers(device)
     if not any(map(shutil.which, compilers)):
         known = " or ".join(compilers)
         return f"there is no {language} compiler ({known}; {variable} names another)"
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         return "Python's C headers are missing (the package python3-dev)"
     return None
+
+
+def _compilers(device: str) -> list[str]:
+    """Return the commands that may compile for a device type, best first."""
+    if named := os.environ.get("CXX" if device == "cpu" else "CC"):
+        return [named]
+    if device == "cpu":
+        return ["clang++" if sys.platform == "darwin" else "g++"]
+    return ["gcc", "clang"]
+
+
+def describe_compiler(device: str) -> str:
+    """Return what decides, beside torch, which code is made for a device type."""
+    made_by = "an unknown compiler"
+    if device != "cpu":
+        with contextlib.suppress(PackageNotFoundError):
+            made_by = f"triton {version('triton')}"
+    elif compiler := next(filter(shutil.which, _compilers(device)), None):
+        command = [compiler, "--version"]
+        lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        made_by = lines.partition("\n")[0]
+    choices = [f"{name}={value}" for name, value in _OPTIONS["torch._inductor.config"].items()]
+    return ", ".join([made_by, *choices])
 
 
 def _compiler_serves_this_cpu() -> bool:
@@ -124,8 +145,7 @@ def prepare_compiler() -> None:
     for module, options in _OPTIONS.items():
         config = importlib.import_module(module)
         for name, value in options.items():
-            if hasattr(config, name):  # Else an older torch, which does not know the choice.
-                setattr(config, name, value)
+            setattr(config, name, value)
 
 
 def code_folder() -> Path | None:

@@ -1,5 +1,6 @@
 """A function of tensors as a CUDA graph: recorded once, then started as a whole."""
 
+import gc
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -45,6 +46,7 @@ class CudaGraph(Generic[T]):
             ]
             self._recorded = self._record(lambda: self._function(*self._arguments))
         for kept, own in zip(self._arguments, arguments, strict=True):
+            assert {n: t.shape for n, t in own.items()} == {n: t.shape for n, t in kept.items()}
             for name, given in own.items():
                 kept[name].copy_(given)
         result, start = self._recorded
@@ -52,8 +54,8 @@ class CudaGraph(Generic[T]):
         return result
 
     def _aside(self, work: Callable[[], T]) -> T:
-        """Run `work` on the stream that will be recorded, because backward passes go on where
-        forward passes ran.
+        """Run `work` on the stream that will be recorded: what autograd and the libraries keep
+        belongs to the stream of its first use. Each stream waits for the other.
         """
         if self._stream is None:
             self._stream = torch.cuda.Stream()
@@ -66,12 +68,18 @@ class CudaGraph(Generic[T]):
     def _record(self, work: Callable[[], T]) -> tuple[T, Callable[[], None]]:
         """Return the results of `work`, which are not yet computed, and what computes them."""
         graph = torch.cuda.CUDAGraph()
+        gc.collect()  # What it would free meanwhile could break the recording.
         try:
-            with torch.cuda.graph(graph, stream=self._stream):
+            # The stream is set twice, because a recording that fails leaves it set.
+            with torch.cuda.stream(self._stream), torch.cuda.graph(graph, stream=self._stream):
                 result = work()
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
-            reason = str(error).partition("\n")[0]
+            # The end of the recording fails too, and hides what broke it.
+            reason = str(error.__context__ or error).partition("\n")[0]
             raise ConfigError(
-                f"{self._setting}: this cannot be recorded as a CUDA graph ({reason})"
+                f"{self._setting}: this cannot be recorded as a CUDA graph ({reason}); use "
+                f"{self._setting.partition('=')[0]}=false"
             ) from error
         return result, graph.replay

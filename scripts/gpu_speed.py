@@ -28,6 +28,7 @@ from torch.optim import AdamW, Optimizer
 
 from models.attention import require_backend
 from models.config import ArchConfig, AttentionBackend, DataFacts
+from models.operations import count_flop
 from models.registry import arch_on_device
 from runtime.compiler import choose_compiling
 from runtime.device import prepare_host, resolve_device
@@ -96,7 +97,7 @@ def published(folder: str, name: str, seconds: str, *settings: str) -> dict[str,
     config = load_config(TrainConfig, "cfg_pretrain", settings)
     device = torch.device(resolve_device(config.device))
     arch, size = arch_on_device(config.arch, device.type), config.global_batch_size
-    flop = benchmark.count_flop(arch.model_copy(update={"q_target": "full"}), SUDOKU)
+    flop = count_flop(arch.model_copy(update={"q_target": "full"}), SUDOKU)
     compiled = choose_compiling(config.compile, device.type).form is not False
     prepare_host(config.num_threads)
     step, parameters, optimizer = published_step(

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from models.act import ACTLossHead, LossOutput
 from models.carry import ACTCarry, Examples, Exploration
-from models.compiled import compiled_forward, forward_operations
+from models.compiled import compiled_forward
 from models.config import ArchConfig, DataFacts
+from models.operations import count_flop
 from models.registry import build_model
 from puzzle_dataset import PuzzleDataset
 from runtime.compiler import Compiling, choose_compiling
@@ -101,11 +102,10 @@ class Learner:
         self.outcomes = Outcomes(ranks)
         self.graph: CudaGraph[_Done] | None = None
         if config.cuda_graph:
-            if ranks.device.type != "cuda":
-                where = ranks.device.type
+            if ranks.device.type != "cuda" or ranks.active:
                 raise ConfigError(
-                    f"cuda_graph=true needs a CUDA device, this run is on {where}; use "
-                    "cuda_graph=false"
+                    "cuda_graph=true needs a CUDA device and one process without a launcher, this "
+                    f"run is on {ranks}; use cuda_graph=false"
                 )
             self.graph = CudaGraph(self._recorded_work, "cuda_graph=true")
         self.seed_other_ranks(0)
@@ -132,13 +132,14 @@ class Learner:
             total_steps=self.total_steps,
             min_ratio=config.lr_min_ratio,
         )
-        noise, stops = self._noise(step), stop.requested
+        noise = self.ranks.on_device(self._noise(step))
         if self.graph and not self._diagnoses(step):
-            given = {"factor": np.array(factor), "stop": np.array(stops), **noise}
-            done = self.graph(self.carry.tensors(), batch, self.ranks.on_device(given))
+            numbers = {"factor": np.array(factor), "stop": np.array(stop.requested)}
+            given = self.ranks.on_device(numbers)
+            done = self.graph(self.carry.tensors(), batch, noise, given)
         else:
-            drawn = self.ranks.on_device(noise)
-            done = self._work(self.carry, batch, drawn, factor, stops, step=step)
+            stops = self.ranks.on_device({"stop": np.array(stop.requested)})["stop"]
+            done = self._work(self.carry, batch, noise, factor, stops, step=step)
         self.outcomes.add(step, done.loss, done.skip, done.stop)
         self.carry = done.carry
         rates = {f"train/lr/{group.name}": group.lr * factor for group in self.groups}
@@ -155,11 +156,14 @@ class Learner:
             self._seed(step, self.ranks.rank)
 
     def _recorded_work(
-        self, carry: dict[str, Tensor], batch: Examples, given: dict[str, Tensor]
+        self,
+        carry: dict[str, Tensor],
+        batch: Examples,
+        noise: dict[str, Tensor],
+        numbers: dict[str, Tensor],
     ) -> "_Done":
         """A step's work in a CUDA graph, for which all that changes is on the device."""
-        noise = {name: value for name, value in given.items() if name not in ("factor", "stop")}
-        factor, stop = given["factor"], given["stop"]
+        factor, stop = numbers["factor"], numbers["stop"]
         return self._work(ACTCarry.from_tensors(carry), batch, noise, factor, stop)
 
     def _work(
@@ -168,7 +172,7 @@ class Learner:
         batch: Examples,
         noise: dict[str, Tensor],
         factor: float | Tensor,
-        stop: bool | Tensor,
+        stop: Tensor,
         *,
         step: int | None = None,
     ) -> "_Done":
@@ -176,7 +180,8 @@ class Learner:
 
         Args:
             noise: what `_noise` drew.
-            factor: of the learning rates; in a CUDA graph float64 [], and `stop` bool [].
+            factor: of the learning rates; in a CUDA graph float64 [].
+            stop: bool [], whether this rank was asked to stop.
             step: its number; None: in a CUDA graph, where it must not matter.
         """
         if self.optimizer:
@@ -261,7 +266,7 @@ class Learner:
         return step is not None and self.diagnostics is not None and self.diagnostics.due(step)
 
     def _update(
-        self, loss: Tensor, factor: float | Tensor, stop: bool | Tensor
+        self, loss: Tensor, factor: float | Tensor, stop: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Apply the gradients of all ranks if they are finite; returns what the bucket's `reduce`
         does.
@@ -271,7 +276,7 @@ class Learner:
             # Asked before the sign, which turns NaN into 0.
             finite = finite & self.sparse.finite()
         norms, not_finite, stops = self.bucket.reduce(self.ranks, finite=finite, stop=stop)
-        skip = self.outcomes.skips(not_finite)
+        skip = self.outcomes.skip_from_now_if(not_finite)
         if type(self.optimizer) is AdamATan2:
             # Clips and averages in its own pass over memory.
             skip_update(self.optimizer, skip)
@@ -342,11 +347,11 @@ class Outcomes:
         self._skipping = torch.zeros((), dtype=torch.bool, device=ranks.device)
         self._pending: deque[tuple[int, Tensor, Any]] = deque()
 
-    def skips(self, not_finite: Tensor) -> Tensor:
+    def skip_from_now_if(self, not_finite: Tensor) -> Tensor:
         """Return bool [], whether to skip a step's update: something of it is `not_finite` (bool
         []), or an earlier one was skipped.
         """
-        return self._skipping.logical_or_(not_finite)
+        return self._skipping.logical_or_(not_finite)  # In place: a CUDA graph has its address.
 
     def add(self, step: int, loss: Tensor, skip: Tensor, stop: Tensor) -> None:
         """Note a step's outcome.
@@ -422,7 +427,7 @@ def build_learner(
         # Not `max_steps`, nor with `reduction=exact` the ranks: they must not change the bits.
         ranks_counted = 1 if config.reduction == "exact" else ranks.world_size
         rows = config.global_batch_size // ranks_counted
-        return total_steps * rows * forward_operations(arch, facts)
+        return total_steps * rows * count_flop(arch, facts).train_step
 
     compiling = choose_compiling(
         config.compile, ranks.device.type, saved=compiled, operations=operations

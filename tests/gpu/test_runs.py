@@ -74,10 +74,19 @@ def test_compiled_and_eager_train_alike(run: Any) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
-def test_a_graph_trains_as_single_kernels_do(run: Any, gpu: str) -> None:
-    own = ["max_steps=20", "diagnose_interval=8"]
-    recorded = run(f"cuda_graph={str(gpu == 'cuda').lower()}", *own, name="recorded")
-    assert recorded.digest() == run(*own, name="single").digest()
+@pytest.mark.parametrize(
+    "own",
+    [
+        ["diagnose_interval=8", "ema=true"],
+        ["compile=true", "arch.forward_dtype=bfloat16"],
+        ["arch.q_target=rows", "arch.q_target_every=2", "micro_batch_size=4"],
+    ],
+    ids=["diagnosed", "compiled", "parts"],
+)
+def test_a_graph_trains_as_single_kernels_do(run: Any, gpu: str, own: list[str]) -> None:
+    with_graph = f"cuda_graph={str(gpu == 'cuda').lower()}"
+    recorded = run(with_graph, "max_steps=20", *own, name="recorded")
+    assert recorded.digest() == run("max_steps=20", *own, name="single").digest()
 
 
 def test_a_number_that_is_not_finite_stops_before_it_is_saved(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scripts.benchmark import count_flop
+from models.operations import count_flop
 from scripts.gpu_speed import PUBLISHED, SUDOKU
 from tests.conftest import TINY_ARCH
 from training.config.composition import load_config

@@ -8,6 +8,7 @@ from typing import Any, cast, get_args
 import numpy as np
 import torch
 
+from runtime.compiler import describe_compiler
 from runtime.ranks import Ranks
 from runtime.schema import CompiledForm
 
@@ -23,6 +24,7 @@ def environment(ranks: Ranks, forward_dtype: str, *, compiled: CompiledForm) -> 
     on_gpu = ranks.device.type == "cuda"
     return {
         "compiled": compiled,
+        "compiler": describe_compiler(ranks.device.type) if compiled else None,
         "device": ranks.device.type,
         "device_name": torch.cuda.get_device_name(ranks.device) if on_gpu else cpu,
         "forward_dtype": forward_dtype,

@@ -216,13 +216,13 @@ class GradientBucket:
             parameter.grad = view
 
     def reduce(
-        self, ranks: Ranks, *, finite: Tensor, stop: bool | Tensor
+        self, ranks: Ranks, *, finite: Tensor, stop: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Replace the gradients by their sum over all ranks.
 
         Args:
             finite: bool [], whether this rank's loss and sparse gradients are finite.
-            stop: whether this rank was asked to stop; bool or bool [].
+            stop: bool [] on the device, whether this rank was asked to stop.
         Returns:
             norms: float32 [groups], L2 norm of each group's gradient before clipping.
             skip: bool [], whether anything was not finite on any rank.

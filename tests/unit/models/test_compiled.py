@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from models.compiled import compiled_forward, forward_operations
-from models.config import ArchConfig, HRMConfig, TRMConfig
+from models.compiled import compiled_forward
 from runtime import compiler
 from tests.unit.models import tiny
 
@@ -67,29 +66,3 @@ def test_nothing_is_compiled_unless_asked() -> None:
     assert compiled_forward(model, False) is model
     tiny.first_step(model)
     assert num_graphs() == 0
-
-
-@pytest.mark.parametrize(
-    ("arch", "passes"),
-    [
-        # H_cycles * (L_cycles * L_layers + H_layers), twice for the target of q_continue.
-        (tiny.make_config(**HRM, H_cycles=3, L_cycles=2), 2 * 3 * (2 * 2 + 1)),
-        (tiny.make_config(**HRM, no_ACT_continue=True), 2 * (2 * 2 + 1)),
-    ],
-)
-def test_operations_are_those_of_all_passes(arch: HRMConfig, passes: int) -> None:
-    facts = tiny.FACTS
-    T, D, inner = facts.seq_len + 1, arch.hidden_size, 256
-    block = 2 * T * (3 * D * D + D * D + 2 * D * inner + D * inner) + 2 * 2 * T * T * D
-    total = forward_operations(arch, facts)
-    # Heads read once for each of the at most two answers; they are small.
-    assert passes * block <= total <= passes * block + 2 * 2 * T * D * (facts.vocab_size + 2)
-
-
-def test_operations_of_the_demo_s_kind_grow_with_its_cycles() -> None:
-    def count(cycles: int) -> int:
-        settings = tiny.TINY | {"name": "trm", "L_cycles": cycles, "mlp_t": True, "H_cycles": 1}
-        arch: ArchConfig = TRMConfig.model_validate(settings)
-        return forward_operations(arch, tiny.FACTS)
-
-    assert count(4) - count(3) == count(3) - count(2) > 0

@@ -1,6 +1,8 @@
 """Layers: initialization against scipy, hand-written backwards against autograd."""
 
 import math
+import subprocess
+import sys
 from contextlib import nullcontext
 from typing import Any
 
@@ -64,6 +66,14 @@ def test_trunc_normal_of_no_width_is_zero_and_empty_bounds_are_refused() -> None
     for lower, upper in ((2.0, -2.0), (1.0, 1.0), (math.nan, 1.0)):
         with pytest.raises(ValueError, match=f"lower < upper, got {lower} and {upper}"):
             trunc_normal_(torch.empty(5), lower=lower, upper=upper)
+
+
+def test_trunc_normal_of_no_memory_does_not_load_the_compiler() -> None:
+    """Which takes seconds, at every start."""
+    code = "import sys, torch\nfrom models.layers import trunc_normal_\n"
+    code += "assert trunc_normal_(torch.empty(5, device='meta')).is_meta\n"
+    code += "raise SystemExit('torch._dynamo' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_trunc_normal_follows_the_seed_and_fills_in_place() -> None:

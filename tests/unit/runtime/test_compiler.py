@@ -1,6 +1,7 @@
 """What is compiled follows from settings and hardware, and is said."""
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,13 @@ import pytest
 import torch
 
 from runtime import compiler
-from runtime.compiler import FOLDER_VARIABLE, WORTH_COMPILING, choose_compiling, code_folder
+from runtime.compiler import (
+    FOLDER_VARIABLE,
+    WORTH_COMPILING,
+    choose_compiling,
+    code_folder,
+    describe_compiler,
+)
 
 
 @pytest.fixture
@@ -118,3 +125,10 @@ def test_a_model_that_cannot_be_counted_stays_as_it_is(has_compiler: None) -> No
 
     choice = choose_compiling("auto", "cpu", operations=operations)
     assert choice == (False, "the operations of its model cannot be counted")
+
+
+def test_what_compiles_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", sys.executable)
+    assert describe_compiler("cpu") == f"Python {platform.python_version()}, deterministic=True"
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert describe_compiler("cpu") == "an unknown compiler, deterministic=True"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from models.config import DataFacts, HRMConfig
+from models.config import DataFacts
 from models.registry import build_model
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError
@@ -52,60 +52,6 @@ def trainer(tmp_path):
     config = load_config(TrainConfig, "cfg_pretrain", TINY)
     with Ranks("cpu") as ranks:
         yield benchmark.StepTrainer(config, PuzzleDataset([tmp_path], "train"), ranks)
-
-
-# Counting
-
-
-def published_pass() -> int:
-    """2 FLOP for each multiply-add of one pass of 4 layers over 82 positions."""
-    qkv, out, gate_up, down = 512 * 1536, 512 * 512, 512 * 3072, 1536 * 512
-    return 4 * (qkv + out + gate_up + down) * 2 * 82
-
-
-def test_published_steps_are_counted_as_by_hand():
-    flop = benchmark.count_flop(HRMConfig(), SUDOKU)
-    # 4 passes without gradients, 2 with (three times each), 6 for the target of q_continue; the
-    # heads once with gradients, and Q once without.
-    heads = 3 * 2 * (81 * 512 * 11 + 512 * 2) + 2 * 512 * 2
-    assert flop.train_step == 16 * published_pass() + heads
-    assert round(flop.train_step / 1e9, 1) == 35.8
-    assert flop.act_step == 6 * published_pass()
-
-
-def test_without_q_continue_its_target_is_not_computed():
-    # A kernel that is not installed does not matter.
-    flop = benchmark.count_flop(HRMConfig(no_ACT_continue=True, attention="fa3"), SUDOKU)
-    assert flop.train_step == 10 * published_pass() + 3 * 2 * (81 * 512 * 11 + 512 * 2)
-
-
-def test_a_traded_look_ahead_is_counted_as_it_runs():
-    full = benchmark.count_flop(HRMConfig(), SUDOKU).train_step
-    first = benchmark.count_flop(HRMConfig(q_target="first"), SUDOKU).train_step
-    # Behind keys and values the last block works on one position of 82.
-    behind = published_pass() // 4 - 2 * 82 * 512 * 1536
-    assert full - first == behind * 81 // 82
-    q = 2 * 512 * 2
-    for q_target in ("rows", "steps"):
-        arch = HRMConfig.model_validate({"q_target": q_target, "q_target_every": 8})
-        flop = benchmark.count_flop(arch, SUDOKU).train_step
-        assert full - flop == (6 * published_pass() + q) * 7 // 8
-
-
-def test_mixer_and_auxiliary_heads_are_counted_as_by_hand():
-    arch = load_config(TrainConfig, "cfg_pretrain", ["arch=mixer"]).arch
-    flop = benchmark.count_flop(arch, SUDOKU)
-    # Over the cells and over the features alike: gate and up, 2 x 256 wide, then down.
-    layer = 2 * (128 * (81 * 512 + 256 * 81) + 81 * (128 * 512 + 256 * 128))
-    heads = 2 * (81 * 128 * 11 + 128 * 2)
-    # One cycle of 5 passes, all with gradients.
-    assert flop.train_step == 3 * 5 * layer + 3 * heads
-    assert flop.act_step == 5 * layer
-    arch = load_config(TrainConfig, "cfg_pretrain", ["arch=mixer", "heads=sage"]).arch
-    facts = DataFacts(11, 81, 1, fields={"actions": (5, 0), "pixels": (256, 3)})
-    more = benchmark.count_flop(arch, facts).train_step - flop.train_step
-    # Confidence, moves and pixels in each cell; halt in place of Q.
-    assert more == 3 * 2 * 81 * 128 * (1 + 5 + 256 * 3)
 
 
 @pytest.mark.parametrize("heads", ["action", "pixel", "sage", "enhanced", "puzzle", "moe"])

@@ -229,8 +229,10 @@ def test_a_rank_that_was_not_there_keeps_its_random_state() -> None:
 def test_what_changes_bits_is_named() -> None:
     saved = environment(ONE, "bfloat16", compiled=False)
     assert environment_changes(saved, environment(ONE, "bfloat16", compiled=False)) == []
-    changed = environment_changes(saved, environment(ONE, "float32", compiled="block"))
-    assert changed == ["compiled: False -> block", "forward_dtype: bfloat16 -> float32"]
+    present = environment(ONE, "float32", compiled=False)
+    assert environment_changes(saved, present) == ["forward_dtype: bfloat16 -> float32"]
+    changed = environment_changes(saved, saved | {"compiled": "block", "compiler": "g++ 12"})
+    assert changed == ["compiled: False -> block", "compiler: None -> g++ 12"]
     older = saved | {"torch": "2.0", "python": "3.9", "numpy": "1.0", "world_size": 4}
     torch_changed = f"torch: 2.0 -> {torch.__version__}"
     assert environment_changes(older, saved) == [torch_changed, "world_size: 4 -> 1"]

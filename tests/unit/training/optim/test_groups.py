@@ -184,7 +184,7 @@ def set_gradients(module: nn.Module, seed: int) -> None:
 
 # The bucket
 
-FINITE = torch.tensor(True)
+FINITE, STOP, GO_ON = torch.tensor(True), torch.tensor(True), torch.tensor(False)
 
 
 def build_bucket(**norms: float | None) -> tuple[nn.Module, list[ParamGroup], GradientBucket]:
@@ -247,7 +247,7 @@ def test_each_group_is_clipped_to_its_own_norm(unreached: float | None) -> None:
     module, groups, bucket = build_bucket(second=0.5, first=unreached)
     set_gradients(module, 0)
     before = [part.clone() for part in bucket.group_slices]
-    norms, skip, stop = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=True)
+    norms, skip, stop = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=STOP)
     assert stop
     assert not skip
     for group, norm in zip(groups, norms.tolist(), strict=True):
@@ -277,7 +277,7 @@ def test_shards_are_added_in_their_order() -> None:
                 assert not grad.any()
                 shards[-1][name] = torch.randn(grad.shape, generator=generator) * scale
                 grad.add_(shards[-1][name])
-        norms, skip, stop = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=turn == 1)
+        norms, skip, stop = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=torch.tensor(turn == 1))
         assert not skip
         assert bool(stop) == (turn == 1)
         squares = 0.0
@@ -299,7 +299,7 @@ def test_what_is_not_finite_in_any_shard_skips_the_step(shard: int) -> None:
     bucket = GradientBucket(groups, torch.device("cpu"), num_shards=3, in_order=True)
     bucket.select(shard)
     grads_of(module)["first.weight"][0, 0] = math.nan
-    _, skip, _ = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=False)
+    _, skip, _ = bucket.reduce(Ranks("cpu"), finite=FINITE, stop=GO_ON)
     assert skip
 
 
@@ -326,7 +326,9 @@ class Updates:
         set_gradients(self.module, seed)
         for layer, value in wrong.items():
             grads_of(self.module)[f"{layer}.weight"].view(-1)[-1] = value
-        norms, skip, _ = self.bucket.reduce(Ranks("cpu"), finite=torch.tensor(finite), stop=False)
+        norms, skip, _ = self.bucket.reduce(
+            Ranks("cpu"), finite=torch.tensor(finite), stop=torch.tensor(False)
+        )
         self.bucket.clip_(norms, skip)
         optim.skip_update(self.optimizer, skip)
         self.optimizer.step()
