@@ -86,7 +86,7 @@ def train(
     from evaluation.outputs import OutputError
     from models.attention import require_backend
     from models.registry import arch_on_device
-    from runtime.device import prepare_host, resolve_device
+    from runtime.device import ask_for_equal_bits, prepare_host, resolve_device
     from runtime.ranks import Ranks
     from training.checkpoint.environment import environment, saved_compiling
     from training.checkpoint.run import Progress, RunKeeper
@@ -98,6 +98,8 @@ def train(
     device_type = resolve_device(config.device)
     arch = arch_on_device(config.arch, device_type)
     prepare_host(config.num_threads)
+    if config.reduction == "exact" and device_type == "cuda":
+        ask_for_equal_bits()
     with Ranks(device_type, timeout=config.rank_timeout) as ranks:
         require_backend(arch.attention, ranks.device)
         config, start_weights = ranks.broadcast_object((config, start_weights))

@@ -67,7 +67,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, backend: str = "auto") -> Tensor:
     """
     if backend in _FLASH_ATTENTION:
         assert backend in _LOADED, "require_backend was not called"
-        out = _LOADED[backend](q, k, v, causal=False)
+        exact = {"deterministic": True} if torch.are_deterministic_algorithms_enabled() else {}
+        out = _LOADED[backend](q, k, v, causal=False, **exact)
         return out[0] if isinstance(out, tuple) else out
     # Backward through torch's CPU kernel takes four times as long as through the plain products.
     if backend == "auto" and q.device.type == "cpu" and q.requires_grad:

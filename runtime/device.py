@@ -88,3 +88,12 @@ def prepare_host(num_threads: int | None) -> None:
             return  # Another C library: nothing to set.
         mallopt(_M_MMAP_THRESHOLD, _KEEP_BELOW)
         mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def ask_for_equal_bits() -> None:
+    """Let CUDA take only algorithms that give the same bits each time, before its first product.
+    An operation that has none raises RuntimeError.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # What cuBLAS asks for.
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[assignment]

@@ -191,6 +191,7 @@ def restored_host() -> Iterator[None]:
     yield
     torch.set_num_threads(threads)
     torch.set_flush_denormal(False)
+    torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture

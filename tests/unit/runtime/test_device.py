@@ -4,9 +4,17 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from torch import Tensor
 
+from models import attention
 from runtime import device as device_module
-from runtime.device import cpu_has_bfloat16, prepare_host, resolve_device, resolve_dtype
+from runtime.device import (
+    ask_for_equal_bits,
+    cpu_has_bfloat16,
+    prepare_host,
+    resolve_device,
+    resolve_dtype,
+)
 from runtime.errors import ConfigError
 
 
@@ -51,6 +59,26 @@ def test_any_of_the_instruction_sets_is_enough(monkeypatch: pytest.MonkeyPatch) 
         with monkeypatch.context() as patch:
             patch.setattr(torch.cpu, check, lambda: True, raising=False)
             assert cpu_has_bfloat16()
+
+
+def test_attention_is_asked_for_equal_bits_where_all_is(
+    restored_host: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, **options: bool) -> Tensor:
+        asked.append(options.get("deterministic", False))
+        return q
+
+    monkeypatch.setitem(attention._LOADED, "fa2", flash_attn_func)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    q = torch.zeros(1, 2, 1, 4)
+    attention.attend(q, q, q, "fa2")
+    ask_for_equal_bits()
+    attention.attend(q, q, q, "fa2")
+    assert asked == [False, True]
+    with pytest.raises(RuntimeError, match="deterministic"):
+        torch.zeros(2).put_(torch.tensor([0, 0]), torch.ones(2))
 
 
 def test_threads_are_set_when_asked_for_and_denormal_numbers_flushed(restored_host: None) -> None:
