@@ -14,7 +14,7 @@ from training.optim.flat import join, joined
 # Key of a torch parameter group for the name of the group of ours that it belongs to.
 GROUP_NAME = "name"
 _STATE = ("step", "exp_avg", "exp_avg_sq")
-MIN_FOR_KERNEL = 2**20
+MIN_FOR_KERNEL = 2**17
 """Numbers in a buffer from which on the compiled pass makes the step on a CPU."""
 # `adam_atan2_cuda_impl_` of the package `adam-atan2`. It takes lists of parameters, gradients,
 # `exp_avg`, `exp_avg_sq` and step counts that include this step; lr, beta1, beta2, weight decay.
@@ -33,7 +33,7 @@ class AdamATan2(Optimizer):
     `betas` and the decoupled `weight_decay`. On CUDA `lr` may be a tensor, float64 [], there.
 
     Where the parameters of a group lie back to back in memory, and their gradients too, as in
-    `GradientBucket`, they are updated as one buffer. On a CPU a million float32 numbers or more
+    `GradientBucket`, they are updated as one buffer. On a CPU 131,072 float32 numbers or more
     take one pass over memory.
 
     Args:
