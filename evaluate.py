@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluation.config import EvalConfig
+from evaluation.config import EvalConfig, ThinkingSettings
 from evaluation.evaluators import Evaluator, build_evaluators
 from evaluation.report import Evaluation, as_csv, as_json, as_text, pooled
+from evaluation.views import Views, views_of
 from models.config import DataFacts
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError, DatasetError
@@ -35,6 +36,7 @@ from training.tracking import warn
 if TYPE_CHECKING:
     import torch
 
+    from evaluation import chains
     from evaluation.thinking import Forward
     from models.act import ACTLossHead
     from runtime.ranks import Ranks
@@ -51,6 +53,7 @@ class Job:
     evaluators: Mapping[str, Evaluator]
     batch_size: int  # Puzzles at a time, over all ranks; a CUDA device may get more.
     output: Path  # The JSON file to write.
+    views: Views | None  # Where chains see the puzzles in several.
 
 
 def main(overrides: list[str]) -> None:
@@ -65,9 +68,10 @@ def prepare(config: EvalConfig) -> Job:
         CheckpointError, ConfigError, DatasetError: names what is wrong.
     """
     trained = find_trained_model(Path(config.checkpoint), warn)
-    if config.halting != "steps":
+    if config.needs_halting_head:
         require_halting_head(trained)
     dataset = open_dataset(config, trained)
+    views = views_for(config, dataset)
     facts = data_facts(dataset.metadata, dataset.fields)
     trained.require_fit(facts, str(dataset.split_dirs[0]))
     names = trained.run.active_evaluators if config.evaluators is None else config.evaluators
@@ -75,11 +79,12 @@ def prepare(config: EvalConfig) -> Job:
     batch_size = global_batch_size(config, trained, dataset, env_world_size())
     output = output_path(config, trained)
     require_writable(output)
-    return Job(config, trained, dataset, facts, evaluators, batch_size, output)
+    return Job(config, trained, dataset, facts, evaluators, batch_size, output, views)
 
 
 def run(job: Job) -> None:
     """Load torch and the model, measure it, and report on rank 0."""
+    from evaluation.chains import think_longer
     from models.compiled import compiled_forward
     from models.operations import count_flop
     from models.registry import arch_on_device
@@ -91,14 +96,17 @@ def run(job: Job) -> None:
     config, trained, dataset = job.config, job.trained, job.dataset
     device_type = resolve_device(config.device)
     fingerprint, data = dataset.fingerprint(), [str(folder) for folder in dataset.split_dirs]
-    arch = arch_on_device(trained.run.arch, device_type, config.arch_overrides)
+    overrides = config.arch_overrides
+    if config.depth is not None:
+        overrides = overrides.model_copy(update={"halt_max_steps": max(config.depth)})
+    arch = arch_on_device(trained.run.arch, device_type, overrides)
     prepare_host(config.num_threads)
     with Ranks(device_type, timeout=config.rank_timeout) as ranks:
         require_same_data(fingerprint, ranks)
         require_same_weights(trained, ranks)
         averaged = config.weights == "averaged"
         model = trained.load(arch, job.facts, data[0], ranks.device, averaged=averaged)
-        if config.halting != "steps":
+        if config.needs_halting_head:
             require_halting_head(trained, model)
         fields = arch.heads.fields
         model.leave_unmeasured(head for head in fields if fields[head] not in dataset.fields)
@@ -116,7 +124,7 @@ def run(job: Job) -> None:
 
         def operations() -> float:
             steps = len(batches) * batches.local_batch_size * arch.halt_max_steps
-            return steps * count_flop(arch, job.facts).act_step
+            return max(config.breadth) * steps * count_flop(arch, job.facts).act_step
 
         compiling = choose_compiling(config.compile, device_type, operations=operations)
         compiling = ranks.broadcast_object(compiling)
@@ -124,7 +132,12 @@ def run(job: Job) -> None:
             sys.stderr.write(f"{compiling}\n")
         forward = compiled_forward(model, compiling.form)
         start = time.perf_counter()
-        evaluation = measure(job, forward, model, batches, ranks)
+        if config.thinks_longer:
+            found = think_longer(
+                forward, model, batches, ranks, config, job.views, show_progress=ranks.is_main
+            )
+        else:
+            found = measure(job, forward, model, batches, ranks)
         seconds = time.perf_counter() - start
         if ranks.is_main:
             facts = {
@@ -139,7 +152,10 @@ def run(job: Job) -> None:
                 "global_batch_size": job.batch_size,
                 "environment": environment(ranks, arch.forward_dtype, compiled=compiling.form),
             }
-            report(evaluation, facts, job, seconds)
+            if isinstance(found, Evaluation):
+                report(found, facts, job, seconds)
+            else:
+                report_chains(found, facts, job, seconds)
 
 
 def measure(
@@ -187,10 +203,7 @@ def report(evaluation: Evaluation, facts: dict[str, Any], job: Job, seconds: flo
         ratings = {name: arrays.example_ratings() for name, arrays in job.dataset.sets.items()}
         written[output.with_name(f"{output.stem}_records.csv")] = as_csv(evaluation, ratings)
     for path, text in written.items():
-        try:
-            write_atomically(path, text)
-        except OSError as error:
-            raise ConfigError(f"output={path}: cannot be written: {error.strerror}") from None
+        write(path, text)
     weights = f" ({facts['weights']} weights)" if facts["weights"] else ""
     files = [*written, *(output.parent / name for name in evaluation.files)]
     number = sum(result.num_examples for result in evaluation.sets.values())
@@ -203,6 +216,53 @@ def report(evaluation: Evaluation, facts: dict[str, Any], job: Job, seconds: flo
         f"written: {', '.join(map(str, files))}\n"
         f"exact_accuracy: {'no puzzle has labels' if exact is None else f'{exact:.4f}'}\n"
     )
+
+
+def report_chains(
+    found: "list[chains.Figures]", facts: dict[str, Any], job: Job, seconds: float
+) -> None:
+    """Write what thinking longer gave as JSON and CSV, and print it as a table."""
+    from evaluation import chains
+
+    settings = {name: getattr(job.config, name) for name in ThinkingSettings.model_fields}
+    content = facts | {"thinking": settings, "chains": chains.as_json(found)}
+    table = job.output.with_suffix(".csv")
+    write(job.output, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write(table, chains.as_csv(found))
+    sys.stdout.write(
+        f"checkpoint: {facts['checkpoint']}\n"
+        f"data: {', '.join(facts['data'])}\n\n"
+        f"{chains.as_text(found)}\n\n"
+        f"{seconds:.1f} s\nwritten: {job.output}, {table}\n"
+    )
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file of the result, or raise ConfigError."""
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        raise ConfigError(f"output={path}: cannot be written: {error.strerror}") from None
+
+
+def views_for(config: EvalConfig, dataset: PuzzleDataset) -> Views | None:
+    """Return the views that chains of the evaluation see, where they see several.
+
+    Raises:
+        ConfigError: the puzzles have none, or fewer than chains are asked for.
+    """
+    if config.perturb != "symmetry" or max(config.breadth) == 1:
+        return None
+    try:
+        views = views_of(dataset)
+    except DatasetError as error:
+        raise ConfigError(f"perturb=symmetry: {error}; perturb=noise does without") from None
+    if max(config.breadth) > views.number:
+        raise ConfigError(
+            f"breadth={max(config.breadth)}: such puzzles have {views.number} views; a lower "
+            "breadth, or perturb=noise"
+        )
+    return views
 
 
 def global_batch_size(
@@ -318,6 +378,8 @@ def output_path(config: EvalConfig, trained: TrainedModel) -> Path:
         parts.append(config.split)
     if config.halting == "q":
         parts.append("at_halt")
+    if config.thinks_longer:
+        parts.append("thinking")
     return trained.weights.parent / f"{'_'.join(parts)}.json"
 
 

@@ -53,7 +53,33 @@ class ArchOverrides(KernelOverrides):
     """ACT steps that every puzzle takes"""
 
 
-class EvalConfig(MachineSettings):
+def _as_list(value: object) -> object:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+Choice = Literal["q", "residual", "majority", "first_halt"]
+Counts = Annotated[list[Count], BeforeValidator(_as_list), Field(min_length=1)]
+
+
+class ThinkingSettings(Schema):
+    """Thinking longer: more ACT steps (depth), and several chains for each puzzle (breadth)."""
+
+    depth: Counts | None = None
+    """ACT steps after which answers are read: 64, or [16,64,256]; null: as many as in training"""
+    breadth: Counts = [1]
+    """chains for each puzzle; of [1,8] the first one is part of the eight"""
+    perturb: Literal["symmetry", "noise"] = "symmetry"
+    """what tells chains apart: views of the puzzle, or noise in the latents after each step"""
+    noise: PositiveFloat = 0.3
+    """standard deviation of perturb=noise; the latents' own is 1"""
+    select: Annotated[list[Choice], BeforeValidator(_as_list), Field(min_length=1)] = ["q"]
+    """which chain answers: q: the one surest of its answer; residual: the one whose last step
+    changed it least; majority: the most common answer; first_halt: the first to halt"""
+    seed: Annotated[CountOrZero, Field(lt=2**63)] = 0
+    """of views and noise"""
+
+
+class EvalConfig(ThinkingSettings, MachineSettings):
     """Everything an evaluation is told. Keys that are null take what the checkpoint recorded."""
 
     checkpoint: CheckpointPath
@@ -82,6 +108,30 @@ class EvalConfig(MachineSettings):
     """what may differ from the trained model, because it has no weights"""
     output: str | None = None
     """the JSON file; null: eval_step_N.json in the run's folder"""
+
+    @model_validator(mode="after")
+    def _one_way_to_think(self) -> "EvalConfig":
+        if self.thinks_longer:
+            for name, value, plain in (
+                ("halting", self.halting, "steps"),
+                ("save_outputs", self.save_outputs, []),
+                ("save_records", self.save_records, False),
+                ("arch_overrides.halt_max_steps", self.arch_overrides.halt_max_steps, None),
+            ):
+                if value != plain:
+                    raise ValueError(f"{name} says nothing where depth or breadth is set")
+        return self
+
+    @property
+    def needs_halting_head(self) -> bool:
+        """Whether a head must say when a puzzle is done, or how sure it is of its answer."""
+        chooses = max(self.breadth) > 1 and not {"q", "first_halt"}.isdisjoint(self.select)
+        return self.halting != "steps" or chooses
+
+    @property
+    def thinks_longer(self) -> bool:
+        """Whether depth or breadth is asked for, which has a table of its own."""
+        return self.depth is not None or self.breadth != [1]
 
     @property
     def data_folders(self) -> list[str]:

@@ -30,6 +30,9 @@ class Stream(IntEnum):
     HALT = 0x68616C74
     TORCH = 0x746F7263
     LOOK_AHEAD = 0x6C6F6F6B
+    # Evaluations.
+    VIEWS = 0x76696577
+    CHAIN_NOISE = 0x63686169
 
 
 def random_words(

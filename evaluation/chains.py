@@ -1,0 +1,304 @@
+"""Thinking longer: several chains for each puzzle, read at several depths, and one that answers.
+
+A chain is a run of the model on one puzzle. The deepest one serves all shallower depths, and of the
+widest choice the first chains serve all narrower ones. The first chain sees the puzzle as it is.
+
+Shape letters: C chains, D depths, b rows of a rank's batch, S cells.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from dataset.format.schema import IGNORE_LABEL_ID
+from evaluation.config import Choice, ThinkingSettings
+from evaluation.metrics import Estimate, wilson
+from evaluation.thinking import Forward
+from evaluation.views import Views, draw_views
+from models.act import ACTLossHead
+from models.carry import ACTCarry
+from puzzle_dataset import Batch, EvalBatches
+from runtime.ranks import Ranks
+from runtime.streams import Stream, random_words
+
+
+class Found(NamedTuple):
+    """What chains say: after each depth, and where they halt.
+
+    Attributes:
+        preds: [C, D, b, S] tokens of the puzzle itself; `at_halt` [C, b, S] those at the halt.
+        q_halt: float32 [C, D, b].
+        residual: float32 [C, D, b], how much the last step changed the answer's latent, as a share.
+        halt: int64 [C, b], the step after which a chain halts; 0: it never does.
+    """
+
+    preds: np.ndarray
+    at_halt: np.ndarray
+    q_halt: np.ndarray
+    residual: np.ndarray
+    halt: np.ndarray
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one depth, breadth and choice is worth on a set: shares of the labelled puzzles.
+
+    Attributes:
+        single: right in the first chain.
+        selected: right in the chain that was chosen.
+        oracle: right in any of the chains.
+        spurious: the chosen answer is wrong although a right one was there.
+        calls: ACT steps of the model for each puzzle.
+        seconds: of this evaluation for each puzzle.
+    """
+
+    set_name: str
+    depth: int
+    breadth: int
+    select: Choice
+    num_puzzles: int
+    single: Estimate
+    selected: Estimate
+    oracle: Estimate
+    spurious: Estimate
+    calls: int
+    seconds: float
+
+
+def chosen(select: Choice, found: Found, depth: int, steps: int) -> np.ndarray:
+    """Return int64 [b], the chain of each row that answers at the `depth` with this number, after
+    so many `steps`. Among equals the surest answers, then the first.
+    """
+    q = found.q_halt[:, depth]
+    if select == "residual":
+        return found.residual[:, depth].argmin(0)
+    if select == "majority":
+        preds = found.preds[:, depth]
+        votes = (preds[:, None] == preds[None]).all(-1).sum(1)  # [C, b], each its own too.
+        return np.lexsort((-q, -votes), axis=0)[0]
+    if select == "first_halt":
+        halt = np.where((found.halt > 0) & (found.halt <= steps), found.halt, steps + 1)
+        return np.lexsort((-q, halt), axis=0)[0]
+    return q.argmax(0)
+
+
+def answers_of(select: Choice, found: Found, depth: int, steps: int) -> np.ndarray:
+    """Return the chosen answers, [b, S]; with `first_halt` those at the halt, if there is one."""
+    chains, rows = chosen(select, found, depth, steps), np.arange(found.halt.shape[1])
+    answers = found.preds[chains, depth, rows]
+    if select != "first_halt":
+        return answers
+    halt = found.halt[chains, rows]
+    halted = (halt > 0) & (halt <= steps)
+    return np.where(halted[:, None], found.at_halt[chains, rows], answers)
+
+
+def think_longer(
+    forward: Forward,
+    model: ACTLossHead,
+    batches: EvalBatches,
+    ranks: Ranks,
+    settings: ThinkingSettings,
+    views: Views | None,
+    *,
+    show_progress: bool = False,
+) -> list[Figures]:
+    """Measure a model on all sets at each depth and breadth; every rank returns the same.
+
+    Args:
+        forward: `model` or its compiled form, whose `halt_max_steps` is the largest depth.
+        views: of the puzzles, for `perturb=symmetry`.
+    """
+    thinker = _Thinker(forward, model, ranks, settings, views)
+    columns: dict[str, list[np.ndarray]] = {name: [] for name in batches.num_examples}
+    first_row = ranks.rank * batches.local_batch_size
+    shown = {"disable": not show_progress, "unit": "batch", "dynamic_ncols": True}
+    model.eval()
+    with torch.no_grad():
+        for number, (name, batch, _, start) in enumerate(tqdm(batches, "thinking", **shown)):
+            ranks.mark(f"batch {number + 1} of the evaluation", long=True)
+            columns[name].append(thinker.judge(batch, start + first_row))
+    return [
+        figures
+        for name, num_examples in batches.num_examples.items()
+        for figures in thinker.figures(name, columns[name], num_examples)
+    ]
+
+
+class _Thinker:
+    def __init__(
+        self,
+        forward: Forward,
+        model: ACTLossHead,
+        ranks: Ranks,
+        settings: ThinkingSettings,
+        views: Views | None,
+    ) -> None:
+        self._forward, self._model, self._ranks = forward, model, ranks
+        self._settings, self._views = settings, views
+        self._depths = sorted(set(settings.depth or [model.model.halt_max_steps]))
+        self._breadths = sorted(set(settings.breadth))
+        # Of each chain, until each depth was read.
+        self._seconds = np.zeros((self._breadths[-1], len(self._depths)))
+
+    def judge(self, batch: Batch, first_row: int) -> np.ndarray:
+        """Let all chains think about a batch; returns which answers are right, bool [b, columns]:
+        whether the row is labelled, then what `_named` lists.
+        """
+        found = self._found(batch, first_row)
+        judged = [(batch.labels != IGNORE_LABEL_ID).any(-1)]
+        for depth, breadth, select in self._named():
+            few = Found(*(part[:breadth] for part in found))
+            steps, number = depth, self._depths.index(depth)
+            right = _right(few.preds[:, number], batch.labels)
+            answers = answers_of(select, few, number, steps)
+            judged += [right[0], _right(answers, batch.labels), right.any(0)]
+        return np.stack(judged, -1)
+
+    def figures(self, name: str, judged: list[np.ndarray], num_examples: int) -> Iterator[Figures]:
+        """Yield the figures of a set from what `judge` returned for each of its batches."""
+        if not judged:
+            return
+        local = torch.from_numpy(np.stack(judged)).unsqueeze(0).float()
+        by_rank = self._ranks.concat(local.to(self._ranks.device))  # [rank, batch, b, columns]
+        rows = by_rank.transpose(0, 1).reshape(-1, local.shape[-1])[:num_examples]
+        right = self._ranks.to_host(rows).numpy() > 0
+        right = right[right[:, 0], 1:]
+        if not len(right):
+            return
+        for number, (depth, breadth, select) in enumerate(self._named()):
+            single, selected, oracle = right[:, 3 * number : 3 * number + 3].T
+            seconds = self._seconds[:breadth, self._depths.index(depth)].sum() / num_examples
+            yield Figures(
+                name,
+                depth,
+                breadth,
+                select,
+                len(right),
+                *(_share(each) for each in (single, selected, oracle, oracle & ~selected)),
+                calls=depth * breadth,
+                seconds=float(seconds),
+            )
+
+    def _named(self) -> Iterator[tuple[int, int, Choice]]:
+        for depth in self._depths:
+            for breadth in self._breadths:
+                # A single chain leaves no choice.
+                for select in self._settings.select[: 1 if breadth == 1 else None]:
+                    yield depth, breadth, select
+
+    def _found(self, batch: Batch, first_row: int) -> Found:
+        breadth = self._breadths[-1]
+        rows = np.arange(first_row, first_row + len(batch.inputs))
+        views = None
+        if self._views is not None and breadth > 1 and self._settings.perturb == "symmetry":
+            views = draw_views(self._views, self._settings.seed, rows, breadth)
+        chains = [self._chain(batch, first_row, c, views) for c in range(breadth)]
+        return Found(*(np.stack(parts) for parts in zip(*chains, strict=True)))
+
+    def _chain(
+        self, batch: Batch, first_row: int, chain: int, views: np.ndarray | None
+    ) -> tuple[np.ndarray, ...]:
+        """Run one chain of each row; returns the parts of `Found` without C."""
+        inputs, ids = batch.inputs, batch.puzzle_identifiers
+        if views is not None and self._views is not None:
+            seen = self._views.apply(views[chain], inputs.astype(np.uint8))
+            inputs = seen.astype(inputs.dtype)
+        examples = self._ranks.on_device({"inputs": inputs, "puzzle_identifiers": ids})
+        disturb = self._disturbance(first_row, chain)
+        act, carry = self._model.model, self._model.initial_carry(examples)
+        halt = torch.zeros_like(carry.steps)
+        at_halt, read, began = torch.zeros_like(carry.examples["inputs"]), [], time.perf_counter()
+        for step in range(1, self._depths[-1] + 1):
+            before = act.answer_of(carry)
+            carry = self._forward(carry, examples, measured=False).carry
+            if step not in self._depths and "first_halt" not in self._settings.select:
+                carry = disturb(carry)
+                continue
+            outputs = act.inner.read(act.answer_of(carry), carry.examples)
+            preds = outputs["logits"].argmax(-1).int()
+            wants = act.wants_to_halt(outputs, carry.steps)
+            if wants is not None:
+                now = wants & (halt == 0)
+                halt = torch.where(now, step, halt)
+                at_halt = torch.where(now[:, None], preds, at_halt)
+            if step in self._depths:
+                change = (act.answer_of(carry) - before).float().flatten(1).norm(dim=1)
+                residual = change / act.answer_of(carry).float().flatten(1).norm(dim=1)
+                read.append((preds, outputs["q_halt_logits"].float(), residual))
+                number = self._depths.index(step)
+                self._ranks.to_host(residual)
+                self._seconds[chain, number] += time.perf_counter() - began
+            carry = disturb(carry)
+        preds, q_halt, residual = (
+            torch.stack(each).cpu().numpy() for each in zip(*read, strict=True)
+        )
+        at_halt = at_halt.cpu().numpy()
+        if views is not None and self._views is not None:
+            turn_back = self._views.undo
+            preds = np.stack([turn_back(views[chain], p.astype(np.uint8)) for p in preds])
+            at_halt = turn_back(views[chain], at_halt.astype(np.uint8))
+        return preds, at_halt, q_halt, residual, halt.cpu().numpy()
+
+    def _disturbance(self, first_row: int, chain: int) -> Callable[[ACTCarry], ACTCarry]:
+        """Return what happens to the latents after each step of a chain."""
+        if self._settings.perturb != "noise" or chain == 0:
+            return lambda carry: carry
+        counter = (0, 0, first_row, chain)
+        seed = int(random_words(self._settings.seed, Stream.CHAIN_NOISE, counter, 1)[0])
+        generator = torch.Generator(self._ranks.device).manual_seed(seed)
+
+        def disturbed(z: Tensor) -> Tensor:
+            noise = torch.empty_like(z, dtype=torch.float32).normal_(generator=generator)
+            return z + (self._settings.noise * noise).to(z.dtype)
+
+        return lambda carry: replace(
+            carry, inner={name: disturbed(z) for name, z in carry.inner.items()}
+        )
+
+
+def _right(preds: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return whether answers [..., b, S] are right in each labelled cell, bool [..., b]."""
+    return ((preds == labels) | (labels == IGNORE_LABEL_ID)).all(-1)
+
+
+def _share(holds: np.ndarray) -> Estimate:
+    return wilson(int(holds.sum()), len(holds))
+
+
+def as_text(figures: list[Figures]) -> str:
+    """Return a line for each, shares with their 95 % intervals."""
+    names = ("single", "selected", "oracle", "spurious")
+    rows = [["set", "depth", "breadth", "select", *names, "calls", "seconds"]]
+    for one in figures:
+        estimates = [getattr(one, name) for name in names]
+        shares = [f"{e.value:.4f} [{e.low:.4f}, {e.high:.4f}]" for e in estimates]
+        place = [one.set_name, str(one.depth), str(one.breadth), one.select]
+        rows.append([*place, *shares, str(one.calls), f"{one.seconds:.3g}"])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    layout = "  ".join(f"{{:{width}}}" for width in widths)
+    lines = [layout.format(*row).rstrip() for row in rows]
+    explained = "in brackets: 95 % confidence intervals; calls and seconds: for each puzzle"
+    return "\n".join([*lines, explained])
+
+
+def as_json(figures: list[Figures]) -> list[Mapping[str, object]]:
+    """Return the figures as JSON-ready values, in the order of the table."""
+    shares = ("single", "selected", "oracle", "spurious")
+    return [{**vars(one), **{name: vars(getattr(one, name)) for name in shares}} for one in figures]
+
+
+def as_csv(figures: list[Figures]) -> str:
+    """Return the same as a table of plain values."""
+    names = list(vars(figures[0])) if figures else []
+    lines = [",".join(names)]
+    for one in figures:
+        values = (getattr(one, name) for name in names)
+        lines.append(",".join(str(v.value if isinstance(v, Estimate) else v) for v in values))
+    return "\n".join(lines) + "\n"
