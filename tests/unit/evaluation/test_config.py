@@ -92,3 +92,11 @@ def test_decoders(settings: dict[str, Any]) -> None:
 )
 def test_mistakes_in_decoding_are_named(overrides: list[str], told: list[str]) -> None:
     _require_told(SolveConfig, "cfg_solve", ["checkpoint=x", *overrides], told)
+
+
+@pytest.mark.parametrize("setting", ["halting=q", "save_records=true", "save_outputs=[preds]"])
+def test_thinking_longer_has_a_table_of_its_own(setting: str) -> None:
+    load_config(EvalConfig, "cfg_evaluate", ["checkpoint=x", setting])
+    for longer in ("depth=16", "breadth=[1,8]"):
+        with pytest.raises(ConfigError, match="says nothing where depth or breadth is set"):
+            load_config(EvalConfig, "cfg_evaluate", ["checkpoint=x", longer, setting])

@@ -1,0 +1,139 @@
+"""Chains: what they say at each depth, and which of them answers."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from evaluation.chains import Figures, Found, answers_of, chosen, think_longer
+from evaluation.config import ThinkingSettings
+from evaluation.runner import evaluate
+from evaluation.views import views_of
+from models.act import ACTLossHead
+from puzzle_dataset import EvalBatches, PuzzleDataset
+from runtime.ranks import Ranks
+
+Make = Callable[..., ACTLossHead]
+
+# Three chains on two rows of one cell, at one depth.
+FOUND = Found(
+    preds=np.array([[[[4], [5]]], [[[4], [6]]], [[[3], [6]]]]),
+    at_halt=np.array([[[7], [7]], [[8], [8]], [[9], [9]]]),
+    q_halt=np.array([[[0.1, 0.9]], [[0.2, 0.1]], [[0.8, 0.2]]]),
+    residual=np.array([[[0.3, 0.3]], [[0.1, 0.2]], [[0.2, 0.1]]]),
+    halt=np.array([[4, 0], [2, 0], [2, 9]]),
+)
+
+
+@pytest.mark.parametrize(
+    ("select", "chains", "answers"),
+    [
+        ("q", [2, 0], [3, 5]),
+        ("residual", [1, 2], [4, 6]),
+        # Among equals the surest one speaks.
+        ("majority", [1, 2], [4, 6]),
+        # Chain 2 is surer than chain 1, which halts as early; in row 1 none halts by then.
+        ("first_halt", [2, 0], [9, 5]),
+    ],
+)
+def test_each_choice(select: str, chains: list[int], answers: list[int]) -> None:
+    assert chosen(select, FOUND, 0, 4).tolist() == chains  # type: ignore[arg-type]
+    assert answers_of(select, FOUND, 0, 4)[:, 0].tolist() == answers  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def sudokus(sudoku_data: Path) -> PuzzleDataset:
+    return PuzzleDataset([sudoku_data], "test")
+
+
+@pytest.fixture
+def think(sudokus: PuzzleDataset) -> Callable[..., list[Figures]]:
+    def run(model: ACTLossHead, size: int = 4, **settings: object) -> list[Figures]:
+        chosen = ThinkingSettings.model_validate(settings)
+        batches = EvalBatches(sudokus, global_batch_size=size)
+        return think_longer(model, model, batches, Ranks("cpu"), chosen, views_of(sudokus))
+
+    return run
+
+
+def answer_with(model: ACTLossHead, answer: Callable[[Tensor], Tensor]) -> None:
+    """Let the head answer with a function of the puzzle it sees, int32 [B, S]."""
+
+    def read(states: Tensor, examples: dict[str, Tensor]) -> dict[str, Tensor]:
+        inputs = examples["inputs"]
+        zeros = torch.zeros(len(inputs))
+        logits = torch.nn.functional.one_hot(answer(inputs).long(), 6).float()
+        return {"logits": logits, "q_halt_logits": zeros, "q_continue_logits": zeros}
+
+    model.model.inner.read = read  # type: ignore[method-assign]
+
+
+def test_answers_are_turned_back_and_judged(
+    make_model: Make, think: Callable[..., list[Figures]], sudokus: PuzzleDataset
+) -> None:
+    arrays = sudokus.sets["all"]
+    labels = {bytes(q): a for q, a in zip(arrays.inputs, arrays.labels, strict=True)}
+    model = make_model(sudokus)
+
+    def known(inputs: Tensor) -> Tensor:
+        # Solves a puzzle only as it stands in the set: the first chain alone is right.
+        found = [labels.get(bytes(row.astype(np.uint8)), row) for row in inputs.numpy()]
+        return torch.from_numpy(np.stack(found).astype(np.int32))
+
+    answer_with(model, known)
+    one, all_three = think(model, breadth=[1, 3], select="majority")
+    assert (one.single.value, one.selected.value, one.calls) == (1, 1, 3)
+    assert (all_three.single.value, all_three.oracle.value, all_three.calls) == (1, 1, 9)
+    # The other two answer with what they see, which is the same puzzle turned back.
+    assert all_three.selected.value == 0
+    assert all_three.spurious.value == 1
+
+
+def test_one_chain_is_the_plain_evaluation_at_each_depth(
+    make_model: Make, think: Callable[..., list[Figures]], sudokus: PuzzleDataset
+) -> None:
+    model = make_model(sudokus, halt_max_steps=4)
+    labels = sudokus.sets["all"].labels
+    # Clues are copied: some rows are right where few cells are open.
+    seen: list[Tensor] = []
+    read = model.model.inner.read
+    model.model.inner.read = lambda *a: seen.append(o := read(*a)) or o  # type: ignore
+    figures = think(model, size=10, depth=[2, 4])
+    model.model.inner.read = read  # type: ignore[method-assign]
+    assert [one.depth for one in figures] == [2, 4]
+    for one, outputs in zip(figures, seen, strict=True):
+        shorter = make_model(sudokus, halt_max_steps=one.depth)
+        batches = EvalBatches(sudokus, global_batch_size=10)
+        plain = evaluate(shorter, shorter, batches, Ranks("cpu")).records["all"]
+        right = (outputs["logits"].argmax(-1).numpy() == labels).mean(-1)
+        assert right == pytest.approx(plain["accuracy"])
+        assert one.single.value == plain["exact_accuracy"].mean()
+        assert one.num_puzzles == 10
+
+
+@pytest.mark.parametrize("perturb", ["symmetry", "noise"])
+def test_the_same_seed_gives_the_same_figures_and_few_chains_are_the_first_of_many(
+    make_model: Make,
+    think: Callable[..., list[Figures]],
+    sudokus: PuzzleDataset,
+    perturb: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from evaluation import chains
+
+    found: list[Found] = []
+    judge = chains.answers_of
+    monkeypatch.setattr(
+        chains, "answers_of", lambda s, f, *rest: found.append(f) or judge(s, f, *rest)
+    )
+    model = make_model(sudokus)
+    for settings in ({"breadth": 3}, {"breadth": 3}, {"breadth": 2}, {"breadth": 3, "seed": 1}):
+        think(model, size=10, depth=[1, 3], perturb=perturb, **settings)
+    same, again, few, other = found[::2]
+    assert all(np.array_equal(a, b) for a, b in zip(same, again, strict=True))
+    assert all(np.array_equal(a[:2], b) for a, b in zip(same, few, strict=True))
+    assert np.array_equal(same.q_halt[0], other.q_halt[0])
+    assert not np.array_equal(same.q_halt[1], other.q_halt[1])
