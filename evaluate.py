@@ -124,7 +124,8 @@ def run(job: Job) -> None:
 
         def operations() -> float:
             steps = len(batches) * batches.local_batch_size * arch.halt_max_steps
-            return max(config.breadth) * steps * count_flop(arch, job.facts).act_step
+            act_step = count_flop(arch, trained.facts or job.facts).act_step
+            return max(config.breadth) * steps * act_step
 
         compiling = choose_compiling(config.compile, device_type, operations=operations)
         compiling = ranks.broadcast_object(compiling)

@@ -18,15 +18,18 @@ import torch
 from torch import Tensor
 
 import evaluate
+from dataset.format.writing import write_puzzles
+from evaluation.config import EvalConfig
 from models.heads.auxiliary import ConfidenceHead
 from models.heads.base import HaltingRule, Outputs
 from models.registry import build_model
 from puzzle_dataset import PuzzleDataset
-from runtime.errors import DatasetError
+from runtime.errors import ConfigError, DatasetError
 from scripts import solve
 from training.checkpoint.state import RunState
 from training.checkpoint.store import MODEL, save_checkpoint
 from training.checkpoint.tensors import model_tensors, tensor_writer
+from training.config.composition import load_config
 from training.config.schema import TrainConfig
 from training.data import data_facts
 
@@ -103,6 +106,52 @@ def test_a_trained_run_is_measured_as_during_training(
     assert result["step"] == files.steps[-1]
     assert result["checkpoint"] == str(tmp_path / "run" / f"step_{files.steps[-1]}")
     assert result["metrics"] == logged
+
+
+def test_thinking_longer_has_a_table_a_json_and_a_csv(
+    own_run: Path, sudoku_data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["depth=[3,5]", "breadth=[1,4]", "select=[q,majority]", "global_batch_size=4"]
+    evaluate.main([f"checkpoint={own_run}", "device=cpu", *asked])
+    result = json.loads((own_run / "eval_step_12_thinking.json").read_bytes())
+    lines = [(one["depth"], one["breadth"], one["select"]) for one in result["chains"]]
+    expected = [(1, "q"), (4, "q"), (4, "majority")]
+    assert lines == [(depth, *rest) for depth in (3, 5) for rest in expected]
+    assert result["arch"]["halt_max_steps"] == 5
+    assert result["thinking"]["depth"] == [3, 5]
+    for one in result["chains"]:
+        assert one["calls"] == one["depth"] * one["breadth"]
+        assert one["num_puzzles"] == 10
+        assert one["single"]["value"] <= one["oracle"]["value"]
+        missed = one["oracle"]["value"] - one["selected"]["value"]
+        assert one["spurious"]["value"] == pytest.approx(missed)
+    with (own_run / "eval_step_12_thinking.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert [row["calls"] for row in table] == [str(one["calls"]) for one in result["chains"]]
+    out = capsys.readouterr().out
+    assert re.search(r"^all +5 +4 +majority ", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["breadth=8", "data_path=ARC"], "perturb=symmetry: .*12 tokens and 25 cells"),
+        (["breadth=9", "data_path=MAZES"], "breadth=9: such puzzles have 8 views"),
+        (["breadth=2", "halting=q"], "halting says nothing where depth or breadth is set"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(
+    own_run: Path, arc_data: Path, tmp_path: Path, settings: list[str], told: str
+) -> None:
+    maze = np.full((1, 16), 2, np.uint8)
+    write_puzzles(tmp_path / "mazes" / "test", maze, maze, vocab_size=6, views=1)
+    (tmp_path / "mazes" / "identifiers.json").write_text('["<blank>"]\n')
+    folders = {"ARC": str(arc_data), "MAZES": str(tmp_path / "mazes")}
+    own = list(settings)
+    for name, folder in folders.items():
+        own = [setting.replace(f"={name}", f"={folder}") for setting in own]
+    with pytest.raises(ConfigError, match=told):
+        evaluate.prepare(load_config(EvalConfig, "cfg_evaluate", [f"checkpoint={own_run}", *own]))
 
 
 def test_the_result_lies_in_the_run_and_ends_the_output(
