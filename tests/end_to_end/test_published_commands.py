@@ -21,6 +21,7 @@ pytestmark = [
 ]
 
 SMALLER = (
+    "compile=false",
     "global_batch_size=16",
     "arch.hidden_size=64",
     "arch.num_heads=2",
