@@ -53,7 +53,7 @@ class OptimizerConfig(Schema):
     """Optimizer of everything but the puzzle embedding."""
 
     name: str = "adam_atan2"
-    """adam_atan2 | adamw"""
+    """adam_atan2 | adamw | muon"""
     kernel: Literal["ours", "package"] = "ours"
     """of adam_atan2; package: that of the package adam-atan2, which needs CUDA"""
     groups: Annotated[dict[str, ParamGroupConfig], Field(min_length=1)] = {
@@ -73,8 +73,30 @@ OPTIMIZERS = Registry("optimizer", OptimizerConfig, "adam_atan2", "optimizer")
 betas, and returns an optimizer with an attribute `skip` (while that bool [] is true, its steps
 change nothing) or one of torch's that are fused. Its schema is an `OptimizerConfig`.
 """
+
+
+class MuonConfig(OptimizerConfig):
+    """Muon for the matrices of some groups, AdamW for all other parameters."""
+
+    muon_groups: Annotated[list[str], Field(min_length=1)] = ["trunk"]
+    """groups whose matrices take Muon's step"""
+    momentum: Rate = 0.95
+    """of Muon"""
+    newton_schulz_steps: Count = 5
+    """of the iteration that makes a step orthogonal"""
+    rate_scale: Literal["match_rms_adamw", "original"] = "match_rms_adamw"
+    """match_rms_adamw: rates as AdamW's; original: as in the first Muon, about 0.02"""
+
+    @model_validator(mode="after")
+    def _knows_its_groups(self) -> "MuonConfig":
+        if unknown := [name for name in self.muon_groups if name not in self.groups]:
+            raise ValueError(f"muon_groups: there is no group {', '.join(unknown)}")
+        return self
+
+
 for _name in ("adam_atan2", "adamw"):
     OPTIMIZERS.add(_name, OptimizerConfig, imported("training.optim.groups", _name))
+OPTIMIZERS.add("muon", MuonConfig, imported("training.optim.groups", "muon"))
 
 
 class MLflowConfig(Schema):

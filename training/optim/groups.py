@@ -11,8 +11,15 @@ from torch.optim import Optimizer
 
 from runtime.errors import ConfigError
 from runtime.ranks import Ranks, sum_in_order
-from training.config.schema import OPTIMIZERS, OptimizerConfig, ParamGroupConfig, TrainConfig
+from training.config.schema import (
+    OPTIMIZERS,
+    MuonConfig,
+    OptimizerConfig,
+    ParamGroupConfig,
+    TrainConfig,
+)
 from training.optim.adam_atan2 import GROUP_NAME, AdamATan2
+from training.optim.muon import MUON, Muon
 from training.optim.package import package_kernel
 
 LOSS_WEIGHTS_PREFIX = "log_variances."
@@ -140,6 +147,25 @@ def adamw(
 ) -> Optimizer:
     """Build torch's AdamW."""
     return torch.optim.AdamW(groups, betas=betas, fused=True)
+
+
+def muon(config: MuonConfig, groups: list[dict[str, Any]], betas: tuple[float, float]) -> Optimizer:
+    """Build Muon, and in it AdamW for what is no matrix of the groups that it steps."""
+    split = []
+    for group in groups:
+        chosen = group[GROUP_NAME] in config.muon_groups
+        matrices = [p for p in group["params"] if chosen and p.ndim == 2]
+        others = [p for p in group["params"] if not (chosen and p.ndim == 2)]
+        for params, is_muon in ((matrices, True), (others, False)):
+            if params:
+                split.append({**group, "params": params, MUON: is_muon})
+    return Muon(
+        split,
+        betas,
+        momentum=config.momentum,
+        steps=config.newton_schulz_steps,
+        scale=config.rate_scale,
+    )
 
 
 def set_rates(optimizer: Optimizer, factor: float | Tensor) -> None:

@@ -1,0 +1,102 @@
+"""Muon: steps of orthogonal matrices, with AdamW for everything else."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+# Of the quintic iteration that brings singular values near 1 (Keller Jordan's Muon, 2024).
+_A, _B, _C = 3.4445, -4.7750, 2.0315
+_EPS = 1e-7
+# Key of a torch parameter group: whether its matrices take Muon's step.
+MUON = "muon"
+
+
+class Muon(AdamW):
+    """m = lerp(m, g, 1 - momentum); p *= 1 - lr * wd; p -= lr * scale * orthogonal(lerp(g, m,
+    momentum)), for the matrices of groups with the key `muon`; fused AdamW for all others.
+
+    Matrices of one shape are orthogonalised together. As in `torch.optim.Muon`, but that a step
+    whose gradient is not finite changes nothing: as AdamW does, it reads `found_inf`.
+
+    Args:
+        params: torch's parameter groups.
+        betas: of AdamW.
+        momentum: of Muon.
+        steps: of the Newton-Schulz iteration, in bfloat16 on CUDA, in float32 on a CPU.
+        scale: match_rms_adamw: 0.2 * sqrt(larger side), so that rates are those of AdamW;
+            original: sqrt(max(1, rows / columns)).
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        betas: tuple[float, float],
+        *,
+        momentum: float,
+        steps: int,
+        scale: str,
+    ) -> None:
+        super().__init__(params, betas=betas, fused=True)
+        self._momentum, self._steps, self._scale = momentum, steps, scale
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Make a step."""
+        assert closure is None
+        everything = self.param_groups
+        self.param_groups = [group for group in everything if not group[MUON]]
+        try:
+            super().step()
+        finally:
+            self.param_groups = everything
+        for group in everything:
+            if group[MUON]:
+                self._orthogonal_step(group)
+
+    @torch.no_grad()
+    def _orthogonal_step(self, group: dict[str, Any]) -> None:
+        alike: dict[torch.Size, list[nn.Parameter]] = defaultdict(list)
+        for p in group["params"]:
+            if p.grad is not None:
+                alike[p.shape].append(p)
+                if not self.state[p]:
+                    self.state[p]["momentum"] = torch.zeros_like(p)
+        found_inf = getattr(self, "found_inf", None)
+        skip = found_inf > 0 if found_inf is not None else torch.zeros((), dtype=torch.bool)
+        for shape, params in alike.items():
+            grads = torch.stack([p.grad for p in params if p.grad is not None])
+            grads = grads.masked_fill(skip, 0.0)  # Multiplying by 0 would keep NaN.
+            before = torch.stack([self.state[p]["momentum"] for p in params])
+            after = before.lerp(grads, 1 - self._momentum)
+            updates = orthogonal(grads.lerp(after, self._momentum), self._steps)
+            counts = (~skip).to(grads.dtype)  # 0 where the step is skipped.
+            rate = group["lr"] * rate_scale(self._scale, shape) * counts
+            kept = 1 - group["lr"] * group["weight_decay"] * counts
+            after = torch.where(skip, before, after)
+            for p, update, momentum in zip(params, updates, after, strict=True):
+                self.state[p]["momentum"].copy_(momentum)
+                p.mul_(kept).sub_(update * rate)
+
+
+def orthogonal(matrices: Tensor, steps: int) -> Tensor:
+    """Bring the singular values of matrices, float32 [n, rows, columns], near 1."""
+    x = matrices.bfloat16() if matrices.is_cuda else matrices
+    is_tall = x.shape[1] > x.shape[2]
+    x = x.mT if is_tall else x
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp_min(_EPS)
+    for _ in range(steps):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=_B, alpha=_C), x, beta=_A)
+    return (x.mT if is_tall else x).to(matrices.dtype)
+
+
+def rate_scale(scale: str, shape: torch.Size) -> float:
+    """Return what the rate of a matrix is multiplied with, see `Muon`."""
+    rows, columns = shape
+    if scale == "original":
+        return math.sqrt(max(1, rows / columns))
+    return 0.2 * math.sqrt(max(rows, columns))
