@@ -71,6 +71,8 @@ def prepare(config: EvalConfig) -> Job:
     if config.needs_halting_head:
         require_halting_head(trained)
     dataset = open_dataset(config, trained)
+    if config.perturb == "init" and trained.run.arch.init == "fixed":
+        raise ConfigError("perturb=init: all chains of this model start alike (arch.init=fixed)")
     views = views_for(config, dataset)
     facts = data_facts(dataset.metadata, dataset.fields)
     trained.require_fit(facts, str(dataset.split_dirs[0]))

@@ -7,13 +7,12 @@ Shape letters: C chains, D depths, b rows of a rank's batch, S cells.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 from tqdm import tqdm
 
 from dataset.format.schema import IGNORE_LABEL_ID
@@ -24,6 +23,7 @@ from evaluation.views import Views, draw_views
 from models.act import ACTLossHead
 from models.carry import ACTCarry
 from puzzle_dataset import Batch, EvalBatches
+from runtime.device import own_random_numbers
 from runtime.ranks import Ranks
 from runtime.streams import Stream, random_words
 
@@ -199,19 +199,22 @@ class _Thinker:
         views = None
         if self._views is not None and breadth > 1 and self._settings.perturb == "symmetry":
             views = draw_views(self._views, self._settings.seed, rows, breadth)
-        chains = [self._chain(batch, first_row, c, views) for c in range(breadth)]
+        chains = []
+        for chain in range(breadth):
+            counter = (0, 0, first_row, chain)
+            seed = int(random_words(self._settings.seed, Stream.CHAINS, counter, 1)[0])
+            with own_random_numbers(seed, self._ranks.device):
+                chains.append(self._chain(batch, chain, views))
         return Found(*(np.stack(parts) for parts in zip(*chains, strict=True)))
 
-    def _chain(
-        self, batch: Batch, first_row: int, chain: int, views: np.ndarray | None
-    ) -> tuple[np.ndarray, ...]:
+    def _chain(self, batch: Batch, chain: int, views: np.ndarray | None) -> tuple[np.ndarray, ...]:
         """Run one chain of each row; returns the parts of `Found` without C."""
         inputs, ids = batch.inputs, batch.puzzle_identifiers
         if views is not None and self._views is not None:
             seen = self._views.apply(views[chain], inputs.astype(np.uint8))
             inputs = seen.astype(inputs.dtype)
         examples = self._ranks.on_device({"inputs": inputs, "puzzle_identifiers": ids})
-        disturb = self._disturbance(first_row, chain)
+        is_noisy = self._settings.perturb == "noise" and chain > 0
         act, carry = self._model.model, self._model.initial_carry(examples)
         halt = torch.zeros_like(carry.steps)
         at_halt, read, began = torch.zeros_like(carry.examples["inputs"]), [], time.perf_counter()
@@ -219,7 +222,7 @@ class _Thinker:
             before = act.answer_of(carry)
             carry = self._forward(carry, examples, measured=False).carry
             if step not in self._depths and "first_halt" not in self._settings.select:
-                carry = disturb(carry)
+                carry = self._disturbed(carry) if is_noisy else carry
                 continue
             outputs = act.inner.read(act.answer_of(carry), carry.examples)
             preds = outputs["logits"].argmax(-1).int()
@@ -235,7 +238,7 @@ class _Thinker:
                 number = self._depths.index(step)
                 self._ranks.to_host(residual)
                 self._seconds[chain, number] += time.perf_counter() - began
-            carry = disturb(carry)
+            carry = self._disturbed(carry) if is_noisy else carry
         preds, q_halt, residual = (
             torch.stack(each).cpu().numpy() for each in zip(*read, strict=True)
         )
@@ -246,21 +249,10 @@ class _Thinker:
             at_halt = turn_back(views[chain], at_halt.astype(np.uint8))
         return preds, at_halt, q_halt, residual, halt.cpu().numpy()
 
-    def _disturbance(self, first_row: int, chain: int) -> Callable[[ACTCarry], ACTCarry]:
-        """Return what happens to the latents after each step of a chain."""
-        if self._settings.perturb != "noise" or chain == 0:
-            return lambda carry: carry
-        counter = (0, 0, first_row, chain)
-        seed = int(random_words(self._settings.seed, Stream.CHAIN_NOISE, counter, 1)[0])
-        generator = torch.Generator(self._ranks.device).manual_seed(seed)
-
-        def disturbed(z: Tensor) -> Tensor:
-            noise = torch.empty_like(z, dtype=torch.float32).normal_(generator=generator)
-            return z + (self._settings.noise * noise).to(z.dtype)
-
-        return lambda carry: replace(
-            carry, inner={name: disturbed(z) for name, z in carry.inner.items()}
-        )
+    def _disturbed(self, carry: ACTCarry) -> ACTCarry:
+        noise = self._settings.noise
+        moved = {name: z + noise * torch.randn_like(z) for name, z in carry.inner.items()}
+        return replace(carry, inner=moved)
 
 
 def _right(preds: np.ndarray, labels: np.ndarray) -> np.ndarray:

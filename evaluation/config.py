@@ -68,15 +68,16 @@ class ThinkingSettings(Schema):
     """ACT steps after which answers are read: 64, or [16,64,256]; null: as many as in training"""
     breadth: Counts = [1]
     """chains for each puzzle; of [1,8] the first one is part of the eight"""
-    perturb: Literal["symmetry", "noise"] = "symmetry"
-    """what tells chains apart: views of the puzzle, or noise in the latents after each step"""
+    perturb: Literal["symmetry", "init", "noise"] = "symmetry"
+    """what tells chains apart: views of the puzzle, random starts (arch.init=random), or noise in
+    the latents after each step"""
     noise: PositiveFloat = 0.3
     """standard deviation of perturb=noise; the latents' own is 1"""
     select: Annotated[list[Choice], BeforeValidator(_as_list), Field(min_length=1)] = ["q"]
     """which chain answers: q: the one surest of its answer; residual: the one whose last step
     changed it least; majority: the most common answer; first_halt: the first to halt"""
     seed: Annotated[CountOrZero, Field(lt=2**63)] = 0
-    """of views and noise"""
+    """of views, starts and noise"""
 
 
 class EvalConfig(ThinkingSettings, MachineSettings):

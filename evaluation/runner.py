@@ -16,6 +16,7 @@ from evaluation.report import Evaluation
 from evaluation.thinking import Forward, thoughts
 from models.act import ACTLossHead, LossOutput
 from puzzle_dataset import Batch, EvalBatches
+from runtime.device import own_random_numbers
 from runtime.ranks import Ranks
 
 
@@ -65,7 +66,8 @@ def evaluate(
     was_training = model.training
     model.eval()
     try:
-        with torch.no_grad():
+        # Of models whose latents start anywhere, or move with noise.
+        with torch.no_grad(), own_random_numbers(first_row, ranks.device):
             for thought in bar:
                 step = model.measure(thought.carry)
                 columns = [*_columns(step, names, model), _clues(step)]

@@ -159,6 +159,16 @@ class RecurrenceConfig(Schema):
     puzzle_emb_len: SizeOrZero = 0
     """positions of the puzzle embedding in front of the cells (P); 0: as many as its width needs"""
 
+    init: Literal["fixed", "random"] = "fixed"
+    """where latents start; fixed: at a vector that was drawn once, as published; random: at numbers
+    drawn anew for each cell of each puzzle (arXiv:2605.21488)"""
+    init_std: PositiveFloat = 1.0
+    """standard deviation of init=random, cut at twice that"""
+    damping: Annotated[float, Field(strict=True, gt=0.0, le=1.0)] = 1.0
+    """share of the new value in each update of a latent, the rest stays (arXiv:2605.21488: 0.95)"""
+    noise: NonNegativeFloat = 0.0
+    """standard deviation of what is added in each update (arXiv:2605.21488: 0.01)"""
+
     halt_max_steps: Size = 16
     """ACT steps after which a puzzle halts in any case"""
     halt_exploration_prob: Probability = 0.1

@@ -38,15 +38,15 @@ class HRMInner(Recurrence):
             for _ in range(H_cycles - 1):
                 context = z_H + injected
                 for _ in range(L_cycles):
-                    z_L = L_level(z_L + context, rotary)
-                z_H = H_level(z_H + z_L, rotary)
+                    z_L = self.moved(z_L, L_level(z_L + context, rotary))
+                z_H = self.moved(z_H, H_level(z_H + z_L, rotary))
 
         # The last cycle: its last updates have gradients, or all of them.
         context = z_H + injected
         with torch.no_grad():
             for _ in range(L_cycles - with_gradients):
-                z_L = L_level(z_L + context, rotary)
+                z_L = self.moved(z_L, L_level(z_L + context, rotary))
         for _ in range(with_gradients):
-            z_L = L_level(z_L + context, rotary)
-        z_H = (H_level.first if only_first else H_level)(z_H + z_L, rotary)
-        return {"z_H": z_H, "z_L": z_L}
+            z_L = self.moved(z_L, L_level(z_L + context, rotary))
+        answer = H_level.first if only_first else H_level
+        return {"z_H": self.moved(z_H, answer(z_H + z_L, rotary)), "z_L": z_L}

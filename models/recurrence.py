@@ -108,6 +108,8 @@ class Recurrence(nn.Module):
         self.hidden_size, self.num_prefix = config.hidden_size, config.num_prefix
         self.num_positions = config.num_prefix + facts.seq_len
         self.pos_encodings, self.positions_first = config.pos_encodings, config.mlp_t
+        self.starts_anywhere, self.init_std = config.init == "random", config.init_std
+        self.damping, self.noise = config.damping, config.noise
         D, T = config.hidden_size, self.num_positions
 
         self.embed_tokens = CastedEmbedding(facts.vocab_size, D, init_std=D**-0.5, dtype=self.dtype)
@@ -155,12 +157,23 @@ class Recurrence(nn.Module):
         return {name: torch.zeros(shape, dtype=self.dtype, device=device) for name in self.latents}
 
     def reset_carry(self, reset: Tensor, carry: Latents) -> Latents:
-        """Return `carry` with the rows where `reset` (bool [B]) is set back to the start states."""
+        """Return `carry` with the rows where `reset` (bool [B]) is set back to start states."""
         where = reset.view(-1, 1, 1)
-        return {
-            name: torch.where(where, self.get_buffer(f"{name.removeprefix('z_')}_init"), z)
-            for name, z in carry.items()
-        }
+        return {name: torch.where(where, self._start(name, z), z) for name, z in carry.items()}
+
+    def _start(self, name: str, z: Tensor) -> Tensor:
+        """Return where a latent starts: [D], or [B, T, D] if each cell starts elsewhere."""
+        if not self.starts_anywhere:
+            return self.get_buffer(f"{name.removeprefix('z_')}_init")
+        drawn = torch.empty(z.shape, device=z.device)
+        std = self.init_std
+        return nn.init.trunc_normal_(drawn, std=std, a=-2 * std, b=2 * std).to(z.dtype)
+
+    def moved(self, before: Tensor, after: Tensor) -> Tensor:
+        """Return a latent [B, T, D] after an update that gives `after`, [B, T, D] or [B, 1, D]."""
+        if self.damping < 1.0:
+            after = torch.lerp(before[:, : after.shape[1]], after, self.damping)
+        return after + self.noise * torch.randn_like(after) if self.noise else after
 
     def forward(
         self, carry: Latents, examples: Examples, *, only_first: bool = False

@@ -24,4 +24,5 @@ class TransformerInner(Recurrence):
     ) -> Latents:
         """Run the stack once."""
         H_level = self.H_level.first if only_first else self.H_level
-        return {"z_H": H_level(latents["z_H"] + injected, rotary)}
+        z_H = latents["z_H"]
+        return {"z_H": self.moved(z_H, H_level(z_H + injected, rotary))}

@@ -51,9 +51,8 @@ class TRMInner(_TinyRecurrence):
         z_H, z_L = latents["z_H"], latents["z_L"]
         context = z_H + injected
         for _ in range(self.L_cycles):
-            z_L = self.L_level(z_L + context, rotary)
-        z_H = answer(z_H + z_L, rotary)
-        return {"z_H": z_H, "z_L": z_L}
+            z_L = self.moved(z_L, self.L_level(z_L + context, rotary))
+        return {"z_H": self.moved(z_H, answer(z_H + z_L, rotary)), "z_L": z_L}
 
 
 class TRMSingleInner(_TinyRecurrence):
@@ -66,5 +65,5 @@ class TRMSingleInner(_TinyRecurrence):
         """z = net(z + input), L_cycles times, then z = net(z)."""
         z_L = latents["z_L"]
         for _ in range(self.L_cycles):
-            z_L = self.L_level(z_L + injected, rotary)
-        return {"z_L": answer(z_L, rotary)}
+            z_L = self.moved(z_L, self.L_level(z_L + injected, rotary))
+        return {"z_L": self.moved(z_L, answer(z_L, rotary))}

@@ -4,6 +4,8 @@ import ctypes
 import itertools
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal, TypeVar
 
 import torch
@@ -88,6 +90,15 @@ def prepare_host(num_threads: int | None) -> None:
             return  # Another C library: nothing to set.
         mallopt(_M_MMAP_THRESHOLD, _KEEP_BELOW)
         mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+@contextmanager
+def own_random_numbers(seed: int, device: torch.device) -> Iterator[None]:
+    """Let torch draw from `seed`, 0 to 2**64 - 1, in the block, and go on as before after it."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        yield
 
 
 def ask_for_equal_bits() -> None:

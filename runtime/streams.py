@@ -32,7 +32,7 @@ class Stream(IntEnum):
     LOOK_AHEAD = 0x6C6F6F6B
     # Evaluations.
     VIEWS = 0x76696577
-    CHAIN_NOISE = 0x63686169
+    CHAINS = 0x63686169
 
 
 def random_words(
