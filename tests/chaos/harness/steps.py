@@ -119,19 +119,20 @@ def poison(place: str, value: float, step: int) -> None:
 
     original = Learner._update
 
-    def poisoned(learner: Any, now: int, loss: Any, *rest: Any) -> Any:
-        if now == step and place == "gradient":
+    def poisoned(learner: Any, loss: Any, *rest: Any) -> Any:
+        Learner._update = original  # type: ignore[method-assign]
+        if place == "gradient":
             learner.bucket.flat[7] = value
-        elif now == step and place == "loss":
+        elif place == "loss":
             loss = loss + value
-        elif now == step:
+        else:
             learner.model.puzzle_embedding.local_weights.grad[0, 0] = value
-        return original(learner, now, loss, *rest)
+        return original(learner, loss, *rest)
 
-    if place in _BEFORE_UPDATE:
+    def poison_update(_: Any) -> None:
         Learner._update = poisoned  # type: ignore[method-assign]
-    else:
-        before_step(step, poison_forward)
+
+    before_step(step, poison_update if place in _BEFORE_UPDATE else poison_forward)
 
 
 def observe(step: int, file: Path) -> None:
