@@ -88,7 +88,7 @@ def run(job: Job) -> None:
     """Load torch and the model, measure it, and report on rank 0."""
     from evaluation.chains import think_longer
     from models.compiled import compiled_forward
-    from models.operations import count_flop
+    from models.operations import act_step_flop
     from models.registry import arch_on_device
     from runtime.compiler import choose_compiling
     from runtime.device import prepare_host, resolve_device
@@ -126,7 +126,7 @@ def run(job: Job) -> None:
 
         def operations() -> float:
             steps = len(batches) * batches.local_batch_size * arch.halt_max_steps
-            act_step = count_flop(arch, trained.facts or job.facts).act_step
+            act_step = act_step_flop(arch, trained.facts or job.facts)
             return max(config.breadth) * steps * act_step
 
         compiling = choose_compiling(config.compile, device_type, operations=operations)

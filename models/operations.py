@@ -17,6 +17,9 @@ class Flop(NamedTuple):
     """Floating point operations of the linear layers for one example: of an ACT step in training
     (with its gradients, and the second pass for the target of q_continue) and in evaluation (where
     no head is read).
+
+    A multiply-add is 2 operations. Backward takes as many as forward for the weight's gradient, and
+    as many again where the input needs a gradient.
     """
 
     train_step: int
@@ -24,44 +27,60 @@ class Flop(NamedTuple):
 
 
 def count_flop(arch: ArchConfig, facts: DataFacts) -> Flop:
-    """Count the operations of the linear layers for one example, without computing anything.
+    """Count both kinds of steps."""
+    return Flop(train_step_flop(arch, facts), act_step_flop(arch, facts))
 
-    A multiply-add is 2 operations. Backward takes as many as forward for the weight's gradient, and
-    as many again where the input needs a gradient.
-    """
-    # The kernel of the attention's own products, which are not counted, may not know this device.
-    arch = arch.model_copy(update={"attention": "auto"})
-    total = 0
 
-    def add(weights: int, layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        nonlocal total
-        passes = 1 + (1 + inputs[0].requires_grad if output.requires_grad else 0)
-        total += 2 * passes * inputs[0].numel() // layer.weight.shape[1] * weights
+def train_step_flop(arch: ArchConfig, facts: DataFacts) -> int:
+    """Count `Flop.train_step`; of steps that differ in their look-ahead it is the mean."""
+    counter = _Counter(arch, facts)
+    total = counter.count()
+    if (every := arch.rows_per_target) > 1:
+        rows = torch.zeros(0, dtype=torch.int64, device="meta")
+        nobody = Exploration(torch.zeros(1, dtype=torch.int32, device="meta"), rows)
+        total = (total + (every - 1) * counter.count(nobody)) // every
+    return total
 
-    with torch.device("meta"):
-        model = build_model(arch, facts)
-        model.prepare(1)
-        cells = torch.zeros(1, facts.seq_len, dtype=torch.int32)
-        ids = torch.zeros(1, dtype=torch.int32)
-        examples = {"inputs": cells, "labels": cells, "puzzle_identifiers": ids}
+
+@torch.no_grad()
+def act_step_flop(arch: ArchConfig, facts: DataFacts) -> int:
+    """Count `Flop.act_step`."""
+    counter = _Counter(arch, facts)
+    counter.model.eval()
+    return counter.count(measured=False)
+
+
+class _Counter:
+    """A model without memory, in training mode, whose products are counted."""
+
+    def __init__(self, arch: ArchConfig, facts: DataFacts) -> None:
+        # The kernel of the attention's own products, which do not count, may not know the device.
+        arch = arch.model_copy(update={"attention": "auto"})
+        self._total = 0
+        with torch.device("meta"):
+            self.model = build_model(arch, facts).train()
+            self.model.prepare(1)
+            cells = torch.zeros(1, facts.seq_len, dtype=torch.int32)
+            ids = torch.zeros(1, dtype=torch.int32)
+        self._examples = {"inputs": cells, "labels": cells, "puzzle_identifiers": ids}
         for name, (_, channels) in facts.fields.items():
-            examples[name] = cells.unsqueeze(-1).expand(1, -1, channels) if channels else cells
-        for layer in model.modules():
+            wide = cells.unsqueeze(-1).expand(1, -1, channels) if channels else cells
+            self._examples[name] = wide
+        for layer in self.model.modules():
             if isinstance(layer, CastedLinear | nn.Linear | Matrix):
-                layer.register_forward_hook(partial(add, layer.weight.numel()))
+                layer.register_forward_hook(partial(self._add, layer.weight.numel()))
             elif isinstance(layer, MixtureOfExperts):
                 # Its experts multiply what its router does.
-                layer.router.register_forward_hook(partial(add, layer.experts.numel()))
-        model.train()
-        model(model.initial_carry(examples), examples)
-        train_step, total = total, 0
-        if (every := arch.rows_per_target) > 1:
-            nobody = Exploration(
-                torch.zeros(1, dtype=torch.int32), torch.zeros(0, dtype=torch.int64)
-            )
-            model(model.initial_carry(examples), examples, nobody)
-            train_step, total = (train_step + (every - 1) * total) // every, 0
-        model.eval()
-        with torch.no_grad():
-            model(model.initial_carry(examples), examples, measured=False)
-    return Flop(train_step, total)
+                layer.router.register_forward_hook(partial(self._add, layer.experts.numel()))
+
+    def count(self, *arguments: Exploration, **options: bool) -> int:
+        """Return the operations of a step."""
+        self._total = 0
+        with torch.device("meta"):
+            carry = self.model.initial_carry(self._examples)
+            self.model(carry, self._examples, *arguments, **options)
+        return self._total
+
+    def _add(self, weights: int, layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        passes = 1 + (1 + inputs[0].requires_grad if output.requires_grad else 0)
+        self._total += 2 * passes * inputs[0].numel() // layer.weight.shape[1] * weights

@@ -91,23 +91,24 @@ def missing_for_compiling(device: str) -> str | None:
     """Return what torch's compiler lacks on a device type, in words; None where nothing is missing.
     On CUDA Triton builds a Python module with a C compiler.
     """
-    language, variable = ("C++", "CXX") if device == "cpu" else ("C", "CC")
-    compilers = _compilers(device)
+    variable, compilers = _compilers(device)
     if not any(map(shutil.which, compilers)):
-        known = " or ".join(compilers)
+        language, known = "C++" if device == "cpu" else "C", " or ".join(compilers)
         return f"there is no {language} compiler ({known}; {variable} names another)"
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         return "Python's C headers are missing (the package python3-dev)"
     return None
 
 
-def _compilers(device: str) -> list[str]:
-    """Return the commands that may compile for a device type, best first."""
-    if named := os.environ.get("CXX" if device == "cpu" else "CC"):
-        return [named]
+def _compilers(device: str) -> tuple[str, list[str]]:
+    """Return the variable that names the compiler for a device type, and the commands that may be
+    it, best first.
+    """
+    variable, usual = "CC", ["gcc", "clang"]
     if device == "cpu":
-        return ["clang++" if sys.platform == "darwin" else "g++"]
-    return ["gcc", "clang"]
+        variable, usual = "CXX", ["clang++" if sys.platform == "darwin" else "g++"]
+    named = os.environ.get(variable)
+    return variable, usual if named is None else [named]
 
 
 def describe_compiler(device: str) -> str:
@@ -116,7 +117,7 @@ def describe_compiler(device: str) -> str:
     if device != "cpu":
         with contextlib.suppress(PackageNotFoundError):
             made_by = f"triton {version('triton')}"
-    elif compiler := next(filter(shutil.which, _compilers(device)), None):
+    elif compiler := next(filter(shutil.which, _compilers(device)[1]), None):
         command = [compiler, "--version"]
         lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout
         made_by = lines.partition("\n")[0]

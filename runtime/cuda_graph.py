@@ -10,7 +10,6 @@ from torch import Tensor
 from runtime.errors import ConfigError
 
 T = TypeVar("T")
-Tensors = Mapping[str, Tensor]
 
 
 class CudaGraph(Generic[T]):
@@ -24,7 +23,7 @@ class CudaGraph(Generic[T]):
     Args:
         function: takes several dictionaries of tensors on the device, each of the same shapes in
             every call.
-        setting: what asks for the graph, for messages.
+        setting: what asks for the graph, if it is true: for messages.
     """
 
     WARM_UP = 3
@@ -36,7 +35,7 @@ class CudaGraph(Generic[T]):
         self._arguments: list[dict[str, Tensor]] = []
         self._recorded: tuple[T, Callable[[], None]] | None = None
 
-    def __call__(self, *arguments: Tensors) -> T:
+    def __call__(self, *arguments: Mapping[str, Tensor]) -> T:
         self._calls += 1
         if self._calls <= self.WARM_UP:
             return self._aside(lambda: self._function(*arguments))
@@ -79,7 +78,7 @@ class CudaGraph(Generic[T]):
             # The end of the recording fails too, and hides what broke it.
             reason = str(error.__context__ or error).partition("\n")[0]
             raise ConfigError(
-                f"{self._setting}: this cannot be recorded as a CUDA graph ({reason}); use "
-                f"{self._setting.partition('=')[0]}=false"
+                f"{self._setting}=true: this cannot be recorded as a CUDA graph ({reason}); use "
+                f"{self._setting}=false"
             ) from error
         return result, graph.replay

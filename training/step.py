@@ -13,7 +13,7 @@ from models.act import ACTLossHead, LossOutput
 from models.carry import ACTCarry, Examples, Exploration
 from models.compiled import compiled_forward
 from models.config import ArchConfig, DataFacts
-from models.operations import count_flop
+from models.operations import train_step_flop
 from models.registry import build_model
 from puzzle_dataset import PuzzleDataset
 from runtime.compiler import Compiling, choose_compiling
@@ -75,6 +75,7 @@ class Learner:
             build_optimizer(config.optimizer, self.groups, betas) if self.groups else None
         )
         self.average = WeightAverage(model, config.ema_rate) if config.ema else None
+        self._in_groups = {name for group in self.groups for name in group.params}
         self.sparse = None
         if (embedding := model.puzzle_embedding) is not None:
             weight_decay = config.puzzle_emb_weight_decay
@@ -107,7 +108,7 @@ class Learner:
                     "cuda_graph=true needs a CUDA device and one process without a launcher, this "
                     f"run is on {ranks}; use cuda_graph=false"
                 )
-            self.graph = CudaGraph(self._recorded_work, "cuda_graph=true")
+            self.graph = CudaGraph(self._recorded_work, "cuda_graph")
         self.seed_other_ranks(0)
 
     def _empty_examples(self) -> Examples:
@@ -133,13 +134,12 @@ class Learner:
             min_ratio=config.lr_min_ratio,
         )
         noise = self.ranks.on_device(self._noise(step))
+        numbers = {"factor": np.array(factor), "stop": np.array(stop.requested)}
+        numbers = self.ranks.on_device(numbers)
         if self.graph and not self._diagnoses(step):
-            numbers = {"factor": np.array(factor), "stop": np.array(stop.requested)}
-            given = self.ranks.on_device(numbers)
-            done = self.graph(self.carry.tensors(), batch, noise, given)
+            done = self.graph(self.carry.tensors(), batch, noise, numbers)
         else:
-            stops = self.ranks.on_device({"stop": np.array(stop.requested)})["stop"]
-            done = self._work(self.carry, batch, noise, factor, stops, step=step)
+            done = self._work(self.carry, batch, noise, factor, numbers["stop"], step=step)
         self.outcomes.add(step, done.loss, done.skip, done.stop)
         self.carry = done.carry
         rates = {f"train/lr/{group.name}": group.lr * factor for group in self.groups}
@@ -283,8 +283,7 @@ class Learner:
             with self.ranks.wait():  # On a CPU, and with the package's kernel, for `skip`.
                 self.optimizer.step(factors=self.bucket.clip_factors(norms), average=self.average)
             if self.average:
-                averaged = {name for group in self.groups for name in group.params}
-                self.average.update(skip, without=averaged)
+                self.average.update(skip, without=self._in_groups)
         else:
             self.bucket.clip_(norms, skip)
             if self.optimizer:
@@ -427,7 +426,7 @@ def build_learner(
         # Not `max_steps`, nor with `reduction=exact` the ranks: they must not change the bits.
         ranks_counted = 1 if config.reduction == "exact" else ranks.world_size
         rows = config.global_batch_size // ranks_counted
-        return total_steps * rows * count_flop(arch, facts).train_step
+        return total_steps * rows * train_step_flop(arch, facts)
 
     compiling = choose_compiling(
         config.compile, ranks.device.type, saved=compiled, operations=operations

@@ -94,24 +94,28 @@ def hydra_settings(
         kept = {"launcher": composed.launcher, "sweeper": composed.sweeper}
         kept["sweep_dir"] = composed.sweep.dir
         # What is missing stays "???", which the schemas name with its setting.
-        plain = OmegaConf.to_container(OmegaConf.create(kept), resolve=True)
+        return _containers(OmegaConf.create(kept))
+
+
+def _containers(config: DictConfig, *, throw_on_missing: bool = False) -> dict[str, Any]:
+    """Return a configuration as plain containers, its references resolved."""
+    plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=throw_on_missing)
     assert isinstance(plain, dict)
     return {str(name): value for name, value in plain.items()}
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
-    """Return a configuration as plain containers, its references resolved; raises ConfigError when
-    it names plug-ins that have not been imported.
+    """Return a configuration that is complete; raises ConfigError when it names plug-ins that have
+    not been imported.
     """
-    plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    assert isinstance(plain, dict)
+    plain = _containers(config, throw_on_missing=True)
     named, known = plain.get("plugins") or (), plugins_imported()
     if not_imported := [name for name in named if name not in known]:
         raise ConfigError(
             f"plugins={shown(not_imported)}: name them on the command line, in the file of "
             "experiment= or in that of --config-name: elsewhere it is too late"
         )
-    return {str(key): value for key, value in plain.items()}
+    return plain
 
 
 @contextmanager

@@ -158,7 +158,8 @@ def state_of(learner: Learner) -> dict[str, Tensor]:
 
 GRAPH_SETTINGS = {
     "hrm": [],
-    "several rates": ["optimizer=grouped", "ema=true", "weight_decay=0.3"],
+    "several rates": ["optimizer=grouped", "optimizer.name=adam_atan2", "weight_decay=0.3"]
+    + ["ema=true"],
     "few rows look ahead": ["arch.q_target=rows", "arch.q_target_every=2", "micro_batch_size=4"],
     "trm": ["arch=trm", "arch.mlp_t=true", "arch.pos_encodings=none", "arch.L_cycles=2"],
 }
@@ -169,7 +170,7 @@ def test_a_step_that_is_recorded_and_repeated_gives_the_bits_of_one_that_is_run(
     learner_of: Callable[..., Learner], settings: list[str]
 ) -> None:
     plain, taped = learner_of(*settings), learner_of(*settings)
-    taped.graph = TapedGraph(taped._recorded_work, "cuda_graph=true")
+    taped.graph = TapedGraph(taped._recorded_work, "cuda_graph")
     for learner in (plain, taped):
         train(learner, 12)
     expected = state_of(plain)
@@ -184,7 +185,7 @@ def test_a_recorded_step_stops_for_a_signal_and_for_numbers_that_are_not_finite(
     learner_of: Callable[..., Learner],
 ) -> None:
     learner, stop = learner_of(), StopSignals()
-    learner.graph = TapedGraph(learner._recorded_work, "cuda_graph=true")
+    learner.graph = TapedGraph(learner._recorded_work, "cuda_graph")
     train(learner, 5, stop)
     assert not learner.outcomes.check()
     stop.requested = True
