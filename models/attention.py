@@ -96,7 +96,7 @@ class Attention(nn.Module):
         self.o_proj = CastedLinear(hidden_size, hidden_size)
 
     def forward(
-        self, x: Tensor, rotary: tuple[Tensor, Tensor] | None, num_queries: int | None = None
+        self, x: Tensor, rotary: tuple[Tensor, Tensor] | None = None, num_queries: int | None = None
     ) -> Tensor:
         """Map [B, T, D] to [B, T, D]; `rotary` is (cos, sin), each [T, K], or None. With
         `num_queries` only the first positions ask: [B, num_queries, D].

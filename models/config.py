@@ -5,7 +5,7 @@ says is a fact, not a setting, and arrives as `DataFacts`.
 """
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic.fields import FieldInfo
@@ -15,6 +15,7 @@ from models.heads.config import (
     AdaptiveHeadConfig,
     HeadsConfig,
     HierarchicalHeadConfig,
+    LinearHeadConfig,
     PuzzleHeadConfig,
 )
 from runtime.registry import Registry, imported, rebuild_schemas
@@ -133,6 +134,9 @@ class RecurrenceConfig(Schema):
 
     if TYPE_CHECKING:
         name: Any
+
+    # SwiGLU's inner width is rounded up to a multiple of this, as published.
+    width_multiple: ClassVar[int] = 256
 
     heads: HeadsConfig = Field(default_factory=HeadsConfig)
     """what the model predicts"""
@@ -307,6 +311,61 @@ class TRMConfig(RecurrenceConfig):
     """false: HRM's q_continue loss and halting rule"""
 
 
+class DECConfig(RecurrenceConfig):
+    """TRM's recursion on a state for each digit and cell (Fixed-Point-Reasoner-Structures, "DEC");
+    defaults are those of its source, but for `halt_exploration_prob`.
+    """
+
+    width_multiple: ClassVar[int] = 8
+
+    name: Literal["dec"] = "dec"
+    """TRM whose states are of each digit and cell, and which treats all digits alike"""
+
+    H_cycles: Size = 3
+    """updates of z_H in an ACT step, the last of them with gradients"""
+    L_cycles: Size = 6
+    """updates of z_L before each update of z_H"""
+    L_layers: NumLayers = 2
+    """blocks of the network"""
+    hidden_size: Size = 192
+    """width of the state of a digit in a cell (D)"""
+    mlp_t: StrictBool = True
+    """mix the cells with a SwiGLU over them; false: with attention"""
+    cell_expansion: Annotated[float, Field(strict=True, gt=0.0, le=1024.0)] = 4.0
+    """width of that SwiGLU, times the number of cells, before the factor 2/3"""
+    units: StrictBool = False
+    """mix the cells by the means over rows, columns and boxes, and nothing else: the model is told
+    which cells see each other"""
+    digit_attention: StrictBool = False
+    """a digit knows the others in its cell by attention; false: by their mean"""
+    pos_encodings: Literal["rope", "learned", "none"] = "none"
+    """how attention knows the positions"""
+    puzzle_emb_ndim: SizeOrZero = 0
+    """0: there is no puzzle embedding"""
+    no_ACT_continue: StrictBool = True
+    """false: HRM's q_continue loss and halting rule"""
+
+    @model_validator(mode="after")
+    def _treats_digits_alike(self) -> Self:
+        if not isinstance(self.heads.lm, LinearHeadConfig):
+            raise ValueError(
+                f"heads.lm.name={self.heads.lm.name} has weights for each digit, and arch=dec one "
+                "row for all of them; use heads.lm.name=linear"
+            )
+        if self.loss.label_smoothing:
+            raise ValueError(
+                f"loss.label_smoothing={self.loss.label_smoothing:g} spreads over all tokens, and "
+                "arch=dec predicts digits alone; use 0"
+            )
+        if self.q_target == "first":
+            raise ValueError("q_target=first: in arch=dec Q reads all positions; use another one")
+        if self.puzzle_emb_ndim:
+            raise ValueError(
+                f"puzzle_emb_ndim={self.puzzle_emb_ndim}: arch=dec has no puzzle embedding; use 0"
+            )
+        return self
+
+
 class TransformerConfig(RecurrenceConfig):
     """A plain transformer under the ACT loop, without an inner recursion."""
 
@@ -361,6 +420,7 @@ for _name, _schema, _module, _class in (
     ("hrm", HRMConfig, "models.hrm", "HRMInner"),
     ("trm", TRMConfig, "models.trm", "TRMInner"),
     ("trm_singlez", TRMConfig, "models.trm", "TRMSingleInner"),
+    ("dec", DECConfig, "models.dec", "DECInner"),
     ("transformer", TransformerConfig, "models.transformer", "TransformerInner"),
 ):
     ARCHITECTURES.add(_name, _schema, imported(_module, _class))

@@ -170,9 +170,9 @@ def widened(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def swiglu_width(width: int, expansion: float) -> int:
-    """Return the inner width of SwiGLU: expansion * width * 2/3, up to a multiple of 256."""
-    return -(-round(expansion * width * 2 / 3) // 256) * 256
+def swiglu_width(width: int, expansion: float, multiple: int = 256) -> int:
+    """Return the inner width of SwiGLU: expansion * width * 2/3, rounded up to a `multiple`."""
+    return -(-round(expansion * width * 2 / 3) // multiple) * multiple
 
 
 class SwiGLU(nn.Module):
@@ -181,9 +181,9 @@ class SwiGLU(nn.Module):
     linear: type[CastedLinear] = CastedLinear
     dim = -1
 
-    def __init__(self, width: int, expansion: float) -> None:
+    def __init__(self, width: int, expansion: float, multiple: int = 256) -> None:
         super().__init__()
-        inner = swiglu_width(width, expansion)
+        inner = swiglu_width(width, expansion, multiple)
         self.gate_up_proj = self.linear(width, 2 * inner)
         self.down_proj = self.linear(inner, width)
 

@@ -45,10 +45,10 @@ class Block(nn.Module):
         super().__init__()
         self.eps, self.mixes_by_mlp = config.rms_norm_eps, config.mlp_t
         if config.mlp_t:
-            self.mlp_t = PositionSwiGLU(num_positions, config.expansion)
+            self.mlp_t = PositionSwiGLU(num_positions, config.expansion, config.width_multiple)
         else:
             self.self_attn = Attention(config.hidden_size, config.num_heads, config.attention)
-        self.mlp = SwiGLU(config.hidden_size, config.expansion)
+        self.mlp = SwiGLU(config.hidden_size, config.expansion, config.width_multiple)
 
     def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
         if not self.mixes_by_mlp:
@@ -75,9 +75,15 @@ class Block(nn.Module):
 class ReasoningLevel(nn.Module):
     """A stack of blocks, for the sum of a state and what is injected, [B, T, D]."""
 
-    def __init__(self, config: RecurrenceConfig, num_layers: int, num_positions: int) -> None:
+    def __init__(
+        self,
+        config: RecurrenceConfig,
+        num_layers: int,
+        num_positions: int,
+        block: type[Block] = Block,
+    ) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Block(config, num_positions) for _ in range(num_layers))
+        self.layers = nn.ModuleList(block(config, num_positions) for _ in range(num_layers))
 
     def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
         for layer in self.layers:
@@ -101,18 +107,22 @@ class Recurrence(nn.Module):
     """
 
     lm_head: TokenHead
+    block: type[Block] = Block
+    # Kinds of cells that the input embedding tells apart; None: all tokens.
+    num_kinds: int | None = None
 
     def __init__(self, config: RecurrenceConfig, facts: DataFacts) -> None:
         super().__init__()
         self.dtype: torch.dtype = getattr(torch, config.forward_dtype)
         self.hidden_size, self.num_prefix = config.hidden_size, config.num_prefix
-        self.num_positions = config.num_prefix + facts.seq_len
+        self.num_positions = self.num_states = config.num_prefix + facts.seq_len
         self.pos_encodings, self.positions_first = config.pos_encodings, config.mlp_t
         self.starts_anywhere, self.init_std = config.init == "random", config.init_std
         self.damping, self.noise = config.damping, config.noise
         D, T = config.hidden_size, self.num_positions
 
-        self.embed_tokens = CastedEmbedding(facts.vocab_size, D, init_std=D**-0.5, dtype=self.dtype)
+        kinds = self.num_kinds or facts.vocab_size
+        self.embed_tokens = CastedEmbedding(kinds, D, init_std=D**-0.5, dtype=self.dtype)
         self.heads = build_heads(config, facts, self.embed_tokens)
         for name, head in self.heads.items():
             self.add_module(f"{name}_head", head)
@@ -152,7 +162,7 @@ class Recurrence(nn.Module):
 
     def empty_carry(self, batch_size: int) -> Latents:
         """Return zeros, never uninitialised memory: a stray NaN there would spread."""
-        shape = (batch_size, self.num_positions, self.hidden_size)
+        shape = (batch_size, self.num_states, self.hidden_size)
         device = self.embed_tokens.embedding_weight.device
         return {name: torch.zeros(shape, dtype=self.dtype, device=device) for name in self.latents}
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from models.carry import Latents
-from models.config import DataFacts, TRMConfig
+from models.config import DataFacts, DECConfig, TRMConfig
 from models.recurrence import ReasoningLevel, Recurrence, Rotary
 
 # A level, or its answer at the first position alone.
@@ -20,10 +20,12 @@ Update = Callable[[Tensor, Rotary], Tensor]
 class _TinyRecurrence(Recurrence):
     """H_cycles - 1 cycles without gradients, then one with; a subclass says what a cycle is."""
 
-    def __init__(self, config: TRMConfig, facts: DataFacts, latents: tuple[str, ...]) -> None:
+    def __init__(
+        self, config: TRMConfig | DECConfig, facts: DataFacts, latents: tuple[str, ...]
+    ) -> None:
         super().__init__(config, facts)
         self.H_cycles, self.L_cycles = config.H_cycles, config.L_cycles
-        self.L_level = ReasoningLevel(config, config.L_layers, self.num_positions)
+        self.L_level = ReasoningLevel(config, config.L_layers, self.num_positions, self.block)
         self.add_initial_states(latents)
 
     def recur(
@@ -43,7 +45,7 @@ class _TinyRecurrence(Recurrence):
 class TRMInner(_TinyRecurrence):
     """Two latents: the answer z_H and the reasoning z_L."""
 
-    def __init__(self, config: TRMConfig, facts: DataFacts) -> None:
+    def __init__(self, config: TRMConfig | DECConfig, facts: DataFacts) -> None:
         super().__init__(config, facts, ("H", "L"))
 
     def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary, answer: Update) -> Latents:

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 
 from evaluation.config import EvalConfig, SolveConfig
-from models.config import ACTLossConfig, HRMConfig, TransformerConfig, TRMConfig
+from models.config import ACTLossConfig, DECConfig, HRMConfig, TransformerConfig, TRMConfig
 from models.heads.config import AUXILIARY_HEADS, TOKEN_HEADS, QHeadConfig
 from runtime.registry import Registry
 from runtime.schema import Schema
@@ -41,6 +41,7 @@ SECTIONS: dict[str, Any] = {
     "cfg_build": BuildConfig(),
     "arch/hrm_v1": HRMConfig.model_construct(None, **AS_WIDE),
     "arch/trm": TRMConfig.model_construct(None, **AS_WIDE),
+    "arch/dec": DECConfig(),
     "arch/transformer": TransformerConfig.model_construct(None, **AS_WIDE),
     "loss/act_stablemax": ACTLossConfig(),
     "optimizer/adam_atan2": OptimizerConfig(),

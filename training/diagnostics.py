@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from models.act import ACTLossHead, LossOutput
+from models.heads.tokens import NEVER
 from models.layers import widened
 from models.losses import IGNORE_LABEL_ID
 from runtime.ranks import Ranks
@@ -154,8 +155,8 @@ class Diagnostics:
         halts: Tensor | None,
         head_norms: Mapping[str, Tensor],
     ) -> MeasuredShard:
-        """Measure a shard, on the device: only finite logits, and of the entropy only cells all of
-        whose logits are finite.
+        """Measure a shard, on the device: only finite logits of tokens that the head may predict,
+        and of the entropy only cells all of whose logits are finite.
 
         Args:
             logits: [B, S, V].
@@ -168,6 +169,8 @@ class Diagnostics:
         wide, vocab_size = widened(logits), logits.shape[-1]
         finite = wide.isfinite()
         known = torch.where(finite, wide, 0.0)
+        told = finite & (wide > NEVER / 2)
+        ranged = torch.where(told, wide, 0.0)
         log_p = self._log_probs(known)
         entropy = -(log_p.exp() * log_p).sum(-1)
         labelled = labels != IGNORE_LABEL_ID
@@ -175,11 +178,11 @@ class Diagnostics:
         predicted = logits.argmax(-1)
         right = predicted == labels
         sums = {
-            "logits": finite.sum(),
-            "logits_sum": known.sum(dtype=torch.float64),
-            "logits_squares": known.square().sum(dtype=torch.float64),
-            "logits_min": torch.where(finite, wide, math.inf).min(),
-            "logits_max": torch.where(finite, wide, -math.inf).max(),
+            "logits": told.sum(),
+            "logits_sum": ranged.sum(dtype=torch.float64),
+            "logits_squares": ranged.square().sum(dtype=torch.float64),
+            "logits_min": torch.where(told, wide, math.inf).min(),
+            "logits_max": torch.where(told, wide, -math.inf).max(),
             "logits_nonfinite": (~finite).sum(),
             "entropy": torch.where(clean, entropy, 0.0).sum(dtype=torch.float64),
             "clean_cells": clean.sum(),

@@ -21,17 +21,24 @@ Outputs = dict[str, Tensor]
 
 class Answer(NamedTuple):
     """The trunk's answer, [B, T, D], with P prefix positions, as heads read it; `puzzle` are the
-    puzzle embedding's rows [B, puzzle_emb_ndim], if there is one. All in the forward dtype.
+    puzzle embedding's rows [B, puzzle_emb_ndim], if there is one; `digits` the states [B, S, N, D]
+    of each digit, where a model has such. All in the forward dtype.
     """
 
     states: Tensor
     num_prefix: int = 0
     puzzle: Tensor | None = None
+    digits: Tensor | None = None
 
     @property
     def cells(self) -> Tensor:
         """[B, S, D]."""
         return self.states[:, self.num_prefix :] if self.num_prefix else self.states
+
+    @property
+    def of_tokens(self) -> Tensor:
+        """What tokens are read from: [B, S, D], or the `digits`."""
+        return self.cells if self.digits is None else self.digits
 
     @property
     def first(self) -> Tensor:

@@ -4,7 +4,7 @@ import math
 
 from torch import nn
 
-from models.config import LOSSES, DataFacts, RecurrenceConfig
+from models.config import LOSSES, DataFacts, DECConfig, RecurrenceConfig
 from models.heads import tokens
 from models.heads.base import Head
 from models.heads.config import (
@@ -59,7 +59,8 @@ def token_head(config: RecurrenceConfig, V: int, embedding: nn.Module) -> tokens
     lm, D = config.heads.lm, config.hidden_size
     match lm:
         case LinearHeadConfig():
-            return tokens.Linear(D, V, lm.bias)
+            linear = tokens.LinearOfDigits if isinstance(config, DECConfig) else tokens.Linear
+            return linear(D, V, lm.bias)
         case TiedHeadConfig():
             return tokens.Tied(embedding, lm.bias)
         case FactorizedHeadConfig():

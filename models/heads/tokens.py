@@ -18,6 +18,9 @@ from models.heads.base import Answer, Head, Measured, Outputs, Targets
 from models.layers import CastedLinear, trunc_normal_, widened
 from models.losses import CrossEntropy
 
+# The logit of a token that is never predicted: finite, as all losses and gradients must be.
+NEVER = -1e9
+
 
 class TokenHead(Head):
     """Maps [B, S, D] to V outputs; a subclass says how in `score`, or in `forward` as well.
@@ -66,7 +69,7 @@ class TokenHead(Head):
 
     def read(self, answer: Answer) -> Outputs:
         """Return the outputs for an answer, with dropout in training."""
-        return self.outputs(self._dropped(answer.cells), answer.puzzle)
+        return self.outputs(self._dropped(answer.of_tokens), answer.puzzle)
 
     def read_part(
         self, answer: Answer, *, cells: Tensor | None = None, tokens: Tensor | None = None
@@ -74,7 +77,7 @@ class TokenHead(Head):
         """Return the logits of some cells (int64 [M]) and tokens (int64 [J]; None: all), [B, M, J],
         without computing the others.
         """
-        hidden = self._dropped(answer.cells)
+        hidden = self._dropped(answer.of_tokens)
         return self.score(hidden if cells is None else hidden[:, cells], tokens, answer.puzzle)
 
     def measure(self, outputs: Outputs, targets: Targets) -> Measured:
@@ -109,6 +112,21 @@ class Linear(Matrix):
         super().__init__()
         plain = CastedLinear(embed_dim, vocab_size, bias)
         self.weight, self.bias = plain.weight, plain.bias
+
+
+class LinearOfDigits(Linear):
+    """One row [1, D] for all digits: maps [B, S, N, D] to [B, S, V], of which the last N tokens are
+    the digits. The others, padding and empty, are never predicted.
+    """
+
+    def __init__(self, embed_dim: int, vocab_size: int, bias: bool = False) -> None:
+        super().__init__(embed_dim, 1, bias)
+        self.vocab_size = vocab_size
+
+    def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
+        digits = super().score(hidden, None).squeeze(-1)
+        logits = F.pad(digits, (self.vocab_size - digits.shape[-1], 0), value=NEVER)
+        return logits if tokens is None else logits[..., tokens]
 
 
 class Tied(Matrix):

@@ -32,6 +32,7 @@ VARIANTS = {
     "few steps look ahead": ["data_path=tasks", EXPLORES, "arch.q_target=steps"],
     "random starts": ["arch.init=random", "arch.noise=0.1", "arch.damping=0.9", EXPLORES],
     "muon": ["optimizer=muon", "ema=true"],
+    "digits alike": ["arch=dec", "arch.hidden_size=16", "ema=true", EXPLORES],
     "mixer": ["arch.mlp_t=true", "arch.gradient=last_cycle", "arch.puzzle_emb_ndim=0"],
 }
 

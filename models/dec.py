@@ -1,0 +1,151 @@
+"""TRM's recursion with a state for each digit in each cell, which treats all digits alike ("DEC").
+
+Source: github.com/Aakash-Marthandan/Fixed-Point-Reasoner-Structures. All digits share their
+weights, and a cell tells a digit only whether it is empty, holds that digit or another one. So the
+digits of a puzzle, permuted, permute the answer: no example is spent on learning that. For Sudoku:
+N x N cells and N digits, which are the tokens from 2 on.
+
+Shape letters: B batch, N digits, S = N * N cells, D hidden width.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from models.attention import Attention
+from models.carry import Examples, Latents
+from models.config import DataFacts, DECConfig
+from models.heads.base import Answer
+from models.layers import CastedLinear, PositionSwiGLU, SwiGLU, add_rms_norm
+from models.recurrence import Block, Rotary
+from models.trm import TRMInner
+
+# Tokens below are no digits: 0 is padding, 1 an empty cell.
+FIRST_DIGIT = 2
+
+
+class DigitBlock(Block):
+    """Post-norm block on [B * N, S, D]: mix the cells, let digits know each other, transform each.
+
+    Without attention over the cells its result is a view of [S, B * N, D] in memory.
+    """
+
+    def __init__(self, config: DECConfig, num_positions: int) -> None:
+        nn.Module.__init__(self)
+        D, multiple = config.hidden_size, config.width_multiple
+        self.eps, self.num_digits = config.rms_norm_eps, math.isqrt(num_positions)
+        self.mixes_by_units, self.mixes_by_mlp = config.units, config.mlp_t
+        if config.units:
+            self.units = UnitMeans(D, self.num_digits)
+        elif config.mlp_t:
+            self.mlp_t = PositionSwiGLU(num_positions, config.cell_expansion, multiple)
+        else:
+            self.self_attn = Attention(D, config.num_heads, config.attention)
+        if config.digit_attention:
+            self.digits: nn.Module = Attention(D, config.num_heads, config.attention)
+        else:
+            self.digits = MeanOfOthers(D)
+        self.mlp = SwiGLU(D, config.expansion, multiple)
+
+    def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
+        if self.mixes_by_units or self.mixes_by_mlp:
+            x = self._mixed_by_units(x) if self.mixes_by_units else self._mixed_by_mlp(x)
+            x = self._digits_mixed(x)
+            return add_rms_norm(x, self.mlp(x), self.eps).transpose(0, 1)
+        x = add_rms_norm(x, self.self_attn(x, rotary), self.eps)
+        x = self._digits_mixed(x.transpose(0, 1)).transpose(0, 1)
+        return add_rms_norm(x, self.mlp(x), self.eps)
+
+    def _mixed_by_units(self, x: Tensor) -> Tensor:
+        """Mix the cells of [B * N, S, D]; returns [S, B * N, D]."""
+        x = x.transpose(0, 1)
+        return add_rms_norm(x, self.units(x), self.eps)
+
+    def _digits_mixed(self, x: Tensor) -> Tensor:
+        """Mix the digits of each cell; x is [S, B * N, D]."""
+        cells = x.reshape(-1, self.num_digits, x.shape[-1])
+        return add_rms_norm(x, self.digits(cells).view(x.shape), self.eps)
+
+
+class MeanOfOthers(nn.Module):
+    """The mean over the other digits of a cell, [n, N, D], through a matrix."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.proj = CastedLinear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        others = (x.sum(1, keepdim=True) - x) * (1 / (x.shape[1] - 1))
+        return self.proj(others)
+
+
+class UnitMeans(nn.Module):
+    """A cell and the means over its row, column and box, each through a matrix of its own and added
+    up: maps [S, n, D] to the same. All of Sudoku's symmetries but transposing are symmetries of it.
+    """
+
+    def __init__(self, width: int, num_digits: int) -> None:
+        super().__init__()
+        self.num_digits = num_digits
+        # Rows of bands and columns of stacks; boxes of 6 x 6 have 2 rows and 3 columns.
+        height = math.isqrt(num_digits)
+        breadth = num_digits // height
+        self.grid = (breadth, height, height, breadth)
+        self.cell, self.row, self.column, self.box = (CastedLinear(width, width) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        grid = x.view(*self.grid, *x.shape[1:])
+        unit = 1 / self.num_digits
+        row = grid.sum((2, 3), keepdim=True) * unit
+        column = grid.sum((0, 1), keepdim=True) * unit
+        box = grid.sum((1, 3), keepdim=True) * unit
+        units = self.cell(grid) + self.row(row) + self.column(column) + self.box(box)
+        return units.view(x.shape)
+
+
+class DECInner(TRMInner):
+    """TRM's schedule. Latents are [B, N * S, D] in the carry, and [B * N, S, D] inside a step.
+
+    Q reads the mean over all digits and cells, auxiliary heads that over the digits of each cell.
+
+    Raises:
+        ValueError: the data are no Sudoku.
+    """
+
+    block = DigitBlock
+    num_kinds = 3
+
+    def __init__(self, config: DECConfig, facts: DataFacts) -> None:
+        self.num_digits = facts.vocab_size - FIRST_DIGIT
+        if facts.seq_len != self.num_digits**2 or not 4 <= self.num_digits <= 9:
+            raise ValueError(
+                "arch=dec is for Sudoku of 4 x 4, 6 x 6 or 9 x 9 cells, with a token for padding, "
+                f"one for empty and one for each digit; this data set has {facts.seq_len} cells "
+                f"and {facts.vocab_size} tokens"
+            )
+        super().__init__(config, facts)
+        self.num_states = self.num_digits * facts.seq_len
+        self.positions_first = config.units or config.mlp_t
+
+    def forward(
+        self, carry: Latents, examples: Examples, *, only_first: bool = False
+    ) -> tuple[Latents, Tensor]:
+        apart = {n: z.view(-1, self.num_positions, self.hidden_size) for n, z in carry.items()}
+        latents, answer = super().forward(apart, examples)
+        shape = (-1, self.num_states, self.hidden_size)
+        return {name: z.view(shape) for name, z in latents.items()}, answer.view(shape)
+
+    def answer(self, states: Tensor, examples: Examples) -> Answer:
+        digits = states.view(-1, self.num_digits, self.num_positions, self.hidden_size)
+        cells = digits.mean(1)
+        pooled = torch.cat((cells.mean(1, keepdim=True), cells), dim=1)
+        return Answer(pooled, num_prefix=1, digits=digits.transpose(1, 2))
+
+    def _embed(self, inputs: Tensor, puzzle_identifiers: Tensor) -> Tensor:
+        """Return [B * N, S, D]: is the cell empty (0), does it hold this digit (1) or another?"""
+        digits = torch.arange(self.num_digits, device=inputs.device) + FIRST_DIGIT
+        tokens = inputs.unsqueeze(1)
+        kinds = torch.where(tokens == digits.view(-1, 1), 1, 2)
+        kinds = kinds.masked_fill(tokens < FIRST_DIGIT, 0)
+        return super()._embed(kinds.flatten(0, 1), puzzle_identifiers)

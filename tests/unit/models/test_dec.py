@@ -1,0 +1,206 @@
+"""The recurrence that treats all digits alike."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from models.carry import Examples
+from models.config import DataFacts, DECConfig
+from models.dec import DigitBlock, UnitMeans
+from models.registry import build_model
+from tests.unit.models.tiny import inner_of
+
+SMALL: Any = {"hidden_size": 8, "num_heads": 2, "expansion": 2.0, "H_cycles": 2, "L_cycles": 2}
+SMALL |= {"L_layers": 2, "halt_max_steps": 3, "forward_dtype": "float64"}
+VARIANTS: dict[str, Any] = {
+    "mlp": {},
+    "units": {"units": True},
+    "attention": {"mlp_t": False, "pos_encodings": "rope"},
+    "learned positions": {"mlp_t": False, "pos_encodings": "learned"},
+    "digits by attention": {"digit_attention": True},
+    "all by attention": {"mlp_t": False, "digit_attention": True, "attention": "math"},
+}
+SIZES = [4, 6, 9]
+
+
+def facts_of(size: int) -> DataFacts:
+    return DataFacts(size + 2, size**2, 1)
+
+
+def model_of(size: int = 4, **settings: Any) -> Any:
+    torch.manual_seed(0)
+    model = build_model(DECConfig(**SMALL | settings), facts_of(size)).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def examples_of(size: int, rows: int = 3) -> Examples:
+    generator = torch.Generator().manual_seed(size)
+    shape = (rows, size**2)
+    labels = torch.randint(2, size + 2, shape, generator=generator, dtype=torch.int32)
+    given = torch.rand(shape, generator=generator) < 0.4
+    ids = torch.zeros(rows, dtype=torch.int32)
+    return {"inputs": torch.where(given, labels, 1), "labels": labels, "puzzle_identifiers": ids}
+
+
+def after_two_steps(model: Any, examples: Examples) -> dict[str, Tensor]:
+    carry = model.initial_carry(examples)
+    for _ in range(2):
+        output = model(carry, examples)
+        carry = output.carry
+    return output.outputs | carry.inner
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_permuted_digits_permute_the_answer(size: int, variant: str) -> None:
+    model = model_of(size, **VARIANTS[variant]).eval()
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(1))
+    tokens = torch.cat((torch.arange(2), order + 2)).int()
+    examples = examples_of(size)
+    renamed = {name: examples[name] for name in ("puzzle_identifiers",)}
+    renamed |= {name: tokens[examples[name].long()] for name in ("inputs", "labels")}
+
+    plain, permuted = after_two_steps(model, examples), after_two_steps(model, renamed)
+    moved = permuted["logits"][..., tokens.long()]
+    torch.testing.assert_close(moved, plain["logits"], rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        permuted["q_halt_logits"], plain["q_halt_logits"], rtol=0, atol=1e-10
+    )
+    assert (plain["logits"].argmax(-1) >= 2).all()
+    spread = plain["logits"][..., 2:]
+    assert (spread.amax(-1) - spread.amin(-1)).min() > 1e-4
+
+
+@pytest.mark.parametrize("variant", ["mlp", "units", "attention"])
+def test_a_block_is_what_it_says(variant: str) -> None:
+    """Written out with loops over rows, digits and cells."""
+    N, D = 4, 8
+    config = DECConfig(**SMALL | VARIANTS[variant] | {"pos_encodings": "none"})
+    torch.manual_seed(0)
+    block: Any = DigitBlock(config, N * N).double()
+    x = torch.randn(2 * N, N * N, D, dtype=torch.float64)
+
+    def norm(value: Tensor, dim: int = -1) -> Tensor:
+        return value / (value.square().mean(dim, keepdim=True) + config.rms_norm_eps).sqrt()
+
+    y = x.view(2, N, N * N, D).clone()
+    if variant == "mlp":
+        for b in range(2):
+            for n in range(N):
+                y[b, n] = norm(y[b, n] + block.mlp_t(y[b, n]), 0)
+    elif variant == "attention":
+        y = norm(y + block.self_attn(y.flatten(0, 1), None).view(y.shape))
+    else:
+        change = torch.zeros_like(y)
+        for cell in range(N * N):
+            row, column = divmod(cell, N)
+            members = [divmod(other, N) for other in range(N * N)]
+            units = {
+                "row": [r == row for r, _ in members],
+                "column": [c == column for _, c in members],
+                "box": [(r // 2, c // 2) == (row // 2, column // 2) for r, c in members],
+            }
+            change[:, :, cell] = block.units.cell(y[:, :, cell])
+            for name, inside in units.items():
+                mean = y[:, :, torch.tensor(inside)].mean(2)
+                change[:, :, cell] += getattr(block.units, name)(mean)
+        y = norm(y + change)
+    others = torch.stack([y[:, [m for m in range(N) if m != n]].mean(1) for n in range(N)], 1)
+    y = norm(y + block.digits.proj(others))
+    y = norm(y + block.mlp(y))
+    torch.testing.assert_close(block(x, None), y.flatten(0, 1), rtol=1e-10, atol=1e-10)
+
+
+def test_boxes_of_six_by_six_have_two_rows_and_three_columns() -> None:
+    units = UnitMeans(1, 6).double()
+    with torch.no_grad():
+        for name, linear in units.named_children():
+            linear.weight.fill_(1.0 if name == "box" else 0.0)
+    x = torch.zeros(36, 1, 1, dtype=torch.float64)
+    x[2 * 6 + 3] = 6.0
+    reached = units(x).view(6, 6).nonzero().tolist()
+    assert reached == [[row, column] for row in (2, 3) for column in (3, 4, 5)]
+
+
+def test_inner_widths_are_not_rounded_up_to_256() -> None:
+    block: Any = DigitBlock(DECConfig(hidden_size=32, cell_expansion=1.0), 81)
+    assert block.mlp.down_proj.weight.shape == (32, 88)
+    assert block.mlp_t.down_proj.weight.shape == (81, 56)
+
+
+def test_the_default_has_the_size_of_its_source() -> None:
+    model = build_model(DECConfig(), facts_of(9))
+    count = sum(parameter.numel() for parameter in model.parameters())
+    assert count == pytest.approx(0.79e6, rel=0.05)
+
+
+@pytest.mark.parametrize("units", [False, True])
+def test_every_parameter_learns(units: bool) -> None:
+    model, examples = model_of(units=units).train(), examples_of(4)
+    output = model(model.initial_carry(examples), examples)
+    output.loss.backward()
+    # Q's second row has no loss.
+    assert all(parameter.grad.any() for parameter in model.parameters())
+    assert math.isfinite(output.loss.item())
+
+
+def test_only_digits_are_predicted_in_any_dtype() -> None:
+    for dtype in ("bfloat16", "float32"):
+        model = build_model(DECConfig(**SMALL | {"forward_dtype": dtype}), facts_of(4)).eval()
+        examples = examples_of(4)
+        output = model(model.initial_carry(examples), examples)
+        probabilities = model.log_probs(output.outputs["logits"]).exp()
+        assert probabilities[..., :2].max() < 1e-6
+        torch.testing.assert_close(probabilities.sum(-1), torch.ones(3, 16))
+        assert output.loss.isfinite()
+
+
+def test_part_of_the_tokens_is_read_alike() -> None:
+    model, examples = model_of().eval(), examples_of(4)
+    inner = inner_of(model)
+    _, states = inner(inner.empty_carry(3), examples)
+    answer = inner.answer(states, examples)
+    cells, tokens = torch.tensor([3, 9]), torch.tensor([2, 5])
+    part = inner.lm_head.read_part(answer, cells=cells, tokens=tokens)
+    assert torch.equal(part, inner.read(states, examples)["logits"][:, cells][..., tokens])
+
+
+@pytest.mark.parametrize("facts", [DataFacts(6, 900, 1), DataFacts(12, 81, 1), DataFacts(5, 9, 1)])
+def test_other_data_are_refused(facts: DataFacts) -> None:
+    with pytest.raises(ValueError, match="arch=dec is for Sudoku") as caught:
+        build_model(DECConfig(**SMALL), facts)
+    assert f"{facts.seq_len} cells and {facts.vocab_size} tokens" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"heads": {"lm": {"name": "tied"}}}, "heads.lm.name=linear"),
+        ({"loss": {"label_smoothing": 0.1}}, "predicts digits alone"),
+        ({"q_target": "first", "no_ACT_continue": False}, "Q reads all positions"),
+        ({"puzzle_emb_ndim": 16}, "no puzzle embedding"),
+    ],
+)
+def test_what_tells_digits_apart_is_refused(settings: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
+        DECConfig(**SMALL | settings)
+
+
+def test_auxiliary_heads_know_no_digit_either() -> None:
+    heads = {"confidence": {}, "halt": {}}
+    model, examples = model_of(heads=heads), examples_of(4)
+    names = {"confidence_logits", "halt_logits"}
+    outputs = after_two_steps(model.eval(), examples)
+    assert names <= outputs.keys()
+    swap = torch.tensor([0, 1, 3, 2, 4, 5], dtype=torch.int32)
+    renamed = examples | {name: swap[examples[name].long()] for name in ("inputs", "labels")}
+    again = after_two_steps(model, renamed)
+    for name in names:
+        torch.testing.assert_close(again[name], outputs[name], rtol=0, atol=1e-10)
