@@ -53,8 +53,9 @@ def settings(
     # Slow without the hardware for it, but the same.
     monkeypatch.setattr(device, "cpu_has_bfloat16", lambda: True)
     monkeypatch.setattr("training.step.build_model", build_eager_model)
-    if "arch=transformer" in request.param:
-        tiny_settings.remove("arch.L_layers=1")
+    lacks = {"arch=transformer": "arch.L_layers=1", "arch=dec": "arch.H_layers=1"}
+    for setting in lacks.keys() & request.param:
+        tiny_settings.remove(lacks[setting])
     return [setting.replace("=tasks", f"={tasks_data}") for setting in request.param]
 
 
