@@ -17,6 +17,7 @@ from models.heads.config import (
     HierarchicalHeadConfig,
     PuzzleHeadConfig,
 )
+from runtime.errors import ConfigError
 from runtime.registry import Registry, imported, rebuild_schemas
 from runtime.schema import (
     NonNegativeFloat,
@@ -32,6 +33,25 @@ from runtime.schema import (
 
 ForwardDtype = Literal["bfloat16", "float32", "float16", "float64"]
 AttentionBackend = Literal["auto", "math", "sdpa_flash", "sdpa_cudnn", "fa2", "fa3", "fa4"]
+BACKENDS_WITH_BIAS = ("auto", "math")
+"""Attention backends that can add a bias to the scores."""
+
+_SUDOKU_BOXES = {16: (2, 2), 36: (2, 3), 81: (3, 3)}
+
+
+def sudoku_box(seq_len: int) -> tuple[int, int]:
+    """Return rows and columns of a box in a Sudoku of so many cells, for `attention_bias=sudoku`.
+
+    Raises:
+        ConfigError: no Sudoku has so many.
+    """
+    if seq_len in _SUDOKU_BOXES:
+        return _SUDOKU_BOXES[seq_len]
+    accepted = ", ".join(map(str, _SUDOKU_BOXES))
+    raise ConfigError(
+        f"arch.attention_bias=sudoku: the puzzles of the data have {seq_len} cells, which is no "
+        f"Sudoku (accepted: {accepted}); use arch.attention_bias=none"
+    )
 
 
 @dataclass(frozen=True)
@@ -184,6 +204,23 @@ class RecurrenceConfig(Schema):
     """dtype of the states; take float32 on a CPU without bfloat16 in hardware"""
     attention: AttentionBackend = "auto"
     """kernel of the attention"""
+    attention_bias: Literal["none", "sudoku"] = "none"
+    """sudoku: each head learns what to add to the score of two cells, by the row, column and box
+    that they share; for Sudoku of 16, 36 or 81 cells"""
+
+    @model_validator(mode="after")
+    def _attention_takes_the_bias(self) -> Self:
+        if self.attention_bias == "none":
+            return self
+        asked = f"attention_bias={self.attention_bias}"
+        if self.mlp_t:
+            raise ValueError(f"{asked} with mlp_t=true: there is no attention; use mlp_t=false")
+        if self.attention not in BACKENDS_WITH_BIAS:
+            raise ValueError(
+                f"{asked} with attention={self.attention}: that kernel takes no bias; use "
+                "attention=auto"
+            )
+        return self
 
     @model_validator(mode="after")
     def _widths_fit(self) -> Self:

@@ -14,7 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from models.attention import Attention
+from models.attention import Attention, SudokuBias
 from models.carry import Examples, Latents
 from models.config import DataFacts, RecurrenceConfig
 from models.heads.base import Answer, Outputs
@@ -47,7 +47,10 @@ class Block(nn.Module):
         if config.mlp_t:
             self.mlp_t = PositionSwiGLU(num_positions, config.expansion)
         else:
-            self.self_attn = Attention(config.hidden_size, config.num_heads, config.attention)
+            bias, P = None, config.num_prefix
+            if config.attention_bias == "sudoku":
+                bias = SudokuBias(config.num_heads, num_positions - P, P)
+            self.self_attn = Attention(config.hidden_size, config.num_heads, config.attention, bias)
         self.mlp = SwiGLU(config.hidden_size, config.expansion)
 
     def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
