@@ -62,7 +62,7 @@ class ACT(nn.Module):
             the new carry (detached); what the heads predict at this step, and in training, where
             q_continue is learned, what `look_ahead` gives.
         """
-        carry, answer = self.think(carry, offered)
+        carry, answer = self.think(carry, offered, exploration)
         latents, steps, last_step, examples = carry.inner, carry.steps, carry.halted, carry.examples
         outputs = self.inner.read(answer, examples)
         halted = last_step
@@ -78,7 +78,9 @@ class ACT(nn.Module):
                 outputs |= self.look_ahead(q_head, latents, examples, last_step, rows)
         return ACTCarry(latents, steps, halted, examples), outputs
 
-    def think(self, carry: ACTCarry, offered: Examples) -> tuple[ACTCarry, Tensor]:
+    def think(
+        self, carry: ACTCarry, offered: Examples, exploration: Exploration | None = None
+    ) -> tuple[ACTCarry, Tensor]:
         """Run one ACT step on every slot and read no head; arguments as those of `forward`.
 
         Returns:
@@ -91,6 +93,8 @@ class ACT(nn.Module):
             for name, kept in carry.examples.items()
         }
         latents = self.inner.reset_carry(carry.halted, carry.inner)
+        if exploration is not None and exploration.anchors is not None:
+            latents = self.inner.anchor(carry.halted, latents, examples, exploration.anchors)
         latents, answer = self.inner(latents, examples)
         return ACTCarry(latents, steps, steps >= self.halt_max_steps, examples), answer
 

@@ -189,6 +189,12 @@ class RecurrenceConfig(Schema):
     noise: NonNegativeFloat = 0.0
     """standard deviation of what is added in each update (arXiv:2605.21488: 0.01)"""
 
+    anchor_prob: Probability = 0.0
+    """share of the new puzzles in training whose answer starts at their own solution, with some
+    cells wrong: docs/training.md"""
+    anchor_corruption: Probability = 0.2
+    """the largest share of an anchored puzzle's open cells that are wrong"""
+
     halt_max_steps: Size = 16
     """ACT steps after which a puzzle halts in any case"""
     halt_exploration_prob: Probability = 0.1

@@ -29,6 +29,7 @@ from models.layers import (
     trunc_normal_,
     weights_cast_once,
 )
+from models.losses import IGNORE_LABEL_ID
 from models.sparse_embedding import CastedSparseEmbedding
 
 Rotary = tuple[Tensor, Tensor] | None
@@ -171,6 +172,30 @@ class Recurrence(nn.Module):
         drawn = torch.empty(z.shape, device=z.device)
         std = self.init_std
         return nn.init.trunc_normal_(drawn, std=std, a=-2 * std, b=2 * std).to(z.dtype)
+
+    @torch.no_grad()
+    def anchor(self, new: Tensor, carry: Latents, examples: Examples, sources: Tensor) -> Latents:
+        """Return `carry` with the answers of some new rows at their own solution, corrupted: as the
+        puzzle would be embedded, were that given (the anchor rows of the repository
+        Aakash-Marthandan/Fixed-Point-Reasoner-Structures). The prefix stays at its start.
+
+        Args:
+            new: bool [B], rows that take a new example.
+            examples: inputs, labels and puzzle_identifiers; a cell is open if its label differs
+                from its input. One without a label has the token of its input.
+            sources: int32 [B, S], for each open cell the cell whose token stands there; negative in
+                rows that are left as they are.
+        """
+        inputs, labels = examples["inputs"], examples["labels"]
+        solution = torch.where(labels == IGNORE_LABEL_ID, inputs, labels)
+        taken = solution.gather(1, sources.clamp_min(0).long())
+        corrupted = torch.where(solution == inputs, solution, taken)
+        start = self._embed(corrupted, examples["puzzle_identifiers"])
+        name, P = self.latents[0], self.num_prefix
+        z = carry[name]
+        where = (new & (sources[:, 0] >= 0)).view(-1, *[1] * (z.ndim - 1))
+        anchored = torch.where(where, start[:, P:], z[:, P:])
+        return carry | {name: torch.cat((z[:, :P], anchored), dim=1)}
 
     def moved(self, before: Tensor, after: Tensor) -> Tensor:
         """Return a latent [B, T, D] after an update that gives `after`, [B, T, D] or [B, 1, D]."""

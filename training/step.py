@@ -26,7 +26,7 @@ from training.checkpoint.start_weights import load_start_weights
 from training.config.schema import CANONICAL_SHARDS, TrainConfig
 from training.data import data_facts
 from training.diagnostics import Diagnostics, MeasuredShard, trunk_gradient_norms
-from training.exploration import min_halt_steps, rows_ahead, torch_seed
+from training.exploration import anchor_sources, min_halt_steps, rows_ahead, torch_seed
 from training.metrics import MetricBlock
 from training.optim.adam_atan2 import AdamATan2
 from training.optim.ema import WeightAverage
@@ -236,12 +236,22 @@ class Learner:
             probability=config.arch.halt_exploration_prob,
             halt_max_steps=config.arch.halt_max_steps,
         )
-        noise = {"min_steps": min_steps[start : start + local].reshape(parts, local // parts)}
+        noise: dict[str, np.ndarray] = {
+            "min_steps": min_steps[start : start + local].reshape(parts, local // parts)
+        }
         ahead = rows_ahead(*drawn, config.arch)
         if ahead is not None:
             own = ahead[(start <= ahead) & (ahead < start + local)] - start
             # Ascending, and as many of each part.
             noise["ahead"] = own.reshape(parts, len(own) // parts) % (local // parts)
+        anchors = anchor_sources(
+            *drawn,
+            self.facts.seq_len,
+            probability=config.arch.anchor_prob,
+            corruption=config.arch.anchor_corruption,
+        )
+        if anchors is not None:
+            noise["anchors"] = anchors[start : start + local].reshape(parts, local // parts, -1)
         return noise
 
     def _forward_backward_part(
