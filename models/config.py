@@ -132,6 +132,9 @@ class ACTLossConfig(Schema):
     """how logits become probabilities; published: by stablemax"""
     label_smoothing: Annotated[float, Field(strict=True, ge=0.0, lt=1.0)] = 0.0
     """share of the target that is spread evenly over the vocabulary"""
+    step_decay: Annotated[float, Field(strict=True, gt=0.0, le=1.0)] = 1.0
+    """factor of a puzzle's losses from one ACT step to the next, in training; 1: all steps count
+    alike, as published (arXiv:2511.08653: 0.7)"""
     weights: LossWeights = Field(default_factory=LossWeights)
     """factor of each loss in the sum"""
     weighting: Literal["fixed", "uncertainty"] = "fixed"
@@ -146,6 +149,15 @@ Its schema is an `ACTLossConfig`.
 """
 rebuild_schemas([ACTLossConfig])
 LOSSES.add("act", ACTLossConfig, imported("models.losses", "CrossEntropy"))
+
+
+class CurriculumStage(Schema):
+    """A part of the training in which an ACT step has fewer cycles (arXiv:2511.08653)."""
+
+    until: Annotated[float, Field(strict=True, gt=0.0, lt=1.0)]
+    """share of the run's steps at which it ends"""
+    H_cycles: Size
+    L_cycles: Size
 
 
 class RecurrenceConfig(Schema):
@@ -189,6 +201,9 @@ class RecurrenceConfig(Schema):
     noise: NonNegativeFloat = 0.0
     """standard deviation of what is added in each update (arXiv:2605.21488: 0.01)"""
 
+    curriculum: Annotated[list[CurriculumStage], Field(min_length=1, max_length=4)] | None = None
+    """fewer cycles at the beginning of the training, as in [{until: 0.3, H_cycles: 1, L_cycles: 2}]
+    (arXiv:2511.08653): docs/training.md; null: always all"""
     anchor_prob: Probability = 0.0
     """share of the new puzzles in training whose answer starts at their own solution, with some
     cells wrong: docs/training.md"""
@@ -249,6 +264,22 @@ class RecurrenceConfig(Schema):
         return self
 
     @model_validator(mode="after")
+    def _curriculum_rises(self) -> Self:
+        if self.curriculum is None:
+            return self
+        most = {name: getattr(self, name, None) for name in ("H_cycles", "L_cycles")}
+        if None in most.values():
+            raise ValueError(f"curriculum: name={self.name} has no cycles; use curriculum=null")
+        ends = [stage.until for stage in self.curriculum]
+        if ends != sorted(set(ends)):
+            raise ValueError(f"curriculum: until must rise from stage to stage, it is {ends}")
+        for stage in self.curriculum:
+            for name, full in most.items():
+                if (cycles := getattr(stage, name)) > full:
+                    raise ValueError(f"curriculum: {name}={cycles} exceeds arch.{name}={full}")
+        return self
+
+    @model_validator(mode="after")
     def _heads_fit(self) -> Self:
         lm, q = self.heads.lm, self.heads.q
         if isinstance(lm, PuzzleHeadConfig) and not self.puzzle_emb_ndim:
@@ -288,6 +319,13 @@ class RecurrenceConfig(Schema):
         if q is not None and (minimum := q.halt_min_steps) > (most := self.halt_max_steps):
             raise ValueError(f"heads.q.halt_min_steps={minimum} exceeds halt_max_steps={most}")
         return self
+
+    def depth_at(self, share: float) -> tuple[int, int] | None:
+        """Return H_cycles and L_cycles of the curriculum where this share of the run's steps is
+        done; None: all of them.
+        """
+        stages = (stage for stage in self.curriculum or () if share < stage.until)
+        return next(((stage.H_cycles, stage.L_cycles) for stage in stages), None)
 
     @property
     def rows_per_target(self) -> int:

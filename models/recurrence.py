@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from models.attention import Attention, SudokuBias
 from models.carry import Examples, Latents
-from models.config import DataFacts, RecurrenceConfig
+from models.config import DataFacts, HRMConfig, RecurrenceConfig, TRMConfig
 from models.heads.base import Answer, Outputs
 from models.heads.build import build_heads
 from models.heads.tokens import TokenHead
@@ -256,6 +256,32 @@ class Recurrence(nn.Module):
             positions = self.embed_pos.embedding_weight.to(self.dtype)
             embedding = (embedding + positions) * math.sqrt(0.5)
         return embedding * math.sqrt(D)
+
+
+class CycledRecurrence(Recurrence):
+    """A recurrence whose ACT step consists of H_cycles cycles, each with L_cycles updates of z_L.
+
+    Attributes:
+        depth: the two numbers in training, where a curriculum sets them (arXiv:2511.08653); None,
+            and always in evaluation: those of the configuration.
+    """
+
+    depth: tuple[int, int] | None = None
+
+    def __init__(self, config: HRMConfig | TRMConfig, facts: DataFacts) -> None:
+        super().__init__(config, facts)
+        self._full_depth = (config.H_cycles, config.L_cycles)
+
+    @property
+    def H_cycles(self) -> int:  # noqa: N802
+        return self._present_depth()[0]
+
+    @property
+    def L_cycles(self) -> int:  # noqa: N802
+        return self._present_depth()[1]
+
+    def _present_depth(self) -> tuple[int, int]:
+        return self._full_depth if self.depth is None or not self.training else self.depth
 
 
 def _positions_first(x: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from models.carry import ACTCarry, Examples, Exploration
 from models.compiled import compiled_forward
 from models.config import ArchConfig, DataFacts
 from models.operations import train_step_flop
+from models.recurrence import CycledRecurrence
 from models.registry import build_model
 from puzzle_dataset import PuzzleDataset
 from runtime.compiler import Compiling, choose_compiling
@@ -133,6 +134,10 @@ class Learner:
             total_steps=self.total_steps,
             min_ratio=config.lr_min_ratio,
         )
+        if config.arch.curriculum:
+            inner = self.model.model.inner
+            assert isinstance(inner, CycledRecurrence)
+            inner.depth = self.depth_at(step)
         noise = self.ranks.on_device(self._noise(step))
         numbers = {"factor": np.array(factor), "stop": np.array(stop.requested)}
         numbers = self.ranks.on_device(numbers)
@@ -147,6 +152,10 @@ class Learner:
         if done.measured:
             known |= self._diagnose(step, done.measured, done.norms)
         self.metrics.record(done.metrics, done.norms, known)
+
+    def depth_at(self, step: int) -> tuple[int, int] | None:
+        """Return H_cycles and L_cycles at a step, from 1, where it has fewer than the model."""
+        return self.config.arch.depth_at((step - 1) / max(1, self.total_steps))
 
     def seed_other_ranks(self, step: int) -> None:
         """Give other ranks random numbers of their own after `step` steps; the first one goes on
