@@ -62,7 +62,7 @@ class ACT(nn.Module):
             the new carry (detached); what the heads predict at this step, and in training, where
             q_continue is learned, what `look_ahead` gives.
         """
-        carry, answer = self.think(carry, offered)
+        carry, answer = self.think(carry, offered, exploration)
         latents, steps, last_step, examples = carry.inner, carry.steps, carry.halted, carry.examples
         outputs = self.inner.read(answer, examples)
         halted = last_step
@@ -78,7 +78,9 @@ class ACT(nn.Module):
                 outputs |= self.look_ahead(q_head, latents, examples, last_step, rows)
         return ACTCarry(latents, steps, halted, examples), outputs
 
-    def think(self, carry: ACTCarry, offered: Examples) -> tuple[ACTCarry, Tensor]:
+    def think(
+        self, carry: ACTCarry, offered: Examples, exploration: Exploration | None = None
+    ) -> tuple[ACTCarry, Tensor]:
         """Run one ACT step on every slot and read no head; arguments as those of `forward`.
 
         Returns:
@@ -91,6 +93,8 @@ class ACT(nn.Module):
             for name, kept in carry.examples.items()
         }
         latents = self.inner.reset_carry(carry.halted, carry.inner)
+        if exploration is not None and exploration.anchors is not None:
+            latents = self.inner.anchor(carry.halted, latents, examples, exploration.anchors)
         latents, answer = self.inner(latents, examples)
         return ACTCarry(latents, steps, steps >= self.halt_max_steps, examples), answer
 
@@ -252,7 +256,8 @@ class ACTLossHead(nn.Module):
 
     def _output(self, carry: ACTCarry, outputs: Outputs) -> LossOutput:
         rows, losses = self._measure(carry, outputs)
-        first, *others = (self._weighted(name, value) for name, value in losses.items())
+        steps = carry.steps
+        first, *others = (self._weighted(name, value, steps) for name, value in losses.items())
         loss = sum(others, first)
         rows |= {f"{name}_loss": value.detach() for name, value in losses.items()}
         metrics = {name: value.sum() for name, value in rows.items()}
@@ -274,15 +279,25 @@ class ACTLossHead(nn.Module):
             rows[name] = torch.where(counts, metrics[name].detach(), 0.0).float()
         return rows, {name: losses[name] for name in self.loss_names if name in losses}
 
-    def _weighted(self, name: str, values: Tensor) -> Tensor:
-        """Return the part of a loss [B] in the sum, 0-dim."""
+    def _weighted(self, name: str, values: Tensor, steps: Tensor) -> Tensor:
+        """Return the part of a loss [B] in the sum, 0-dim; `steps`, int32 [B], as in the carry."""
         limit = getattr(self.config.clip, name)
-        total = (values if limit is None else clipped(values, limit)).sum()
+        values = values if limit is None else clipped(values, limit)
+        if self.training and self.config.step_decay < 1:
+            values = values * self._step_weights(steps)
+        total = values.sum()
         weight = getattr(self.config.weights, name)
         if self.config.weighting == "uncertainty":
             s = self.log_variances[name]
             return weight * (torch.exp(-s) * total + s * values.shape[0])
         return total if weight == 1 else weight * total
+
+    def _step_weights(self, steps: Tensor) -> Tensor:
+        """Return what the losses of a row count at this ACT step, float32 [B]: on average over all
+        steps 1 (arXiv:2511.08653, hierarchical supervision weighting, whose sum is 1).
+        """
+        decay, most = self.config.step_decay, self.model.halt_max_steps
+        return decay ** (steps - 1) * (most * (1 - decay) / (1 - decay**most))
 
     def weighted_losses(self, output: LossOutput, states: Tensor) -> dict[str, Tensor]:
         """Read all heads again from the answer's states [B, T, D], detached from the step that gave
@@ -290,7 +305,8 @@ class ACTLossHead(nn.Module):
         """
         again = output.outputs | self.model.inner.read(states, output.carry.examples)
         _, losses = self._measure(output.carry, again)
-        return {name: self._weighted(name, value) for name, value in losses.items()}
+        steps = output.carry.steps
+        return {name: self._weighted(name, value, steps) for name, value in losses.items()}
 
     def learned_weights(self) -> dict[str, float]:
         """Return the factor of each loss in the sum, where they are learned."""

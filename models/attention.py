@@ -3,7 +3,8 @@
 `auto` is torch's scaled_dot_product_attention, which picks its own kernel (on a CPU plain products
 where gradients are needed). Other kernels are used only when asked for by name.
 
-Shape letters: B batch, T positions, D hidden width, N heads, K head width.
+Shape letters: B batch, S cells, P puzzle prefix, T = P + S positions, D hidden width, N heads,
+K head width.
 """
 
 import importlib
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from models.config import BACKENDS_WITH_BIAS, sudoku_box
 from models.layers import CastedLinear, apply_rotary
 from runtime.errors import ConfigError
 
@@ -56,12 +58,15 @@ def require_backend(backend: str, device: torch.device) -> None:
         raise ConfigError(f"{asked}, this run is on {device.type}; use {_TORCH_S_OWN}")
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, backend: str = "auto") -> Tensor:
-    """Bidirectional softmax attention, softmax(q k^T / sqrt(K)) v.
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, backend: str = "auto", bias: Tensor | None = None
+) -> Tensor:
+    """Bidirectional softmax attention, softmax(q k^T / sqrt(K) + bias) v.
 
     Args:
         q, k, v: [B, T, N, K], one dtype.
         backend: a value of `models.config.AttentionBackend`.
+        bias: [N, T, T] in the same dtype, with one of BACKENDS_WITH_BIAS; None: 0.
     Returns:
         [B, T, N, K] in the dtype of `q`.
     """
@@ -75,9 +80,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, backend: str = "auto") -> Tensor:
         backend = "math"
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     if backend == "auto":
-        out = F.scaled_dot_product_attention(q, k, v)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
     elif backend == "math":
         scores = (q * (1 / math.sqrt(q.shape[-1]))) @ k.transpose(-2, -1)
+        if bias is not None:
+            scores = scores + bias
         wide = torch.promote_types(scores.dtype, torch.float32)
         out = scores.softmax(-1, dtype=wide).to(v.dtype) @ v
     else:
@@ -86,14 +93,59 @@ def attend(q: Tensor, k: Tensor, v: Tensor, backend: str = "auto") -> Tensor:
     return out.transpose(1, 2)
 
 
-class Attention(nn.Module):
-    """Multi-head self-attention over all T positions, with optional rotary tables."""
+class SudokuBias(nn.Module):
+    """What each head adds to the score of two positions, learned for each way in which two cells of
+    a Sudoku can lie; 0 at the start, and always where a position of the prefix takes part.
 
-    def __init__(self, hidden_size: int, num_heads: int, backend: str) -> None:
+    The ways: they share nothing; a row, a column or a box alone; a box and a row; a box and a
+    column; they are one cell. A learned bias by relative position is that of Swin
+    (arXiv:2103.14030, section 3.2); here it goes by the units of the puzzle's rules.
+    """
+
+    # 1 for a common row, 2 for a common column, 4 for a common box.
+    WAYS = (0, 1, 2, 4, 5, 6, 7)
+
+    ways: Tensor
+
+    def __init__(self, num_heads: int, seq_len: int, num_prefix: int) -> None:
         super().__init__()
+        # Of one dimension, so that optimizers treat it as the bias it is.
+        self.weight = nn.Parameter(torch.zeros(len(self.WAYS) * num_heads))
+        box_rows, box_columns = sudoku_box(seq_len)
+        size = box_rows * box_columns
+        cells = torch.arange(seq_len)
+        row, column = cells // size, cells % size
+        box = row // box_rows * box_rows + column // box_columns
+        row, column, box = (unit[:, None] == unit for unit in (row, column, box))
+        ways = (row + 2 * column + 4 * box).unsqueeze(-1) == torch.tensor(self.WAYS)
+        ways = F.pad(ways.float(), (0, 0, num_prefix, 0, num_prefix, 0))
+        self.register_buffer("ways", ways, persistent=False)
+
+    def forward(self, dtype: torch.dtype) -> Tensor:
+        """Return the bias, [N, T, T]."""
+        # A product adds up gradients in a fixed order, which an index does not.
+        return (self.ways @ self.weight.view(len(self.WAYS), -1)).permute(2, 0, 1).to(dtype)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention over all T positions, with optional rotary tables and bias.
+
+    Raises:
+        ConfigError: the backend takes no bias.
+    """
+
+    def __init__(
+        self, hidden_size: int, num_heads: int, backend: str, bias: SudokuBias | None = None
+    ) -> None:
+        super().__init__()
+        if bias is not None and backend not in BACKENDS_WITH_BIAS:
+            raise ConfigError(
+                f"arch.attention={backend} takes no arch.attention_bias; use {_TORCH_S_OWN}"
+            )
         self.num_heads, self.backend = num_heads, backend
         self.qkv_proj = CastedLinear(hidden_size, 3 * hidden_size)
         self.o_proj = CastedLinear(hidden_size, hidden_size)
+        self.bias = bias
 
     def forward(
         self, x: Tensor, rotary: tuple[Tensor, Tensor] | None = None, num_queries: int | None = None
@@ -108,4 +160,6 @@ class Attention(nn.Module):
         else:
             qk, v = qkv.split((2 * self.num_heads, self.num_heads), dim=2)
             q, k = apply_rotary(qk, *rotary).chunk(2, dim=2)
-        return self.o_proj(attend(q[:, :num_queries], k, v, self.backend).reshape(B, -1, D))
+        bias = None if self.bias is None else self.bias(x.dtype)[:, :num_queries]
+        out = attend(q[:, :num_queries], k, v, self.backend, bias)
+        return self.o_proj(out.reshape(B, -1, D))

@@ -71,7 +71,10 @@ class Exploration(NamedTuple):
     Attributes:
         min_steps: int32 [B], a slot must not halt early before this many steps.
         ahead: int64 [n], rows that look ahead for the target of q_continue; None: all of them.
+        anchors: int32 [B, S], where a new example's answer starts at its own solution: for each
+            cell the cell whose token stands there; negative in rows that start as usual. None: all.
     """
 
     min_steps: Tensor
     ahead: Tensor | None = None
+    anchors: Tensor | None = None

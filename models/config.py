@@ -18,6 +18,7 @@ from models.heads.config import (
     LinearHeadConfig,
     PuzzleHeadConfig,
 )
+from runtime.errors import ConfigError
 from runtime.registry import Registry, imported, rebuild_schemas
 from runtime.schema import (
     NonNegativeFloat,
@@ -33,6 +34,25 @@ from runtime.schema import (
 
 ForwardDtype = Literal["bfloat16", "float32", "float16", "float64"]
 AttentionBackend = Literal["auto", "math", "sdpa_flash", "sdpa_cudnn", "fa2", "fa3", "fa4"]
+BACKENDS_WITH_BIAS = ("auto", "math")
+"""Attention backends that can add a bias to the scores."""
+
+_SUDOKU_BOXES = {16: (2, 2), 36: (2, 3), 81: (3, 3)}
+
+
+def sudoku_box(seq_len: int) -> tuple[int, int]:
+    """Return rows and columns of a box in a Sudoku of so many cells, for `attention_bias=sudoku`.
+
+    Raises:
+        ConfigError: no Sudoku has so many.
+    """
+    if seq_len in _SUDOKU_BOXES:
+        return _SUDOKU_BOXES[seq_len]
+    accepted = ", ".join(map(str, _SUDOKU_BOXES))
+    raise ConfigError(
+        f"arch.attention_bias=sudoku: the puzzles of the data have {seq_len} cells, which is no "
+        f"Sudoku (accepted: {accepted}); use arch.attention_bias=none"
+    )
 
 
 @dataclass(frozen=True)
@@ -113,6 +133,9 @@ class ACTLossConfig(Schema):
     """how logits become probabilities; published: by stablemax"""
     label_smoothing: Annotated[float, Field(strict=True, ge=0.0, lt=1.0)] = 0.0
     """share of the target that is spread evenly over the vocabulary"""
+    step_decay: Annotated[float, Field(strict=True, gt=0.0, le=1.0)] = 1.0
+    """factor of a puzzle's losses from one ACT step to the next, in training; 1: all steps count
+    alike, as published (arXiv:2511.08653: 0.7)"""
     weights: LossWeights = Field(default_factory=LossWeights)
     """factor of each loss in the sum"""
     weighting: Literal["fixed", "uncertainty"] = "fixed"
@@ -127,6 +150,15 @@ Its schema is an `ACTLossConfig`.
 """
 rebuild_schemas([ACTLossConfig])
 LOSSES.add("act", ACTLossConfig, imported("models.losses", "CrossEntropy"))
+
+
+class CurriculumStage(Schema):
+    """A part of the training in which an ACT step has fewer cycles (arXiv:2511.08653)."""
+
+    until: Annotated[float, Field(strict=True, gt=0.0, lt=1.0)]
+    """share of the run's steps at which it ends"""
+    H_cycles: Size
+    L_cycles: Size
 
 
 class RecurrenceConfig(Schema):
@@ -173,6 +205,15 @@ class RecurrenceConfig(Schema):
     noise: NonNegativeFloat = 0.0
     """standard deviation of what is added in each update (arXiv:2605.21488: 0.01)"""
 
+    curriculum: Annotated[list[CurriculumStage], Field(min_length=1, max_length=4)] | None = None
+    """fewer cycles at the beginning of the training, as in [{until: 0.3, H_cycles: 1, L_cycles: 2}]
+    (arXiv:2511.08653): docs/training.md; null: always all"""
+    anchor_prob: Probability = 0.0
+    """share of the new puzzles in training whose answer starts at their own solution, with some
+    cells wrong: docs/training.md"""
+    anchor_corruption: Probability = 0.2
+    """the largest share of an anchored puzzle's open cells that are wrong"""
+
     halt_max_steps: Size = 16
     """ACT steps after which a puzzle halts in any case"""
     halt_exploration_prob: Probability = 0.1
@@ -188,6 +229,23 @@ class RecurrenceConfig(Schema):
     """dtype of the states; take float32 on a CPU without bfloat16 in hardware"""
     attention: AttentionBackend = "auto"
     """kernel of the attention"""
+    attention_bias: Literal["none", "sudoku"] = "none"
+    """sudoku: each head learns what to add to the score of two cells, by the row, column and box
+    that they share; for Sudoku of 16, 36 or 81 cells"""
+
+    @model_validator(mode="after")
+    def _attention_takes_the_bias(self) -> Self:
+        if self.attention_bias == "none":
+            return self
+        asked = f"attention_bias={self.attention_bias}"
+        if self.mlp_t:
+            raise ValueError(f"{asked} with mlp_t=true: there is no attention; use mlp_t=false")
+        if self.attention not in BACKENDS_WITH_BIAS:
+            raise ValueError(
+                f"{asked} with attention={self.attention}: that kernel takes no bias; use "
+                "attention=auto"
+            )
+        return self
 
     @model_validator(mode="after")
     def _widths_fit(self) -> Self:
@@ -207,6 +265,22 @@ class RecurrenceConfig(Schema):
                 f"puzzle_emb_ndim={self.puzzle_emb_ndim} does not fit in puzzle_emb_len={prefix} "
                 f"positions of hidden_size={D}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _curriculum_rises(self) -> Self:
+        if self.curriculum is None:
+            return self
+        most = {name: getattr(self, name, None) for name in ("H_cycles", "L_cycles")}
+        if None in most.values():
+            raise ValueError(f"curriculum: name={self.name} has no cycles; use curriculum=null")
+        ends = [stage.until for stage in self.curriculum]
+        if ends != sorted(set(ends)):
+            raise ValueError(f"curriculum: until must rise from stage to stage, it is {ends}")
+        for stage in self.curriculum:
+            for name, full in most.items():
+                if (cycles := getattr(stage, name)) > full:
+                    raise ValueError(f"curriculum: {name}={cycles} exceeds arch.{name}={full}")
         return self
 
     @model_validator(mode="after")
@@ -249,6 +323,13 @@ class RecurrenceConfig(Schema):
         if q is not None and (minimum := q.halt_min_steps) > (most := self.halt_max_steps):
             raise ValueError(f"heads.q.halt_min_steps={minimum} exceeds halt_max_steps={most}")
         return self
+
+    def depth_at(self, share: float) -> tuple[int, int] | None:
+        """Return H_cycles and L_cycles of the curriculum where this share of the run's steps is
+        done; None: all of them.
+        """
+        stages = (stage for stage in self.curriculum or () if share < stage.until)
+        return next(((stage.H_cycles, stage.L_cycles) for stage in stages), None)
 
     @property
     def rows_per_target(self) -> int:

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from models.attention import Attention
 from models.carry import Examples, Latents
-from models.config import DataFacts, DECConfig
+from models.config import DataFacts, DECConfig, sudoku_box
 from models.heads.base import Answer
 from models.layers import CastedLinear, PositionSwiGLU, SwiGLU, add_rms_norm
-from models.recurrence import Block, Rotary
+from models.recurrence import Block, Rotary, attention_of_cells
 from models.trm import TRMInner
 
 # Tokens below are no digits: 0 is padding, 1 an empty cell.
@@ -37,11 +37,11 @@ class DigitBlock(Block):
         self.eps, self.num_digits = config.rms_norm_eps, math.isqrt(num_positions)
         self.mixes_by_units, self.mixes_by_mlp = config.units, config.mlp_t
         if config.units:
-            self.units = UnitMeans(D, self.num_digits)
+            self.units = UnitMeans(D, num_positions)
         elif config.mlp_t:
             self.mlp_t = PositionSwiGLU(num_positions, config.cell_expansion, multiple)
         else:
-            self.self_attn = Attention(D, config.num_heads, config.attention)
+            self.self_attn = attention_of_cells(config, num_positions)
         if config.digit_attention:
             self.digits: nn.Module = Attention(D, config.num_heads, config.attention)
         else:
@@ -85,13 +85,12 @@ class UnitMeans(nn.Module):
     up: maps [S, n, D] to the same. All of Sudoku's symmetries but transposing are symmetries of it.
     """
 
-    def __init__(self, width: int, num_digits: int) -> None:
+    def __init__(self, width: int, num_positions: int) -> None:
         super().__init__()
-        self.num_digits = num_digits
-        # Rows of bands and columns of stacks; boxes of 6 x 6 have 2 rows and 3 columns.
-        height = math.isqrt(num_digits)
-        breadth = num_digits // height
-        self.grid = (breadth, height, height, breadth)
+        rows, columns = sudoku_box(num_positions)
+        self.num_digits = rows * columns
+        # Bands, rows of a band, stacks, columns of a stack.
+        self.grid = (columns, rows, rows, columns)
         self.cell, self.row, self.column, self.box = (CastedLinear(width, width) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:

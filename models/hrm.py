@@ -10,10 +10,10 @@ from torch import Tensor
 
 from models.carry import Latents
 from models.config import DataFacts, HRMConfig
-from models.recurrence import ReasoningLevel, Recurrence, Rotary
+from models.recurrence import CycledRecurrence, ReasoningLevel, Rotary
 
 
-class HRMInner(Recurrence):
+class HRMInner(CycledRecurrence):
     """z_L = L(z_L + z_H + input), L_cycles times, then z_H = H(z_H + z_L); all that H_cycles times.
     An ablation beyond the paper: gradients through the whole last cycle (`gradient=last_cycle`).
     """
@@ -31,7 +31,7 @@ class HRMInner(Recurrence):
         """Run H_cycles x L_cycles updates; gradients as `config.gradient` says."""
         H_level, L_level = self.H_level, self.L_level
         z_H, z_L = latents["z_H"], latents["z_L"]
-        H_cycles, L_cycles = self.config.H_cycles, self.config.L_cycles
+        H_cycles, L_cycles = self.H_cycles, self.L_cycles
         with_gradients = 1 if self.config.gradient == "last_step" else L_cycles
 
         with torch.no_grad():

@@ -15,8 +15,8 @@ from models.registry import build_model
 
 class Flop(NamedTuple):
     """Floating point operations of the linear layers for one example: of an ACT step in training
-    (with its gradients, and the second pass for the target of q_continue) and in evaluation (where
-    no head is read).
+    (with its gradients, the second pass for the target of q_continue, and all cycles, also where a
+    curriculum begins with fewer) and in evaluation (where no head is read).
 
     A multiply-add is 2 operations. Backward takes as many as forward for the weight's gradient, and
     as many again where the input needs a gradient.

@@ -14,9 +14,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from models.attention import Attention
+from models.attention import Attention, SudokuBias
 from models.carry import Examples, Latents
-from models.config import DataFacts, RecurrenceConfig
+from models.config import DataFacts, DECConfig, HRMConfig, RecurrenceConfig, TRMConfig
 from models.heads.base import Answer, Outputs
 from models.heads.build import build_heads
 from models.heads.tokens import TokenHead
@@ -29,6 +29,7 @@ from models.layers import (
     trunc_normal_,
     weights_cast_once,
 )
+from models.losses import IGNORE_LABEL_ID
 from models.sparse_embedding import CastedSparseEmbedding
 
 Rotary = tuple[Tensor, Tensor] | None
@@ -47,7 +48,7 @@ class Block(nn.Module):
         if config.mlp_t:
             self.mlp_t = PositionSwiGLU(num_positions, config.expansion, config.width_multiple)
         else:
-            self.self_attn = Attention(config.hidden_size, config.num_heads, config.attention)
+            self.self_attn = attention_of_cells(config, num_positions)
         self.mlp = SwiGLU(config.hidden_size, config.expansion, config.width_multiple)
 
     def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
@@ -70,6 +71,14 @@ class Block(nn.Module):
             return add_rms_norm(x, self.mlp(x), self.eps).transpose(0, 1)
         x = add_rms_norm(x[:, :1], self.self_attn(x, rotary, num_queries=1), self.eps)
         return add_rms_norm(x, self.mlp(x), self.eps)
+
+
+def attention_of_cells(config: RecurrenceConfig, num_positions: int) -> Attention:
+    """Build the attention over all positions, with its bias where one is asked for."""
+    bias, P = None, config.num_prefix
+    if config.attention_bias == "sudoku":
+        bias = SudokuBias(config.num_heads, num_positions - P, P)
+    return Attention(config.hidden_size, config.num_heads, config.attention, bias)
 
 
 class ReasoningLevel(nn.Module):
@@ -179,6 +188,30 @@ class Recurrence(nn.Module):
         std = self.init_std
         return nn.init.trunc_normal_(drawn, std=std, a=-2 * std, b=2 * std).to(z.dtype)
 
+    @torch.no_grad()
+    def anchor(self, new: Tensor, carry: Latents, examples: Examples, sources: Tensor) -> Latents:
+        """Return `carry` with the answers of some new rows at their own solution, corrupted: as the
+        puzzle would be embedded, were that given (the anchor rows of the repository
+        Aakash-Marthandan/Fixed-Point-Reasoner-Structures). The prefix stays at its start.
+
+        Args:
+            new: bool [B], rows that take a new example.
+            examples: inputs, labels and puzzle_identifiers; a cell is open if its label differs
+                from its input. One without a label has the token of its input.
+            sources: int32 [B, S], for each open cell the cell whose token stands there; negative in
+                rows that are left as they are.
+        """
+        inputs, labels = examples["inputs"], examples["labels"]
+        solution = torch.where(labels == IGNORE_LABEL_ID, inputs, labels)
+        taken = solution.gather(1, sources.clamp_min(0).long())
+        corrupted = torch.where(solution == inputs, solution, taken)
+        name, P = self.latents[0], self.num_prefix
+        z = carry[name]
+        start = self._embed(corrupted, examples["puzzle_identifiers"]).view_as(z)
+        where = (new & (sources[:, 0] >= 0)).view(-1, *[1] * (z.ndim - 1))
+        anchored = torch.where(where, start[:, P:], z[:, P:])
+        return carry | {name: torch.cat((z[:, :P], anchored), dim=1)}
+
     def moved(self, before: Tensor, after: Tensor) -> Tensor:
         """Return a latent [B, T, D] after an update that gives `after`, [B, T, D] or [B, 1, D]."""
         if self.damping < 1.0:
@@ -238,6 +271,32 @@ class Recurrence(nn.Module):
             positions = self.embed_pos.embedding_weight.to(self.dtype)
             embedding = (embedding + positions) * math.sqrt(0.5)
         return embedding * math.sqrt(D)
+
+
+class CycledRecurrence(Recurrence):
+    """A recurrence whose ACT step consists of H_cycles cycles, each with L_cycles updates of z_L.
+
+    Attributes:
+        depth: the two numbers in training, where a curriculum sets them (arXiv:2511.08653); None,
+            and always in evaluation: those of the configuration.
+    """
+
+    depth: tuple[int, int] | None = None
+
+    def __init__(self, config: HRMConfig | TRMConfig | DECConfig, facts: DataFacts) -> None:
+        super().__init__(config, facts)
+        self._full_depth = (config.H_cycles, config.L_cycles)
+
+    @property
+    def H_cycles(self) -> int:  # noqa: N802
+        return self._present_depth()[0]
+
+    @property
+    def L_cycles(self) -> int:  # noqa: N802
+        return self._present_depth()[1]
+
+    def _present_depth(self) -> tuple[int, int]:
+        return self._full_depth if self.depth is None or not self.training else self.depth
 
 
 def _positions_first(x: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from inspect import signature
 
 from models.act import ACT, ACTLossHead
 from models.config import ARCHITECTURES, ArchConfig, DataFacts
+from models.recurrence import CycledRecurrence
 from runtime.device import resolve_dtype
 from runtime.errors import ConfigError
 from runtime.schema import Schema
@@ -31,12 +32,17 @@ def build_model(config: ArchConfig, facts: DataFacts) -> ACTLossHead:
     It has fresh weights, on the CPU; its state dict has the published keys (`model.inner...`).
 
     Raises:
-        ConfigError: `q_target=first`, and the architecture cannot compute the first position alone.
+        ConfigError: the data do not fit `attention_bias`, or the architecture cannot do what
+            `q_target=first` or `curriculum` asks for.
         ValueError: a head needs what the data set does not have.
     """
     inner = ARCHITECTURES.load(config.name)(config, facts)
     if config.q_target == "first" and "only_first" not in signature(inner.recur).parameters:
         raise ConfigError(
             f"arch.q_target=first: `recur` of arch.name={config.name} knows no `only_first`"
+        )
+    if config.curriculum and not isinstance(inner, CycledRecurrence):
+        raise ConfigError(
+            f"arch.curriculum: arch.name={config.name} is no CycledRecurrence; use null"
         )
     return ACTLossHead(ACT(inner, config.halt_max_steps), config.loss)

@@ -11,20 +11,19 @@ from torch import Tensor
 
 from models.carry import Latents
 from models.config import DataFacts, DECConfig, TRMConfig
-from models.recurrence import ReasoningLevel, Recurrence, Rotary
+from models.recurrence import CycledRecurrence, ReasoningLevel, Rotary
 
 # A level, or its answer at the first position alone.
 Update = Callable[[Tensor, Rotary], Tensor]
 
 
-class _TinyRecurrence(Recurrence):
+class _TinyRecurrence(CycledRecurrence):
     """H_cycles - 1 cycles without gradients, then one with; a subclass says what a cycle is."""
 
     def __init__(
         self, config: TRMConfig | DECConfig, facts: DataFacts, latents: tuple[str, ...]
     ) -> None:
         super().__init__(config, facts)
-        self.H_cycles, self.L_cycles = config.H_cycles, config.L_cycles
         self.L_level = ReasoningLevel(config, config.L_layers, self.num_positions, self.block)
         self.add_initial_states(latents)
 

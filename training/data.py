@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dataset.format.reading import load_metadata
 from dataset.format.schema import PuzzleDatasetMetadata
-from models.config import DataFacts
+from models.config import DataFacts, sudoku_box
 from models.heads.config import AdaptiveHeadConfig, HeadsConfig, HierarchicalHeadConfig
 from puzzle_dataset import PuzzleDataset, TrainBatches
 from runtime.errors import ConfigError, DatasetError
@@ -31,7 +31,7 @@ def open_data(
     Args:
         check_values: also read every token; ranks beside one that does so need not.
     Raises:
-        ConfigError: a setting of a head does not fit the data.
+        ConfigError: a setting of the architecture does not fit the data.
         DatasetError: names the folder or file at fault, and how to build a set known by name.
     """
     heads = config.arch.heads
@@ -40,6 +40,8 @@ def open_data(
     fields = list(heads.fields.values())
     opened = partial(PuzzleDataset, fields=fields, check_values=check_values)
     train_set = opened(config.train_paths, "train")
+    if config.arch.attention_bias == "sudoku":
+        sudoku_box(train_set.metadata.seq_len)
     if not any((Path(path) / "test").exists() for path in config.test_paths):
         warn(f"{', '.join(config.test_paths)}: there is no test split, so nothing is evaluated")
         return train_set, None

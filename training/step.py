@@ -14,6 +14,7 @@ from models.carry import ACTCarry, Examples, Exploration
 from models.compiled import compiled_forward
 from models.config import ArchConfig, DataFacts
 from models.operations import train_step_flop
+from models.recurrence import CycledRecurrence
 from models.registry import build_model
 from puzzle_dataset import PuzzleDataset
 from runtime.compiler import Compiling, choose_compiling
@@ -26,7 +27,7 @@ from training.checkpoint.start_weights import load_start_weights
 from training.config.schema import CANONICAL_SHARDS, TrainConfig
 from training.data import data_facts
 from training.diagnostics import Diagnostics, MeasuredShard, trunk_gradient_norms
-from training.exploration import min_halt_steps, rows_ahead, torch_seed
+from training.exploration import anchor_sources, min_halt_steps, rows_ahead, torch_seed
 from training.metrics import MetricBlock
 from training.optim.adam_atan2 import AdamATan2
 from training.optim.ema import WeightAverage
@@ -133,6 +134,10 @@ class Learner:
             total_steps=self.total_steps,
             min_ratio=config.lr_min_ratio,
         )
+        if config.arch.curriculum:
+            inner = self.model.model.inner
+            assert isinstance(inner, CycledRecurrence)
+            inner.depth = self.depth_at(step)
         noise = self.ranks.on_device(self._noise(step))
         numbers = {"factor": np.array(factor), "stop": np.array(stop.requested)}
         numbers = self.ranks.on_device(numbers)
@@ -147,6 +152,10 @@ class Learner:
         if done.measured:
             known |= self._diagnose(step, done.measured, done.norms)
         self.metrics.record(done.metrics, done.norms, known)
+
+    def depth_at(self, step: int) -> tuple[int, int] | None:
+        """Return H_cycles and L_cycles at a step, from 1, where it has fewer than the model."""
+        return self.config.arch.depth_at((step - 1) / max(1, self.total_steps))
 
     def seed_other_ranks(self, step: int) -> None:
         """Give other ranks random numbers of their own after `step` steps; the first one goes on
@@ -236,12 +245,22 @@ class Learner:
             probability=config.arch.halt_exploration_prob,
             halt_max_steps=config.arch.halt_max_steps,
         )
-        noise = {"min_steps": min_steps[start : start + local].reshape(parts, local // parts)}
+        noise: dict[str, np.ndarray] = {
+            "min_steps": min_steps[start : start + local].reshape(parts, local // parts)
+        }
         ahead = rows_ahead(*drawn, config.arch)
         if ahead is not None:
             own = ahead[(start <= ahead) & (ahead < start + local)] - start
             # Ascending, and as many of each part.
             noise["ahead"] = own.reshape(parts, len(own) // parts) % (local // parts)
+        anchors = anchor_sources(
+            *drawn,
+            self.facts.seq_len,
+            probability=config.arch.anchor_prob,
+            corruption=config.arch.anchor_corruption,
+        )
+        if anchors is not None:
+            noise["anchors"] = anchors[start : start + local].reshape(parts, local // parts, -1)
         return noise
 
     def _forward_backward_part(

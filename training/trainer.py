@@ -104,8 +104,10 @@ class Trainer:
 
     def _train_step(self, batch: Examples) -> None:
         step = self.progress.step + 1
-        # The first step compiles; with `q_target=steps` the first one that looks ahead, too.
+        # The first step compiles; so does the first of a stage of `curriculum`, and with
+        # `q_target=steps` the first one that looks ahead.
         may_compile = self._steps_made <= self.config.arch.q_target_every
+        may_compile |= self.learner.depth_at(step) != self.learner.depth_at(step - 1)
         self.ranks.mark(f"step {step}", long=may_compile)
         with self.profiler.around(step) if self.profiler else nullcontext():
             self.learner.step(step, batch, self.stop)

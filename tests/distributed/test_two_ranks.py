@@ -176,6 +176,7 @@ def test_micro_batches_and_a_look_ahead_of_some_rows_are_the_same_on_two_ranks(
 ) -> None:
     more = ["global_batch_size=16", "eval_batch_size=16", "micro_batch_size=2", "max_steps=4"]
     more += ["arch.q_target=rows", "arch.q_target_every=2", "arch.puzzle_emb_ndim=32"]
+    more += ["arch.anchor_prob=0.5"]
     one, _ = run("one", exact_settings, *more)
     two, _ = run("two", exact_settings, *more, ranks=2)
     assert two.digest() == one.digest()

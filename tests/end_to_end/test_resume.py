@@ -14,6 +14,8 @@ from runtime.errors import CheckpointError
 from training.trainer import Trainer
 
 EXPLORES = "arch.halt_exploration_prob=0.5"
+SHALLOW = "{until:0.3,H_cycles:1,L_cycles:2}"
+MEDIUM = "{until:0.6,H_cycles:2,L_cycles:4}"
 VARIANTS = {
     "float32": [EXPLORES],
     "puzzle embedding": ["data_path=tasks", EXPLORES, "puzzle_emb_lr=0.1", "checkpoint_interval=5"],
@@ -31,6 +33,9 @@ VARIANTS = {
     + ["arch.q_target_every=2", "ema=true"],
     "few steps look ahead": ["data_path=tasks", EXPLORES, "arch.q_target=steps"],
     "random starts": ["arch.init=random", "arch.noise=0.1", "arch.damping=0.9", EXPLORES],
+    "anchors": ["arch.anchor_prob=0.5", "arch.anchor_corruption=0.9", EXPLORES],
+    "a curriculum": ["arch=trm", "arch.mlp_t=true", EXPLORES, "arch.loss.step_decay=0.7"]
+    + [f"arch.curriculum=[{SHALLOW},{MEDIUM}]", "ema=true"],
     "muon": ["optimizer=muon", "ema=true"],
     "digits alike": ["arch=dec", "arch.hidden_size=16", "ema=true", EXPLORES],
     "mixer": ["arch.mlp_t=true", "arch.gradient=last_cycle", "arch.puzzle_emb_ndim=0"],

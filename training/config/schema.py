@@ -291,6 +291,8 @@ class TrainConfig(
             return "reduction=exact sets torch's random numbers anew in each step"
         if self.arch.q_target == "steps":
             return "with arch.q_target=steps not every step looks ahead"
+        if self.arch.curriculum:
+            return "with arch.curriculum the number of cycles changes"
         if (self.optimizer.name, self.optimizer.kernel) != ("adam_atan2", "ours"):
             return "it takes the optimizer adam_atan2, and kernel=ours"
         return ""

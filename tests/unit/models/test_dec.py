@@ -21,6 +21,7 @@ VARIANTS: dict[str, Any] = {
     "units": {"units": True},
     "attention": {"mlp_t": False, "pos_encodings": "rope"},
     "learned positions": {"mlp_t": False, "pos_encodings": "learned"},
+    "attention with a bias": {"mlp_t": False, "attention_bias": "sudoku"},
     "digits by attention": {"digit_attention": True},
     "all by attention": {"mlp_t": False, "digit_attention": True, "attention": "math"},
 }
@@ -119,7 +120,7 @@ def test_a_block_is_what_it_says(variant: str) -> None:
 
 
 def test_boxes_of_six_by_six_have_two_rows_and_three_columns() -> None:
-    units = UnitMeans(1, 6).double()
+    units = UnitMeans(1, 36).double()
     with torch.no_grad():
         for name, linear in units.named_children():
             linear.weight.fill_(1.0 if name == "box" else 0.0)

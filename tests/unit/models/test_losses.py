@@ -101,6 +101,7 @@ class Fixed(nn.Module):
     def __init__(self, carry: ACTCarry, outputs: Outputs, config: HRMConfig) -> None:
         super().__init__()
         self.carry, self.outputs = carry, outputs
+        self.halt_max_steps = config.halt_max_steps
         lm = Linear(1, 5)
         lm.loss = CrossEntropy(config.loss)
         self.inner = SimpleNamespace(heads={"lm": lm, "q": QHead(config)})
@@ -264,6 +265,21 @@ def test_weights_are_those_of_the_configuration() -> None:
     output = measure(**GIVEN, weights=weights)
     lm, q_halt, _ = (part.sum() for part in parts(output))
     torch.testing.assert_close(output.loss, 2 * lm + 0.25 * q_halt)
+
+
+def test_later_steps_count_less_and_all_together_as_much() -> None:
+    output = measure(**GIVEN, step_decay=0.7, clip={"lm": 1.0}, weights={"q_continue": 2.0})
+    shares = [0.7**step for step in range(16)]
+    share_of = {step: 16 * shares[step - 1] / sum(shares) for step in STEPS}
+    lm, q_halt, q_continue = parts(output)
+    held = torch.where(lm > 1.0, 1 + lm.log(), lm)
+    each = held + 0.5 * q_halt + 2 * q_continue
+    whole = sum(share_of[step] * row for step, row in zip(STEPS, each.tolist(), strict=True))
+    assert output.loss.item() == pytest.approx(whole, rel=1e-5)
+    # What is recorded is not weighted, nor is an evaluation.
+    assert output.metrics == measure(**GIVEN).metrics
+    head = measured_as(output.carry, output.outputs, step_decay=0.7).eval()
+    assert head(output.carry, {}, None).loss == measure(**GIVEN).loss
 
 
 def test_a_limit_scales_the_gradient_of_larger_losses() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.config import HRMConfig
-from training.exploration import min_halt_steps, rows_ahead, torch_seed
+from training.exploration import anchor_sources, min_halt_steps, rows_ahead, torch_seed
 
 
 def draw(
@@ -102,3 +102,49 @@ def test_all_rows_look_ahead_at_every_few_steps() -> None:
     found = [ahead(step, 3, 3, "steps").tolist() for step in range(5)]
     assert found == [[0, 1, 2], [], [], [0, 1, 2], []]
     assert ahead(0, q_target="full") is ahead(0, q_target="first") is None
+
+
+# Corrupted solutions to start from
+
+
+def anchors(
+    step: int = 0, rows: int = 4000, cells: int = 30, seed: int = 0, **share: float
+) -> np.ndarray:
+    shares = {"probability": 0.25, "corruption": 0.4} | share
+    found = anchor_sources(seed, step, rows, cells, **shares)
+    assert found is not None
+    assert (found.dtype, found.shape) == (np.int32, (rows, cells))
+    return found
+
+
+def test_the_anchors_are_pinned() -> None:
+    """A resumed run must start where it would have started."""
+    found = anchors(2, 4, 6, seed=1, probability=0.5, corruption=1.0)
+    assert found[[0, 2, 3]].tolist() == [[2, 1, 2, 5, 4, 3], [0, 1, 2, 0, 1, 5], [3, 4, 3, 3, 4, 0]]
+    assert (found[1] == -1).all()
+    drawn = {anchors(step, 9, seed=seed).tobytes() for step in range(9) for seed in (0, 1)}
+    assert len(drawn) == 18
+
+
+def test_a_share_of_the_rows_is_anchored_whole() -> None:
+    found = anchors()
+    anchored = (found >= 0).all(1)
+    assert ((found >= 0).any(1) == anchored).all()
+    assert abs(anchored.sum() - 1000) < 5 * np.sqrt(4000 * 0.25 * 0.75)
+    assert (anchors(rows=50, probability=1.0) >= 0).all()
+    assert anchor_sources(0, 0, 5, 9, probability=0.0, corruption=0.5) is None
+
+
+def test_a_row_has_a_share_of_its_own_and_every_cell_is_as_likely() -> None:
+    found = anchors(probability=1.0)
+    wrong = found != np.arange(30)
+    # One corrupted cell in 30 takes its own token.
+    shares = wrong.mean(1) * 30 / 29
+    # Uniform up to 0.4, plus what the few cells of a row add to its spread.
+    assert shares.mean() == pytest.approx(0.2, abs=0.01)
+    spread = 0.4**2 / 12 + (0.2 - 0.4**2 / 3) / 30
+    assert shares.var() == pytest.approx(spread, rel=0.1)
+    assert wrong.mean(0) == pytest.approx(np.full(30, 0.2 * 29 / 30), abs=5 * np.sqrt(0.2 / 4000))
+    taken = np.bincount(found[wrong], minlength=30) / wrong.sum()
+    assert taken == pytest.approx(np.full(30, 1 / 30), abs=0.005)
+    assert (anchors(probability=1.0, corruption=0.0) == np.arange(30)).all()

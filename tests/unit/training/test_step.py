@@ -63,6 +63,7 @@ def make_steps(tasks_data: Path, tiny_settings: list[str]) -> Callable[..., Outc
         (["reduction=exact"], 1),
         (["arch.q_target=rows", "arch.q_target_every=2"], 2),
         (["arch.q_target=steps"], 2),
+        (["arch.anchor_prob=0.5", "reduction=exact"], 1),
     ],
 )
 def test_micro_batches_make_the_step_of_the_whole_batch(
@@ -161,6 +162,7 @@ GRAPH_SETTINGS = {
     "several rates": ["optimizer=grouped", "optimizer.name=adam_atan2", "weight_decay=0.3"]
     + ["ema=true"],
     "few rows look ahead": ["arch.q_target=rows", "arch.q_target_every=2", "micro_batch_size=4"],
+    "anchors": ["arch.anchor_prob=0.5", "micro_batch_size=4"],
     "trm": ["arch=trm", "arch.mlp_t=true", "arch.pos_encodings=none", "arch.L_cycles=2"],
 }
 
