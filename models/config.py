@@ -168,11 +168,19 @@ class RecurrenceConfig(Schema):
     """share of the new value in each update of a latent, the rest stays (arXiv:2605.21488: 0.95)"""
     noise: NonNegativeFloat = 0.0
     """standard deviation of what is added in each update (arXiv:2605.21488: 0.01)"""
+    chains: Size = 1
+    """random starts of each puzzle in training, of which the one with the lowest loss counts and
+    gives its z_H to the others (arXiv:2601.19085: 4)"""
 
     halt_max_steps: Size = 16
     """ACT steps after which a puzzle halts in any case"""
     halt_exploration_prob: Probability = 0.1
     """share of the puzzles that must not halt before a random number of ACT steps"""
+    rollout_prob: Probability = 0.0
+    """share of the puzzles that take more than halt_max_steps ACT steps in training, whatever Q
+    says (after arXiv:2606.29150: 0.5)"""
+    rollout_max_steps: Size = 64
+    """ACT steps of the longest of them"""
     no_ACT_continue: StrictBool = False
     """learn no q_continue, and halt when q_halt > 0"""
     q_target: Literal["full", "first", "rows", "steps"] = "full"
@@ -246,6 +254,31 @@ class RecurrenceConfig(Schema):
             raise ValueError(f"heads.q.halt_min_steps={minimum} exceeds halt_max_steps={most}")
         return self
 
+    @model_validator(mode="after")
+    def _steps_fit(self) -> Self:
+        if self.chains > 1 and self.init == "fixed":
+            raise ValueError(
+                f"chains={self.chains}: with init=fixed all chains of a puzzle start alike and "
+                "stay alike; use init=random, or chains=1"
+            )
+        if self.chains > 1 and self.num_latents < 2:
+            raise ValueError(
+                f"chains={self.chains}: name={self.name} has one latent, the answer, which all "
+                "chains of a puzzle share; use chains=1, or name=trm or hrm, which have two"
+            )
+        least, most = self.halt_max_steps, self.rollout_max_steps
+        if self.rollout_prob and most <= least:
+            raise ValueError(
+                f"rollout_prob={self.rollout_prob:g}: rollout_max_steps={most} must exceed "
+                f"halt_max_steps={least}; raise it, or use rollout_prob=0"
+            )
+        return self
+
+    @property
+    def num_latents(self) -> int:
+        """States that an ACT step updates, the answer among them."""
+        return 2
+
     @property
     def rows_per_target(self) -> int:
         """One row in so many, on average over the steps, has a target for q_continue."""
@@ -306,6 +339,10 @@ class TRMConfig(RecurrenceConfig):
     no_ACT_continue: StrictBool = True
     """false: HRM's q_continue loss and halting rule"""
 
+    @property
+    def num_latents(self) -> int:
+        return 1 if self.name == "trm_singlez" else 2
+
 
 class TransformerConfig(RecurrenceConfig):
     """A plain transformer under the ACT loop, without an inner recursion."""
@@ -317,6 +354,10 @@ class TransformerConfig(RecurrenceConfig):
     """accepted, as published, and ignored: there are no inner cycles"""
     H_layers: NumLayers = 8
     """blocks"""
+
+    @property
+    def num_latents(self) -> int:
+        return 1
 
 
 # How the published configurations call them.

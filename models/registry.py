@@ -39,4 +39,4 @@ def build_model(config: ArchConfig, facts: DataFacts) -> ACTLossHead:
         raise ConfigError(
             f"arch.q_target=first: `recur` of arch.name={config.name} knows no `only_first`"
         )
-    return ACTLossHead(ACT(inner, config.halt_max_steps), config.loss)
+    return ACTLossHead(ACT(inner, config.halt_max_steps, config.chains), config.loss)

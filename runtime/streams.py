@@ -30,6 +30,7 @@ class Stream(IntEnum):
     HALT = 0x68616C74
     TORCH = 0x746F7263
     LOOK_AHEAD = 0x6C6F6F6B
+    ROLLOUT = 0x726F6C6C
     # Evaluations.
     VIEWS = 0x76696577
     CHAINS = 0x63686169

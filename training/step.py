@@ -26,7 +26,7 @@ from training.checkpoint.start_weights import load_start_weights
 from training.config.schema import CANONICAL_SHARDS, TrainConfig
 from training.data import data_facts
 from training.diagnostics import Diagnostics, MeasuredShard, trunk_gradient_norms
-from training.exploration import min_halt_steps, rows_ahead, torch_seed
+from training.exploration import max_steps, min_halt_steps, rows_ahead, torch_seed
 from training.metrics import MetricBlock
 from training.optim.adam_atan2 import AdamATan2
 from training.optim.ema import WeightAverage
@@ -120,6 +120,8 @@ class Learner:
         for head, name in self.config.arch.heads.fields.items():
             _, channels = self.facts.field(name, f"arch.heads.{head}")
             examples[name] = cells.new_zeros((*cells.shape, channels) if channels else cells.shape)
+        if self.config.arch.rollout_prob:
+            examples["max_steps"] = ids.clone()
         return examples
 
     def step(self, step: int, batch: Examples, stop: StopSignals) -> None:
@@ -133,6 +135,7 @@ class Learner:
             total_steps=self.total_steps,
             min_ratio=config.lr_min_ratio,
         )
+        batch = self._with_rollouts(batch, step)
         noise = self.ranks.on_device(self._noise(step))
         numbers = {"factor": np.array(factor), "stop": np.array(stop.requested)}
         numbers = self.ranks.on_device(numbers)
@@ -243,6 +246,15 @@ class Learner:
             # Ascending, and as many of each part.
             noise["ahead"] = own.reshape(parts, len(own) // parts) % (local // parts)
         return noise
+
+    def _with_rollouts(self, batch: Examples, step: int) -> Examples:
+        """Add to the offered examples how long each may take, where there are rollouts."""
+        config, start = self.config, self.ranks.rank * self.local_batch_size
+        drawn = max_steps(config.seed, step - 1, config.global_batch_size, config.arch)
+        if drawn is None:
+            return batch
+        own = drawn[start : start + self.local_batch_size]
+        return batch | self.ranks.on_device({"max_steps": own})
 
     def _forward_backward_part(
         self, carry: ACTCarry, offered: Examples, exploration: Exploration, step: int | None

@@ -31,6 +31,8 @@ VARIANTS = {
     + ["arch.q_target_every=2", "ema=true"],
     "few steps look ahead": ["data_path=tasks", EXPLORES, "arch.q_target=steps"],
     "random starts": ["arch.init=random", "arch.noise=0.1", "arch.damping=0.9", EXPLORES],
+    "chains": ["arch.init=random", "arch.chains=3", "data_path=tasks", "ema=true", EXPLORES],
+    "rollouts": ["arch.rollout_prob=0.5", "arch.rollout_max_steps=9", EXPLORES],
     "muon": ["optimizer=muon", "ema=true"],
     "mixer": ["arch.mlp_t=true", "arch.gradient=last_cycle", "arch.puzzle_emb_ndim=0"],
 }
