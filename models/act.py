@@ -102,15 +102,23 @@ class ACT(nn.Module):
             name: torch.where(carry.halted.view(-1, *[1] * (kept.ndim - 1)), offered[name], kept)
             for name, kept in carry.examples.items()
         }
-        reset, latents = carry.halted, carry.inner
-        if (chains := carry.num_chains) > 1:
-            reset = reset.repeat_interleave(chains)
-            answer = self.inner.latents[0]
-            latents = latents | {answer: latents[answer].repeat_interleave(chains, dim=0)}
-        latents = self.inner.reset_carry(reset, latents)
+        if carry.num_chains == 1:
+            latents = self.inner.reset_carry(carry.halted, carry.inner)
+        else:
+            latents = self._for_each_chain(carry)
         latents, answer = self.inner(latents, examples)
         max_steps = examples.get("max_steps", self.halt_max_steps)
         return ACTCarry(latents, steps, steps >= max_steps, examples), answer
+
+    def _for_each_chain(self, carry: ACTCarry) -> Latents:
+        """Return all latents, [B * K, T, D] each, halted slots at their starts: that of the answer is
+        one for all chains of a slot.
+        """
+        first, chains = self.inner.latents[0], carry.num_chains
+        shared = self.inner.reset_carry(carry.halted, {first: carry.inner[first]})
+        own = {name: z for name, z in carry.inner.items() if name != first}
+        own = self.inner.reset_carry(carry.halted.repeat_interleave(chains), own)
+        return own | {first: shared[first].repeat_interleave(chains, dim=0)}
 
     def _won(self, carry: ACTCarry, answer: Tensor) -> tuple[ACTCarry, Latents, Tensor]:
         """Let the best chain of each slot win after `think`, as in arXiv:2601.19085: its answer is

@@ -169,8 +169,8 @@ class RecurrenceConfig(Schema):
     noise: NonNegativeFloat = 0.0
     """standard deviation of what is added in each update (arXiv:2605.21488: 0.01)"""
     chains: Size = 1
-    """random starts of each puzzle in training, of which the one with the lowest loss counts and
-    gives its z_H to the others (arXiv:2601.19085: 4)"""
+    """starts of each puzzle in training, of which the one with the lowest loss counts and gives its
+    z_H to the others (arXiv:2601.19085: 4): docs/training.md"""
 
     halt_max_steps: Size = 16
     """ACT steps after which a puzzle halts in any case"""
@@ -178,7 +178,7 @@ class RecurrenceConfig(Schema):
     """share of the puzzles that must not halt before a random number of ACT steps"""
     rollout_prob: Probability = 0.0
     """share of the puzzles that take more than halt_max_steps ACT steps in training, whatever Q
-    says (after arXiv:2606.29150: 0.5)"""
+    says (after arXiv:2606.29150: 0.5): docs/training.md"""
     rollout_max_steps: Size = 64
     """ACT steps of the longest of them"""
     no_ACT_continue: StrictBool = False

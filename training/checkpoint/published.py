@@ -172,6 +172,7 @@ def published_arch(arch: ArchConfig) -> dict[str, Any]:
         raise ConfigError(f"arch.name={arch.name}: no published class is this architecture")
     _require_published_heads(arch)
     ours = {"name", "heads", "loss", "attention", "q_target", "q_target_every"}
+    ours |= {"chains", "rollout_prob", "rollout_max_steps"}
     settings = arch.model_dump(mode="json", exclude=ours)
     if isinstance(arch, HRMConfig) and settings.pop("gradient") != "last_step":
         raise ConfigError(f"arch.gradient={arch.gradient}: no published architecture has this")
@@ -179,12 +180,14 @@ def published_arch(arch: ArchConfig) -> dict[str, Any]:
         settings["puzzle_emb_len"] = 0  # As many positions as the width needs.
     if arch.name == "transformer" and arch.pos_encodings == "none":
         raise ConfigError("arch.pos_encodings=none: the published transformer has positions")
+    # What none of their classes has is, by our default, as they do it.
+    defaults = {key: field.default for key, field in type(arch).model_fields.items()} | _SWITCHES
     unlike: dict[str, Any] = {}
     for name, known in _CLASSES.items():
         if PUBLISHED_ARCHITECTURES[name] != arch.name:
             continue
         further = {key: value for key, value in settings.items() if key not in known}
-        unlike = {key: value for key, value in further.items() if value != _SWITCHES.get(key)}
+        unlike = {key: value for key, value in further.items() if value != defaults[key]}
         if not unlike:
             loss_name = {own: theirs for theirs, own in PUBLISHED_LOSSES.items()}[arch.loss.name]
             loss = {"name": loss_name, "loss_type": arch.loss.loss_type}
