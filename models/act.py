@@ -111,8 +111,8 @@ class ACT(nn.Module):
         return ACTCarry(latents, steps, steps >= max_steps, examples), answer
 
     def _for_each_chain(self, carry: ACTCarry) -> Latents:
-        """Return all latents, [B * K, T, D] each, halted slots at their starts: that of the answer is
-        one for all chains of a slot.
+        """Return all latents, [B * K, T, D] each, halted slots at their starts: one of the answer
+        for all chains of a slot.
         """
         first, chains = self.inner.latents[0], carry.num_chains
         shared = self.inner.reset_carry(carry.halted, {first: carry.inner[first]})
