@@ -20,17 +20,24 @@ class ACTCarry:
     """State between two ACT steps.
 
     Attributes:
-        inner: latent state of the recurrence.
+        inner: latent state of the recurrence; where each slot has K chains, B rows of the answer,
+            which they share, and B * K rows of each other latent, those of a slot side by side.
         steps: int32 [B], ACT steps spent on the present example.
         halted: bool [B], the slot takes a new example at the next step.
         examples: the examples being worked on: inputs int32 [B, S], labels int32 [B, S],
-            puzzle_identifiers int32 [B].
+            puzzle_identifiers int32 [B]; in training with rollouts also max_steps int32 [B], ACT
+            steps after which the slot halts, whatever Q says where that exceeds halt_max_steps.
     """
 
     inner: Latents
     steps: Tensor
     halted: Tensor
     examples: Examples
+
+    @property
+    def num_chains(self) -> int:
+        """Chains of each slot (K)."""
+        return max(len(z) for z in self.inner.values()) // len(self.steps)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by name, row by row the slots; what a checkpoint keeps."""

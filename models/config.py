@@ -204,6 +204,9 @@ class RecurrenceConfig(Schema):
     """share of the new value in each update of a latent, the rest stays (arXiv:2605.21488: 0.95)"""
     noise: NonNegativeFloat = 0.0
     """standard deviation of what is added in each update (arXiv:2605.21488: 0.01)"""
+    chains: Size = 1
+    """starts of each puzzle in training, of which the one with the lowest loss counts and gives its
+    z_H to the others (arXiv:2601.19085: 4): docs/training.md"""
 
     curriculum: Annotated[list[CurriculumStage], Field(min_length=1, max_length=4)] | None = None
     """fewer cycles at the beginning of the training, as in [{until: 0.3, H_cycles: 1, L_cycles: 2}]
@@ -218,6 +221,11 @@ class RecurrenceConfig(Schema):
     """ACT steps after which a puzzle halts in any case"""
     halt_exploration_prob: Probability = 0.1
     """share of the puzzles that must not halt before a random number of ACT steps"""
+    rollout_prob: Probability = 0.0
+    """share of the puzzles that take more than halt_max_steps ACT steps in training, whatever Q
+    says (after arXiv:2606.29150: 0.5): docs/training.md"""
+    rollout_max_steps: Size = 64
+    """ACT steps of the longest of them"""
     no_ACT_continue: StrictBool = False
     """learn no q_continue, and halt when q_halt > 0"""
     q_target: Literal["full", "first", "rows", "steps"] = "full"
@@ -331,6 +339,31 @@ class RecurrenceConfig(Schema):
         stages = (stage for stage in self.curriculum or () if share < stage.until)
         return next(((stage.H_cycles, stage.L_cycles) for stage in stages), None)
 
+    @model_validator(mode="after")
+    def _steps_fit(self) -> Self:
+        if self.chains > 1 and self.init == "fixed":
+            raise ValueError(
+                f"chains={self.chains}: with init=fixed all chains of a puzzle start alike and "
+                "stay alike; use init=random, or chains=1"
+            )
+        if self.chains > 1 and self.num_latents < 2:
+            raise ValueError(
+                f"chains={self.chains}: name={self.name} has one latent, the answer, which all "
+                "chains of a puzzle share; use chains=1, or name=trm or hrm, which have two"
+            )
+        least, most = self.halt_max_steps, self.rollout_max_steps
+        if self.rollout_prob and most <= least:
+            raise ValueError(
+                f"rollout_prob={self.rollout_prob:g}: rollout_max_steps={most} must exceed "
+                f"halt_max_steps={least}; raise it, or use rollout_prob=0"
+            )
+        return self
+
+    @property
+    def num_latents(self) -> int:
+        """States that an ACT step updates, the answer among them."""
+        return 2
+
     @property
     def rows_per_target(self) -> int:
         """One row in so many, on average over the steps, has a target for q_continue."""
@@ -390,6 +423,10 @@ class TRMConfig(RecurrenceConfig):
     """positions of the puzzle embedding in front of the cells (P); 0: as many as its width needs"""
     no_ACT_continue: StrictBool = True
     """false: HRM's q_continue loss and halting rule"""
+
+    @property
+    def num_latents(self) -> int:
+        return 1 if self.name == "trm_singlez" else 2
 
 
 class DECConfig(RecurrenceConfig):
@@ -457,6 +494,10 @@ class TransformerConfig(RecurrenceConfig):
     """accepted, as published, and ignored: there are no inner cycles"""
     H_layers: NumLayers = 8
     """blocks"""
+
+    @property
+    def num_latents(self) -> int:
+        return 1
 
 
 # How the published configurations call them.

@@ -224,13 +224,19 @@ class Recurrence(nn.Module):
         """Run one ACT step.
 
         Args:
-            carry: the latents, [B, T, D] each.
+            carry: the latents, [B, T, D] each; with K chains for each puzzle [B * K, T, D], those
+                of a puzzle side by side.
             examples: inputs int32 [B, S] and puzzle_identifiers int32 [B].
             only_first: compute of the answer its first position alone, [B, 1, D].
         Returns:
-            the latents after it, detached, and the answer's states [B, T, D], with gradients.
+            the latents after it, detached, and the answer's states [B, T, D], with gradients; for
+            each chain, if there are several.
         """
         injected = self._embed(examples["inputs"], examples["puzzle_identifiers"])
+        if (chains := len(carry[self.latents[0]]) // len(injected)) > 1:
+            # A puzzle may have several rows, which stay together.
+            apart = injected.unflatten(0, (len(examples["inputs"]), -1))
+            injected = apart.repeat_interleave(chains, dim=0).flatten(0, 1)
         rotary = self.rotary_emb() if self.pos_encodings == "rope" else None
         if self.positions_first:
             injected = _positions_first(injected)

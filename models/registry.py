@@ -45,4 +45,4 @@ def build_model(config: ArchConfig, facts: DataFacts) -> ACTLossHead:
         raise ConfigError(
             f"arch.curriculum: arch.name={config.name} is no CycledRecurrence; use null"
         )
-    return ACTLossHead(ACT(inner, config.halt_max_steps), config.loss)
+    return ACTLossHead(ACT(inner, config.halt_max_steps, config.chains), config.loss)

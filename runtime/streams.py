@@ -31,6 +31,7 @@ class Stream(IntEnum):
     TORCH = 0x746F7263
     LOOK_AHEAD = 0x6C6F6F6B
     ANCHORS = 0x616E6368
+    ROLLOUT = 0x726F6C6C
     # Evaluations.
     VIEWS = 0x76696577
     CHAINS = 0x63686169

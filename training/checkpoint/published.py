@@ -173,6 +173,7 @@ def published_arch(arch: ArchConfig) -> dict[str, Any]:
     _require_published_heads(arch)
     ours = {"name", "heads", "loss", "attention", "q_target", "q_target_every"}
     ours |= {"anchor_prob", "anchor_corruption", "curriculum"}
+    ours |= {"chains", "rollout_prob", "rollout_max_steps"}
     settings = arch.model_dump(mode="json", exclude=ours)
     if isinstance(arch, HRMConfig) and settings.pop("gradient") != "last_step":
         raise ConfigError(f"arch.gradient={arch.gradient}: no published architecture has this")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from models.config import DataFacts, HRMConfig
+from models.config import ARCHITECTURES, DataFacts, HRMConfig
 from runtime.errors import ConfigError
 from training.config.composition import load_config
 from training.config.explain import validate
@@ -250,3 +250,27 @@ def test_schemas_load_no_torch() -> None:
     code = "import sys, models.config, training.config.schema; print('torch' in sys.modules)"
     out = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
     assert out.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("arch", "settings", "told"),
+    [
+        ("hrm", {"chains": 2}, "chains=2: with init=fixed all chains of a puzzle start alike"),
+        ("trm_singlez", {"chains": 4, "init": "random"}, "chains=4: name=trm_singlez has one"),
+        ("transformer", {"chains": 4, "init": "random"}, "chains=4: name=transformer has one"),
+        ("trm", {"rollout_prob": 0.5, "halt_max_steps": 64}, "rollout_max_steps=64 must exceed"),
+    ],
+)
+def test_chains_and_rollouts_that_cannot_be_are_refused(
+    arch: str, settings: dict[str, Any], told: str
+) -> None:
+    schema = ARCHITECTURES[arch].schema
+    with pytest.raises(ValidationError, match=told):
+        schema.model_validate({"name": arch} | settings)
+
+
+@pytest.mark.parametrize("arch", ["hrm", "trm"])
+def test_chains_and_rollouts_go_together(arch: str) -> None:
+    settings = {"name": arch, "init": "random", "chains": 4, "rollout_prob": 1.0}
+    config = ARCHITECTURES[arch].schema.model_validate(settings)
+    assert settings.items() <= config.model_dump().items()

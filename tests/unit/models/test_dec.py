@@ -152,6 +152,26 @@ def test_every_parameter_learns(units: bool) -> None:
     assert math.isfinite(output.loss.item())
 
 
+def test_chains_of_a_puzzle_are_kept_together() -> None:
+    model, examples = model_of(), examples_of(4)
+    inner = inner_of(model)
+    z = torch.randn(6, 64, 8, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    _, together = inner({"z_H": z, "z_L": z}, examples)
+    for chain in range(2):
+        own = {"z_H": z[chain::2], "z_L": z[chain::2]}
+        torch.testing.assert_close(together[chain::2], inner(own, examples)[1])
+
+
+def test_an_anchored_puzzle_starts_at_its_solution() -> None:
+    inner, examples = inner_of(model_of(anchor_prob=1.0)), examples_of(4)
+    cells = torch.arange(16, dtype=torch.int32).expand(3, -1)
+    new = torch.tensor([True, True, False])
+    start = inner.anchor(new, inner.empty_carry(3), examples, cells)["z_H"]
+    solved = inner._embed(examples["labels"], examples["puzzle_identifiers"]).view_as(start)
+    assert torch.equal(start[:2], solved[:2])
+    assert not start[2].any()
+
+
 def test_only_digits_are_predicted_in_any_dtype() -> None:
     for dtype in ("bfloat16", "float32"):
         model = build_model(DECConfig(**SMALL | {"forward_dtype": dtype}), facts_of(4)).eval()
