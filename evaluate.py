@@ -189,6 +189,7 @@ def measure(
                 save=save,
                 evaluators=job.evaluators,
                 show_progress=ranks.is_main,
+                seed=job.config.seed,
             )
         evaluation = evaluation.with_files_named(suffix)
         write_json_files(output.parent, evaluation.files, ranks)

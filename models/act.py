@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from models.carry import ACTCarry, Examples, Exploration, Latents
 from models.config import ACTLossConfig, LossWeights
+from models.draws import ROW_KEYS, noise_table, rows_draw_alone
 from models.heads.base import Answer, Head, Outputs, Targets
 from models.heads.q import QHead
 from models.losses import clipped
@@ -42,6 +43,8 @@ class ACT(nn.Module):
     def initial_carry(self, examples: Examples) -> ACTCarry:
         """Return a carry whose slots have all halted: the first step takes all that is offered."""
         B, device = examples["inputs"].shape[0], examples["inputs"].device
+        if ROW_KEYS in examples:
+            self.inner.noise_table = noise_table(device)
         return ACTCarry(
             inner=self.inner.empty_carry(B),
             steps=torch.zeros(B, dtype=torch.int32, device=device),
@@ -90,8 +93,9 @@ class ACT(nn.Module):
             name: torch.where(carry.halted.view(-1, *[1] * (kept.ndim - 1)), offered[name], kept)
             for name, kept in carry.examples.items()
         }
-        latents = self.inner.reset_carry(carry.halted, carry.inner)
-        latents, answer = self.inner(latents, examples)
+        with rows_draw_alone(self.inner, examples, steps):
+            latents = self.inner.reset_carry(carry.halted, carry.inner)
+            latents, answer = self.inner(latents, examples)
         return ACTCarry(latents, steps, steps >= self.halt_max_steps, examples), answer
 
     def answer_of(self, carry: ACTCarry) -> Tensor:

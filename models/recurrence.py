@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from models.attention import Attention
 from models.carry import Examples, Latents
 from models.config import DataFacts, RecurrenceConfig
+from models.draws import RowDraws
 from models.heads.base import Answer, Outputs
 from models.heads.build import build_heads
 from models.heads.tokens import TokenHead
@@ -101,6 +102,9 @@ class Recurrence(nn.Module):
     """
 
     lm_head: TokenHead
+    # Where rows draw alone: set for an evaluation, and for each of its ACT steps.
+    noise_table: Tensor | None = None
+    draws: RowDraws | None = None
 
     def __init__(self, config: RecurrenceConfig, facts: DataFacts) -> None:
         super().__init__()
@@ -150,6 +154,11 @@ class Recurrence(nn.Module):
         """
         raise NotImplementedError
 
+    @property
+    def draws_numbers(self) -> bool:
+        """Whether a step draws random numbers."""
+        return self.starts_anywhere or self.noise > 0
+
     def empty_carry(self, batch_size: int) -> Latents:
         """Return zeros, never uninitialised memory: a stray NaN there would spread."""
         shape = (batch_size, self.num_positions, self.hidden_size)
@@ -165,15 +174,20 @@ class Recurrence(nn.Module):
         """Return where a latent starts: [D], or [B, T, D] if each cell starts elsewhere."""
         if not self.starts_anywhere:
             return self.get_buffer(f"{name.removeprefix('z_')}_init")
-        drawn = torch.empty(z.shape, device=z.device)
         std = self.init_std
+        if self.draws is not None:
+            return self.draws.cut_normal(z, std)
+        drawn = torch.empty(z.shape, device=z.device)
         return nn.init.trunc_normal_(drawn, std=std, a=-2 * std, b=2 * std).to(z.dtype)
 
     def moved(self, before: Tensor, after: Tensor) -> Tensor:
         """Return a latent [B, T, D] after an update that gives `after`, [B, T, D] or [B, 1, D]."""
         if self.damping < 1.0:
             after = torch.lerp(before[:, : after.shape[1]], after, self.damping)
-        return after + self.noise * torch.randn_like(after) if self.noise else after
+        if not self.noise:
+            return after
+        drawn = torch.randn_like(after) if self.draws is None else self.draws.normal(after)
+        return after + self.noise * drawn
 
     def forward(
         self, carry: Latents, examples: Examples, *, only_first: bool = False
