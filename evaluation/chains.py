@@ -89,15 +89,19 @@ def chosen(select: Choice, found: Found, depth: int, steps: int) -> np.ndarray:
     return q.argmax(0)
 
 
+def ends_of(select: Choice, halt: np.ndarray, steps: int) -> np.ndarray:
+    """Return after which of so many `steps` each chain is read, where it halts after `halt`, 0 if
+    never; integers of the same shape.
+    """
+    stops = (halt > 0) & (halt < steps) & (select == "first_halt")
+    return np.where(stops, halt, steps)
+
+
 def answers_of(select: Choice, found: Found, depth: int, steps: int) -> np.ndarray:
     """Return the chosen answers, [b, S]; with `first_halt` those at the halt, if there is one."""
     chains, rows = chosen(select, found, depth, steps), np.arange(found.halt.shape[1])
-    answers = found.preds[chains, depth, rows]
-    if select != "first_halt":
-        return answers
-    halt = found.halt[chains, rows]
-    halted = (halt > 0) & (halt <= steps)
-    return np.where(halted[:, None], found.at_halt[chains, rows], answers)
+    early = ends_of(select, found.halt, steps)[chains, rows] < steps
+    return np.where(early[:, None], found.at_halt[chains, rows], found.preds[chains, depth, rows])
 
 
 def disturbance(

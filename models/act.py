@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from models.carry import ACTCarry, Examples, Exploration, Latents
 from models.config import ACTLossConfig, LossWeights
-from models.draws import ROW_KEYS, noise_table, rows_draw_alone
+from models.draws import ROW_KEYS, noise_table
 from models.heads.base import Answer, Head, Outputs, Targets
 from models.heads.q import QHead
 from models.losses import clipped
-from models.recurrence import Recurrence
+from models.recurrence import Recurrence, rows_draw_alone
 from models.sparse_embedding import CastedSparseEmbedding
 
 # Metrics that come first, in this order.

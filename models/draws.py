@@ -8,17 +8,9 @@ of the draw in the step. A window is one copy, which takes less time than drawin
 
 import functools
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-
-from models.carry import Examples
-
-if TYPE_CHECKING:
-    from models.recurrence import Recurrence
 
 ROW_KEYS = "row_keys"
 """The examples that have keys for their rows, int64 [B] from 0 to 2**32 - 1, draw by them."""
@@ -62,20 +54,6 @@ class RowDraws:
         places = (self._places + int(self._number * _GOLDEN * num_places)) % num_places
         self._number += 1
         return self._table.unfold(0, width, 1)[places].view(like.shape)
-
-
-@contextmanager
-def rows_draw_alone(inner: "Recurrence", examples: Examples, steps: Tensor) -> Iterator[None]:
-    """Give a recurrence `draws` for an ACT step, where its rows have keys."""
-    if ROW_KEYS not in examples:
-        yield
-        return
-    assert inner.noise_table is not None  # Of `ACT.initial_carry`.
-    inner.draws = RowDraws(inner.noise_table, examples[ROW_KEYS], steps)
-    try:
-        yield
-    finally:
-        inner.draws = None
 
 
 def _stirred(x: Tensor) -> Tensor:

@@ -7,7 +7,8 @@ Shape letters: B batch, S cells, P puzzle prefix, T = P + S, D hidden width, V v
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import cast
 
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from models.attention import Attention
 from models.carry import Examples, Latents
 from models.config import DataFacts, RecurrenceConfig
-from models.draws import RowDraws
+from models.draws import ROW_KEYS, RowDraws
 from models.heads.base import Answer, Outputs
 from models.heads.build import build_heads
 from models.heads.tokens import TokenHead
@@ -242,6 +243,20 @@ class Recurrence(nn.Module):
             positions = self.embed_pos.embedding_weight.to(self.dtype)
             embedding = (embedding + positions) * math.sqrt(0.5)
         return embedding * math.sqrt(D)
+
+
+@contextmanager
+def rows_draw_alone(inner: Recurrence, examples: Examples, steps: Tensor) -> Iterator[None]:
+    """Give a recurrence `draws` for an ACT step, where its rows have keys."""
+    if ROW_KEYS not in examples:
+        yield
+        return
+    assert inner.noise_table is not None  # Of `ACT.initial_carry`.
+    inner.draws = RowDraws(inner.noise_table, examples[ROW_KEYS], steps)
+    try:
+        yield
+    finally:
+        inner.draws = None
 
 
 def _positions_first(x: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """Numbers that each row draws alone."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -46,7 +48,7 @@ def test_they_are_normal_and_starts_are_cut() -> None:
 @pytest.mark.parametrize("settings", [{"init": "random"}, {"noise": 0.1}])
 @pytest.mark.parametrize("mlp_t", [False, True])
 def test_a_model_whose_rows_have_keys_asks_torch_for_no_numbers(
-    settings: dict[str, object], mlp_t: bool
+    settings: dict[str, Any], mlp_t: bool
 ) -> None:
     model = tiny.make_model(forward_dtype="float64", mlp_t=mlp_t, **settings).eval()
     examples = tiny.make_examples()
