@@ -68,11 +68,8 @@ def prepare(config: EvalConfig) -> Job:
         CheckpointError, ConfigError, DatasetError: names what is wrong.
     """
     trained = find_trained_model(Path(config.checkpoint), warn)
-    if config.needs_halting_head:
-        require_halting_head(trained)
+    require_thinking(config, trained, trained.may_halt)
     dataset = open_dataset(config, trained)
-    if config.perturb == "init" and trained.run.arch.init == "fixed":
-        raise ConfigError("perturb=init: all chains of this model start alike (arch.init=fixed)")
     views = views_for(config, dataset)
     facts = data_facts(dataset.metadata, dataset.fields)
     trained.require_fit(facts, str(dataset.split_dirs[0]))
@@ -108,8 +105,7 @@ def run(job: Job) -> None:
         require_same_weights(trained, ranks)
         averaged = config.weights == "averaged"
         model = trained.load(arch, job.facts, data[0], ranks.device, averaged=averaged)
-        if config.needs_halting_head:
-            require_halting_head(trained, model)
+        require_thinking(config, trained, model.halting_head is not None)
         fields = arch.heads.fields
         model.leave_unmeasured(head for head in fields if fields[head] not in dataset.fields)
         if device_type == "cuda":
@@ -189,6 +185,7 @@ def measure(
                 save=save,
                 evaluators=job.evaluators,
                 show_progress=ranks.is_main,
+                seed=job.config.seed,
             )
         evaluation = evaluation.with_files_named(suffix)
         write_json_files(output.parent, evaluation.files, ranks)
@@ -254,7 +251,7 @@ def views_for(config: EvalConfig, dataset: PuzzleDataset) -> Views | None:
     Raises:
         ConfigError: the puzzles have none, or fewer than chains are asked for.
     """
-    if config.perturb != "symmetry" or max(config.breadth) == 1:
+    if not config.perturbs_views:
         return None
     try:
         views = views_of(dataset)
@@ -314,15 +311,15 @@ def rows_that_fit(model: "ACTLossHead", device: "torch.device") -> int:
     return min(4096, torch.cuda.get_device_properties(device).total_memory // 2 // row)
 
 
-def require_halting_head(trained: TrainedModel, model: "ACTLossHead | None" = None) -> None:
-    """Raise ConfigError where no head of the model says when a puzzle is done. Any auxiliary head
-    may: of those only the `model` tells.
+def require_thinking(config: EvalConfig, trained: TrainedModel, halts: bool) -> None:
+    """Raise ConfigError where the model cannot think as it is asked to; `halts`: whether a head
+    says when a puzzle is done.
     """
-    heads = trained.run.arch.heads
-    if not (heads.q or heads.auxiliary if model is None else model.halting_head):
+    if config.halting != "steps" and not halts:
         raise ConfigError(
             f"halting: no head of {trained.weights} says when a puzzle is done; use halting=steps"
         )
+    config.require_model(trained.run.arch, halts=halts, name=trained.weights)
 
 
 def open_dataset(config: EvalConfig, trained: TrainedModel) -> PuzzleDataset:

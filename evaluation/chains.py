@@ -7,25 +7,26 @@ Shape letters: C chains, D depths, b rows of a rank's batch, S cells.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from dataset.format.schema import IGNORE_LABEL_ID
 from evaluation.config import Choice, ThinkingSettings
 from evaluation.metrics import Estimate, wilson
-from evaluation.thinking import Forward
+from evaluation.thinking import Forward, row_keys, with_draws
 from evaluation.views import Views, draw_views
 from models.act import ACTLossHead
 from models.carry import ACTCarry
+from models.draws import RowDraws, noise_table
 from puzzle_dataset import Batch, EvalBatches
-from runtime.device import own_random_numbers
 from runtime.ranks import Ranks
-from runtime.streams import Stream, random_words
+from runtime.streams import Stream
 
 
 class Found(NamedTuple):
@@ -88,15 +89,44 @@ def chosen(select: Choice, found: Found, depth: int, steps: int) -> np.ndarray:
     return q.argmax(0)
 
 
+def ends_of(select: Choice, halt: np.ndarray, steps: int) -> np.ndarray:
+    """Return after which of so many `steps` each chain is read, where it halts after `halt`, 0 if
+    never; integers of the same shape.
+    """
+    stops = (halt > 0) & (halt < steps) & (select == "first_halt")
+    return np.where(stops, halt, steps)
+
+
 def answers_of(select: Choice, found: Found, depth: int, steps: int) -> np.ndarray:
     """Return the chosen answers, [b, S]; with `first_halt` those at the halt, if there is one."""
     chains, rows = chosen(select, found, depth, steps), np.arange(found.halt.shape[1])
-    answers = found.preds[chains, depth, rows]
-    if select != "first_halt":
-        return answers
-    halt = found.halt[chains, rows]
-    halted = (halt > 0) & (halt <= steps)
-    return np.where(halted[:, None], found.at_halt[chains, rows], answers)
+    early = ends_of(select, found.halt, steps)[chains, rows] < steps
+    return np.where(early[:, None], found.at_halt[chains, rows], found.preds[chains, depth, rows])
+
+
+def disturbance(
+    settings: ThinkingSettings, chain: int, first_row: int, count: int, device: torch.device
+) -> Callable[[ACTCarry], ACTCarry]:
+    """Return what `perturb=noise` does with the carry of a chain after each step; without it, and
+    in the first chain, nothing. A row's noise depends on seed, row, chain and step alone.
+    """
+    if settings.perturb != "noise" or chain == 0:
+        return lambda carry: carry
+    keys = row_keys(Stream.CHAINS, settings.seed, first_row, count, chain)
+    on_device, table = torch.from_numpy(keys).to(device), noise_table(device)
+
+    def disturb(carry: ACTCarry) -> ACTCarry:
+        draws = RowDraws(table, on_device, carry.steps)
+        moved = {name: z + settings.noise * draws.normal(z) for name, z in carry.inner.items()}
+        return replace(carry, inner=moved)
+
+    return disturb
+
+
+def residual_of(before: Tensor, after: Tensor) -> Tensor:
+    """Return how much a step changed the answer's latent [B, T, D], as a share, float32 [B]."""
+    change = (after - before).float().flatten(1).norm(dim=1)
+    return change / after.float().flatten(1).norm(dim=1)
 
 
 def think_longer(
@@ -199,22 +229,21 @@ class _Thinker:
         views = None
         if self._views is not None and breadth > 1 and self._settings.perturb == "symmetry":
             views = draw_views(self._views, self._settings.seed, rows, breadth)
-        chains = []
-        for chain in range(breadth):
-            counter = (0, 0, first_row, chain)
-            seed = int(random_words(self._settings.seed, Stream.CHAINS, counter, 1)[0])
-            with own_random_numbers(seed, self._ranks.device):
-                chains.append(self._chain(batch, chain, views))
+        chains = [self._chain(batch, first_row, chain, views) for chain in range(breadth)]
         return Found(*(np.stack(parts) for parts in zip(*chains, strict=True)))
 
-    def _chain(self, batch: Batch, chain: int, views: np.ndarray | None) -> tuple[np.ndarray, ...]:
+    def _chain(
+        self, batch: Batch, first_row: int, chain: int, views: np.ndarray | None
+    ) -> tuple[np.ndarray, ...]:
         """Run one chain of each row; returns the parts of `Found` without C."""
         inputs, ids = batch.inputs, batch.puzzle_identifiers
         if views is not None and self._views is not None:
             seen = self._views.apply(views[chain], inputs.astype(np.uint8))
             inputs = seen.astype(inputs.dtype)
-        examples = self._ranks.on_device({"inputs": inputs, "puzzle_identifiers": ids})
-        is_noisy = self._settings.perturb == "noise" and chain > 0
+        arrays, seed = {"inputs": inputs, "puzzle_identifiers": ids}, self._settings.seed
+        arrays = with_draws(arrays, self._model, seed, first_row, chain)
+        examples = self._ranks.on_device(arrays)
+        disturb = disturbance(self._settings, chain, first_row, len(inputs), self._ranks.device)
         act, carry = self._model.model, self._model.initial_carry(examples)
         halt = torch.zeros_like(carry.steps)
         at_halt, read, began = torch.zeros_like(carry.examples["inputs"]), [], time.perf_counter()
@@ -222,7 +251,7 @@ class _Thinker:
             before = act.answer_of(carry)
             carry = self._forward(carry, examples, measured=False).carry
             if step not in self._depths and "first_halt" not in self._settings.select:
-                carry = self._disturbed(carry) if is_noisy else carry
+                carry = disturb(carry)
                 continue
             outputs = act.inner.read(act.answer_of(carry), carry.examples)
             preds = outputs["logits"].argmax(-1).int()
@@ -232,13 +261,12 @@ class _Thinker:
                 halt = torch.where(now, step, halt)
                 at_halt = torch.where(now[:, None], preds, at_halt)
             if step in self._depths:
-                change = (act.answer_of(carry) - before).float().flatten(1).norm(dim=1)
-                residual = change / act.answer_of(carry).float().flatten(1).norm(dim=1)
+                residual = residual_of(before, act.answer_of(carry))
                 read.append((preds, outputs["q_halt_logits"].float(), residual))
                 number = self._depths.index(step)
                 self._ranks.to_host(residual)
                 self._seconds[chain, number] += time.perf_counter() - began
-            carry = self._disturbed(carry) if is_noisy else carry
+            carry = disturb(carry)
         preds, q_halt, residual = (
             torch.stack(each).cpu().numpy() for each in zip(*read, strict=True)
         )
@@ -248,11 +276,6 @@ class _Thinker:
             preds = np.stack([turn_back(views[chain], p.astype(np.uint8)) for p in preds])
             at_halt = turn_back(views[chain], at_halt.astype(np.uint8))
         return preds, at_halt, q_halt, residual, halt.cpu().numpy()
-
-    def _disturbed(self, carry: ACTCarry) -> ACTCarry:
-        noise = self._settings.noise
-        moved = {name: z + noise * torch.randn_like(z) for name, z in carry.inner.items()}
-        return replace(carry, inner=moved)
 
 
 def _right(preds: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -5,8 +5,9 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from dataset.kinds import AnyEvaluator
-from models.config import AttentionBackend, ForwardDtype
+from models.config import AttentionBackend, ForwardDtype, RecurrenceConfig
 from models.outputs import OutputField
+from runtime.errors import ConfigError
 from runtime.schema import (
     Count,
     CountOrZero,
@@ -65,9 +66,10 @@ class ThinkingSettings(Schema):
     """Thinking longer: more ACT steps (depth), and several chains for each puzzle (breadth)."""
 
     depth: Counts | None = None
-    """ACT steps after which answers are read: 64, or [16,64,256]; null: as many as in training"""
+    """ACT steps after which answers are read: 64, or in evaluate.py [16,64,256]; null: as many
+    as in training"""
     breadth: Counts = [1]
-    """chains for each puzzle; of [1,8] the first one is part of the eight"""
+    """chains for each puzzle: 8, or in evaluate.py [1,8], where the first is part of the eight"""
     perturb: Literal["symmetry", "init", "noise"] = "symmetry"
     """what tells chains apart: views of the puzzle, random starts (arch.init=random), or noise in
     the latents after each step"""
@@ -78,6 +80,28 @@ class ThinkingSettings(Schema):
     changed it least; majority: the most common answer; first_halt: the first to halt"""
     seed: Annotated[CountOrZero, Field(lt=2**63)] = 0
     """of views, starts and noise"""
+
+    @property
+    def perturbs_views(self) -> bool:
+        """Whether chains see the puzzle in views of its own."""
+        return self.perturb == "symmetry" and max(self.breadth) > 1
+
+    def require_model(self, arch: RecurrenceConfig, *, halts: bool, name: object) -> None:
+        """Raise ConfigError where chains of the model with this `name` would start alike, or could
+        not be told apart.
+
+        Args:
+            halts: whether a head says when a puzzle is done, which is how sure it is.
+        """
+        if self.perturb == "init" and arch.init == "fixed":
+            alike = "all chains of this model start alike (arch.init=fixed)"
+            raise ConfigError(f"perturb=init: {alike}; use perturb=symmetry or noise")
+        by_q = [choice for choice in self.select if choice in ("q", "first_halt")]
+        if max(self.breadth) > 1 and by_q and not halts:
+            raise ConfigError(
+                f"select={by_q[0]}: no head of {name} says when a puzzle is done; use "
+                "select=residual or majority"
+            )
 
 
 class EvalConfig(ThinkingSettings, MachineSettings):
@@ -124,12 +148,6 @@ class EvalConfig(ThinkingSettings, MachineSettings):
         return self
 
     @property
-    def needs_halting_head(self) -> bool:
-        """Whether a head must say when a puzzle is done, or how sure it is of its answer."""
-        chooses = max(self.breadth) > 1 and not {"q", "first_halt"}.isdisjoint(self.select)
-        return self.halting != "steps" or chooses
-
-    @property
     def thinks_longer(self) -> bool:
         """Whether depth or breadth is asked for, which has a table of its own."""
         return self.depth is not None or self.breadth != [1]
@@ -140,7 +158,7 @@ class EvalConfig(ThinkingSettings, MachineSettings):
         return self.data_paths or ([self.data_path] if self.data_path else [])
 
 
-class SolveConfig(PluginSettings):
+class SolveConfig(ThinkingSettings, PluginSettings):
     """What `scripts/solve.py` is told: a model, and one source of puzzles (else standard input)."""
 
     checkpoint: CheckpointPath
@@ -155,7 +173,7 @@ class SolveConfig(PluginSettings):
     """that data set; null: the run's"""
     split: Literal["test", "train"] = "test"
     steps: Count | None = None
-    """ACT steps; null: as many as in training"""
+    """the same as depth"""
     decode: DecodeMethod = "greedy"
     """how the logits of the last step become the answer"""
     constraint: Literal["none", "sudoku"] = "none"
@@ -169,7 +187,7 @@ class SolveConfig(PluginSettings):
     beam_width: Count | None = None
     """of beam; null: 8"""
     seed: Annotated[CountOrZero, Field(lt=2**63)] = 0
-    """of the draws"""
+    """of views, starts, noise and draws"""
     arch_overrides: KernelOverrides = KernelOverrides()
     """what may differ from the trained model, because it has no weights; null: as recorded"""
     device: Device = "auto"
@@ -184,6 +202,23 @@ class SolveConfig(PluginSettings):
         if self.data_path is not None and self.count is None:
             raise ValueError("data_path needs count=N, the number of its puzzles to solve")
         return self
+
+    @model_validator(mode="after")
+    def _one_answer(self) -> "SolveConfig":
+        if self.steps is not None and self.depth is not None:
+            raise ValueError("steps and depth are both set; they are the same")
+        for name in ("depth", "breadth", "select"):
+            if len(values := getattr(self, name) or [1]) > 1:
+                raise ValueError(
+                    f"{name}={values}: a puzzle gets one answer; choose one of them (evaluate.py "
+                    "compares several)"
+                )
+        return self
+
+    @property
+    def num_steps(self) -> int | None:
+        """ACT steps; None: as many as in training."""
+        return self.depth[0] if self.depth else self.steps
 
     @model_validator(mode="after")
     def _parameters_of_the_decoder(self) -> "SolveConfig":

@@ -31,6 +31,7 @@ def evaluate(
     evaluators: Mapping[str, Evaluator] = MappingProxyType({}),
     before_batch: Callable[[], None] = lambda: None,
     show_progress: bool = False,
+    seed: int = 0,
 ) -> Evaluation:
     """Measure a model on all sets of `batches`; every rank returns the same.
 
@@ -46,6 +47,8 @@ def evaluate(
         halting: q: a row is measured at the step at which it halts; both: there, too.
         save: receives the outputs of each row's last step; completed by its own context.
         evaluators: by name; they begin anew, and receive this rank's rows.
+        seed: of the numbers that a model draws whose latents start anywhere, or move with noise:
+            what a row draws depends on the seed and its number in the set alone.
         before_batch: called before each batch, on all ranks; may raise to break off.
     """
     # An evaluation has no target for q_continue.
@@ -60,13 +63,13 @@ def evaluate(
 
     for evaluator in evaluators.values():
         evaluator.begin()
-    answered = thoughts(forward, model, batches, ranks, halting, begin)
+    answered = thoughts(forward, model, batches, ranks, halting, begin, seed)
     shown = {"disable": not show_progress, "unit": "batch", "dynamic_ncols": True}
     bar = tqdm(answered, "evaluating", len(batches), **shown)
     was_training = model.training
     model.eval()
     try:
-        # Of models whose latents start anywhere, or move with noise.
+        # Of models of your own that ask torch for numbers.
         with torch.no_grad(), own_random_numbers(first_row, ranks.device):
             for thought in bar:
                 step = model.measure(thought.carry)

@@ -3,12 +3,15 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dataset.sudoku import rules
-from evaluation.config import SolveConfig
+from evaluation.chains import Found, chosen, disturbance, ends_of, residual_of
+from evaluation.config import Choice, SolveConfig, ThinkingSettings
 from evaluation.constraints import SudokuConstraint
 from evaluation.decoding import (
     Decoded,
@@ -17,6 +20,8 @@ from evaluation.decoding import (
     decode_greedy,
     decode_sampled,
 )
+from evaluation.thinking import with_draws
+from evaluation.views import SudokuViews, draw_views
 from models.act import ACTLossHead
 
 _BATCH_SIZE = 64
@@ -40,6 +45,9 @@ class Reasoning:
             where no head says so.
         q_continue: float32 [steps], the value of another step.
         halts: bool [steps], whether the halting rule of training would stop here.
+        chain: number of the chain that answers, from 0.
+        num_chains: those that thought about the puzzle.
+        num_agreeing: those that give this answer, before it is decoded.
     """
 
     question: np.ndarray
@@ -49,6 +57,9 @@ class Reasoning:
     q_halt: np.ndarray
     q_continue: np.ndarray
     halts: np.ndarray
+    chain: int = 0
+    num_chains: int = 1
+    num_agreeing: int = 1
 
     @property
     def answer(self) -> np.ndarray:
@@ -108,6 +119,7 @@ def reason(
     questions: list[np.ndarray],
     device: torch.device,
     decode: Decoder = decode_greedy,
+    settings: ThinkingSettings | None = None,
 ) -> Iterator[Reasoning]:
     """Let the model think about each puzzle for all its ACT steps; yields in their order.
 
@@ -115,54 +127,153 @@ def reason(
         model: reads size * size cells with a vocabulary of size + 2.
         questions: integer [size, size] digits, 0 where empty, all of one size.
         decode: gives the answer of the last step; the others are the most likely tokens.
+        settings: which chains think about each puzzle, and which of them answers; the depth is the
+            model's, and of each list the first value counts. None: one chain.
     """
     model.eval()
-    for start in range(0, len(questions), _BATCH_SIZE):
-        yield from _reason_batch(model, questions[start : start + _BATCH_SIZE], device, decode)
+    settings = settings or ThinkingSettings()
+    size = max(1, _BATCH_SIZE // settings.breadth[0])
+    for start in range(0, len(questions), size):
+        some = questions[start : start + size]
+        yield from _reason_batch(model, some, start, device, decode, settings)
+
+
+class _Chain(NamedTuple):
+    """One chain of each of N puzzles, after each step."""
+
+    inputs: Tensor  # int32 [N, S], the view that it saw.
+    logits: Tensor  # [N, steps, S, V], of that view.
+    tokens: np.ndarray  # uint8 [N, steps, S], the most likely ones, of the puzzle itself.
+    q_halt: Tensor  # Logits [N, steps].
+    q_continue: Tensor  # Logits [N, steps].
+    halts: Tensor  # bool [N, steps]
+    residual: Tensor  # [N], of the last step.
 
 
 @torch.no_grad()
 def _reason_batch(
-    model: ACTLossHead, questions: list[np.ndarray], device: torch.device, decode: Decoder
+    model: ACTLossHead,
+    questions: list[np.ndarray],
+    first_row: int,
+    device: torch.device,
+    decode: Decoder,
+    settings: ThinkingSettings,
 ) -> list[Reasoning]:
-    inputs = np.stack([rules.grid_to_tokens(question) for question in questions]).astype(np.int32)
-    examples = {
-        "inputs": torch.from_numpy(inputs).to(device),
-        "puzzle_identifiers": torch.zeros(len(questions), dtype=torch.int32, device=device),
-    }
-    act = model.model
+    rule, steps = model.model.rule, model.model.halt_max_steps
+    breadth, select, rows = settings.breadth[0], settings.select[0], np.arange(len(questions))
+    inputs = np.stack([rules.grid_to_tokens(question) for question in questions]).astype(np.uint8)
+    symmetries, views = None, np.zeros((breadth, len(rows)), np.int64)
+    if settings.perturbs_views:
+        symmetries = SudokuViews(len(questions[0]))
+        views = draw_views(symmetries, settings.seed, first_row + rows, breadth)
+    chains = [
+        _run_chain(
+            model,
+            inputs if symmetries is None else symmetries.apply(own, inputs),
+            partial(_turned_back, symmetries, own),
+            number,
+            first_row,
+            device,
+            settings,
+        )
+        for number, own in enumerate(views)
+    ]
+    found, ends = _found(chains, select)
+    best = chosen(select, found, 0, steps)
+    agreeing = (found.at_halt == found.at_halt[best, rows]).all(-1).sum(0)
+    places = list(zip(best, rows, ends[best, rows] - 1, strict=True))
+    logits, q_halt, q_continue = (
+        torch.stack([getattr(chains[c], name)[row, end] for c, row, end in places])
+        for name in ("logits", "q_halt", "q_continue")
+    )
+    if rule is None:
+        gap = torch.full_like(q_halt, torch.inf)
+    else:
+        gap = q_halt - (q_continue if rule.compares else 0)
+    log_probs = model.log_probs(logits)
+    decoded = decode(log_probs, inputs=torch.stack([chains[c].inputs[row] for c, row, _ in places]))
+    confidence = answer_confidence(log_probs, gap, torch.zeros_like(gap))
+    answers = _turned_back(symmetries, views[best, rows], decoded.tokens)
+    reasonings = []
+    for c, row, end in places:
+        chain, tokens = chains[c], [*chains[c].tokens[row, :end], answers[row]]
+        told = slice(end + 1)
+        q_halt = chain.q_halt[row, told].sigmoid()
+        one = Reasoning(
+            question=np.asarray(questions[row], np.int8),
+            answers=np.stack([rules.tokens_to_grid(step) for step in tokens]),
+            log_prob=float(decoded.log_probs[row]),
+            confidence=float(confidence[row]),
+            q_halt=(torch.full_like(q_halt, torch.nan) if rule is None else q_halt).cpu().numpy(),
+            q_continue=chain.q_continue[row, told].sigmoid().cpu().numpy(),
+            halts=chain.halts[row, told].cpu().numpy(),
+            chain=int(c),
+            num_chains=breadth,
+            num_agreeing=int(agreeing[row]),
+        )
+        reasonings.append(one)
+    return reasonings
+
+
+def _run_chain(
+    model: ACTLossHead,
+    seen: np.ndarray,
+    turn_back: Callable[[Tensor], np.ndarray],
+    number: int,
+    first_row: int,
+    device: torch.device,
+    settings: ThinkingSettings,
+) -> _Chain:
+    ids = np.zeros(len(seen), np.int32)
+    arrays = {"inputs": seen.astype(np.int32), "puzzle_identifiers": ids}
+    arrays = with_draws(arrays, model, settings.seed, first_row, number)
+    examples = {name: torch.from_numpy(values).to(device) for name, values in arrays.items()}
+    disturb = disturbance(settings, number, first_row, len(seen), device)
+    act, outputs, halts, residuals = model.model, [], [], []
     carry = act.initial_carry(examples)
-    outputs = []
     for _ in range(act.halt_max_steps):
+        carry = disturb(carry) if outputs else carry
+        before = act.answer_of(carry)
         carry, given = act(carry, examples)
         outputs.append(given)
-    q_halt = torch.stack([given["q_halt_logits"] for given in outputs], 1)  # [N, steps]
-    q_continue = torch.stack([given["q_continue_logits"] for given in outputs], 1)
-    if act.rule is None:
-        q_halt = torch.full_like(q_halt, torch.nan)
-        halts = torch.zeros_like(q_halt, dtype=torch.bool)
-        gap = torch.full_like(q_halt[:, -1], torch.inf)
-    else:
-        wanted = [
-            act.rule.wants_to_halt(given, torch.full_like(carry.steps, step), explores=False)
-            for step, given in enumerate(outputs, start=1)
-        ]
-        halts = torch.stack(wanted, 1)
-        gap = q_halt[:, -1] - (q_continue[:, -1] if act.rule.compares else 0)
-    log_probs = model.log_probs(outputs[-1]["logits"])
-    decoded = decode(log_probs, inputs=examples["inputs"])
-    confidence = answer_confidence(log_probs, gap, torch.zeros_like(gap))
-    tokens = [given["logits"].argmax(-1) for given in outputs[:-1]] + [decoded.tokens]
-    answers = torch.stack(tokens, 1).cpu().numpy()
-    return [
-        Reasoning(
-            question=np.asarray(question, np.int8),
-            answers=np.stack([rules.tokens_to_grid(step) for step in answers[i]]),
-            log_prob=float(decoded.log_probs[i]),
-            confidence=float(confidence[i]),
-            q_halt=q_halt[i].sigmoid().cpu().numpy(),
-            q_continue=q_continue[i].sigmoid().cpu().numpy(),
-            halts=halts[i].cpu().numpy(),
-        )
-        for i, question in enumerate(questions)
-    ]
+        residuals.append(residual_of(before, act.answer_of(carry)))
+        wants = act.rule and act.rule.wants_to_halt(given, carry.steps, explores=False)
+        halts.append(torch.zeros_like(carry.halted) if wants is None else wants)
+    logits, q_halt, q_continue = (
+        torch.stack([given[name] for given in outputs], 1)
+        for name in ("logits", "q_halt_logits", "q_continue_logits")
+    )
+    tokens = [turn_back(each) for each in logits.argmax(-1).unbind(1)]
+    return _Chain(
+        examples["inputs"],
+        logits,
+        np.stack(tokens, 1),
+        q_halt,
+        q_continue,
+        torch.stack(halts, 1),
+        residuals[-1],
+    )
+
+
+def _turned_back(symmetries: SudokuViews | None, views: np.ndarray, tokens: Tensor) -> np.ndarray:
+    """Return tokens [N, S] of views as those of the puzzles, uint8."""
+    seen = tokens.cpu().numpy().astype(np.uint8)
+    return seen if symmetries is None else symmetries.undo(views, seen)
+
+
+def _found(chains: list[_Chain], select: Choice) -> tuple[Found, np.ndarray]:
+    """Return what chains say after their last step, and int64 [C, N], after which step each is
+    read; `at_halt` is what they answer there.
+    """
+    halts = np.stack([chain.halts.cpu().numpy() for chain in chains])
+    halt = np.where(halts.any(-1), halts.argmax(-1) + 1, 0)
+    ends = ends_of(select, halt, halts.shape[-1])
+    tokens = np.stack([chain.tokens for chain in chains])  # [C, N, steps, S]
+    found = Found(
+        preds=tokens[:, None, :, -1],
+        at_halt=np.take_along_axis(tokens, ends[..., None, None] - 1, 2).squeeze(2),
+        q_halt=np.stack([chain.q_halt[:, -1:].float().cpu().numpy().T for chain in chains]),
+        residual=np.stack([chain.residual.cpu().numpy()[None] for chain in chains]),
+        halt=halt,
+    )
+    return found, ends

@@ -9,14 +9,17 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from evaluation.config import Halting
 from models.act import ACT, ACTLossHead, LossOutput
 from models.carry import ACTCarry, Examples, Exploration
+from models.draws import ROW_KEYS
 from puzzle_dataset import Batch, EvalBatches
 from runtime.ranks import Ranks
+from runtime.streams import Stream, random_words
 
 
 class Forward(Protocol):
@@ -50,6 +53,26 @@ class Thought:
     at_halt: ACTCarry | None = None
 
 
+def row_keys(stream: Stream, seed: int, first_row: int, count: int, chain: int = 0) -> np.ndarray:
+    """Return the keys by which rows from `first_row` on draw in a chain, int64 [count]."""
+    # Four words for each step of the counter.
+    first_word = first_row % 4
+    words = random_words(seed, stream, (first_row // 4, chain, 0, 0), first_word + count)
+    return (words[first_word:] >> np.uint64(32)).astype(np.int64)
+
+
+def with_draws(
+    arrays: dict[str, np.ndarray], model: ACTLossHead, seed: int, first_row: int, chain: int = 0
+) -> dict[str, np.ndarray]:
+    """Return the arrays of a batch, for a model that draws random numbers with the keys that its
+    rows have, the first of which is row `first_row` of its set.
+    """
+    if not model.model.inner.draws_numbers:
+        return arrays
+    count = len(arrays["inputs"])
+    return arrays | {ROW_KEYS: row_keys(Stream.ROWS, seed, first_row, count, chain)}
+
+
 def think(forward: Forward, model: ACTLossHead, examples: Examples) -> LossOutput:
     """Run all ACT steps on fresh examples, in evaluation mode; returns the last step."""
     carry, _ = _all_steps(forward, model, examples)
@@ -77,6 +100,7 @@ def thoughts(
     ranks: Ranks,
     halting: Halting,
     begin: Callable[[int], None],
+    seed: int = 0,
 ) -> Iterator[Thought]:
     """Let a model in evaluation mode think about all batches; yields them in their order.
 
@@ -85,13 +109,16 @@ def thoughts(
         halting: steps: every row takes all steps. both: so it does, and where it would have halted
             is noted. q: a row that halts gives its slot to the next row, at a constant shape.
         begin: called before the work on each batch, with its number.
+        seed: of the numbers that the rows of a model draw.
     """
     if halting == "q":
-        yield from _refilled(forward, model, batches, ranks, begin)
+        yield from _refilled(forward, model, batches, ranks, begin, seed)
         return
-    for number, (set_name, batch, count, _) in enumerate(batches):
+    first_row = ranks.rank * batches.local_batch_size
+    for number, (set_name, batch, count, start) in enumerate(batches):
         begin(number)
-        examples = ranks.on_device(batch.arrays())
+        arrays = with_draws(batch.arrays(), model, seed, start + first_row)
+        examples = ranks.on_device(arrays)
         carries = _all_steps(forward, model, examples, notes_halts=halting == "both")
         yield Thought(set_name, batch, count, *carries)
 
@@ -115,8 +142,9 @@ def _refilled(
     batches: EvalBatches,
     ranks: Ranks,
     begin: Callable[[int], None],
+    seed: int,
 ) -> Iterator[Thought]:
-    slots = _Slots(forward, model, batches, ranks)
+    slots = _Slots(forward, model, batches, ranks, seed)
     for number in range(len(batches)):
         begin(number)
         slots.fill()
@@ -147,10 +175,10 @@ class _Slots:
     """
 
     def __init__(
-        self, forward: Forward, model: ACTLossHead, batches: EvalBatches, ranks: Ranks
+        self, forward: Forward, model: ACTLossHead, batches: EvalBatches, ranks: Ranks, seed: int
     ) -> None:
         self._forward, self._model = forward, model
-        self._batches, self._ranks = batches, ranks
+        self._batches, self._ranks, self._seed = batches, ranks, seed
         self.opened: dict[int, _OpenBatch] = {}
         self._coming = self._rows()
         self._owners: list[tuple[int, int] | None] = [None] * batches.local_batch_size
@@ -161,8 +189,9 @@ class _Slots:
         """Yield (batch, row in it) of this rank's rows but padding; opens the batches."""
         size = self._batches.local_batch_size
         first = self._ranks.rank * size
-        for number, (set_name, batch, count, _) in enumerate(self._batches):
-            examples = self._ranks.on_device(batch.arrays())
+        for number, (set_name, batch, count, start) in enumerate(self._batches):
+            arrays = with_draws(batch.arrays(), self._model, self._seed, start + first)
+            examples = self._ranks.on_device(arrays)
             if self._carry is None:
                 self._carry = self._model.initial_carry(examples)
                 self._offered = {name: values.clone() for name, values in examples.items()}

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from models.carry import ACTCarry, Examples, Exploration, Latents
 from models.config import ACTLossConfig, LossWeights
+from models.draws import ROW_KEYS, noise_table
 from models.heads.base import Answer, Head, Outputs, Targets
 from models.heads.q import QHead
 from models.losses import clipped
-from models.recurrence import Recurrence
+from models.recurrence import Recurrence, rows_draw_alone
 from models.sparse_embedding import CastedSparseEmbedding
 
 # Metrics that come first, in this order.
@@ -45,6 +46,8 @@ class ACT(nn.Module):
         has the chains of training in training mode alone.
         """
         B, device = examples["inputs"].shape[0], examples["inputs"].device
+        if ROW_KEYS in examples:
+            self.inner.noise_table = noise_table(device)
         inner = self.inner.empty_carry(B)
         if self.training and self.chains > 1:
             answer = self.inner.latents[0]
@@ -104,8 +107,9 @@ class ACT(nn.Module):
             name: torch.where(carry.halted.view(-1, *[1] * (kept.ndim - 1)), offered[name], kept)
             for name, kept in carry.examples.items()
         }
-        latents = self._started(carry, examples, exploration)
-        latents, answer = self.inner(latents, examples)
+        with rows_draw_alone(self.inner, examples, steps):
+            latents = self._started(carry, examples, exploration)
+            latents, answer = self.inner(latents, examples)
         max_steps = examples.get("max_steps", self.halt_max_steps)
         return ACTCarry(latents, steps, steps >= max_steps, examples), answer
 

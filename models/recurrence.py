@@ -7,7 +7,8 @@ Shape letters: B batch, S cells, P puzzle prefix, T = P + S, D hidden width, V v
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import cast
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from models.attention import Attention, SudokuBias
 from models.carry import Examples, Latents
 from models.config import DataFacts, DECConfig, HRMConfig, RecurrenceConfig, TRMConfig
+from models.draws import ROW_KEYS, RowDraws
 from models.heads.base import Answer, Outputs
 from models.heads.build import build_heads
 from models.heads.tokens import TokenHead
@@ -119,6 +121,9 @@ class Recurrence(nn.Module):
     block: type[Block] = Block
     # Kinds of cells that the input embedding tells apart; None: all tokens.
     num_kinds: int | None = None
+    # Where rows draw alone: set for an evaluation, and for each of its ACT steps.
+    noise_table: Tensor | None = None
+    draws: RowDraws | None = None
 
     def __init__(self, config: RecurrenceConfig, facts: DataFacts) -> None:
         super().__init__()
@@ -169,6 +174,11 @@ class Recurrence(nn.Module):
         """
         raise NotImplementedError
 
+    @property
+    def draws_numbers(self) -> bool:
+        """Whether a step draws random numbers."""
+        return self.starts_anywhere or self.noise > 0
+
     def empty_carry(self, batch_size: int) -> Latents:
         """Return zeros, never uninitialised memory: a stray NaN there would spread."""
         shape = (batch_size, self.num_states, self.hidden_size)
@@ -184,8 +194,10 @@ class Recurrence(nn.Module):
         """Return where a latent starts: [D], or [B, T, D] if each cell starts elsewhere."""
         if not self.starts_anywhere:
             return self.get_buffer(f"{name.removeprefix('z_')}_init")
-        drawn = torch.empty(z.shape, device=z.device)
         std = self.init_std
+        if self.draws is not None:
+            return self.draws.cut_normal(z, std)
+        drawn = torch.empty(z.shape, device=z.device)
         return nn.init.trunc_normal_(drawn, std=std, a=-2 * std, b=2 * std).to(z.dtype)
 
     @torch.no_grad()
@@ -216,7 +228,10 @@ class Recurrence(nn.Module):
         """Return a latent [B, T, D] after an update that gives `after`, [B, T, D] or [B, 1, D]."""
         if self.damping < 1.0:
             after = torch.lerp(before[:, : after.shape[1]], after, self.damping)
-        return after + self.noise * torch.randn_like(after) if self.noise else after
+        if not self.noise:
+            return after
+        drawn = torch.randn_like(after) if self.draws is None else self.draws.normal(after)
+        return after + self.noise * drawn
 
     def forward(
         self, carry: Latents, examples: Examples, *, only_first: bool = False
@@ -303,6 +318,20 @@ class CycledRecurrence(Recurrence):
 
     def _present_depth(self) -> tuple[int, int]:
         return self._full_depth if self.depth is None or not self.training else self.depth
+
+
+@contextmanager
+def rows_draw_alone(inner: Recurrence, examples: Examples, steps: Tensor) -> Iterator[None]:
+    """Give a recurrence `draws` for an ACT step, where its rows have keys."""
+    if ROW_KEYS not in examples:
+        yield
+        return
+    assert inner.noise_table is not None  # Of `ACT.initial_carry`.
+    inner.draws = RowDraws(inner.noise_table, examples[ROW_KEYS], steps)
+    try:
+        yield
+    finally:
+        inner.draws = None
 
 
 def _positions_first(x: Tensor) -> Tensor:

@@ -35,6 +35,7 @@ class Stream(IntEnum):
     # Evaluations.
     VIEWS = 0x76696577
     CHAINS = 0x63686169
+    ROWS = 0x726F7773
 
 
 def random_words(

@@ -7,6 +7,9 @@ run's test set (data_path=FOLDER: of another one), or puzzles on standard input,
 The last step's answer is the most likely token of each cell. decode=beam constraint=sudoku looks
 for the most likely grid that keeps the rules; decode=temperature, top_k or top_p draws.
 
+depth=64 breadth=8 thinks longer, as evaluate.py does: so many ACT steps, and so many chains, one of
+which answers.
+
 Shows the answer, whether it is a valid Sudoku that keeps the clues, how sure the model is, and how
 the answer changed from ACT step to ACT step.
 """
@@ -41,6 +44,7 @@ def main(overrides: list[str]) -> None:
     """Compose, validate, read the puzzles, then load torch and solve them."""
     config = load_config(SolveConfig, "cfg_solve", [quoted(override) for override in overrides])
     trained = find_trained_model(Path(config.checkpoint), warn)
+    config.require_model(trained.run.arch, halts=trained.may_halt, name=trained.weights)
     size = sudoku_size(trained)
     puzzles = []
     for source, puzzle in read_puzzles(config, trained):
@@ -62,12 +66,14 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[np.ndarray],
     from runtime.device import prepare_host, resolve_device
 
     device_type = resolve_device(config.device)
-    overrides = ArchOverrides(**config.arch_overrides.model_dump(), halt_max_steps=config.steps)
+    overrides = ArchOverrides(**config.arch_overrides.model_dump(), halt_max_steps=config.num_steps)
     arch = arch_on_device(trained.run.arch, device_type, overrides)
     prepare_host(config.num_threads)
     device = torch.device(device_type)
     model = trained.load(arch, sudoku_facts(size), f"Sudoku {size}x{size}", device)
-    reasonings = reason(model, puzzles, device, make_decoder(config))
+    halts = model.halting_head is not None
+    config.require_model(trained.run.arch, halts=halts, name=trained.weights)
+    reasonings = reason(model, puzzles, device, make_decoder(config), config)
     learns_continue = not arch.no_ACT_continue and arch.heads.q is not None
     num_solved = 0
     for number, reasoning in enumerate(reasonings, start=1):
@@ -173,7 +179,11 @@ def describe(reasoning: "Reasoning", *, learns_continue: bool) -> str:
         f"answer: {said}; Q confidence: {_percent(reasoning.q_halt[-1])}; answer confidence:"
         f" {reasoning.confidence:.1%}; log-probability: {reasoning.log_prob:.2f}"
     )
-    return "\n".join([*grids, verdict, *step_lines(reasoning, learns_continue=learns_continue)])
+    lines = [*grids, verdict]
+    if (chains := reasoning.num_chains) > 1:
+        agreeing = f"{reasoning.num_agreeing} of them give this answer"
+        lines.append(f"chain {reasoning.chain + 1} of {chains} answers; {agreeing}")
+    return "\n".join([*lines, *step_lines(reasoning, learns_continue=learns_continue)])
 
 
 def grid_lines(grid: np.ndarray, marked: np.ndarray) -> list[str]:

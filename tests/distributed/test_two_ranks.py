@@ -195,6 +195,15 @@ def test_chains_and_rollouts_are_the_same_on_two_ranks(exact_settings: Any, run:
     assert two.digest() == one.digest()
 
 
+def test_random_starts_and_noise_are_the_same_on_two_ranks(exact_settings: Any, run: Any) -> None:
+    more = ["arch.init=random", "arch.noise=0.05", "global_batch_size=16", "eval_batch_size=16"]
+    more += ["micro_batch_size=2", "eval_interval=3", "max_steps=6"]
+    one, _ = run("one", exact_settings, *more)
+    two, _ = run("two", exact_settings, *more, ranks=2)
+    assert one.eval_records
+    assert two.digest() == one.digest()
+
+
 @pytest.mark.slow
 def test_exact_reduction_gives_four_ranks_the_bits_of_one(exact_settings: Any, run: Any) -> None:
     one, _ = run("one", exact_settings)

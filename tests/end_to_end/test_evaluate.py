@@ -354,9 +354,16 @@ def test_a_model_that_cannot_halt_is_refused(own_run: Path) -> None:
     heads = trained.run.arch.heads.model_copy(update={"q": None})
     arch = trained.run.arch.model_copy(update={"heads": heads})
     recorded = trained.run.model_copy(update={"arch": arch})
-    with pytest.raises(evaluate.ConfigError, match="no head of .* says .*halting=steps"):
-        evaluate.require_halting_head(replace(trained, run=recorded))
-    evaluate.require_halting_head(trained)
+    cannot = replace(trained, run=recorded)
+    for settings, told in (
+        ({"halting": "q"}, "no head of .* says .*halting=steps"),
+        ({"breadth": 2}, "select=q: no head of .* says .*majority"),
+        ({"breadth": 2, "select": ["residual", "first_halt"]}, "select=first_halt: no head of"),
+    ):
+        config = evaluate.EvalConfig.model_validate({"checkpoint": "x", **settings})
+        evaluate.require_thinking(config, trained, trained.may_halt)
+        with pytest.raises(evaluate.ConfigError, match=told):
+            evaluate.require_thinking(config, cannot, cannot.may_halt)
 
 
 class Sure(HaltingRule):
@@ -385,6 +392,43 @@ def test_solving_puzzles_of_the_run(own_run: Path, run_python: Run) -> None:
     assert "settled at step" in finished.out
     assert "of 4" in finished.out
     assert re.fullmatch(r"solved: .* of 2", finished.out.splitlines()[-1])
+
+
+def test_several_chains_solve_puzzles(
+    own_run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    asked = ["count=3", "depth=4", "breadth=5", "select=majority", "num_threads=1", "seed=3"]
+    outs = []
+    for more in ([], [], ["perturb=noise", "noise=0.9"]):
+        solve.main([f"checkpoint={own_run}", "device=cpu", *asked, *more])
+        outs.append(capsys.readouterr().out)
+    assert len(re.findall(r"^chain [1-5] of 5 answers; [1-5] of them", outs[0], re.M)) == 3
+    assert outs[0].count(" of 4") == 3
+    assert outs[0] == outs[1] != outs[2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["breadth=[1,8]"], r"breadth=\[1, 8\]: a puzzle gets one answer"),
+        (["depth=[2,4]"], r"depth=\[2, 4\]: a puzzle gets one answer"),
+        (["depth=2", "steps=2"], "steps and depth are both set"),
+        (["breadth=2", "perturb=init"], "perturb=init: all chains of this model start alike"),
+    ],
+)
+def test_chains_that_a_puzzle_cannot_have_are_refused(
+    own_run: Path, settings: list[str], told: str
+) -> None:
+    with pytest.raises(ConfigError, match=told):
+        solve.main([f"checkpoint={own_run}", "puzzle=1..............4", *settings])
+
+
+def test_of_a_model_without_q_none_is_surest(sudoku_data: Path, tmp_path: Path) -> None:
+    run = save_run(tmp_path, sudoku_data, q=None, confidence={})
+    asked = [f"checkpoint={run}", "puzzle=1..............4", "breadth=2", "num_threads=1"]
+    with pytest.raises(ConfigError, match="select=q: no head of .* says .*majority"):
+        solve.main(asked)
+    solve.main([*asked, "select=residual"])
 
 
 def test_a_typed_puzzle_is_solved(own_run: Path, capsys: pytest.CaptureFixture[str]) -> None:

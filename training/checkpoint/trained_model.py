@@ -81,6 +81,12 @@ class TrainedModel:
         average = average_of(self.weights) if self.is_published else self.weights / store.EMA
         return average.exists()
 
+    @property
+    def may_halt(self) -> bool:
+        """Whether a head may say when a puzzle is done; of auxiliary ones only the model tells."""
+        heads = self.run.arch.heads
+        return heads.q is not None or bool(heads.auxiliary)
+
     def require_fit(self, data: DataFacts, source: str, known: DataFacts | None = None) -> None:
         """Raise CheckpointError when the model, trained on `known` or the recorded facts if there
         are some, cannot read `data`; `source` names those.

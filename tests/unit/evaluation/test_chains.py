@@ -137,3 +137,8 @@ def test_the_same_seed_gives_the_same_figures_and_few_chains_are_the_first_of_ma
     assert all(np.array_equal(a[:2], b) for a, b in zip(same, few, strict=True))
     assert np.array_equal(same.q_halt[0], other.q_halt[0])
     assert not np.array_equal(same.q_halt[1], other.q_halt[1])
+    # Neither the batch nor the rank matters.
+    found.clear()
+    think(model, size=4, depth=[1, 3], perturb=perturb, breadth=3)
+    small = np.concatenate([one.q_halt for one in found[::2]], axis=-1)[..., :10]
+    np.testing.assert_allclose(small, same.q_halt, rtol=1e-5, atol=1e-5)

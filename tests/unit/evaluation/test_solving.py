@@ -1,20 +1,25 @@
 from collections.abc import Callable
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from dataset.sudoku.rules import BOX_SHAPES, grid_to_tokens
-from evaluation.config import SolveConfig
+from dataset.sudoku.rules import BOX_SHAPES, grid_to_tokens, tokens_to_grid
+from evaluation import chains
+from evaluation.config import SolveConfig, ThinkingSettings
 from evaluation.constraints import SudokuConstraint
 from evaluation.decoding import answer_confidence, decode_beam, decode_greedy, decode_sampled
 from evaluation.solving import Decoder, Reasoning, make_decoder, reason, repeated_digits
+from evaluation.views import views_of
 from models.act import ACTLossHead
 from models.config import DataFacts
 from models.losses import LOG_PROBS
+from puzzle_dataset import EvalBatches, PuzzleDataset
+from runtime.ranks import Ranks
 
 Make = Callable[..., ACTLossHead]
 CPU = torch.device("cpu")
@@ -123,6 +128,52 @@ def test_many_puzzles_keep_their_order(make_model: Make) -> None:
     assert np.array_equal([reasoning.question for reasoning in found], puzzles)
     (alone,) = reason(model, [puzzles[66]], CPU)
     assert np.array_equal(alone.answers, found[66].answers)
+
+
+@pytest.mark.parametrize("select", ["q", "residual", "majority", "first_halt"])
+@pytest.mark.parametrize(
+    ("perturb", "arch"),
+    [("symmetry", {}), ("noise", {}), ("noise", {"noise": 0.05}), ("init", {"init": "random"})],
+)
+def test_the_chain_that_answers_is_the_one_of_an_evaluation(
+    make_model: Make,
+    sudoku_data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    select: str,
+    perturb: str,
+    arch: dict[str, Any],
+) -> None:
+    sudokus = PuzzleDataset([sudoku_data], "test")
+    model = make_model(sudokus, halt_max_steps=5, **arch)
+    settings = ThinkingSettings.model_validate(
+        {"breadth": 3, "select": select, "perturb": perturb, "noise": 0.8, "seed": 4}
+    )
+    answers: list[np.ndarray] = []
+    answers_of = chains.answers_of
+    monkeypatch.setattr(
+        chains, "answers_of", lambda *given: answers.append(answers_of(*given)) or answers[-1]
+    )
+    batches, views = EvalBatches(sudokus, global_batch_size=10), views_of(sudokus)
+    chains.think_longer(model, model, batches, Ranks("cpu"), settings, views)
+    questions = [tokens_to_grid(row) for row in sudokus.sets["all"].inputs]
+    found = list(reason(model, questions, CPU, settings=settings))
+    for reasoning, expected in zip(found, answers[0], strict=True):
+        assert np.array_equal(reasoning.answer, tokens_to_grid(expected))
+        if select == "first_halt":
+            assert not reasoning.halts[:-1].any()
+    assert {reasoning.num_chains for reasoning in found} == {3}
+    # Without noise the first chain changes least.
+    assert any(reasoning.chain for reasoning in found) or (select, perturb) == ("residual", "noise")
+
+
+def test_a_view_is_decoded_as_it_was_seen(make_model: Make) -> None:
+    model = make_model(FACTS)
+    decode = make_decoder(SolveConfig(checkpoint="x", decode="beam", constraint="sudoku"))
+    settings = ThinkingSettings.model_validate({"breadth": 4, "select": "residual"})
+    puzzles = [np.rot90(QUESTION, turns) for turns in range(4)]
+    found = list(reason(model, puzzles, CPU, decode, settings))
+    assert all(reasoning.is_solved() for reasoning in found)
+    assert any(reasoning.chain > 0 for reasoning in found)
 
 
 def seeded() -> torch.Generator:

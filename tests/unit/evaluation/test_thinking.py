@@ -12,10 +12,11 @@ from torch import Tensor
 from dataset.format.writing import write_split
 from evaluation.config import Halting
 from evaluation.runner import evaluate
-from evaluation.thinking import thoughts
+from evaluation.thinking import row_keys, thoughts
 from models.act import ACTLossHead
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.ranks import Ranks
+from runtime.streams import Stream
 
 Make = Callable[..., ACTLossHead]
 STEPS = 6
@@ -63,6 +64,43 @@ def test_refilled_slots_give_the_bits_of_the_plain_loop(
     assert len(set(when.tolist())) > 2
     assert torch.equal(steps, when)
     assert torch.equal(found, expected)
+
+
+DRAWING = {"init": "random", "init_std": 0.5, "noise": 0.05}
+
+
+def test_refilled_slots_draw_what_their_rows_draw(make_model: Make, tasks: PuzzleDataset) -> None:
+    model = make_model(tasks, halt_max_steps=STEPS, **DRAWING).eval()
+    expected, when = answers(model, tasks, "both", 5)
+    found, steps = answers(model, tasks, "q", 5, 2)
+    assert len(set(when.tolist())) > 2
+    assert torch.equal(steps, when)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize(("size", "world_size"), [(24, 1), (3, 4), (7, 2)])
+def test_random_starts_and_noise_are_those_of_the_row(
+    make_model: Make, tasks: PuzzleDataset, size: int, world_size: int
+) -> None:
+    model = make_model(tasks, forward_dtype="float64", **DRAWING).eval()
+    expected, _ = answers(model, tasks, "steps", 5)
+    found, _ = answers(model, tasks, "steps", size, world_size)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    batches = EvalBatches(tasks, global_batch_size=24)
+    with torch.no_grad():
+        thought = next(thoughts(model, model, batches, Ranks("cpu"), "steps", lambda _: None, 1))
+    other = model.model.answer_of(thought.carry)
+    assert ((other - expected).abs().amax((1, 2)) > 1e-3).all()
+
+
+def test_keys_follow_from_the_row_and_the_chain() -> None:
+    keys = row_keys(Stream.ROWS, 3, 0, 40)
+    for first, count in ((5, 6), (8, 1), (39, 1)):
+        assert row_keys(Stream.ROWS, 3, first, count).tolist() == keys[first:][:count].tolist()
+    others = [row_keys(Stream.ROWS, 3, 0, 40, 1), row_keys(Stream.ROWS, 4, 0, 40)]
+    others += [row_keys(Stream.CHAINS, 3, 0, 40), keys]
+    assert len({key for each in others for key in each.tolist()}) == 160
+    assert all(0 <= key < 2**32 for key in keys.tolist())
 
 
 def test_a_row_does_not_depend_on_its_slot_and_neighbours(

@@ -11,6 +11,7 @@ from torch import Tensor
 from models.carry import Examples
 from models.config import DataFacts, DECConfig
 from models.dec import DigitBlock, UnitMeans
+from models.draws import ROW_KEYS
 from models.registry import build_model
 from tests.unit.models.tiny import inner_of
 
@@ -158,8 +159,16 @@ def test_chains_of_a_puzzle_are_kept_together() -> None:
     z = torch.randn(6, 64, 8, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     _, together = inner({"z_H": z, "z_L": z}, examples)
     for chain in range(2):
-        own = {"z_H": z[chain::2], "z_L": z[chain::2]}
+        own = dict.fromkeys(("z_H", "z_L"), z[chain::2].contiguous())
         torch.testing.assert_close(together[chain::2], inner(own, examples)[1])
+
+
+def test_a_puzzle_draws_alone_in_an_evaluation() -> None:
+    model, examples = model_of(init="random", noise=0.1).eval(), examples_of(4)
+    examples |= {ROW_KEYS: torch.tensor([7, 8, 9])}
+    alone = {name: value[1:2] for name, value in examples.items()}
+    together, single = after_two_steps(model, examples), after_two_steps(model, alone)
+    torch.testing.assert_close(together["logits"][1:2], single["logits"])
 
 
 def test_an_anchored_puzzle_starts_at_its_solution() -> None:

@@ -1,3 +1,4 @@
+import dataclasses
 import io
 from pathlib import Path
 
@@ -135,6 +136,12 @@ def test_the_description_says_what_happened() -> None:
         ["3", "0", "0", "87.5%", "12.5%"],
     ]
     assert text.endswith("settled at step 2 of 3; would halt by itself after step 3")
+
+    chosen = dataclasses.replace(reasoning, chain=2, num_chains=8, num_agreeing=5)
+    assert "chain 3 of 8 answers; 5 of them give this answer" in solve.describe(
+        chosen, learns_continue=True
+    )
+    assert "chain" not in text
 
     without = Reasoning(question, first[None], -1, 0.5, q_halt[:1], q_halt[:1], np.array([False]))
     text = solve.describe(without, learns_continue=False)
