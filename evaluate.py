@@ -144,6 +144,7 @@ def run(job: Job) -> None:
                 "weights": config.weights if trained.has_average else None,
                 "step": trained.step,
                 "arch": arch.model_dump(mode="json"),
+                "num_parameters": sum(p.numel() for p in model.parameters()),
                 "data": data,
                 "data_fingerprint": fingerprint,
                 "max_examples": config.max_examples,

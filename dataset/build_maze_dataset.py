@@ -11,7 +11,7 @@ The first is the published command line. `dataset.format.layout` describes what 
 import sys
 from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ class MazeBuild(PuzzleBuild):
     folders_need_output_dir = False
     needs_rating = False
     remedy = "lower --subsample-size or --size"
+    else_selected = ", or else new ones with paths as long as the shortest of training, or longer"
 
     aug: bool
     pixels: bool
@@ -137,6 +138,9 @@ class MazeBuild(PuzzleBuild):
 
     def keys(self, questions: np.ndarray) -> list[bytes]:
         return view_keys(questions)
+
+    def more_like(self, puzzles: Puzzles) -> "MazeBuild":
+        return replace(self, min_length=int(puzzles.ratings.min()) - 1)
 
     def statistics(self, puzzles: Puzzles) -> dict[str, Any]:
         return {

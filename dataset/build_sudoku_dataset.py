@@ -153,6 +153,12 @@ class SudokuBuild(PuzzleBuild):
     def keys(self, questions: np.ndarray) -> list[bytes]:
         return [question.tobytes() for question in questions]
 
+    def image_keys(self, puzzles: Puzzles) -> list[Any]:
+        from dataset.sudoku.generator import image_key  # It loads the compiler, as above.
+
+        questions, answers = puzzles.questions.astype(np.int64), puzzles.answers.astype(np.int64)
+        return [image_key(*pair, self.size) for pair in zip(questions, answers, strict=True)]
+
     def wanted(self, puzzles: Puzzles, counts: dict[str, Any]) -> Puzzles:
         hard = puzzles
         if self.min_difficulty is not None:

@@ -23,6 +23,7 @@ from runtime.errors import DatasetError
 from runtime.streams import Stream
 
 _DEFAULT_COUNT = 1000  # of generated training and test puzzles
+_ROWS_AT_A_TIME = 4096
 
 FoundPuzzles = tuple[dict[str, Puzzles], dict[str, str], dict[str, dict[str, Any]]]
 """Puzzles by split, sha256 by name of each file they are from, and counts by split."""
@@ -37,6 +38,7 @@ class PuzzleBuild(ABC):
         size: rows of a puzzle.
         subsample_size: training puzzles; None: all.
         test_size: test puzzles; None: all.
+        selection_size: puzzles in neither, by which checkpoints are chosen; None: no such split.
     """
 
     program: ClassVar[str]
@@ -50,6 +52,8 @@ class PuzzleBuild(ABC):
     """Whether --output-dir must be given with --source FOLDER, as it must with generate."""
     needs_rating: ClassVar[bool]
     remedy: ClassVar[str]
+    else_selected: ClassVar[str] = ""
+    """Where selection puzzles come from when the files have no others, for the help."""
 
     source: str
     source_repo: str
@@ -57,6 +61,7 @@ class PuzzleBuild(ABC):
     size: int
     subsample_size: int | None
     test_size: int | None
+    selection_size: int | None
     seed: int
 
     @staticmethod
@@ -113,6 +118,14 @@ class PuzzleBuild(ABC):
     @abstractmethod
     def keys(self, questions: np.ndarray) -> list[bytes]:
         """Return a key of each question, uint8 [N, cells], equal for what counts as the same."""
+
+    def image_keys(self, puzzles: Puzzles) -> list[Any]:
+        """Return a key of each puzzle, equal for what is the same to a model that learns views."""
+        return self.keys(puzzles.questions)
+
+    def more_like(self, puzzles: Puzzles) -> Self | None:
+        """Return a build that generates the kind of puzzles that these are; None: none does."""
+        return None
 
     def wanted(self, puzzles: Puzzles, counts: dict[str, Any]) -> Puzzles:
         """Leave out what the flags do not want, and count it."""
@@ -181,6 +194,12 @@ class PuzzleBuild(ABC):
         chosen = f"training {many}, chosen at random without replacement {default}"
         add("--subsample-size", **positive, help=chosen)
         add("--test-size", **positive, help=f"test {many} {default}")
+        held_out = (
+            f"also write the split selection: {many} by which a checkpoint is chosen, no images of"
+            " training and test ones. They are training puzzles that were not chosen, or else such"
+            f" test ones{cls.else_selected}"
+        )
+        add("--selection-size", **positive, help=held_out)
         cls.add_flags(parser)
         seeds = integer(0, 2**64 - 1)
         add("--seed", type=seeds, default=0, help="of all random choices (default: 0)")
@@ -194,6 +213,7 @@ class PuzzleBuild(ABC):
             "size": self.size,
             "subsample-size": self.subsample_size,
             "test-size": self.test_size,
+            "selection-size": self.selection_size,
             **self.flags(),
             "seed": self.seed,
         }
@@ -213,7 +233,7 @@ class PuzzleBuild(ABC):
         with atomic_build(self.output_dir) as directory:
             # Generated in here, where it is known that DIR can be written: a search may take long.
             puzzles, files, counts = source or self._generated()
-            views = {"train": self.examples_per_puzzle, "test": 1}
+            views = {"train": self.examples_per_puzzle, "test": 1, "selection": 1}
             for split, chosen in puzzles.items():
                 number = len(chosen.ratings)
                 counts[split] |= {"puzzles": number, "examples": number * views[split]}
@@ -221,8 +241,8 @@ class PuzzleBuild(ABC):
                     counts[split][name] = round(float(value), 3)
             rows = sum(of_split["examples"] for of_split in counts.values())
             require_room(directory, self.bytes_per_cell * rows * self.size**2, self.remedy)
-            for split in views:
-                self.write(directory / split, puzzles[split], views[split])
+            for split, chosen in puzzles.items():
+                self.write(directory / split, chosen, views[split])
             write_json(directory / IDENTIFIERS_NAME, ["<blank>"])
             command, seed = self.command(), self.seed
             write_manifest(directory, command=command, seed=seed, sources=files, counts=counts)
@@ -234,8 +254,10 @@ class PuzzleBuild(ABC):
         for split, stream, number in (
             ("test", Stream.NEW_TEST, self.test_size),
             ("train", Stream.NEW_TRAIN, self.subsample_size),
+            ("selection", Stream.NEW_SELECTION, self.selection_size),
         ):
-            assert number is not None
+            if number is None:
+                continue
             with progress(number, f"generate {split}", f"{self.puzzle}s") as bar:
                 puzzles[split], attempts = self.generate(
                     number, stream=stream, taken=taken, advance=bar.update
@@ -247,11 +269,14 @@ class PuzzleBuild(ABC):
         """Read train and test files, and choose: no training puzzle is a test puzzle too."""
         paths = sources.csv_paths(self.source, self.source_repo)
         puzzles = {split: self.read(path) for split, path in paths.items()}
-        counts = {split: {"rows": len(puzzles[split].ratings)} for split in puzzles}
+        counts: dict[str, dict[str, Any]] = {
+            split: {"rows": len(puzzles[split].ratings)} for split in puzzles
+        }
         tested = set(self.keys(puzzles["test"].questions))
         kept = [key not in tested for key in self.keys(puzzles["train"].questions)]
         puzzles["train"] = puzzles["train"].rows(np.array(kept))
         counts["train"]["dropped_as_in_test"] = kept.count(False)
+        found = dict[str, Puzzles]()
         for split, stream, number in (
             ("train", Stream.SUBSAMPLE, self.subsample_size),
             ("test", Stream.TEST, self.test_size),
@@ -265,7 +290,45 @@ class PuzzleBuild(ABC):
                     f" {' '.join(self.command())}"
                 )
             puzzles[split] = sources.subsample(wanted, number, self.seed, stream)
+            found[split] = wanted
+        if self.selection_size is not None:
+            puzzles["selection"], source = self._selection(self.selection_size, puzzles, found)
+            counts["selection"] = {"source": source}
         return puzzles, {path.name: file_sha256(path) for path in paths.values()}, counts
+
+    def _selection(
+        self, number: int, chosen: dict[str, Puzzles], found: dict[str, Puzzles]
+    ) -> tuple[Puzzles, str]:
+        """Choose puzzles that are no images of the chosen ones, nor of each other, and say from
+        where: from those found for training, or else for the test, or else new ones.
+
+        Raises:
+            DatasetError: there are not as many.
+        """
+        taken = {key for puzzles in chosen.values() for key in self.image_keys(puzzles)}
+        left = dict[str, int]()
+        for split, puzzles in found.items():
+            seen, rows = set(taken), list[int]()
+            order = sources.shuffled(len(puzzles.ratings), self.seed, Stream.SELECTION)
+            for first in range(0, len(order), _ROWS_AT_A_TIME):
+                some = order[first : first + _ROWS_AT_A_TIME]
+                for row, key in zip(some, self.image_keys(puzzles.rows(some)), strict=True):
+                    if key not in seen:
+                        seen.add(key)
+                        rows.append(row)
+                if len(rows) >= number:
+                    return puzzles.rows(np.sort(rows[:number])), split
+            left[split] = len(rows)
+        if generator := self.more_like(chosen["train"]):
+            with progress(number, "generate selection", f"{self.puzzle}s") as bar:
+                stream, advance = Stream.NEW_SELECTION, bar.update
+                new, _ = generator.generate(number, stream=stream, taken=taken, advance=advance)
+            return new, "generator"
+        raise DatasetError(
+            f"--selection-size {number}: beside the {self.puzzle}s chosen and their images there"
+            f" are {left['train']} for training and {left['test']} for the test; lower"
+            " --test-size, --subsample-size or --selection-size"
+        )
 
     def read(self, path: Path) -> Puzzles:
         """Read and check a CSV file.
@@ -284,6 +347,11 @@ class PuzzleBuild(ABC):
             f" ({train['puzzles']:,} {many}{self.augmented}) and {test['examples']:,} test {many}"
             " written"
         ]
+        if selection := counts.get("selection"):
+            of = {"train": "training", "test": "further test"}.get(
+                selection.get("source", ""), "new"
+            )
+            parts.append(f"{selection['puzzles']:,} {of} {many} for the selection of checkpoints")
         for name, found, asked in (
             ("training", train["puzzles"], self.subsample_size),
             ("test", test["puzzles"], self.test_size),

@@ -193,5 +193,10 @@ def subsample(puzzles: Puzzles, number: int | None, seed: int, stream: Stream) -
     count = len(puzzles.ratings)
     if number is None or number >= count:
         return puzzles
+    return puzzles.rows(np.sort(shuffled(count, seed, stream)[:number]))
+
+
+def shuffled(count: int, seed: int, stream: Stream) -> np.ndarray:
+    """Return the numbers 0 to count - 1 in random order, int64 [count]."""
     words = random_words(seed, stream, (0, 0, 0, 0), count)
-    return puzzles.rows(np.sort(np.argsort(words, kind="stable")[:number]))
+    return np.argsort(words, kind="stable")

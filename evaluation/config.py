@@ -113,7 +113,7 @@ class EvalConfig(ThinkingSettings, MachineSettings):
     """the folder to evaluate on"""
     data_paths: list[str] | None = None
     """several folders: [a,b]"""
-    split: Literal["test", "train"] = "test"
+    split: Literal["test", "train", "selection"] = "test"
     global_batch_size: Count | None = None
     """puzzles at a time, over all ranks; null: the run's, on CUDA more where memory allows"""
     halting: Halting = "steps"

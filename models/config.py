@@ -332,6 +332,15 @@ class RecurrenceConfig(Schema):
             raise ValueError(f"heads.q.halt_min_steps={minimum} exceeds halt_max_steps={most}")
         return self
 
+    def require_data(self, seq_len: int, vocab_size: int) -> None:
+        """Check that the model is one for puzzles of so many cells and tokens.
+
+        Raises:
+            ConfigError: it is not; says which ones it is for.
+        """
+        if self.attention_bias == "sudoku":
+            sudoku_box(seq_len)
+
     def depth_at(self, share: float) -> tuple[int, int] | None:
         """Return H_cycles and L_cycles of the curriculum where this share of the run's steps is
         done; None: all of them.
@@ -462,6 +471,15 @@ class DECConfig(RecurrenceConfig):
     """0: there is no puzzle embedding"""
     no_ACT_continue: StrictBool = True
     """false: HRM's q_continue loss and halting rule"""
+
+    def require_data(self, seq_len: int, vocab_size: int) -> None:
+        super().require_data(seq_len, vocab_size)
+        if seq_len not in _SUDOKU_BOXES or (vocab_size - 2) ** 2 != seq_len:
+            raise ConfigError(
+                f"arch.name=dec is for Sudoku of 4 x 4, 6 x 6 or 9 x 9 cells, with tokens for "
+                f"padding, for empty and for each digit; the data have {seq_len} cells and "
+                f"{vocab_size} tokens"
+            )
 
     @model_validator(mode="after")
     def _treats_digits_alike(self) -> Self:

@@ -109,20 +109,15 @@ class DECInner(TRMInner):
     Q reads the mean over all digits and cells, auxiliary heads that over the digits of each cell.
 
     Raises:
-        ValueError: the data are no Sudoku.
+        ConfigError: the data are no Sudoku.
     """
 
     block = DigitBlock
     num_kinds = 3
 
     def __init__(self, config: DECConfig, facts: DataFacts) -> None:
+        config.require_data(facts.seq_len, facts.vocab_size)
         self.num_digits = facts.vocab_size - FIRST_DIGIT
-        if facts.seq_len != self.num_digits**2 or not 4 <= self.num_digits <= 9:
-            raise ValueError(
-                "arch=dec is for Sudoku of 4 x 4, 6 x 6 or 9 x 9 cells, with a token for padding, "
-                f"one for empty and one for each digit; this data set has {facts.seq_len} cells "
-                f"and {facts.vocab_size} tokens"
-            )
         super().__init__(config, facts)
         self.num_states = self.num_digits * facts.seq_len
         self.positions_first = config.units or config.mlp_t

@@ -21,6 +21,8 @@ class Stream(IntEnum):
     AUGMENTATION = 2
     NEW_TRAIN = 3
     NEW_TEST = 4
+    SELECTION = 5
+    NEW_SELECTION = 6
     ARC_AUGMENTATION = 16
     ARC_HASH = 17
     ARC_UNSHIFTED = 18

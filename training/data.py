@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dataset.format.reading import load_metadata
 from dataset.format.schema import PuzzleDatasetMetadata
-from models.config import DataFacts, sudoku_box
+from models.config import DataFacts
 from models.heads.config import AdaptiveHeadConfig, HeadsConfig, HierarchicalHeadConfig
 from puzzle_dataset import PuzzleDataset, TrainBatches
 from runtime.errors import ConfigError, DatasetError
@@ -26,7 +26,8 @@ _WRITTEN_BY = {
 def open_data(
     config: TrainConfig, *, check_values: bool, warn: Callable[[str], None]
 ) -> tuple[PuzzleDataset, PuzzleDataset | None]:
-    """Open the training and the test split; None, with a warning, where no folder has the latter.
+    """Open the training split and the one to evaluate; None for that where the run evaluates
+    nothing, or, with a warning, where no folder has a test split.
 
     Args:
         check_values: also read every token; ranks beside one that does so need not.
@@ -40,13 +41,14 @@ def open_data(
     fields = list(heads.fields.values())
     opened = partial(PuzzleDataset, fields=fields, check_values=check_values)
     train_set = opened(config.train_paths, "train")
-    if config.arch.attention_bias == "sudoku":
-        sudoku_box(train_set.metadata.seq_len)
-    if not any((Path(path) / "test").exists() for path in config.test_paths):
+    config.arch.require_data(train_set.metadata.seq_len, train_set.metadata.vocab_size)
+    if (split := config.eval_split) is None:
+        return train_set, None
+    if not any((Path(path) / split).exists() for path in config.test_paths):
         warn(f"{', '.join(config.test_paths)}: there is no test split, so nothing is evaluated")
         return train_set, None
-    require_heads(heads, config.test_paths, "test")
-    test_set = opened(config.test_paths, "test", numbered_as=config.train_paths)
+    require_heads(heads, config.test_paths, split)
+    test_set = opened(config.test_paths, split, numbered_as=config.train_paths)
     train, test, folder = train_set.metadata, test_set.metadata, test_set.split_dirs[0]
     for fact in ("vocab_size", "seq_len", *(["fields"] if fields else [])):
         of_train, of_test = getattr(train, fact), getattr(test, fact)
@@ -121,16 +123,32 @@ def untold_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> dict
 
 
 def require_folders(config: TrainConfig) -> None:
-    """Raise DatasetError when a data folder of a run is missing, as `require_folder`."""
+    """Raise DatasetError when a data folder of a run is missing, as `require_folder`, or has no
+    selection split where that is asked for.
+    """
     for path in [*config.train_paths, *config.test_paths]:
         require_folder(path, config.data)
+    for path in config.test_paths if config.eval_split == "selection" else ():
+        if not (Path(path) / "selection").is_dir():
+            makes_one = "--selection-size" in getattr(
+                config.data and config.data.builder, "flags", ""
+            )
+            how = how_to_build(path, config.data) if makes_one else ""
+            hint = (
+                how or "; --selection-size of its builder writes one, as for data=sudoku_held_out"
+            )
+            raise DatasetError(f"{path}: there is no split selection{hint}")
 
 
 def require_folder(path: str, known: DataConfig | None) -> None:
     """Raise DatasetError when a data folder is missing; of a known set it says how to build it."""
     if not Path(path).is_dir():
-        hint = f"; build it with: {known.how_to_build}" if known and path == known.path else ""
-        raise DatasetError(f"{path}: no such data folder{hint}")
+        raise DatasetError(f"{path}: no such data folder{how_to_build(path, known)}")
+
+
+def how_to_build(path: str, known: DataConfig | None) -> str:
+    """Return the end of a sentence that says how a known set is built, "" of another folder."""
+    return f"; build it with: {known.how_to_build}" if known and path == known.path else ""
 
 
 def data_facts(metadata: PuzzleDatasetMetadata, fields: Iterable[str] = ()) -> DataFacts:

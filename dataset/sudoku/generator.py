@@ -9,6 +9,7 @@ Sizes 4 and 6 have only 2 and 49 solutions that are no images of each other, so 
 puzzle that is an image of an earlier puzzle (`puzzle_key`).
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from itertools import count
 from typing import NamedTuple
@@ -66,7 +67,6 @@ def generate_puzzles(
         NoPuzzleError: none was found for long; the message says what was asked for.
     """
     layout = layout_of(size)
-    sources = None if size == 9 else sudoku_symmetries(size).sources()
     questions = np.zeros((num_puzzles, size * size), dtype=np.uint8)
     answers = np.zeros_like(questions)
     ratings = np.zeros(num_puzzles, dtype=np.int64)
@@ -88,7 +88,7 @@ def generate_puzzles(
         effort += 1 + steps
         if not success:
             continue
-        key = solution_key(answer) if sources is None else puzzle_key(question, sources)
+        key = image_key(question, answer, size)
         if key in taken:
             continue
         taken.add(key)
@@ -97,6 +97,16 @@ def generate_puzzles(
         found += 1
         advance(1)
     return GeneratedPuzzles(questions, answers, ratings, attempts)
+
+
+def image_key(question: np.ndarray, answer: np.ndarray, size: int) -> int:
+    """Return what a puzzle, int64 [cells] digits each, shares with those that repeat it."""
+    return solution_key(answer) if size == 9 else puzzle_key(question, _sources(size))
+
+
+@functools.cache
+def _sources(size: int) -> np.ndarray:
+    return sudoku_symmetries(size).sources()
 
 
 def _attempt_states(seed: int, stream: Stream) -> Iterator[np.ndarray]:

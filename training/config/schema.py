@@ -173,6 +173,9 @@ class TrainingSettings(Schema):
 class EvaluationSettings(Schema):
     """Evaluations during training."""
 
+    eval_split: Literal["test", "selection"] | None = "test"
+    """selection: puzzles in neither training nor test (docs/protocol.md); null: none, and nothing
+    is evaluated"""
     min_eval_interval: CountOrZero = 0
     """evaluations to leave out at the start; the last one is always made"""
     eval_batch_size: Count | None = None

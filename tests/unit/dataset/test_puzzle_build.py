@@ -151,6 +151,68 @@ def test_the_test_set_does_not_depend_on_the_training_set(builder: Any):
     assert written[0] == written[1]
 
 
+def counts_of(builder: Any) -> Any:
+    return json.loads(builder.contents()["manifest.json"])["counts"]
+
+
+@pytest.mark.parametrize("source", ["generate", None])
+def test_selection_puzzles_change_nothing_else(source: str | None, builder: Any):
+    flags = ["--subsample-size=2", "--test-size=1"]
+    flags += GENERATED[builder.kind.puzzle] if source else []
+    written = []
+    for more in ([], ["--selection-size=1"], ["--selection-size=1"]):
+        assert builder(*flags, *more, source=source) == 0
+        written.append(builder.contents())
+    assert written[1] == written[2]
+    plain, own = written[0], {name for name in written[1] if name.startswith("selection/")}
+    assert own == {name.replace("test/", "selection/") for name in plain if "test/" in name}
+    del plain["manifest.json"], written[1]["manifest.json"]
+    assert {name: content for name, content in written[1].items() if name not in own} == plain
+    assert builder.arrays("selection")[1].num_examples == 1
+
+
+def test_selection_puzzles_are_training_puzzles_or_else_test_puzzles_not_chosen(
+    builder: Any, capsys: Capture
+):
+    if builder.kind.puzzle == "maze":  # Whose test has one puzzle only.
+        builder.write([*builder.test, "made,S#   #   ##    G,S#  o#  o## oooG,"], "test.csv")
+    found: dict[str, set[bytes]] = {}
+    for flags, source, said in (
+        (["--subsample-size=2"], "train", "1 training"),
+        (["--test-size=1"], "test", "1 further test"),
+    ):
+        capsys.readouterr()
+        assert builder(*flags, "--selection-size=1") == 0
+        many = f"{builder.kind.puzzle}s"
+        assert f"; {said} {many} for the selection of checkpoints" in capsys.readouterr().out
+        assert counts_of(builder)["selection"]["source"] == source
+        for split in ("train", "test", "selection"):
+            inputs = builder.arrays(split)[1].inputs
+            found[split] = {board.tobytes() for board in inputs}
+        assert not found["selection"] & (found["train"] | found["test"])
+        assert len(found["selection"]) == 1
+
+
+def test_selection_puzzles_are_no_images(sudoku: Any, error_line: ErrorLine):
+    renamed = sudoku.train[0].translate(str.maketrans("1234", "2143", ""))
+    first = f"made,{renamed.split(',')[1]},{renamed.split(',')[2]},3"
+    sudoku.write([sudoku.train[0], first])
+    assert sudoku("--subsample-size=1", "--selection-size=1") == 3
+    line = error_line()
+    assert "--selection-size 1: beside the puzzles chosen and their images there are 0" in line
+    assert line.endswith("lower --test-size, --subsample-size or --selection-size\n")
+
+
+def test_selection_mazes_are_made_where_all_are_chosen(maze: Any):
+    assert maze("--selection-size=3") == 0
+    assert counts_of(maze)["selection"]["source"] == "generator"
+    selection, known = maze.arrays("selection")[1], maze.arrays()[1]
+    assert selection.num_examples == 3
+    assert selection.ratings.min() >= known.ratings.min()
+    keys = [set(maze.kind.keys(maze.kind, arrays.inputs)) for arrays in (selection, known)]
+    assert not keys[0] & keys[1]
+
+
 @pytest.mark.parametrize("source", ["generate", None])
 def test_same_command_same_bytes(source: str | None, builder: Any):
     """In other processes, with other hash seeds, run as a file and as a module."""

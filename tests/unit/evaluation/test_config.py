@@ -29,7 +29,7 @@ def test_folders() -> None:
         (["checkpoint=x", "evaluators=[mazes]"], ["evaluators.0=mazes", "sudoku, maze"]),
         (["checkpoint=x", "chekpoint=y"], ["chekpoint=y", "did you mean checkpoint"]),
         (["checkpoint=x", "arch_overrides.hidden_size=4"], ["arch_overrides.hidden_size"]),
-        (["checkpoint=x", "split=dev"], ["split=dev", "'test' or 'train'"]),
+        (["checkpoint=x", "split=dev"], ["split=dev", "'test', 'train' or 'selection'"]),
         (["checkpoint=x", "global_batch_size=0"], ["global_batch_size=0"]),
         (["checkpoint=x", "max_examples=1.5"], ["max_examples=1.5"]),
     ],

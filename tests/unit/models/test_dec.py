@@ -13,6 +13,7 @@ from models.config import DataFacts, DECConfig
 from models.dec import DigitBlock, UnitMeans
 from models.draws import ROW_KEYS
 from models.registry import build_model
+from runtime.errors import ConfigError
 from tests.unit.models.tiny import inner_of
 
 SMALL: Any = {"hidden_size": 8, "num_heads": 2, "expansion": 2.0, "H_cycles": 2, "L_cycles": 2}
@@ -204,7 +205,7 @@ def test_part_of_the_tokens_is_read_alike() -> None:
 
 @pytest.mark.parametrize("facts", [DataFacts(6, 900, 1), DataFacts(12, 81, 1), DataFacts(5, 9, 1)])
 def test_other_data_are_refused(facts: DataFacts) -> None:
-    with pytest.raises(ValueError, match="arch=dec is for Sudoku") as caught:
+    with pytest.raises(ConfigError, match="arch.name=dec is for Sudoku") as caught:
         build_model(DECConfig(**SMALL), facts)
     assert f"{facts.seq_len} cells and {facts.vocab_size} tokens" in str(caught.value)
 

@@ -7,7 +7,7 @@ import pytest
 
 from models.config import HRMConfig, TRMConfig
 from training.config.composition import load_config
-from training.config.schema import TrainConfig
+from training.config.schema import TrainConfig, changed_keys
 
 ROOT = Path(__file__).resolve().parents[3]
 RATES = "lr=1e-4 puzzle_emb_lr=1e-4 weight_decay=1.0 puzzle_emb_weight_decay=1.0"
@@ -43,7 +43,10 @@ RECIPES = {
     "trm_arc_2": f'arch=trm data_paths="[data/arc2concept-aug-1000]" {MODEL} arch.L_cycles=4 {RUN}',
 }
 # Demos and other experiments of ours.
-OWN = {"arc_demo", "sudoku_demo", "sudoku_demo_hard"}
+OWN = {
+    *("arc_demo", "sudoku_demo", "sudoku_demo_hard"),
+    *("sudoku_extreme_1k_trm", "sudoku_extreme_1k_sic", "maze_30x30_hard_1k_trm"),
+}
 
 
 def compose(command: str) -> TrainConfig:
@@ -69,6 +72,22 @@ def test_a_recipe_is_its_published_command(recipe: str) -> None:
         assert config.arch.L_cycles == (6 if "sudoku" in recipe else 4)
         assert (config.arch.puzzle_emb_len, config.arch.no_ACT_continue) == (16, True)
         assert (config.ema, config.ema_rate, config.run_name) == (True, 0.999, "mine")
+
+
+@pytest.mark.parametrize(
+    ("ours", "published"),
+    [
+        ("sudoku_extreme_1k_trm", "trm_sudoku_extreme_1k_mlp"),
+        ("maze_30x30_hard_1k_trm", "trm_maze_30x30_hard_1k_1gpu"),
+    ],
+)
+def test_under_the_protocol_nothing_of_a_recipe_changes_but_the_data(
+    ours: str, published: str
+) -> None:
+    found, expected = (compose(f"experiment={name}") for name in (ours, published))
+    assert found.eval_split == "selection"
+    changes = changed_keys(expected.model_dump(mode="json"), found.model_dump(mode="json"))
+    assert changes == []
 
 
 def test_every_experiment_is_known_here_and_says_what_it_is() -> None:

@@ -38,6 +38,26 @@ def test_test_folders_may_be_others(sudoku_data: Path, tasks_data: Path, tmp_pat
         open_data(config, check_values=True, warn=pytest.fail)
 
 
+def test_selection_puzzles_may_be_evaluated_or_none(sudoku_data: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(sudoku_data, tmp_path / "data")
+    selection = configure(f"data_path={folder}", "eval_split=selection")
+    with pytest.raises(DatasetError, match="there is no split selection; .*--selection-size of"):
+        open_data(selection, check_values=True, warn=pytest.fail)
+    shutil.copytree(folder / "test", folder / "selection")
+    _, found = open_data(selection, check_values=True, warn=pytest.fail)
+    assert found is not None
+    assert found.split_dirs == [folder / "selection"]
+    nothing = configure(f"data_path={folder}", "eval_split=null")
+    assert open_data(nothing, check_values=True, warn=pytest.fail)[1] is None
+
+
+def test_a_set_without_selection_puzzles_says_how_it_is_built(tmp_path: Path) -> None:
+    config = configure("data=sudoku_held_out", f"data.path={tmp_path}", "eval_split=selection")
+    command = f"scripts/build_dataset.py data=sudoku_held_out data.path={tmp_path}"
+    with pytest.raises(DatasetError, match=f"no split selection; build it with: python {command}$"):
+        open_data(config, check_values=True, warn=pytest.fail)
+
+
 def test_without_a_test_split_nothing_is_evaluated(sudoku_data: Path, tmp_path: Path) -> None:
     shutil.copytree(sudoku_data / "train", tmp_path / "train")
     warnings: list[str] = []

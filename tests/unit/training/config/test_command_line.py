@@ -145,7 +145,7 @@ def test_mistakes_with_flags_are_one_line(complaint: Answer, arguments: str, tol
     {
         "arch=t": "arch=transformer arch=trm arch=trm_singlez",
         "arch.hid": "arch.hidden_size=",
-        "lr=3 -m --config-dir mine experiment=m": "experiment=mine",
+        "lr=3 -m --config-dir mine experiment=mi": "experiment=mine",
         "hydra/launcher=p": "hydra/launcher=pool",
         "hydra/launcher=pool hydra.launcher.m": "hydra.launcher.max_jobs=",
         "-m hydra/sw": "hydra/sweeper",

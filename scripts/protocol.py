@@ -1,0 +1,302 @@
+"""Take a score, see docs/protocol.md: python scripts/protocol.py experiment=NAME [KEY=VALUE ...].
+
+Trains seeds 0, 1 and 2, chooses a checkpoint of each on puzzles that are in neither training nor
+test, measures it once on the test set, and prints a row for a table. The same command goes on after
+a kill. Settings are those of `pretrain.py -m`, as seed=0,1,2,3 or hydra/launcher=pool, and
+
+    selection=held_out   the best checkpoint on the selection puzzles, the earliest of equals
+    selection=last       the last checkpoint, for data without such puzzles (ARC)
+    folder=FOLDER        where everything is written; default: protocol/EXPERIMENT_SELECTION
+"""
+
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from dataset.format.reading import load_metadata
+from evaluation.config import EvalConfig
+from runtime.errors import CheckpointError, ConfigError, DatasetError
+from runtime.files import write_atomically
+from runtime.process import leave
+from runtime.schema import MachineSettings, Schema
+from sweeps.jobs import Job, expand, swept
+from sweeps.plan import Plan, plan_of
+from sweeps.programs import EVALUATION, TRAINING
+from sweeps.run import run_sweep
+from training.checkpoint.lock import run_lock
+from training.checkpoint.store import checkpoint_path, list_steps, load_checkpoint
+from training.config.composition import load_configs
+from training.config.entry_point import run_entry_point
+from training.config.explain import validate
+from training.config.overrides import is_of_hydra, parse_arguments, parse_overrides, quoted_value
+from training.config.schema import TrainConfig
+from training.data import require_folders
+
+SCORE = "exact_accuracy"
+# What a row shows, by title. The first line counts whose figures were all measured.
+SCORES = (
+    {"pass@1": "arc/pass@1", "pass@2": "arc/pass@2"},
+    {"exact": SCORE, "any shortest path": "maze/shortest_path"},
+    {"exact": SCORE},
+)
+DECIDED = ("eval_split", "checkpoint_path", "sweep_name", "hydra.sweep.dir", "hydra/sweeper")
+STAGES = ("train", "test")
+
+
+class ProtocolSettings(Schema):
+    """What is told beside the settings of training runs."""
+
+    selection: Literal["held_out", "last"] = "held_out"
+    folder: str | None = None
+
+
+class Protocol(NamedTuple):
+    """What the command line asks for, validated: the runs of `plan`, one for each of its `jobs`."""
+
+    name: str
+    selection: str
+    folder: Path
+    plan: Plan
+    jobs: Sequence[Job]
+    runs: Sequence[TrainConfig]
+    launcher: Sequence[str]  # As on the command line.
+
+
+class Choice(NamedTuple):
+    """The checkpoint of a seed. With selection=last no score was looked at."""
+
+    seed: int
+    step: int
+    checkpoint: Path
+    score: float | None = None
+    num_checkpoints: int | None = None
+    num_puzzles: int | None = None
+
+    def __str__(self) -> str:
+        if self.score is None:
+            return f"seed {self.seed}: step {self.step}, the last one"
+        found = f"{self.score:.4f} on {self.num_puzzles} selection puzzles"
+        return f"seed {self.seed}: step {self.step}, of {self.num_checkpoints} checkpoints: {found}"
+
+
+def main(arguments: list[str]) -> None:
+    """Do what is left to do, print the table, and leave with an exit code."""
+    asked = parse(arguments)
+    try:
+        asked.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"folder={asked.folder}: cannot be created: {error.strerror}") from None
+    with run_lock(asked.folder, instead="another folder"):
+        say(f"{asked.name}, selection={asked.selection}, in {asked.folder}")
+        say(f"1 of 3: train {len(asked.runs)} seeds")
+        with timed(asked.folder, "train"):
+            code = run_sweep(TRAINING, asked.plan, say)
+        if code:
+            leave(code)
+        say("2 of 3: choose checkpoints")
+        choices = [choose(asked, *of) for of in zip(asked.jobs, asked.runs, strict=True)]
+        for choice in choices:
+            say(str(choice))
+        say("3 of 3: measure them once on the test set")
+        plan = evaluations(asked, choices)
+        with timed(asked.folder, "test"):
+            code = run_sweep(EVALUATION, plan, say)
+        if code:
+            leave(code)
+        content = summary(
+            asked, choices, [job.name for job in expand(plan.overrides, plan.choices)]
+        )
+        table, written = as_table(content), asked.folder / "protocol.json"
+        write_atomically(written, json.dumps(content, indent=1) + "\n")
+        write_atomically(written.with_suffix(".md"), table)
+        say(f"\n{table}\nwritten: {written}, {written.with_suffix('.md')}")
+
+
+def say(line: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def parse(arguments: Sequence[str]) -> Protocol:
+    """Read the command line.
+
+    Raises:
+        ConfigError: a setting is wrong, is the protocol's to decide, or has several values.
+        DatasetError: data are missing; says how they are built.
+    """
+    overrides = parse_overrides(parse_arguments(arguments).overrides)
+    given = {override.key_or_group: override for override in overrides}
+    own = {key: given[key].value() for key in ProtocolSettings.model_fields if key in given}
+    settings = validate(ProtocolSettings, own)
+    for key in DECIDED:
+        if key in given:
+            raise ConfigError(f"{key}: the protocol decides about it; selection= and folder= stay")
+    experiment = given["experiment"].value() if "experiment" in given else None
+    if experiment is None and settings.folder is None:
+        raise ConfigError("set experiment=NAME, or folder=FOLDER for a run without an experiment")
+    folder = Path(settings.folder or f"protocol/{experiment}_{settings.selection}")
+    held_out = settings.selection == "held_out"
+    decided = ["eval_split=selection", "checkpoint_every_eval=true"]
+    lines = [
+        *(["seed=0,1,2"] if "seed" not in given else []),
+        *(line for line in arguments if line.partition("=")[0] not in own),
+        *(decided if held_out else ["eval_split=null"]),
+        *place(folder, "train"),
+    ]
+    plan = plan_of(TrainConfig, "cfg_pretrain", lines)
+    if several := [o.key_or_group for o in swept(plan.overrides) if o.key_or_group != "seed"]:
+        raise ConfigError(f"{several[0]}: only seed takes several values: a row has one recipe")
+    jobs = expand(plan.overrides, plan.choices)
+    runs = load_configs(TrainConfig, "cfg_pretrain", plan.flags, [job.overrides for job in jobs])
+    try:
+        require_folders(runs[0])
+    except DatasetError as error:
+        is_there = held_out and all(Path(path).is_dir() for path in runs[0].test_paths)
+        raise DatasetError(f"{error}{', or selection=last' if is_there else ''}") from None
+    launcher = [str(o.input_line) for o in overrides if is_of_hydra(o)]
+    name = str(experiment or folder.name)
+    return Protocol(name, settings.selection, folder, plan, jobs, runs, launcher)
+
+
+def place(folder: Path, stage: str) -> list[str]:
+    """Return the settings that make FOLDER/STAGE the folder of a sweep."""
+    return [f"hydra.sweep.dir={quoted_value(folder)}", f"sweep_name={stage}"]
+
+
+@contextmanager
+def timed(folder: Path, stage: str) -> Iterator[None]:
+    """Note in hours.json when each start of a stage began and ended; one that was killed ended
+    with the last line that it has written.
+    """
+    file = folder / "hours.json"
+    starts = json.loads(file.read_bytes()) if file.exists() else {name: [] for name in STAGES}
+    own = starts[stage]
+    if own and own[-1][1] is None:
+        written = [*(folder / stage).glob("*/metrics.jsonl"), *(folder / stage).glob("logs/*.log")]
+        own[-1][1] = max([own[-1][0], *(path.stat().st_mtime for path in written)])
+    own.append([time.time(), None])
+    write_atomically(file, json.dumps(starts) + "\n")
+    try:
+        yield
+    finally:
+        own[-1][1] = time.time()
+        write_atomically(file, json.dumps(starts) + "\n")
+
+
+def choose(asked: Protocol, job: Job, run: TrainConfig) -> Choice:
+    """Choose a checkpoint of a run that has ended; the test set is not looked at.
+
+    Raises:
+        CheckpointError: there is none, or none was measured on the selection puzzles.
+    """
+    folder = asked.folder / "train" / job.name
+    if asked.selection == "last":
+        if not (steps := list_steps(folder)):
+            raise CheckpointError(f"{folder}: there is no checkpoint")
+        return Choice(run.seed, steps[-1], checkpoint_path(folder, steps[-1]))
+    figures = TRAINING.read(folder.parent, job.name, f"eval/{SCORE}")
+    scores = {s: v for s, v in figures.get(f"eval/{SCORE}", {}).items() if math.isfinite(v)}
+    if not scores:
+        raise CheckpointError(f"{folder}: nothing was measured on the selection puzzles")
+    step = earliest_best(scores)
+    count = round(figures["eval/count"][step])
+    return Choice(run.seed, step, checkpoint_path(folder, step), scores[step], len(scores), count)
+
+
+def earliest_best(scores: Mapping[int, float]) -> int:
+    """Return the step of the highest score, the first of equals."""
+    return min(scores, key=lambda step: (-scores[step], step))
+
+
+def evaluations(asked: Protocol, choices: Sequence[Choice]) -> Plan:
+    """Return the sweep that measures the checkpoints, with the machine settings of the training."""
+    chosen = ",".join(quoted_value(choice.checkpoint.resolve()) for choice in choices)
+    machine = asked.runs[0].model_dump(include=MachineSettings.model_fields.keys() - {"sweep_name"})
+    return plan_of(
+        EvalConfig,
+        "cfg_evaluate",
+        [
+            f"checkpoint=choice({chosen})",
+            "split=test",
+            *(f"{key}={json.dumps(value)}" for key, value in machine.items()),
+            *asked.launcher,
+            *place(asked.folder, "test"),
+        ],
+    )
+
+
+def summary(asked: Protocol, choices: Sequence[Choice], names: Sequence[str]) -> dict[str, Any]:
+    """Put together what `protocol.json` holds; `names` are those of the evaluations."""
+    folder = asked.folder / "test"
+    read = [EVALUATION.read(folder, name, SCORE) for name in names]
+    figures = [{key: at[0] for key, at in found.items()} for found in read]
+    result = json.loads(EVALUATION.result(folder, names[0]).read_bytes())
+    shown = next(titles for titles in SCORES if figures[0].keys() >= set(titles.values()))
+    environment = load_checkpoint(choices[0].checkpoint).state.environment
+    starts = json.loads((asked.folder / "hours.json").read_bytes())
+    train_dirs = [Path(path) / "train" for path in asked.runs[0].train_paths]
+    return {
+        "name": asked.name,
+        "selection": asked.selection,
+        "scores": {
+            title: mean_and_spread([found[key] for found in figures])
+            for title, key in shown.items()
+        },
+        "num_parameters": result["num_parameters"],
+        "num_training_puzzles": sum(load_metadata(path).total_groups for path in train_dirs),
+        "num_selection_puzzles": choices[0].num_puzzles,
+        "num_checkpoints": choices[0].num_checkpoints,
+        "num_test_examples": round(figures[0]["count"]),
+        "depth": result["arch"]["halt_max_steps"],
+        "hardware": f"{environment['world_size']} x {environment['device_name']}",
+        "hours": {name: sum(end - begin for begin, end in starts[name]) / 3600 for name in STAGES},
+        "data": result["data"],
+        "data_fingerprint": result["data_fingerprint"],
+        "seeds": [
+            {"seed": choice.seed, "step": choice.step, "selection": choice.score, "test": found}
+            for choice, found in zip(choices, figures, strict=True)
+        ],
+    }
+
+
+def mean_and_spread(values: Sequence[float]) -> dict[str, Any]:
+    """Return the mean, and the sample standard deviation of at least two values, else None."""
+    spread = statistics.stdev(values) if len(values) > 1 else None
+    return {"mean": statistics.fmean(values), "std": spread, "values": list(values)}
+
+
+def as_table(content: Mapping[str, Any]) -> str:
+    """Return the row as a Markdown table, scores in per cent."""
+    chosen = "last checkpoint"
+    if content["selection"] == "held_out":
+        best = f"best of {content['num_checkpoints']} checkpoints"
+        chosen = f"{best} on {content['num_selection_puzzles']:,} held-out puzzles"
+    seeds = len(content["seeds"])
+    how = [
+        f"{content['num_training_puzzles']:,} training puzzles",
+        f"{seeds} seed{'s' if seeds > 1 else ''}",
+        chosen,
+        f"{content['num_test_examples']:,} test examples",
+        f"depth {content['depth']}, single pass",
+    ]
+    cells = {"recipe": content["name"]}
+    for title, found in content["scores"].items():
+        spread = "" if found["std"] is None else f" ± {100 * found['std']:.2f}"
+        cells[title] = f"{100 * found['mean']:.2f}{spread}"
+    cells["parameters"] = f"{content['num_parameters']:,}"
+    cells["protocol"] = "; ".join(how)
+    cells["hardware"] = content["hardware"]
+    cells["hours, training + test"] = " + ".join(f"{content['hours'][name]:.2f}" for name in STAGES)
+    rows = [list(cells), ["---"] * len(cells), list(cells.values())]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+if __name__ == "__main__":
+    run_entry_point(TrainConfig, "cfg_pretrain", main, str(__doc__))

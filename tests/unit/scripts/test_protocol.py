@@ -1,0 +1,207 @@
+"""How a score is taken: what is chosen, what is added up, what a row says, and what is refused."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runtime.errors import CheckpointError, ConfigError, DatasetError
+from scripts import protocol
+from tests.conftest import TINY_ARCH
+
+TRAINING = ("device=cpu", "num_threads=1")
+
+
+@pytest.fixture
+def held_out(sudoku_data: Path, tmp_path: Path) -> Path:
+    """`sudoku_data` with selection puzzles."""
+    folder = shutil.copytree(sudoku_data, tmp_path / "data")
+    shutil.copytree(folder / "test", folder / "selection")
+    return folder
+
+
+@pytest.fixture
+def asked(held_out: Path, tmp_path: Path) -> Any:
+    """A function that reads a command line."""
+
+    def parse(*more: str) -> protocol.Protocol:
+        own = (f"folder={tmp_path / 'scores'}", f"data_path={held_out}", *TRAINING)
+        return protocol.parse([*own, *more])
+
+    return parse
+
+
+@pytest.mark.parametrize(
+    ("scores", "step"),
+    [
+        ({10: 0.5, 20: 0.75, 30: 0.75, 40: 0.7}, 20),
+        ({40: 0.75, 30: 0.75, 100: 0.75}, 30),
+        ({10: 0.0, 20: 0.0}, 10),
+        ({20: 1.0}, 20),
+    ],
+)
+def test_the_earliest_of_the_best_is_chosen(scores: dict[int, float], step: int) -> None:
+    assert protocol.earliest_best(scores) == step
+
+
+def write_metrics(folder: Path, scores: dict[int, Any]) -> None:
+    folder.mkdir(parents=True)
+    lines = [{"step": s, "train/lr": 1.0, "train/exact_accuracy": 1.0} for s in scores]
+    lines += [{"step": s, "eval/count": 8, "eval/exact_accuracy": v} for s, v in scores.items()]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_checkpoint_is_chosen_by_the_evaluations_of_its_run(asked: Any) -> None:
+    found = asked("seed=3,4")
+    for seed, scores in ((3, {5: 0.25, 10: "nan", 15: 0.5, 20: 0.5}), (4, {5: "nan"})):
+        write_metrics(found.folder / "train" / f"seed-{seed}", scores)
+    choice = protocol.choose(found, found.jobs[0], found.runs[0])
+    folder = found.folder / "train" / "seed-3"
+    assert choice == protocol.Choice(3, 15, folder / "step_15", 0.5, 3, 8)
+    assert str(choice) == "seed 3: step 15, of 3 checkpoints: 0.5000 on 8 selection puzzles"
+    with pytest.raises(CheckpointError, match="nothing was measured on the selection puzzles"):
+        protocol.choose(found, found.jobs[1], found.runs[1])
+
+
+def test_the_last_checkpoint_needs_no_evaluation(asked: Any) -> None:
+    found = asked("seed=3", "selection=last")
+    folder = found.folder / "train" / "run"
+    with pytest.raises(CheckpointError, match="there is no checkpoint"):
+        protocol.choose(found, found.jobs[0], found.runs[0])
+    for step in (5, 100, 20):
+        (folder / f"step_{step}").mkdir(parents=True)
+    choice = protocol.choose(found, found.jobs[0], found.runs[0])
+    assert choice == protocol.Choice(3, 100, folder / "step_100")
+    assert str(choice) == "seed 3: step 100, the last one"
+
+
+def test_runs_evaluate_the_selection_puzzles_or_nothing(asked: Any) -> None:
+    found = asked()
+    assert [run.seed for run in found.runs] == [0, 1, 2]
+    assert {(run.eval_split, run.checkpoint_every_eval) for run in found.runs} == {
+        ("selection", True)
+    }
+    assert [run.eval_split for run in asked("selection=last", "seed=7").runs] == [None]
+
+
+def test_the_spread_is_the_sample_standard_deviation() -> None:
+    values = [0.5, 0.75, 0.9]
+    found = protocol.mean_and_spread(values)
+    assert found["mean"] == pytest.approx(np.mean(values))
+    assert found["std"] == pytest.approx(np.std(values, ddof=1))
+    assert found["values"] == values
+    assert protocol.mean_and_spread([0.5]) == {"mean": 0.5, "std": None, "values": [0.5]}
+
+
+CONTENT = {
+    "name": "mine",
+    "selection": "held_out",
+    "scores": {"exact": {"mean": 0.85504, "std": 0.01236}},
+    "num_parameters": 5_028_866,
+    "num_training_puzzles": 1000,
+    "num_selection_puzzles": 512,
+    "num_checkpoints": 10,
+    "num_test_examples": 422_786,
+    "depth": 16,
+    "hardware": "1 x NVIDIA H200",
+    "hours": {"train": 54.321, "test": 0.5},
+    "seeds": [{}, {}, {}],
+}
+
+
+def test_a_row_says_score_protocol_hardware_and_hours() -> None:
+    header, line, row = protocol.as_table(CONTENT).splitlines()
+    titles = "recipe | exact | parameters | protocol | hardware | hours, training + test"
+    assert header == f"| {titles} |"
+    assert line == f"| {' | '.join(['---'] * 6)} |"
+    assert row == (
+        "| mine | 85.50 ± 1.24 | 5,028,866 | 1,000 training puzzles; 3 seeds; best of 10 "
+        "checkpoints on 512 held-out puzzles; 422,786 test examples; depth 16, single pass "
+        "| 1 x NVIDIA H200 | 54.32 + 0.50 |"
+    )
+
+
+def test_a_row_of_one_seed_has_no_spread_and_may_have_two_scores() -> None:
+    scores = {"pass@1": {"mean": 0.4, "std": None}, "pass@2": {"mean": 0.446, "std": None}}
+    other = {"selection": "last", "num_selection_puzzles": None, "seeds": [{}], "scores": scores}
+    header, _, row = protocol.as_table(CONTENT | other).splitlines()
+    assert "| pass@1 | pass@2 |" in header
+    assert "| 40.00 | 44.60 | 5,028,866 | 1,000 training puzzles; 1 seed; last check" in row
+
+
+def test_the_hours_of_a_killed_start_end_with_its_last_line(tmp_path: Path) -> None:
+    for last in ("train/seed-0/metrics.jsonl", "train/logs/seed-1.log"):
+        file = tmp_path / last
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+        os.utime(file, (1500, 1500 + len(last)))
+    (tmp_path / "hours.json").write_text('{"train": [[1000, 1200], [1300, null]], "test": []}')
+    with protocol.timed(tmp_path, "train"):
+        held = json.loads((tmp_path / "hours.json").read_text())
+        assert held["train"][-1][1] is None
+    starts = json.loads((tmp_path / "hours.json").read_text())
+    assert starts["train"][:2] == [[1000, 1200], [1300, 1526]]
+    begin, end = starts["train"][2]
+    assert 2000 < begin <= end
+    assert starts["test"] == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (("selection=best",), "selection=best: input should be 'held_out' or 'last'"),
+        (("eval_split=test",), "eval_split: the protocol decides about it"),
+        (("sweep_name=x",), "sweep_name: the protocol decides about it"),
+        (("hydra.sweep.dir=x",), "hydra.sweep.dir: the protocol decides about it"),
+        (("hydra/sweeper=optuna",), "hydra/sweeper: the protocol decides about it"),
+        (("lr=1e-3,2e-3",), "lr: only seed takes several values"),
+        (("lr=much",), "lr=much: input should be"),
+        (("hiden_size=3",), "hiden_size"),
+    ],
+)
+def test_mistakes_are_told_before_anything_starts(
+    settings: tuple[str, ...], told: str, asked: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        asked(*settings)
+    assert told in str(error.value)
+    assert not (tmp_path / "scores").exists()
+
+
+def test_without_an_experiment_a_folder_is_needed(held_out: Path) -> None:
+    with pytest.raises(ConfigError, match="set experiment=NAME, or folder=FOLDER"):
+        protocol.parse([f"data_path={held_out}"])
+
+
+def test_missing_data_are_told_with_the_command_that_builds_them(
+    sudoku_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = "python scripts/build_dataset.py data=sudoku_held_out data.path="
+    with pytest.raises(DatasetError, match=f"no such data folder; build it with: {command}.*out$"):
+        protocol.parse(["experiment=sudoku_extreme_1k_trm"])
+    arc = ["experiment=trm_arc_1", f"data_path={sudoku_data}"]
+    with pytest.raises(DatasetError, match="there is no split selection.*, or selection=last$"):
+        protocol.parse(arc)
+    found = protocol.parse([*arc, "selection=last"])
+    assert found.folder == Path("protocol/trm_arc_1_last")
+
+
+RECIPES = ("sudoku_extreme_1k_trm", "sudoku_extreme_1k_sic", "maze_30x30_hard_1k_trm")
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_recipes_are_rehearsed(
+    recipe: str, held_out: Path, train: Any, files_of: Any, tmp_path: Path
+) -> None:
+    small = ("global_batch_size=8", "epochs=4", "eval_interval=2", "evaluators=[]")
+    own = (f"data_path={held_out}", f"checkpoint_path={tmp_path / 'run'}", "logger=jsonl")
+    train([f"experiment={recipe}", *TINY_ARCH, *small, *own, *TRAINING, "compile=false"])
+    files = files_of(tmp_path / "run")
+    assert files.steps == [2, 4]
+    assert [record["step"] for record in files.eval_records] == [2, 4]
+    assert all(np.isfinite(record["train/lm_loss"]) for record in files.train_records)
