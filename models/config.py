@@ -366,6 +366,11 @@ class RecurrenceConfig(Schema):
                 f"rollout_prob={self.rollout_prob:g}: rollout_max_steps={most} must exceed "
                 f"halt_max_steps={least}; raise it, or use rollout_prob=0"
             )
+        if self.rollout_prob and self.loss.step_decay < 1:
+            raise ValueError(
+                f"rollout_prob={self.rollout_prob:g} with loss.step_decay={self.loss.step_decay:g}: "
+                "the steps of a rollout would count nothing; use step_decay=1"
+            )
         return self
 
     @property

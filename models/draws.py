@@ -25,6 +25,13 @@ def noise_table(device: torch.device) -> Tensor:
     return torch.randn(_TABLE_SIZE, generator=torch.Generator().manual_seed(0)).to(device)
 
 
+def cut_normal(uniform: Tensor, std: float) -> Tensor:
+    """Turn numbers spread evenly from -1 to 1 into normal ones of deviation `std`, cut at twice
+    that.
+    """
+    return std * math.sqrt(2) * torch.erfinv(uniform * math.erf(math.sqrt(2)))
+
+
 class RowDraws:
     """The draws of a batch's rows in one ACT step, one after the other.
 
@@ -44,8 +51,7 @@ class RowDraws:
 
     def cut_normal(self, like: Tensor, std: float) -> Tensor:
         """Draw the same of standard deviation `std`, cut at twice that."""
-        share = torch.erf(self._window(like) * math.sqrt(0.5)) * math.erf(math.sqrt(2))
-        return (std * math.sqrt(2) * torch.erfinv(share)).to(like.dtype)
+        return cut_normal(torch.erf(self._window(like) * math.sqrt(0.5)), std).to(like.dtype)
 
     def _window(self, like: Tensor) -> Tensor:
         width = like.numel() // len(self._places)

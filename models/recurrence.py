@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from models.attention import Attention, SudokuBias
 from models.carry import Examples, Latents
 from models.config import DataFacts, DECConfig, HRMConfig, RecurrenceConfig, TRMConfig
-from models.draws import ROW_KEYS, RowDraws
+from models.draws import ROW_KEYS, RowDraws, cut_normal
 from models.heads.base import Answer, Outputs
 from models.heads.build import build_heads
 from models.heads.tokens import TokenHead
@@ -194,11 +194,10 @@ class Recurrence(nn.Module):
         """Return where a latent starts: [D], or [B, T, D] if each cell starts elsewhere."""
         if not self.starts_anywhere:
             return self.get_buffer(f"{name.removeprefix('z_')}_init")
-        std = self.init_std
         if self.draws is not None:
-            return self.draws.cut_normal(z, std)
-        drawn = torch.empty(z.shape, device=z.device)
-        return nn.init.trunc_normal_(drawn, std=std, a=-2 * std, b=2 * std).to(z.dtype)
+            return self.draws.cut_normal(z, self.init_std)
+        uniform = torch.empty(z.shape, device=z.device).uniform_(-1, 1)
+        return cut_normal(uniform, self.init_std).to(z.dtype)
 
     @torch.no_grad()
     def anchor(self, new: Tensor, carry: Latents, examples: Examples, sources: Tensor) -> Latents:

@@ -87,8 +87,7 @@ def anchor_sources(
     """
     if not probability:
         return None
-    words = random_words(seed, Stream.ANCHORS, (0, step, 0, 0), 2 * num_rows)
-    anchored, share = (words >> np.uint64(11)).astype(np.float64).reshape(2, num_rows) * 2.0**-53
+    anchored, share = _uniform(seed, Stream.ANCHORS, step, num_rows)
     words = random_words(seed, Stream.ANCHORS, (0, step, 1, 0), num_rows * seq_len)
     words = words.reshape(num_rows, seq_len)
     # The upper half of a word says whether a cell is corrupted, the lower half by which.

@@ -259,6 +259,7 @@ def test_schemas_load_no_torch() -> None:
         ("trm_singlez", {"chains": 4, "init": "random"}, "chains=4: name=trm_singlez has one"),
         ("transformer", {"chains": 4, "init": "random"}, "chains=4: name=transformer has one"),
         ("trm", {"rollout_prob": 0.5, "halt_max_steps": 64}, "rollout_max_steps=64 must exceed"),
+        ("trm", {"rollout_prob": 0.5, "loss": {"step_decay": 0.7}}, "would count nothing"),
     ],
 )
 def test_chains_and_rollouts_that_cannot_be_are_refused(
