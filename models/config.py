@@ -368,8 +368,9 @@ class RecurrenceConfig(Schema):
             )
         if self.rollout_prob and self.loss.step_decay < 1:
             raise ValueError(
-                f"rollout_prob={self.rollout_prob:g} with loss.step_decay={self.loss.step_decay:g}: "
-                "the steps of a rollout would count nothing; use step_decay=1"
+                f"rollout_prob={self.rollout_prob:g} with loss.step_decay="
+                f"{self.loss.step_decay:g}: the steps of a rollout would count nothing; use "
+                "step_decay=1"
             )
         return self
 
