@@ -45,7 +45,8 @@ RECIPES = {
 # Demos and other experiments of ours.
 OWN = {
     *("arc_demo", "sudoku_demo", "sudoku_demo_hard"),
-    *("sudoku_extreme_1k_trm", "sudoku_extreme_1k_sic", "maze_30x30_hard_1k_trm"),
+    *("sudoku_extreme_1k_trm", "sudoku_extreme_1k_sic", "sudoku_extreme_1k_dec"),
+    "maze_30x30_hard_1k_trm",
 }
 
 
