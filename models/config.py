@@ -215,7 +215,7 @@ class RecurrenceConfig(Schema):
     """share of the new puzzles in training whose answer starts at their own solution, with some
     cells wrong: docs/training.md"""
     anchor_corruption: Probability = 0.2
-    """the largest share of an anchored puzzle's open cells that are wrong"""
+    """the largest chance of an anchored puzzle's open cells to hold the token of a random cell"""
 
     halt_max_steps: Size = 16
     """ACT steps after which a puzzle halts in any case"""
@@ -498,6 +498,11 @@ class DECConfig(RecurrenceConfig):
             raise ValueError(
                 f"loss.label_smoothing={self.loss.label_smoothing:g} spreads over all tokens, and "
                 "arch=dec predicts digits alone; use 0"
+            )
+        if self.units and self.attention_bias != "none":
+            raise ValueError(
+                f"attention_bias={self.attention_bias} with units=true: there is no attention over "
+                "the cells; use units=false"
             )
         if self.q_target == "first":
             raise ValueError("q_target=first: in arch=dec Q reads all positions; use another one")

@@ -72,29 +72,38 @@ def rows_ahead(seed: int, step: int, num_rows: int, arch: ArchConfig) -> np.ndar
 
 
 def anchor_sources(
-    seed: int, step: int, num_rows: int, seq_len: int, *, probability: float, corruption: float
+    seed: int,
+    step: int,
+    num_rows: int,
+    own: range,
+    seq_len: int,
+    *,
+    probability: float,
+    corruption: float,
 ) -> np.ndarray | None:
     """Draw which rows of the global batch start at their solution if they take a new example, and
-    how it is corrupted.
+    how it is corrupted; returned are the rows `own`.
 
     With `probability` a row is anchored. Then a share of its cells, uniform in [0, corruption] for
     the row, takes the token of a random cell of the solution: of a Sudoku each digit is as likely.
     Optimizer steps count from 0.
 
     Returns:
-        int32 [num_rows, seq_len], for each cell the cell whose token it takes, mostly its own; -1
+        int32 [len(own), seq_len], for each cell the cell whose token it takes, mostly its own; -1
         in rows that are not anchored. None: no row can be.
     """
     if not probability:
         return None
     anchored, share = _uniform(seed, Stream.ANCHORS, step, num_rows)
-    words = random_words(seed, Stream.ANCHORS, (0, step, 1, 0), num_rows * seq_len)
-    words = words.reshape(num_rows, seq_len)
-    # The upper half of a word says whether a cell is corrupted, the lower half by which.
-    corrupted = (words >> np.uint64(32)) * 2.0**-32 < corruption * share[:, None]
-    others = (words & np.uint64(2**32 - 1)) % np.uint64(seq_len)
-    sources = np.where(corrupted, others, np.arange(seq_len, dtype=np.uint64)).astype(np.int32)
-    return np.where(anchored[:, None] < probability, sources, np.int32(-1))
+    sources = np.full((len(own), seq_len), -1, np.int32)
+    for place, row in enumerate(own):
+        if anchored[row] < probability:
+            words = random_words(seed, Stream.ANCHORS, (0, step, 1 + row, 0), seq_len)
+            # The upper half of a word says whether a cell is corrupted, the lower half by which.
+            corrupted = (words >> np.uint64(32)) * 2.0**-32 < corruption * share[row]
+            others = (words & np.uint64(2**32 - 1)) % np.uint64(seq_len)
+            sources[place] = np.where(corrupted, others, np.arange(seq_len, dtype=np.uint64))
+    return sources
 
 
 def torch_seed(seed: int, step: int, part: int) -> int:

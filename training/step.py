@@ -258,12 +258,13 @@ class Learner:
             noise["ahead"] = own.reshape(parts, len(own) // parts) % (local // parts)
         anchors = anchor_sources(
             *drawn,
+            range(start, start + local),
             self.facts.seq_len,
             probability=config.arch.anchor_prob,
             corruption=config.arch.anchor_corruption,
         )
         if anchors is not None:
-            noise["anchors"] = anchors[start : start + local].reshape(parts, local // parts, -1)
+            noise["anchors"] = anchors.reshape(parts, local // parts, -1)
         return noise
 
     def _with_rollouts(self, batch: Examples, step: int) -> Examples:

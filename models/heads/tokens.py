@@ -124,7 +124,7 @@ class LinearOfDigits(Linear):
         self.vocab_size = vocab_size
 
     def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
-        digits = super().score(hidden, None).squeeze(-1)
+        digits = widened(super().score(hidden, None).squeeze(-1))  # float16 ends at 65,504.
         logits = F.pad(digits, (self.vocab_size - digits.shape[-1], 0), value=NEVER)
         return logits if tokens is None else logits[..., tokens]
 

@@ -173,7 +173,7 @@ def published_arch(arch: ArchConfig) -> dict[str, Any]:
     _require_published_heads(arch)
     ours = {"name", "heads", "loss", "attention", "q_target", "q_target_every"}
     ours |= {"anchor_prob", "anchor_corruption", "curriculum"}
-    ours |= {"chains", "rollout_prob", "rollout_max_steps"}
+    ours |= {"rollout_prob", "rollout_max_steps"}
     settings = arch.model_dump(mode="json", exclude=ours)
     if isinstance(arch, HRMConfig) and settings.pop("gradient") != "last_step":
         raise ConfigError(f"arch.gradient={arch.gradient}: no published architecture has this")
@@ -200,7 +200,8 @@ def published_arch(arch: ArchConfig) -> dict[str, Any]:
 
 def _require_published_heads(arch: ArchConfig) -> None:
     heads = HeadsConfig()
-    loss = ACTLossConfig(loss_type=arch.loss.loss_type)  # Its type is recorded.
+    # The type is recorded, and the decay is for training alone.
+    loss = ACTLossConfig(loss_type=arch.loss.loss_type, step_decay=arch.loss.step_decay)
     unlike = [f"arch.heads.{key}" for key, own in arch.heads if own != getattr(heads, key)]
     unlike += [f"arch.loss.{key}" for key, own in arch.loss if own != getattr(loss, key, None)]
     if unlike:

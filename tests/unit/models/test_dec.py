@@ -183,7 +183,7 @@ def test_an_anchored_puzzle_starts_at_its_solution() -> None:
 
 
 def test_only_digits_are_predicted_in_any_dtype() -> None:
-    for dtype in ("bfloat16", "float32"):
+    for dtype in ("bfloat16", "float16", "float32"):
         model = build_model(DECConfig(**SMALL | {"forward_dtype": dtype}), facts_of(4)).eval()
         examples = examples_of(4)
         output = model(model.initial_carry(examples), examples)
@@ -217,6 +217,10 @@ def test_other_data_are_refused(facts: DataFacts) -> None:
         ({"loss": {"label_smoothing": 0.1}}, "predicts digits alone"),
         ({"q_target": "first", "no_ACT_continue": False}, "Q reads all positions"),
         ({"puzzle_emb_ndim": 16}, "no puzzle embedding"),
+        (
+            {"units": True, "mlp_t": False, "attention_bias": "sudoku"},
+            "no attention over the cells",
+        ),
     ],
 )
 def test_what_tells_digits_apart_is_refused(settings: dict[str, Any], why: str) -> None:

@@ -137,7 +137,7 @@ def anchors(
     step: int = 0, rows: int = 4000, cells: int = 30, seed: int = 0, **share: float
 ) -> np.ndarray:
     shares = {"probability": 0.25, "corruption": 0.4} | share
-    found = anchor_sources(seed, step, rows, cells, **shares)
+    found = anchor_sources(seed, step, rows, range(rows), cells, **shares)
     assert found is not None
     assert (found.dtype, found.shape) == (np.int32, (rows, cells))
     return found
@@ -146,8 +146,12 @@ def anchors(
 def test_the_anchors_are_pinned() -> None:
     """A resumed run must start where it would have started."""
     found = anchors(2, 4, 6, seed=1, probability=0.5, corruption=1.0)
-    assert found[[0, 2, 3]].tolist() == [[2, 1, 2, 5, 4, 3], [0, 1, 2, 0, 1, 5], [3, 4, 3, 3, 4, 0]]
+    assert found[[0, 2, 3]].tolist() == [[2, 1, 2, 5, 4, 3], [0, 1, 4, 3, 4, 5], [1, 5, 2, 5, 4, 5]]
     assert (found[1] == -1).all()
+    # A rank draws its own rows alone.
+    own = anchor_sources(1, 2, 4, range(2, 4), 6, probability=0.5, corruption=1.0)
+    assert own is not None
+    assert own.tolist() == found[2:].tolist()
     drawn = {anchors(step, 9, seed=seed).tobytes() for step in range(9) for seed in (0, 1)}
     assert len(drawn) == 18
 
@@ -158,7 +162,7 @@ def test_a_share_of_the_rows_is_anchored_whole() -> None:
     assert ((found >= 0).any(1) == anchored).all()
     assert abs(anchored.sum() - 1000) < 5 * np.sqrt(4000 * 0.25 * 0.75)
     assert (anchors(rows=50, probability=1.0) >= 0).all()
-    assert anchor_sources(0, 0, 5, 9, probability=0.0, corruption=0.5) is None
+    assert anchor_sources(0, 0, 5, range(5), 9, probability=0.0, corruption=0.5) is None
 
 
 def test_a_row_has_a_share_of_its_own_and_every_cell_is_as_likely() -> None:
