@@ -35,7 +35,7 @@ from training.config.composition import load_configs
 from training.config.entry_point import run_entry_point
 from training.config.explain import validate
 from training.config.overrides import is_of_hydra, parse_arguments, parse_overrides, quoted_value
-from training.config.schema import TrainConfig
+from training.config.schema import NEUTRAL_KEYS, TrainConfig, flatten
 from training.data import require_folders
 
 SCORE = "exact_accuracy"
@@ -45,7 +45,14 @@ SCORES = (
     {"exact": SCORE, "any shortest path": "maze/shortest_path"},
     {"exact": SCORE},
 )
-DECIDED = ("eval_split", "checkpoint_path", "sweep_name", "hydra.sweep.dir", "hydra/sweeper")
+DECIDED = ("checkpoint_path", "sweep_name", "hydra.sweep.dir", "hydra/sweeper")
+BY_SELECTION = {
+    "held_out": {"eval_split": "selection", "checkpoint_every_eval": "true"},
+    "last": {"eval_split": "null"},
+}
+# Any run may be resumed with others of these, but then it is another score.
+_DECIDE = "data_path data_paths data_paths_test evaluators eval_split eval_max_examples"
+MAY_CHANGE = NEUTRAL_KEYS.difference(f"{_DECIDE} min_eval_interval max_steps".split())
 STAGES = ("train", "test")
 
 
@@ -93,6 +100,7 @@ def main(arguments: list[str]) -> None:
     except OSError as error:
         raise ConfigError(f"folder={asked.folder}: cannot be created: {error.strerror}") from None
     with run_lock(asked.folder, instead="another folder"):
+        require_same_recipe(asked)
         say(f"{asked.name}, selection={asked.selection}, in {asked.folder}")
         say(f"1 of 3: train {len(asked.runs)} seeds")
         with timed(asked.folder, "train"):
@@ -104,7 +112,7 @@ def main(arguments: list[str]) -> None:
         for choice in choices:
             say(str(choice))
         say("3 of 3: measure them once on the test set")
-        plan = evaluations(asked, choices)
+        plan = evaluations(asked, [choice.checkpoint for choice in choices])
         with timed(asked.folder, "test"):
             code = run_sweep(EVALUATION, plan, say)
         if code:
@@ -135,19 +143,18 @@ def parse(arguments: Sequence[str]) -> Protocol:
     given = {override.key_or_group: override for override in overrides}
     own = {key: given[key].value() for key in ProtocolSettings.model_fields if key in given}
     settings = validate(ProtocolSettings, own)
-    for key in DECIDED:
+    decided = BY_SELECTION[settings.selection]
+    for key in (*DECIDED, *decided):
         if key in given:
             raise ConfigError(f"{key}: the protocol decides about it; selection= and folder= stay")
     experiment = given["experiment"].value() if "experiment" in given else None
     if experiment is None and settings.folder is None:
         raise ConfigError("set experiment=NAME, or folder=FOLDER for a run without an experiment")
     folder = Path(settings.folder or f"protocol/{experiment}_{settings.selection}")
-    held_out = settings.selection == "held_out"
-    decided = ["eval_split=selection", "checkpoint_every_eval=true"]
     lines = [
         *(["seed=0,1,2"] if "seed" not in given else []),
         *(line for line in arguments if line.partition("=")[0] not in own),
-        *(decided if held_out else ["eval_split=null"]),
+        *(f"{key}={value}" for key, value in decided.items()),
         *place(folder, "train"),
     ]
     plan = plan_of(TrainConfig, "cfg_pretrain", lines)
@@ -155,14 +162,50 @@ def parse(arguments: Sequence[str]) -> Protocol:
         raise ConfigError(f"{several[0]}: only seed takes several values: a row has one recipe")
     jobs = expand(plan.overrides, plan.choices)
     runs = load_configs(TrainConfig, "cfg_pretrain", plan.flags, [job.overrides for job in jobs])
-    try:
-        require_folders(runs[0])
-    except DatasetError as error:
-        is_there = held_out and all(Path(path).is_dir() for path in runs[0].test_paths)
-        raise DatasetError(f"{error}{', or selection=last' if is_there else ''}") from None
+    runs[0].check_world_size(plan.launcher.ranks)
+    require_data(runs[0])
     launcher = [str(o.input_line) for o in overrides if is_of_hydra(o)]
     name = str(experiment or folder.name)
-    return Protocol(name, settings.selection, folder, plan, jobs, runs, launcher)
+    asked = Protocol(name, settings.selection, folder, plan, jobs, runs, launcher)
+    # What is wrong with the evaluations is told before hours of training.
+    plan = evaluations(asked, [folder])
+    of_jobs = [job.overrides for job in expand(plan.overrides, plan.choices)]
+    load_configs(EvalConfig, "cfg_evaluate", plan.flags, of_jobs)
+    return asked
+
+
+def require_data(run: TrainConfig) -> None:
+    """Raise DatasetError when data are missing that a run or its evaluation needs."""
+    try:
+        require_folders(run)
+    except DatasetError as error:
+        is_there = run.eval_split and all(Path(path).is_dir() for path in run.test_paths)
+        raise DatasetError(f"{error}{', or selection=last' if is_there else ''}") from None
+    if not any((Path(path) / "test").is_dir() for path in run.test_paths):
+        raise DatasetError(f"{', '.join(run.test_paths)}: there is no test split to measure")
+
+
+def require_same_recipe(asked: Protocol) -> None:
+    """Note in recipe.json what the folder is for; seeds may be added later.
+
+    Raises:
+        ConfigError: the folder is for something else.
+    """
+    file = asked.folder / "recipe.json"
+    all_settings = dict(flatten(asked.runs[0].model_dump(mode="json", exclude={"seed"})))
+    settings = {k: v for k, v in all_settings.items() if k.split(".")[0] not in MAY_CHANGE}
+    seeds = {job.name: run.seed for job, run in zip(asked.jobs, asked.runs, strict=True)}
+    if file.exists():
+        before = json.loads(file.read_bytes())
+        saved = before["settings"]
+        changed = sorted(k for k in saved | settings if saved.get(k) != settings.get(k))
+        changed += [] if before["seeds"].items() <= seeds.items() else ["seed"]
+        if changed:
+            raise ConfigError(
+                f"folder={asked.folder}: was begun with another {', '.join(changed)}; use the old "
+                "settings, or another folder="
+            )
+    write_atomically(file, json.dumps({"settings": settings, "seeds": seeds}, indent=1) + "\n")
 
 
 def place(folder: Path, stage: str) -> list[str]:
@@ -215,14 +258,16 @@ def earliest_best(scores: Mapping[int, float]) -> int:
     return min(scores, key=lambda step: (-scores[step], step))
 
 
-def evaluations(asked: Protocol, choices: Sequence[Choice]) -> Plan:
+def evaluations(asked: Protocol, checkpoints: Sequence[Path]) -> Plan:
     """Return the sweep that measures the checkpoints, with the machine settings of the training."""
-    chosen = ",".join(quoted_value(choice.checkpoint.resolve()) for choice in choices)
+    chosen = ",".join(quoted_value(checkpoint.resolve()) for checkpoint in checkpoints)
+    flags = zip(asked.plan.flags[::2], asked.plan.flags[1::2], strict=True)
     machine = asked.runs[0].model_dump(include=MachineSettings.model_fields.keys() - {"sweep_name"})
     return plan_of(
         EvalConfig,
         "cfg_evaluate",
         [
+            *(part for flag in flags if flag[0] == "--config-dir" for part in flag),
             f"checkpoint=choice({chosen})",
             "split=test",
             *(f"{key}={json.dumps(value)}" for key, value in machine.items()),
@@ -238,7 +283,9 @@ def summary(asked: Protocol, choices: Sequence[Choice], names: Sequence[str]) ->
     read = [EVALUATION.read(folder, name, SCORE) for name in names]
     figures = [{key: at[0] for key, at in found.items()} for found in read]
     result = json.loads(EVALUATION.result(folder, names[0]).read_bytes())
-    shown = next(titles for titles in SCORES if figures[0].keys() >= set(titles.values()))
+    shown = next((some for some in SCORES if figures[0].keys() >= set(some.values())), None)
+    if shown is None:
+        raise DatasetError(f"{', '.join(asked.runs[0].test_paths)}: the test split has no labels")
     environment = load_checkpoint(choices[0].checkpoint).state.environment
     starts = json.loads((asked.folder / "hours.json").read_bytes())
     train_dirs = [Path(path) / "train" for path in asked.runs[0].train_paths]
@@ -299,4 +346,5 @@ def as_table(content: Mapping[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    run_entry_point(TrainConfig, "cfg_pretrain", main, str(__doc__))
+    own = list(ProtocolSettings.model_fields)
+    run_entry_point(TrainConfig, "cfg_pretrain", main, str(__doc__), own=own)

@@ -22,6 +22,8 @@ _WRITTEN_BY = {
     "declares it, with --materialize only when asked by --pixels: build the set again",
 }
 
+_ADD_SELECTION = "; --selection-size of its builder writes one, as for data=sudoku_held_out"
+
 
 def open_data(
     config: TrainConfig, *, check_values: bool, warn: Callable[[str], None]
@@ -128,16 +130,14 @@ def require_folders(config: TrainConfig) -> None:
     """
     for path in [*config.train_paths, *config.test_paths]:
         require_folder(path, config.data)
-    for path in config.test_paths if config.eval_split == "selection" else ():
+    if config.eval_split != "selection":
+        return
+    builder = config.data.builder if config.data else None
+    makes_one = "--selection-size" in getattr(builder, "flags", "")  # A plug-in's may have none.
+    for path in config.test_paths:
         if not (Path(path) / "selection").is_dir():
-            makes_one = "--selection-size" in getattr(
-                config.data and config.data.builder, "flags", ""
-            )
             how = how_to_build(path, config.data) if makes_one else ""
-            hint = (
-                how or "; --selection-size of its builder writes one, as for data=sudoku_held_out"
-            )
-            raise DatasetError(f"{path}: there is no split selection{hint}")
+            raise DatasetError(f"{path}: there is no split selection{how or _ADD_SELECTION}")
 
 
 def require_folder(path: str, known: DataConfig | None) -> None:

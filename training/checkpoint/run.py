@@ -12,7 +12,7 @@ from runtime.errors import CheckpointError, NonFiniteError
 from runtime.ranks import Ranks
 from training.checkpoint import store, tensors
 from training.checkpoint.environment import environment_changes
-from training.checkpoint.state import RunState
+from training.checkpoint.state import RunState, scored_on
 from training.checkpoint.store import CARRY, EMA, MODEL, OPTIMIZER, RNG, STATE, Checkpoint
 from training.checkpoint.tensors import load_tensors
 from training.config.schema import TrainConfig
@@ -158,4 +158,6 @@ class RunKeeper:
         say(f"resumed {exactly} from {path} at step {state.step}")
         if self.ranks.is_main:
             store.remove_leftovers(self.run_dir)
-        return Progress(state.step, state.iteration, state.position, state.best_score)
+        same_puzzles = state.scored_on == scored_on(self.config.model_dump(mode="json"))
+        best_score = state.best_score if same_puzzles else None
+        return Progress(state.step, state.iteration, state.position, best_score)

@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from runtime.errors import EXIT_PREEMPTED, ConfigError, Preempted, exit_code
 from runtime.process import end_with_parent, launched, leave, note_start, print_error
@@ -20,6 +20,7 @@ def run_entry_point(
     main: Callable[[list[str]], None],
     usage: str,
     sweep: Callable[[list[str], Say], int] | None = None,
+    own: Collection[str] = (),
 ) -> None:
     """Run `main` on the command line and exit with a code of `runtime.errors`: an error that is
     meant for people is one line.
@@ -33,6 +34,7 @@ def run_entry_point(
         usage: the beginning of `--help`.
         sweep: takes a command line with `-m`, and a function that prints a line; returns the exit
             code. None: the command makes one run at a time.
+        own: settings that `main` takes and `schema` does not have; flags leave them out.
     """
     note_start()
     end_with_parent()
@@ -42,6 +44,7 @@ def run_entry_point(
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         args = parse_arguments(arguments)
+        args.overrides = [line for line in args.overrides if line.partition("=")[0] not in own]
         answered = answer(schema, config_name, args, usage)
         if answered is not None:
             _print(answered)

@@ -12,6 +12,7 @@ import pytest
 from runtime.errors import CheckpointError, ConfigError, DatasetError
 from scripts import protocol
 from tests.conftest import TINY_ARCH
+from training.config.source import CONFIG_DIR
 
 TRAINING = ("device=cpu", "num_threads=1")
 
@@ -154,6 +155,8 @@ def test_the_hours_of_a_killed_start_end_with_its_last_line(tmp_path: Path) -> N
     ("settings", "told"),
     [
         (("selection=best",), "selection=best: input should be 'held_out' or 'last'"),
+        (("checkpoint_every_eval=false",), "checkpoint_every_eval: the protocol decides about it"),
+        (("hydra.launcher.ranks=3", "global_batch_size=4"), "global_batch_size=4"),
         (("eval_split=test",), "eval_split: the protocol decides about it"),
         (("sweep_name=x",), "sweep_name: the protocol decides about it"),
         (("hydra.sweep.dir=x",), "hydra.sweep.dir: the protocol decides about it"),
@@ -170,6 +173,53 @@ def test_mistakes_are_told_before_anything_starts(
         asked(*settings)
     assert told in str(error.value)
     assert not (tmp_path / "scores").exists()
+
+
+def test_launchers_of_the_user_run_the_evaluations_too(asked: Any, tmp_path: Path) -> None:
+    for folder in ("own", "other"):
+        mine = tmp_path / folder / "hydra/launcher/mine.yaml"
+        mine.parent.mkdir(parents=True)
+        mine.write_text("name: pool\nmax_jobs: 2\n")
+    found = asked("--config-dir", str(tmp_path / "own"), "hydra/launcher=mine")
+    plan = protocol.evaluations(found, [tmp_path / "step_1"])
+    assert plan.launcher == found.plan.launcher
+    assert plan.flags == ["--config-dir", str(tmp_path / "own")]
+    # A folder in place of ours has no evaluations.
+    shutil.copytree(CONFIG_DIR, tmp_path / "other", dirs_exist_ok=True)
+    with pytest.raises(ConfigError, match="hydra/launcher=mine: there is no such choice"):
+        asked("--config-path", str(tmp_path / "other"), "hydra/launcher=mine")
+
+
+def test_a_folder_is_for_one_recipe(asked: Any, tmp_path: Path) -> None:
+    begun = asked("seed=0,1")
+    begun.folder.mkdir()
+    protocol.require_same_recipe(begun)
+    more = "seed=0,1,2"
+    for same in (["seed=1,0"], [more, "hydra/launcher=pool"], [more, "rank_timeout=9"]):
+        protocol.require_same_recipe(asked(*same))
+    other = shutil.copytree(tmp_path / "data", tmp_path / "other")
+    for settings, changed in (
+        (("lr=0.5", "arch=trm"), r"another arch\..*, lr; use"),
+        (("eval_max_examples=3",), "another eval_max_examples; use"),
+        ((f"data_path={other}",), "another data_path; use"),
+        (("selection=last",), "another eval_split; use"),
+        (("seed=0,1",), "another seed; use"),
+        (("seed=0",), "another seed; use the old settings, or another folder=$"),
+    ):
+        with pytest.raises(ConfigError, match=changed):
+            protocol.require_same_recipe(asked(more, *settings))
+
+
+def test_a_test_set_is_needed_and_its_labels(asked: Any, held_out: Path) -> None:
+    found = asked("seed=0")
+    result = found.folder / "test" / "name" / "name.json"
+    result.parent.mkdir(parents=True)
+    result.write_text('{"metrics": {"count": 0}}')
+    with pytest.raises(DatasetError, match=f"{held_out}: the test split has no labels"):
+        protocol.summary(found, [], ["name"])
+    shutil.rmtree(held_out / "test")
+    with pytest.raises(DatasetError, match=f"{held_out}: there is no test split to measure"):
+        asked("seed=0")
 
 
 def test_without_an_experiment_a_folder_is_needed(held_out: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dataset.kinds import BuilderConfig
 from runtime.errors import ConfigError, DatasetError
 from training.config.composition import load_config
 from training.config.schema import DataConfig, TrainConfig
@@ -55,6 +56,15 @@ def test_a_set_without_selection_puzzles_says_how_it_is_built(tmp_path: Path) ->
     config = configure("data=sudoku_held_out", f"data.path={tmp_path}", "eval_split=selection")
     command = f"scripts/build_dataset.py data=sudoku_held_out data.path={tmp_path}"
     with pytest.raises(DatasetError, match=f"no split selection; build it with: python {command}$"):
+        open_data(config, check_values=True, warn=pytest.fail)
+
+
+def test_a_builder_of_a_plug_in_may_have_no_flags(tmp_path: Path) -> None:
+    config = configure("data=sudoku_held_out", f"data.path={tmp_path}", "eval_split=selection")
+    assert config.data is not None
+    data = config.data.model_copy(update={"builder": BuilderConfig(name="mine")})
+    config = config.model_copy(update={"data": data})
+    with pytest.raises(DatasetError, match="no split selection; --selection-size of its builder"):
         open_data(config, check_values=True, warn=pytest.fail)
 
 

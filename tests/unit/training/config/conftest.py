@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -20,11 +20,12 @@ def enter(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int | str | None]:
         main: Callable[[list[str]], None] = refuse,
         schema: type[Schema] = TrainConfig,
         config_name: str = "cfg_pretrain",
+        own: Sequence[str] = (),
     ) -> int | str | None:
         monkeypatch.setattr(sys, "argv", ["/x/pretrain.py", *arguments])
         before = signal.getsignal(signal.SIGTERM)
         try:
-            run_entry_point(schema, config_name, main, "How to use it.")
+            run_entry_point(schema, config_name, main, "How to use it.", own=own)
         except SystemExit as end:
             return end.code
         finally:
