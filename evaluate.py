@@ -74,7 +74,7 @@ def prepare(config: EvalConfig) -> Job:
     facts = data_facts(dataset.metadata, dataset.fields)
     trained.require_fit(facts, str(dataset.split_dirs[0]))
     names = trained.run.active_evaluators if config.evaluators is None else config.evaluators
-    evaluators = build_evaluators(names, dataset)
+    evaluators = build_evaluators([] if config.thinks_longer else names, dataset)
     batch_size = global_batch_size(config, trained, dataset, env_world_size())
     output = output_path(config, trained)
     require_writable(output)
@@ -149,6 +149,7 @@ def run(job: Job) -> None:
                 "data_fingerprint": fingerprint,
                 "max_examples": config.max_examples,
                 "halting": config.halting,
+                "seed": config.seed,
                 "global_batch_size": job.batch_size,
                 "environment": environment(ranks, arch.forward_dtype, compiled=compiling.form),
             }
@@ -171,7 +172,7 @@ def measure(
     from evaluation.runner import evaluate
 
     output, weights = job.output, job.trained.weights
-    folder = output.with_name(f"{output.stem}_outputs")
+    folder = beside(output, "_outputs")
     suffix = "_at_halt" if job.config.halting == "q" else ""
     prefix = output.with_name(f"{weights.name}_all_preds{suffix}")
     try:
@@ -202,17 +203,14 @@ def report(evaluation: Evaluation, facts: dict[str, Any], job: Job, seconds: flo
     written = {output: content + "\n"}
     if job.config.save_records:
         ratings = {name: arrays.example_ratings() for name, arrays in job.dataset.sets.items()}
-        written[output.with_name(f"{output.stem}_records.csv")] = as_csv(evaluation, ratings)
+        written[beside(output, "_records.csv")] = as_csv(evaluation, ratings)
     for path, text in written.items():
         write(path, text)
-    weights = f" ({facts['weights']} weights)" if facts["weights"] else ""
     files = [*written, *(output.parent / name for name in evaluation.files)]
     number = sum(result.num_examples for result in evaluation.sets.values())
     exact = pooled(evaluation.sets).get("exact_accuracy")
     sys.stdout.write(
-        f"checkpoint: {facts['checkpoint']}{weights}\n"
-        f"data: {', '.join(facts['data'])}\n\n"
-        f"{as_text(evaluation)}\n\n"
+        f"{heading(facts)}{as_text(evaluation)}\n\n"
         f"{number:,} puzzles in {seconds:.1f} s: {number / seconds:,.1f} a second\n"
         f"written: {', '.join(map(str, files))}\n"
         f"exact_accuracy: {'no puzzle has labels' if exact is None else f'{exact:.4f}'}\n"
@@ -227,15 +225,26 @@ def report_chains(
 
     settings = {name: getattr(job.config, name) for name in ThinkingSettings.model_fields}
     content = facts | {"thinking": settings, "chains": chains.as_json(found)}
-    table = job.output.with_suffix(".csv")
+    table = beside(job.output, ".csv")
     write(job.output, json.dumps(content, indent=1, allow_nan=False) + "\n")
     write(table, chains.as_csv(found))
     sys.stdout.write(
-        f"checkpoint: {facts['checkpoint']}\n"
-        f"data: {', '.join(facts['data'])}\n\n"
-        f"{chains.as_text(found)}\n\n"
+        f"{heading(facts)}{chains.as_text(found)}\n\n"
         f"{seconds:.1f} s\nwritten: {job.output}, {table}\n"
     )
+
+
+def heading(facts: Mapping[str, Any]) -> str:
+    """Return the lines that say what was measured."""
+    weights = f" ({facts['weights']} weights)" if facts["weights"] else ""
+    return f"checkpoint: {facts['checkpoint']}{weights}\ndata: {', '.join(facts['data'])}\n\n"
+
+
+def beside(output: Path, ending: str) -> Path:
+    """Return where a further file of the result `output` goes: x.json -> x and the ending. Names
+    that end otherwise stay whole: files of a.v1 and a.v2 differ.
+    """
+    return output.with_name(output.name.removesuffix(".json") + ending)
 
 
 def write(path: Path, text: str) -> None:
@@ -366,7 +375,8 @@ def require_same_weights(trained: TrainedModel, ranks: "Ranks") -> None:
 
 def output_path(config: EvalConfig, trained: TrainedModel) -> Path:
     """Return where the result goes: by default eval_step_N.json in the run's folder, for another
-    split or other data than the run's own with their names added, and where rows halt early.
+    split or other data than the run's own with their names added, where rows halt early, and with
+    the settings of thinking longer.
     """
     if config.output is not None:
         return Path(config.output)
@@ -380,8 +390,26 @@ def output_path(config: EvalConfig, trained: TrainedModel) -> Path:
     if config.halting == "q":
         parts.append("at_halt")
     if config.thinks_longer:
-        parts.append("thinking")
+        parts += thinking_parts(config)
+    if config.seed:
+        parts.append(f"seed{config.seed}")
     return trained.weights.parent / f"{'_'.join(parts)}.json"
+
+
+def thinking_parts(settings: ThinkingSettings) -> list[str]:
+    """Return what a file's name says of thinking longer: thinking, depth4-16, breadth8, noise0.3,
+    and the choices where they are not q alone.
+    """
+    parts = ["thinking"]
+    if settings.depth is not None:
+        parts.append("depth" + "-".join(map(str, sorted(set(settings.depth)))))
+    if max(settings.breadth) > 1:
+        parts.append("breadth" + "-".join(map(str, sorted(set(settings.breadth)))))
+        noise = settings.noise if settings.perturb == "noise" else ""
+        parts.append(f"{settings.perturb}{noise}")
+    if settings.select != ["q"]:
+        parts.append("-".join(dict.fromkeys(settings.select)))
+    return parts
 
 
 def require_writable(output: Path) -> None:
@@ -390,7 +418,7 @@ def require_writable(output: Path) -> None:
         if output.is_dir():
             raise ConfigError(f"output={output}: is a folder, expected a file's name")
         output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=output.parent):
+        with tempfile.NamedTemporaryFile(dir=output.parent, prefix=output.name):
             pass
     except OSError as error:
         raise ConfigError(f"output={output}: cannot be written: {error.strerror}") from None

@@ -7,6 +7,7 @@ Shape letters: C chains, D depths, b rows of a rank's batch, S cells.
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -21,10 +22,12 @@ from evaluation.config import Choice, ThinkingSettings
 from evaluation.metrics import Estimate, wilson
 from evaluation.thinking import Forward, row_keys, with_draws
 from evaluation.views import Views, draw_views
-from models.act import ACTLossHead
+from models.act import ACT, ACTLossHead
 from models.carry import ACTCarry
 from models.draws import RowDraws, noise_table
+from models.heads.base import Outputs
 from puzzle_dataset import Batch, EvalBatches
+from runtime.device import own_random_numbers
 from runtime.ranks import Ranks
 from runtime.streams import Stream
 
@@ -56,7 +59,7 @@ class Figures:
         oracle: right in any of the chains.
         spurious: the chosen answer is wrong although a right one was there.
         calls: ACT steps of the model for each puzzle.
-        seconds: of this evaluation for each puzzle.
+        seconds: of this evaluation for each puzzle of the set, compiling included.
     """
 
     set_name: str
@@ -81,7 +84,8 @@ def chosen(select: Choice, found: Found, depth: int, steps: int) -> np.ndarray:
         return found.residual[:, depth].argmin(0)
     if select == "majority":
         preds = found.preds[:, depth]
-        votes = (preds[:, None] == preds[None]).all(-1).sum(1)  # [C, b], each its own too.
+        # [C, b], each its own too; of all pairs at once there would be too many cells.
+        votes = np.stack([(preds == own).all(-1).sum(0) for own in preds])
         return np.lexsort((-q, -votes), axis=0)[0]
     if select == "first_halt":
         halt = np.where((found.halt > 0) & (found.halt <= steps), found.halt, steps + 1)
@@ -123,6 +127,17 @@ def disturbance(
     return disturb
 
 
+def wants_to_halt(act: ACT, outputs: Outputs, steps: Tensor) -> Tensor:
+    """Return bool [B], whether the halting rule would stop a chain after `steps`, int32 [B].
+
+    Unlike `ACT.wants_to_halt` the most steps do not matter: what holds at a depth holds where a
+    deeper one is read, too.
+    """
+    if act.rule is None:
+        return torch.zeros_like(steps, dtype=torch.bool)
+    return act.rule.wants_to_halt(outputs, steps, explores=False)
+
+
 def residual_of(before: Tensor, after: Tensor) -> Tensor:
     """Return how much a step changed the answer's latent [B, T, D], as a share, float32 [B]."""
     change = (after - before).float().flatten(1).norm(dim=1)
@@ -143,17 +158,23 @@ def think_longer(
 
     Args:
         forward: `model` or its compiled form, whose `halt_max_steps` is the largest depth.
+        model: on the device of `ranks`; put into evaluation mode while this runs.
         views: of the puzzles, for `perturb=symmetry`.
     """
     thinker = _Thinker(forward, model, ranks, settings, views)
     columns: dict[str, list[np.ndarray]] = {name: [] for name in batches.num_examples}
     first_row = ranks.rank * batches.local_batch_size
     shown = {"disable": not show_progress, "unit": "batch", "dynamic_ncols": True}
+    was_training = model.training
     model.eval()
-    with torch.no_grad():
-        for number, (name, batch, _, start) in enumerate(tqdm(batches, "thinking", **shown)):
-            ranks.mark(f"batch {number + 1} of the evaluation", long=True)
-            columns[name].append(thinker.judge(batch, start + first_row))
+    try:
+        # Of models of your own that ask torch for numbers.
+        with torch.no_grad(), own_random_numbers(first_row, ranks.device):
+            for number, (name, batch, _, start) in enumerate(tqdm(batches, "thinking", **shown)):
+                ranks.mark(f"batch {number + 1} of the evaluation", long=True)
+                columns[name].append(thinker.judge(name, batch, start + first_row))
+    finally:
+        model.train(was_training)
     return [
         figures
         for name, num_examples in batches.num_examples.items()
@@ -174,14 +195,16 @@ class _Thinker:
         self._settings, self._views = settings, views
         self._depths = sorted(set(settings.depth or [model.model.halt_max_steps]))
         self._breadths = sorted(set(settings.breadth))
-        # Of each chain, until each depth was read.
-        self._seconds = np.zeros((self._breadths[-1], len(self._depths)))
+        # By set: of each chain, until each depth was read.
+        self._seconds: dict[str, np.ndarray] = defaultdict(
+            lambda: np.zeros((self._breadths[-1], len(self._depths)))
+        )
 
-    def judge(self, batch: Batch, first_row: int) -> np.ndarray:
-        """Let all chains think about a batch; returns which answers are right, bool [b, columns]:
-        whether the row is labelled, then what `_named` lists.
+    def judge(self, name: str, batch: Batch, first_row: int) -> np.ndarray:
+        """Let all chains think about a batch of the set with this name; returns which answers are
+        right, bool [b, columns]: whether the row is labelled, then what `_named` lists.
         """
-        found = self._found(batch, first_row)
+        found = self._found(batch, first_row, self._seconds[name])
         judged = [(batch.labels != IGNORE_LABEL_ID).any(-1)]
         for depth, breadth, select in self._named():
             few = Found(*(part[:breadth] for part in found))
@@ -204,7 +227,7 @@ class _Thinker:
             return
         for number, (depth, breadth, select) in enumerate(self._named()):
             single, selected, oracle = right[:, 3 * number : 3 * number + 3].T
-            seconds = self._seconds[:breadth, self._depths.index(depth)].sum() / num_examples
+            seconds = self._seconds[name][:breadth, self._depths.index(depth)].sum()
             yield Figures(
                 name,
                 depth,
@@ -213,27 +236,42 @@ class _Thinker:
                 len(right),
                 *(_share(each) for each in (single, selected, oracle, oracle & ~selected)),
                 calls=depth * breadth,
-                seconds=float(seconds),
+                seconds=float(seconds) / num_examples,
             )
 
     def _named(self) -> Iterator[tuple[int, int, Choice]]:
         for depth in self._depths:
             for breadth in self._breadths:
-                # A single chain leaves no choice.
-                for select in self._settings.select[: 1 if breadth == 1 else None]:
+                for select in self._choices(breadth):
                     yield depth, breadth, select
 
-    def _found(self, batch: Batch, first_row: int) -> Found:
+    def _choices(self, breadth: int) -> list[Choice]:
+        several = list(dict.fromkeys(self._settings.select))
+        if breadth > 1:
+            return several
+        # A single chain leaves no choice but where it is read: at the depth, or at its halt.
+        at_depth = [select for select in several if select != "first_halt"][:1]
+        return [select for select in several if select == "first_halt" or select in at_depth]
+
+    def _found(self, batch: Batch, first_row: int, seconds: np.ndarray) -> Found:
+        """Let all chains think; adds to `seconds`, [C, D], how long each took to each depth."""
         breadth = self._breadths[-1]
         rows = np.arange(first_row, first_row + len(batch.inputs))
         views = None
         if self._views is not None and breadth > 1 and self._settings.perturb == "symmetry":
             views = draw_views(self._views, self._settings.seed, rows, breadth)
-        chains = [self._chain(batch, first_row, chain, views) for chain in range(breadth)]
+        chains = [
+            self._chain(batch, first_row, chain, views, seconds[chain]) for chain in range(breadth)
+        ]
         return Found(*(np.stack(parts) for parts in zip(*chains, strict=True)))
 
     def _chain(
-        self, batch: Batch, first_row: int, chain: int, views: np.ndarray | None
+        self,
+        batch: Batch,
+        first_row: int,
+        chain: int,
+        views: np.ndarray | None,
+        seconds: np.ndarray,
     ) -> tuple[np.ndarray, ...]:
         """Run one chain of each row; returns the parts of `Found` without C."""
         inputs, ids = batch.inputs, batch.puzzle_identifiers
@@ -255,17 +293,14 @@ class _Thinker:
                 continue
             outputs = act.inner.read(act.answer_of(carry), carry.examples)
             preds = outputs["logits"].argmax(-1).int()
-            wants = act.wants_to_halt(outputs, carry.steps)
-            if wants is not None:
-                now = wants & (halt == 0)
-                halt = torch.where(now, step, halt)
-                at_halt = torch.where(now[:, None], preds, at_halt)
+            now = wants_to_halt(act, outputs, carry.steps) & (halt == 0)
+            halt = torch.where(now, step, halt)
+            at_halt = torch.where(now[:, None], preds, at_halt)
             if step in self._depths:
                 residual = residual_of(before, act.answer_of(carry))
                 read.append((preds, outputs["q_halt_logits"].float(), residual))
-                number = self._depths.index(step)
                 self._ranks.to_host(residual)
-                self._seconds[chain, number] += time.perf_counter() - began
+                seconds[self._depths.index(step)] += time.perf_counter() - began
             carry = disturb(carry)
         preds, q_halt, residual = (
             torch.stack(each).cpu().numpy() for each in zip(*read, strict=True)

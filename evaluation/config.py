@@ -132,19 +132,30 @@ class EvalConfig(ThinkingSettings, MachineSettings):
     arch_overrides: ArchOverrides = ArchOverrides()
     """what may differ from the trained model, because it has no weights"""
     output: str | None = None
-    """the JSON file; null: eval_step_N.json in the run's folder"""
+    """the JSON file; null: eval_step_N.json in the run's folder, with settings in its name"""
 
     @model_validator(mode="after")
     def _one_way_to_think(self) -> "EvalConfig":
         if self.thinks_longer:
-            for name, value, plain in (
-                ("halting", self.halting, "steps"),
-                ("save_outputs", self.save_outputs, []),
-                ("save_records", self.save_records, False),
-                ("arch_overrides.halt_max_steps", self.arch_overrides.halt_max_steps, None),
-            ):
-                if value != plain:
-                    raise ValueError(f"{name} says nothing where depth or breadth is set")
+            where = "where depth or breadth is set"
+            unread = {
+                "halting": self.halting != "steps",
+                "save_outputs": self.save_outputs,
+                "save_records": self.save_records,
+                "evaluators": self.evaluators,
+            }
+            if self.arch_overrides.halt_max_steps is not None:
+                raise ValueError(f"arch_overrides.halt_max_steps says nothing {where}; use depth=N")
+        else:
+            fields = ThinkingSettings.model_fields
+            where = "where neither depth nor breadth is set; set one of them"
+            unread = {
+                name: getattr(self, name) != fields[name].default
+                for name in ("select", "perturb", "noise")
+            }
+        for name, is_set in unread.items():
+            if is_set:
+                raise ValueError(f"{name} says nothing {where}")
         return self
 
     @property
@@ -171,7 +182,7 @@ class SolveConfig(ThinkingSettings, PluginSettings):
     """solve the first puzzles of a data set"""
     data_path: str | None = None
     """that data set; null: the run's"""
-    split: Literal["test", "train"] = "test"
+    split: Literal["test", "train", "selection"] = "test"
     steps: Count | None = None
     """the same as depth"""
     decode: DecodeMethod = "greedy"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dataset.sudoku import rules
-from evaluation.chains import Found, chosen, disturbance, ends_of, residual_of
+from evaluation.chains import Found, chosen, disturbance, ends_of, residual_of, wants_to_halt
 from evaluation.config import Choice, SolveConfig, ThinkingSettings
 from evaluation.constraints import SudokuConstraint
 from evaluation.decoding import (
@@ -237,8 +237,7 @@ def _run_chain(
         carry, given = act(carry, examples)
         outputs.append(given)
         residuals.append(residual_of(before, act.answer_of(carry)))
-        wants = act.rule and act.rule.wants_to_halt(given, carry.steps, explores=False)
-        halts.append(torch.zeros_like(carry.halted) if wants is None else wants)
+        halts.append(wants_to_halt(act, given, carry.steps))
     logits, q_halt, q_continue = (
         torch.stack([given[name] for given in outputs], 1)
         for name in ("logits", "q_halt_logits", "q_continue_logits")

@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,9 +64,26 @@ def _figures(folder: Path, name: str, objective: str) -> Mapping[str, Mapping[in
     path = _result(folder, name)
     result = _parsed(path.read_text()) if path.exists() else {}
     figures = dict(result.get("metrics", {}))
+    figures |= _chosen_answers(result.get("chains", []))
     for evaluator, findings in result.get("evaluators", {}).items():
         figures |= {f"{evaluator}/{key}": value for key, value in findings["metrics"].items()}
     return {key: {0: value} for key, value in figures.items() if isinstance(value, int | float)}
+
+
+def _chosen_answers(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the share of right answers of thinking longer, for each depth, breadth and choice over
+    all sets. Where there is one of them, it is the `exact_accuracy`, too: what jobs that differ in
+    depth or breadth are compared by.
+    """
+    right, puzzles = Counter[str](), Counter[str]()
+    for line in lines:
+        name = f"selected/depth{line['depth']}/breadth{line['breadth']}/{line['select']}"
+        right[name] += line["selected"]["value"] * line["num_puzzles"]
+        puzzles[name] += line["num_puzzles"]
+    figures = {name: right[name] / puzzles[name] for name in puzzles}
+    if len(figures) == 1:
+        figures["exact_accuracy"] = next(iter(figures.values()))
+    return figures
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -101,7 +101,8 @@ def as_text(
 
 def _most_wanted(metrics: Sequence[str], objective: str) -> list[str]:
     wanted = [objective, "eval/exact_accuracy", "eval/accuracy", "exact_accuracy", "accuracy"]
-    return [m for m in dict.fromkeys(wanted) if m in metrics][:_SHOWN_METRICS]
+    found = [m for m in dict.fromkeys(wanted) if m in metrics]
+    return (found or list(metrics))[:_SHOWN_METRICS]
 
 
 def _columns(lines: Sequence[Sequence[str]]) -> str:

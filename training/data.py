@@ -29,7 +29,7 @@ def open_data(
     config: TrainConfig, *, check_values: bool, warn: Callable[[str], None]
 ) -> tuple[PuzzleDataset, PuzzleDataset | None]:
     """Open the training split and the one to evaluate; None for that where the run evaluates
-    nothing, or, with a warning, where no folder has a test split.
+    nothing, or, with a warning, where no folder has that split.
 
     Args:
         check_values: also read every token; ranks beside one that does so need not.
@@ -47,7 +47,7 @@ def open_data(
     if (split := config.eval_split) is None:
         return train_set, None
     if not any((Path(path) / split).exists() for path in config.test_paths):
-        warn(f"{', '.join(config.test_paths)}: there is no test split, so nothing is evaluated")
+        warn(f"{', '.join(config.test_paths)}: there is no {split} split, so nothing is evaluated")
         return train_set, None
     require_heads(heads, config.test_paths, split)
     test_set = opened(config.test_paths, split, numbered_as=config.train_paths)

@@ -113,23 +113,70 @@ def test_thinking_longer_has_a_table_a_json_and_a_csv(
 ) -> None:
     asked = ["depth=[3,5]", "breadth=[1,4]", "select=[q,majority]", "global_batch_size=4"]
     evaluate.main([f"checkpoint={own_run}", "device=cpu", *asked])
-    result = json.loads((own_run / "eval_step_12_thinking.json").read_bytes())
+    name = "eval_step_12_thinking_depth3-5_breadth1-4_symmetry_q-majority"
+    result = json.loads((own_run / f"{name}.json").read_bytes())
     lines = [(one["depth"], one["breadth"], one["select"]) for one in result["chains"]]
     expected = [(1, "q"), (4, "q"), (4, "majority")]
     assert lines == [(depth, *rest) for depth in (3, 5) for rest in expected]
     assert result["arch"]["halt_max_steps"] == 5
     assert result["thinking"]["depth"] == [3, 5]
+    assert result["seed"] == 0
     for one in result["chains"]:
         assert one["calls"] == one["depth"] * one["breadth"]
         assert one["num_puzzles"] == 10
         assert one["single"]["value"] <= one["oracle"]["value"]
         missed = one["oracle"]["value"] - one["selected"]["value"]
         assert one["spurious"]["value"] == pytest.approx(missed)
-    with (own_run / "eval_step_12_thinking.csv").open() as file:
+    with (own_run / f"{name}.csv").open() as file:
         table = list(csv.DictReader(file))
     assert [row["calls"] for row in table] == [str(one["calls"]) for one in result["chains"]]
     out = capsys.readouterr().out
     assert re.search(r"^all +5 +4 +majority ", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        (["seed=3"], "seed3"),
+        (["depth=[16,4,4]"], "thinking_depth4-16"),
+        (["depth=1"], "thinking_depth1"),
+        (["breadth=2", "perturb=noise", "noise=0.5", "seed=3"], "thinking_breadth2_noise0.5_seed3"),
+        (["breadth=[1,8]", "select=majority"], "thinking_breadth1-8_symmetry_majority"),
+    ],
+)
+def test_other_settings_have_another_file(own_run: Path, asked: list[str], name: str) -> None:
+    config = load_config(EvalConfig, "cfg_evaluate", [f"checkpoint={own_run}", *asked])
+    trained = evaluate.find_trained_model(own_run, print)
+    assert evaluate.output_path(config, trained) == own_run / f"eval_step_12_{name}.json"
+
+
+def test_a_name_that_is_too_long_is_told_before_the_work(own_run: Path) -> None:
+    depths = list(range(1, 200))
+    config = load_config(EvalConfig, "cfg_evaluate", [f"checkpoint={own_run}", f"depth={depths}"])
+    with pytest.raises(ConfigError, match="File name too long"):
+        evaluate.prepare(config)
+
+
+def test_thinking_longer_measures_without_evaluators_and_names_the_weights(
+    own_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = load_config(
+        EvalConfig,
+        "cfg_evaluate",
+        [f"checkpoint={own_run}", "device=cpu", "depth=1", f"output={tmp_path / 'x.csv'}"],
+    )
+    job = evaluate.prepare(config)
+    assert job.evaluators == {}
+    evaluate.report_chains([], {"checkpoint": "c", "weights": "averaged", "data": []}, job, 1.0)
+    assert "checkpoint: c (averaged weights)\n" in capsys.readouterr().out
+    # The table does not take the place of the JSON.
+    assert json.loads((tmp_path / "x.csv").read_bytes())["chains"] == []
+    assert (tmp_path / "x.csv.csv").exists()
+
+
+def test_files_of_results_whose_names_have_dots_differ() -> None:
+    names = [evaluate.beside(Path(output), ".csv").name for output in ("a.v1", "a.v2", "a.json")]
+    assert names == ["a.v1.csv", "a.v2.csv", "a.csv"]
 
 
 @pytest.mark.parametrize(

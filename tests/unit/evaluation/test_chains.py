@@ -13,6 +13,7 @@ from evaluation.config import ThinkingSettings
 from evaluation.runner import evaluate
 from evaluation.views import views_of
 from models.act import ACTLossHead
+from models.heads.base import HaltingRule, Outputs
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.ranks import Ranks
 
@@ -59,6 +60,13 @@ def think(sudokus: PuzzleDataset) -> Callable[..., list[Figures]]:
     return run
 
 
+class FirstThree(HaltingRule):
+    """The first three puzzles of a batch halt at once."""
+
+    def wants_to_halt(self, outputs: Outputs, steps: Tensor, *, explores: bool = True) -> Tensor:
+        return torch.arange(len(steps)) < 3
+
+
 def answer_with(model: ACTLossHead, answer: Callable[[Tensor], Tensor]) -> None:
     """Let the head answer with a function of the puzzle it sees, int32 [B, S]."""
 
@@ -69,6 +77,77 @@ def answer_with(model: ACTLossHead, answer: Callable[[Tensor], Tensor]) -> None:
         return {"logits": logits, "q_halt_logits": zeros, "q_continue_logits": zeros}
 
     model.model.inner.read = read  # type: ignore[method-assign]
+
+
+def test_a_single_chain_is_read_at_the_depth_and_at_its_halt(
+    make_model: Make, think: Callable[..., list[Figures]], sudokus: PuzzleDataset
+) -> None:
+    model, choices = make_model(sudokus), ["q", "majority", "first_halt"]
+    lines = [(f.breadth, f.select) for f in think(model, breadth=[1, 2], select=["q", *choices])]
+    assert lines == [(1, "q"), (1, "first_halt"), *((2, choice) for choice in choices)]
+    assert [f.select for f in think(model, select="first_halt", depth=2)] == ["first_halt"]
+
+
+def test_votes_are_those_counted_one_by_one() -> None:
+    rng = np.random.default_rng(0)
+    preds = rng.integers(0, 2, (7, 1, 50, 2))
+    zeros = np.zeros((7, 1, 50), np.float32)
+    found = Found(preds, preds[:, 0], zeros, zeros, np.zeros((7, 50), np.int64))
+    for row, chain in enumerate(chosen("majority", found, 0, 1)):
+        answers = [tuple(answer) for answer in preds[:, 0, row]]
+        assert answers.count(answers[chain]) == max(map(answers.count, answers))
+
+
+def test_a_depth_halts_alike_alone_and_among_others(
+    make_model: Make,
+    think: Callable[..., list[Figures]],
+    sudokus: PuzzleDataset,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from evaluation import chains
+
+    found: list[Found] = []
+    judge = chains.answers_of
+    monkeypatch.setattr(
+        chains, "answers_of", lambda s, f, *rest: found.append(f) or judge(s, f, *rest)
+    )
+    for depth in ([1], [1, 3]):
+        model = make_model(sudokus, halt_max_steps=max(depth))
+        model.model.rule = FirstThree(compares=False)
+        think(model, size=10, depth=depth, breadth=2, select="first_halt")
+    alone, among = found[0], found[1]
+    assert alone.halt.tolist() == among.halt.tolist() == [[1, 1, 1, *[0] * 7]] * 2
+
+
+def test_the_time_of_a_set_is_its_own(
+    make_model: Make, sudoku_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evaluation import chains
+
+    sudokus = PuzzleDataset([sudoku_data], "test")
+    sudokus.sets["more"] = sudokus.sets["all"]
+    clock = iter(range(1000))  # A second passes between two looks at it.
+    monkeypatch.setattr(chains.time, "perf_counter", lambda: float(next(clock)))
+    settings = ThinkingSettings.model_validate({"depth": [2, 3], "breadth": [1, 2]})
+    batches = EvalBatches(sudokus, global_batch_size=10)
+    model = make_model(sudokus)
+    figures = think_longer(model, model, batches, Ranks("cpu"), settings, views_of(sudokus))
+    of_a_set = [0.1, 0.2, 0.2, 0.4]
+    assert [one.seconds for one in figures] == pytest.approx([*of_a_set, *of_a_set])
+
+
+def test_what_went_on_before_goes_on_after(
+    make_model: Make, think: Callable[..., list[Figures]], sudokus: PuzzleDataset
+) -> None:
+    model = make_model(sudokus).train()
+    think(model)
+    assert model.training
+    torch.manual_seed(0)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    answer_with(model, lambda inputs: inputs * int(torch.rand(1) < 2))  # Draws in each step.
+    think(model)
+    assert torch.rand(1) == expected
 
 
 def test_answers_are_turned_back_and_judged(

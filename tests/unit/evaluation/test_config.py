@@ -94,9 +94,32 @@ def test_mistakes_in_decoding_are_named(overrides: list[str], told: list[str]) -
     _require_told(SolveConfig, "cfg_solve", ["checkpoint=x", *overrides], told)
 
 
-@pytest.mark.parametrize("setting", ["halting=q", "save_records=true", "save_outputs=[preds]"])
+@pytest.mark.parametrize(
+    "setting", ["halting=q", "save_records=true", "save_outputs=[preds]", "evaluators=[sudoku]"]
+)
 def test_thinking_longer_has_a_table_of_its_own(setting: str) -> None:
     load_config(EvalConfig, "cfg_evaluate", ["checkpoint=x", setting])
     for longer in ("depth=16", "breadth=[1,8]"):
         with pytest.raises(ConfigError, match="says nothing where depth or breadth is set"):
             load_config(EvalConfig, "cfg_evaluate", ["checkpoint=x", longer, setting])
+
+
+def test_what_thinking_longer_has_another_setting_for_is_named() -> None:
+    overrides = ["checkpoint=x", "breadth=8", "arch_overrides.halt_max_steps=4"]
+    _require_told(EvalConfig, "cfg_evaluate", overrides, ["halt_max_steps", "use depth=N"])
+
+
+@pytest.mark.parametrize("setting", ["select=majority", "perturb=noise", "noise=0.5"])
+def test_settings_of_chains_need_chains(setting: str) -> None:
+    name = setting.partition("=")[0]
+    _require_told(EvalConfig, "cfg_evaluate", ["checkpoint=x", setting], [name, "neither depth"])
+    load_config(EvalConfig, "cfg_evaluate", ["checkpoint=x", setting, "breadth=2"])
+
+
+def test_a_single_chain_may_be_read_at_its_halt() -> None:
+    overrides = ["checkpoint=x", "depth=16", "select=first_halt", "evaluators=[]"]
+    assert load_config(EvalConfig, "cfg_evaluate", overrides).thinks_longer
+
+
+def test_the_selection_puzzles_can_be_solved() -> None:
+    assert load_config(SolveConfig, "cfg_solve", ["checkpoint=x", "split=selection"]).split

@@ -1,8 +1,13 @@
 """Many command lines at once give what each one gives alone, also where they are wrong."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from runtime.errors import ConfigError
+from sweeps.programs import EVALUATION
+from sweeps.table import Row, write_table
 from training.config.composition import load_config, load_configs
 from training.config.schema import TrainConfig
 
@@ -40,3 +45,36 @@ def test_mistakes_are_told_in_the_same_words(wrong: str) -> None:
     with pytest.raises(ConfigError) as among_others:
         load_configs(TrainConfig, "cfg_pretrain", [], [*RUNS, [wrong]])
     assert str(among_others.value) == str(alone.value)
+
+
+def of_chains(folder: Path, *lines: tuple[str, int, int, float]) -> dict[str, float]:
+    """Return what a sweep reads of lines with a set, a depth, its puzzles and a share."""
+    chains = [
+        {
+            "set_name": set_name,
+            "depth": depth,
+            "breadth": 8,
+            "select": "q",
+            "num_puzzles": number,
+            "selected": {"value": value},
+        }
+        for set_name, depth, number, value in lines
+    ]
+    (folder / "job").mkdir(exist_ok=True)
+    (folder / "job" / "job.json").write_text(json.dumps({"chains": chains}))
+    figures = EVALUATION.read(folder, "job", "exact_accuracy")
+    return {name: values[0] for name, values in figures.items()}
+
+
+def test_jobs_that_think_longer_are_compared_over_all_sets(tmp_path: Path) -> None:
+    figures = of_chains(tmp_path, ("a", 3, 30, 0.5), ("b", 3, 10, 0.9))
+    assert figures["exact_accuracy"] == figures["selected/depth3/breadth8/q"] == pytest.approx(0.6)
+
+
+def test_each_of_several_depths_has_its_figure(tmp_path: Path) -> None:
+    figures = of_chains(tmp_path, ("a", 3, 30, 0.5), ("a", 4, 30, 0.75))
+    assert figures == {"selected/depth3/breadth8/q": 0.5, "selected/depth4/breadth8/q": 0.75}
+    rows = [Row("job", {"seed": "0"}, "finished", figures)]
+    text = write_table(tmp_path, rows, "exact_accuracy", minimize=False)
+    assert "selected/depth4/breadth8/q" in text
+    assert "0.75" in text
