@@ -161,7 +161,7 @@ def wrong_values(config_name: str, rng: np.random.Generator) -> Iterator[Mutatio
     schema, given = PROGRAMS[config_name]
     for place in places(schema):
         # A name may be a number: it is a word all the same.
-        taken = (int, float) if place.path in ("run_name", "project_name") else ()
+        taken = (int, float) if place.path in ("run_name", "project_name", "sweep_name") else ()
         for value in VALUES:
             is_taken = isinstance(value, taken) and not isinstance(value, bool)
             if is_taken or is_legal(place.node, value) or value == {} or place.path in GROUPS:
