@@ -23,13 +23,14 @@ from evaluation.metrics import Estimate, wilson
 from evaluation.thinking import Forward, row_keys, with_draws
 from evaluation.views import Views, draw_views
 from models.act import ACT, ACTLossHead
-from models.carry import ACTCarry
+from models.carry import ACTCarry, Examples
 from models.draws import RowDraws, noise_table
 from models.heads.base import Outputs
 from puzzle_dataset import Batch, EvalBatches
 from runtime.device import own_random_numbers
 from runtime.ranks import Ranks
 from runtime.streams import Stream
+from runtime.text import in_columns
 
 
 class Found(NamedTuple):
@@ -127,6 +128,34 @@ def disturbance(
     return disturb
 
 
+def chain_steps(
+    forward: Forward,
+    model: ACTLossHead,
+    arrays: dict[str, np.ndarray],
+    settings: ThinkingSettings,
+    chain: int,
+    first_row: int,
+    on_device: Callable[[dict[str, np.ndarray]], Examples],
+) -> Iterator[tuple[Tensor, ACTCarry]]:
+    """Yield for each ACT step of a chain the answer's states before it and the carry after it.
+
+    Args:
+        forward: `model` or its compiled form.
+        arrays: inputs, as this chain sees them, and puzzle_identifiers, on the host.
+        first_row: number of the first puzzle in its set.
+        on_device: brings arrays to the device of the model.
+    """
+    act, count = model.model, len(arrays["inputs"])
+    examples = on_device(with_draws(arrays, model, settings.seed, first_row, chain))
+    disturb = disturbance(settings, chain, first_row, count, examples["inputs"].device)
+    carry = model.initial_carry(examples)
+    for _ in range(act.halt_max_steps):
+        before = act.answer_of(carry)
+        carry = forward(carry, examples, measured=False).carry
+        yield before, carry
+        carry = disturb(carry)
+
+
 def wants_to_halt(act: ACT, outputs: Outputs, steps: Tensor) -> Tensor:
     """Return bool [B], whether the halting rule would stop a chain after `steps`, int32 [B].
 
@@ -207,10 +236,9 @@ class _Thinker:
         found = self._found(batch, first_row, self._seconds[name])
         judged = [(batch.labels != IGNORE_LABEL_ID).any(-1)]
         for depth, breadth, select in self._named():
-            few = Found(*(part[:breadth] for part in found))
-            steps, number = depth, self._depths.index(depth)
+            few, number = Found(*(part[:breadth] for part in found)), self._depths.index(depth)
             right = _right(few.preds[:, number], batch.labels)
-            answers = answers_of(select, few, number, steps)
+            answers = answers_of(select, few, number, depth)
             judged += [right[0], _right(answers, batch.labels), right.any(0)]
         return np.stack(judged, -1)
 
@@ -278,18 +306,16 @@ class _Thinker:
         if views is not None and self._views is not None:
             seen = self._views.apply(views[chain], inputs.astype(np.uint8))
             inputs = seen.astype(inputs.dtype)
-        arrays, seed = {"inputs": inputs, "puzzle_identifiers": ids}, self._settings.seed
-        arrays = with_draws(arrays, self._model, seed, first_row, chain)
-        examples = self._ranks.on_device(arrays)
-        disturb = disturbance(self._settings, chain, first_row, len(inputs), self._ranks.device)
-        act, carry = self._model.model, self._model.initial_carry(examples)
-        halt = torch.zeros_like(carry.steps)
-        at_halt, read, began = torch.zeros_like(carry.examples["inputs"]), [], time.perf_counter()
-        for step in range(1, self._depths[-1] + 1):
-            before = act.answer_of(carry)
-            carry = self._forward(carry, examples, measured=False).carry
+        arrays = {"inputs": inputs, "puzzle_identifiers": ids}
+        act, on_device = self._model.model, self._ranks.on_device
+        options = {"dtype": torch.int32, "device": self._ranks.device}
+        halt, at_halt = torch.zeros(len(inputs), **options), torch.zeros(inputs.shape, **options)
+        read, began = [], time.perf_counter()
+        steps = chain_steps(
+            self._forward, self._model, arrays, self._settings, chain, first_row, on_device
+        )
+        for step, (before, carry) in enumerate(steps, start=1):
             if step not in self._depths and "first_halt" not in self._settings.select:
-                carry = disturb(carry)
                 continue
             outputs = act.inner.read(act.answer_of(carry), carry.examples)
             preds = outputs["logits"].argmax(-1).int()
@@ -301,7 +327,6 @@ class _Thinker:
                 read.append((preds, outputs["q_halt_logits"].float(), residual))
                 self._ranks.to_host(residual)
                 seconds[self._depths.index(step)] += time.perf_counter() - began
-            carry = disturb(carry)
         preds, q_halt, residual = (
             torch.stack(each).cpu().numpy() for each in zip(*read, strict=True)
         )
@@ -327,15 +352,11 @@ def as_text(figures: list[Figures]) -> str:
     names = ("single", "selected", "oracle", "spurious")
     rows = [["set", "depth", "breadth", "select", *names, "calls", "seconds"]]
     for one in figures:
-        estimates = [getattr(one, name) for name in names]
-        shares = [f"{e.value:.4f} [{e.low:.4f}, {e.high:.4f}]" for e in estimates]
+        shares = [getattr(one, name).with_interval() for name in names]
         place = [one.set_name, str(one.depth), str(one.breadth), one.select]
         rows.append([*place, *shares, str(one.calls), f"{one.seconds:.3g}"])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    layout = "  ".join(f"{{:{width}}}" for width in widths)
-    lines = [layout.format(*row).rstrip() for row in rows]
     explained = "in brackets: 95 % confidence intervals; calls and seconds: for each puzzle"
-    return "\n".join([*lines, explained])
+    return f"{in_columns(rows)}\n{explained}"
 
 
 def as_json(figures: list[Figures]) -> list[Mapping[str, object]]:

@@ -30,6 +30,12 @@ class Estimate:
     low: float | None
     high: float | None
 
+    def with_interval(self) -> str:
+        """Return it for people: 0.1234 [0.1200, 0.1300], without an interval the value alone."""
+        interval = None if self.low is None or self.high is None else (self.low, self.high)
+        shown = "" if interval is None else " [{:.4f}, {:.4f}]".format(*interval)
+        return f"{self.value:.4f}{shown}"
+
 
 @dataclass(frozen=True)
 class SetResult:

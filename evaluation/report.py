@@ -12,6 +12,7 @@ from evaluation.evaluators import Findings
 from evaluation.metrics import Estimate, SetResult
 from models.heads.calibration import with_calibration_error
 from models.metrics import is_loss
+from runtime.text import in_columns
 
 _COLUMNS = ("exact_accuracy", "accuracy", "q_halt_accuracy", "steps", "lm_loss", "q_halt_loss")
 _WITH_INTERVAL = ("exact_accuracy", "accuracy", "q_halt_accuracy")
@@ -143,10 +144,7 @@ def as_text(evaluation: Evaluation) -> str:
     at_halt = {f"{name}, at the halt": result for name, result in evaluation.at_halt.items()}
     for set_name, result in {**evaluation.sets, **at_halt}.items():
         rows.append([set_name, str(result.count), *(_cell(result, name) for name in _COLUMNS)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    layout = "  ".join(f"{{:{width}}}" for width in widths)
-    lines = [layout.format(*row).rstrip() for row in rows]
-    lines.append("in brackets: 95 % confidence intervals")
+    lines = [in_columns(rows), "in brackets: 95 % confidence intervals"]
     found = _found(evaluation)
     if evaluation.findings:
         width = max(map(len, found), default=0)
@@ -159,9 +157,7 @@ def _cell(result: SetResult, name: str) -> str:
     estimate = result.metrics.get(name)
     if estimate is None:
         return "-"
-    if name in _WITH_INTERVAL and estimate.low is not None and estimate.high is not None:
-        return f"{estimate.value:.4f} [{estimate.low:.4f}, {estimate.high:.4f}]"
-    return f"{estimate.value:.4f}"
+    return estimate.with_interval() if name in _WITH_INTERVAL else f"{estimate.value:.4f}"
 
 
 def _json_estimate(estimate: Estimate) -> dict[str, float | str | None]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dataset.sudoku import rules
-from evaluation.chains import Found, chosen, disturbance, ends_of, residual_of, wants_to_halt
+from evaluation.chains import Found, chain_steps, chosen, ends_of, residual_of, wants_to_halt
 from evaluation.config import Choice, SolveConfig, ThinkingSettings
 from evaluation.constraints import SudokuConstraint
 from evaluation.decoding import (
@@ -20,9 +20,9 @@ from evaluation.decoding import (
     decode_greedy,
     decode_sampled,
 )
-from evaluation.thinking import with_draws
 from evaluation.views import SudokuViews, draw_views
 from models.act import ACTLossHead
+from models.carry import Examples
 
 _BATCH_SIZE = 64
 _BEAM_WIDTH = 8
@@ -226,15 +226,13 @@ def _run_chain(
 ) -> _Chain:
     ids = np.zeros(len(seen), np.int32)
     arrays = {"inputs": seen.astype(np.int32), "puzzle_identifiers": ids}
-    arrays = with_draws(arrays, model, settings.seed, first_row, number)
-    examples = {name: torch.from_numpy(values).to(device) for name, values in arrays.items()}
-    disturb = disturbance(settings, number, first_row, len(seen), device)
+
+    def on_device(arrays: dict[str, np.ndarray]) -> Examples:
+        return {name: torch.from_numpy(values).to(device) for name, values in arrays.items()}
+
     act, outputs, halts, residuals = model.model, [], [], []
-    carry = act.initial_carry(examples)
-    for _ in range(act.halt_max_steps):
-        carry = disturb(carry) if outputs else carry
-        before = act.answer_of(carry)
-        carry, given = act(carry, examples)
+    for before, carry in chain_steps(model, model, arrays, settings, number, first_row, on_device):
+        given = act.inner.read(act.answer_of(carry), carry.examples)
         outputs.append(given)
         residuals.append(residual_of(before, act.answer_of(carry)))
         halts.append(wants_to_halt(act, given, carry.steps))
@@ -244,7 +242,7 @@ def _run_chain(
     )
     tokens = [turn_back(each) for each in logits.argmax(-1).unbind(1)]
     return _Chain(
-        examples["inputs"],
+        torch.from_numpy(arrays["inputs"]).to(device),
         logits,
         np.stack(tokens, 1),
         q_halt,

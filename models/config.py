@@ -380,6 +380,11 @@ class RecurrenceConfig(Schema):
         return 2
 
     @property
+    def position_expansion(self) -> float:
+        """`expansion` of the SwiGLU over the positions."""
+        return self.expansion
+
+    @property
     def rows_per_target(self) -> int:
         """One row in so many, on average over the steps, has a target for q_continue."""
         return self.q_target_every if self.q_target in ("rows", "steps") else 1
@@ -486,6 +491,10 @@ class DECConfig(RecurrenceConfig):
                 f"padding, for empty and for each digit; the data have {seq_len} cells and "
                 f"{vocab_size} tokens"
             )
+
+    @property
+    def position_expansion(self) -> float:
+        return self.cell_expansion
 
     @model_validator(mode="after")
     def _treats_digits_alike(self) -> Self:

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from models.attention import Attention
 from models.carry import Examples, Latents
-from models.config import DataFacts, DECConfig, sudoku_box
+from models.config import DataFacts, DECConfig, RecurrenceConfig, sudoku_box
 from models.heads.base import Answer
-from models.layers import CastedLinear, PositionSwiGLU, SwiGLU, add_rms_norm
-from models.recurrence import Block, Rotary, attention_of_cells
+from models.layers import CastedLinear, add_rms_norm
+from models.recurrence import Block, Rotary
 from models.trm import TRMInner
 
 # Tokens below are no digits: 0 is padding, 1 an empty cell.
@@ -31,22 +31,19 @@ class DigitBlock(Block):
     Without attention over the cells its result is a view of [S, B * N, D] in memory.
     """
 
-    def __init__(self, config: DECConfig, num_positions: int) -> None:
-        nn.Module.__init__(self)
-        D, multiple = config.hidden_size, config.width_multiple
-        self.eps, self.num_digits = config.rms_norm_eps, math.isqrt(num_positions)
-        self.mixes_by_units, self.mixes_by_mlp = config.units, config.mlp_t
+    def add_mixer(self, config: RecurrenceConfig, num_positions: int) -> None:
+        """Build what mixes the cells, and the digits."""
+        assert isinstance(config, DECConfig)
+        D, self.num_digits = config.hidden_size, math.isqrt(num_positions)
+        self.mixes_by_units = config.units
         if config.units:
             self.units = UnitMeans(D, num_positions)
-        elif config.mlp_t:
-            self.mlp_t = PositionSwiGLU(num_positions, config.cell_expansion, multiple)
         else:
-            self.self_attn = attention_of_cells(config, num_positions)
+            super().add_mixer(config, num_positions)
         if config.digit_attention:
             self.digits: nn.Module = Attention(D, config.num_heads, config.attention)
         else:
             self.digits = MeanOfOthers(D)
-        self.mlp = SwiGLU(D, config.expansion, multiple)
 
     def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
         if self.mixes_by_units or self.mixes_by_mlp:

@@ -47,11 +47,19 @@ class Block(nn.Module):
     def __init__(self, config: RecurrenceConfig, num_positions: int) -> None:
         super().__init__()
         self.eps, self.mixes_by_mlp = config.rms_norm_eps, config.mlp_t
-        if config.mlp_t:
-            self.mlp_t = PositionSwiGLU(num_positions, config.expansion, config.width_multiple)
-        else:
-            self.self_attn = attention_of_cells(config, num_positions)
+        self.add_mixer(config, num_positions)
         self.mlp = SwiGLU(config.hidden_size, config.expansion, config.width_multiple)
+
+    def add_mixer(self, config: RecurrenceConfig, num_positions: int) -> None:
+        """Build what mixes the positions."""
+        if config.mlp_t:
+            expansion, multiple = config.position_expansion, config.width_multiple
+            self.mlp_t = PositionSwiGLU(num_positions, expansion, multiple)
+            return
+        bias, P = None, config.num_prefix
+        if config.attention_bias == "sudoku":
+            bias = SudokuBias(config.num_heads, num_positions - P, P)
+        self.self_attn = Attention(config.hidden_size, config.num_heads, config.attention, bias)
 
     def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
         if not self.mixes_by_mlp:
@@ -73,14 +81,6 @@ class Block(nn.Module):
             return add_rms_norm(x, self.mlp(x), self.eps).transpose(0, 1)
         x = add_rms_norm(x[:, :1], self.self_attn(x, rotary, num_queries=1), self.eps)
         return add_rms_norm(x, self.mlp(x), self.eps)
-
-
-def attention_of_cells(config: RecurrenceConfig, num_positions: int) -> Attention:
-    """Build the attention over all positions, with its bias where one is asked for."""
-    bias, P = None, config.num_prefix
-    if config.attention_bias == "sudoku":
-        bias = SudokuBias(config.num_heads, num_positions - P, P)
-    return Attention(config.hidden_size, config.num_heads, config.attention, bias)
 
 
 class ReasoningLevel(nn.Module):

@@ -1,6 +1,6 @@
-"""Values from other people's files, as text on one line that is safe to print."""
+"""Text for people: values from other people's files on one line that is safe to print; tables."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
 def shown(value: object, limit: int = 60) -> str:
@@ -13,6 +13,15 @@ def shown(value: object, limit: int = 60) -> str:
 def quoted(value: object) -> str:
     """Return `shown` of the value's Python literal, of at most 60 characters."""
     return shown(_text(value, repr))
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> str:
+    """Return the cells of rows, all equally many, one below the other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
 
 
 def _text(value: object, write: Callable[[object], str]) -> str:

@@ -11,8 +11,6 @@ a kill. Settings are those of `pretrain.py -m`, as seed=0,1,2,3 or hydra/launche
 
 import json
 import math
-import statistics
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,10 +27,11 @@ from sweeps.jobs import Job, expand, swept
 from sweeps.plan import Plan, plan_of
 from sweeps.programs import EVALUATION, TRAINING
 from sweeps.run import run_sweep
+from sweeps.table import mean_and_std
 from training.checkpoint.lock import run_lock
 from training.checkpoint.store import checkpoint_path, list_steps, load_checkpoint
 from training.config.composition import load_configs
-from training.config.entry_point import run_entry_point
+from training.config.entry_point import run_entry_point, say
 from training.config.explain import validate
 from training.config.overrides import is_of_hydra, parse_arguments, parse_overrides, quoted_value
 from training.config.schema import NEUTRAL_KEYS, TrainConfig, flatten
@@ -124,12 +123,6 @@ def main(arguments: list[str]) -> None:
         write_atomically(written, json.dumps(content, indent=1) + "\n")
         write_atomically(written.with_suffix(".md"), table)
         say(f"\n{table}\nwritten: {written}, {written.with_suffix('.md')}")
-
-
-def say(line: str) -> None:
-    """Print a line at once."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 def parse(arguments: Sequence[str]) -> Protocol:
@@ -314,9 +307,8 @@ def summary(asked: Protocol, choices: Sequence[Choice], names: Sequence[str]) ->
 
 
 def mean_and_spread(values: Sequence[float]) -> dict[str, Any]:
-    """Return the mean, and the sample standard deviation of at least two values, else None."""
-    spread = statistics.stdev(values) if len(values) > 1 else None
-    return {"mean": statistics.fmean(values), "std": spread, "values": list(values)}
+    """Return the values with their mean and sample standard deviation."""
+    return {**mean_and_std(values), "values": list(values)}
 
 
 def as_table(content: Mapping[str, Any]) -> str:

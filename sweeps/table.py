@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runtime.files import write_atomically
+from runtime.text import in_columns
 
 _SHOWN_METRICS = 4
 
@@ -43,14 +44,15 @@ def over_seeds(rows: Sequence[Row], objective: str) -> list[dict[str, Any]]:
         if row.state == "finished" and objective in row.metrics and "seed" in row.values:
             groups.setdefault(others, []).append(row.metrics[objective])
     return [
-        {
-            **dict(others),
-            "seeds": len(found),
-            "mean": statistics.fmean(found),
-            "std": statistics.stdev(found) if len(found) > 1 else None,
-        }
+        {**dict(others), "seeds": len(found), **mean_and_std(found)}
         for others, found in groups.items()
     ]
+
+
+def mean_and_std(values: Sequence[float]) -> dict[str, float | None]:
+    """Return the mean, and the sample standard deviation of at least two values, else None."""
+    spread = statistics.stdev(values) if len(values) > 1 else None
+    return {"mean": statistics.fmean(values), "std": spread}
 
 
 def write_table(folder: Path, rows: Sequence[Row], objective: str, *, minimize: bool) -> str:
@@ -87,7 +89,7 @@ def as_text(
     for row in rows:
         figures = [_figure(row.metrics.get(metric)) for metric in metrics]
         lines.append([*(row.values.get(key, "") for key in keys), *figures, row.state])
-    text = _columns(lines)
+    text = in_columns(lines)
     if seeds:
         found = dict.fromkeys(key for group in seeds for key in group)
         header = [key for key in found if key not in ("seeds", "mean", "std")]
@@ -95,7 +97,7 @@ def as_text(
         for group in seeds:
             figures = [_figure(group["mean"]), _figure(group["std"]), str(group["seeds"])]
             lines.append([*(group.get(key, "") for key in header), *figures])
-        text += f"\n\nOver seeds:\n\n{_columns(lines)}"
+        text += f"\n\nOver seeds:\n\n{in_columns(lines)}"
     return text
 
 
@@ -103,14 +105,6 @@ def _most_wanted(metrics: Sequence[str], objective: str) -> list[str]:
     wanted = [objective, "eval/exact_accuracy", "eval/accuracy", "exact_accuracy", "accuracy"]
     found = [m for m in dict.fromkeys(wanted) if m in metrics]
     return (found or list(metrics))[:_SHOWN_METRICS]
-
-
-def _columns(lines: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
 
 
 def _figure(value: float | None) -> str:

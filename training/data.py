@@ -40,10 +40,12 @@ def open_data(
     heads = config.arch.heads
     require_folders(config)
     require_heads(heads, config.train_paths, "train")
+    # Before all tokens are read.
+    trained_on = load_metadata(Path(config.train_paths[0]) / "train")
+    config.arch.require_data(trained_on.seq_len, trained_on.vocab_size)
     fields = list(heads.fields.values())
     opened = partial(PuzzleDataset, fields=fields, check_values=check_values)
     train_set = opened(config.train_paths, "train")
-    config.arch.require_data(train_set.metadata.seq_len, train_set.metadata.vocab_size)
     if (split := config.eval_split) is None:
         return train_set, None
     if not any((Path(path) / split).exists() for path in config.test_paths):

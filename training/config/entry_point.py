@@ -51,7 +51,7 @@ def run_entry_point(
         elif args.multirun:
             if sweep is None:
                 raise ConfigError("-m: this command makes one run at a time")
-            leave(sweep(arguments, lambda line: _print(f"{line}\n")))
+            leave(sweep(arguments, say))
         else:
             main(arguments)
             leave(0)
@@ -67,6 +67,11 @@ def run_entry_point(
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         print_error(str(error))
         leave(code)
+
+
+def say(line: str) -> None:
+    """Print a line at once."""
+    _print(f"{line}\n")
 
 
 def _print(text: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from evaluation import chains
 from evaluation.chains import Figures, Found, answers_of, chosen, think_longer
 from evaluation.config import ThinkingSettings
 from evaluation.runner import evaluate
@@ -60,6 +61,17 @@ def think(sudokus: PuzzleDataset) -> Callable[..., list[Figures]]:
     return run
 
 
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> list[Found]:
+    """What chains have said, once for each line of the table and each batch."""
+    found: list[Found] = []
+    judge = chains.answers_of
+    monkeypatch.setattr(
+        chains, "answers_of", lambda s, f, *rest: found.append(f) or judge(s, f, *rest)
+    )
+    return found
+
+
 class FirstThree(HaltingRule):
     """The first three puzzles of a batch halt at once."""
 
@@ -102,28 +114,19 @@ def test_a_depth_halts_alike_alone_and_among_others(
     make_model: Make,
     think: Callable[..., list[Figures]],
     sudokus: PuzzleDataset,
-    monkeypatch: pytest.MonkeyPatch,
+    judged: list[Found],
 ) -> None:
-    from evaluation import chains
-
-    found: list[Found] = []
-    judge = chains.answers_of
-    monkeypatch.setattr(
-        chains, "answers_of", lambda s, f, *rest: found.append(f) or judge(s, f, *rest)
-    )
     for depth in ([1], [1, 3]):
         model = make_model(sudokus, halt_max_steps=max(depth))
         model.model.rule = FirstThree(compares=False)
         think(model, size=10, depth=depth, breadth=2, select="first_halt")
-    alone, among = found[0], found[1]
+    alone, among = judged[0], judged[1]
     assert alone.halt.tolist() == among.halt.tolist() == [[1, 1, 1, *[0] * 7]] * 2
 
 
 def test_the_time_of_a_set_is_its_own(
     make_model: Make, sudoku_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from evaluation import chains
-
     sudokus = PuzzleDataset([sudoku_data], "test")
     sudokus.sets["more"] = sudokus.sets["all"]
     clock = iter(range(1000))  # A second passes between two looks at it.
@@ -199,25 +202,18 @@ def test_the_same_seed_gives_the_same_figures_and_few_chains_are_the_first_of_ma
     think: Callable[..., list[Figures]],
     sudokus: PuzzleDataset,
     perturb: str,
-    monkeypatch: pytest.MonkeyPatch,
+    judged: list[Found],
 ) -> None:
-    from evaluation import chains
-
-    found: list[Found] = []
-    judge = chains.answers_of
-    monkeypatch.setattr(
-        chains, "answers_of", lambda s, f, *rest: found.append(f) or judge(s, f, *rest)
-    )
     model = make_model(sudokus)
     for settings in ({"breadth": 3}, {"breadth": 3}, {"breadth": 2}, {"breadth": 3, "seed": 1}):
         think(model, size=10, depth=[1, 3], perturb=perturb, **settings)
-    same, again, few, other = found[::2]
+    same, again, few, other = judged[::2]
     assert all(np.array_equal(a, b) for a, b in zip(same, again, strict=True))
     assert all(np.array_equal(a[:2], b) for a, b in zip(same, few, strict=True))
     assert np.array_equal(same.q_halt[0], other.q_halt[0])
     assert not np.array_equal(same.q_halt[1], other.q_halt[1])
     # Neither the batch nor the rank matters.
-    found.clear()
+    judged.clear()
     think(model, size=4, depth=[1, 3], perturb=perturb, breadth=3)
-    small = np.concatenate([one.q_halt for one in found[::2]], axis=-1)[..., :10]
+    small = np.concatenate([one.q_halt for one in judged[::2]], axis=-1)[..., :10]
     np.testing.assert_allclose(small, same.q_halt, rtol=1e-5, atol=1e-5)
