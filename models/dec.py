@@ -78,26 +78,25 @@ class MeanOfOthers(nn.Module):
 
 
 class UnitMeans(nn.Module):
-    """A cell and the means over its row, column and box, each through a matrix of its own and added
-    up: maps [S, n, D] to the same. All of Sudoku's symmetries but transposing are symmetries of it.
+    """A cell, the means over its row, its column and its box, and those over the parts of its row
+    and column in its box, each through a matrix and added up: maps [S, n, D] to the same. Rows and
+    columns share their matrices, so that every symmetry of Sudoku is one of this layer.
     """
 
     def __init__(self, width: int, num_positions: int) -> None:
         super().__init__()
         rows, columns = sudoku_box(num_positions)
-        self.num_digits = rows * columns
         # Bands, rows of a band, stacks, columns of a stack.
         self.grid = (columns, rows, rows, columns)
-        self.cell, self.row, self.column, self.box = (CastedLinear(width, width) for _ in range(4))
+        self.cell, self.line, self.box, self.part = (CastedLinear(width, width) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
         grid = x.view(*self.grid, *x.shape[1:])
-        unit = 1 / self.num_digits
-        row = grid.sum((2, 3), keepdim=True) * unit
-        column = grid.sum((0, 1), keepdim=True) * unit
-        box = grid.sum((1, 3), keepdim=True) * unit
-        units = self.cell(grid) + self.row(row) + self.column(column) + self.box(box)
-        return units.view(x.shape)
+        part_of_row, part_of_column = grid.mean(3, keepdim=True), grid.mean(1, keepdim=True)
+        row, column = part_of_row.mean(2, keepdim=True), part_of_column.mean(0, keepdim=True)
+        lines, box = self.line(row) + self.line(column), self.box(part_of_row.mean(1, keepdim=True))
+        parts = self.part(part_of_row) + self.part(part_of_column)
+        return (self.cell(grid) + lines + box + parts).view(x.shape)
 
 
 class DECInner(TRMInner):

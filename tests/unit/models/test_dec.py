@@ -81,6 +81,23 @@ def test_permuted_digits_permute_the_answer(size: int, variant: str) -> None:
     assert (spread.amax(-1) - spread.amin(-1)).min() > 1e-4
 
 
+@pytest.mark.parametrize("move", ["rows of a band", "bands", "rows and columns"])
+def test_units_have_the_symmetries_of_the_grid(move: str) -> None:
+    cells = torch.arange(81).view(9, 9)
+    order = {
+        "rows of a band": cells[[1, 0, *range(2, 9)]],
+        "bands": cells[[*range(3, 9), 0, 1, 2]],
+        "rows and columns": cells.T,
+    }[move].flatten()
+    examples = examples_of(9)
+    moved = {name: examples[name][:, order] for name in ("inputs", "labels")}
+    moved["puzzle_identifiers"] = examples["puzzle_identifiers"]
+    model = model_of(9, units=True).eval()
+    plain, found = after_two_steps(model, examples), after_two_steps(model, moved)
+    assert not plain["logits"].equal(plain["logits"][:, order])
+    torch.testing.assert_close(found["logits"], plain["logits"][:, order], rtol=0, atol=1e-10)
+
+
 @pytest.mark.parametrize("variant", ["mlp", "units", "attention"])
 def test_a_block_is_what_it_says(variant: str) -> None:
     """Written out with loops over rows, digits and cells."""
@@ -104,14 +121,14 @@ def test_a_block_is_what_it_says(variant: str) -> None:
         change = torch.zeros_like(y)
         for cell in range(N * N):
             row, column = divmod(cell, N)
-            members = [divmod(other, N) for other in range(N * N)]
-            units = {
-                "row": [r == row for r, _ in members],
-                "column": [c == column for _, c in members],
-                "box": [(r // 2, c // 2) == (row // 2, column // 2) for r, c in members],
-            }
+            seen = [divmod(other, N) for other in range(N * N)]
+            in_row, in_column = [r == row for r, _ in seen], [c == column for _, c in seen]
+            in_box = [(r // 2, c // 2) == (row // 2, column // 2) for r, c in seen]
+            units = [("line", in_row), ("line", in_column), ("box", in_box)]
+            for line in (in_row, in_column):
+                units.append(("part", [a and b for a, b in zip(line, in_box, strict=True)]))
             change[:, :, cell] = block.units.cell(y[:, :, cell])
-            for name, inside in units.items():
+            for name, inside in units:
                 mean = y[:, :, torch.tensor(inside)].mean(2)
                 change[:, :, cell] += getattr(block.units, name)(mean)
         y = norm(y + change)
