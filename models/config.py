@@ -472,8 +472,8 @@ class DECConfig(RecurrenceConfig):
     cell_expansion: Annotated[float, Field(strict=True, gt=0.0, le=1024.0)] = 4.0
     """width of that SwiGLU, times the number of cells, before the factor 2/3"""
     units: StrictBool = False
-    """mix the cells by the means over rows, columns, boxes and their crossings, and nothing else: so
-    all symmetries of Sudoku are the model's"""
+    """mix the cells by the means over rows, columns, boxes and their crossings, and nothing else:
+    so all symmetries of Sudoku are the model's"""
     digit_attention: StrictBool = False
     """a digit knows the others in its cell by attention; false: by their mean"""
     pos_encodings: Literal["rope", "learned", "none"] = "none"

@@ -44,7 +44,7 @@ RECIPES = {
 }
 # Demos and other experiments of ours.
 OWN = {
-    *("arc_demo", "sudoku_demo", "sudoku_demo_hard"),
+    *("arc_demo", "sudoku_demo", "sudoku_demo_mixer"),
     *("sudoku_extreme_1k_trm", "sudoku_extreme_1k_sic", "sudoku_extreme_1k_dec"),
     "maze_30x30_hard_1k_trm",
 }

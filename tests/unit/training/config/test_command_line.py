@@ -197,7 +197,7 @@ def test_what_cfg_prints_composes_to_the_same(answer: Answer, settings: str) -> 
 
 
 def test_overrides_change_a_configuration_of_ones_own(answer: Answer, complaint: Answer) -> None:
-    write("mine.yaml", answer("--cfg", "job", "experiment=sudoku_demo"))
+    write("mine.yaml", answer("--cfg", "job", "experiment=sudoku_demo_mixer"))
     config = load_config(TrainConfig, "cfg_pretrain", [*MINE, "arch.hidden_size=64", "lr=3"])
     assert (config.arch.hidden_size, config.lr, config.epochs) == (64, 3.0, 32)
     told = "chooses no arch; change single settings, or add `- arch: NAME` to its defaults list"
