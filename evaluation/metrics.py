@@ -32,9 +32,9 @@ class Estimate:
 
     def with_interval(self) -> str:
         """Return it for people: 0.1234 [0.1200, 0.1300], without an interval the value alone."""
-        interval = None if self.low is None or self.high is None else (self.low, self.high)
-        shown = "" if interval is None else " [{:.4f}, {:.4f}]".format(*interval)
-        return f"{self.value:.4f}{shown}"
+        if self.low is None or self.high is None:
+            return f"{self.value:.4f}"
+        return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
 
 
 @dataclass(frozen=True)

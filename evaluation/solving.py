@@ -242,7 +242,7 @@ def _run_chain(
     )
     tokens = [turn_back(each) for each in logits.argmax(-1).unbind(1)]
     return _Chain(
-        torch.from_numpy(arrays["inputs"]).to(device),
+        on_device(arrays)["inputs"],
         logits,
         np.stack(tokens, 1),
         q_halt,
