@@ -41,6 +41,11 @@ class ACT(nn.Module):
         rules = ((f"{name}_head", head.rule) for name, head in inner.heads.items() if head.rule)
         self.halting_head, self.rule = next(rules, (None, None))
 
+    @property
+    def eval_max_steps(self) -> int:
+        """ACT steps of each example in evaluations."""
+        return self.halt_max_steps
+
     def initial_carry(self, examples: Examples) -> ACTCarry:
         """Return a carry whose slots have all halted: the first step takes all that is offered. It
         has the chains of training in training mode alone.
@@ -67,7 +72,8 @@ class ACT(nn.Module):
         Args:
             carry: state after the previous step.
             offered: the next batch; halted slots take their row of it, the others discard it.
-            exploration: training only; None means that every slot may halt at any step.
+            exploration: None means that every slot may halt at any step, and that nothing is
+                guessed; the halting rule's is for training only.
         Returns:
             the new carry (detached); what the heads predict at this step, of several chains from
             the best one, and in training, where q_continue is learned, what `look_ahead` gives.
@@ -102,16 +108,23 @@ class ACT(nn.Module):
             the new carry (detached), halted where a slot has taken all its steps; the answer's
             states [B, T, D], with gradients. With K chains both have B * K rows of all latents.
         """
-        steps = torch.where(carry.halted, 0, carry.steps) + 1
-        examples = {
-            name: torch.where(carry.halted.view(-1, *[1] * (kept.ndim - 1)), offered[name], kept)
-            for name, kept in carry.examples.items()
-        }
+        steps, examples = self._taken(carry, offered)
         with rows_draw_alone(self.inner, examples, steps):
             latents = self._started(carry, examples, exploration)
             latents, answer = self.inner(latents, examples)
         max_steps = examples.get("max_steps", self.halt_max_steps)
         return ACTCarry(latents, steps, steps >= max_steps, examples), answer
+
+    def _taken(self, carry: ACTCarry, offered: Examples) -> tuple[Tensor, Examples]:
+        """Return how many steps each slot will have spent on its example after this one, and the
+        examples: of halted slots those that are offered.
+        """
+        steps = torch.where(carry.halted, 0, carry.steps) + 1
+        examples = {
+            name: torch.where(carry.halted.view(-1, *[1] * (kept.ndim - 1)), offered[name], kept)
+            for name, kept in carry.examples.items()
+        }
+        return steps, examples
 
     def _started(
         self, carry: ACTCarry, examples: Examples, exploration: Exploration | None
@@ -306,10 +319,10 @@ class ACTLossHead(nn.Module):
         measured: bool = True,
     ) -> LossOutput:
         """Run one ACT step and measure it; arguments as those of `ACT.forward`. Not `measured`, it
-        gives the carry alone: no head is read. `measure` can follow later.
+        gives the carry alone: no head is measured. `measure` can follow later.
         """
         if not measured:
-            carry, _ = self.model.think(carry, offered)
+            carry, _ = self.model.think(carry, offered, exploration)
             return LossOutput(carry, torch.zeros((), device=carry.steps.device), {}, {}, {})
         return self._output(*self.model(carry, offered, exploration))
 
@@ -325,19 +338,28 @@ class ACTLossHead(nn.Module):
         loss = sum(others, first)
         rows |= {f"{name}_loss": value.detach() for name, value in losses.items()}
         metrics = {name: value.sum() for name, value in rows.items()}
-        return LossOutput(carry, loss, metrics, rows, outputs)
+        last = {name: value[-len(carry.steps) :] for name, value in outputs.items()}
+        return LossOutput(carry, loss, metrics, rows, last)
 
     def _measure(
         self, carry: ACTCarry, outputs: Outputs
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return metrics and losses of each row, [B] by name."""
-        targets = Targets.of(carry.examples, outputs["logits"])
+        """Return metrics and losses of each row, [B] by name. Of several answers the last one has
+        the metrics; losses are the mean over all.
+        """
+        B, examples = len(carry.steps), carry.compared
+        several = len(outputs["logits"]) // B
+        if several > 1:
+            examples = {n: v.repeat(several, *[1] * (v.ndim - 1)) for n, v in examples.items()}
+        targets = Targets.of(examples, outputs["logits"])
         metrics, losses = {"steps": carry.steps}, {}
         for head in self.heads.values():
             measured = head.measure(outputs, targets)
-            metrics |= measured.metrics
+            metrics |= {name: value[-B:] for name, value in measured.metrics.items()}
             losses |= measured.losses
-        counts = carry.halted & targets.labelled.any(-1)
+        if several > 1:
+            losses = {name: value.view(several, B).mean(0) for name, value in losses.items()}
+        counts = carry.halted & targets.labelled[-B:].any(-1)
         rows = {"count": counts.float()}
         for name in self.counted_metrics:
             rows[name] = torch.where(counts, metrics[name].detach(), 0.0).float()

@@ -13,6 +13,8 @@ from torch import Tensor
 Examples = dict[str, Tensor]
 # State of a recurrence by name (`z_H`, `z_L`), each forward dtype [B, T, D].
 Latents = dict[str, Tensor]
+# The latent of a lattice that its answer is about: bool [B, S, V], what cells may still hold.
+CANDIDATES = "z_candidates"
 
 
 @dataclass
@@ -38,6 +40,12 @@ class ACTCarry:
     def num_chains(self) -> int:
         """Chains of each slot (K)."""
         return max(len(z) for z in self.inner.values()) // len(self.steps)
+
+    @property
+    def compared(self) -> Examples:
+        """What the answers of heads are compared with: the examples, and a lattice's candidates."""
+        kept = {name: z for name, z in self.inner.items() if name == CANDIDATES}
+        return self.examples | kept
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by name, row by row the slots; what a checkpoint keeps."""
@@ -80,8 +88,14 @@ class Exploration(NamedTuple):
         ahead: int64 [n], rows that look ahead for the target of q_continue; None: all of them.
         anchors: int32 [B, S], where a new example's answer starts at its own solution: for each
             cell the cell whose token stands there; negative in rows that start as usual. None: all.
+        guesses: float32 [B, 2], uniform in [0, 1), what a lattice guesses; None: nothing.
+        cells, tokens: int32 [B, S] and [B, V], the view in which a lattice goes on: for each cell
+            the one that it was, for each token the one that it becomes; None: as it is.
     """
 
     min_steps: Tensor
     ahead: Tensor | None = None
     anchors: Tensor | None = None
+    guesses: Tensor | None = None
+    cells: Tensor | None = None
+    tokens: Tensor | None = None

@@ -4,6 +4,7 @@ Nothing here imports torch: a configuration is checked before torch is loaded. W
 says is a fact, not a setting, and arrives as `DataFacts`.
 """
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
@@ -53,6 +54,24 @@ def sudoku_box(seq_len: int) -> tuple[int, int]:
         f"arch.attention_bias=sudoku: the puzzles of the data have {seq_len} cells, which is no "
         f"Sudoku (accepted: {accepted}); use arch.attention_bias=none"
     )
+
+
+def is_sudoku(seq_len: int, vocab_size: int) -> bool:
+    """Return whether data may be Sudokus, with tokens for padding, for empty and each digit."""
+    return seq_len in _SUDOKU_BOXES and (vocab_size - 2) ** 2 == seq_len
+
+
+def require_sudoku(seq_len: int, vocab_size: int, wanted_by: str) -> None:
+    """Check that data may be Sudokus.
+
+    Raises:
+        ConfigError: they are not; says so of `wanted_by`.
+    """
+    if not is_sudoku(seq_len, vocab_size):
+        raise ConfigError(
+            f"{wanted_by} is for Sudoku of 4 x 4, 6 x 6 or 9 x 9 cells, with tokens for padding, "
+            f"for empty and for each digit; the data have {seq_len} cells and {vocab_size} tokens"
+        )
 
 
 @dataclass(frozen=True)
@@ -312,6 +331,11 @@ class RecurrenceConfig(Schema):
                     f"heads.lm.div_value={lm.div_value:g}: with hidden_size={self.hidden_size} the "
                     f"last of {tails} tails would have no width; lower it, or give fewer cutoffs"
                 )
+        lattice_heads = {"candidates", "contradiction"} & self.heads.auxiliary.keys()
+        if lattice_heads and self.name != "lattice":
+            raise ValueError(
+                f"heads.{min(lattice_heads)} is for name=lattice, and this is name={self.name}"
+            )
         if q is not None and q.rule == "continue" and self.no_ACT_continue:
             raise ValueError(
                 "heads.q.rule=continue compares q_halt with q_continue, which is not learned with "
@@ -373,6 +397,15 @@ class RecurrenceConfig(Schema):
                 "step_decay=1"
             )
         return self
+
+    @property
+    def has_digits(self) -> bool:
+        """Whether there is a state for each digit in each cell."""
+        return False
+
+    def with_depth(self, steps: int) -> Self:
+        """Return the same with so many ACT steps for each puzzle in evaluations."""
+        return self.model_copy(update={"halt_max_steps": steps})
 
     @property
     def num_latents(self) -> int:
@@ -483,14 +516,13 @@ class DECConfig(RecurrenceConfig):
     no_ACT_continue: StrictBool = True
     """false: HRM's q_continue loss and halting rule"""
 
+    @property
+    def has_digits(self) -> bool:
+        return True
+
     def require_data(self, seq_len: int, vocab_size: int) -> None:
         super().require_data(seq_len, vocab_size)
-        if seq_len not in _SUDOKU_BOXES or (vocab_size - 2) ** 2 != seq_len:
-            raise ConfigError(
-                f"arch.name=dec is for Sudoku of 4 x 4, 6 x 6 or 9 x 9 cells, with tokens for "
-                f"padding, for empty and for each digit; the data have {seq_len} cells and "
-                f"{vocab_size} tokens"
-            )
+        require_sudoku(seq_len, vocab_size, "arch.name=dec")
 
     @property
     def position_expansion(self) -> float:
@@ -519,6 +551,149 @@ class DECConfig(RecurrenceConfig):
             raise ValueError(
                 f"puzzle_emb_ndim={self.puzzle_emb_ndim}: arch=dec has no puzzle embedding; use 0"
             )
+        return self
+
+
+class LatticeConfig(RecurrenceConfig):
+    """Deduction on a grid of candidates (lattice deduction transformer, arXiv:2605.08605); sizes
+    and thresholds are those of its source.
+    """
+
+    width_multiple: ClassVar[int] = 8
+
+    name: Literal["lattice"] = "lattice"
+    """strikes candidates from a grid of possibilities, and guesses where it is stuck"""
+
+    symmetry: Literal["none", "digits"] = "none"
+    """digits: a state for each digit in each cell, and the same weights for all digits, as in
+    arch=dec; for Sudoku"""
+    units: StrictBool = False
+    """with symmetry=digits: cells are mixed by the means over rows, columns, boxes and their
+    crossings instead of attention, as in arch=dec"""
+    digit_attention: StrictBool = False
+    """with symmetry=digits: a digit knows the others in its cell by attention; false: by their
+    mean"""
+    loops: Size = 16
+    """passes through the blocks in a step"""
+    backprop_loops: Size | None = None
+    """the last loops, which have losses and gradients; null: all"""
+    keep_states: StrictBool = False
+    """a step begins with the states of the puzzle's last one; false: afresh, as published"""
+    L_layers: NumLayers = 4
+    """blocks"""
+    hidden_size: Size = 128
+    """width of the states (D)"""
+    num_heads: Size = 4
+    """attention heads (N); must divide hidden_size"""
+    heads: HeadsConfig = Field(
+        default_factory=lambda: HeadsConfig.model_validate(
+            {"q": None, "candidates": {}, "contradiction": {}}
+        )
+    )
+    """what the model predicts"""
+    dropout: Annotated[float, Field(strict=True, ge=0.0, lt=1.0)] = 0.1
+    """share of what a block adds that is set to 0 in training, with symmetry=none"""
+    pos_encodings: Literal["rope", "learned", "none"] = "learned"
+    """how attention knows the positions; learned: by row and column"""
+    puzzle_emb_ndim: SizeOrZero = 0
+    """0: there is no puzzle embedding"""
+
+    views: Literal["none", "dihedral", "all"] = "dihedral"
+    """images of the puzzle that are drawn anew for each row at each step in training: none;
+    turned and mirrored, with the digits of a Sudoku permuted; all symmetries of Sudoku"""
+    strike_below: Probability = 0.1
+    """probability of a candidate to stay, below which it is struck"""
+    guess: Literal["always", "stuck"] = "always"
+    """always: in each step, as published; stuck: where nothing was struck"""
+    guess_temperature: PositiveFloat = 1.5
+    """of the token that is guessed"""
+    contradiction_above: Probability = 0.6
+    """probability of a contradiction, above which nothing more is guessed"""
+
+    halt_max_steps: Size = 100
+    """steps after which a puzzle is replaced in training in any case"""
+    eval_steps: Size = 1
+    """steps of a puzzle in evaluations without search, which only strike and never guess"""
+    halt_exploration_prob: Probability = 0.0
+    """share of the puzzles that must not halt before a random number of steps"""
+    no_ACT_continue: StrictBool = True
+    """there is no q_continue"""
+
+    @property
+    def has_digits(self) -> bool:
+        return self.symmetry == "digits"
+
+    def with_depth(self, steps: int) -> Self:
+        return self.model_copy(update={"eval_steps": steps})
+
+    def require_data(self, seq_len: int, vocab_size: int) -> None:
+        super().require_data(seq_len, vocab_size)
+        if self.has_digits:
+            require_sudoku(seq_len, vocab_size, "arch.symmetry=digits")
+        self.open_cells(seq_len, vocab_size)
+
+    @staticmethod
+    def open_cells(seq_len: int, vocab_size: int) -> tuple[int, range | tuple[int, ...]]:
+        """Return the token of a cell that is open, and those that it may hold in the end.
+
+        Raises:
+            ConfigError: the data are neither Sudokus nor square mazes.
+        """
+        if is_sudoku(seq_len, vocab_size):
+            return 1, range(2, vocab_size)
+        if vocab_size == 6 and math.isqrt(seq_len) ** 2 == seq_len:
+            return 2, (2, 5)  # A free cell may lie on the path.
+        raise ConfigError(
+            f"arch.name=lattice is for Sudokus of 4 x 4, 6 x 6 or 9 x 9 cells and for square mazes;"
+            f" the data have {seq_len} cells and {vocab_size} tokens"
+        )
+
+    @model_validator(mode="after")
+    def _deduces(self) -> Self:
+        heads = self.heads
+        if heads.q is not None or {"candidates", "contradiction"} - heads.auxiliary.keys():
+            raise ValueError(
+                "name=lattice needs the heads candidates and contradiction, and no q; use "
+                "heads=lattice"
+            )
+        if not isinstance(heads.lm, LinearHeadConfig):
+            raise ValueError(f"name=lattice: heads.lm.name={heads.lm.name}; use linear")
+        unused = {
+            "mlp_t": False,
+            "puzzle_emb_ndim": 0,
+            "puzzle_emb_len": 0,
+            "init": "fixed",
+            "damping": 1.0,
+            "noise": 0.0,
+            "chains": 1,
+            "curriculum": None,
+            "anchor_prob": 0.0,
+            "rollout_prob": 0.0,
+            "halt_exploration_prob": 0.0,
+            "no_ACT_continue": True,
+        }
+        for name, value in unused.items():
+            if (found := getattr(self, name)) != value:
+                raise ValueError(f"{name}={found} has no meaning with name=lattice; use {value}")
+        if (last := self.backprop_loops or 0) > self.loops:
+            raise ValueError(f"backprop_loops={last} exceeds loops={self.loops}")
+        if heads.fields:
+            name = min(heads.fields)
+            raise ValueError(f"heads.{name}: name=lattice does not turn fields; leave it out")
+        if self.units and self.attention_bias != "none":
+            raise ValueError(
+                f"attention_bias={self.attention_bias} with units=true: there is no attention over "
+                "the cells; use units=false"
+            )
+        if self.symmetry == "none" and (self.units or self.digit_attention):
+            raise ValueError("units and digit_attention need symmetry=digits")
+        if self.keep_states and self.views != "none":
+            raise ValueError(
+                f"keep_states=true with views={self.views}: states are those of another view; use "
+                "views=none"
+            )
+        if self.units and self.pos_encodings != "none":
+            raise ValueError(f"pos_encodings={self.pos_encodings} with units=true; use none")
         return self
 
 
@@ -581,6 +756,7 @@ for _name, _schema, _module, _class in (
     ("trm", TRMConfig, "models.trm", "TRMInner"),
     ("trm_singlez", TRMConfig, "models.trm", "TRMSingleInner"),
     ("dec", DECConfig, "models.dec", "DECInner"),
+    ("lattice", LatticeConfig, "models.lattice", "lattice"),
     ("transformer", TransformerConfig, "models.transformer", "TransformerInner"),
 ):
     ARCHITECTURES.add(_name, _schema, imported(_module, _class))

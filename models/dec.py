@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from models.attention import Attention
 from models.carry import Examples, Latents
-from models.config import DataFacts, DECConfig, RecurrenceConfig, sudoku_box
+from models.config import DataFacts, DECConfig, LatticeConfig, RecurrenceConfig, sudoku_box
 from models.heads.base import Answer
 from models.layers import CastedLinear, add_rms_norm
 from models.recurrence import Block, Rotary
@@ -33,7 +33,7 @@ class DigitBlock(Block):
 
     def add_mixer(self, config: RecurrenceConfig, num_positions: int) -> None:
         """Build what mixes the cells, and the digits."""
-        assert isinstance(config, DECConfig)
+        assert isinstance(config, DECConfig | LatticeConfig)
         D, self.num_digits = config.hidden_size, math.isqrt(num_positions)
         self.mixes_by_units = config.units
         if config.units:
@@ -99,6 +99,16 @@ class UnitMeans(nn.Module):
         return (self.cell(grid) + lines + box + parts).view(x.shape)
 
 
+def answer_of_digits(states: Tensor, num_digits: int) -> Answer:
+    """Return states [B, N * S, D] as heads read them: in front the mean over digits and cells, then
+    that over the digits of each cell.
+    """
+    digits = states.unflatten(1, (num_digits, -1))
+    cells = digits.mean(1)
+    pooled = torch.cat((cells.mean(1, keepdim=True), cells), dim=1)
+    return Answer(pooled, num_prefix=1, digits=digits.transpose(1, 2))
+
+
 class DECInner(TRMInner):
     """TRM's schedule. Latents are [B, N * S, D] in the carry, and [B * N, S, D] inside a step.
 
@@ -127,10 +137,7 @@ class DECInner(TRMInner):
         return {name: z.view(shape) for name, z in latents.items()}, answer.view(shape)
 
     def answer(self, states: Tensor, examples: Examples) -> Answer:
-        digits = states.view(-1, self.num_digits, self.num_positions, self.hidden_size)
-        cells = digits.mean(1)
-        pooled = torch.cat((cells.mean(1, keepdim=True), cells), dim=1)
-        return Answer(pooled, num_prefix=1, digits=digits.transpose(1, 2))
+        return answer_of_digits(states, self.num_digits)
 
     def _embed(self, inputs: Tensor, puzzle_identifiers: Tensor) -> Tensor:
         """Return [B * N, S, D]: is the cell empty (0), does it hold this digit (1) or another?"""

@@ -170,6 +170,15 @@ def widened(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
+class LayerNorm(nn.LayerNorm):
+    """Layer norm over D with learned scale and shift, in float32 (float64 stays)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        wide = widened(input)
+        weight, bias = self.weight.to(wide.dtype), self.bias.to(wide.dtype)
+        return F.layer_norm(wide, self.normalized_shape, weight, bias, self.eps).to(input.dtype)
+
+
 def swiglu_width(width: int, expansion: float, multiple: int = 256) -> int:
     """Return the inner width of SwiGLU: expansion * width * 2/3, rounded up to a `multiple`."""
     return -(-round(expansion * width * 2 / 3) // multiple) * multiple

@@ -3,7 +3,8 @@
 from inspect import signature
 
 from models.act import ACT, ACTLossHead
-from models.config import ARCHITECTURES, ArchConfig, DataFacts
+from models.config import ARCHITECTURES, ArchConfig, DataFacts, LatticeConfig
+from models.lattice import LatticeACT, LatticeInner
 from models.recurrence import CycledRecurrence
 from runtime.device import resolve_dtype
 from runtime.errors import ConfigError
@@ -21,7 +22,10 @@ def arch_on_device(
         ConfigError: the device does not compute in the forward dtype.
     """
     if overrides is not None:
-        arch = arch.model_copy(update=overrides.model_dump(exclude_none=True))
+        given = overrides.model_dump(exclude_none=True)
+        if (steps := given.pop("halt_max_steps", None)) is not None:
+            arch = arch.with_depth(steps)
+        arch = arch.model_copy(update=given)
     forward_dtype = resolve_dtype(arch.forward_dtype, device_type)
     return arch.model_copy(update={"forward_dtype": forward_dtype})
 
@@ -45,4 +49,6 @@ def build_model(config: ArchConfig, facts: DataFacts) -> ACTLossHead:
         raise ConfigError(
             f"arch.curriculum: arch.name={config.name} is no CycledRecurrence; use null"
         )
+    if isinstance(config, LatticeConfig) and isinstance(inner, LatticeInner):
+        return ACTLossHead(LatticeACT(inner, config), config.loss)
     return ACTLossHead(ACT(inner, config.halt_max_steps, config.chains), config.loss)

@@ -34,10 +34,13 @@ class Stream(IntEnum):
     LOOK_AHEAD = 0x6C6F6F6B
     ANCHORS = 0x616E6368
     ROLLOUT = 0x726F6C6C
+    GUESSES = 0x67756573
+    TURNS = 0x7475726E
     # Evaluations.
     VIEWS = 0x76696577
     CHAINS = 0x63686169
     ROWS = 0x726F7773
+    SEARCH = 0x73656172
 
 
 def random_words(

@@ -15,7 +15,14 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 
 from evaluation.config import EvalConfig, SolveConfig
-from models.config import ACTLossConfig, DECConfig, HRMConfig, TransformerConfig, TRMConfig
+from models.config import (
+    ACTLossConfig,
+    DECConfig,
+    HRMConfig,
+    LatticeConfig,
+    TransformerConfig,
+    TRMConfig,
+)
 from models.heads.config import AUXILIARY_HEADS, TOKEN_HEADS, QHeadConfig
 from runtime.registry import Registry
 from runtime.schema import Schema
@@ -42,6 +49,7 @@ SECTIONS: dict[str, Any] = {
     "arch/hrm_v1": HRMConfig.model_construct(None, **AS_WIDE),
     "arch/trm": TRMConfig.model_construct(None, **AS_WIDE),
     "arch/dec": DECConfig(),
+    "arch/lattice": LatticeConfig(),
     "arch/transformer": TransformerConfig.model_construct(None, **AS_WIDE),
     "loss/act_stablemax": ACTLossConfig(),
     "optimizer/adam_atan2": OptimizerConfig(),
@@ -57,9 +65,13 @@ for name in SAMPLERS:
 for name in TOKEN_HEADS:
     choice = "standard" if name == "linear" else name
     SECTIONS[f"heads/{choice}"] = {"lm": TOKEN_HEADS[name].schema()}
+LATTICE_HEADS = ("candidates", "contradiction")
 for name in AUXILIARY_HEADS:
     head = AUXILIARY_HEADS[name].schema(**FIELDS.get(name, {}))
-    SECTIONS[f"heads/{name}"] = {name: head}
+    if name not in LATTICE_HEADS:
+        SECTIONS[f"heads/{name}"] = {name: head}
+heads = {name: AUXILIARY_HEADS[name].schema() for name in LATTICE_HEADS}
+SECTIONS["heads/lattice"] = {"q": None, **heads}
 
 
 def written(name: str) -> str:

@@ -1,10 +1,12 @@
 """What is drawn for a step without regard to the past: noise of ACT's halting rule, how long
-rollouts are, the rows that look ahead, corrupted solutions to start from, seeds of torch.
+rollouts are, the rows that look ahead, corrupted solutions to start from, what a lattice guesses
+and in which view it goes on, seeds of torch.
 """
 
 import numpy as np
 
-from models.config import ArchConfig
+from dataset.turns import turns
+from models.config import ArchConfig, DataFacts, LatticeConfig
 from runtime.streams import Stream, random_words
 
 
@@ -104,6 +106,24 @@ def anchor_sources(
             others = (words & np.uint64(2**32 - 1)) % np.uint64(seq_len)
             sources[place] = np.where(corrupted, others, np.arange(seq_len, dtype=np.uint64))
     return sources
+
+
+def noise_of_lattice(
+    seed: int, step: int, num_rows: int, arch: LatticeConfig, facts: DataFacts
+) -> dict[str, np.ndarray]:
+    """Draw what the rows of the global batch guess at a step, from 0, and in which view each goes
+    on, if it does in another one: `guesses`, `cells` and `tokens` of `models.carry.Exploration`.
+    """
+    words = random_words(seed, Stream.GUESSES, (0, step, 0, 0), 2 * num_rows)
+    guesses = ((words >> np.uint64(40)) * 2.0**-24).astype(np.float32)
+    noise = {"guesses": guesses.reshape(num_rows, 2)}
+    if arch.views != "none":
+        words = random_words(seed, Stream.TURNS, (0, step, 0, 0), 2 * num_rows)
+        every = arch.views == "all"
+        noise["cells"], noise["tokens"] = turns(
+            words.reshape(2, -1), facts.seq_len, facts.vocab_size, every_symmetry=every
+        )
+    return noise
 
 
 def torch_seed(seed: int, step: int, part: int) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 from models.act import ACTLossHead, LossOutput
 from models.carry import ACTCarry, Examples, Exploration
 from models.compiled import compiled_forward
-from models.config import ArchConfig, DataFacts
+from models.config import ArchConfig, DataFacts, LatticeConfig
 from models.operations import train_step_flop
 from models.recurrence import CycledRecurrence
 from models.registry import build_model
@@ -27,7 +27,14 @@ from training.checkpoint.start_weights import load_start_weights
 from training.config.schema import CANONICAL_SHARDS, TrainConfig
 from training.data import data_facts
 from training.diagnostics import Diagnostics, MeasuredShard, trunk_gradient_norms
-from training.exploration import anchor_sources, max_steps, min_halt_steps, rows_ahead, torch_seed
+from training.exploration import (
+    anchor_sources,
+    max_steps,
+    min_halt_steps,
+    noise_of_lattice,
+    rows_ahead,
+    torch_seed,
+)
 from training.metrics import MetricBlock
 from training.optim.adam_atan2 import AdamATan2
 from training.optim.ema import WeightAverage
@@ -265,6 +272,9 @@ class Learner:
         )
         if anchors is not None:
             noise["anchors"] = anchors.reshape(parts, local // parts, -1)
+        if isinstance(config.arch, LatticeConfig):
+            for name, rows in noise_of_lattice(*drawn, config.arch, self.facts).items():
+                noise[name] = rows[start : start + local].reshape(parts, local // parts, -1)
         return noise
 
     def _with_rollouts(self, batch: Examples, step: int) -> Examples:

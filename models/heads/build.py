@@ -4,7 +4,7 @@ import math
 
 from torch import nn
 
-from models.config import LOSSES, DataFacts, DECConfig, RecurrenceConfig
+from models.config import LOSSES, DataFacts, RecurrenceConfig
 from models.heads import tokens
 from models.heads.base import Head
 from models.heads.config import (
@@ -19,6 +19,7 @@ from models.heads.config import (
     TiedHeadConfig,
 )
 from models.heads.q import QHead
+from models.layers import LayerNorm
 
 
 def build_heads(
@@ -48,7 +49,7 @@ def _normed_token_head(config: RecurrenceConfig, V: int, embedding: nn.Module) -
     if lm.norm == "none":
         head.dropout = lm.dropout
     else:
-        norm = tokens.RMSNorm(D) if lm.norm == "rms" else tokens.LayerNorm(D)
+        norm = tokens.RMSNorm(D) if lm.norm == "rms" else LayerNorm(D)
         head = tokens.NormedHead([norm, nn.Dropout(lm.dropout)] if lm.dropout else [norm], head)
     head.loss = LOSSES.load(config.loss.name)(config.loss)
     return head
@@ -59,7 +60,7 @@ def token_head(config: RecurrenceConfig, V: int, embedding: nn.Module) -> tokens
     lm, D = config.heads.lm, config.hidden_size
     match lm:
         case LinearHeadConfig():
-            linear = tokens.LinearOfDigits if isinstance(config, DECConfig) else tokens.Linear
+            linear = tokens.LinearOfDigits if config.has_digits else tokens.Linear
             return linear(D, V, lm.bias)
         case TiedHeadConfig():
             return tokens.Tied(embedding, lm.bias)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from models.config import ACTLossConfig
 from models.heads.base import Answer, Head, Measured, Outputs, Targets
-from models.layers import CastedLinear, trunc_normal_, widened
+from models.layers import CastedLinear, LayerNorm, trunc_normal_, widened
 from models.losses import CrossEntropy
 
 # The logit of a token that is never predicted: finite, as all losses and gradients must be.
@@ -341,15 +341,6 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         wide = widened(x)
         return F.rms_norm(wide, wide.shape[-1:], self.weight.to(wide.dtype), self.eps).to(x.dtype)
-
-
-class LayerNorm(nn.LayerNorm):
-    """Layer norm over D with learned scale and shift, in float32 (float64 stays)."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        wide = widened(input)
-        weight, bias = self.weight.to(wide.dtype), self.bias.to(wide.dtype)
-        return F.layer_norm(wide, self.normalized_shape, weight, bias, self.eps).to(input.dtype)
 
 
 class NormedHead(TokenHead):

@@ -204,6 +204,18 @@ def test_random_starts_and_noise_are_the_same_on_two_ranks(exact_settings: Any, 
     assert two.digest() == one.digest()
 
 
+def test_candidate_sets_are_the_same_on_two_ranks(tiny_settings: list[str], run: Any) -> None:
+    tiny_settings.remove("arch.H_layers=1")
+    more = ["arch=lattice", "heads=lattice", "arch.loops=2", "reduction=exact", "epochs=64"]
+    more += ["global_batch_size=16", "micro_batch_size=2", "max_steps=9", "arch.views=all"]
+    one, _ = run("one", tiny_settings, *more)
+    run("two", tiny_settings, *more, "max_steps=5", ranks=2)
+    # One rank goes on where two have stopped.
+    two, _ = run("two", tiny_settings, *more)
+    assert two.state(5)["environment"]["world_size"] == 2
+    assert two.digest() == one.digest()
+
+
 @pytest.mark.slow
 def test_exact_reduction_gives_four_ranks_the_bits_of_one(exact_settings: Any, run: Any) -> None:
     one, _ = run("one", exact_settings)

@@ -30,8 +30,12 @@ FACTS = DataFacts(6, 16, 3, fields={"actions": (5, 0), "pixels": (256, 3)})
 Train = Callable[[Sequence[str]], None]
 
 
-def with_loss(name: str) -> list[str]:
-    return [f"heads={name}", *(["loss=act_softmax"] if name in NEEDS_SOFTMAX else [])]
+def with_loss(name: str, *settings: str) -> list[str]:
+    """Settings with these heads, and with the loss and the architecture that they need."""
+    if name == "lattice":
+        settings = ("arch=lattice", *(each for each in settings if each != "arch.H_layers=1"))
+    loss = ["loss=act_softmax"] if name in NEEDS_SOFTMAX else []
+    return [*settings, f"heads={name}", *loss]
 
 
 def configure(*settings: str) -> TrainConfig:
@@ -42,7 +46,7 @@ def configure(*settings: str) -> TrainConfig:
 def test_every_head_trains_from_its_file_alone(
     name: str, train: Train, tiny_settings: list[str], files_of: Any, tmp_path: Path
 ) -> None:
-    settings = [*tiny_settings, *with_loss(name), "max_steps=3"]
+    settings = [*with_loss(name, *tiny_settings), "max_steps=3"]
     if name in NEEDS_FIELD:
         with pytest.raises(DatasetError, match=f"field '{NEEDS_FIELD[name]}'.*dataset/build_"):
             train(settings)
@@ -53,7 +57,7 @@ def test_every_head_trains_from_its_file_alone(
     assert [record["step"] for record in records] == [1, 2, 3]
     heads = configure(*settings).arch.heads
     losses = ["lm", *(["q_halt"] if heads.q else [])]
-    losses += [name for name in ("confidence", "attention", "halt") if getattr(heads, name)]
+    losses += [head for head in heads.auxiliary if head not in ("action", "pixel")]
     losses += ["balance"] if heads.lm.name == "moe" else []
     assert all(f"train/{loss}_loss" in records[0] for loss in losses)
 
@@ -61,9 +65,9 @@ def test_every_head_trains_from_its_file_alone(
 @pytest.mark.parametrize("weighting", ["fixed", "uncertainty"])
 @pytest.mark.parametrize("name", HEADS)
 def test_grouped_owns_every_parameter_of_every_head(name: str, weighting: str) -> None:
-    settings = ["optimizer=grouped", f"arch.loss.weighting={weighting}", *with_loss(name)]
+    settings = ["optimizer=grouped", f"arch.loss.weighting={weighting}"]
     small = ["arch.hidden_size=16", "arch.num_heads=2", "arch.H_layers=1", "arch.L_layers=1"]
-    config = configure("data_path=x", *settings, *small)
+    config = configure("data_path=x", *with_loss(name, *settings, *small))
     model = build_model(config.arch, FACTS)
     groups = groups_of(model, config)
     owner = {key: group for group in groups for key in group.params}

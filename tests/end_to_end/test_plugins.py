@@ -54,7 +54,7 @@ def test_registered_names_are_choices_with_their_defaults(run_python: Any) -> No
     assert arch["heads"]["doubt"] == {"detach": False}
     help_text = run_python("pretrain.py", ON, "--help").out
     assert "evaluators: arc, sudoku, maze" in help_text
-    assert "arch: dec, hrm, hrm_v1, mine, mixer," in help_text
+    assert "arch: dec, hrm, hrm_v1, lattice, mine, mixer," in help_text
     assert "mine" not in run_python("pretrain.py", "--help").out
 
 

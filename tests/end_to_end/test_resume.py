@@ -40,6 +40,7 @@ VARIANTS = {
     "rollouts": ["arch.rollout_prob=0.5", "arch.rollout_max_steps=9", EXPLORES],
     "muon": ["optimizer=muon", "ema=true"],
     "digits alike": ["arch=dec", "arch.hidden_size=16", "ema=true", EXPLORES],
+    "candidates": ["arch=lattice", "heads=lattice", "arch.loops=2", "ema=true"],
     "mixer": ["arch.mlp_t=true", "arch.gradient=last_cycle", "arch.puzzle_emb_ndim=0"],
 }
 
@@ -48,7 +49,8 @@ def build_eager_model(config: Any, facts: Any) -> Any:
     """Build a model that wants to halt from the first step on, so that exploration decides."""
     model = build_model(config, facts)
     with torch.no_grad():
-        model.model.inner.q_head.bias.copy_(torch.tensor([2.0, -2.0]))
+        if config.heads.q is not None:
+            model.model.inner.q_head.bias.copy_(torch.tensor([2.0, -2.0]))
     return model
 
 
@@ -60,7 +62,8 @@ def settings(
     # Slow without the hardware for it, but the same.
     monkeypatch.setattr(device, "cpu_has_bfloat16", lambda: True)
     monkeypatch.setattr("training.step.build_model", build_eager_model)
-    lacks = {"arch=transformer": "arch.L_layers=1", "arch=dec": "arch.H_layers=1"}
+    lacks = {"arch=transformer": "arch.L_layers=1"}
+    lacks |= dict.fromkeys(("arch=dec", "arch=lattice"), "arch.H_layers=1")
     for setting in lacks.keys() & request.param:
         tiny_settings.remove(lacks[setting])
     return [setting.replace("=tasks", f"={tasks_data}") for setting in request.param]

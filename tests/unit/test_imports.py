@@ -31,7 +31,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "dataset": ("runtime", "dataset"),
     "puzzle_dataset": ("runtime", *ON_DISK, "dataset.arc.lazy"),
     "models": ("runtime", "models"),
-    "training": ("runtime", "training", "models", "puzzle_dataset", "dataset.kinds", *ON_DISK),
+    "training": ("runtime", "training", "models", "puzzle_dataset", "dataset.kinds", *ON_DISK)
+    + ("dataset.turns",),
     "evaluation": ("runtime", "evaluation", "models", "dataset", "puzzle_dataset"),
     "sweeps": ("runtime", "sweeps", "training", "evaluation.config"),
     "pretrain": (*PACKAGES, "puzzle_dataset"),

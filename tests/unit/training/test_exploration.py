@@ -5,8 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.config import HRMConfig
-from training.exploration import anchor_sources, max_steps, min_halt_steps, rows_ahead, torch_seed
+from models.config import DataFacts, HRMConfig, LatticeConfig
+from training.exploration import (
+    anchor_sources,
+    max_steps,
+    min_halt_steps,
+    noise_of_lattice,
+    rows_ahead,
+    torch_seed,
+)
 
 
 def draw(
@@ -178,3 +185,34 @@ def test_a_row_has_a_share_of_its_own_and_every_cell_is_as_likely() -> None:
     taken = np.bincount(found[wrong], minlength=30) / wrong.sum()
     assert taken == pytest.approx(np.full(30, 1 / 30), abs=0.005)
     assert (anchors(probability=1.0, corruption=0.0) == np.arange(30)).all()
+
+
+def test_guesses_and_views_of_a_lattice_depend_on_seed_step_and_row_alone() -> None:
+    facts = DataFacts(11, 81, 1)
+    lattice = LatticeConfig(views="all")
+    drawn = noise_of_lattice(3, 7, 64, lattice, facts)
+    assert {name: values.shape for name, values in drawn.items()} == {
+        "guesses": (64, 2),
+        "cells": (64, 81),
+        "tokens": (64, 11),
+    }
+    again = noise_of_lattice(3, 7, 64, lattice, facts)
+    for other in ((4, 7), (3, 8)):
+        different = noise_of_lattice(*other, 64, lattice, facts)
+        for name, values in drawn.items():
+            assert np.array_equal(values, again[name])
+            assert not np.array_equal(values, different[name])
+    assert len(np.unique(drawn["cells"], axis=0)) == 64
+    plain = noise_of_lattice(3, 7, 64, LatticeConfig(views="none"), facts)
+    assert plain.keys() == {"guesses"}
+    assert np.array_equal(plain["guesses"], drawn["guesses"])
+
+
+def test_guesses_are_uniform() -> None:
+    guesses = noise_of_lattice(0, 0, 20000, LatticeConfig(views="none"), DataFacts(6, 16, 1))
+    values = guesses["guesses"]
+    assert values.min() >= 0
+    assert values.max() < 1
+    counts, _ = np.histogram(values, bins=20, range=(0, 1))
+    # Six standard deviations of a count of 40,000 / 20.
+    assert np.abs(counts - 2000).max() < 6 * 2000**0.5

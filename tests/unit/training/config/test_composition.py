@@ -104,6 +104,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "action": {"action": {"field": "actions"}},
     "pixel": {"pixel": {"field": "pixels"}},
     "enhanced": {"confidence": DETACH, "attention": DETACH},
+    "lattice": {"q": None, "candidates": DETACH, "contradiction": DETACH},
     "sage": {
         "q": None,
         "confidence": DETACH,
@@ -161,7 +162,8 @@ def choices(group: str) -> list[str]:
     "choice", [choice for group in ("arch", "data", "experiment") for choice in choices(group)]
 )
 def test_every_choice_composes(choice: str) -> None:
-    config = configure(choice)
+    needed = {"arch=lattice": ["heads=lattice"]}
+    config = configure(choice, *needed.get(choice, []))
     if choice.startswith("data="):
         assert config.data is not None
         assert config.data_path == config.data.path

@@ -1,0 +1,360 @@
+"""Deduction on a grid of candidates: the lattice deduction transformer (arXiv:2605.08605).
+
+The state of a puzzle is the set of tokens that each cell may still hold. A looped transformer says
+which of them to strike, what each cell holds, and whether the solution has been struck already. A
+step strikes what is unlikely and guesses one cell. What it guesses may be wrong; so the model
+learns on states of its own making, and to notice a contradiction.
+
+Shape letters: B batch, S cells, V tokens, N digits, P positions in front of the cells, T = P + S,
+D hidden width, K loops.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.act import ACT
+from models.attention import Attention, SudokuBias
+from models.carry import CANDIDATES, ACTCarry, Examples, Exploration, Latents
+from models.config import DataFacts, LatticeConfig, RecurrenceConfig
+from models.dec import FIRST_DIGIT, DigitBlock, answer_of_digits
+from models.heads.base import Answer, Outputs
+from models.heads.lattice import solution_gone
+from models.layers import (
+    CastedEmbedding,
+    CastedLinear,
+    LayerNorm,
+    RotaryEmbedding,
+    trunc_normal_,
+    weights_cast_once,
+)
+from models.recurrence import Block, ReasoningLevel, Recurrence, Rotary
+
+# Examples that have these know for each cell, int64 [B, S], and for each token, int64 [B, V], which
+# one of the puzzle itself it is in their present view.
+ORIGIN_CELLS, ORIGIN_TOKENS = "origin_cells", "origin_tokens"
+# Verdicts of a step.
+DECIDED, CONTRADICTION = 1, 2
+
+
+class LatticeBlock(Block):
+    """Pre-norm block on [B, T, D] with LayerNorm and GELU: mix the positions, transform each."""
+
+    def __init__(self, config: RecurrenceConfig, num_positions: int) -> None:
+        nn.Module.__init__(self)
+        assert isinstance(config, LatticeConfig)
+        D, inner = config.hidden_size, round(config.expansion * config.hidden_size)
+        bias = None
+        if config.attention_bias == "sudoku":
+            bias = SudokuBias(config.num_heads, num_positions - 1, 1)
+        self.norm_1, self.norm_2 = LayerNorm(D), LayerNorm(D)
+        self.self_attn = Attention(D, config.num_heads, config.attention, bias)
+        self.up_proj = CastedLinear(D, inner, bias=True)
+        self.down_proj = CastedLinear(inner, D, bias=True)
+        self.dropout = config.dropout
+
+    def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
+        x = x + self._dropped(self.self_attn(self.norm_1(x), rotary))
+        return x + self._dropped(self.down_proj(F.gelu(self.up_proj(self.norm_2(x)))))
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training) if self.dropout else x
+
+
+class Loop(ReasoningLevel):
+    """Blocks with a norm around them: maps [B, T, D] to norm(x + blocks(x))."""
+
+    def __init__(self, config: LatticeConfig, num_positions: int, block: type[Block]) -> None:
+        super().__init__(config, config.L_layers, num_positions, block)
+        self.norm = LayerNorm(config.hidden_size)
+
+    def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
+        return self.norm(x + super().forward(x, rotary))
+
+
+class Deduced(NamedTuple):
+    """What a step makes of the candidates of B rows.
+
+    Attributes:
+        candidates: bool [B, S, V], after what was struck and guessed.
+        guessed: int64 [B], the cell that was guessed; -1: none.
+        decided: bool [B], each cell has one candidate left, and there is no contradiction.
+        contradiction: bool [B], a cell has none, or the model says that the solution is gone.
+    """
+
+    candidates: Tensor
+    guessed: Tensor
+    decided: Tensor
+    contradiction: Tensor
+
+
+class LatticeInner(Recurrence):
+    """A step on candidate sets.
+
+    The carry has z_H [B, T, D], the states of the last loop, which heads read; z_candidates, bool
+    [B, S, V], what they are about; z_next, the same for the next step; z_guess, int64 [B], the cell
+    that was guessed, or -1; z_verdict, int64 [B], what the step came to: DECIDED, CONTRADICTION, 0.
+
+    Raises:
+        ConfigError: the data are neither Sudokus nor mazes.
+    """
+
+    open_cell: Tensor
+    latents = ("z_H",)
+
+    def __init__(self, config: LatticeConfig, facts: DataFacts) -> None:
+        config.require_data(facts.seq_len, facts.vocab_size)
+        self.open_token, tokens = config.open_cells(facts.seq_len, facts.vocab_size)
+        # Positions are those of rows and columns, not one by one.
+        learned = config.pos_encodings == "learned"
+        super().__init__(
+            config.model_copy(update={"pos_encodings": "none"}) if learned else config, facts
+        )
+        D, side = config.hidden_size, math.isqrt(facts.seq_len)
+        self.pos_encodings = config.pos_encodings
+        if learned:
+            self.embed_row, self.embed_column = (
+                CastedEmbedding(side, D, init_std=D**-0.5, dtype=self.dtype) for _ in range(2)
+            )
+        self.seq_len, self.num_loops = facts.seq_len, config.loops
+        self.keeps_states = config.keep_states
+        self.loops_without_gradients = config.loops - (config.backprop_loops or config.loops)
+        self.strike_below = _logit(config.strike_below)
+        self.contradiction_above = _logit(config.contradiction_above)
+        self.guess_temperature = config.guess_temperature
+        self.guesses_always = config.guess == "always"
+        open_cell = torch.zeros(facts.vocab_size, dtype=torch.bool)
+        open_cell[list(tokens)] = True
+        self.register_buffer("open_cell", open_cell, persistent=False)
+        self.add_layers(config)
+
+    def add_layers(self, config: LatticeConfig) -> None:
+        """Build what a loop and its input need."""
+        D = self.hidden_size
+        self.num_prefix = 1  # A position that stands for the whole puzzle.
+        self.num_positions = self.num_states = 1 + self.seq_len
+        self.embed_whole = nn.Parameter(trunc_normal_(torch.empty(D), std=D**-0.5))
+        if config.pos_encodings == "rope":
+            width, theta = D // config.num_heads, config.rope_theta
+            self.rotary_emb = RotaryEmbedding(width, self.num_positions, theta)
+        self.H_level = Loop(config, self.num_positions, LatticeBlock)
+
+    def empty_carry(self, batch_size: int) -> Latents:
+        z_H = super().empty_carry(batch_size)["z_H"]
+        shape = (batch_size, self.seq_len, len(self.open_cell))
+        candidates = torch.zeros(shape, dtype=torch.bool, device=z_H.device)
+        zeros = torch.zeros(batch_size, dtype=torch.int64, device=z_H.device)
+        state = {CANDIDATES: candidates, "z_next": candidates.clone()}
+        return {"z_H": z_H, **state, "z_guess": zeros, "z_verdict": zeros.clone()}
+
+    def begin(
+        self,
+        new: Tensor,
+        carry: Latents,
+        examples: Examples,
+        exploration: Exploration | None = None,
+    ) -> tuple[Latents, Examples]:
+        """Return latents with the candidates of this step, where rows are `new` (bool [B]) all that
+        there are, and the examples, both in the view that was drawn; states that are kept are 0 in
+        new rows.
+        """
+        new, fresh = new.view(-1, 1, 1), self.all_candidates(examples["inputs"])
+        candidates, z_H = torch.where(new, fresh, carry["z_next"]), carry["z_H"]
+        if self.keeps_states:
+            z_H = torch.where(new, 0.0, z_H)
+        if exploration is not None and exploration.cells is not None:
+            candidates, examples = _turned(candidates, examples, exploration)
+        return carry | {"z_H": z_H, CANDIDATES: candidates}, examples
+
+    def all_candidates(self, inputs: Tensor) -> Tensor:
+        """Return what cells may hold before anything is deduced, bool [B, S, V]; inputs [B, S]."""
+        given = F.one_hot(inputs.long(), len(self.open_cell)).bool()
+        return torch.where((inputs == self.open_token).unsqueeze(-1), self.open_cell, given)
+
+    def forward(
+        self, carry: Latents, examples: Examples, *, only_first: bool = False
+    ) -> tuple[Latents, Tensor]:
+        """Run all loops.
+
+        Returns:
+            the latents, detached, with z_next still that of the last step; the states after each
+            loop that has gradients, [K * B, T, D]; in evaluation mode after the last one alone.
+        """
+        injected = self.embed(carry[CANDIDATES])
+        rotary = self.rotary_emb() if self.pos_encodings == "rope" else None
+        first_kept = self.loops_without_gradients if self.training else self.num_loops - 1
+        h = carry["z_H"].view(injected.shape) if self.keeps_states else injected
+        answers = []
+        with weights_cast_once(self, self.dtype):
+            for loop in range(self.num_loops):
+                with torch.set_grad_enabled(torch.is_grad_enabled() and loop >= first_kept):
+                    h = self.H_level(h + injected, rotary)
+                if loop >= first_kept:
+                    answers.append(self.as_carried(h))
+        return carry | {"z_H": answers[-1].detach()}, torch.cat(answers)
+
+    def embed(self, candidates: Tensor) -> Tensor:
+        """Return the input of each loop, [B, T, D], for candidates [B, S, V]."""
+        table, D = self.embed_tokens.embedding_weight.to(self.dtype), self.hidden_size
+        cells = self._placed(candidates.to(self.dtype) @ table)
+        whole = self.embed_whole.to(self.dtype).expand(len(cells), 1, D)
+        return torch.cat((whole, cells), dim=1) * math.sqrt(D)
+
+    def _placed(self, cells: Tensor) -> Tensor:
+        """Add to cells [..., S, D] where they are."""
+        if self.pos_encodings != "learned":
+            return cells
+        tables = (self.embed_row.embedding_weight, self.embed_column.embedding_weight)
+        row, column = (table.to(self.dtype) for table in tables)
+        return cells + (row.unsqueeze(1) + column).flatten(0, 1)
+
+    def answer(self, states: Tensor, examples: Examples) -> Answer:
+        return Answer(states, num_prefix=1)
+
+    def as_carried(self, h: Tensor) -> Tensor:
+        """Return the states of a loop as the carry keeps them."""
+        return h
+
+    @torch.no_grad()
+    def deduce(
+        self, outputs: Outputs, candidates: Tensor, inputs: Tensor, guesses: Tensor | None
+    ) -> Deduced:
+        """Strike candidates and guess a cell, where rows are neither decided nor contradictory.
+
+        Args:
+            outputs: of the heads, for these candidates, bool [B, S, V].
+            inputs: int [B, S]; of cells that are given nothing is struck.
+            guesses: [B, 2], uniform in [0, 1): which of the open cells, and which of its tokens;
+                None: nothing is guessed.
+        """
+        unlikely = outputs["candidates_logits"] < self.strike_below
+        kept = candidates & ~(unlikely & (inputs == self.open_token).unsqueeze(-1))
+        left = kept.sum(-1)
+        noticed = outputs["contradiction_logits"] > self.contradiction_above
+        contradiction = noticed | (left == 0).any(-1)
+        decided = (left == 1).all(-1) & ~contradiction
+        guessed = torch.full_like(left[:, 0], -1)
+        if guesses is not None:
+            cell, token = self._guess(outputs["logits"], kept, left > 1, guesses)
+            waits = decided | contradiction
+            if not self.guesses_always:
+                waits = waits | (kept != candidates).flatten(1).any(-1)
+            guessed = torch.where(waits, guessed, cell)
+            chosen = torch.arange(len(left[0]), device=cell.device) == guessed.unsqueeze(-1)
+            only = F.one_hot(token, kept.shape[-1]).bool().unsqueeze(1)
+            kept = torch.where(chosen.unsqueeze(-1), only, kept)
+        return Deduced(kept, guessed, decided, contradiction)
+
+    def _guess(
+        self, logits: Tensor, candidates: Tensor, is_open: Tensor, guesses: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return a cell of each row, int64 [B], and its token, the same; any where none is open."""
+        number = is_open.cumsum(-1)
+        wanted = (guesses[:, :1] * number[:, -1:]).floor() + 1
+        cell = ((number == wanted) & is_open).int().argmax(-1)
+        rows = torch.arange(len(cell), device=cell.device)
+        scores = logits[rows, cell].float() / self.guess_temperature
+        scores = scores.masked_fill(~candidates[rows, cell], -math.inf)
+        # Sums from the first token on; torch's own are refused where a GPU must give the same bits.
+        below = scores.softmax(-1) @ torch.ones_like(scores[0]).expand(scores.shape[-1], -1).triu()
+        token = (below <= guesses[:, 1:] * below[:, -1:]).sum(-1).clamp_max(len(self.open_cell) - 1)
+        return cell, token
+
+
+class DigitLatticeInner(LatticeInner):
+    """The same with a state for each digit and cell, z_H [B, N * S, D], and weights that all digits
+    share, as in `models.dec`: permuting the digits of a puzzle permutes all that is deduced.
+    """
+
+    num_kinds = 2  # A digit is possible in a cell, or struck.
+
+    def add_layers(self, config: LatticeConfig) -> None:
+        self.num_digits = len(self.open_cell) - FIRST_DIGIT
+        self.num_states = self.num_digits * self.seq_len
+        self.H_level = Loop(config, self.num_positions, DigitBlock)
+
+    def embed(self, candidates: Tensor) -> Tensor:
+        """Return the input of each loop, [B * N, S, D]."""
+        kinds = candidates[..., FIRST_DIGIT:].transpose(1, 2).flatten(0, 1).long()
+        return self._placed(self.embed_tokens(kinds)) * math.sqrt(self.hidden_size)
+
+    def as_carried(self, h: Tensor) -> Tensor:
+        return h.reshape(-1, self.num_states, self.hidden_size)
+
+    def answer(self, states: Tensor, examples: Examples) -> Answer:
+        return answer_of_digits(states, self.num_digits)
+
+
+class LatticeACT(ACT):
+    """A lattice under the ACT loop: each slot of the batch goes on with its candidates until they
+    are decided, or contradict each other, or are too old; then it takes the next puzzle.
+    """
+
+    inner: LatticeInner
+
+    def __init__(self, inner: LatticeInner, config: LatticeConfig) -> None:
+        super().__init__(inner, config.halt_max_steps)
+        self.eval_steps = config.eval_steps
+
+    @property
+    def eval_max_steps(self) -> int:
+        return self.eval_steps
+
+    def think(
+        self, carry: ACTCarry, offered: Examples, exploration: Exploration | None = None
+    ) -> tuple[ACTCarry, Tensor]:
+        """Run one step on every slot; as `ACT.think`, with the answers of several loops in training
+        ([K * B, T, D]). Nothing is guessed without exploration.
+        """
+        steps, examples = self._taken(carry, offered)
+        latents, examples = self.inner.begin(carry.halted, carry.inner, examples, exploration)
+        latents, answer = self.inner(latents, examples)
+        with torch.no_grad():
+            outputs = self.inner.read(latents["z_H"], examples)
+        guesses = None if exploration is None else exploration.guesses
+        deduced = self.inner.deduce(outputs, latents[CANDIDATES], examples["inputs"], guesses)
+        halted = steps >= (self.halt_max_steps if self.training else self.eval_steps)
+        if self.training:
+            gone = solution_gone(deduced.candidates, examples["labels"])
+            halted = halted | deduced.decided | (deduced.contradiction & gone)
+        latents |= {"z_next": deduced.candidates, "z_guess": deduced.guessed}
+        verdict = torch.where(deduced.contradiction, CONTRADICTION, 0)
+        latents["z_verdict"] = torch.where(deduced.decided, DECIDED, verdict)
+        return ACTCarry(latents, steps, halted, examples), answer
+
+
+def _turned(
+    candidates: Tensor, examples: Examples, exploration: Exploration
+) -> tuple[Tensor, Examples]:
+    """Return candidates [B, S, V] and examples in another view."""
+    assert exploration.cells is not None
+    assert exploration.tokens is not None
+    cells, tokens = exploration.cells.long(), exploration.tokens.long()
+    turned = {}
+    for name in ("inputs", "labels"):
+        if name in examples:
+            moved = examples[name].gather(1, cells)
+            renamed = tokens.gather(1, moved.clamp_min(0).long()).to(moved.dtype)
+            turned[name] = torch.where(moved < 0, moved, renamed)
+    if ORIGIN_CELLS in examples:
+        turned[ORIGIN_CELLS] = examples[ORIGIN_CELLS].gather(1, cells)
+        known = examples[ORIGIN_TOKENS]
+        turned[ORIGIN_TOKENS] = torch.zeros_like(known).scatter(1, tokens, known)
+    old = candidates.gather(1, cells.unsqueeze(-1).expand_as(candidates))
+    new = torch.zeros_like(old).scatter(2, tokens.unsqueeze(1).expand_as(old), old)
+    return new, examples | turned
+
+
+def lattice(config: LatticeConfig, facts: DataFacts) -> LatticeInner:
+    """Build the form that `config.symmetry` asks for."""
+    inner = LatticeInner if config.symmetry == "none" else DigitLatticeInner
+    return inner(config, facts)
+
+
+def _logit(probability: float) -> float:
+    if probability in (0, 1):
+        return math.copysign(math.inf, probability - 0.5)
+    return math.log(probability / (1 - probability))

@@ -1,0 +1,48 @@
+"""Views that are drawn for each row at each step."""
+
+import numpy as np
+import pytest
+
+from dataset.dihedral import NUM_VIEWS, dihedral_view
+from dataset.sudoku import rules
+from dataset.turns import turns
+
+
+def words(number: int) -> np.ndarray:
+    return np.random.Philox(key=5).random_raw(2 * number).reshape(2, number)
+
+
+def solution(size: int) -> np.ndarray:
+    grid, _ = rules.solve(np.zeros((size, size), int))
+    assert grid is not None
+    return rules.grid_to_tokens(grid)
+
+
+@pytest.mark.parametrize("every_symmetry", [False, True])
+@pytest.mark.parametrize("size", [4, 6, 9])
+def test_a_turned_sudoku_is_one(size: int, every_symmetry: bool) -> None:
+    tokens = solution(size)
+    cells, renamed = turns(words(50), size**2, size + 2, every_symmetry=every_symmetry)
+    seen = set()
+    for row, names in zip(cells, renamed, strict=True):
+        assert sorted(row) == list(range(size**2))
+        assert names[:2].tolist() == [0, 1]
+        turned = names[tokens[row]]
+        assert rules.is_valid_solution(rules.tokens_to_grid(turned), size)
+        seen.add(turned.tobytes())
+    assert len(seen) > 15
+
+
+def test_without_every_symmetry_cells_are_turned_and_mirrored() -> None:
+    cells, _ = turns(words(200), 36, 8, every_symmetry=False)
+    grid = np.arange(36).reshape(6, 6)
+    upright = {dihedral_view(grid, view).tobytes() for view in (0, 2, 4, 5)}
+    assert {row.reshape(6, 6).astype(grid.dtype).tobytes() for row in cells} == upright
+
+
+def test_a_maze_is_turned_and_mirrored_and_keeps_its_tokens() -> None:
+    cells, tokens = turns(words(200), 25, 6, every_symmetry=True)
+    grid = np.arange(25).reshape(5, 5)
+    views = {dihedral_view(grid, view).tobytes() for view in range(NUM_VIEWS)}
+    assert {row.reshape(5, 5).astype(grid.dtype).tobytes() for row in cells} == views
+    assert (tokens == np.arange(6)).all()

@@ -1,0 +1,399 @@
+"""Deduction on candidate sets: what a step strikes and guesses, and what the model is taught."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from dataset.sudoku.symmetries import sudoku_symmetries
+from models.carry import Examples, Exploration
+from models.config import DataFacts, HRMConfig, LatticeConfig
+from models.lattice import CONTRADICTION, DECIDED
+from models.registry import build_model
+from runtime.errors import ConfigError
+
+SMALL: Any = {"hidden_size": 8, "num_heads": 2, "expansion": 2.0, "L_layers": 2, "loops": 3}
+SMALL |= {"halt_max_steps": 5, "forward_dtype": "float64", "dropout": 0.0}
+DIGITS: Any = {"symmetry": "digits"}
+UNITS: Any = DIGITS | {"units": True, "pos_encodings": "none"}
+FORMS: dict[str, Any] = {
+    "plain": {},
+    "plain with rotation": {"pos_encodings": "rope"},
+    "plain with a bias": {"attention_bias": "sudoku", "pos_encodings": "none"},
+    "digits": DIGITS,
+    "digits by attention": DIGITS | {"digit_attention": True, "pos_encodings": "rope"},
+    "units": UNITS,
+}
+ROTATED = {form for form in FORMS if FORMS[form].get("pos_encodings") == "rope"}
+MAZE = DataFacts(6, 25, 1)
+YES, NO = 9.0, -9.0
+
+
+def sudoku(size: int) -> DataFacts:
+    return DataFacts(size + 2, size**2, 1)
+
+
+def model_of(facts: DataFacts | None = None, **settings: Any) -> Any:
+    torch.manual_seed(0)
+    model = build_model(LatticeConfig(**SMALL | settings), facts or sudoku(4)).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def examples_of(size: int = 4, rows: int = 3) -> Examples:
+    generator = torch.Generator().manual_seed(size)
+    shape = (rows, size**2)
+    labels = torch.randint(2, size + 2, shape, generator=generator, dtype=torch.int32)
+    given = torch.rand(shape, generator=generator) < 0.4
+    ids = torch.zeros(rows, dtype=torch.int32)
+    return {"inputs": torch.where(given, labels, 1), "labels": labels, "puzzle_identifiers": ids}
+
+
+def exploring(rows: int = 3, seed: int = 0, **views: Tensor) -> Exploration:
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.rand(rows, 2, generator=generator)
+    return Exploration(torch.zeros(rows, dtype=torch.int32), guesses=drawn, **views)
+
+
+def one_row(candidates: list[set[int]], *, vocab: int = 6) -> Tensor:
+    """Candidates [1, S, V] from the tokens of each cell."""
+    state = torch.zeros(1, len(candidates), vocab, dtype=torch.bool)
+    for cell, tokens in enumerate(candidates):
+        state[0, cell, list(tokens)] = True
+    return state
+
+
+def said(state: Tensor, keep: Tensor | None = None, **others: Any) -> dict[str, Tensor]:
+    """Outputs of the heads: by default all stays, and nothing is contradictory."""
+    kept = torch.full(state.shape, YES) if keep is None else keep
+    return {
+        "candidates_logits": kept,
+        "contradiction_logits": torch.full(state.shape[:1], NO),
+        "logits": torch.zeros(state.shape),
+    } | others
+
+
+@pytest.mark.parametrize("size", [4, 6, 9])
+def test_all_digits_are_possible_in_an_open_cell_and_one_in_a_given_one(size: int) -> None:
+    inputs = examples_of(size)["inputs"]
+    candidates = model_of(sudoku(size)).model.inner.all_candidates(inputs)
+    for row, cells in zip(candidates.tolist(), inputs.tolist(), strict=True):
+        for possible, token in zip(row, cells, strict=True):
+            tokens = {t for t, holds in enumerate(possible) if holds}
+            assert tokens == (set(range(2, size + 2)) if token == 1 else {token})
+
+
+def test_a_free_cell_of_a_maze_may_lie_on_the_path() -> None:
+    inputs = torch.tensor([[1, 2, 3, 4, 2] * 5], dtype=torch.int32)
+    candidates = model_of(MAZE).model.inner.all_candidates(inputs)[0, :5]
+    tokens = [set(cell.nonzero().flatten().tolist()) for cell in candidates]
+    assert tokens == [{1}, {2, 5}, {3}, {4}, {2, 5}]
+
+
+def test_unlikely_candidates_are_struck_but_never_givens() -> None:
+    inner = model_of().model.inner
+    inputs = torch.ones(1, 16, dtype=torch.int32)
+    inputs[0, 0] = 3
+    state = inner.all_candidates(inputs)
+    keep = torch.full(state.shape, YES)
+    below, above = torch.tensor([0.099, 0.101]).logit()
+    keep[0, 0] = NO
+    keep[0, 1, 2], keep[0, 1, 3] = below, above
+    deduced = inner.deduce(said(state, keep), state, inputs, None)
+    expected = state.clone()
+    expected[0, 1, 2] = False
+    assert torch.equal(deduced.candidates, expected)
+    assert not deduced.decided.any()
+    assert not deduced.contradiction.any()
+
+
+def test_a_guess_takes_an_open_cell_and_a_token_by_its_probability() -> None:
+    inner = model_of(guess_temperature=2.0).model.inner
+    state = one_row([{2}, {2, 3, 5}, {4}, {3, 4}, *[{2}] * 12])
+    inputs = torch.where(state.sum(-1) > 1, 1, state.int().argmax(-1))
+    logits = torch.zeros(1, 16, 6)
+    logits[0, 1] = torch.tensor([9.0, 9.0, 1.0, -1.0, 9.0, 0.5])
+    number = 4000
+    first, second = torch.meshgrid(
+        torch.tensor([0.0, 0.49, 0.5, 0.999]), torch.arange(number) / number, indexing="ij"
+    )
+    guesses = torch.stack((first.flatten(), second.flatten()), 1)
+    many = {n: v.expand(len(guesses), *v.shape[1:]) for n, v in said(state, logits=logits).items()}
+    deduced = inner.deduce(
+        many, state.expand(len(guesses), -1, -1), inputs.expand(len(guesses), -1), guesses
+    )
+    after = deduced.candidates.view(4, number, 16, 6)
+    for part, cell in ((0, 1), (1, 1), (2, 3), (3, 3)):
+        changed = (after[part] != state).any(-1).any(0)
+        assert changed.nonzero().flatten().tolist() == [cell]
+        assert (after[part][:, cell].sum(-1) == 1).all()
+        shares = after[part][:, cell].double().mean(0)
+        allowed = state[0, cell]
+        scores = (logits[0, cell] / 2.0).masked_fill(~allowed, -torch.inf).double()
+        torch.testing.assert_close(shares, scores.softmax(-1), rtol=0, atol=1 / number)
+
+
+def test_what_the_model_rejects_is_not_decided() -> None:
+    inner = model_of().model.inner
+    state = one_row([{2}] * 16)
+    outputs = said(state, contradiction_logits=torch.tensor([YES]))
+    deduced = inner.deduce(outputs, state, torch.ones(1, 16, dtype=torch.int32), None)
+    assert (deduced.decided.item(), deduced.contradiction.item()) == (False, True)
+
+
+def test_nothing_is_guessed_where_all_is_decided_or_a_contradiction_is_noticed() -> None:
+    inner = model_of().model.inner
+    decided = one_row([{2}] * 16)
+    stuck = one_row([{2, 3}, *[{2}] * 15])
+    empty = one_row([set(), {2, 3}, *[{2}] * 14])
+    states = torch.cat((decided, stuck, empty, stuck))
+    noticed = torch.tensor([NO, torch.tensor(0.61).logit(), NO, torch.tensor(0.59).logit()])
+    inputs = torch.ones(4, 16, dtype=torch.int32)
+    outputs = said(states, contradiction_logits=noticed)
+    deduced = inner.deduce(outputs, states, inputs, torch.zeros(4, 2))
+    assert deduced.decided.tolist() == [True, False, False, False]
+    assert deduced.contradiction.tolist() == [False, True, True, False]
+    assert torch.equal(deduced.candidates[:3], states[:3])
+    assert not torch.equal(deduced.candidates[3], states[3])
+
+
+def test_a_guess_can_wait_until_nothing_is_struck() -> None:
+    states = one_row([{2, 3, 4}, *[{2, 3}] * 15]).expand(2, -1, -1)
+    keep = torch.full(states.shape, YES)
+    keep[0, 0, 4] = NO
+    inputs, guesses = torch.ones(2, 16, dtype=torch.int32), torch.full((2, 2), 0.9)
+    for guess, guessed in (("always", [14, 14]), ("stuck", [-1, 14])):
+        inner = model_of(guess=guess).model.inner
+        deduced = inner.deduce(said(states, keep), states, inputs, guesses)
+        assert deduced.guessed.tolist() == guessed
+        open_cells = (deduced.candidates.sum(-1) > 1).sum(-1).tolist()
+        assert open_cells == [16 - (cell >= 0) for cell in guessed]
+
+
+@pytest.mark.parametrize("form", ["digits", "digits by attention", "units"])
+@pytest.mark.parametrize("size", [4, 6, 9])
+def test_states_of_digits_follow_their_permutation(form: str, size: int) -> None:
+    inner = model_of(sudoku(size), **FORMS[form]).eval().model.inner
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(1))
+    tokens = torch.cat((torch.arange(2), order + 2))
+    state = inner.all_candidates(examples_of(size)["inputs"])
+    state[:, :, 2:] &= torch.rand(state[:, :, 2:].shape) < 0.8
+    renamed = torch.zeros_like(state)
+    renamed[..., tokens] = state
+
+    plain, permuted = (heads_of(inner, candidates) for candidates in (state, renamed))
+    for name in ("logits", "candidates_logits"):
+        torch.testing.assert_close(permuted[name][..., tokens], plain[name], rtol=0, atol=1e-10)
+    gap = permuted["contradiction_logits"] - plain["contradiction_logits"]
+    assert gap.abs().max() < 1e-10
+    assert plain["candidates_logits"][..., 2:].std() > 0.01
+
+
+def test_with_units_every_symmetry_of_sudoku_is_the_model_s() -> None:
+    inner = model_of(sudoku(9), **UNITS).eval().model.inner
+    state = inner.all_candidates(examples_of(9)["inputs"])
+    symmetries = sudoku_symmetries(9)
+    moves = np.random.default_rng(0).integers(symmetries.num_moves, size=1)
+    cells = torch.from_numpy(symmetries.sources(moves)[0])
+    plain, moved = heads_of(inner, state), heads_of(inner, state[:, cells])
+    for name in ("logits", "candidates_logits"):
+        torch.testing.assert_close(moved[name], plain[name][:, cells], rtol=0, atol=1e-10)
+
+
+def heads_of(inner: Any, candidates: Tensor) -> dict[str, Tensor]:
+    latents = inner.empty_carry(len(candidates)) | {"z_candidates": candidates}
+    with torch.no_grad():
+        latents, answer = inner(latents, {})
+    assert torch.equal(answer, latents["z_H"])
+    return inner.read(answer, {})
+
+
+def test_a_step_goes_on_in_the_view_that_was_drawn() -> None:
+    model = model_of(views="none", halt_max_steps=9).train()
+    examples = examples_of()
+    carry = model.initial_carry(examples)
+    generator = torch.Generator().manual_seed(3)
+    orders = [torch.randperm(4, generator=generator) for _ in range(3)]
+    tokens = torch.stack([torch.cat((torch.arange(2), order + 2)) for order in orders])
+    cells = torch.stack([torch.randperm(16, generator=generator) for _ in range(3)])
+    first = model(carry, examples, exploring()).carry
+    plain = model(first, examples, exploring(seed=1)).carry
+    turned = model(first, examples, exploring(seed=1, cells=cells, tokens=tokens)).carry
+    for row in range(3):
+        for name in ("inputs", "labels"):
+            seen = tokens[row][first.examples[name][row][cells[row]].long()]
+            assert torch.equal(turned.examples[name][row].long(), seen)
+        expected = torch.zeros_like(first.inner["z_next"][row])
+        expected[:, tokens[row]] = first.inner["z_next"][row][cells[row]]
+        assert torch.equal(turned.inner["z_candidates"][row], expected)
+    assert torch.equal(plain.inner["z_candidates"], first.inner["z_next"])
+
+
+def test_a_step_can_begin_with_the_states_of_the_last_one() -> None:
+    model = model_of(views="none", keep_states=True, **UNITS).train()
+    examples = examples_of()
+    first = model(model.initial_carry(examples), examples, exploring()).carry
+    first.halted[:] = torch.tensor([False, True, False])
+    second = model(first, examples, exploring()).carry
+    inner = model.model.inner
+    h = torch.where(first.halted.view(-1, 1, 1), 0.0, first.inner["z_H"]).view(12, 16, 8)
+    with torch.no_grad():
+        injected = inner.embed(second.inner["z_candidates"])
+        for _ in range(3):
+            h = inner.H_level(h + injected, None)
+    assert torch.equal(second.inner["z_H"], h.reshape(3, 64, 8))
+    with pytest.raises(ValidationError, match="keep_states=true with views=dihedral"):
+        LatticeConfig(**SMALL, keep_states=True)
+
+
+def test_slots_are_replaced_when_decided_really_contradictory_or_too_old() -> None:
+    model = model_of(halt_max_steps=3).train()
+    examples = examples_of(rows=5)
+    labels = examples["labels"]
+    right = torch.nn.functional.one_hot(labels.long(), 6).bool()
+    inner = model.model.inner
+    verdicts = iter([[YES, NO, YES, NO, NO], [NO] * 5, [NO] * 5])
+    states = right.clone()
+    states[0] = states[1] = True  # Open.
+    states[2] = True
+    states[2, 0] = False
+    states[2, 0, labels[2, 0] % 4 + 2] = True  # The label is gone, the rest is open.
+    states[3] = right[3]
+    states[4] = states[2].clone()
+    states[4, 0] = False
+    states[4, 0, labels[4, 0] % 4 + 2] = True
+
+    def read(answer: Tensor, _: Examples) -> dict[str, Tensor]:
+        B = 5
+        verdict = torch.tensor(next(verdicts)).repeat(len(answer) // B)
+        logits = torch.zeros(len(answer), 16, 6, dtype=torch.float64)
+        keep = torch.full_like(logits, YES)
+        return {"candidates_logits": keep, "contradiction_logits": verdict, "logits": logits}
+
+    inner.read = read
+    carry = model.initial_carry(examples)
+    carry.halted[:] = False
+    carry.examples.update(examples | {"inputs": torch.ones_like(labels)})
+    carry.inner["z_next"] = states
+    carry.steps[:] = torch.tensor([0, 0, 0, 0, 2])
+    carry, _ = model.model.think(carry, examples)
+    # Noticed but not real; open; real and noticed; decided; too old.
+    assert carry.halted.tolist() == [False, False, True, True, True]
+    verdict = carry.inner["z_verdict"].tolist()
+    assert verdict == [CONTRADICTION, 0, CONTRADICTION, DECIDED, 0]
+    assert torch.equal(carry.steps, torch.tensor([1, 1, 1, 1, 3], dtype=torch.int32))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("backprop_loops", [None, 1, 2])
+def test_each_loop_with_gradients_has_a_loss(backprop_loops: int | None, form: str) -> None:
+    kept = backprop_loops or 3
+    model = model_of(backprop_loops=backprop_loops, **FORMS[form]).train()
+    examples = examples_of()
+    output = model(model.initial_carry(examples), examples, exploring())
+    output.loss.backward()
+    whole = {name: p.grad.clone() for name, p in model.named_parameters()}
+
+    model.zero_grad()
+    inner, weights = model.model.inner, model.config.weights
+    state = inner.all_candidates(examples["inputs"])
+    injected, losses = inner.embed(state), []
+    h = injected
+    for loop in range(3):
+        h = inner.H_level(h + injected, inner.rotary_emb() if form in ROTATED else None)
+        if loop < 3 - kept:
+            h = h.detach()
+            continue
+        outputs = inner.read(inner.as_carried(h), examples)
+        losses.append(expected_loss(outputs, state, examples, weights))
+    mean = sum(losses) / len(losses)
+    torch.testing.assert_close(output.loss, mean, rtol=1e-12, atol=0)
+    mean.backward()
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(whole[name], p.grad, rtol=1e-9, atol=1e-12)
+
+
+def expected_loss(
+    outputs: dict[str, Tensor], state: Tensor, examples: Examples, weights: Any
+) -> Tensor:
+    """The sum over rows, written down cell by cell."""
+    total = torch.zeros((), dtype=torch.float64)
+    for row, labels in enumerate(examples["labels"].tolist()):
+        tokens = candidates = torch.zeros((), dtype=torch.float64)
+        gone = False
+        for cell, label in enumerate(labels):
+            s = torch.where(
+                (x := outputs["logits"][row, cell]) >= 0, x + 1, 1 / (1 - x.clamp_max(0))
+            )
+            tokens = tokens - (s[label] / s.sum()).log()
+            for token in range(6):
+                p = outputs["candidates_logits"][row, cell, token].sigmoid()
+                stays = bool(state[row, cell, token]) and token == label
+                candidates = candidates - (4.0 * p.log() if stays else 0.5 * (1 - p).log())
+            gone |= not state[row, cell, label]
+        p = outputs["contradiction_logits"][row].sigmoid()
+        contradiction = -(p if gone else 1 - p).log()
+        total = total + weights.lm * tokens / 16 + weights.candidates * candidates / 96
+        total = total + weights.contradiction * contradiction
+    return total
+
+
+def test_an_evaluation_strikes_but_never_guesses() -> None:
+    model = model_of(eval_steps=2, strike_below=0.5).eval()
+    examples = examples_of()
+    carry = model.initial_carry(examples)
+    before = model.model.inner.all_candidates(examples["inputs"])
+    for _ in range(model.model.eval_max_steps):
+        carry = model(carry, examples, measured=False).carry
+    assert carry.halted.all()
+    after = carry.inner["z_next"]
+    assert not (after & ~before).any()
+    struck = model.model.inner.read(carry.inner["z_H"], examples)["candidates_logits"] < 0
+    is_open = (examples["inputs"] == 1).unsqueeze(-1)
+    assert torch.equal(after, carry.inner["z_candidates"] & ~(struck & is_open))
+
+
+def test_the_published_size() -> None:
+    model = build_model(LatticeConfig(forward_dtype="float32"), sudoku(9))
+    assert 0.75e6 < sum(p.numel() for p in model.parameters()) < 0.85e6
+
+
+@pytest.mark.parametrize(
+    "facts", [DataFacts(12, 900, 5), DataFacts(10, 81, 1), DataFacts(6, 24, 1)]
+)
+def test_other_puzzles_are_refused(facts: DataFacts) -> None:
+    with pytest.raises(ConfigError, match=r"arch\.name=lattice is for Sudokus"):
+        build_model(LatticeConfig(**SMALL), facts)
+
+
+def test_digits_are_those_of_sudoku() -> None:
+    with pytest.raises(ConfigError, match=r"symmetry=digits is for Sudoku"):
+        build_model(LatticeConfig(**SMALL | DIGITS), MAZE)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"noise": 0.1}, "noise=0.1 has no meaning with name=lattice"),
+        ({"chains": 2, "init": "random"}, "init=random has no meaning"),
+        ({"heads": {}}, "use heads=lattice"),
+        ({"units": True}, "need symmetry=digits"),
+        (UNITS | {"pos_encodings": "rope"}, "pos_encodings=rope with units=true"),
+        ({"strike_below": 1.5}, "strike_below"),
+        ({"backprop_loops": 4}, "backprop_loops=4 exceeds loops=3"),
+        (UNITS | {"attention_bias": "sudoku"}, "attention_bias=sudoku with units=true"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(settings: Any, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        LatticeConfig(**SMALL | settings)
+
+
+def test_its_heads_are_for_lattices_only() -> None:
+    with pytest.raises(ValidationError, match=r"heads\.candidates is for name=lattice"):
+        HRMConfig.model_validate({"heads": {"candidates": {}}})
