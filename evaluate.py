@@ -12,17 +12,20 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from evaluation.config import EvalConfig, ThinkingSettings
 from evaluation.evaluators import Evaluator, build_evaluators
 from evaluation.report import Evaluation, as_csv, as_json, as_text, pooled
 from evaluation.views import Views, views_of
-from models.config import DataFacts
-from puzzle_dataset import EvalBatches, PuzzleDataset
+from models.config import DataFacts, LatticeConfig
+from puzzle_dataset import Batch, EvalBatches, PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError, DatasetError
 from runtime.files import sha256, write_atomically
 from runtime.process import env_world_size
@@ -36,7 +39,8 @@ from training.tracking import warn
 if TYPE_CHECKING:
     import torch
 
-    from evaluation import chains
+    from evaluation import chains, search_report
+    from evaluation.search import Found, Round
     from evaluation.thinking import Forward
     from models.act import ACTLossHead
     from runtime.ranks import Ranks
@@ -68,13 +72,24 @@ def prepare(config: EvalConfig) -> Job:
         CheckpointError, ConfigError, DatasetError: names what is wrong.
     """
     trained = find_trained_model(Path(config.checkpoint), warn)
+    arch = trained.run.arch
+    if config.search.chains and arch.name != "lattice":
+        raise ConfigError(
+            f"search.chains: {trained.weights} is of arch={arch.name}, which neither strikes "
+            "candidates nor guesses; breadth=8 gives it several chains"
+        )
+    asked = config.arch_overrides.model_dump(exclude_none=True).keys()
+    if unknown := asked - type(arch).model_fields:
+        raise ConfigError(f"arch_overrides.{min(unknown)}: arch={arch.name} has no such setting")
     require_thinking(config, trained, trained.may_halt)
     dataset = open_dataset(config, trained)
     views = views_for(config, dataset)
     facts = data_facts(dataset.metadata, dataset.fields)
     trained.require_fit(facts, str(dataset.split_dirs[0]))
     names = trained.run.active_evaluators if config.evaluators is None else config.evaluators
-    evaluators = build_evaluators([] if config.thinks_longer else names, dataset)
+    evaluators = build_evaluators(
+        [] if config.thinks_longer or config.search.chains else names, dataset
+    )
     batch_size = global_batch_size(config, trained, dataset, env_world_size())
     output = output_path(config, trained)
     require_writable(output)
@@ -121,9 +136,11 @@ def run(job: Job) -> None:
         )
 
         def operations() -> float:
-            steps = len(batches) * batches.local_batch_size * arch.halt_max_steps
+            rows = len(batches) * batches.local_batch_size
             act_step = act_step_flop(arch, trained.facts or job.facts)
-            return max(config.breadth) * steps * act_step
+            if config.search.chains:  # A puzzle is seldom done before it took so many rounds.
+                return 10 * config.search.chains * rows * act_step
+            return max(config.breadth) * rows * model.model.eval_max_steps * act_step
 
         compiling = choose_compiling(config.compile, device_type, operations=operations)
         compiling = ranks.broadcast_object(compiling)
@@ -131,7 +148,10 @@ def run(job: Job) -> None:
             sys.stderr.write(f"{compiling}\n")
         forward = compiled_forward(model, compiling.form)
         start = time.perf_counter()
-        if config.thinks_longer:
+        found: Any
+        if isinstance(arch, LatticeConfig) and config.search.chains:
+            found = search(job, arch, forward, model, ranks)
+        elif config.thinks_longer:
             found = think_longer(
                 forward, model, batches, ranks, config, job.views, show_progress=ranks.is_main
             )
@@ -155,6 +175,10 @@ def run(job: Job) -> None:
             }
             if isinstance(found, Evaluation):
                 report(found, facts, job, seconds)
+            elif config.search.chains:
+                report_search(found, facts, job, seconds)
+                for path in job.output.parent.glob(f"{ledger_prefix(job).name}.*.jsonl"):
+                    path.unlink(missing_ok=True)  # The result is written.
             else:
                 report_chains(found, facts, job, seconds)
 
@@ -196,6 +220,89 @@ def measure(
     return evaluation
 
 
+def search(
+    job: Job, arch: LatticeConfig, forward: "Forward", model: "ACTLossHead", ranks: "Ranks"
+) -> "list[search_report.Figures]":
+    """Search on all ranks; returns what the model found, and beside it what its first chain alone
+    does, what the same search finds with weights that were never trained, and a plain solver.
+    """
+    import torch
+
+    from evaluation.search import Ledger, Search, search_sets
+    from evaluation.search_report import figures_of, solver_figures
+    from models.registry import build_model
+
+    config, settings = job.config, job.config.search
+    searchers = {who: (forward, model, config.max_examples) for who in ("model", "first chain")}
+    if settings.control:
+        torch.manual_seed(config.seed)
+        untrained = build_model(arch, job.facts).to(ranks.device)
+        searchers["untrained"] = (untrained, untrained, settings.control)
+    ledger = Ledger(ledger_prefix(job), search_key(job, arch), ranks)
+    figures = []
+    for who, (step, searched, number) in searchers.items():
+        puzzles = {name: rows_of(job.dataset, name, number) for name in job.dataset.sets}
+        first_try = who == "first chain"
+        one = Search(step, searched.eval(), arch, ranks, settings, config.seed, first_try=first_try)
+        with traces(job, ranks, who) as watch:
+            found = search_sets(one, puzzles, ledger, who, watch=watch, show_progress=ranks.is_main)
+        for name, rows in found.items():
+            figures += figures_of(name, who, rows, puzzles[name].labels)
+    for name in job.dataset.sets if ranks.is_main else ():
+        inputs = rows_of(job.dataset, name, config.max_examples).inputs
+        figures += solver_figures(name, inputs)
+    return figures
+
+
+def search_key(job: Job, arch: LatticeConfig) -> str:
+    """Return what decides the answers of a search: where it has changed, nothing of one that was
+    killed is of use.
+    """
+    trained, config = job.trained, job.config
+    manifest = trained.weights if trained.is_published else trained.weights / MANIFEST
+    key = {"model": sha256(manifest), "weights": config.weights, "seed": config.seed}
+    key |= {"data": job.dataset.fingerprint(), "arch": arch.model_dump(mode="json")}
+    return json.dumps(key | {"search": config.search.model_dump(exclude={"control", "at_once"})})
+
+
+def ledger_prefix(job: Job) -> Path:
+    """Return how the files begin that keep what an unfinished search has found."""
+    return beside(job.output, "_search")
+
+
+@contextmanager
+def traces(job: Job, ranks: "Ranks", who: str) -> "Iterator[Callable[..., None] | None]":
+    """Give what writes the chains of the first puzzles, round by round, to this rank's file; a
+    search that goes on adds to it.
+    """
+    number = job.config.save_search if who == "model" else 0
+    if not number:
+        yield None
+        return
+    with beside(job.output, f"_chains.{ranks.rank}.jsonl").open("a") as file:
+
+        def write_round(set_name: str, found: "Found", one: "Round") -> None:
+            if found.row < number:
+                place = {"set": set_name, "row": found.row, "round": found.rounds}
+                file.write(json.dumps(place | one.to_json()) + "\n")
+
+        yield write_round
+
+
+def traces_of(job: Job) -> list[Path]:
+    """Return the files that `traces` has written."""
+    if not job.config.save_search:
+        return []
+    return sorted(job.output.parent.glob(f"{beside(job.output, '_chains').name}.*.jsonl"))
+
+
+def rows_of(dataset: PuzzleDataset, set_name: str, number: int | None) -> Batch:
+    """Return the first rows of a set, or all."""
+    total = dataset.sets[set_name].num_examples
+    count = total if number is None else min(number, total)
+    return dataset.read(set_name, slice(0, count), np.zeros(count, np.int32))
+
+
 def report(evaluation: Evaluation, facts: dict[str, Any], job: Job, seconds: float) -> None:
     """Write the result as JSON, `facts` first, and the records asked for; print it as tables."""
     output = job.output
@@ -231,6 +338,21 @@ def report_chains(
     sys.stdout.write(
         f"{heading(facts)}{chains.as_text(found)}\n\n"
         f"{seconds:.1f} s\nwritten: {job.output}, {table}\n"
+    )
+
+
+def report_search(
+    found: "list[search_report.Figures]", facts: dict[str, Any], job: Job, seconds: float
+) -> None:
+    """Write what a search gave as JSON, and print it as a table."""
+    from evaluation import search_report
+
+    settings = job.config.search.model_dump()
+    content = facts | {"search": settings, "searchers": search_report.as_json(found)}
+    write(job.output, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    sys.stdout.write(
+        f"{heading(facts)}{search_report.as_text(found)}\n\n"
+        f"{seconds:.1f} s\nwritten: {', '.join(map(str, [job.output, *traces_of(job)]))}\n"
     )
 
 
@@ -391,6 +513,8 @@ def output_path(config: EvalConfig, trained: TrainedModel) -> Path:
         parts.append("at_halt")
     if config.thinks_longer:
         parts += thinking_parts(config)
+    if config.search.chains:
+        parts.append(f"search{config.search.chains}x{config.search.rounds}")
     if config.seed:
         parts.append(f"seed{config.seed}")
     return trained.weights.parent / f"{'_'.join(parts)}.json"

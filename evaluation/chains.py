@@ -149,7 +149,7 @@ def chain_steps(
     examples = on_device(with_draws(arrays, model, settings.seed, first_row, chain))
     disturb = disturbance(settings, chain, first_row, count, examples["inputs"].device)
     carry = model.initial_carry(examples)
-    for _ in range(act.halt_max_steps):
+    for _ in range(act.eval_max_steps):
         before = act.answer_of(carry)
         carry = forward(carry, examples, measured=False).carry
         yield before, carry
@@ -186,7 +186,7 @@ def think_longer(
     """Measure a model on all sets at each depth and breadth; every rank returns the same.
 
     Args:
-        forward: `model` or its compiled form, whose `halt_max_steps` is the largest depth.
+        forward: `model` or its compiled form, whose `eval_max_steps` is the largest depth.
         model: on the device of `ranks`; put into evaluation mode while this runs.
         views: of the puzzles, for `perturb=symmetry`.
     """
@@ -222,7 +222,7 @@ class _Thinker:
     ) -> None:
         self._forward, self._model, self._ranks = forward, model, ranks
         self._settings, self._views = settings, views
-        self._depths = sorted(set(settings.depth or [model.model.halt_max_steps]))
+        self._depths = sorted(set(settings.depth or [model.model.eval_max_steps]))
         self._breadths = sorted(set(settings.breadth))
         # By set: of each chain, until each depth was read.
         self._seconds: dict[str, np.ndarray] = defaultdict(

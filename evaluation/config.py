@@ -15,6 +15,7 @@ from runtime.schema import (
     MachineSettings,
     PluginSettings,
     PositiveFloat,
+    Probability,
     Schema,
     StrictBool,
 )
@@ -52,6 +53,16 @@ class ArchOverrides(KernelOverrides):
 
     halt_max_steps: Count | None = None
     """ACT steps that every puzzle takes"""
+    loops: Count | None = None
+    """arch=lattice: passes through the blocks in a step"""
+    strike_below: Probability | None = None
+    """arch=lattice"""
+    guess: Literal["always", "stuck"] | None = None
+    """arch=lattice"""
+    guess_temperature: PositiveFloat | None = None
+    """arch=lattice"""
+    contradiction_above: Probability | None = None
+    """arch=lattice"""
 
 
 def _as_list(value: object) -> object:
@@ -96,12 +107,35 @@ class ThinkingSettings(Schema):
         if self.perturb == "init" and arch.init == "fixed":
             alike = "all chains of this model start alike (arch.init=fixed)"
             raise ConfigError(f"perturb=init: {alike}; use perturb=symmetry or noise")
+        if self.perturb == "noise" and arch.name == "lattice" and max(self.breadth) > 1:
+            raise ConfigError(
+                "perturb=noise: candidates are no numbers to disturb (arch=lattice); use "
+                "perturb=symmetry, or search.chains"
+            )
         by_q = [choice for choice in self.select if choice in ("q", "first_halt")]
         if max(self.breadth) > 1 and by_q and not halts:
             raise ConfigError(
                 f"select={by_q[0]}: no head of {name} says when a puzzle is done; use "
                 "select=residual or majority"
             )
+
+
+class SearchSettings(Schema):
+    """Search with a model that deduces and guesses (arch=lattice): docs/search.md."""
+
+    chains: Count = 16
+    """chains for each puzzle; the first one to decide all cells answers"""
+    rounds: Count = 1000
+    """steps of each chain, after which a puzzle is given up"""
+
+
+class EvalSearchSettings(SearchSettings):
+    chains: CountOrZero = 0
+    """chains for each puzzle; the first one to decide all cells answers; 0: no search"""
+    at_once: Count = 8
+    """puzzles at a time on each rank, each with all its chains"""
+    control: CountOrZero = 50
+    """puzzles that the same search gets with weights that were never trained, too"""
 
 
 class EvalConfig(ThinkingSettings, MachineSettings):
@@ -129,6 +163,9 @@ class EvalConfig(ThinkingSettings, MachineSettings):
     """written to OUTPUT_outputs/SET__FIELD.npy; of a published checkpoint: step_N_all_preds.RANK"""
     save_records: StrictBool = False
     """true: a line for each puzzle in OUTPUT_records.csv"""
+    search: EvalSearchSettings = EvalSearchSettings()
+    save_search: CountOrZero = 0
+    """puzzles whose chains are written to OUTPUT_chains.jsonl, step by step"""
     arch_overrides: ArchOverrides = ArchOverrides()
     """what may differ from the trained model, because it has no weights"""
     output: str | None = None
@@ -136,25 +173,28 @@ class EvalConfig(ThinkingSettings, MachineSettings):
 
     @model_validator(mode="after")
     def _one_way_to_think(self) -> "EvalConfig":
-        if self.thinks_longer:
-            where = "where depth or breadth is set"
-            unread = {
-                "halting": self.halting != "steps",
-                "save_outputs": self.save_outputs,
-                "save_records": self.save_records,
-                "evaluators": self.evaluators,
-            }
+        if self.search.chains and self.thinks_longer:
+            raise ValueError("search.chains and depth or breadth are both set; choose one of them")
+        unread, fields = {}, type(self).model_fields
+        if self.search.chains or self.thinks_longer:
+            asked = "search.chains" if self.search.chains else "depth or breadth"
+            where = f"where {asked} is set"
             if self.arch_overrides.halt_max_steps is not None:
-                raise ValueError(f"arch_overrides.halt_max_steps says nothing {where}; use depth=N")
-        else:
-            fields = ThinkingSettings.model_fields
+                instead = "search.rounds" if self.search.chains else "depth"
+                raise ValueError(
+                    f"arch_overrides.halt_max_steps says nothing {where}; use {instead}=N"
+                )
+            names = ["halting", "save_outputs", "save_records", "evaluators"]
+            names += ["global_batch_size"] * bool(self.search.chains)
+            unread = dict.fromkeys(names, where)
+        if not self.search.chains:
+            where = "where search.chains is 0; set it"
+            unread |= dict.fromkeys(("save_search", "search"), where)
+        if not self.thinks_longer:
             where = "where neither depth nor breadth is set; set one of them"
-            unread = {
-                name: getattr(self, name) != fields[name].default
-                for name in ("select", "perturb", "noise")
-            }
-        for name, is_set in unread.items():
-            if is_set:
+            unread |= dict.fromkeys(("select", "perturb", "noise"), where)
+        for name, where in unread.items():
+            if (value := getattr(self, name)) and value != fields[name].default:
                 raise ValueError(f"{name} says nothing {where}")
         return self
 
@@ -199,6 +239,8 @@ class SolveConfig(ThinkingSettings, PluginSettings):
     """of beam; null: 8"""
     seed: Annotated[CountOrZero, Field(lt=2**63)] = 0
     """of views, starts, noise and draws"""
+    search: SearchSettings = SearchSettings()
+    """of a model that deduces (arch=lattice), which tells what it struck and guessed"""
     arch_overrides: KernelOverrides = KernelOverrides()
     """what may differ from the trained model, because it has no weights; null: as recorded"""
     device: Device = "auto"

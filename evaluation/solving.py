@@ -159,7 +159,7 @@ def _reason_batch(
     decode: Decoder,
     settings: ThinkingSettings,
 ) -> list[Reasoning]:
-    rule, steps = model.model.rule, model.model.halt_max_steps
+    rule, steps = model.model.rule, model.model.eval_max_steps
     breadth, select, rows = settings.breadth[0], settings.select[0], np.arange(len(questions))
     inputs = np.stack([rules.grid_to_tokens(question) for question in questions]).astype(np.uint8)
     symmetries, views = None, np.zeros((breadth, len(rows)), np.int64)

@@ -86,7 +86,7 @@ def _all_steps(
     gives.
     """
     carry, at_halt = model.initial_carry(examples), None
-    for _ in range(model.model.halt_max_steps):
+    for _ in range(model.model.eval_max_steps):
         carry = forward(carry, examples, measured=False).carry
         if notes_halts:
             at_halt = _noted(model.model, at_halt, carry)

@@ -21,9 +21,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dataset.sudoku.rules import BOX_SHAPES, grid_size, parse_puzzle, tokens_to_grid
-from evaluation.config import ArchOverrides, SolveConfig
-from models.config import DataFacts
+from dataset.sudoku.rules import (
+    BOX_SHAPES,
+    count_solutions,
+    grid_size,
+    grid_to_tokens,
+    is_valid_solution,
+    keeps_clues,
+    parse_puzzle,
+    tokens_to_grid,
+)
+from evaluation.config import ArchOverrides, SolveConfig, ThinkingSettings
+from models.config import DataFacts, LatticeConfig
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError, DatasetError
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
@@ -34,7 +43,9 @@ from training.data import require_folder
 from training.tracking import warn
 
 if TYPE_CHECKING:
+    from evaluation.search import Found
     from evaluation.solving import Reasoning
+    from models.act import ACTLossHead
 
 # Where each puzzle stands, and its grid, integer [size, size].
 Puzzles = Iterator[tuple[str, np.ndarray]]
@@ -45,6 +56,7 @@ def main(overrides: list[str]) -> None:
     config = load_config(SolveConfig, "cfg_solve", [quoted(override) for override in overrides])
     trained = find_trained_model(Path(config.checkpoint), warn)
     config.require_model(trained.run.arch, halts=trained.may_halt, name=trained.weights)
+    require_read(config, isinstance(trained.run.arch, LatticeConfig))
     size = sudoku_size(trained)
     puzzles = []
     for source, puzzle in read_puzzles(config, trained):
@@ -71,6 +83,8 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[np.ndarray],
     prepare_host(config.num_threads)
     device = torch.device(device_type)
     model = trained.load(arch, sudoku_facts(size), f"Sudoku {size}x{size}", device)
+    if isinstance(arch, LatticeConfig):
+        return deduce(config, model, arch, device_type, puzzles)
     halts = model.halting_head is not None
     config.require_model(trained.run.arch, halts=halts, name=trained.weights)
     reasonings = reason(model, puzzles, device, make_decoder(config), config)
@@ -81,6 +95,68 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[np.ndarray],
         text = describe(reasoning, learns_continue=learns_continue)
         sys.stdout.write(f"puzzle {number} of {len(puzzles)}\n{text}\n\n")
     sys.stdout.write(f"solved: {num_solved} of {len(puzzles)}\n")
+
+
+def require_read(config: SolveConfig, deduces: bool) -> None:
+    """Raise ConfigError at a setting that says nothing of a model that `deduces`, or does not."""
+    searched = {"search"}
+    thought = {*ThinkingSettings.model_fields, "steps", "decode", "constraint"} - {"seed"}
+    fields = SolveConfig.model_fields
+    for name in sorted(thought if deduces else searched):
+        if getattr(config, name) != fields[name].default:
+            kind = "strikes candidates and guesses (arch=lattice)" if deduces else "does not search"
+            raise ConfigError(f"{name} says nothing: this model {kind}")
+
+
+def deduce(
+    config: SolveConfig,
+    model: "ACTLossHead",
+    arch: LatticeConfig,
+    device_type: str,
+    puzzles: list[np.ndarray],
+) -> None:
+    """Print what the chain of a search that answered struck and guessed, and its answer."""
+    from evaluation.narration import tell
+    from evaluation.search import Round, Search
+    from runtime.ranks import Ranks
+
+    num_solved = 0
+    with Ranks(device_type) as ranks:
+        for number, puzzle in enumerate(puzzles, start=1):
+            rounds: list[Round] = []
+
+            def watch(_: object, one: Round, rounds: list[Round] = rounds) -> None:
+                rounds.append(one)
+
+            search = Search(model, model.eval(), arch, ranks, config.search, config.seed)
+            (found,) = search([(number - 1, grid_to_tokens(puzzle))], watch)
+            lines = list(solutions_of(puzzle))
+            answer = puzzle if found.answer is None else tokens_to_grid(found.answer)
+            is_solved = is_valid_solution(answer, len(answer)) and keeps_clues(puzzle, answer)
+            num_solved += is_solved
+            if found.chain is not None:
+                lines += tell(rounds, found.chain)
+            lines += grid_lines(answer, np.zeros(answer.shape, bool))
+            lines.append(verdict_of(found, is_solved, config.search.chains))
+            text = "\n".join(lines)
+            sys.stdout.write(f"puzzle {number} of {len(puzzles)}\n{text}\n\n")
+    sys.stdout.write(f"solved: {num_solved} of {len(puzzles)}\n")
+
+
+def solutions_of(puzzle: np.ndarray) -> Iterator[str]:
+    """Yield what a plain solver says of a puzzle that does not have one solution."""
+    if (number := count_solutions(puzzle)) != 1:
+        several = "several solutions, one of which is looked for"
+        yield f"this puzzle has {several if number else 'no solution'}"
+
+
+def verdict_of(found: "Found", is_solved: bool, num_chains: int) -> str:
+    """Return in a line how a search ended."""
+    effort = f"{found.rounds} rounds of {num_chains} chains, {found.restarts} restarts"
+    if found.answer is None:
+        return f"no answer: no chain has decided all cells in {effort}"
+    said = "a valid Sudoku that keeps the clues" if is_solved else "not a solution"
+    return f"answer: {said}; chain {(found.chain or 0) + 1}, after {effort}"
 
 
 def quoted(override: str) -> str:

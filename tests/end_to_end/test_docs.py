@@ -94,9 +94,9 @@ def paths(value: Any, prefix: str = "") -> Iterator[str]:
 
 
 def test_every_key_that_is_written_is_documented(
-    run: Any, run_evaluation: Any, arc_data: Path, tmp_path: Path
+    run: Any, run_evaluation: Any, arc_data: Path, tiny_settings: list[str], tmp_path: Path
 ) -> None:
-    """And every documented key is written by one of three small runs."""
+    """And every documented key is written by one of four small runs."""
     mazes = tmp_path / "mazes"
     flags = "--source=generate --size=4 --min-length=2 --subsample-size=16 --test-size=8 --pixels"
     assert build_maze_dataset.main([*flags.split(), f"--output-dir={mazes}"]) == 0
@@ -113,6 +113,9 @@ def test_every_key_that_is_written_is_documented(
         output = tmp_path / f"{evaluator}.json"
         evaluation = run_evaluation(output, f"checkpoint={files.folder}", "halting=both")
         reported |= set(paths(evaluation))
+    tiny_settings.remove("arch.H_layers=1")
+    files = run("arch=lattice", "heads=lattice", "arch.loops=2", name="lattice")
+    logged |= {key for record in files.records for key in record}
     details = [key for key in keys_in("## Evaluators") if key.startswith("details.")]
     details = [f"evaluators.EVALUATOR.{key}" for key in details]
     # Where there are several sets; where a step has right and wrong rows.

@@ -1,0 +1,325 @@
+"""Search with a model that deduces and guesses (arXiv:2605.08605): several chains for each puzzle,
+the first of which that has decided all cells answers.
+
+Neither the rules nor the solution have a say: a chain that the model finds contradictory starts
+again, and what a chain decides is believed. So an answer can be wrong; a puzzle of which no chain
+decides all cells in time has none.
+
+Shape letters: P puzzles at a time, C chains of each, B = P * C rows, S cells.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from dataset.turns import turns
+from evaluation.config import EvalSearchSettings, SearchSettings
+from evaluation.thinking import Forward
+from models.act import ACTLossHead
+from models.carry import CANDIDATES, ACTCarry, Examples, Exploration
+from models.config import LatticeConfig
+from models.lattice import CONTRADICTION, DECIDED, ORIGIN_CELLS, ORIGIN_TOKENS
+from puzzle_dataset import Batch
+from runtime.files import write_atomically
+from runtime.ranks import Ranks
+from runtime.streams import Stream, random_words
+
+
+@dataclass
+class Found:
+    """What became of a puzzle.
+
+    Attributes:
+        row: its number in the set.
+        at_once: tokens [S] that the model would answer after one pass.
+        answer: those of the first chain of all that had decided all cells; None: none had.
+        chain: the chain that answered.
+        rounds: steps that each chain took.
+        calls: rows that passed through the model, the chains of all rounds.
+        restarts: of all chains.
+        seconds: of this rank, shared with the other puzzles of the batch.
+    """
+
+    row: int
+    at_once: np.ndarray | None = None
+    answer: np.ndarray | None = None
+    chain: int | None = None
+    rounds: int = 0
+    calls: int = 0
+    restarts: int = 0
+    seconds: float = 0.0
+
+    def add(self, one: "Round", seconds: float) -> None:
+        """Add a round of the puzzle's chains."""
+        self.rounds += 1
+        self.calls += len(one.verdicts)
+        self.restarts += int((one.verdicts == CONTRADICTION).sum())
+        self.seconds += seconds
+        decided = np.flatnonzero(one.verdicts == DECIDED)
+        if len(decided):
+            self.chain = int(decided[0])
+            self.answer = one.after[self.chain].argmax(-1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON-ready values."""
+        return {n: v.tolist() if isinstance(v, np.ndarray) else v for n, v in vars(self).items()}
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any]) -> "Found":
+        """Return what `to_json` was called on."""
+        arrays = {n: np.array(v) for n, v in values.items() if isinstance(v, list)}
+        return Found(**{**values, **arrays})
+
+
+class Round(NamedTuple):
+    """A step of a puzzle's C chains.
+
+    Attributes:
+        before, after: bool [C, S, V], the candidates that the model was shown, and what is left.
+        guessed: int64 [C], the cell that was guessed; -1: none.
+        verdicts: int64 [C], DECIDED, CONTRADICTION (then the chain starts again), or 0.
+    """
+
+    before: np.ndarray
+    after: np.ndarray
+    guessed: np.ndarray
+    verdicts: np.ndarray
+
+    def to_json(self) -> dict[str, object]:
+        """Return it for programs: of each chain and cell the tokens that are left."""
+        left = [[np.flatnonzero(cell).tolist() for cell in chain] for chain in self.after]
+        return {
+            "verdicts": self.verdicts.tolist(),
+            "guessed": self.guessed.tolist(),
+            "candidates": left,
+        }
+
+
+Watch = Callable[[Found, Round], object]
+
+
+class Search:
+    """Lets a model search for the answers of puzzles; slots that are done take the next one.
+
+    Args:
+        forward: `model` or its compiled form.
+        model: a lattice in evaluation mode, on the device of `ranks`.
+        config: of the lattice.
+        settings: chains of each puzzle (C), puzzles at a time (P; 1 if they do not say), and when
+            one is given up.
+        first_try: search with one chain alone, which does not start again; of as many puzzles at a
+            time as there would be rows.
+        seed: of guesses and views, which follow from it, the puzzle's row, its chain and the round.
+    """
+
+    def __init__(
+        self,
+        forward: Forward,
+        model: ACTLossHead,
+        config: LatticeConfig,
+        ranks: Ranks,
+        settings: SearchSettings,
+        seed: int,
+        *,
+        first_try: bool = False,
+    ) -> None:
+        self._forward, self._model, self._ranks, self._seed = forward, model, ranks, seed
+        self._views, self._rounds, self._first_try = config.views, settings.rounds, first_try
+        at_once = settings.at_once if isinstance(settings, EvalSearchSettings) else 1
+        self.rows, self._chains = at_once * settings.chains, settings.chains
+        if first_try:
+            self._chains = 1
+        self._num_slots = self.rows // self._chains
+
+    @torch.no_grad()
+    def __call__(
+        self, puzzles: Iterable[tuple[int, np.ndarray]], watch: Watch | None = None
+    ) -> Iterator[Found]:
+        """Yield what is found, in the order in which puzzles are done.
+
+        Args:
+            puzzles: row and inputs, tokens [S], of each.
+            watch: called with each puzzle after each of its rounds.
+        """
+        coming, searched, carry, offered = iter(puzzles), {}, None, {}
+        inner: Any = self._model.model.inner
+        inputs = np.zeros((self._num_slots, inner.seq_len), np.int32)
+        halted = np.ones((self._num_slots, self._chains), bool)
+        while True:
+            free = [slot for slot in range(self._num_slots) if slot not in searched]
+            taken = dict(zip(free, coming, strict=False))
+            for slot, (row, tokens) in taken.items():
+                searched[slot], inputs[slot], halted[slot] = Found(row), tokens, True
+            if not searched:
+                return
+            began = time.perf_counter()
+            if taken:
+                offered = self._ranks.on_device(self._examples(inputs))
+            if carry is None:
+                carry = self._model.initial_carry(offered)
+            self._ranks.mark(f"round of {len(searched)} puzzles", long=True)
+            carry = self._step(carry, offered, halted, searched)
+            if taken:
+                at_once = self._at_once(carry)
+                for slot in taken:
+                    searched[slot].at_once = at_once[slot]
+            rounds = self._told(carry)
+            seconds = (time.perf_counter() - began) / len(searched)
+            for slot, found in list(searched.items()):
+                one = rounds[slot]
+                halted[slot] = one.verdicts == CONTRADICTION
+                found.add(one, seconds)
+                if watch:
+                    watch(found, one)
+                gives_up = self._first_try and halted[slot].all()
+                if found.answer is not None or found.rounds == self._rounds or gives_up:
+                    yield searched.pop(slot)
+
+    def _examples(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
+        """Return what is offered to all rows, for inputs [P, S]."""
+        rows = inputs.repeat(self._chains, axis=0)
+        examples = {"inputs": rows, "puzzle_identifiers": np.zeros(self.rows, np.int32)}
+        if self._views != "none":
+            inner: Any = self._model.model.inner
+            shape = (self.rows, inner.seq_len), (self.rows, len(inner.open_cell))
+            cells, tokens = (np.broadcast_to(np.arange(n), (rows, n)) for rows, n in shape)
+            examples |= {ORIGIN_CELLS: cells.copy(), ORIGIN_TOKENS: tokens.copy()}
+        return examples
+
+    def _step(
+        self, carry: ACTCarry, offered: Examples, halted: np.ndarray, searched: Mapping[int, Found]
+    ) -> ACTCarry:
+        """Run a round on all rows; those that have halted, bool [P, C], start again."""
+        arrays = {"halted": halted.ravel()} | self._draws(searched)
+        drawn = self._ranks.on_device(arrays)
+        carry = replace(carry, halted=drawn.pop("halted"))
+        exploration = Exploration(carry.steps, **drawn)
+        return self._forward(carry, offered, exploration, measured=False).carry
+
+    def _draws(self, searched: Mapping[int, Found]) -> dict[str, np.ndarray]:
+        """Draw what all rows guess in their round, and their views."""
+        words = np.zeros((self._num_slots, self._chains, 4), np.uint64)
+        for slot, found in searched.items():
+            counter = (0, found.rounds, found.row, 0)
+            drawn = random_words(self._seed, Stream.SEARCH, counter, 4 * self._chains)
+            words[slot] = drawn.reshape(-1, 4)
+        words = words.reshape(-1, 4)
+        draws = {"guesses": ((words[:, :2] >> np.uint64(40)) * 2.0**-24).astype(np.float32)}
+        if self._views != "none":
+            inner: Any = self._model.model.inner
+            every = self._views == "all"
+            sizes = (inner.seq_len, len(inner.open_cell))
+            draws["cells"], draws["tokens"] = turns(words[:, 2:].T, *sizes, every_symmetry=every)
+        return draws
+
+    def _told(self, carry: ACTCarry) -> list[Round]:
+        """Return what the chains of each slot did, as the puzzle itself is seen."""
+        names = (CANDIDATES, "z_next", "z_guess", "z_verdict")
+        before, after, guessed, verdicts = (carry.inner[name] for name in names)
+        examples = carry.examples
+        if ORIGIN_CELLS in examples:
+            cells, tokens = examples[ORIGIN_CELLS], examples[ORIGIN_TOKENS]
+            before, after = (_turned_back(each, cells, tokens) for each in (before, after))
+            known = cells.gather(1, guessed.clamp_min(0).unsqueeze(1)).squeeze(1)
+            guessed = torch.where(guessed < 0, guessed, known)
+        on_host = (self._ranks.to_host(each).numpy() for each in (before, after, guessed, verdicts))
+        shape = (self._num_slots, self._chains)
+        by_slot = (each.reshape(*shape, *each.shape[1:]) for each in on_host)
+        return [Round(*parts) for parts in zip(*by_slot, strict=True)]
+
+    def _at_once(self, carry: ACTCarry) -> np.ndarray:
+        """Return the tokens that the first chain of each slot would answer now, [P, S]."""
+        first = {name: values[:: self._chains] for name, values in carry.examples.items()}
+        outputs = self._model.model.inner.read(carry.inner["z_H"][:: self._chains], first)
+        tokens = outputs["logits"].argmax(-1)
+        if ORIGIN_CELLS in first:
+            renamed = first[ORIGIN_TOKENS].gather(1, tokens)
+            tokens = torch.zeros_like(renamed).scatter(1, first[ORIGIN_CELLS], renamed)
+        return self._ranks.to_host(tokens).numpy()
+
+
+def _turned_back(candidates: Tensor, cells: Tensor, tokens: Tensor) -> Tensor:
+    """Return candidates [C, S, V] as those of the puzzle itself, from its cells and tokens."""
+    renamed = torch.zeros_like(candidates)
+    renamed.scatter_(2, tokens.unsqueeze(1).expand_as(candidates), candidates)
+    placed = torch.zeros_like(candidates)
+    return placed.scatter_(1, cells.unsqueeze(-1).expand_as(candidates), renamed)
+
+
+class Ledger:
+    """Files of the puzzles that are done, one of each rank, so that a search that was killed goes
+    on where it was.
+
+    Args:
+        prefix: how their names begin.
+        key: says what is searched with what: files with another key are replaced.
+    """
+
+    def __init__(self, prefix: Path, key: str, ranks: Ranks) -> None:
+        self._ranks, self._done = ranks, {}
+        self._path = prefix.with_name(f"{prefix.name}.{ranks.rank}.jsonl")
+        own = ""
+        for path in prefix.parent.glob(f"{prefix.name}.*.jsonl"):
+            first, *lines = path.read_text().splitlines() or [""]
+            if first != key:
+                continue
+            for line in lines:
+                with suppress(ValueError):  # A kill may have cut it off.
+                    self._note(line)
+                    own += f"{line}\n" if path == self._path else ""
+        ranks.barrier()
+        write_atomically(self._path, f"{key}\n{own}")
+
+    def _note(self, line: str) -> None:
+        who, set_name, found = json.loads(line)
+        self._done[who, set_name, found["row"]] = Found.from_json(found)
+
+    def missing(self, who: str, set_name: str, num_examples: int) -> list[int]:
+        """Return the rows of a searcher and a set that this rank has to do."""
+        own = range(self._ranks.rank, num_examples, self._ranks.world_size)
+        return [row for row in own if (who, set_name, row) not in self._done]
+
+    def add(self, who: str, set_name: str, found: Found) -> None:
+        """Note a puzzle that is done."""
+        self._done[who, set_name, found.row] = found
+        with self._path.open("a") as file:
+            file.write(json.dumps([who, set_name, found.to_json()]) + "\n")
+
+    def gather(self, who: str, set_name: str) -> dict[int, Found]:
+        """Return what all ranks have done, by row."""
+        own = {place[2]: one for place, one in self._done.items() if place[:2] == (who, set_name)}
+        return {row: one for part in self._ranks.gather_objects(own) for row, one in part.items()}
+
+
+def search_sets(
+    search: Search,
+    puzzles: Mapping[str, Batch],
+    ledger: Ledger,
+    who: str,
+    *,
+    watch: Callable[[str, Found, Round], object] | None = None,
+    show_progress: bool = False,
+) -> dict[str, list[Found]]:
+    """Search all puzzles of each set, over all ranks; every rank returns the same, by set in the
+    order of the rows. `who` searches, for the ledger.
+    """
+    found = {}
+    for name, rows in puzzles.items():
+        missing = ledger.missing(who, name, len(rows.inputs))
+        coming = ((row, rows.inputs[row]) for row in missing)
+        shown = {"desc": f"searching: {who}", "total": len(missing), "disable": not show_progress}
+        for one in tqdm(search(coming, watch and partial(watch, name)), **shown):
+            ledger.add(who, name, one)
+        done = ledger.gather(who, name)
+        found[name] = [done[row] for row in range(len(rows.inputs))]
+    return found

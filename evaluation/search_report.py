@@ -1,0 +1,126 @@
+"""What a search is worth: figures over a set, beside those of chance and of a plain solver.
+
+A search finds answers that the model alone would not; how many it would find with a model that
+knows nothing is therefore measured beside it, with the same number of chains and rounds.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dataset.sudoku import rules
+from evaluation.metrics import Estimate, wilson
+from evaluation.search import Found
+from runtime.text import in_columns
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Shares of the puzzles, and what they cost.
+
+    Attributes:
+        searcher: who searched: model; first chain, that of the same search alone, which does not
+            start again; untrained, a model with fresh weights; solver, backtracking by the rules.
+        solved, wrong, abstained: what the search answered; they add up to 1.
+        at_once: solved by one pass of the model, without search.
+        calls: rows that passed through the model for a puzzle: mean, median, 95th percentile; of
+            the solver the digits that it took back.
+        seconds: of one rank for each puzzle.
+    """
+
+    set_name: str
+    searcher: str
+    num_puzzles: int
+    solved: Estimate
+    wrong: Estimate
+    abstained: Estimate
+    at_once: Estimate | None
+    calls: tuple[float, float, float]
+    seconds: float
+
+
+def figures_of(
+    set_name: str, searcher: str, found: Sequence[Found], labels: np.ndarray
+) -> list[Figures]:
+    """Compare what was found with the labels, tokens [N, S], by row; none where no row has any."""
+    found = [one for one in found if (labels[one.row] >= 0).any()]
+    if not found:
+        return []
+
+    def share(answers: Sequence[np.ndarray | None], *, right: bool = True) -> Estimate:
+        holds = [
+            answer is not None and bool((answer == labels[one.row]).all()) == right
+            for one, answer in zip(found, answers, strict=True)
+        ]
+        return wilson(sum(holds), len(holds))
+
+    answers = [one.answer for one in found]
+    calls = np.array([one.calls for one in found])
+    figures = Figures(
+        set_name=set_name,
+        searcher=searcher,
+        num_puzzles=len(found),
+        solved=share(answers),
+        wrong=share(answers, right=False),
+        abstained=wilson(sum(answer is None for answer in answers), len(answers)),
+        at_once=share([one.at_once for one in found]),
+        calls=_spread(calls),
+        seconds=float(np.mean([one.seconds for one in found])),
+    )
+    return [figures]
+
+
+def solver_figures(set_name: str, inputs: np.ndarray) -> list[Figures]:
+    """Let our own solver, which knows the rules, solve Sudokus, tokens [N, S]; none of others."""
+    try:
+        grids = [rules.tokens_to_grid(row) for row in inputs]
+        rules.solve(grids[0])  # Loads the compiler.
+    except (ValueError, IndexError):
+        return []
+    began = time.perf_counter()
+    solved = [rules.solve(grid) for grid in grids]
+    seconds = time.perf_counter() - began
+    number = sum(answer is not None for answer, _ in solved)
+    figures = Figures(
+        set_name=set_name,
+        searcher="solver",
+        num_puzzles=len(grids),
+        solved=wilson(number, len(grids)),
+        wrong=wilson(0, len(grids)),
+        abstained=wilson(len(grids) - number, len(grids)),
+        at_once=None,
+        calls=_spread(np.array([backtracks for _, backtracks in solved])),
+        seconds=seconds / len(grids),
+    )
+    return [figures]
+
+
+def _spread(values: np.ndarray) -> tuple[float, float, float]:
+    return float(values.mean()), float(np.median(values)), float(np.percentile(values, 95))
+
+
+def as_text(figures: Sequence[Figures]) -> str:
+    """Return a line for each, shares with their 95 % intervals."""
+    names = ("solved", "wrong", "abstained", "at_once")
+    rows = [["set", "searcher", "puzzles", *names, "calls", "median", "95 %", "seconds"]]
+    for one in figures:
+        shares = [getattr(one, name) for name in names]
+        cells = ["-" if share is None else share.with_interval() for share in shares]
+        counts = [f"{value:,.0f}" for value in one.calls]
+        place = [one.set_name, one.searcher, str(one.num_puzzles)]
+        rows.append([*place, *cells, *counts, f"{one.seconds:.3g}"])
+    explained = (
+        "in brackets: 95 % confidence intervals; calls: rows through the model for a puzzle (of "
+        "the solver: digits taken back)"
+    )
+    return f"{in_columns(rows)}\n{explained}"
+
+
+def as_json(figures: Sequence[Figures]) -> list[dict[str, object]]:
+    """Return the figures as JSON-ready values."""
+    return [
+        {n: vars(v) if isinstance(v, Estimate) else v for n, v in vars(one).items()}
+        for one in figures
+    ]

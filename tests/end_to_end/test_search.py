@@ -1,0 +1,81 @@
+"""A lattice is trained, searched with, and tells what it did, as commands are given."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import evaluate
+from runtime.errors import ConfigError
+from scripts import solve
+
+SEARCH = ["search.chains=3", "search.rounds=30", "search.control=4", "device=cpu", "num_threads=1"]
+
+
+@pytest.fixture
+def lattice_run(tiny_settings: list[str], train: Callable[..., Any], tmp_path: Path) -> Path:
+    """A run whose model strikes and guesses a little."""
+    tiny_settings.remove("arch.H_layers=1")
+    more = ["arch=lattice", "heads=lattice", "arch.loops=2", "arch.symmetry=digits"]
+    more += ["arch.pos_encodings=none", "arch.units=true", "arch.views=none"]
+    more += ["arch.contradiction_above=0.9", "epochs=64", "eval_interval=null"]
+    train([*tiny_settings, *more])
+    return tmp_path / "run"
+
+
+def essence(searcher: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in searcher.items() if name != "seconds"}
+
+
+def test_a_search_is_reported_beside_its_controls(
+    lattice_run: Path, run_on_ranks: Any, tmp_path: Path
+) -> None:
+    evaluate.main([f"checkpoint={lattice_run}", *SEARCH, "save_search=2"])
+    (file,) = lattice_run.glob("eval_*_search3x30.json")
+    result = json.loads(file.read_bytes())
+    by_name = {one["searcher"]: one for one in result["searchers"]}
+    assert list(by_name) == ["model", "first chain", "untrained", "solver"]
+    assert [one["num_puzzles"] for one in by_name.values()] == [10, 10, 4, 10]
+    for one in by_name.values():
+        parts = [one[name]["value"] for name in ("solved", "wrong", "abstained")]
+        assert sum(parts) == pytest.approx(1)
+    assert by_name["solver"]["solved"]["value"] == 1
+    assert by_name["model"]["solved"]["value"] > 0
+    lines = file.with_name(f"{file.stem}_chains.0.jsonl").read_text().splitlines()
+    traces = [json.loads(line) for line in lines]
+    assert {trace["row"] for trace in traces} == {0, 1}
+    assert all(len(trace["candidates"]) == 3 for trace in traces)
+    assert not list(lattice_run.glob("*_search.*.jsonl"))
+
+    # Two ranks share the puzzles and find the same.
+    output = tmp_path / "two.json"
+    run_on_ranks(2, "evaluate.py", f"checkpoint={lattice_run}", *SEARCH, f"output={output}")
+    two = json.loads(output.read_bytes())["searchers"]
+    assert list(map(essence, two)) == list(map(essence, result["searchers"]))
+
+
+def test_what_a_chain_did_is_told(lattice_run: Path, capsys: Any) -> None:
+    command = [f"checkpoint={lattice_run}", "device=cpu", "num_threads=1", "search.rounds=30"]
+    solve.main([*command, "count=2"])
+    told = capsys.readouterr().out
+    assert "puzzle 2 of 2" in told
+    assert "cells open" in told
+    assert told.rstrip().splitlines()[-1].startswith("solved: ")
+    solve.main([*command, f"puzzle={'.' * 16}"])
+    assert "this puzzle has several solutions" in capsys.readouterr().out
+    solve.main([*command, "puzzle=1...2..........3"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("breadth=2", "breadth says nothing"),
+        ("decode=beam", "decode says nothing"),
+        ("search.chains=0", "search.chains=0"),
+    ],
+)
+def test_settings_of_other_models_are_refused(lattice_run: Path, setting: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        solve.main([f"checkpoint={lattice_run}", "count=1", setting])

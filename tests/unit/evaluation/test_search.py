@@ -1,0 +1,275 @@
+"""Search with several chains, by a model whose deductions are those of a beginner."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dataset.sudoku import rules
+from evaluation.config import EvalSearchSettings
+from evaluation.narration import tell
+from evaluation.search import Found, Ledger, Round, Search, search_sets
+from evaluation.search_report import figures_of, solver_figures
+from models.config import DataFacts, LatticeConfig
+from models.registry import build_model
+from puzzle_dataset import Batch
+from runtime.ranks import Ranks
+
+YES, NO = 9.0, -9.0
+SMALL: Any = {"hidden_size": 4, "num_heads": 1, "L_layers": 1, "loops": 1, "dropout": 0.0}
+
+
+@pytest.fixture(scope="module")
+def puzzles() -> Batch:
+    """Twelve 4 x 4 puzzles with one solution each, every third of which needs no guess."""
+    generator = np.random.default_rng(0)
+    inputs, labels = [], []
+    while len(inputs) < 12:
+        solution = _solution(generator)
+        question = np.where(
+            generator.random((4, 4)) < (0.3, 0.3, 0.8)[len(inputs) % 3], solution, 0
+        )
+        if rules.count_solutions(question) == 1:
+            inputs.append(rules.grid_to_tokens(question))
+            labels.append(rules.grid_to_tokens(solution))
+    ids = np.zeros(12, np.int32)
+    return Batch(np.stack(inputs).astype(np.int32), np.stack(labels).astype(np.int32), ids)
+
+
+def _solution(generator: np.random.Generator) -> np.ndarray:
+    first = np.zeros((4, 4), int)
+    first[0] = generator.permutation(4) + 1
+    solution, _ = rules.solve(first)
+    assert solution is not None
+    return solution
+
+
+@pytest.fixture
+def ranks() -> Any:
+    with Ranks("cpu") as ranks:
+        yield ranks
+
+
+class Beginner:
+    """Heads that strike a digit where another cell of the unit has only that one left, and notice
+    an empty cell.
+    """
+
+    def __init__(self, views: str = "none") -> None:
+        self.config = LatticeConfig(**SMALL, forward_dtype="float32", views=views)
+        self.model = build_model(self.config, DataFacts(6, 16, 1))
+        self.inner: Any = self.model.model.inner
+        self.shown: Tensor | None = None
+        self.batch_sizes: list[int] = []
+        forward = self.inner.forward
+
+        def remembering(carry: Any, examples: Any, **options: Any) -> Any:
+            self.shown = carry["z_candidates"]
+            self.batch_sizes.append(len(self.shown))
+            return forward(carry, examples, **options)
+
+        self.inner.forward, self.inner.read = remembering, self.read
+
+    def read(self, states: Tensor, examples: Any) -> dict[str, Tensor]:
+        assert self.shown is not None
+        if len(states) < len(self.shown):  # What the first chains would answer.
+            return {"logits": torch.zeros(len(states), 16, 6)}
+        layout = rules.layout_of(4)
+        single = self.shown & (self.shown.sum(-1, keepdim=True) == 1)
+        keep = torch.full(self.shown.shape, YES)
+        for cell in range(16):
+            peers = sorted(set(layout.unit_cells[layout.cell_units[cell]].ravel()) - {cell})
+            keep[:, cell][single[:, peers].any(1)] = NO
+        return {
+            "candidates_logits": keep,
+            "contradiction_logits": torch.full((len(states),), NO),
+            "logits": torch.zeros(self.shown.shape),
+        }
+
+
+def settings(**changed: int) -> EvalSearchSettings:
+    return EvalSearchSettings(**{"chains": 4, "rounds": 200, "at_once": 3} | changed)
+
+
+def search_with(
+    ranks: Ranks,
+    puzzles: Batch,
+    seed: int = 0,
+    *,
+    first_try: bool = False,
+    views: str = "none",
+    **changed: int,
+) -> list[Found]:
+    beginner = Beginner(views)
+    search = Search(
+        beginner.model,
+        beginner.model.eval(),
+        beginner.config,
+        ranks,
+        settings(**changed),
+        seed,
+        first_try=first_try,
+    )
+    found = list(search(enumerate(puzzles.inputs)))
+    assert set(beginner.batch_sizes) == {search.rows}
+    return sorted(found, key=lambda one: one.row)
+
+
+def essence(found: Found) -> dict[str, Any]:
+    values = {name: value for name, value in vars(found).items() if name != "seconds"}
+    return {n: v.tolist() if isinstance(v, np.ndarray) else v for n, v in values.items()}
+
+
+@pytest.mark.parametrize("views", ["none", "dihedral", "all"])
+def test_all_puzzles_are_solved_some_after_a_restart(
+    ranks: Ranks, puzzles: Batch, views: str
+) -> None:
+    found = search_with(ranks, puzzles, views=views)
+    for one, labels in zip(found, puzzles.labels, strict=True):
+        assert np.array_equal(one.answer, labels)
+        assert one.calls == 4 * one.rounds
+    assert any(one.restarts for one in found)
+
+
+@pytest.mark.parametrize("views", ["none", "all"])
+def test_what_is_found_does_not_depend_on_the_puzzles_beside_it(
+    ranks: Ranks, puzzles: Batch, views: str
+) -> None:
+    together = search_with(ranks, puzzles, at_once=5, views=views)
+    alone = search_with(ranks, puzzles, at_once=1, views=views)
+    assert list(map(essence, together)) == list(map(essence, alone))
+    other = search_with(ranks, puzzles, at_once=1, seed=1)
+    assert list(map(essence, other)) != list(map(essence, alone))
+
+
+def test_a_puzzle_is_given_up_after_its_rounds(ranks: Ranks, puzzles: Batch) -> None:
+    enough = search_with(ranks, puzzles)
+    few = search_with(ranks, puzzles, rounds=3)
+    for one, other in zip(enough, few, strict=True):
+        assert (other.answer is None) == (one.rounds > 3)
+        assert other.rounds == min(3, one.rounds)
+
+
+def test_the_first_chain_is_one_of_a_search_with_it_alone(ranks: Ranks, puzzles: Batch) -> None:
+    several, single = (search_with(ranks, puzzles, chains=chains) for chains in (4, 1))
+    for one, other in zip(several, single, strict=True):
+        if one.chain == 0:
+            assert essence(one)["answer"] == essence(other)["answer"]
+            assert one.rounds == other.rounds
+        else:
+            assert one.rounds <= other.rounds
+
+
+def test_the_first_try_ends_where_the_first_chain_starts_again(
+    ranks: Ranks, puzzles: Batch
+) -> None:
+    single, first_try = (
+        search_with(ranks, puzzles, chains=1),
+        search_with(ranks, puzzles, first_try=True),
+    )
+    for one, other in zip(single, first_try, strict=True):
+        assert other.restarts == min(1, one.restarts)
+        assert (other.answer is None) == (one.restarts > 0)
+        if not one.restarts:
+            assert essence(one) == essence(other)
+    assert 0 < sum(one.answer is None for one in first_try) < 12
+
+
+def test_a_search_that_was_killed_goes_on(ranks: Ranks, puzzles: Batch, tmp_path: Path) -> None:
+    beginner = Beginner()
+    search = Search(beginner.model, beginner.model.eval(), beginner.config, ranks, settings(), 0)
+    searched: list[int] = []
+
+    def ledger(name: str = "search") -> Ledger:
+        return Ledger(tmp_path / name, "key", ranks)
+
+    def killed(_: str, found: Found, __: Round) -> None:
+        if found.answer is not None:
+            searched.append(found.row)
+        if len(searched) == 7:
+            raise KeyboardInterrupt
+
+    whole = search_sets(search, {"all": puzzles}, ledger("whole"), "me")["all"]
+    with pytest.raises(KeyboardInterrupt):
+        search_sets(search, {"all": puzzles}, ledger(), "me", watch=killed)
+    file = tmp_path / "search.0.jsonl"
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join(lines)[:-40])  # A line that was cut off.
+
+    rows: set[int] = set()
+    again = search_sets(
+        search, {"all": puzzles}, ledger(), "me", watch=lambda _, found, __: rows.add(found.row)
+    )["all"]
+    done = len(lines) - 2
+    assert len(rows) == 12 - done
+    assert list(map(essence, again)) == list(map(essence, whole))
+
+
+def test_another_search_takes_nothing_of_a_killed_one(ranks: Ranks, tmp_path: Path) -> None:
+    def ledger(key: str) -> Ledger:
+        return Ledger(tmp_path / "search", key, ranks)
+
+    ledger("one").add("me", "all sets", Found(3))
+    assert ledger("two").missing("me", "all sets", 5) == [0, 1, 2, 3, 4]
+    ledger("two").add("me", "all sets", Found(2))
+    assert ledger("two").missing("me", "all sets", 5) == [0, 1, 3, 4]
+    assert ledger("two").missing("you", "all sets", 3) == [0, 1, 2]
+    assert ledger("two").missing("me", "none", 3) == [0, 1, 2]
+
+
+def test_figures_tell_solved_wrong_and_abstained_apart() -> None:
+    labels = np.array([[2, 3], [3, 2], [2, 2], [3, 3]])
+    found = [
+        Found(0, at_once=labels[0], answer=labels[0], calls=4, seconds=1.0),
+        Found(1, at_once=labels[0], answer=labels[1], calls=8, seconds=2.0),
+        Found(2, at_once=labels[0], answer=labels[3], calls=100, seconds=3.0),
+        Found(3, at_once=labels[3], calls=400, seconds=6.0),
+    ]
+    (figures,) = figures_of("all", "model", found, labels)
+    assert figures_of("all", "model", found, np.full((4, 2), -100)) == []
+    shares = [figures.solved, figures.wrong, figures.abstained]
+    assert [share.value for share in shares] == [0.5, 0.25, 0.25]
+    assert figures.at_once is not None
+    assert figures.at_once.value == 0.5
+    assert figures.calls[:2] == (128.0, 54.0)
+    assert figures.seconds == 3.0
+
+
+def test_a_plain_solver_stands_beside_it(puzzles: Batch) -> None:
+    (figures,) = solver_figures("all", puzzles.inputs)
+    assert (figures.solved.value, figures.num_puzzles) == (1.0, 12)
+    assert solver_figures("mazes", np.full((2, 25), 3)) == []
+    assert solver_figures("empty", puzzles.inputs[:0]) == []
+
+
+@pytest.mark.parametrize("views", ["none", "all"])
+def test_the_story_of_a_chain_leads_to_its_answer(ranks: Ranks, puzzles: Batch, views: str) -> None:
+    beginner = Beginner(views)
+    search = Search(
+        beginner.model, beginner.model.eval(), beginner.config, ranks, settings(chains=2), 0
+    )
+    stories = 0
+    for row, inputs in enumerate(puzzles.inputs):
+        rounds: list[Round] = []
+        (found,) = search([(row, inputs)], lambda _, one, rounds=rounds: rounds.append(one))
+        assert found.chain is not None
+        lines = list(tell(rounds, found.chain))
+        assert lines[-1] == "  all cells are decided"
+        last = max((i for i, line in enumerate(lines) if "restart" in line), default=-1)
+        told = {}
+        for line in lines[last + 1 :]:
+            words = line.split()
+            if words[0] == "guess":
+                told[words[1]] = int(words[3])
+            elif words[1] == "is":
+                told[words[0]] = int(words[2].rstrip(":"))
+        grid = rules.tokens_to_grid(found.answer)
+        given = rules.tokens_to_grid(inputs)
+        assert told == {
+            f"r{r + 1}c{c + 1}": grid[r, c] for r in range(4) for c in range(4) if not given[r, c]
+        }
+        stories += last >= 0
+    assert stories
