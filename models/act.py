@@ -87,9 +87,6 @@ class ACT(nn.Module):
         if self.training:
             wants_to_halt = self.wants_to_halt(outputs, steps)
             if wants_to_halt is not None:
-                if "max_steps" in examples:  # There are rollouts, which Q does not end.
-                    in_rollout = examples["max_steps"] > self.halt_max_steps
-                    wants_to_halt = wants_to_halt & ~in_rollout
                 halted = last_step | wants_to_halt
                 if exploration is not None:
                     halted = halted & (steps >= exploration.min_steps)
@@ -112,8 +109,7 @@ class ACT(nn.Module):
         with rows_draw_alone(self.inner, examples, steps):
             latents = self._started(carry, examples, exploration)
             latents, answer = self.inner(latents, examples)
-        max_steps = examples.get("max_steps", self.halt_max_steps)
-        return ACTCarry(latents, steps, steps >= max_steps, examples), answer
+        return ACTCarry(latents, steps, steps >= self.halt_max_steps, examples), answer
 
     def _taken(self, carry: ACTCarry, offered: Examples) -> tuple[Tensor, Examples]:
         """Return how many steps each slot will have spent on its example after this one, and the

@@ -27,8 +27,7 @@ class ACTCarry:
         steps: int32 [B], ACT steps spent on the present example.
         halted: bool [B], the slot takes a new example at the next step.
         examples: the examples being worked on: inputs int32 [B, S], labels int32 [B, S],
-            puzzle_identifiers int32 [B]; in training with rollouts also max_steps int32 [B], ACT
-            steps after which the slot halts, whatever Q says where that exceeds halt_max_steps.
+            puzzle_identifiers int32 [B].
     """
 
     inner: Latents

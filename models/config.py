@@ -240,11 +240,6 @@ class RecurrenceConfig(Schema):
     """ACT steps after which a puzzle halts in any case"""
     halt_exploration_prob: Probability = 0.1
     """share of the puzzles that must not halt before a random number of ACT steps"""
-    rollout_prob: Probability = 0.0
-    """share of the puzzles that take more than halt_max_steps ACT steps in training, whatever Q
-    says (after arXiv:2606.29150: 0.5): docs/training.md"""
-    rollout_max_steps: Size = 64
-    """ACT steps of the longest of them"""
     no_ACT_continue: StrictBool = False
     """learn no q_continue, and halt when q_halt > 0"""
     q_target: Literal["full", "first", "rows", "steps"] = "full"
@@ -383,18 +378,6 @@ class RecurrenceConfig(Schema):
             raise ValueError(
                 f"chains={self.chains}: name={self.name} has one latent, the answer, which all "
                 "chains of a puzzle share; use chains=1, or name=trm or hrm, which have two"
-            )
-        least, most = self.halt_max_steps, self.rollout_max_steps
-        if self.rollout_prob and most <= least:
-            raise ValueError(
-                f"rollout_prob={self.rollout_prob:g}: rollout_max_steps={most} must exceed "
-                f"halt_max_steps={least}; raise it, or use rollout_prob=0"
-            )
-        if self.rollout_prob and self.loss.step_decay < 1:
-            raise ValueError(
-                f"rollout_prob={self.rollout_prob:g} with loss.step_decay="
-                f"{self.loss.step_decay:g}: the steps of a rollout would count nothing; use "
-                "step_decay=1"
             )
         return self
 
@@ -668,7 +651,6 @@ class LatticeConfig(RecurrenceConfig):
             "chains": 1,
             "curriculum": None,
             "anchor_prob": 0.0,
-            "rollout_prob": 0.0,
             "halt_exploration_prob": 0.0,
             "no_ACT_continue": True,
         }

@@ -33,7 +33,6 @@ class Stream(IntEnum):
     TORCH = 0x746F7263
     LOOK_AHEAD = 0x6C6F6F6B
     ANCHORS = 0x616E6368
-    ROLLOUT = 0x726F6C6C
     GUESSES = 0x67756573
     TURNS = 0x7475726E
     # Evaluations.

@@ -1,6 +1,6 @@
-"""What is drawn for a step without regard to the past: noise of ACT's halting rule, how long
-rollouts are, the rows that look ahead, corrupted solutions to start from, what a lattice guesses
-and in which view it goes on, seeds of torch.
+"""What is drawn for a step without regard to the past: noise of ACT's halting rule, the rows that
+look ahead, corrupted solutions to start from, what a lattice guesses and in which view it goes on,
+seeds of torch.
 """
 
 import numpy as np
@@ -26,24 +26,6 @@ def min_halt_steps(
     explores, where = _uniform(seed, Stream.HALT, step, num_rows)
     steps = 2 + np.floor(where * (halt_max_steps - 1))
     return np.where(explores < probability, steps, 0).astype(np.int32)
-
-
-def max_steps(seed: int, step: int, num_rows: int, arch: ArchConfig) -> np.ndarray | None:
-    """Draw after how many ACT steps the example in each row of the global batch, if it is taken at
-    this step, halts in any case.
-
-    With `rollout_prob` a row is a rollout: a uniform number in [halt_max_steps + 1,
-    rollout_max_steps]; otherwise halt_max_steps. Optimizer steps count from 0.
-
-    Returns:
-        int32 [num_rows]; None: there are no rollouts.
-    """
-    if not arch.rollout_prob:
-        return None
-    rolls, where = _uniform(seed, Stream.ROLLOUT, step, num_rows)
-    more = 1 + np.floor(where * (arch.rollout_max_steps - arch.halt_max_steps))
-    further = np.where(rolls < arch.rollout_prob, more, 0)
-    return (arch.halt_max_steps + further).astype(np.int32)
 
 
 def _uniform(seed: int, stream: Stream, step: int, num_rows: int) -> np.ndarray:

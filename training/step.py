@@ -29,7 +29,6 @@ from training.data import data_facts
 from training.diagnostics import Diagnostics, MeasuredShard, trunk_gradient_norms
 from training.exploration import (
     anchor_sources,
-    max_steps,
     min_halt_steps,
     noise_of_lattice,
     rows_ahead,
@@ -128,8 +127,6 @@ class Learner:
         for head, name in self.config.arch.heads.fields.items():
             _, channels = self.facts.field(name, f"arch.heads.{head}")
             examples[name] = cells.new_zeros((*cells.shape, channels) if channels else cells.shape)
-        if self.config.arch.rollout_prob:
-            examples["max_steps"] = ids.clone()
         return examples
 
     def step(self, step: int, batch: Examples, stop: StopSignals) -> None:
@@ -147,7 +144,6 @@ class Learner:
             inner = self.model.model.inner
             assert isinstance(inner, CycledRecurrence)
             inner.depth = self.depth_at(step)
-        batch = self._with_rollouts(batch, step)
         noise = self.ranks.on_device(self._noise(step))
         numbers = {"factor": np.array(factor), "stop": np.array(stop.requested)}
         numbers = self.ranks.on_device(numbers)
@@ -276,15 +272,6 @@ class Learner:
             for name, rows in noise_of_lattice(*drawn, config.arch, self.facts).items():
                 noise[name] = rows[start : start + local].reshape(parts, local // parts, -1)
         return noise
-
-    def _with_rollouts(self, batch: Examples, step: int) -> Examples:
-        """Add to the offered examples how long each may take, where there are rollouts."""
-        config, start = self.config, self.ranks.rank * self.local_batch_size
-        drawn = max_steps(config.seed, step - 1, config.global_batch_size, config.arch)
-        if drawn is None:
-            return batch
-        own = drawn[start : start + self.local_batch_size]
-        return batch | self.ranks.on_device({"max_steps": own})
 
     def _forward_backward_part(
         self, carry: ACTCarry, offered: Examples, exploration: Exploration, step: int | None

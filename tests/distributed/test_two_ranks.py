@@ -183,15 +183,14 @@ def test_micro_batches_and_a_look_ahead_of_some_rows_are_the_same_on_two_ranks(
     assert all(record["train/q_continue_loss"] > 0 for record in one.train_records)
 
 
-def test_chains_and_rollouts_are_the_same_on_two_ranks(exact_settings: Any, run: Any) -> None:
-    more = ["arch.init=random", "arch.chains=3", "arch.rollout_prob=0.5", "micro_batch_size=2"]
-    more += ["global_batch_size=16", "eval_batch_size=16", "arch.rollout_max_steps=6"]
+def test_chains_are_the_same_on_two_ranks(exact_settings: Any, run: Any) -> None:
+    more = ["arch.init=random", "arch.chains=3", "micro_batch_size=2"]
+    more += ["global_batch_size=16", "eval_batch_size=16"]
     one, _ = run("one", exact_settings, *more, "max_steps=9")
     run("two", exact_settings, *more, "max_steps=5", ranks=2)
     # One rank goes on where two have stopped.
     two, _ = run("two", exact_settings, *more, "max_steps=9")
     assert two.state(5)["environment"]["world_size"] == 2
-    assert any(record.get("train/steps", 0) > 4 for record in one.train_records)
     assert two.digest() == one.digest()
 
 

@@ -173,7 +173,7 @@ def published_arch(arch: ArchConfig) -> dict[str, Any]:
     _require_published_heads(arch)
     ours = {"name", "heads", "loss", "attention", "q_target", "q_target_every"}
     # Of the training alone.
-    ours |= {"anchor_prob", "anchor_corruption", "curriculum", "rollout_prob", "rollout_max_steps"}
+    ours |= {"anchor_prob", "anchor_corruption", "curriculum"}
     settings = arch.model_dump(mode="json", exclude=ours)
     if isinstance(arch, HRMConfig) and settings.pop("gradient") != "last_step":
         raise ConfigError(f"arch.gradient={arch.gradient}: no published architecture has this")

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from models.act import ACTLossHead
 
 _STEP_NAME = re.compile(r"step_(\d+)")
+# Settings of `arch` that only told how to train, and are gone.
+_GONE = ("rollout_prob", "rollout_max_steps")
 
 
 class RecordedRun(Schema, extra="ignore"):
@@ -216,6 +218,10 @@ def _newest_published(folder: Path) -> Path | None:
 
 
 def _recorded(config: dict[str, Any], source: Path) -> RecordedRun:
+    arch = config.get("arch")
+    if isinstance(arch, dict):
+        kept = {name: value for name, value in arch.items() if name not in _GONE}
+        config = config | {"arch": kept}
     try:
         return validate(RecordedRun, config)
     except ConfigError as error:

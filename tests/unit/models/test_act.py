@@ -177,34 +177,6 @@ def test_exploration_delays_halting_but_not_beyond_the_last_step() -> None:
     assert not carry.halted.any()
 
 
-def test_a_rollout_halts_after_its_own_steps_whatever_q_says() -> None:
-    limits = torch.tensor([2, 3, 4], dtype=torch.int32)
-
-    def lasting(number: int) -> Examples:
-        return offer(number) | {"max_steps": limits}
-
-    act = build(([1.0] * 3, [0.0] * 3), halt_max_steps=2)
-    carry = act.initial_carry(lasting(0))
-    halted = []
-    for number in range(1, 6):
-        carry, _ = act(carry, lasting(number), min_steps(2, 2, 2))
-        halted.append(carry.halted.tolist())
-    assert halted[:3] == [[False] * 3, [True, False, False], [False, True, False]]
-    assert halted[3:] == [[True, False, True], [False] * 3]
-    assert carry.steps.tolist() == [1, 2, 1]
-    assert working_on(carry) == [50, 41, 52]
-
-
-def test_how_long_a_rollout_lasts_is_what_its_example_came_with() -> None:
-    act = build(([-1.0] * 3, [0.0] * 3), halt_max_steps=1)
-    carry = act.initial_carry(offer(0) | {"max_steps": torch.zeros(3, dtype=torch.int32)})
-    for number, limit in enumerate((3, 1, 1, 1), 1):
-        offered = offer(number) | {"max_steps": torch.full((3,), limit, dtype=torch.int32)}
-        carry, _ = act(carry, offered)
-        assert carry.halted.tolist() == [number >= 3] * 3
-    assert carry.steps.tolist() == [1] * 3
-
-
 @pytest.mark.parametrize("learns_continue", [True, False])
 @pytest.mark.parametrize("training", [True, False])
 def test_with_one_step_every_step_halts_and_nothing_is_bootstrapped(

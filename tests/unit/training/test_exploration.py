@@ -8,7 +8,6 @@ import pytest
 from models.config import DataFacts, HRMConfig, LatticeConfig
 from training.exploration import (
     anchor_sources,
-    max_steps,
     min_halt_steps,
     noise_of_lattice,
     rows_ahead,
@@ -77,32 +76,6 @@ def test_every_part_of_every_step_has_a_seed_of_its_own() -> None:
     assert len({seed % 2**32 for seed in seeds}) == len(places)
     assert [torch_seed(*place) for place in reversed(places)] == seeds[::-1]
     assert all(0 <= seed < 2**64 for seed in seeds)
-
-
-# Rollouts
-
-
-def limits(step: int, rows: int, seed: int = 0, **settings: Any) -> Any:
-    arch = HRMConfig.model_validate({"halt_max_steps": 4, "rollout_max_steps": 9} | settings)
-    return max_steps(seed, step, rows, arch)
-
-
-def test_the_lengths_of_rollouts_are_pinned() -> None:
-    """A resumed run must draw the ones that it would have drawn."""
-    assert limits(2, 12, seed=1, rollout_prob=0.5).tolist() == [4, 4, 5, 9, 4, 5, 7, 4, 5, 6, 4, 4]
-    drawn = {limits(t, 64, s, rollout_prob=0.5).tobytes() for t in range(9) for s in (0, 1)}
-    assert len(drawn) == 18
-    assert limits(0, 12) is None
-
-
-def test_rollouts_are_a_share_of_the_rows_and_last_from_one_more_step_to_the_most() -> None:
-    drawn = limits(0, 60_000, rollout_prob=0.25)
-    counts = np.bincount(drawn, minlength=10)
-    assert not counts[:4].any()
-    assert len(counts) == 10
-    # Five deviations of a binomial count.
-    for count, share in zip(counts[4:], [0.75] + [0.05] * 5, strict=True):
-        assert abs(count - 60_000 * share) < 5 * np.sqrt(60_000 * share * (1 - share))
 
 
 # Rows that look ahead

@@ -64,7 +64,6 @@ def make_steps(tasks_data: Path, tiny_settings: list[str]) -> Callable[..., Outc
         (["arch.q_target=rows", "arch.q_target_every=2"], 2),
         (["arch.q_target=steps"], 2),
         (["arch.anchor_prob=0.5", "reduction=exact"], 1),
-        (["arch.rollout_prob=0.5", "arch.halt_max_steps=2", "arch.rollout_max_steps=4"], 2),
     ],
 )
 def test_micro_batches_make_the_step_of_the_whole_batch(
@@ -81,14 +80,6 @@ def test_micro_batches_make_the_step_of_the_whole_batch(
     for own, expected in zip(parts.records, whole.records, strict=True):
         assert own == pytest.approx(expected, rel=1e-5, abs=1e-6)
     assert any("diagnose/entropy" in record for record in parts.records)
-
-
-def test_rollouts_take_more_steps(make_steps: Callable[..., Outcome]) -> None:
-    settings = ["arch.halt_max_steps=2", "arch.rollout_max_steps=4", "arch.rollout_prob=1.0"]
-    steps = [record.get("train/steps") for record in make_steps(*settings).records]
-    assert steps[:2] == [None, None]
-    assert steps[2] == 3.0
-    assert steps[3] is not None
 
 
 class Tape(TorchDispatchMode):
@@ -172,7 +163,6 @@ GRAPH_SETTINGS = {
     + ["ema=true"],
     "few rows look ahead": ["arch.q_target=rows", "arch.q_target_every=2", "micro_batch_size=4"],
     "anchors": ["arch.anchor_prob=0.5", "micro_batch_size=4"],
-    "rollouts": ["arch.rollout_prob=0.5", "arch.halt_max_steps=2", "arch.rollout_max_steps=9"],
     "trm": ["arch=trm", "arch.mlp_t=true", "arch.pos_encodings=none", "arch.L_cycles=2"],
 }
 

@@ -46,7 +46,9 @@ def test_a_run_stands_for_its_newest_checkpoint(tmp_path: Path) -> None:
     assert trained.run.data_folders("train") == ["data/train"]
     assert trained.run.data_folders("test") == ["data/test"]
     arch = {key: value for key, value in ARCH.items() if key != "heads"}
-    arch["loss"] = {"name": "act", "loss_type": "softmax_cross_entropy"}  # Of an older version.
+    # Of older versions.
+    arch["loss"] = {"name": "act", "loss_type": "softmax_cross_entropy"}
+    arch["rollout_prob"] = 0.5
     older = find(save(tmp_path, 200, config=CONFIG | {"arch": arch}))
     assert older.run.arch.heads == HeadsConfig()
 
