@@ -127,6 +127,9 @@ class SearchSettings(Schema):
     """chains for each puzzle; the first one to decide all cells answers"""
     rounds: Count = 1000
     """steps of each chain, after which a puzzle is given up"""
+    backtrack: StrictBool = True
+    """true: at a contradiction a chain takes its last guess back; false: it starts again, as
+    published"""
 
 
 class EvalSearchSettings(SearchSettings):

@@ -11,6 +11,7 @@ from models.lattice import CONTRADICTION, DECIDED
 
 def tell(rounds: Sequence[Round], chain: int) -> Iterator[str]:
     """Yield lines on what a chain struck, decided and guessed in each round, until it was done."""
+    guesses: list[int] = []
     for number, one in enumerate(rounds, start=1):
         before, after = one.before[chain], one.after[chain]
         guess, verdict = int(one.guessed[chain]), int(one.verdicts[chain])
@@ -20,12 +21,18 @@ def tell(rounds: Sequence[Round], chain: int) -> Iterator[str]:
         if verdict == CONTRADICTION:
             empty = [_place(cell, before) for cell in np.flatnonzero(~after.any(-1)).tolist()]
             why = f"nothing is left for {', '.join(empty)}" if empty else "the model sees no way on"
-            yield f"  contradiction: {why}; restart"
+            then = "restart"
+            if (cell := int(one.taken_back[chain])) >= 0:
+                then = f"so {_place(cell, before)} is not {guesses.pop()}"
+                left = _digits(rounds[number].before[chain, cell]) if number < len(rounds) else []
+                then += f" but {left[0]}" if len(left) == 1 else ""
+            yield f"  contradiction: {why}; {then}"
         elif verdict == DECIDED:
             yield "  all cells are decided"
             return
         elif guess >= 0:
-            yield f"  guess {_place(guess, before)} = {_digits(after[guess])[0]}"
+            guesses += _digits(after[guess])
+            yield f"  guess {_place(guess, before)} = {guesses[-1]}"
 
 
 def _struck(before: np.ndarray, after: np.ndarray, guess: int) -> Iterator[str]:

@@ -1,16 +1,16 @@
 """Search with a model that deduces and guesses (arXiv:2605.08605): several chains for each puzzle,
 the first of which that has decided all cells answers.
 
-Neither the rules nor the solution have a say: a chain that the model finds contradictory starts
-again, and what a chain decides is believed. So an answer can be wrong; a puzzle of which no chain
-decides all cells in time has none.
+Neither the rules nor the solution have a say: a chain that the model finds contradictory takes its
+last guess back, or starts again, and what a chain decides is believed. So an answer can be wrong; a
+puzzle of which no chain decides all cells in time has none.
 
 Shape letters: P puzzles at a time, C chains of each, B = P * C rows, S cells.
 """
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,7 +28,7 @@ from evaluation.thinking import Forward
 from models.act import ACTLossHead
 from models.carry import CANDIDATES, ACTCarry, Examples, Exploration
 from models.config import LatticeConfig
-from models.lattice import CONTRADICTION, DECIDED, ORIGIN_CELLS, ORIGIN_TOKENS
+from models.lattice import BEGINNINGS, CONTRADICTION, DECIDED, ORIGIN_CELLS, ORIGIN_TOKENS
 from puzzle_dataset import Batch
 from runtime.files import write_atomically
 from runtime.ranks import Ranks
@@ -46,6 +46,7 @@ class Found:
         chain: the chain that answered.
         rounds: steps that each chain took.
         calls: rows that passed through the model, the chains of all rounds.
+        taken_back: guesses, of all chains.
         restarts: of all chains.
         seconds: of this rank, shared with the other puzzles of the batch.
     """
@@ -56,6 +57,7 @@ class Found:
     chain: int | None = None
     rounds: int = 0
     calls: int = 0
+    taken_back: int = 0
     restarts: int = 0
     seconds: float = 0.0
 
@@ -63,7 +65,9 @@ class Found:
         """Add a round of the puzzle's chains."""
         self.rounds += 1
         self.calls += len(one.verdicts)
-        self.restarts += int((one.verdicts == CONTRADICTION).sum())
+        taken_back = one.taken_back >= 0
+        self.taken_back += int(taken_back.sum())
+        self.restarts += int(((one.verdicts == CONTRADICTION) & ~taken_back).sum())
         self.seconds += seconds
         decided = np.flatnonzero(one.verdicts == DECIDED)
         if len(decided):
@@ -87,13 +91,16 @@ class Round(NamedTuple):
     Attributes:
         before, after: bool [C, S, V], the candidates that the model was shown, and what is left.
         guessed: int64 [C], the cell that was guessed; -1: none.
-        verdicts: int64 [C], DECIDED, CONTRADICTION (then the chain starts again), or 0.
+        verdicts: int64 [C], DECIDED, CONTRADICTION, or 0.
+        taken_back: int64 [C], the cell of the guess that is taken back at a contradiction; -1: none
+            is, and the chain starts again.
     """
 
     before: np.ndarray
     after: np.ndarray
     guessed: np.ndarray
     verdicts: np.ndarray
+    taken_back: np.ndarray
 
     def to_json(self) -> dict[str, object]:
         """Return it for programs: of each chain and cell the tokens that are left."""
@@ -101,11 +108,38 @@ class Round(NamedTuple):
         return {
             "verdicts": self.verdicts.tolist(),
             "guessed": self.guessed.tolist(),
+            "taken_back": self.taken_back.tolist(),
             "candidates": left,
         }
 
 
 Watch = Callable[[Found, Round], object]
+
+
+class Chain:
+    """What a chain goes back to at a contradiction.
+
+    Attributes:
+        begins_with: bool [S, V], its candidates when it begins, or begins again.
+    """
+
+    def __init__(self, candidates: np.ndarray, *, backtracks: bool) -> None:
+        self.begins_with, self._first, self._backtracks = candidates, candidates, backtracks
+        # Of each guess that stands its cell, and the candidates if it was wrong.
+        self._guesses: list[tuple[int, np.ndarray]] = []
+
+    def follow(self, before: np.ndarray, after: np.ndarray, guessed: int, verdict: int) -> int:
+        """Follow a round of the chain, as `Round` has it; return the cell that is taken back."""
+        taken_back = -1
+        if verdict == CONTRADICTION:
+            self.begins_with = self._first
+            if self._guesses:
+                taken_back, self.begins_with = self._guesses.pop()
+        elif guessed >= 0 and self._backtracks:
+            others = after.copy()
+            others[guessed] = before[guessed] & ~after[guessed]
+            self._guesses.append((guessed, others))
+        return taken_back
 
 
 class Search:
@@ -117,8 +151,8 @@ class Search:
         config: of the lattice.
         settings: chains of each puzzle (C), puzzles at a time (P; 1 if they do not say), and when
             one is given up.
-        first_try: search with one chain alone, which does not start again; of as many puzzles at a
-            time as there would be rows.
+        first_try: search with one chain alone, up to its first contradiction; of as many puzzles at
+            a time as there would be rows.
         seed: of guesses and views, which follow from it, the puzzle's row, its chain and the round.
     """
 
@@ -135,6 +169,7 @@ class Search:
     ) -> None:
         self._forward, self._model, self._ranks, self._seed = forward, model, ranks, seed
         self._views, self._rounds, self._first_try = config.views, settings.rounds, first_try
+        self._backtracks = settings.backtrack
         at_once = settings.at_once if isinstance(settings, EvalSearchSettings) else 1
         self.rows, self._chains = at_once * settings.chains, settings.chains
         if first_try:
@@ -151,20 +186,21 @@ class Search:
             puzzles: row and inputs, tokens [S], of each.
             watch: called with each puzzle after each of its rounds.
         """
-        coming, searched, carry, offered = iter(puzzles), {}, None, {}
+        coming, searched, carry = iter(puzzles), {}, None
         inner: Any = self._model.model.inner
         inputs = np.zeros((self._num_slots, inner.seq_len), np.int32)
+        chains: dict[int, list[Chain]] = {}
         halted = np.ones((self._num_slots, self._chains), bool)
         while True:
             free = [slot for slot in range(self._num_slots) if slot not in searched]
             taken = dict(zip(free, coming, strict=False))
             for slot, (row, tokens) in taken.items():
                 searched[slot], inputs[slot], halted[slot] = Found(row), tokens, True
+                chains[slot] = self._new_chains(tokens)
             if not searched:
                 return
             began = time.perf_counter()
-            if taken:
-                offered = self._ranks.on_device(self._examples(inputs))
+            offered = self._ranks.on_device(self._examples(inputs, chains))
             if carry is None:
                 carry = self._model.initial_carry(offered)
             self._ranks.mark(f"round of {len(searched)} puzzles", long=True)
@@ -173,7 +209,7 @@ class Search:
                 at_once = self._at_once(carry)
                 for slot in taken:
                     searched[slot].at_once = at_once[slot]
-            rounds = self._told(carry)
+            rounds = self._told(carry, chains)
             seconds = (time.perf_counter() - began) / len(searched)
             for slot, found in list(searched.items()):
                 one = rounds[slot]
@@ -183,14 +219,28 @@ class Search:
                     watch(found, one)
                 gives_up = self._first_try and halted[slot].all()
                 if found.answer is not None or found.rounds == self._rounds or gives_up:
+                    del chains[slot]
                     yield searched.pop(slot)
 
-    def _examples(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
-        """Return what is offered to all rows, for inputs [P, S]."""
+    def _new_chains(self, tokens: np.ndarray) -> list[Chain]:
+        """Return the chains of a puzzle, tokens [S]."""
+        inner: Any = self._model.model.inner
+        inputs = self._ranks.on_device({"inputs": tokens[None]})["inputs"]
+        candidates = self._ranks.to_host(inner.all_candidates(inputs)).numpy()[0]
+        return [Chain(candidates, backtracks=self._backtracks) for _ in range(self._chains)]
+
+    def _examples(
+        self, inputs: np.ndarray, chains: Mapping[int, Sequence[Chain]]
+    ) -> dict[str, np.ndarray]:
+        """Return what is offered to all rows, for inputs [P, S] and the chains of each slot."""
+        inner: Any = self._model.model.inner
         rows = inputs.repeat(self._chains, axis=0)
-        examples = {"inputs": rows, "puzzle_identifiers": np.zeros(self.rows, np.int32)}
+        candidates = np.zeros((self.rows, inner.seq_len, len(inner.open_cell)), bool)
+        for slot, own in chains.items():
+            candidates[slot * self._chains :][: self._chains] = [one.begins_with for one in own]
+        ids = np.zeros(self.rows, np.int32)
+        examples = {"inputs": rows, "puzzle_identifiers": ids, BEGINNINGS: candidates}
         if self._views != "none":
-            inner: Any = self._model.model.inner
             shape = (self.rows, inner.seq_len), (self.rows, len(inner.open_cell))
             cells, tokens = (np.broadcast_to(np.arange(n), (rows, n)) for rows, n in shape)
             examples |= {ORIGIN_CELLS: cells.copy(), ORIGIN_TOKENS: tokens.copy()}
@@ -222,8 +272,8 @@ class Search:
             draws["cells"], draws["tokens"] = turns(words[:, 2:].T, *sizes, every_symmetry=every)
         return draws
 
-    def _told(self, carry: ACTCarry) -> list[Round]:
-        """Return what the chains of each slot did, as the puzzle itself is seen."""
+    def _told(self, carry: ACTCarry, chains: Mapping[int, Sequence[Chain]]) -> dict[int, Round]:
+        """Follow the chains of each slot, and return what they did as the puzzle itself is seen."""
         names = (CANDIDATES, "z_next", "z_guess", "z_verdict")
         before, after, guessed, verdicts = (carry.inner[name] for name in names)
         examples = carry.examples
@@ -232,10 +282,16 @@ class Search:
             before, after = (_turned_back(each, cells, tokens) for each in (before, after))
             known = cells.gather(1, guessed.clamp_min(0).unsqueeze(1)).squeeze(1)
             guessed = torch.where(guessed < 0, guessed, known)
-        on_host = (self._ranks.to_host(each).numpy() for each in (before, after, guessed, verdicts))
-        shape = (self._num_slots, self._chains)
-        by_slot = (each.reshape(*shape, *each.shape[1:]) for each in on_host)
-        return [Round(*parts) for parts in zip(*by_slot, strict=True)]
+        on_host = [self._ranks.to_host(each).numpy() for each in (before, after, guessed, verdicts)]
+        rounds = {}
+        for slot, own in chains.items():
+            was, left, guesses, said = (each[slot * len(own) :][: len(own)] for each in on_host)
+            taken_back = [
+                chain.follow(was[c], left[c], int(guesses[c]), int(said[c]))
+                for c, chain in enumerate(own)
+            ]
+            rounds[slot] = Round(was, left, guesses, said, np.array(taken_back))
+        return rounds
 
     def _at_once(self, carry: ACTCarry) -> np.ndarray:
         """Return the tokens that the first chain of each slot would answer now, [P, S]."""

@@ -36,6 +36,8 @@ from models.recurrence import Block, ReasoningLevel, Recurrence, Rotary
 # Examples that have these know for each cell, int64 [B, S], and for each token, int64 [B, V], which
 # one of the puzzle itself it is in their present view.
 ORIGIN_CELLS, ORIGIN_TOKENS = "origin_cells", "origin_tokens"
+# Examples that have these begin with them, bool [B, S, V], instead of with all candidates.
+BEGINNINGS = "beginnings"
 # Verdicts of a step.
 DECIDED, CONTRADICTION = 1, 2
 
@@ -81,7 +83,8 @@ class Deduced(NamedTuple):
     Attributes:
         candidates: bool [B, S, V], after what was struck and guessed.
         guessed: int64 [B], the cell that was guessed; -1: none.
-        decided: bool [B], each cell has one candidate left, and there is no contradiction.
+        decided: bool [B], each cell had one candidate, nothing was struck, and there is no
+            contradiction: the model has seen the whole answer, and accepts it.
         contradiction: bool [B], a cell has none, or the model says that the solution is gone.
     """
 
@@ -161,7 +164,9 @@ class LatticeInner(Recurrence):
         there are, and the examples, both in the view that was drawn; states that are kept are 0 in
         new rows.
         """
-        new, fresh = new.view(-1, 1, 1), self.all_candidates(examples["inputs"])
+        new, fresh = new.view(-1, 1, 1), examples.get(BEGINNINGS)
+        if fresh is None:
+            fresh = self.all_candidates(examples["inputs"])
         candidates, z_H = torch.where(new, fresh, carry["z_next"]), carry["z_H"]
         if self.keeps_states:
             z_H = torch.where(new, 0.0, z_H)
@@ -235,13 +240,15 @@ class LatticeInner(Recurrence):
         left = kept.sum(-1)
         noticed = outputs["contradiction_logits"] > self.contradiction_above
         contradiction = noticed | (left == 0).any(-1)
-        decided = (left == 1).all(-1) & ~contradiction
+        complete = (left == 1).all(-1)
+        unchanged = (kept == candidates).flatten(1).all(-1)
+        decided = complete & unchanged & ~contradiction
         guessed = torch.full_like(left[:, 0], -1)
         if guesses is not None:
             cell, token = self._guess(outputs["logits"], kept, left > 1, guesses)
-            waits = decided | contradiction
+            waits = complete | contradiction
             if not self.guesses_always:
-                waits = waits | (kept != candidates).flatten(1).any(-1)
+                waits = waits | ~unchanged
             guessed = torch.where(waits, guessed, cell)
             chosen = torch.arange(len(left[0]), device=cell.device) == guessed.unsqueeze(-1)
             only = F.one_hot(token, kept.shape[-1]).bool().unsqueeze(1)
@@ -269,7 +276,7 @@ class DigitLatticeInner(LatticeInner):
     share, as in `models.dec`: permuting the digits of a puzzle permutes all that is deduced.
     """
 
-    num_kinds = 2  # A digit is possible in a cell, or struck.
+    num_kinds = 4  # Where a cell is open a digit is struck or possible, else another's or its own.
 
     def add_layers(self, config: LatticeConfig) -> None:
         self.num_digits = len(self.open_cell) - FIRST_DIGIT
@@ -278,14 +285,18 @@ class DigitLatticeInner(LatticeInner):
 
     def embed(self, candidates: Tensor) -> Tensor:
         """Return the input of each loop, [B * N, S, D]."""
-        kinds = candidates[..., FIRST_DIGIT:].transpose(1, 2).flatten(0, 1).long()
+        decided = candidates.sum(-1, keepdim=True) == 1
+        kinds = candidates[..., FIRST_DIGIT:].long() + 2 * decided
+        kinds = kinds.transpose(1, 2).flatten(0, 1)
         return self._placed(self.embed_tokens(kinds)) * math.sqrt(self.hidden_size)
 
     def as_carried(self, h: Tensor) -> Tensor:
         return h.reshape(-1, self.num_states, self.hidden_size)
 
     def answer(self, states: Tensor, examples: Examples) -> Answer:
-        return answer_of_digits(states, self.num_digits)
+        answer = answer_of_digits(states, self.num_digits)
+        whole = states.max(1, keepdim=True).values
+        return answer._replace(states=torch.cat((whole, answer.cells), dim=1))
 
 
 class LatticeACT(ACT):

@@ -11,9 +11,10 @@ from torch import Tensor
 from dataset.sudoku import rules
 from evaluation.config import EvalSearchSettings
 from evaluation.narration import tell
-from evaluation.search import Found, Ledger, Round, Search, search_sets
+from evaluation.search import Chain, Found, Ledger, Round, Search, search_sets
 from evaluation.search_report import figures_of, solver_figures
 from models.config import DataFacts, LatticeConfig
+from models.lattice import CONTRADICTION
 from models.registry import build_model
 from puzzle_dataset import Batch
 from runtime.ranks import Ranks
@@ -90,7 +91,7 @@ class Beginner:
         }
 
 
-def settings(**changed: int) -> EvalSearchSettings:
+def settings(**changed: Any) -> EvalSearchSettings:
     return EvalSearchSettings(**{"chains": 4, "rounds": 200, "at_once": 3} | changed)
 
 
@@ -101,7 +102,7 @@ def search_with(
     *,
     first_try: bool = False,
     views: str = "none",
-    **changed: int,
+    **changed: Any,
 ) -> list[Found]:
     beginner = Beginner(views)
     search = Search(
@@ -123,15 +124,36 @@ def essence(found: Found) -> dict[str, Any]:
     return {n: v.tolist() if isinstance(v, np.ndarray) else v for n, v in values.items()}
 
 
+@pytest.mark.parametrize("backtrack", [True, False])
 @pytest.mark.parametrize("views", ["none", "dihedral", "all"])
-def test_all_puzzles_are_solved_some_after_a_restart(
-    ranks: Ranks, puzzles: Batch, views: str
+def test_all_puzzles_are_solved_some_after_a_contradiction(
+    ranks: Ranks, puzzles: Batch, views: str, backtrack: bool
 ) -> None:
-    found = search_with(ranks, puzzles, views=views)
+    found = search_with(ranks, puzzles, views=views, backtrack=backtrack)
     for one, labels in zip(found, puzzles.labels, strict=True):
         assert np.array_equal(one.answer, labels)
         assert one.calls == 4 * one.rounds
-    assert any(one.restarts for one in found)
+        assert not (one.restarts if backtrack else one.taken_back)
+    assert any(one.taken_back if backtrack else one.restarts for one in found)
+
+
+def test_a_chain_goes_back_guess_by_guess_and_then_to_its_beginning() -> None:
+    def cells(*left: set[int]) -> np.ndarray:
+        return np.array([[token in cell for token in range(3)] for cell in left])
+
+    first = cells({0, 1, 2}, {0, 1})
+    chain = Chain(first, backtracks=True)
+    # Struck: 0 of the first cell; guessed: 1 there. Then 0 of the second.
+    assert chain.follow(first, cells({1}, {0, 1}), 0, 0) == -1
+    assert chain.follow(cells({1}, {0, 1}), cells({1}, {0}), 1, 0) == -1
+    for taken_back, left in (
+        (1, cells({1}, {1})),
+        (0, cells({0, 2}, {0, 1})),
+        (-1, first),
+        (-1, first),
+    ):
+        assert chain.follow(first, first, -1, CONTRADICTION) == taken_back
+        assert np.array_equal(chain.begins_with, left)
 
 
 @pytest.mark.parametrize("views", ["none", "all"])
@@ -163,17 +185,15 @@ def test_the_first_chain_is_one_of_a_search_with_it_alone(ranks: Ranks, puzzles:
             assert one.rounds <= other.rounds
 
 
-def test_the_first_try_ends_where_the_first_chain_starts_again(
-    ranks: Ranks, puzzles: Batch
-) -> None:
+def test_the_first_try_ends_at_the_first_contradiction(ranks: Ranks, puzzles: Batch) -> None:
     single, first_try = (
         search_with(ranks, puzzles, chains=1),
         search_with(ranks, puzzles, first_try=True),
     )
     for one, other in zip(single, first_try, strict=True):
-        assert other.restarts == min(1, one.restarts)
-        assert (other.answer is None) == (one.restarts > 0)
-        if not one.restarts:
+        assert other.taken_back + other.restarts == min(1, one.taken_back)
+        assert (other.answer is None) == (one.taken_back > 0)
+        if not one.taken_back:
             assert essence(one) == essence(other)
     assert 0 < sum(one.answer is None for one in first_try) < 12
 
@@ -245,12 +265,14 @@ def test_a_plain_solver_stands_beside_it(puzzles: Batch) -> None:
     assert solver_figures("empty", puzzles.inputs[:0]) == []
 
 
+@pytest.mark.parametrize("backtrack", [True, False])
 @pytest.mark.parametrize("views", ["none", "all"])
-def test_the_story_of_a_chain_leads_to_its_answer(ranks: Ranks, puzzles: Batch, views: str) -> None:
+def test_the_story_of_a_chain_leads_to_its_answer(
+    ranks: Ranks, puzzles: Batch, views: str, backtrack: bool
+) -> None:
     beginner = Beginner(views)
-    search = Search(
-        beginner.model, beginner.model.eval(), beginner.config, ranks, settings(chains=2), 0
-    )
+    how = settings(chains=2, backtrack=backtrack)
+    search = Search(beginner.model, beginner.model.eval(), beginner.config, ranks, how, 0)
     stories = 0
     for row, inputs in enumerate(puzzles.inputs):
         rounds: list[Round] = []
@@ -258,12 +280,20 @@ def test_the_story_of_a_chain_leads_to_its_answer(ranks: Ranks, puzzles: Batch, 
         assert found.chain is not None
         lines = list(tell(rounds, found.chain))
         assert lines[-1] == "  all cells are decided"
-        last = max((i for i, line in enumerate(lines) if "restart" in line), default=-1)
-        told = {}
-        for line in lines[last + 1 :]:
+        told: dict[str, int] = {}
+        before_guess: list[dict[str, int]] = []
+        for line in lines:
             words = line.split()
             if words[0] == "guess":
+                before_guess.append(dict(told))
                 told[words[1]] = int(words[3])
+            elif words[0] == "contradiction:" and words[-1] == "restart":
+                told, before_guess = {}, []
+            elif words[0] == "contradiction:":
+                place, _, _, digit, *but = words[words.index("so") + 1 :]
+                wrong, told = told[place], before_guess.pop()
+                assert wrong == int(digit)
+                told |= {place: int(but[1])} if but else {}
             elif words[1] == "is":
                 told[words[0]] = int(words[2].rstrip(":"))
         grid = rules.tokens_to_grid(found.answer)
@@ -271,5 +301,5 @@ def test_the_story_of_a_chain_leads_to_its_answer(ranks: Ranks, puzzles: Batch, 
         assert told == {
             f"r{r + 1}c{c + 1}": grid[r, c] for r in range(4) for c in range(4) if not given[r, c]
         }
-        stories += last >= 0
+        stories += any("contradiction" in line for line in lines)
     assert stories

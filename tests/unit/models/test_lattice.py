@@ -146,6 +146,20 @@ def test_what_the_model_rejects_is_not_decided() -> None:
     assert (deduced.decided.item(), deduced.contradiction.item()) == (False, True)
 
 
+def test_an_answer_is_decided_when_the_model_has_seen_it_whole() -> None:
+    inner = model_of().model.inner
+    inputs, guesses = torch.ones(1, 16, dtype=torch.int32), torch.zeros(1, 2)
+    state = one_row([{2, 3}, *[{2}] * 15])
+    keep = torch.full(state.shape, YES)
+    keep[0, 0, 3] = NO
+    first = inner.deduce(said(state, keep), state, inputs, guesses)
+    assert torch.equal(first.candidates, one_row([{2}] * 16))
+    assert (first.decided.item(), first.guessed.item()) == (False, -1)
+    for kept, verdict in ((keep, (True, False)), (-keep, (False, True))):
+        second = inner.deduce(said(first.candidates, kept), first.candidates, inputs, guesses)
+        assert (second.decided.item(), second.contradiction.item()) == verdict
+
+
 def test_nothing_is_guessed_where_all_is_decided_or_a_contradiction_is_noticed() -> None:
     inner = model_of().model.inner
     decided = one_row([{2}] * 16)
