@@ -152,7 +152,8 @@ def solutions_of(puzzle: np.ndarray) -> Iterator[str]:
 
 def verdict_of(found: "Found", is_solved: bool, num_chains: int) -> str:
     """Return in a line how a search ended."""
-    effort = f"{found.rounds} rounds of {num_chains} chains, {found.restarts} restarts"
+    ends = f"{found.taken_back} guesses taken back, {found.restarts} restarts"
+    effort = f"{found.rounds} rounds of {num_chains} chains, {ends}"
     if found.answer is None:
         return f"no answer: no chain has decided all cells in {effort}"
     said = "a valid Sudoku that keeps the clues" if is_solved else "not a solution"
