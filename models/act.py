@@ -24,6 +24,9 @@ from models.sparse_embedding import CastedSparseEmbedding
 # Metrics that come first, in this order.
 COUNTED_METRICS = ("accuracy", "exact_accuracy", "q_halt_accuracy", "steps")
 
+# Of each row, [B] by name.
+RowLosses = dict[str, Tensor]
+
 
 class ACT(nn.Module):
     """A recurrence under the ACT loop.
@@ -164,6 +167,10 @@ class ACT(nn.Module):
             measured = head.measure(outputs, Targets.of(examples, outputs["logits"]))
             losses.append(measured.losses["lm"])
         return torch.stack(losses).argmin(0)
+
+    def losses_that_count(self, losses: RowLosses, examples: Examples) -> RowLosses:
+        """Return losses with 0 in the rows that are not to learn from them; here in no row."""
+        return losses
 
     def answer_of(self, carry: ACTCarry) -> Tensor:
         """Return the answer's states [B, T, D] in a carry: its first latent."""
@@ -353,6 +360,7 @@ class ACTLossHead(nn.Module):
             measured = head.measure(outputs, targets)
             metrics |= {name: value[-B:] for name, value in measured.metrics.items()}
             losses |= measured.losses
+        losses = self.model.losses_that_count(losses, examples)
         if several > 1:
             losses = {name: value.view(several, B).mean(0) for name, value in losses.items()}
         counts = carry.halted & targets.labelled[-B:].any(-1)

@@ -88,6 +88,7 @@ class Exploration(NamedTuple):
         anchors: int32 [B, S], where a new example's answer starts at its own solution: for each
             cell the cell whose token stands there; negative in rows that start as usual. None: all.
         guesses: float32 [B, 2], uniform in [0, 1), what a lattice guesses; None: nothing.
+        guided: bool [B, 1], rows whose guess is the solution's; None: no row is.
         cells, tokens: int32 [B, S] and [B, V], the view in which a lattice goes on: for each cell
             the one that it was, for each token the one that it becomes; None: as it is.
     """
@@ -96,5 +97,6 @@ class Exploration(NamedTuple):
     ahead: Tensor | None = None
     anchors: Tensor | None = None
     guesses: Tensor | None = None
+    guided: Tensor | None = None
     cells: Tensor | None = None
     tokens: Tensor | None = None

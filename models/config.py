@@ -592,6 +592,11 @@ class LatticeConfig(RecurrenceConfig):
     """of the token that is guessed"""
     contradiction_above: Probability = 0.6
     """probability of a contradiction, above which nothing more is guessed"""
+    guided_guesses: Probability = 0.0
+    """share of the guesses in training that take the solution's token; 0: none, as published"""
+    learns_when_gone: StrictBool = True
+    """true: candidates and tokens have losses where the solution is gone, too, as published; false:
+    only the contradiction has one there"""
 
     halt_max_steps: Size = 100
     """steps after which a puzzle is replaced in training in any case"""

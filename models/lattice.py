@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.act import ACT
+from models.act import ACT, RowLosses
 from models.attention import Attention, SudokuBias
 from models.carry import CANDIDATES, ACTCarry, Examples, Exploration, Latents
 from models.config import DataFacts, LatticeConfig, RecurrenceConfig
@@ -225,7 +225,12 @@ class LatticeInner(Recurrence):
 
     @torch.no_grad()
     def deduce(
-        self, outputs: Outputs, candidates: Tensor, inputs: Tensor, guesses: Tensor | None
+        self,
+        outputs: Outputs,
+        candidates: Tensor,
+        inputs: Tensor,
+        guesses: Tensor | None,
+        solution: Tensor | None = None,
     ) -> Deduced:
         """Strike candidates and guess a cell, where rows are neither decided nor contradictory.
 
@@ -234,6 +239,8 @@ class LatticeInner(Recurrence):
             inputs: int [B, S]; of cells that are given nothing is struck.
             guesses: [B, 2], uniform in [0, 1): which of the open cells, and which of its tokens;
                 None: nothing is guessed.
+            solution: int [B, S], tokens that are guessed where they still are candidates; else,
+                and where they are negative, the model guesses. None: it always does.
         """
         unlikely = outputs["candidates_logits"] < self.strike_below
         kept = candidates & ~(unlikely & (inputs == self.open_token).unsqueeze(-1))
@@ -246,6 +253,11 @@ class LatticeInner(Recurrence):
         guessed = torch.full_like(left[:, 0], -1)
         if guesses is not None:
             cell, token = self._guess(outputs["logits"], kept, left > 1, guesses)
+            if solution is not None:
+                rows = torch.arange(len(cell), device=cell.device)
+                right = solution[rows, cell].long()
+                there = (right >= 0) & kept[rows, cell, right.clamp_min(0)]
+                token = torch.where(there, right, token)
             waits = complete | contradiction
             if not self.guesses_always:
                 waits = waits | ~unchanged
@@ -308,7 +320,7 @@ class LatticeACT(ACT):
 
     def __init__(self, inner: LatticeInner, config: LatticeConfig) -> None:
         super().__init__(inner, config.halt_max_steps)
-        self.eval_steps = config.eval_steps
+        self.eval_steps, self.learns_when_gone = config.eval_steps, config.learns_when_gone
 
     @property
     def eval_max_steps(self) -> int:
@@ -325,16 +337,29 @@ class LatticeACT(ACT):
         latents, answer = self.inner(latents, examples)
         with torch.no_grad():
             outputs = self.inner.read(latents["z_H"], examples)
-        guesses = None if exploration is None else exploration.guesses
-        deduced = self.inner.deduce(outputs, latents[CANDIDATES], examples["inputs"], guesses)
+        guesses = solution = None
+        if exploration is not None:
+            guesses = exploration.guesses
+            if exploration.guided is not None:
+                solution = torch.where(exploration.guided, examples["labels"], -1)
+        deduced = self.inner.deduce(
+            outputs, latents[CANDIDATES], examples["inputs"], guesses, solution
+        )
         halted = steps >= (self.halt_max_steps if self.training else self.eval_steps)
         if self.training:
             gone = solution_gone(deduced.candidates, examples["labels"])
-            halted = halted | deduced.decided | (deduced.contradiction & gone)
+            halted = halted | torch.where(gone, deduced.contradiction, deduced.decided)
         latents |= {"z_next": deduced.candidates, "z_guess": deduced.guessed}
         verdict = torch.where(deduced.contradiction, CONTRADICTION, 0)
         latents["z_verdict"] = torch.where(deduced.decided, DECIDED, verdict)
         return ACTCarry(latents, steps, halted, examples), answer
+
+    def losses_that_count(self, losses: RowLosses, examples: Examples) -> RowLosses:
+        if self.learns_when_gone or not self.training:
+            return losses
+        gone = solution_gone(examples[CANDIDATES], examples["labels"])
+        taught = {name: losses[name] for name in ("lm", "candidates") if name in losses}
+        return losses | {name: torch.where(gone, 0.0, value) for name, value in taught.items()}
 
 
 def _turned(

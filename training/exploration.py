@@ -94,11 +94,15 @@ def noise_of_lattice(
     seed: int, step: int, num_rows: int, arch: LatticeConfig, facts: DataFacts
 ) -> dict[str, np.ndarray]:
     """Draw what the rows of the global batch guess at a step, from 0, and in which view each goes
-    on, if it does in another one: `guesses`, `cells` and `tokens` of `models.carry.Exploration`.
+    on, if it does in another one: `guesses`, `guided`, `cells` and `tokens` of
+    `models.carry.Exploration`.
     """
     words = random_words(seed, Stream.GUESSES, (0, step, 0, 0), 2 * num_rows)
     guesses = ((words >> np.uint64(40)) * 2.0**-24).astype(np.float32)
-    noise = {"guesses": guesses.reshape(num_rows, 2)}
+    noise: dict[str, np.ndarray] = {"guesses": guesses.reshape(num_rows, 2)}
+    if arch.guided_guesses:
+        words = random_words(seed, Stream.GUESSES, (0, step, 1, 0), num_rows)
+        noise["guided"] = ((words >> np.uint64(11)) * 2.0**-53 < arch.guided_guesses)[:, None]
     if arch.views != "none":
         words = random_words(seed, Stream.TURNS, (0, step, 0, 0), 2 * num_rows)
         every = arch.views == "all"

@@ -39,7 +39,8 @@ VARIANTS = {
     "chains": ["arch.init=random", "arch.chains=3", "data_path=tasks", "ema=true", EXPLORES],
     "muon": ["optimizer=muon", "ema=true"],
     "digits alike": ["arch=dec", "arch.hidden_size=16", "ema=true", EXPLORES],
-    "candidates": ["arch=lattice", "heads=lattice", "arch.loops=2", "ema=true"],
+    "candidates": ["arch=lattice", "heads=lattice", "arch.loops=2", "ema=true"]
+    + ["arch.guided_guesses=0.5", "arch.learns_when_gone=false"],
     "mixer": ["arch.mlp_t=true", "arch.gradient=last_cycle", "arch.puzzle_emb_ndim=0"],
 }
 

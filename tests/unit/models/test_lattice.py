@@ -138,6 +138,55 @@ def test_a_guess_takes_an_open_cell_and_a_token_by_its_probability() -> None:
         torch.testing.assert_close(shares, scores.softmax(-1), rtol=0, atol=1 / number)
 
 
+def test_a_guided_guess_is_the_solution_s_where_that_is_still_there() -> None:
+    inner = model_of().model.inner
+    state = one_row([{2, 3}, *[{2}] * 15])
+    logits = torch.zeros(1, 16, 6)
+    logits[0, 0, 2] = YES
+    inputs, guesses = torch.ones(1, 16, dtype=torch.int32), torch.full((1, 2), 0.5)
+    for told, token in ((3, 3), (2, 2), (4, 2), (-1, 2), (-100, 2)):
+        solution = torch.full((1, 16), told, dtype=torch.int32)
+        deduced = inner.deduce(said(state, logits=logits), state, inputs, guesses, solution)
+        assert deduced.guessed.item() == 0
+        assert torch.equal(deduced.candidates, one_row([{token}, *[{2}] * 15]))
+
+
+def test_only_rows_that_are_guided_are_told() -> None:
+    model = model_of(views="none", strike_below=0.0).train()
+    examples = examples_of(rows=64)
+    guided = torch.arange(64).view(-1, 1) < 32
+    plain = exploring(rows=64)
+    carries = [
+        model(model.initial_carry(examples), examples, plain._replace(guided=told)).carry.inner
+        for told in (None, guided)
+    ]
+    cell = carries[0]["z_guess"]
+    assert torch.equal(carries[1]["z_guess"], cell)
+    right = torch.nn.functional.one_hot(examples["labels"][torch.arange(64), cell].long(), 6) > 0
+    alone, told = (carry["z_next"][torch.arange(64), cell] for carry in carries)
+    assert torch.equal(told[:32], right[:32])
+    assert torch.equal(told[32:], alone[32:])
+    assert not torch.equal(alone[:32], right[:32])
+
+
+def test_where_the_solution_is_gone_only_the_contradiction_is_learned() -> None:
+    model = model_of(learns_when_gone=False, views="none").train()
+    examples = examples_of()
+    carry = model.initial_carry(examples)
+    carry.halted[:] = False
+    carry.examples.update(examples)
+    state = model.model.inner.all_candidates(examples["inputs"])
+    first_open = int((examples["inputs"][1] == 1).nonzero()[0])
+    state[1, first_open, examples["labels"][1, first_open]] = False
+    carry.inner["z_next"] = state
+    output = model(carry, examples, exploring())
+    for name in ("lm_loss", "candidates_loss"):
+        assert (output.rows[name] > 0).tolist() == [True, False, True]
+    assert (output.rows["contradiction_loss"] > 0).all()
+    evaluated = model.eval()(carry, examples)
+    assert (evaluated.rows["lm_loss"] > 0).all()
+
+
 def test_what_the_model_rejects_is_not_decided() -> None:
     inner = model_of().model.inner
     state = one_row([{2}] * 16)
@@ -267,11 +316,11 @@ def test_a_step_can_begin_with_the_states_of_the_last_one() -> None:
 
 def test_slots_are_replaced_when_decided_really_contradictory_or_too_old() -> None:
     model = model_of(halt_max_steps=3).train()
-    examples = examples_of(rows=5)
+    examples = examples_of(rows=6)
     labels = examples["labels"]
     right = torch.nn.functional.one_hot(labels.long(), 6).bool()
     inner = model.model.inner
-    verdicts = iter([[YES, NO, YES, NO, NO], [NO] * 5, [NO] * 5])
+    verdicts = iter([[YES, NO, YES, NO, NO, NO], [NO] * 6, [NO] * 6])
     states = right.clone()
     states[0] = states[1] = True  # Open.
     states[2] = True
@@ -281,9 +330,10 @@ def test_slots_are_replaced_when_decided_really_contradictory_or_too_old() -> No
     states[4] = states[2].clone()
     states[4, 0] = False
     states[4, 0, labels[4, 0] % 4 + 2] = True
+    states[5, 0] = states[4, 0].roll(1, -1)
 
     def read(answer: Tensor, _: Examples) -> dict[str, Tensor]:
-        B = 5
+        B = 6
         verdict = torch.tensor(next(verdicts)).repeat(len(answer) // B)
         logits = torch.zeros(len(answer), 16, 6, dtype=torch.float64)
         keep = torch.full_like(logits, YES)
@@ -294,13 +344,13 @@ def test_slots_are_replaced_when_decided_really_contradictory_or_too_old() -> No
     carry.halted[:] = False
     carry.examples.update(examples | {"inputs": torch.ones_like(labels)})
     carry.inner["z_next"] = states
-    carry.steps[:] = torch.tensor([0, 0, 0, 0, 2])
+    carry.steps[:] = torch.tensor([0, 0, 0, 0, 2, 0])
     carry, _ = model.model.think(carry, examples)
-    # Noticed but not real; open; real and noticed; decided; too old.
-    assert carry.halted.tolist() == [False, False, True, True, True]
+    # Noticed but not real; open; real and noticed; decided; too old; wrong and not noticed.
+    assert carry.halted.tolist() == [False, False, True, True, True, False]
     verdict = carry.inner["z_verdict"].tolist()
-    assert verdict == [CONTRADICTION, 0, CONTRADICTION, DECIDED, 0]
-    assert torch.equal(carry.steps, torch.tensor([1, 1, 1, 1, 3], dtype=torch.int32))
+    assert verdict == [CONTRADICTION, 0, CONTRADICTION, DECIDED, 0, DECIDED]
+    assert torch.equal(carry.steps, torch.tensor([1, 1, 1, 1, 3, 1], dtype=torch.int32))
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -181,6 +181,19 @@ def test_guesses_and_views_of_a_lattice_depend_on_seed_step_and_row_alone() -> N
     assert np.array_equal(plain["guesses"], drawn["guesses"])
 
 
+def test_a_share_of_the_rows_is_guided() -> None:
+    facts, lattice = DataFacts(6, 16, 1), LatticeConfig(views="none", guided_guesses=0.75)
+    drawn = noise_of_lattice(3, 7, 20000, lattice, facts)
+    plain = noise_of_lattice(3, 7, 20000, LatticeConfig(views="none"), facts)
+    assert np.array_equal(plain["guesses"], drawn["guesses"])
+    assert (drawn["guided"].shape, drawn["guided"].dtype) == ((20000, 1), bool)
+    # Six standard deviations of a count of 20,000 * 0.75.
+    assert abs(drawn["guided"].sum() - 15000) < 6 * (20000 * 0.75 * 0.25) ** 0.5
+    assert not np.array_equal(
+        noise_of_lattice(3, 8, 20000, lattice, facts)["guided"], drawn["guided"]
+    )
+
+
 def test_guesses_are_uniform() -> None:
     guesses = noise_of_lattice(0, 0, 20000, LatticeConfig(views="none"), DataFacts(6, 16, 1))
     values = guesses["guesses"]
