@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,17 +147,23 @@ def run(job: Job) -> None:
         compiling = ranks.broadcast_object(compiling)
         if ranks.is_main and (compiling.form or config.compile not in ("auto", False)):
             sys.stderr.write(f"{compiling}\n")
-        forward = compiled_forward(model, compiling.form)
+        prepared = partial(compiled_forward, form=compiling.form)
         start = time.perf_counter()
         found: Any
         if isinstance(arch, LatticeConfig) and config.search.chains:
-            found = search(job, arch, forward, model, ranks)
+            found = search(job, arch, prepared, model, ranks)
         elif config.thinks_longer:
             found = think_longer(
-                forward, model, batches, ranks, config, job.views, show_progress=ranks.is_main
+                prepared(model),
+                model,
+                batches,
+                ranks,
+                config,
+                job.views,
+                show_progress=ranks.is_main,
             )
         else:
-            found = measure(job, forward, model, batches, ranks)
+            found = measure(job, prepared(model), model, batches, ranks)
         seconds = time.perf_counter() - start
         if ranks.is_main:
             facts = {
@@ -221,10 +228,15 @@ def measure(
 
 
 def search(
-    job: Job, arch: LatticeConfig, forward: "Forward", model: "ACTLossHead", ranks: "Ranks"
+    job: Job,
+    arch: LatticeConfig,
+    prepared: "Callable[[ACTLossHead], Forward]",
+    model: "ACTLossHead",
+    ranks: "Ranks",
 ) -> "list[search_report.Figures]":
     """Search on all ranks; returns what the model found, and beside it what its first chain alone
     does, what the same search finds with weights that were never trained, and a plain solver.
+    `prepared` gives what runs a model.
     """
     import torch
 
@@ -233,11 +245,12 @@ def search(
     from models.registry import build_model
 
     config, settings = job.config, job.config.search
+    forward = prepared(model)
     searchers = {who: (forward, model, config.max_examples) for who in ("model", "first chain")}
     if settings.control:
         torch.manual_seed(config.seed)
         untrained = build_model(arch, job.facts).to(ranks.device)
-        searchers["untrained"] = (untrained, untrained, settings.control)
+        searchers["untrained"] = (prepared(untrained), untrained, settings.control)
     ledger = Ledger(ledger_prefix(job), search_key(job, arch), ranks)
     figures = []
     for who, (step, searched, number) in searchers.items():

@@ -27,6 +27,7 @@ class Figures:
         at_once: solved by one pass of the model, without search.
         calls: rows that passed through the model for a puzzle: mean, median, 95th percentile; of
             the solver the digits that it took back.
+        solved_within: the share solved with at most so many calls, by their number: powers of two.
         seconds: of one rank for each puzzle.
     """
 
@@ -38,6 +39,7 @@ class Figures:
     abstained: Estimate
     at_once: Estimate | None
     calls: tuple[float, float, float]
+    solved_within: dict[int, float]
     seconds: float
 
 
@@ -49,14 +51,18 @@ def figures_of(
     if not found:
         return []
 
+    def is_right(row: int, answer: np.ndarray) -> bool:
+        return bool((answer == labels[row]).all())
+
     def share(answers: Sequence[np.ndarray | None], *, right: bool = True) -> Estimate:
         holds = [
-            answer is not None and bool((answer == labels[one.row]).all()) == right
+            answer is not None and is_right(one.row, answer) == right
             for one, answer in zip(found, answers, strict=True)
         ]
         return wilson(sum(holds), len(holds))
 
     answers = [one.answer for one in found]
+    right = [one.answer is not None and is_right(one.row, one.answer) for one in found]
     calls = np.array([one.calls for one in found])
     figures = Figures(
         set_name=set_name,
@@ -67,6 +73,7 @@ def figures_of(
         abstained=wilson(sum(answer is None for answer in answers), len(answers)),
         at_once=share([one.at_once for one in found]),
         calls=_spread(calls),
+        solved_within=_within(calls, right),
         seconds=float(np.mean([one.seconds for one in found])),
     )
     return [figures]
@@ -92,6 +99,7 @@ def solver_figures(set_name: str, inputs: np.ndarray) -> list[Figures]:
         abstained=wilson(len(grids) - number, len(grids)),
         at_once=None,
         calls=_spread(np.array([backtracks for _, backtracks in solved])),
+        solved_within={},
         seconds=seconds / len(grids),
     )
     return [figures]
@@ -99,6 +107,11 @@ def solver_figures(set_name: str, inputs: np.ndarray) -> list[Figures]:
 
 def _spread(values: np.ndarray) -> tuple[float, float, float]:
     return float(values.mean()), float(np.median(values)), float(np.percentile(values, 95))
+
+
+def _within(calls: np.ndarray, right: Sequence[bool]) -> dict[int, float]:
+    bounds = 2 ** np.arange(np.ceil(np.log2(calls.max())) + 1).astype(int)
+    return {int(bound): float(np.mean((calls <= bound) & right)) for bound in bounds}
 
 
 def as_text(figures: Sequence[Figures]) -> str:
@@ -115,7 +128,13 @@ def as_text(figures: Sequence[Figures]) -> str:
         "in brackets: 95 % confidence intervals; calls: rows through the model for a puzzle (of "
         "the solver: digits taken back)"
     )
-    return f"{in_columns(rows)}\n{explained}"
+    within = [
+        f"{one.set_name}, {one.searcher}: solved within so many calls: "
+        + ", ".join(f"{bound} {share:.3f}" for bound, share in one.solved_within.items())
+        for one in figures
+        if one.searcher == "model"
+    ]
+    return "\n".join((in_columns(rows), explained, *within))
 
 
 def as_json(figures: Sequence[Figures]) -> list[dict[str, object]]:

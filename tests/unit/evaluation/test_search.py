@@ -12,7 +12,7 @@ from dataset.sudoku import rules
 from evaluation.config import EvalSearchSettings
 from evaluation.narration import tell
 from evaluation.search import Chain, Found, Ledger, Round, Search, search_sets
-from evaluation.search_report import figures_of, solver_figures
+from evaluation.search_report import as_text, figures_of, solver_figures
 from models.config import DataFacts, LatticeConfig
 from models.lattice import CONTRADICTION
 from models.registry import build_model
@@ -255,6 +255,11 @@ def test_figures_tell_solved_wrong_and_abstained_apart() -> None:
     assert figures.at_once is not None
     assert figures.at_once.value == 0.5
     assert figures.calls[:2] == (128.0, 54.0)
+    within = {1: 0, 2: 0, 4: 0.25, 8: 0.5, 16: 0.5, 32: 0.5, 64: 0.5, 128: 0.5, 256: 0.5, 512: 0.5}
+    assert figures.solved_within == within
+    assert "all, model: solved within so many calls: 1 0.000, 2 0.000, 4 0.250" in as_text(
+        [figures]
+    )
     assert figures.seconds == 3.0
 
 
