@@ -130,6 +130,9 @@ class SearchSettings(Schema):
     backtrack: StrictBool = True
     """true: at a contradiction a chain takes its last guess back; false: it starts again, as
     published"""
+    caution: Annotated[float, Field(strict=True, gt=0.0, le=1.0)] = 0.5
+    """what arch.strike_below is multiplied by when a chain starts again; of four chains one begins
+    as it is, the others with one to three such factors; 1: none, as published"""
 
 
 class EvalSearchSettings(SearchSettings):

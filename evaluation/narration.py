@@ -16,7 +16,8 @@ def tell(rounds: Sequence[Round], chain: int) -> Iterator[str]:
         before, after = one.before[chain], one.after[chain]
         guess, verdict = int(one.guessed[chain]), int(one.verdicts[chain])
         num_open = int((before.sum(-1) > 1).sum())
-        yield f"round {number}: {num_open} cells open, {int(before.sum())} candidates"
+        left = f"{_many(num_open, 'cell')} open, {_many(int(before.sum()), 'candidate')}"
+        yield f"round {number}: {left}"
         yield from _struck(before, after, guess)
         if verdict == CONTRADICTION:
             empty = [_place(cell, before) for cell in np.flatnonzero(~after.any(-1)).tolist()]
@@ -49,7 +50,11 @@ def _struck(before: np.ndarray, after: np.ndarray, guess: int) -> Iterator[str]:
         struck = ", ".join(map(str, gone))
         yield f"  {_place(cell, before)} is {left[0]}: struck {struck}"
     if further:
-        yield f"  struck elsewhere: {further} candidates"
+        yield f"  struck elsewhere: {_many(further, 'candidate')}"
+
+
+def _many(number: int, thing: str) -> str:
+    return f"{number} {thing}{'s'[: number != 1]}"
 
 
 def _digits(cell: np.ndarray) -> list[int]:

@@ -28,7 +28,14 @@ from evaluation.thinking import Forward
 from models.act import ACTLossHead
 from models.carry import CANDIDATES, ACTCarry, Examples, Exploration
 from models.config import LatticeConfig
-from models.lattice import BEGINNINGS, CONTRADICTION, DECIDED, ORIGIN_CELLS, ORIGIN_TOKENS
+from models.lattice import (
+    BEGINNINGS,
+    CONTRADICTION,
+    DECIDED,
+    ORIGIN_CELLS,
+    ORIGIN_TOKENS,
+    STRIKE_BELOW,
+)
 from puzzle_dataset import Batch
 from runtime.files import write_atomically
 from runtime.ranks import Ranks
@@ -113,6 +120,9 @@ class Round(NamedTuple):
         }
 
 
+# Chains of a puzzle begin with so many degrees of caution, one after the other.
+CAUTIONS = 4
+
 Watch = Callable[[Found, Round], object]
 
 
@@ -121,10 +131,13 @@ class Chain:
 
     Attributes:
         begins_with: bool [S, V], its candidates when it begins, or begins again.
+        caution: how often it has started again, and what it began with: where no guess is left,
+            something was struck that should not have been.
     """
 
-    def __init__(self, candidates: np.ndarray, *, backtracks: bool) -> None:
+    def __init__(self, candidates: np.ndarray, *, backtracks: bool, caution: int = 0) -> None:
         self.begins_with, self._first, self._backtracks = candidates, candidates, backtracks
+        self.caution = caution
         # Of each guess that stands its cell, and the candidates if it was wrong.
         self._guesses: list[tuple[int, np.ndarray]] = []
 
@@ -135,6 +148,8 @@ class Chain:
             self.begins_with = self._first
             if self._guesses:
                 taken_back, self.begins_with = self._guesses.pop()
+            else:
+                self.caution += 1
         elif guessed >= 0 and self._backtracks:
             others = after.copy()
             others[guessed] = before[guessed] & ~after[guessed]
@@ -169,7 +184,8 @@ class Search:
     ) -> None:
         self._forward, self._model, self._ranks, self._seed = forward, model, ranks, seed
         self._views, self._rounds, self._first_try = config.views, settings.rounds, first_try
-        self._backtracks = settings.backtrack
+        self._backtracks, self._caution = settings.backtrack, settings.caution
+        self._strike_below = config.strike_below
         at_once = settings.at_once if isinstance(settings, EvalSearchSettings) else 1
         self.rows, self._chains = at_once * settings.chains, settings.chains
         if first_try:
@@ -227,7 +243,10 @@ class Search:
         inner: Any = self._model.model.inner
         inputs = self._ranks.on_device({"inputs": tokens[None]})["inputs"]
         candidates = self._ranks.to_host(inner.all_candidates(inputs)).numpy()[0]
-        return [Chain(candidates, backtracks=self._backtracks) for _ in range(self._chains)]
+        return [
+            Chain(candidates, backtracks=self._backtracks, caution=c % CAUTIONS)
+            for c in range(self._chains)
+        ]
 
     def _examples(
         self, inputs: np.ndarray, chains: Mapping[int, Sequence[Chain]]
@@ -236,10 +255,14 @@ class Search:
         inner: Any = self._model.model.inner
         rows = inputs.repeat(self._chains, axis=0)
         candidates = np.zeros((self.rows, inner.seq_len, len(inner.open_cell)), bool)
+        strike_below = np.zeros(self.rows, np.float32)
         for slot, own in chains.items():
-            candidates[slot * self._chains :][: self._chains] = [one.begins_with for one in own]
+            place = slice(slot * self._chains, (slot + 1) * self._chains)
+            candidates[place] = [one.begins_with for one in own]
+            strike_below[place] = [self._strike_below * self._caution**one.caution for one in own]
         ids = np.zeros(self.rows, np.int32)
-        examples = {"inputs": rows, "puzzle_identifiers": ids, BEGINNINGS: candidates}
+        examples = {"inputs": rows, "puzzle_identifiers": ids}
+        examples |= {BEGINNINGS: candidates, STRIKE_BELOW: strike_below}
         if self._views != "none":
             shape = (self.rows, inner.seq_len), (self.rows, len(inner.open_cell))
             cells, tokens = (np.broadcast_to(np.arange(n), (rows, n)) for rows, n in shape)

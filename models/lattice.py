@@ -38,6 +38,8 @@ from models.recurrence import Block, ReasoningLevel, Recurrence, Rotary
 ORIGIN_CELLS, ORIGIN_TOKENS = "origin_cells", "origin_tokens"
 # Examples that have these begin with them, bool [B, S, V], instead of with all candidates.
 BEGINNINGS = "beginnings"
+# Examples that have this strike below a probability of their own, float32 [B].
+STRIKE_BELOW = "strike_below"
 # Verdicts of a step.
 DECIDED, CONTRADICTION = 1, 2
 
@@ -231,6 +233,7 @@ class LatticeInner(Recurrence):
         inputs: Tensor,
         guesses: Tensor | None,
         solution: Tensor | None = None,
+        strike_below: Tensor | None = None,
     ) -> Deduced:
         """Strike candidates and guess a cell, where rows are neither decided nor contradictory.
 
@@ -241,8 +244,11 @@ class LatticeInner(Recurrence):
                 None: nothing is guessed.
             solution: int [B, S], tokens that are guessed where they still are candidates; else,
                 and where they are negative, the model guesses. None: it always does.
+            strike_below: float32 [B], the probability below which each row strikes; None: that of
+                the configuration.
         """
-        unlikely = outputs["candidates_logits"] < self.strike_below
+        bound = self.strike_below if strike_below is None else strike_below.logit().view(-1, 1, 1)
+        unlikely = outputs["candidates_logits"] < bound
         kept = candidates & ~(unlikely & (inputs == self.open_token).unsqueeze(-1))
         left = kept.sum(-1)
         noticed = outputs["contradiction_logits"] > self.contradiction_above
@@ -343,7 +349,12 @@ class LatticeACT(ACT):
             if exploration.guided is not None:
                 solution = torch.where(exploration.guided, examples["labels"], -1)
         deduced = self.inner.deduce(
-            outputs, latents[CANDIDATES], examples["inputs"], guesses, solution
+            outputs,
+            latents[CANDIDATES],
+            examples["inputs"],
+            guesses,
+            solution,
+            examples.get(STRIKE_BELOW),
         )
         halted = steps >= (self.halt_max_steps if self.training else self.eval_steps)
         if self.training:

@@ -294,7 +294,7 @@ def summary(asked: Protocol, choices: Sequence[Choice], names: Sequence[str]) ->
         "num_selection_puzzles": choices[0].num_puzzles,
         "num_checkpoints": choices[0].num_checkpoints,
         "num_test_examples": round(figures[0]["count"]),
-        "depth": result["arch"]["halt_max_steps"],
+        "depth": result["arch"].get("eval_steps", result["arch"]["halt_max_steps"]),
         "hardware": f"{environment['world_size']} x {environment['device_name']}",
         "hours": {name: sum(end - begin for begin, end in starts[name]) / 3600 for name in STAGES},
         "data": result["data"],

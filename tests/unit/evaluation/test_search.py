@@ -56,10 +56,11 @@ def ranks() -> Any:
 
 class Beginner:
     """Heads that strike a digit where another cell of the unit has only that one left, and notice
-    an empty cell.
+    an empty cell. What they `doubt`, a token of a cell, is almost struck always.
     """
 
-    def __init__(self, views: str = "none") -> None:
+    def __init__(self, views: str = "none", doubt: tuple[int, int] | None = None) -> None:
+        self.doubt = doubt
         self.config = LatticeConfig(**SMALL, forward_dtype="float32", views=views)
         self.model = build_model(self.config, DataFacts(6, 16, 1))
         self.inner: Any = self.model.model.inner
@@ -84,6 +85,8 @@ class Beginner:
         for cell in range(16):
             peers = sorted(set(layout.unit_cells[layout.cell_units[cell]].ravel()) - {cell})
             keep[:, cell][single[:, peers].any(1)] = NO
+        if self.doubt:
+            keep[:, *self.doubt] = torch.tensor(0.03).logit()
         return {
             "candidates_logits": keep,
             "contradiction_logits": torch.full((len(states),), NO),
@@ -102,9 +105,10 @@ def search_with(
     *,
     first_try: bool = False,
     views: str = "none",
+    doubt: tuple[int, int] | None = None,
     **changed: Any,
 ) -> list[Found]:
-    beginner = Beginner(views)
+    beginner = Beginner(views, doubt)
     search = Search(
         beginner.model,
         beginner.model.eval(),
@@ -154,6 +158,24 @@ def test_a_chain_goes_back_guess_by_guess_and_then_to_its_beginning() -> None:
     ):
         assert chain.follow(first, first, -1, CONTRADICTION) == taken_back
         assert np.array_equal(chain.begins_with, left)
+
+
+def test_where_nothing_is_left_to_take_back_less_is_struck(ranks: Ranks, puzzles: Batch) -> None:
+    row = next(row for row in range(12) if (puzzles.inputs[row] == 1).sum() > 8)
+    cell = int((puzzles.inputs[row] == 1).argmax())
+    alone = slice(row, row + 1)
+    one = Batch(puzzles.inputs[alone], puzzles.labels[alone], np.zeros(1, np.int32))
+    doubt = (cell, int(one.labels[0, cell]))
+    (bold,) = search_with(ranks, one, doubt=doubt, chains=1, caution=1.0)
+    assert (bold.answer, bold.restarts > 2) == (None, True)
+    (careful,) = search_with(ranks, one, doubt=doubt, chains=1)
+    assert careful.answer is not None
+    assert careful.answer.tolist() == one.labels[0].tolist()
+    # 0.1, then 0.05, then 0.025.
+    assert careful.restarts == 2
+    # Of several chains the third begins so.
+    (several,) = search_with(ranks, one, doubt=doubt, chains=4)
+    assert several.chain in (2, 3)
 
 
 @pytest.mark.parametrize("views", ["none", "all"])

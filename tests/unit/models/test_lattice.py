@@ -112,6 +112,17 @@ def test_unlikely_candidates_are_struck_but_never_givens() -> None:
     assert not deduced.contradiction.any()
 
 
+def test_each_row_can_have_a_bound_of_its_own() -> None:
+    inner = model_of().model.inner
+    state = one_row([{2, 3}] * 16).expand(3, -1, -1)
+    keep = torch.full(state.shape, YES)
+    keep[:, 0, 3] = torch.tensor(0.04).logit()
+    inputs, bounds = torch.ones(3, 16, dtype=torch.int32), torch.tensor([0.05, 0.03, 0.0])
+    deduced = inner.deduce(said(state, keep), state, inputs, None, strike_below=bounds)
+    assert deduced.candidates[:, 0, 3].tolist() == [False, True, True]
+    assert deduced.candidates.sum() == 3 * 32 - 1
+
+
 def test_a_guess_takes_an_open_cell_and_a_token_by_its_probability() -> None:
     inner = model_of(guess_temperature=2.0).model.inner
     state = one_row([{2}, {2, 3, 5}, {4}, {3, 4}, *[{2}] * 12])
