@@ -46,7 +46,8 @@ RECIPES = {
 OWN = {
     *("arc_demo", "sudoku_demo", "sudoku_demo_mixer"),
     *("sudoku_extreme_1k_trm", "sudoku_extreme_1k_sic", "sudoku_extreme_1k_dec"),
-    *("sudoku_extreme_1k_cpu", "maze_30x30_hard_1k_trm", "lattice_sudoku_extreme_1k"),
+    *("sudoku_extreme_1k_cpu", "maze_30x30_hard_1k_trm", "lattice_demo"),
+    *("lattice_sudoku_extreme_1k", "lattice_sudoku_extreme_1k_ldt"),
 }
 
 
