@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.act import COUNTED_METRICS, ACTLossHead, LossOutput
+from models.act import ACT, COUNTED_METRICS, ACTLossHead, LossOutput
 from models.carry import ACTCarry, Examples, Exploration
 from models.config import HRMConfig
 from models.heads.base import Outputs
@@ -97,6 +97,8 @@ def test_softmax_equals_its_definition() -> None:
 
 class Fixed(nn.Module):
     """Stands in for ACT: gives what it was told."""
+
+    losses_that_count = ACT.losses_that_count
 
     def __init__(self, carry: ACTCarry, outputs: Outputs, config: HRMConfig) -> None:
         super().__init__()
