@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("runtime", "dataset", "models", "training", "evaluation", "sweeps")
+PACKAGES = ("runtime", "dataset", "models", "training", "evaluation", "reports", "sweeps")
 ENTRY_POINTS = ("pretrain", "evaluate")
 OURS = (*PACKAGES, *ENTRY_POINTS, "puzzle_dataset", "scripts", "tests")
 
@@ -34,6 +34,15 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "training": ("runtime", "training", "models", "puzzle_dataset", "dataset.kinds", *ON_DISK)
     + ("dataset.turns",),
     "evaluation": ("runtime", "evaluation", "models", "dataset", "puzzle_dataset"),
+    "reports": (
+        "runtime",
+        "reports",
+        "evaluation",
+        "training",
+        "models",
+        "dataset",
+        "puzzle_dataset",
+    ),
     "sweeps": ("runtime", "sweeps", "training", "evaluation.config"),
     "pretrain": (*PACKAGES, "puzzle_dataset"),
     "evaluate": (*PACKAGES, "puzzle_dataset"),

@@ -1,0 +1,1 @@
+"""Pictures and pages of runs, and of a model that thinks."""
