@@ -38,7 +38,7 @@ class ACTCarry:
     @property
     def num_chains(self) -> int:
         """Chains of each slot (K)."""
-        return max(len(z) for z in self.inner.values()) // len(self.steps)
+        return max(z.shape[0] for z in self.inner.values()) // self.steps.shape[0]
 
     @property
     def compared(self) -> Examples:

@@ -169,7 +169,7 @@ class LatticeInner(Recurrence):
         new, fresh = new.view(-1, 1, 1), examples.get(BEGINNINGS)
         if fresh is None:
             fresh = self.all_candidates(examples["inputs"])
-        candidates, z_H = torch.where(new, fresh, carry["z_next"]), carry["z_H"]
+        candidates, z_H = (new & fresh) | (~new & carry["z_next"]), carry["z_H"]
         if self.keeps_states:
             z_H = torch.where(new, 0.0, z_H)
         if exploration is not None and exploration.cells is not None:
@@ -179,7 +179,8 @@ class LatticeInner(Recurrence):
     def all_candidates(self, inputs: Tensor) -> Tensor:
         """Return what cells may hold before anything is deduced, bool [B, S, V]; inputs [B, S]."""
         given = F.one_hot(inputs.long(), len(self.open_cell)).bool()
-        return torch.where((inputs == self.open_token).unsqueeze(-1), self.open_cell, given)
+        is_open = (inputs == self.open_token).unsqueeze(-1)
+        return (is_open & self.open_cell) | (~is_open & given)
 
     def forward(
         self, carry: Latents, examples: Examples, *, only_first: bool = False
@@ -207,7 +208,7 @@ class LatticeInner(Recurrence):
         """Return the input of each loop, [B, T, D], for candidates [B, S, V]."""
         table, D = self.embed_tokens.embedding_weight.to(self.dtype), self.hidden_size
         cells = self._placed(candidates.to(self.dtype) @ table)
-        whole = self.embed_whole.to(self.dtype).expand(len(cells), 1, D)
+        whole = self.embed_whole.to(self.dtype).expand(cells.shape[0], 1, D)
         return torch.cat((whole, cells), dim=1) * math.sqrt(D)
 
     def _placed(self, cells: Tensor) -> Tensor:

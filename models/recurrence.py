@@ -247,7 +247,7 @@ class Recurrence(nn.Module):
             each chain, if there are several.
         """
         injected = self._embed(examples["inputs"], examples["puzzle_identifiers"])
-        if (chains := len(carry[self.latents[0]]) // len(injected)) > 1:
+        if (chains := carry[self.latents[0]].shape[0] // injected.shape[0]) > 1:
             # A puzzle may have several rows, which stay together.
             apart = injected.unflatten(0, (len(examples["inputs"]), -1))
             injected = apart.repeat_interleave(chains, dim=0).flatten(0, 1)

@@ -1,0 +1,84 @@
+"""An ACT step that takes and gives tensors alone, and so can leave Python: `scripts/export.py`.
+
+Shape letters: B batch, S cells, V vocabulary.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from models.act import ACT
+from models.carry import ACTCarry
+from models.heads.q import QHead
+from models.lattice import LatticeInner
+
+Tensors = dict[str, Tensor]
+
+
+class ExportedStep(nn.Module):
+    """One ACT step of a model in evaluation mode, and what its heads predict after it.
+
+    Takes a dictionary: `inputs` int32 [B, S]; `puzzle_identifiers` int32 [B], where the model has a
+    puzzle embedding; `new` bool [B], rows that begin, whose states do not count, but not where
+    starts are random: those the caller draws; and the states, named in `states`. Gives one:
+
+        next_STATE: of each state.
+        answers: int32 [B, S], the likeliest token of each cell.
+        logits: float32 [B, S, V]; q_halt_logits and q_continue_logits [B], where they are learned;
+            NAME_logits of the other heads.
+        q_halt: float32 [B], the chance that the answer is right, where a head says so.
+        verdict: int32 [B], of a lattice: `models.lattice.DECIDED`, `CONTRADICTION`, or 0.
+
+    Attributes:
+        states: by name those latents of the carry that are kept from step to step.
+        starts_are_given: whether starts are random.
+    Args:
+        act: in evaluation mode; from now on it draws no starts.
+    """
+
+    def __init__(self, act: ACT) -> None:
+        super().__init__()
+        self.act, inner = act, act.inner
+        self.states = {name: name for name in inner.latents}
+        if isinstance(inner, LatticeInner):
+            self.states = {"candidates": "z_next"} | (self.states if inner.keeps_states else {})
+        self.starts_are_given, inner.starts_anywhere = inner.starts_anywhere, False
+        q = inner.heads.get("q")
+        self.learns_continue = isinstance(q, QHead) and q.learns_continue
+        for tensor in (*self.parameters(), *self.buffers()):
+            tensor.requires_grad_(False)
+
+    def zeros(self, batch_size: int) -> Tensors:
+        """Return all that the step takes, as zeros."""
+        inner, ids = self.act.inner, torch.zeros(batch_size, dtype=torch.int32)
+        given = {"inputs": ids.unsqueeze(1).repeat(1, inner.num_positions - inner.num_prefix)}
+        if inner.puzzle_emb is not None:
+            given["puzzle_identifiers"] = ids
+        if not self.starts_are_given:
+            given["new"] = ids.bool()
+        latents = inner.empty_carry(batch_size)
+        return given | {name: latents[latent] for name, latent in self.states.items()}
+
+    def forward(self, given: Tensors) -> Tensors:
+        inner, inputs = self.act.inner, given["inputs"]
+        none = torch.zeros_like(inputs[:, 0])
+        ids = given.get("puzzle_identifiers", none).long()
+        examples = {"inputs": inputs, "puzzle_identifiers": ids}
+        latents = inner.empty_carry(inputs.shape[0])
+        latents |= {latent: given[name] for name, latent in self.states.items()}
+        carry = ACTCarry(latents, none, given.get("new", none.bool()), examples)
+        carry, _ = self.act.think(carry, examples)
+        outputs = inner.read(self.act.answer_of(carry), carry.examples)
+        states = {f"next_{name}": carry.inner[latent] for name, latent in self.states.items()}
+        return states | self._predicted(outputs, carry)
+
+    def _predicted(self, outputs: Tensors, carry: ACTCarry) -> Tensors:
+        named = {name: value for name, value in outputs.items() if name.endswith("logits")}
+        if not self.learns_continue:
+            del named["q_continue_logits"]
+        if self.act.halting_head is None:
+            del named["q_halt_logits"]
+        else:
+            named["q_halt"] = named["q_halt_logits"].sigmoid()
+        if "candidates" in self.states:
+            named["verdict"] = carry.inner["z_verdict"].int()
+        return {"answers": named["logits"].argmax(-1).int(), **named}

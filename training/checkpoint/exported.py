@@ -1,0 +1,193 @@
+"""A trained model as a file for other programs: ONNX, or a program of torch.export.
+
+Needs the packages of the extra `export`. What goes in and comes out: `models.exported`.
+"""
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from onnx_ir.passes.common import ClearMetadataAndDocStringPass
+from torch.export import Dim, ExportedProgram
+
+from models.exported import ExportedStep
+from runtime.errors import ConfigError
+from runtime.text import shown
+
+METADATA = "metadata.json"
+"""What a .pt2 file says of itself, among its extra files."""
+
+# The one that torch's exporter writes; others it reaches by converting.
+_OPSET = 18
+# A message of protobuf has less than 2 GiB: beyond that, tensors get a file of their own.
+_MAX_MESSAGE = 2**31 - 2**27
+# Given after each step of the recurrence, and not after the last one alone.
+_OF_EACH_STEP = ("answers", "q_halt")
+
+Shapes = tuple[dict[str, dict[int, Dim]]]
+
+
+def write_program(step: ExportedStep, path: Path, facts: Mapping[str, str]) -> None:
+    """Write an ACT step for `torch.export.load`.
+
+    Raises:
+        ConfigError: a part of the model cannot be exported.
+    """
+    with _quiet(), _explained():
+        program, _ = _traced(step)
+        torch.export.save(program, path, extra_files={METADATA: json.dumps(dict(facts))})
+
+
+def write_onnx(step: ExportedStep, path: Path, facts: Mapping[str, str], *, one_step: bool) -> None:
+    """Write an ACT step or the recurrence as ONNX; where it is very large, NAME.data beside it.
+
+    The recurrence takes what the step takes, without `new` and, unless starts are given, the
+    states; and int64 `num_steps`, 1 or more. It gives what the step gives after the last one,
+    without the states other than candidates; but `answers` [num_steps, B, S] and `q_halt`
+    [num_steps, B].
+
+    Raises:
+        ConfigError: a part of the model cannot be exported.
+    """
+    given = step.zeros(1)
+    with _quiet(), _explained():
+        program, shapes = _traced(step)
+        written = torch.onnx.export(
+            program,
+            dynamo=True,
+            dynamic_shapes=shapes,
+            input_names=list(given),
+            output_names=list(step(given)),
+            opset_version=_OPSET,
+            verbose=False,
+        )
+    assert written is not None
+    model = written.model
+    ClearMetadataAndDocStringPass()(model)  # Of each node how it came about: half of the file.
+    if not one_step:
+        _repeat(model.graph, step)
+    model.metadata_props.update(facts)
+    tensors = [value.const_value for value in model.graph.initializers.values()]
+    size = sum(tensor.nbytes for tensor in tensors if tensor is not None)
+    ir.save(model, path, external_data=f"{path.name}.data" if size > _MAX_MESSAGE else None)
+
+
+def _traced(step: ExportedStep) -> tuple[ExportedProgram, Shapes]:
+    """Return the step's program for batches of any size, and what of its inputs is dynamic."""
+    given = step.zeros(2)
+    batch = Dim("batch", min=1)
+    shapes = ({name: {0: batch} for name in given},)
+    with torch.no_grad():
+        program = torch.export.export(step, (given,), dynamic_shapes=shapes)
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # It names files of this machine.
+    return program, shapes
+
+
+def _repeat(graph: ir.Graph, step: ExportedStep) -> None:
+    """Make an ACT step, all of a graph, the body of a Loop; weights stay outside.
+
+    From one step to the next the body carries the states, and what the last step is to give.
+    """
+    given = {str(value.name): value for value in graph.inputs}
+    gives = {str(value.name): value for value in graph.outputs}
+    each = {name: gives.pop(name) for name in _OF_EACH_STEP if name in gives}
+    states = {f"next_{name}": given.pop(name) for name in step.states}
+    new = given.pop("new", None)
+    nodes = list(graph)
+    graph.remove(nodes)
+    graph.inputs.clear()
+    graph.outputs.clear()
+
+    num_steps = ir.val("num_steps", ir.DataType.INT64, [])
+    graph.inputs.extend([*given.values(), num_steps])
+    batch = _add(graph, "Shape", [given["inputs"]], "batch_size", start=0, end=1)
+    starts = {}
+    for name, value in gives.items():
+        if new is None and name in states:
+            starts[name] = _like(value, str(states[name].name))
+            graph.inputs.append(starts[name])
+        else:
+            starts[name] = _zeros(graph, value, batch, name)
+
+    number, goes_on = (
+        ir.val("step_number", ir.DataType.INT64, []),
+        ir.val("goes_on", ir.DataType.BOOL, []),
+    )
+    before = {name: states.get(name) or _like(value, name) for name, value in gives.items()}
+    body = ir.Graph([number, goes_on, *before.values()], [], nodes=[], name="act_step")
+    if new is not None:
+        zero = _add(body, "Constant", [], "zero", value=ir.tensor(np.array(0, np.int64)))
+        is_first = _add(body, "Equal", [number, zero], "is_first")
+        body.append(ir.node("Expand", [is_first, batch], outputs=[new]))
+    body.extend(nodes)
+    body.outputs.append(_add(body, "Identity", [goes_on], "still_goes_on"))
+    body.outputs.extend([*gives.values(), *each.values()])
+
+    ends = {name: _like(value, name) for name, value in gives.items()}
+    lists = {name: _like(value, name, "num_steps") for name, value in each.items()}
+    for suffix, values in (("before", before), ("after", gives | each)):
+        for name, value in values.items():  # No name within is one of those outside.
+            value.name = f"{name}_{suffix}"
+    outputs = [*ends.values(), *lists.values()]
+    inputs = [num_steps, None, *starts.values()]  # No condition: all steps are made.
+    graph.append(ir.node("Loop", inputs, {"body": body}, outputs=outputs))
+    hidden = states.keys() - {"next_candidates"}
+    told = [value for name, value in ends.items() if name not in hidden]
+    graph.outputs.extend([*lists.values(), *told])
+
+
+def _zeros(graph: ir.Graph, like: ir.Value, batch: ir.Value, name: str) -> ir.Value:
+    """Append what makes zeros of the shape of a value, for a number of rows, int64 [1]."""
+    assert like.shape is not None
+    assert like.dtype is not None
+    rest = ir.tensor(np.array(like.shape.dims[1:], np.int64))
+    dims = _add(graph, "Constant", [], f"{name}_dims", value=rest)
+    shape = _add(graph, "Concat", [batch, dims], f"{name}_shape", axis=0)
+    zero = ir.tensor(np.zeros(1, like.dtype.numpy()))
+    return _add(graph, "ConstantOfShape", [shape], f"{name}_zeros", value=zero)
+
+
+def _add(
+    graph: ir.Graph, kind: str, inputs: Sequence[ir.Value], name: str, **attributes: Any
+) -> ir.Value:
+    """Append a node to a graph; returns its output."""
+    output = ir.val(name)
+    graph.append(ir.node(kind, inputs, attributes, outputs=[output]))
+    return output
+
+
+def _like(value: ir.Value, name: str, *dims: str) -> ir.Value:
+    """Return a value of the same type and shape, with further dimensions in front."""
+    assert value.shape is not None
+    return ir.Value(name=name, type=value.type, shape=ir.Shape([*dims, *value.shape.dims]))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back what torch's exporter says of its own parts, and of packages that it could use."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        log.setLevel(level)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn whatever the exporter raises over a part of the model into a ConfigError."""
+    try:
+        yield
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise ConfigError(f"the model cannot be exported: {shown(reason, 300)}") from error
