@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -78,8 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--weights", choices=["averaged", "last"], default="averaged", help=which)
     tried = "data whose test puzzles the file is tried with (default: the run's)"
     parser.add_argument("--data", metavar="FOLDER", help=tried)
-    own = "a module of yours that registers parts of the model; may be given several times"
-    parser.add_argument("--plugin", action="append", default=[], metavar="MODULE", help=own)
+    own = "modules of yours that register parts of the model, as in plugins=[A,B]"
+    parser.add_argument("--plugins", type=names_in, default=[], metavar="A,B", help=own)
     options = parser.parse_all(arguments)
     try:
         sys.stdout.write(export(options))
@@ -104,7 +105,7 @@ def export(options: argparse.Namespace) -> str:
     """
     output: Path = options.output
     require_output(output)
-    import_plugins(options.plugin)
+    import_plugins(options.plugins)
     trained = find_trained_model(options.run, warn)
     if trained.run.arch.noise:
         drawn = f"arch.noise={trained.run.arch.noise:g} draws random numbers in each update"
@@ -133,13 +134,18 @@ def export(options: argparse.Namespace) -> str:
         compared = compare(run, model, exact, step, tried)
         size = sum(written.stat().st_size for written in path.parent.iterdir())
     what = "one ACT step" if one_step else "the recurrence"
-    of_puzzles = ""
-    if (table := model.puzzle_embedding) is not None:
-        of_puzzles = f", {table.weights.nbytes / 1e6:,.2f} of them the puzzle embedding"
+    of_table = ""
+    if (table := model.puzzle_embedding) is not None and table.weights.nbytes > 1e6:
+        of_table = f", {table.weights.nbytes / 1e6:,.2f} of them the puzzle embedding"
     return (
-        f"{output}: {what} of arch={facts['arch']}, {size / 1e6:,.2f} MB{of_puzzles}\n"
+        f"{output}: {what} of arch={facts['arch']}, {size / 1e6:,.2f} MB{of_table}\n"
         f"tried with {tried.source}, one alone and three at once\n\n{compared}"
     )
+
+
+def names_in(text: str) -> list[str]:
+    """Return the names in a list as the settings of other commands write it."""
+    return text.strip("[]").split(",")
 
 
 def require_output(output: Path) -> None:
@@ -260,7 +266,8 @@ def program_at(path: Path, step: "ExportedStep") -> Run:
     """Open a file of torch.export."""
     import torch
 
-    module = torch.export.load(path).module()
+    with warnings.catch_warnings(action="ignore"):  # Of torch 2.11, on how it reads its own files.
+        module = torch.export.load(path).module()
 
     def run(given: Arrays) -> Arrays:
         with torch.no_grad():

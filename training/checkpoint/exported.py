@@ -85,7 +85,13 @@ def _traced(step: ExportedStep) -> tuple[ExportedProgram, Shapes]:
     batch = Dim("batch", min=1)
     shapes = ({name: {0: batch} for name in given},)
     with torch.no_grad():
-        program = torch.export.export(step, (given,), dynamic_shapes=shapes)
+        program = torch.export.export(
+            step,
+            (given,),
+            dynamic_shapes=shapes,
+            # Torch 2.11 cannot prove what it assumes of strides; who tries the file will see.
+            prefer_deferred_runtime_asserts_over_guards=True,
+        )
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # It names files of this machine.
     return program, shapes

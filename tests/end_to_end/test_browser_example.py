@@ -1,0 +1,238 @@
+"""examples/browser: a person types a Sudoku, and the page answers as the model does in Python."""
+
+import functools
+import http.server
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from dataset import build_sudoku_dataset
+from dataset.sudoku.rules import count_solutions, parse_puzzle, tokens_to_grid
+from evaluation.solving import Reasoning, reason
+from scripts import export
+from training.checkpoint.trained_model import find_trained_model
+
+pytestmark = pytest.mark.slow
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "browser"
+STEPS = 4
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Chromium without a window, which reaches no other host than this one."""
+    webdriver = pytest.importorskip("selenium.webdriver")
+    paths = [shutil.which(name) for name in ("chromium", "chromedriver")]
+    if None in paths:
+        pytest.skip("chromium or chromedriver is not installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = paths[0]
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--window-size=900,1000",
+        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+    ):
+        options.add_argument(argument)
+    driver = webdriver.Chrome(options, webdriver.chrome.service.Service(paths[1]))
+    yield driver
+    driver.quit()
+
+
+class Page:
+    """The page as a person sees it, and what was asked of its server."""
+
+    def __init__(self, driver: Any, url: str, asked: list[str]) -> None:
+        self.driver, self.url, self.asked = driver, url, asked
+
+    def find(self, *selectors: str) -> Any:
+        return self.driver.find_element("css selector", " ".join(selectors))
+
+    @property
+    def cells(self) -> list[Any]:
+        return self.driver.find_elements("css selector", "#grid input")
+
+    @property
+    def shown(self) -> str:
+        return "".join(cell.get_attribute("value") or "." for cell in self.cells)
+
+    def type(self, keys: str) -> None:
+        for key in keys:
+            self.driver.switch_to.active_element.send_keys(key)
+
+    def paste(self, text: str) -> None:
+        event = "new ClipboardEvent('paste', {clipboardData, cancelable: true, bubbles: true})"
+        script = (
+            "const clipboardData = new DataTransfer(); clipboardData.setData('text', arguments[1]);"
+        )
+        self.driver.execute_script(
+            f"{script} arguments[0].dispatchEvent({event})", self.cells[0], text
+        )
+
+    @property
+    def status(self) -> str:
+        return self.find("#status").text
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        end = time.monotonic() + 60
+        while not until():
+            assert time.monotonic() < end, f"the page says: {self.status}"
+            time.sleep(0.05)
+
+    def says(self, *beginnings: str) -> str:
+        """Wait until the page says something that begins so."""
+        self.wait(lambda: self.status.startswith(beginnings))
+        return self.status
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The example's page and packages, as they are served."""
+    if not (EXAMPLE / "node_modules" / "onnxruntime-web").is_dir():
+        pytest.skip("there is no onnxruntime-web: npm install --prefix examples/browser")
+    served = tmp_path / "served"
+    served.mkdir()
+    shutil.copy(EXAMPLE / "index.html", served)
+    (served / "node_modules").symlink_to(EXAMPLE / "node_modules")
+    return served
+
+
+@pytest.fixture
+def open_page(browser: Any, folder: Path) -> Iterator[Callable[[], Page]]:
+    """Serve the folder as `python -m http.server` does, and open the page."""
+    asked: list[str] = []
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            asked.append(f"{args[1]} {self.path}")
+
+    handler = functools.partial(Handler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/"
+
+        def open_it() -> Page:
+            browser.get(url)
+            return Page(browser, url, asked)
+
+        yield open_it
+        browser.get("about:blank")
+        server.shutdown()
+
+
+@pytest.fixture
+def trained(train: Any, tmp_path: Path) -> Path:
+    """A run beside its data: the demo's model, smaller, for puzzles that are easy."""
+    flags = ["--source=generate", "--subsample-size=200", "--test-size=8", "--min-clues=64"]
+    assert build_sudoku_dataset.main([*flags, f"--output-dir={tmp_path / 'data'}"]) == 0
+    arch = ("hidden_size=16", "H_cycles=1", "L_cycles=1", f"halt_max_steps={STEPS}")
+    places = [f"data_path={tmp_path / 'data'}", f"checkpoint_path={tmp_path / 'run'}"]
+    host = ["num_threads=1", "device=cpu", "compile=false"]
+    small = ["ema=false", "epochs=16", "lr_warmup_steps=10", *(f"arch.{each}" for each in arch)]
+    train(["experiment=sudoku_demo", *places, *small, *host])
+    return tmp_path / "run"
+
+
+def thoughts_of(run: Path) -> list[Reasoning]:
+    """What the model thinks in Python of its test puzzles."""
+    found = find_trained_model(run, print)
+    assert found.facts is not None
+    model = found.load(found.run.arch, found.facts, "the data", torch.device("cpu"))
+    inputs = np.load(run.parent / "data" / "test" / "all__inputs.npy")
+    return list(reason(model, [tokens_to_grid(row) for row in inputs], torch.device("cpu")))
+
+
+def text_of(grid: np.ndarray) -> str:
+    return "".join(map(str, grid.reshape(-1))).replace("0", ".")
+
+
+def test_a_typed_sudoku_is_answered_as_in_python(
+    trained: Path, folder: Path, open_page: Callable[[], Page]
+) -> None:
+    assert export.main([str(trained), str(folder / "model.onnx")]) == 0
+    thoughts = sorted(thoughts_of(trained), key=Reasoning.is_solved)
+    assert thoughts[-1].is_solved()  # Not of the page, but of what it is tested with.
+    page = open_page()
+    page.wait(lambda: page.find("#solve").is_enabled())
+    page.driver.execute_script("arguments[0].focus()", page.cells[0])
+    page.find("#steps").clear()
+    page.find("#steps").send_keys(str(STEPS))
+    # The one that is solved, and one that may not be.
+    for thought in (thoughts[-1], thoughts[0]):
+        page.find("#clear").click()
+        page.type(text_of(thought.question))
+        assert page.shown == text_of(thought.question)
+        page.type("\ue007")  # Enter
+        said = page.says("Solved", "Not solved")
+        answer = np.where(thought.question, thought.question, thought.answer)
+        assert page.shown == text_of(answer)
+        assert said.startswith("Solved") == thought.is_solved()
+        if not thought.is_solved():
+            assert f"Not solved: {thought.cells_wrong().sum()} cells" in said
+        sure = [
+            float(share.text) for share in page.driver.find_elements("css selector", "#thoughts li")
+        ]
+        np.testing.assert_allclose(sure, 100 * thought.q_halt, atol=0.6)  # They are rounded.
+    # Nothing was asked of anybody else, and no other file than these.
+    entries = page.driver.execute_script(
+        "return performance.getEntriesByType('resource').map(e => e.name)"
+    )
+    assert {entry for entry in entries if not entry.startswith(page.url)} <= {"data:,"}
+    names = [Path(line).name for line in page.asked]
+    runtime = ["ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm"]
+    assert sorted(names) == sorted(["200 ", *runtime, "model.onnx"])
+
+    # What is no Sudoku is not given to the model.
+    page.find("#clear").click()
+    page.type("55\ue007")
+    page.says("No Sudoku: the marked digits stand twice")
+    marked = [cell.get_attribute("class") for cell in page.cells]
+    assert marked == ["wrong"] * 2 + [""] * 79
+
+
+def test_what_is_typed_and_pasted(open_page: Callable[[], Page]) -> None:
+    page = open_page()
+    page.says("There is no model: README.md says how to export it")
+    assert not page.find("#solve").is_enabled()
+    page.cells[0].click()
+    page.type("1x")
+    page.says('A cell holds a digit from 1 to 9, not "x"')
+    page.type("23 5.6")
+    assert page.shown == "123.5.6".ljust(81, ".")
+    page.type("\ue012\ue012\ue0157\ue003\ue003")  # Left twice, down, 7, Backspace twice
+    assert page.shown == "123.5.6".ljust(81, ".")
+    puzzle = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
+    for wrong, told in ((puzzle[:80], "80 characters"), (f"{puzzle[:80]}x", "81 digits")):
+        page.paste(wrong)
+        assert told in page.says("A puzzle is 81 digits")
+        assert page.shown.startswith("123.5.6")
+    lines = "\n".join(f"|{puzzle[row : row + 9].replace('.', '0')}|" for row in range(0, 81, 9))
+    page.paste(f"+---+\n{lines}")
+    assert (page.shown, page.status) == (puzzle, "")
+    page.find("#clear").click()
+    assert page.shown == "." * 81
+    page.find("#example").click()
+    assert count_solutions(parse_puzzle(page.shown)) == 1
+
+
+@pytest.mark.parametrize("width", [320, 900])
+def test_the_page_fits_a_phone(width: int, open_page: Callable[[], Page]) -> None:
+    page = open_page()
+    size = {"width": width, "height": 700, "deviceScaleFactor": 1, "mobile": width < 500}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        shown = page.driver.execute_script("return document.documentElement.scrollWidth")
+        boxes = [cell.rect for cell in page.cells]
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert shown <= width
+    assert {round(box["height"]) - round(box["width"]) for box in boxes} <= {-1, 0, 1}
+    assert min(box["width"] for box in boxes) >= 28

@@ -1,0 +1,308 @@
+"""Files for other programs: they say what the model says, and a wrong one is not kept."""
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+
+import training.checkpoint.exported as exported
+from models.act import ACTLossHead
+from models.exported import ExportedStep
+from runtime.errors import CheckpointError
+from scripts import export
+from scripts.export import Arrays, Run, Tried, compare, main, program_at, session_at, think_here
+from tests.unit.models.test_exported import FORMS, RANDOM, TRM, built, puzzles
+from training.checkpoint.exported import METADATA, write_onnx, write_program
+
+ROOT = Path(__file__).resolve().parents[3]
+PARITY = ROOT / "tests" / "parity" / "published_format"
+PUBLISHED = [str(PARITY / "checkpoint" / "step_7"), f"--data={PARITY / 'data'}"]
+STABLE: Any = {"loss": {"loss_type": "softmax_cross_entropy"}}
+# Each way in which token logits can come about.
+HEADS: dict[str, Any] = {
+    "bias and norm": {"name": "linear", "bias": True, "norm": "rms"},
+    "layer norm": {"name": "linear", "norm": "layer"},
+    "tied": {"name": "tied"},
+    "factorized": {"name": "factorized"},
+    "adaptive": {"name": "adaptive"},
+    "puzzle": {"name": "puzzle"},
+    "moe": {"name": "moe"},
+    "moe, one expert": {"name": "moe", "top_k": 1},
+    "hierarchical": {"name": "hierarchical"},
+}
+AUXILIARY: Any = {"q": None, "halt": {}, "confidence": {}, "attention": {}}
+MATRIX: dict[str, Any] = {
+    **FORMS,
+    "random starts": RANDOM,
+    **{f"head {name}": TRM | STABLE | {"heads": {"lm": head}} for name, head in HEADS.items()},
+    "auxiliary heads": TRM | {"heads": AUXILIARY},
+    "positions of rows": FORMS["hrm"] | {"pos_encodings": "none", "attention_bias": "sudoku"},
+    "rotated lattice": FORMS["lattice"] | {"pos_encodings": "rope"},
+    "lattice of units": FORMS["lattice of digits"] | {"units": True, "pos_encodings": "none"},
+}
+SMALLEST: Any = FORMS["transformer"]
+
+
+def arrays_of(rows: int) -> Arrays:
+    return {name: value.numpy() for name, value in puzzles(rows).items()}
+
+
+def pair_of(settings: Any) -> tuple[ACTLossHead, ACTLossHead, ExportedStep]:
+    """A model, the same in float64, and the first one's step."""
+    model, exact = built(settings), built(settings | {"forward_dtype": "float64"})
+    exact.load_state_dict(model.state_dict())
+    return model, exact, ExportedStep(model.model)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Run]]:
+    """Write the file of a step and open it."""
+
+    def write(step: ExportedStep, *, one_step: bool = False, name: str = "out.onnx") -> Any:
+        path = tmp_path_factory.mktemp("exported") / name
+        if name.endswith(".pt2"):
+            write_program(step, path, {"arch": "tiny"})
+            return path, program_at(path, step)
+        write_onnx(step, path, {"arch": "tiny"}, one_step=one_step)
+        return path, session_at(path, step, one_step=one_step)
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def smallest(written: Any) -> Any:
+    """The recurrence of a tiny model: its path, how to run it, and `pair_of`."""
+    pair = pair_of(SMALLEST)
+    return *written(pair[-1]), *pair
+
+
+def assert_equal_tokens(table: str, share: float) -> None:
+    shares = [float(line.split()[-1].rstrip("%")) for line in table.splitlines() if "%" in line]
+    assert len(shares) == 2
+    assert min(shares) >= 100 * share, table
+
+
+# The recurrence
+
+
+def test_the_recurrence_takes_puzzles_and_a_number_of_steps(smallest: Any) -> None:
+    path, run, model, exact, step = smallest
+    onnx.checker.check_model(path, full_check=True)
+    session = onnxruntime.InferenceSession(path)
+    takes = {value.name: (value.type, value.shape) for value in session.get_inputs()}
+    assert takes == {
+        "inputs": ("tensor(int32)", ["batch", 16]),
+        "puzzle_identifiers": ("tensor(int32)", ["batch"]),
+        "num_steps": ("tensor(int64)", []),
+    }
+    gives = {value.name: value.shape for value in session.get_outputs()}
+    assert gives == {
+        "answers": ["num_steps", "batch", 16],
+        "q_halt": ["num_steps", "batch"],
+        "logits": ["batch", 16, 6],
+        "q_halt_logits": ["batch"],
+        "q_continue_logits": ["batch"],
+    }
+    assert session.get_modelmeta().custom_metadata_map == {"arch": "tiny"}
+    assert str(ROOT).encode() not in path.read_bytes()
+    told = compare(run, model, exact, step, Tried("tests", arrays_of(4)))
+    assert_equal_tokens(told, 1)
+
+
+def test_what_each_step_answered_is_given(smallest: Any) -> None:
+    path, run, *_ = smallest
+    session, given = onnxruntime.InferenceSession(path), arrays_of(2)
+    names = ["answers", "q_halt", "logits"]
+    answers, q_halt, logits = session.run(names, given | {"num_steps": np.array(3)})
+    assert (answers.shape, q_halt.shape) == ((3, 2, 16), (3, 2))
+    for number in (1, 2, 3):
+        alone = run(given, number)
+        assert np.array_equal(answers[number - 1], alone["answers"])
+        last = 1 / (1 + np.exp(-alone["q_halt_logits"]))
+        np.testing.assert_allclose(q_halt[number - 1], last, atol=1e-6)
+    assert np.array_equal(logits, run(given, 3)["logits"])
+    assert np.abs(logits - run(given, 1)["logits"]).max() > 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", MATRIX)
+def test_every_architecture_and_head(form: str, written: Any) -> None:
+    settings = MATRIX[form] | {"halt_max_steps": 5}
+    if settings["name"] == "lattice":
+        settings |= {"eval_steps": 5}
+    model, exact, step = pair_of(settings)
+    path, run = written(step)
+    onnx.checker.check_model(path, full_check=True)
+    # Symmetric models answer all open cells of a puzzle alike: ties are broken by rounding.
+    assert_equal_tokens(compare(run, model, exact, step, Tried("tests", arrays_of(4))), 0.75)
+
+
+@pytest.mark.slow
+def test_candidates_are_struck_as_here(written: Any) -> None:
+    model, _, step = pair_of(FORMS["lattice"])
+    path, _ = written(step)
+    session, given = onnxruntime.InferenceSession(path), arrays_of(3)
+    examples = {name: torch.from_numpy(value) for name, value in given.items()}
+    carry = model.initial_carry(examples)
+    for number in (1, 2, 3):
+        with torch.no_grad():
+            carry = model(carry, examples, measured=False).carry
+        carry.halted = torch.zeros_like(carry.halted)
+        wanted = {"inputs": given["inputs"], "num_steps": np.array(number)}
+        left, verdict = session.run(["next_candidates", "verdict"], wanted)
+        assert np.array_equal(left, carry.inner["z_next"].numpy()), number
+        assert np.array_equal(verdict, carry.inner["z_verdict"].numpy()), number
+    assert left.sum() < model.model.inner.all_candidates(examples["inputs"]).sum()
+
+
+def test_large_tensors_get_a_file_of_their_own(
+    smallest: Any, written: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, run, *_, step = smallest
+    monkeypatch.setattr(exported, "_MAX_MESSAGE", 1000)
+    path, run_apart = written(step)
+    assert [file.name for file in inside.parent.iterdir()] == ["out.onnx"]
+    assert path.with_name("out.onnx.data").stat().st_size > 1000
+    assert np.array_equal(run_apart(arrays_of(2), 2)["logits"], run(arrays_of(2), 2)["logits"])
+
+
+# One step
+
+
+@pytest.mark.parametrize("name", ["step.onnx", "step.pt2"])
+def test_one_step_takes_and_gives_the_states(name: str, written: Any) -> None:
+    model, exact, step = pair_of(SMALLEST)
+    path, run = written(step, one_step=True, name=name)
+    assert_equal_tokens(compare(run, model, exact, step, Tried("tests", arrays_of(4))), 1)
+    if name == "step.onnx":
+        session = onnxruntime.InferenceSession(path)
+        assert [value.name for value in session.get_inputs()] == list(step.zeros(1))
+        assert "next_z_H" in [value.name for value in session.get_outputs()]
+        return
+    extra = {METADATA: ""}
+    torch.export.load(path, extra_files=extra)
+    assert json.loads(extra[METADATA]) == {"arch": "tiny"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", MATRIX)
+def test_programs_of_every_architecture(form: str, written: Any) -> None:
+    model, exact, step = pair_of(MATRIX[form])
+    _, run = written(step, name="out.pt2")
+    assert_equal_tokens(compare(run, model, exact, step, Tried("tests", arrays_of(4))), 0.75)
+
+
+# What is wrong
+
+
+@pytest.mark.parametrize("wrong", ["a weight", "a lost step", "no number"])
+def test_a_file_that_differs_is_found_out(wrong: str) -> None:
+    model, exact, step = pair_of(SMALLEST)
+    here = partial(think_here, model, step)
+
+    def run(given: Arrays, num_steps: int) -> Arrays:
+        if wrong == "a lost step":
+            return here(given, max(1, num_steps - 1))
+        outputs = here(given, num_steps)
+        logits = outputs["logits"].copy()
+        logits[0, 3, 2] = np.nan if wrong == "no number" else logits[0, 3, 2] + 1e-3
+        return outputs | {"logits": logits}
+
+    with pytest.raises(CheckpointError, match="the file is wrong, and not kept"):
+        compare(run, model, exact, step, Tried("tests", arrays_of(4)))
+    assert "100.00%" in compare(here, model, exact, step, Tried("random tokens"))
+
+
+@pytest.mark.parametrize(
+    ("run", "output", "code", "told"),
+    [
+        ("nowhere", "out.onnx", 4, "nowhere: no such checkpoint or run folder"),
+        ("nowhere", "out.tflite", 2, "out.tflite: expected a name that ends in .onnx or .pt2"),
+        ("nowhere", "folder.onnx", 2, "folder.onnx: is a folder, expected a file"),
+        (PUBLISHED[0], "out.onnx", 2, "step_7 does not say how large its puzzles are: add --data"),
+        (f"{PUBLISHED[0]} --data nowhere", "out.onnx", 3, "nowhere: no such data folder"),
+        (" ".join(PUBLISHED), "nowhere/out.pt2", 2, "nowhere/out.pt2: No such file or directory"),
+        ("nowhere", "out.onnx --weights best", 2, "invalid choice: 'best'"),
+        ("nowhere", "out.onnx --one-stop", 2, "unknown argument '--one-stop'; nearest: --one-step"),
+        ("nowhere", "out.onnx --plugins nothing.here", 2, "plugins=[nothing.here]"),
+    ],
+)
+def test_mistakes_are_one_line(
+    run: str,
+    output: str,
+    code: int,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.onnx").mkdir()
+    assert exit_code_of([*run.split(), *output.split()]) == code
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert told in err
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.onnx"]
+
+
+def exit_code_of(arguments: list[str]) -> object:
+    try:
+        return main(arguments)
+    except SystemExit as error:
+        return error.code
+
+
+def test_a_package_that_is_missing_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(export, "find_spec", lambda name: None if name == "onnxscript" else name)
+    assert main(["nowhere", "out.onnx"]) == 2
+    assert "onnxscript is not installed (pip install '.[export]')" in capsys.readouterr().err
+
+
+def nothing_right(given: Arrays, num_steps: int) -> Arrays:
+    logits = np.zeros((len(given["inputs"]), 16, 11), np.float32)
+    return {"logits": logits, "answers": logits.argmax(-1)}
+
+
+@pytest.mark.parametrize(
+    ("fails", "code", "told"),
+    [
+        ("trying", 4, "the file is wrong, and not kept: with 4 test puzzles of "),
+        ("writing", 2, "out.pt2: No space left on device"),
+    ],
+)
+def test_a_file_that_is_not_right_leaves_nothing(
+    fails: str,
+    code: int,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And what was there before is there still."""
+
+    def write(step: ExportedStep, path: Path, facts: object) -> None:
+        path.write_text("half a file")
+        if fails == "writing":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(exported, "write_program", write)
+    monkeypatch.setattr(export, "program_at", lambda path, step: nothing_right)
+    output = tmp_path / "out.pt2"
+    output.write_text("before")
+    assert main([*PUBLISHED, str(output)]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert told in err.splitlines()[-1]
+    assert [path.name for path in tmp_path.iterdir()] == ["out.pt2"]
+    assert output.read_text() == "before"
