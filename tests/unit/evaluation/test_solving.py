@@ -13,7 +13,8 @@ from evaluation import chains
 from evaluation.config import SolveConfig, ThinkingSettings
 from evaluation.constraints import SudokuConstraint
 from evaluation.decoding import answer_confidence, decode_beam, decode_greedy, decode_sampled
-from evaluation.solving import Decoder, Reasoning, make_decoder, reason, repeated_digits
+from evaluation.puzzles import repeated_digits
+from evaluation.solving import Decoder, Reasoning, make_decoder, reason
 from evaluation.views import views_of
 from models.act import ACTLossHead
 from models.config import DataFacts
