@@ -204,9 +204,8 @@ class ArcKind(Kind):
             return Verdict(None, f"{shape}; the right one is not known")
         if np.array_equal(given, cropped(question, target)):
             return Verdict(True, f"{shape}, the right one")
-        return Verdict(
-            False, f"{shape}, {_not('the right one', self.wrong(question, answer, target))}"
-        )
+        differ = int(self.wrong(question, answer, target).sum())
+        return Verdict(False, f"{shape}, not the right one: {differ} cells differ")
 
 
 def cropped(question: np.ndarray, canvas: np.ndarray) -> np.ndarray:

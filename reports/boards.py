@@ -38,6 +38,7 @@ class Board:
         changed: cells that the last step changed, bool [size, size]; None: not known.
         candidates: bool [cells, V], the tokens that a cell may still hold, of a model that deduces.
         guessed: the cell that was guessed, counted row by row; -1: none.
+        marks: whether cells that cannot stay are marked; not where nothing was answered yet.
     """
 
     puzzle: Puzzle
@@ -46,15 +47,23 @@ class Board:
     changed: np.ndarray | None = None
     candidates: np.ndarray | None = None
     guessed: int = -1
+    marks: bool = True
 
     @property
     def wrong(self) -> np.ndarray:
         """Cells of the answer that cannot stay, bool [size, size]; open ones are not wrong yet."""
         wrong = self.puzzle.kind.wrong(self.puzzle.question, self.answer, self.puzzle.target)
+        if not self.marks:
+            return np.zeros_like(wrong)
         if self.candidates is None:
             return wrong
         is_open = self.candidates.sum(-1).reshape(wrong.shape) > 1
         return wrong & ~is_open
+
+
+def asked(puzzle: Puzzle) -> Board:
+    """Return the board of a puzzle that nobody has answered."""
+    return Board(puzzle, puzzle.question, marks=False)
 
 
 def board_of_candidates(
@@ -166,11 +175,12 @@ def _draw_maze(board: Board) -> Picture:
 
     cells = [(fill_of(row, column), row, column) for row, column in np.ndindex(question.shape)]
     for fill, row, column in sorted(cells):
-        if fill != PAPER.upper() and fill != PAPER:
+        if fill.lower() != PAPER:
             picture.rectangle(column * cell, row * cell, cell, cell, fill)
     for row, column in np.argwhere(wrong).tolist():
         line = max(1, cell // 7)
         picture.frame(column * cell, row * cell, cell, cell, line, WRONG)
+    picture.frame(0, 0, size * cell, size * cell, 1, FAINT)
     return picture
 
 
@@ -211,7 +221,9 @@ class Panel(NamedTuple):
 
 
 def arc_panels(board: Board) -> list[Panel]:
-    """Return input, answer and, if known, the right answer, with the augmentation undone."""
+    """Return input, answer and, if known, the right answer, with the augmentation undone; of a
+    puzzle that nobody has answered the input alone.
+    """
     puzzle = board.puzzle
     view, colours = 0, IDENTITY
     if puzzle.name:
@@ -228,6 +240,8 @@ def arc_panels(board: Board) -> list[Panel]:
         panels.append(("right answer", target))
         marked = target != answer if target.shape == answer.shape else ~marked
     plain = {title: (np.ones(grid.shape), np.zeros(grid.shape, bool)) for title, grid in panels}
+    if not board.marks:
+        panels = panels[:1]
     cells = plain | {"answer": (strengths, marked)}
     return [
         Panel(

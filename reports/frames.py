@@ -9,7 +9,7 @@ from evaluation.narration import many, tell_rounds
 from evaluation.puzzles import Puzzle
 from evaluation.search import Found, Round
 from evaluation.solving import Reasoning
-from reports.boards import ANSWER, FAINT, INK, LINES, PAPER, Board, board_of_candidates, draw
+from reports.boards import ANSWER, FAINT, INK, LINES, PAPER, Board, asked, board_of_candidates, draw
 from reports.drawing import Picture
 
 _TOP, _LINE, _BARS, _MARGIN = 40, 22, 46, 16
@@ -40,7 +40,7 @@ def frames_of_steps(reasoning: Reasoning) -> list[Frame]:
     puzzle = reasoning.puzzle
     assert puzzle is not None
     num_steps, q_halt = len(reasoning.answers), reasoning.q_halt.tolist()
-    frames = [Frame(Board(puzzle, puzzle.question), "the puzzle", [], [], num_steps)]
+    frames = [Frame(asked(puzzle), "the puzzle", [], [], num_steps)]
     before = puzzle.question
     for step, answer in enumerate(reasoning.answers):
         changed = answer != before
@@ -61,7 +61,7 @@ def frames_of_rounds(puzzle: Puzzle, rounds: Sequence[Round], found: Found) -> l
     where none answered, the first chain.
     """
     chain = found.chain or 0
-    frames = [Frame(Board(puzzle, puzzle.question), "the puzzle", [])]
+    frames = [Frame(asked(puzzle), "the puzzle", [])]
     told = tell_rounds(rounds, chain, puzzle.kind)
     for number, (one, words) in enumerate(zip(rounds, told, strict=False), start=1):
         before, after = one.before[chain], one.after[chain]

@@ -9,7 +9,7 @@ from dataset.maze import rules as maze
 from evaluation.puzzles import MAZE, Puzzle
 from runtime.errors import ConfigError, DatasetError
 
-_MOST_PIXELS = 2048 * 2048
+_MOST_PIXELS = 2048  # A side.
 
 
 def read_maze(path: Path, num_cells: int | None = None) -> Puzzle:
@@ -29,13 +29,14 @@ def read_maze(path: Path, num_cells: int | None = None) -> Puzzle:
     try:
         with Image.open(path, formats=["PNG"]) as image:
             width, height = image.size
-            if width != height or width * height > _MOST_PIXELS:
-                accepted = f"a square of at most {isqrt(_MOST_PIXELS)} x {isqrt(_MOST_PIXELS)}"
-                raise DatasetError(f"{path}: {width} x {height} pixels; accepted: {accepted}")
-            pixels = np.asarray(image.convert("RGB"), np.int64)
+            fits = width == height and width <= _MOST_PIXELS
+            pixels = np.asarray(image.convert("RGB"), np.int64) if fits else np.zeros((0, 0, 3))
     except (OSError, ValueError, SyntaxError, UnidentifiedImageError) as error:
         reason = getattr(error, "strerror", None) or "not a picture in PNG"
         raise DatasetError(f"{path}: {reason}") from None
+    if not fits:
+        accepted = f"a square of at most {_MOST_PIXELS} x {_MOST_PIXELS}"
+        raise DatasetError(f"{path}: {width} x {height} pixels; accepted: {accepted}")
     palette = np.array([list(bytes.fromhex(colour[1:])) for colour in maze.PALETTE])
     distances = [((pixels - colour) ** 2).sum(-1) for colour in palette]
     tokens = np.argmin(distances, axis=0) + maze.WALL
