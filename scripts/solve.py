@@ -271,6 +271,9 @@ def file_puzzles(
     path: Path, config: SolveConfig, trained: TrainedModel, kind: Kind | None
 ) -> Puzzles:
     """Yield the puzzles of a text file, of a picture of a maze, or of an ARC task."""
+    of_suffix = {".json": ARC, ".png": MAZE}.get(path.suffix)
+    if of_suffix and kind and kind is not of_suffix:
+        raise DatasetError(f"{path}: this model reads {kind.name} puzzles")
     if path.suffix == ".json":
         names = arc_identifiers(config, trained)
         yield from ((str(path), puzzle) for puzzle in arc_puzzles(read_arc_task(path), names))
