@@ -6,7 +6,6 @@ from types import MappingProxyType
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from evaluation.config import Halting
 from evaluation.evaluators import AnsweredRows, Evaluator
@@ -17,6 +16,7 @@ from evaluation.thinking import Forward, thoughts
 from models.act import ACTLossHead, LossOutput
 from puzzle_dataset import Batch, EvalBatches
 from runtime.device import own_random_numbers
+from runtime.progress import bar
 from runtime.ranks import Ranks
 
 
@@ -64,14 +64,13 @@ def evaluate(
     for evaluator in evaluators.values():
         evaluator.begin()
     answered = thoughts(forward, model, batches, ranks, halting, begin, seed)
-    shown = {"disable": not show_progress, "unit": "batch", "dynamic_ncols": True}
-    bar = tqdm(answered, "evaluating", len(batches), **shown)
+    shown = bar(answered, "evaluating", "batches", total=len(batches), show=show_progress)
     was_training = model.training
     model.eval()
     try:
         # Of models of your own that ask torch for numbers.
         with torch.no_grad(), own_random_numbers(first_row, ranks.device):
-            for thought in bar:
+            for thought in shown:
                 step = model.measure(thought.carry)
                 columns = [*_columns(step, names, model), _clues(step)]
                 rows[thought.set_name].append(torch.stack(columns, dim=-1))
