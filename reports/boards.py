@@ -8,6 +8,7 @@ import numpy as np
 
 from dataset.arc.augmentation import IDENTITY, parse_identifier, undo_grid
 from dataset.dihedral import INVERSE_VIEWS, dihedral_view
+from dataset.format.schema import ARC_PALETTE
 from dataset.maze import rules as maze
 from dataset.sudoku.rules import BOX_SHAPES, EMPTY_TOKEN
 from evaluation.puzzles import ARC, MAZE, SUDOKU, Kind, Puzzle, cropped
@@ -16,12 +17,6 @@ from reports.drawing import Picture, mixed
 PAPER, INK, FAINT, LINES = "#ffffff", "#16202c", "#8a96a3", "#c5ccd4"
 ANSWER, WRONG, NEW, GUESS = "#1659c7", "#c81e1e", "#e58a00", "#7a2fc2"
 GIVEN_FILL, WRONG_FILL, NEW_FILL, GUESS_FILL = "#edf0f4", "#ffd9d6", "#fff0c7", "#e9dcfb"
-
-ARC_COLOURS = (
-    *("#000000", "#0074D9", "#FF4136", "#2ECC40", "#FFDC00"),
-    *("#AAAAAA", "#F012BE", "#FF851B", "#7FDBFF", "#870C25"),
-)
-"""How ARC itself draws the colours 0 to 9."""
 
 _SIDE = 440  # Pixels of a board, about.
 _GAP, _TITLE = 24, 24
@@ -199,7 +194,7 @@ def _draw_arc(board: Board) -> Picture:
             picture.words(x, 1.5 * _TITLE, "no grid", 13, FAINT, anchor="start")
         for row, column in np.ndindex(panel.colours.shape):
             left, top = x + column * cell, _TITLE + row * cell
-            colour = ARC_COLOURS[int(panel.colours[row, column])]
+            colour = ARC_PALETTE[int(panel.colours[row, column])]
             fill = mixed(colour, PAPER, float(panel.strengths[row, column]))
             picture.rectangle(left, top, cell, cell, LINES)
             picture.rectangle(left, top, cell - 1, cell - 1, fill)

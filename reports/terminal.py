@@ -6,16 +6,17 @@ from itertools import zip_longest
 
 import numpy as np
 
+from dataset.format.schema import ARC_PALETTE
 from dataset.maze import rules as maze
 from dataset.sudoku.rules import BOX_SHAPES
 from evaluation.puzzles import ARC, MAZE, SUDOKU, Kind
-from reports.boards import ARC_COLOURS, Board, arc_panels
+from reports.boards import Board, arc_panels
 
 Block = tuple[str, list[str]]
 """A title, which may be empty, and lines of equal length."""
 
 _ESCAPES = re.compile("\x1b\\[[0-9;]*m")
-_BOLD, _BLUE, _RED, _YELLOW, _DIM = "1", "34", "1;31", "33", "2"
+_BOLD, _BLUE, _RED, _DIM = "1", "34", "1;31", "2"
 
 
 def as_text(board: Board, *, colour: bool) -> str:
@@ -67,7 +68,7 @@ def arc_lines(colours: np.ndarray, marked: np.ndarray, *, colour: bool) -> list[
 
 
 def _tile(number: int, is_marked: bool) -> str:
-    red, green, blue = bytes.fromhex(ARC_COLOURS[number][1:])
+    red, green, blue = bytes.fromhex(ARC_PALETTE[number][1:])
     ink = "97" if red + green + blue < 380 else "30"
     return f"\x1b[48;2;{red};{green};{blue};{ink}m{'><' if is_marked else '  '}\x1b[0m"
 
@@ -80,8 +81,7 @@ def _sudoku(board: Board, colour: bool) -> list[Block]:
     given = [_painted(f" {digit or '.'}", _BOLD if digit else _DIM) for digit in question.flat]
     cells = []
     for place in np.ndindex(question.shape):
-        is_new = board.changed is not None and bool(board.changed[place])
-        style = _RED if wrong[place] else _BOLD if question[place] else _YELLOW if is_new else _BLUE
+        style = _RED if wrong[place] else _BOLD if question[place] else _BLUE
         cells.append(_painted(f" {answer[place] or '.'}", style))
     return [("", _boxed(each, len(question), lines=True)) for each in (given, cells)]
 
@@ -116,7 +116,7 @@ def _maze(board: Board, colour: bool) -> list[Block]:
 
 
 def _maze_lines(grid: np.ndarray, marked: np.ndarray, colour: bool) -> Iterator[str]:
-    styles = {maze.WALL: "7", maze.START: "42;30", maze.GOAL: "41;97", maze.PATH: "44;97"}
+    styles = {maze.WALL: "48;5;244", maze.START: "42;30", maze.GOAL: "41;97", maze.PATH: "44;97"}
     for row, flags in zip(grid, marked, strict=True):
         text = maze.tokens_to_text(row)
         if colour:
