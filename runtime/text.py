@@ -27,8 +27,11 @@ def in_columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def colours(stream: TextIO) -> bool:
-    """Return whether what is written there may have colours: a terminal, unless NO_COLOR is set."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    """Return whether what is written there may have colours and drawn lines: in a terminal that
+    knows them, unless NO_COLOR is set.
+    """
+    knows = os.environ.get("TERM") != "dumb" and "utf" in (stream.encoding or "").lower()
+    return stream.isatty() and knows and not os.environ.get("NO_COLOR")
 
 
 def _text(value: object, write: Callable[[object], str]) -> str:

@@ -62,6 +62,8 @@ def test_blocks_of_several_heights_stand_side_by_side() -> None:
 
 
 class Terminal(io.StringIO):
+    encoding = "utf-8"
+
     def isatty(self) -> bool:
         return True
 
@@ -71,6 +73,9 @@ def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TERM", "xterm")
     assert colours(Terminal())
     assert not colours(io.StringIO())
+    monkeypatch.setattr(Terminal, "encoding", "latin-1")
+    assert not colours(Terminal())
+    monkeypatch.setattr(Terminal, "encoding", "UTF-8")
     monkeypatch.setenv("TERM", "dumb")
     assert not colours(Terminal())
     monkeypatch.setenv("TERM", "xterm")
