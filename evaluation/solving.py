@@ -32,6 +32,21 @@ Decoder = Callable[..., Decoded]
 """Called with logits [B, S, V] and `inputs`, the puzzles' tokens, integer [B, S]."""
 
 
+class Glimpse(NamedTuple):
+    """What N puzzles have come to after an ACT step of a chain: tokens uint8 [N, S], how sure the
+    model is of each, float32 [N, S], and of the whole, q_halt float32 [N].
+    """
+
+    chain: int
+    step: int
+    tokens: np.ndarray
+    certainty: np.ndarray
+    q_halt: np.ndarray
+
+
+Watch = Callable[[Glimpse], object]
+
+
 @dataclass(frozen=True)
 class Reasoning:
     """How the answer to one puzzle came about.
@@ -125,6 +140,7 @@ def reason(
     device: torch.device,
     decode: Decoder = decode_greedy,
     settings: ThinkingSettings | None = None,
+    watch: Watch | None = None,
 ) -> Iterator[Reasoning]:
     """Let the model think about each puzzle for all its ACT steps; yields in their order.
 
@@ -134,6 +150,7 @@ def reason(
         decode: gives the answer of the last step; the others are the most likely tokens.
         settings: which chains think about each puzzle, and which of them answers; the depth is the
             model's, and of each list the first value counts. None: one chain.
+        watch: called after each ACT step of each chain.
     """
     model.eval()
     settings = settings or ThinkingSettings()
@@ -143,7 +160,7 @@ def reason(
             each if isinstance(each, Puzzle) else Puzzle(SUDOKU, np.asarray(each, np.int8))
             for each in questions[start : start + size]
         ]
-        yield from _reason_batch(model, some, start, device, decode, settings)
+        yield from _reason_batch(model, some, start, device, decode, settings, watch)
 
 
 class _Chain(NamedTuple):
@@ -192,6 +209,7 @@ def _reason_batch(
     device: torch.device,
     decode: Decoder,
     settings: ThinkingSettings,
+    watch: Watch | None,
 ) -> list[Reasoning]:
     rule, steps = model.model.rule, model.model.eval_max_steps
     breadth, select, rows = settings.breadth[0], settings.select[0], np.arange(len(puzzles))
@@ -204,7 +222,9 @@ def _reason_batch(
             raise ConfigError(f"perturb=symmetry: no symmetry of {kind.name} puzzles is known")
         views = draw_views(symmetries, settings.seed, first_row + rows, breadth)
     chains = [
-        _run_chain(model, inputs, ids, _Seen(symmetries, own), number, first_row, device, settings)
+        _run_chain(
+            model, inputs, ids, _Seen(symmetries, own), number, first_row, device, settings, watch
+        )
         for number, own in enumerate(views)
     ]
     found, ends = _found(chains, select)
@@ -257,6 +277,7 @@ def _run_chain(
     first_row: int,
     device: torch.device,
     settings: ThinkingSettings,
+    watch: Watch | None,
 ) -> _Chain:
     arrays = {"inputs": seen.boards(inputs).astype(np.int32), "puzzle_identifiers": ids}
 
@@ -264,17 +285,23 @@ def _run_chain(
         return {name: torch.from_numpy(values).to(device) for name, values in arrays.items()}
 
     act, outputs, halts, residuals = model.model, [], [], []
+    tokens, certainty = [], []
     for before, carry in chain_steps(model, model, arrays, settings, number, first_row, on_device):
         given = act.inner.read(act.answer_of(carry), carry.examples)
         outputs.append(given)
         residuals.append(residual_of(before, act.answer_of(carry)))
         halts.append(wants_to_halt(act, given, carry.steps))
+        best = given["logits"].argmax(-1, keepdim=True)
+        tokens.append(seen.tokens(best.squeeze(-1)))
+        shares = model.log_probs(given["logits"]).gather(-1, best).exp()
+        certainty.append(seen.values(shares.squeeze(-1)))
+        if watch is not None:
+            q = given["q_halt_logits"].float().sigmoid().cpu().numpy()
+            watch(Glimpse(number, len(tokens), tokens[-1], certainty[-1], q))
     logits, q_halt, q_continue = (
         torch.stack([given[name] for given in outputs], 1)
         for name in ("logits", "q_halt_logits", "q_continue_logits")
     )
-    tokens = [seen.tokens(each.argmax(-1)) for each in logits.unbind(1)]
-    certainty = [seen.values(model.log_probs(each).amax(-1).exp()) for each in logits.unbind(1)]
     return _Chain(
         on_device(arrays)["inputs"],
         logits,
