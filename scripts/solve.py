@@ -40,11 +40,12 @@ from evaluation.puzzles import (
     puzzles_of,
     read_arc_task,
 )
-from models.config import DataFacts, LatticeConfig
+from models.config import LatticeConfig
 from puzzle_dataset import PuzzleDataset
+from reports.asking import kind_read_by, load_for
 from reports.boards import Board
 from reports.terminal import as_text
-from runtime.errors import CheckpointError, ConfigError, DatasetError
+from runtime.errors import ConfigError, DatasetError
 from runtime.text import colours
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.composition import load_config
@@ -90,47 +91,20 @@ def main(overrides: list[str]) -> None:
     solve(config, trained, puzzles)
 
 
-def kind_read_by(trained: TrainedModel) -> Kind | None:
-    """Return what kind of puzzles a model reads, None where only its weights know.
-
-    Raises:
-        CheckpointError: none that is known.
-    """
-    if (facts := trained.facts or trained.recorded_facts) is None:
-        return None
-    evaluators = [evaluator.name for evaluator in trained.run.active_evaluators]
-    try:
-        return kind_of(facts, evaluators)
-    except ValueError as error:
-        raise CheckpointError(f"{trained.weights}: {error}") from None
-
-
-def facts_of(puzzles: list[Puzzle]) -> DataFacts:
-    """Return what puzzles of one kind and size look like to a model."""
-    kind, size = puzzles[0].kind, len(puzzles[0].question)
-    identifiers = 1 + max(puzzle.identifier for puzzle in puzzles)
-    return DataFacts(kind.vocab_size(size), size * size, identifiers)
-
-
 def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> None:
     """Load torch, build the model, and print its reasoning about each puzzle."""
     import torch
 
     from evaluation.solving import make_decoder, reason
-    from models.registry import arch_on_device
     from reports.frames import frames_of_steps
     from runtime.device import prepare_host, resolve_device
 
-    device_type = resolve_device(config.device)
+    device = torch.device(resolve_device(config.device))
     overrides = ArchOverrides(**config.arch_overrides.model_dump(), halt_max_steps=config.num_steps)
-    arch = arch_on_device(trained.run.arch, device_type, overrides)
     prepare_host(config.num_threads)
-    device = torch.device(device_type)
-    size = len(puzzles[0].question)
-    what = f"{puzzles[0].kind.name} {size}x{size}"
-    model = trained.load(arch, facts_of(puzzles), what, device)
+    arch, model = load_for(puzzles, trained, device, overrides)
     if isinstance(arch, LatticeConfig):
-        return deduce(config, model, arch, device_type, puzzles)
+        return deduce(config, model, arch, device.type, puzzles)
     halts = model.halting_head is not None
     config.require_model(trained.run.arch, halts=halts, name=trained.weights)
     reasonings = reason(model, puzzles, device, make_decoder(config), config)
