@@ -34,6 +34,7 @@ class Board:
         candidates: bool [cells, V], the tokens that a cell may still hold, of a model that deduces.
         guessed: the cell that was guessed, counted row by row; -1: none.
         marks: whether cells that cannot stay are marked; not where nothing was answered yet.
+        right: the right answer's grid; where it is given, marked is what differs from it.
     """
 
     puzzle: Puzzle
@@ -43,11 +44,16 @@ class Board:
     candidates: np.ndarray | None = None
     guessed: int = -1
     marks: bool = True
+    right: np.ndarray | None = None
 
     @property
     def wrong(self) -> np.ndarray:
         """Cells of the answer that cannot stay, bool [size, size]; open ones are not wrong yet."""
-        wrong = self.puzzle.kind.wrong(self.puzzle.question, self.answer, self.puzzle.target)
+        asked = self.puzzle.question, self.answer, self.puzzle.target
+        wrong = self.puzzle.kind.wrong(*asked)
+        # Of mazes several answers may be right.
+        if self.right is not None and not self.puzzle.kind.judge(*asked).solved:
+            wrong = self.answer != self.right
         if not self.marks:
             return np.zeros_like(wrong)
         if self.candidates is None:
@@ -62,7 +68,11 @@ def asked(puzzle: Puzzle) -> Board:
 
 
 def board_of_candidates(
-    puzzle: Puzzle, candidates: np.ndarray, guessed: int = -1, before: np.ndarray | None = None
+    puzzle: Puzzle,
+    candidates: np.ndarray,
+    guessed: int = -1,
+    before: np.ndarray | None = None,
+    right: np.ndarray | None = None,
 ) -> Board:
     """Return a board of candidates, bool [cells, V]: a cell with one has its token, an open one the
     puzzle's own; `before` are those of a step before.
@@ -73,7 +83,7 @@ def board_of_candidates(
     changed = None
     if before is not None:
         changed = (candidates != before).any(-1).reshape(answer.shape)
-    return Board(puzzle, answer, None, changed, candidates, guessed)
+    return Board(puzzle, answer, None, changed, candidates, guessed, right=right)
 
 
 def draw(board: Board) -> Picture:

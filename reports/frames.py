@@ -35,8 +35,8 @@ class Frame:
     num_steps: int = 0
 
 
-def frames_of_steps(reasoning: Reasoning) -> list[Frame]:
-    """Return the puzzle itself, and a frame for each ACT step."""
+def frames_of_steps(reasoning: Reasoning, right: np.ndarray | None = None) -> list[Frame]:
+    """Return the puzzle itself, and a frame for each ACT step; `right` as `Board` has it."""
     puzzle = reasoning.puzzle
     assert puzzle is not None
     num_steps, q_halt = len(reasoning.answers), reasoning.q_halt.tolist()
@@ -45,7 +45,7 @@ def frames_of_steps(reasoning: Reasoning) -> list[Frame]:
     for step, answer in enumerate(reasoning.answers):
         changed = answer != before
         certainty = None if reasoning.certainty is None else reasoning.certainty[step]
-        board = Board(puzzle, answer, certainty, changed)
+        board = Board(puzzle, answer, certainty, changed, right=right)
         verdict = reasoning.judge(step)
         words = [f"{many(int(changed.sum()), 'cell')} changed", verdict.words]
         said = [] if np.isnan(q_halt[step]) else q_halt[: step + 1]
@@ -56,16 +56,18 @@ def frames_of_steps(reasoning: Reasoning) -> list[Frame]:
     return frames
 
 
-def frames_of_rounds(puzzle: Puzzle, rounds: Sequence[Round], found: Found) -> list[Frame]:
+def frames_of_rounds(
+    puzzle: Puzzle, rounds: Sequence[Round], found: Found, right: np.ndarray | None = None
+) -> list[Frame]:
     """Return the puzzle itself, and what the chain that answered did in each round of a search;
-    where none answered, the first chain.
+    where none answered, the first chain. `right` is as `Board` has it.
     """
     chain = found.chain or 0
     frames = [Frame(asked(puzzle), "the puzzle", [])]
     told = tell_rounds(rounds, chain, puzzle.kind)
     for number, (one, words) in enumerate(zip(rounds, told, strict=False), start=1):
         before, after = one.before[chain], one.after[chain]
-        board = board_of_candidates(puzzle, after, int(one.guessed[chain]), before)
+        board = board_of_candidates(puzzle, after, int(one.guessed[chain]), before, right)
         num_decided = int(((before.sum(-1) > 1) & (after.sum(-1) == 1)).sum())
         struck = f"{many(int((before & ~after).sum()), 'candidate')} struck"
         happened = f"{struck}, {many(num_decided, 'cell')} decided"
