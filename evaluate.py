@@ -30,6 +30,7 @@ from puzzle_dataset import Batch, EvalBatches, PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError, DatasetError
 from runtime.files import sha256, write_atomically
 from runtime.process import env_world_size
+from training.checkpoint.hub import parse_address
 from training.checkpoint.store import MANIFEST
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.composition import load_config
@@ -167,7 +168,7 @@ def run(job: Job) -> None:
         seconds = time.perf_counter() - start
         if ranks.is_main:
             facts = {
-                "checkpoint": str(trained.weights),
+                "checkpoint": trained.origin or str(trained.weights),
                 "weights": config.weights if trained.has_average else None,
                 "step": trained.step,
                 "arch": arch.model_dump(mode="json"),
@@ -509,7 +510,8 @@ def require_same_weights(trained: TrainedModel, ranks: "Ranks") -> None:
 
 
 def output_path(config: EvalConfig, trained: TrainedModel) -> Path:
-    """Return where the result goes: by default eval_step_N.json in the run's folder, for another
+    """Return where the result goes: by default eval_step_N.json in the run's folder (of a model on
+    the Hub in outputs/OWNER--NAME), for another
     split or other data than the run's own with their names added, where rows halt early, and with
     the settings of thinking longer.
     """
@@ -530,7 +532,10 @@ def output_path(config: EvalConfig, trained: TrainedModel) -> Path:
         parts.append(f"search{config.search.chains}x{config.search.rounds}")
     if config.seed:
         parts.append(f"seed{config.seed}")
-    return trained.weights.parent / f"{'_'.join(parts)}.json"
+    folder = trained.weights.parent
+    if (address := parse_address(config.checkpoint)) is not None:
+        folder = Path("outputs", address.folder_name)  # The Hub's cache is not ours to write into.
+    return folder / f"{'_'.join(parts)}.json"
 
 
 def thinking_parts(settings: ThinkingSettings) -> list[str]:

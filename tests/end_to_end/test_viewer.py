@@ -294,6 +294,7 @@ def digits_of(page: Any) -> str:
     return "".join(text.text for text in page.find_elements("css selector", "#board svg text"))
 
 
+@pytest.mark.slow
 def test_a_typed_sudoku_is_solved_by_keyboard(
     page: Any, sudoku_run: Path, sudoku_data: Path
 ) -> None:
@@ -325,6 +326,7 @@ def test_a_typed_sudoku_is_solved_by_keyboard(
     assert page.find_element("css selector", "[role=gridcell]").text == ""
 
 
+@pytest.mark.slow
 def test_a_pasted_puzzle_fills_the_grid(page: Any) -> None:
     ready(page)
     paste = """
@@ -338,6 +340,7 @@ def test_a_pasted_puzzle_fills_the_grid(page: Any) -> None:
     assert element(page, "message").text == "5 cells; the model reads 16"
 
 
+@pytest.mark.slow
 def test_impossible_puzzles_get_a_sentence(page: Any) -> None:
     ready(page)
     page.execute_script("document.querySelector('[role=gridcell]').focus()")
@@ -347,6 +350,7 @@ def test_impossible_puzzles_get_a_sentence(page: Any) -> None:
     assert element(page, "message").text == "digit 1 stands twice in row 1"
 
 
+@pytest.mark.slow
 def test_data_sets_are_browsed_and_filtered(page: Any, sudoku_data: Path) -> None:
     ready(page)
     element(page, "tab-data").click()
@@ -368,6 +372,7 @@ def test_data_sets_are_browsed_and_filtered(page: Any, sudoku_data: Path) -> Non
     assert page.find_element("css selector", "[aria-current=true]")
 
 
+@pytest.mark.slow
 def test_a_maze_is_drawn_with_keys(page: Any) -> None:
     from selenium.webdriver.support.ui import Select
 
@@ -385,6 +390,7 @@ def test_a_maze_is_drawn_with_keys(page: Any) -> None:
     assert len(page.find_elements("css selector", ".start")) == 1
 
 
+@pytest.mark.slow
 def test_the_page_says_nothing_on_the_console(page: Any) -> None:
     ready(page)
     element(page, "tab-data").click()
