@@ -1,6 +1,8 @@
 """Text for people: values from other people's files on one line that is safe to print; tables."""
 
+import os
 from collections.abc import Callable, Sequence
+from typing import TextIO
 
 
 def shown(value: object, limit: int = 60) -> str:
@@ -22,6 +24,14 @@ def in_columns(rows: Sequence[Sequence[str]]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
+
+
+def colours(stream: TextIO) -> bool:
+    """Return whether what is written to a stream may have colours: it is a terminal, and neither
+    NO_COLOR nor TERM=dumb says no.
+    """
+    plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+    return stream.isatty() and not plain
 
 
 def _text(value: object, write: Callable[[object], str]) -> str:

@@ -81,6 +81,7 @@ class RunKeeper:
                 files[EMA] = learner.average.tensors()
             state = RunState(
                 **asdict(progress),
+                total_steps=learner.total_steps,
                 score=score,
                 permanent=permanent,
                 config=self.config.model_dump(mode="json"),

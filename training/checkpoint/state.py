@@ -28,6 +28,8 @@ class RunState(Schema, extra="ignore"):
     """iterations done (epochs between two evaluations)"""
     position: CountOrZero | None = None
     """batches done in the present iteration"""
+    total_steps: CountOrZero | None = None
+    """steps that the schedule counts"""
     seconds: NonNegativeFloat | None = None
     """that the process was at work to get here, over all starts"""
     best_score: _Score | None = None
