@@ -168,7 +168,7 @@ class EvalConfig(ThinkingSettings, MachineSettings):
     save_outputs: list[OutputField] = []
     """written to OUTPUT_outputs/SET__FIELD.npy; of a published checkpoint: step_N_all_preds.RANK"""
     save_records: StrictBool = False
-    """true: a line for each puzzle in OUTPUT_records.csv"""
+    """true: a line for each puzzle in OUTPUT_records.csv, more of them in OUTPUT_records.json"""
     search: EvalSearchSettings = EvalSearchSettings()
     save_search: CountOrZero = 0
     """puzzles whose chains are written to OUTPUT_chains.jsonl, step by step"""
@@ -190,8 +190,8 @@ class EvalConfig(ThinkingSettings, MachineSettings):
                 raise ValueError(
                     f"arch_overrides.halt_max_steps says nothing {where}; use {instead}=N"
                 )
-            names = ["halting", "save_outputs", "save_records", "evaluators"]
-            names += ["global_batch_size"] * bool(self.search.chains)
+            names = ["halting", "save_outputs", "evaluators"]
+            names.append("global_batch_size" if self.search.chains else "save_records")
             unread = dict.fromkeys(names, where)
         if not self.search.chains:
             where = "where search.chains is 0; set it"
