@@ -426,7 +426,8 @@ def browser() -> Iterator[Any]:
         pytest.skip("chromium and chromedriver are not both installed")
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
-    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
+    nowhere = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", nowhere):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))

@@ -1,5 +1,4 @@
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,22 +56,3 @@ def save_run() -> Callable[..., Path]:
         return run_dir
 
     return save
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """Chromium without a window, driven by selenium, that reaches no other machine."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("needs Chromium and its driver (in Debian: apt install chromium-driver)")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    local = "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
-    for argument in ("headless=new", "no-sandbox", f"host-resolver-rules={local}"):
-        options.add_argument(f"--{argument}")
-    opened = webdriver.Chrome(options, webdriver.ChromeService(driver))
-    opened.set_window_size(1280, 960)
-    yield opened
-    opened.quit()

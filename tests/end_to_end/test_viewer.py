@@ -249,6 +249,7 @@ def page(
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
+        browser.set_window_size(1280, 960)
         browser.get_log("browser")  # Of the page before.
         browser.get(f"http://127.0.0.1:{port}/")
         yield browser
