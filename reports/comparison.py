@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from reports.curves import compared_figures, parallel_coordinates
-from reports.figure import MAX_GROUPS, Figure
+from reports.curves import colours_of, compared_figures, parallel_coordinates
+from reports.figure import MAX_GROUPS, NUM_COLOURS, Figure
 from reports.html import Cell, duration, figure, share, table, text, tile, words
 from reports.page import Page
 from reports.puzzles import difficulty_figures, steps_figure
@@ -35,8 +35,10 @@ def page_of(runs: Sequence[Run], title: str, detail: float = 1.0) -> Page:
     settings = differing(runs)
     page.add("runs", "All runs", _table(found, settings if len(runs) > _MAX_COLUMNS else {}))
     page.add("swept", "What was tried", page.draw(_swept_figures(found, settings)))
+    colours = colours_of(labels, [best.estimate.value if best else None for _, best in found])
     by_label = dict(zip(labels, runs, strict=True))
-    page.add("curves", "Curves", page.draw(compared_figures(by_label, int(_MAX_POINTS * detail))))
+    drawn = page.draw(compared_figures(by_label, colours, int(_MAX_POINTS * detail)))
+    page.add("curves", "Curves", _key(colours) + drawn if drawn else "")
     page.add("puzzles", "Puzzle by puzzle", page.draw(_puzzle_figures(runs)))
     page.add("diagnosis", "Diagnosis", warnings_html(runs))
     if len(runs) <= _MAX_COLUMNS:
@@ -110,6 +112,17 @@ def _table(
     return f'<p class="intro">{told}</p>{table(header, [r for _, r in rows], sortable=True)}'
 
 
+def _key(colours: Mapping[str, str]) -> str:
+    """Return which colour is whose; of many runs what the colours say."""
+    if len(colours) > NUM_COLOURS:
+        return '<p class="intro">The stronger the colour, the higher the run\'s score.</p>'
+    entries = "".join(
+        f'<li><span class="swatch" data-colour="{colour}"></span>{text(label)}</li>'
+        for label, colour in colours.items()
+    )
+    return f'<ul class="key">{entries}</ul>'
+
+
 def _settings_table(labels: Sequence[str], settings: Mapping[str, Sequence[str]]) -> str:
     if not settings:
         return '<p class="intro">None: all of them have the same settings.</p>'
@@ -128,15 +141,21 @@ def _setting(value: str) -> Cell:
 def _swept_figures(
     found: Sequence[tuple[Run, Headline | None]], settings: Mapping[str, Sequence[str]]
 ) -> list[Figure]:
-    """Return parallel coordinates of the runs with a score, where they differ in anything."""
-    scored = [(place, best) for place, (_, best) in enumerate(found) if best is not None]
+    """Return parallel coordinates of the runs with a score, where they differ in anything; before
+    there are scores, with the last loss.
+    """
+    scores = {place: best.estimate.value for place, (_, best) in enumerate(found) if best}
+    names = {best.name for _, best in found if best}
+    if not scores:
+        losses = ((place, run.status.loss) for place, (run, _) in enumerate(found))
+        scores, names = {place: loss for place, loss in losses if loss is not None}, {"last loss"}
     swept = dict.fromkeys(key for run, _ in found for key in run.swept)
     keys = [key for key in (swept or settings) if key in settings][:_MAX_AXES]
-    names = {best.name for _, best in scored}
-    if len(scored) < 2 or not keys or len(names) > 1:
+    if len(scores) < 2 or not keys or len(names) > 1:
         return []
-    values = {key: [settings[key][place] for place, _ in scored] for key in keys}
-    return [parallel_coordinates(values, [b.estimate.value for _, b in scored], names.pop())]
+    labels = [found[place][0].name for place in scores]
+    values = {key: [settings[key][place] for place in scores] for key in keys}
+    return [parallel_coordinates(labels, values, list(scores.values()), names.pop())]
 
 
 def _puzzle_figures(runs: Sequence[Run]) -> list[Figure]:

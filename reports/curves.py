@@ -1,5 +1,6 @@
 """Figures of runs: curves over the steps of one or of several, and what a sweep tried."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from textwrap import wrap
 from typing import Any
@@ -192,18 +193,26 @@ COMPARED = (
 )
 
 
-def compared_figures(runs: Mapping[str, Run], max_points: int) -> list[Figure]:
-    """Return the curves of several runs, by label, over each other: the means alone."""
+def compared_figures(
+    runs: Mapping[str, Run], colours: Mapping[str, str], max_points: int
+) -> list[Figure]:
+    """Return the curves of several runs, by label, over each other: the means alone, with at most
+    so many points in all figures together.
+    """
     figures = []
     for title, name, options in COMPARED:
-        drawn = {label: run for label, run in runs.items() if name in run.curves}
-        drawn = {label: run for label, run in drawn.items() if run.curves[name].last}
-        if not any(len(run.curves[name].points().steps) > 1 for run in drawn.values()):
+        drawn = {label: run.curves[name] for label, run in runs.items() if name in run.curves}
+        drawn = {label: curve for label, curve in drawn.items() if curve.last}
+        limit = max(20, min(MAX_BINS, max_points // (len(runs) * len(COMPARED))))
+        if not any(len(curve.points(limit).steps) > 1 for curve in drawn.values()):
             continue
-        limit = max(20, min(MAX_BINS, max_points // (len(drawn) * len(COMPARED))))
+        mode = "lines+markers" if name.startswith("eval/") else "lines"
         data = [
-            _one_of_several(run.curves[name], label, list(runs).index(label), limit, name)
-            for label, run in drawn.items()
+            _one_of_several(curve, limit)
+            | {"mode": mode, "name": plain(label)}
+            | {"line": {"color": colours[label], "width": 1.8}}
+            | {"marker": {"size": 6, "color": colours[label]}}
+            for label, curve in drawn.items()
         ]
         layout: dict[str, Any] = {"xaxis": {"title": {"text": "step"}}, "yaxis": {}}
         if options.get("shares"):
@@ -211,54 +220,123 @@ def compared_figures(runs: Mapping[str, Run], max_points: int) -> list[Figure]:
         if options.get("log"):
             layout["yaxis"] |= {"type": "log", "exponentformat": "power"}
         layout["hovermode"] = "x unified" if len(drawn) <= MAX_GROUPS else "closest"
-        layout["showlegend"] = len(drawn) <= 2 * NUM_COLOURS
+        layout["showlegend"] = False  # One key stands for all of them.
         figures.append(Figure(title, "", data, layout))
     return figures
 
 
-def _one_of_several(curve: Curve, label: str, place: int, limit: int, name: str) -> dict[str, Any]:
+def _one_of_several(curve: Curve, limit: int) -> dict[str, Any]:
     points = curve.points(limit)
-    dashes = ("solid", "dash", "dot", "dashdot")
-    line = {"color": f"@{place % NUM_COLOURS}", "width": 1.8}
-    return {
-        "x": [round(step) for step in points.steps],
-        "y": list(map(short, points.means)),
-        "mode": "lines+markers" if name.startswith("eval/") else "lines",
-        "line": line | {"dash": dashes[place // NUM_COLOURS % len(dashes)]},
-        "marker": {"size": 6, "color": f"@{place % NUM_COLOURS}"},
-        "name": plain(label),
-        "hovertemplate": f"%{{y:.4~g}}<extra>{plain(label).replace('%', '&#37;')}</extra>",
-    }
+    steps, means = [round(step) for step in points.steps], list(map(short, points.means))
+    return {"x": steps, "y": means, "hovertemplate": "%{y:.4~g}"}
+
+
+def colours_of(labels: Sequence[str], scores: Sequence[float | None]) -> dict[str, str]:
+    """Return the colour of each run's curves: one of its own; of many runs the stronger the higher
+    their score.
+    """
+    if len(labels) <= NUM_COLOURS:
+        return {label: f"@{place}" for place, label in enumerate(labels)}
+    known = [score for score in scores if score is not None]
+    heights = dict(zip(known, _on_scale(known)[0], strict=True)) if known else {}
+    shares = [0.0 if score is None else heights[score] for score in scores]
+    return {label: f"@score {share:.2f}" for label, share in zip(labels, shares, strict=True)}
 
 
 def parallel_coordinates(
-    swept: Mapping[str, Sequence[str]], scores: Sequence[float], title: str
+    names: Sequence[str], swept: Mapping[str, Sequence[str]], scores: Sequence[float], title: str
 ) -> Figure:
     """Return what was swept beside what came of it, a line for each run.
 
+    They are curves of plotly's, whose own kind for this compiles code in the browser, which the
+    page's policy forbids.
+
     Args:
+        names: of the runs.
         swept: of each setting its values, as text, in the order of the runs.
         scores: of the runs.
         title: what the score is.
     """
-    dimensions = []
-    for name, values in swept.items():
-        label = plain(name)
-        numbers = [number_in(value) for value in values]
-        known = [value for value in numbers if value is not None]
-        if len(known) == len(values) and len(set(known)) > MAX_GROUPS:
-            dimensions.append({"label": label, "values": known})
-        else:  # Few values stand apart evenly, in their order.
-            order = sorted(set(values), key=lambda text: (number_in(text) or 0.0, text))
-            texts = [plain(text if len(text) <= 24 else f"{text[:23]}…") for text in order]
-            places = [order.index(value) for value in values]
-            ticks = {"tickvals": list(range(len(order))), "ticktext": texts}
-            dimensions.append({"label": label, "values": places} | ticks)
-    dimensions.append({"label": plain(title), "values": list(map(short, scores))})
-    line = {"color": list(map(short, scores)), "colorscale": "@scale", "showscale": False}
-    trace = {"type": "parcoords", "dimensions": dimensions, "line": line, "labelangle": 0}
+    places, ticks = [], []
+    for values in swept.values():
+        own_places, own_ticks = _on_axis(values)
+        places.append(own_places)
+        ticks.append(own_ticks)
+    heights, score_ticks = _on_scale(scores)
+    places.append(heights)
+    ticks.append(score_ticks)
+    order = sorted(range(len(scores)), key=lambda run: scores[run])  # The best are drawn last.
+    data = []
+    for run in order:
+        told = [f"{key} = {values[run]}" for key, values in swept.items()]
+        words = [names[run], f"{title} {scores[run]:.4g}", *told]
+        colour = f"@score {heights[run]:.2f}"
+        data.append(
+            {
+                "x": list(range(len(places))),
+                "y": [short(column[run]) for column in places],
+                "mode": "lines+markers",
+                "line": {"color": colour, "width": 1.5 + heights[run]},
+                "marker": {"color": colour, "size": 5},
+                "text": "<br>".join(map(plain, words)),
+                "hovertemplate": "%{text}<extra></extra>",
+                "showlegend": False,
+            }
+        )
+    notes = [_note(axis, 1.0, plain(key), above=True) for axis, key in enumerate((*swept, title))]
+    notes += [_note(axis, at, plain(text)) for axis, own in enumerate(ticks) for at, text in own]
+    line = {"color": "@muted", "width": 1}
+    rail = {"type": "line", "y0": 0, "y1": 1, "layer": "below", "line": line}
+    hidden = {"visible": False, "fixedrange": True}
+    layout = {
+        "xaxis": {**hidden, "range": [-0.2, len(places) - 0.6]},
+        "yaxis": {**hidden, "range": [-0.06, 1.16]},
+        "annotations": notes,
+        "shapes": [rail | {"x0": axis, "x1": axis} for axis in range(len(places))],
+        "hovermode": "closest",
+        "margin": {"l": 20, "r": 20, "t": 20, "b": 10},
+    }
     caption = (
-        "A line for each run, yellow where the score is best. Drag along an axis to keep the runs "
-        "in that stretch, click it to let them all in again, drag a name to move its axis."
+        f"A line for each run, the stronger the higher its {title}. Drag a box over a stretch of "
+        "an axis to see the runs that pass through it alone; double-click to see all again."
     )
-    return Figure("What was swept", caption, [trace], {"margin": {"l": 60, "r": 60, "t": 60}}, True)
+    return Figure("What was swept", caption, data, layout, wide=True, selects=True)
+
+
+def _note(axis: int, height: float, text: str, *, above: bool = False) -> dict[str, Any]:
+    look = {"yshift": 16, "xanchor": "center", "font": {"size": 12, "color": "@text"}}
+    if not above:
+        look = {"xshift": 4, "xanchor": "left", "bgcolor": "@card", "borderpad": 0}
+        look |= {"font": {"size": 10.5, "color": "@muted"}}
+    short_text = text if len(text) <= 24 else f"{text[:23]}…"
+    return {"x": axis, "y": height, "text": short_text, "showarrow": False, **look}
+
+
+Ticks = list[tuple[float, str]]
+
+
+def _on_axis(values: Sequence[str]) -> tuple[list[float], Ticks]:
+    """Return where the values of a setting stand between 0 and 1, and what is written there: few
+    of them evenly apart, in their order.
+    """
+    numbers = [number_in(value) for value in values]
+    known = [value for value in numbers if value is not None]
+    different = sorted(set(values), key=lambda text: (number_in(text) or 0.0, text))
+    if len(known) == len(values) and len(different) > MAX_GROUPS:
+        return _on_scale(known)
+    heights = {text: place / max(1, len(different) - 1) for place, text in enumerate(different)}
+    shown = list(heights.items()) if len(heights) <= 2 * MAX_GROUPS else []
+    return [heights[value] for value in values], [(height, text) for text, height in shown]
+
+
+def _on_scale(values: Sequence[float]) -> tuple[list[float], Ticks]:
+    """Return where numbers stand between the smallest (0) and the largest (1), by their logarithms
+    where they range over more than a decade.
+    """
+    low, high = min(values), max(values)
+    scale = math.log if 0 < 10 * low < high else lambda value: value
+    start, width = scale(low), scale(high) - scale(low)
+    if not (0 < width < math.inf):
+        return [0.5] * len(values), [(0.5, f"{low:.4g}")]
+    ends = [(0.0, f"{low:.4g}"), (1.0, f"{high:.4g}")]
+    return [(scale(value) - start) / width for value in values], ends

@@ -1,7 +1,8 @@
 """A figure of a report as plotly's JSON, made without plotly: the page's script draws it.
 
 A colour is a name that the script replaces by one of the light or the dark palette: `@0` to `@9`
-for curves, `@0~` for a band behind one, `@text`, `@muted`, `@bad`.
+for curves, `@0~` for a band behind one, `@score 0.5` between the worst and the best of several,
+`@text`, `@muted`, `@card`, `@bad`.
 """
 
 import math
@@ -24,6 +25,7 @@ class Figure:
     Attributes:
         data, layout: as plotly has them.
         wide: over the whole width of the page.
+        selects: a box that is drawn leaves the curves alone that pass through it.
     """
 
     title: str
@@ -31,9 +33,11 @@ class Figure:
     data: list[dict[str, Any]]
     layout: dict[str, Any] = field(default_factory=dict)
     wide: bool = False
+    selects: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        return {"data": self.data, "layout": self.layout}
+        """Return what the page's script reads."""
+        return {"data": self.data, "layout": self.layout, "selects": self.selects}
 
 
 def plain(text: object) -> str:

@@ -59,9 +59,10 @@ def share(estimate: Estimate | None) -> Cell:
 
 
 def percent(value: float) -> str:
-    """Return a share in percent, with as many digits as tell it from 0 and 100 %."""
-    near = min(abs(value), abs(1 - value))
-    return f"{100 * value:.{2 if 0 < near < 0.001 else 1}f} %"
+    """Return a share in percent; none is shown as 0 or 100 % that is not."""
+    if 0 < value < 0.0005:
+        return "under 0.1 %"
+    return "over 99.9 %" if 0.9995 < value < 1 else f"{100 * value:.1f} %"
 
 
 def interval(low: float, high: float) -> str:

@@ -7,13 +7,13 @@ const PALETTES = {
   light: {
     text: "#17212b", muted: "#5b6875", grid: "#e3e8ee", card: "#ffffff", bad: "#c2272d",
     curves: ["#1d64d8", "#d9730d", "#13795b", "#8a3ffc", "#c2272d", "#0e8a9b", "#b83280", "#6b7a0f", "#7a5230", "#5b6875"],
-    scale: [[0, "#38188c"], [0.35, "#2a6fb5"], [0.65, "#1f9d83"], [0.85, "#7ac043"], [1, "#e3b505"]],
+    scores: [[203, 212, 222], [29, 100, 216]],
     wrong: [[0, "#eef2f7"], [0.5, "#f0a36b"], [1, "#b3261e"]],
   },
   dark: {
     text: "#e6ebf0", muted: "#97a5b3", grid: "#2c3742", card: "#182028", bad: "#ff7b72",
     curves: ["#6ea8ff", "#f2a65a", "#4cc38a", "#b795ff", "#ff7b72", "#4dd0e1", "#f58bc4", "#c3d14b", "#d0a37a", "#97a5b3"],
-    scale: [[0, "#8f78d8"], [0.35, "#5aa0e0"], [0.65, "#45c4a8"], [0.85, "#a4d65e"], [1, "#ffe066"]],
+    scores: [[62, 75, 88], [110, 190, 255]],
     wrong: [[0, "#202a34"], [0.5, "#c9743c"], [1, "#ff8a80"]],
   },
 };
@@ -34,6 +34,11 @@ function coloured(value, palette, isColour = false) {
   }
   if (!isColour || typeof value !== "string" || value[0] !== "@") return value;
   const name = value.slice(1);
+  if (name.startsWith("score ")) {
+    const [low, high] = palette.scores;
+    const share = Number(name.slice(6));
+    return `rgb(${low.map((start, i) => Math.round(start + share * (high[i] - start)))})`;
+  }
   if (/^[0-9]~$/.test(name)) return `${palette.curves[Number(name[0])]}2b`;
   return /^[0-9]$/.test(name) ? palette.curves[Number(name)] : (palette[name] ?? palette.text);
 }
@@ -57,7 +62,7 @@ function laidOut(figure, palette, place, isPrinted) {
     hovermode: "x unified",
     hoverlabel: { bgcolor: palette.card, bordercolor: palette.grid, font: { color: palette.text }, namelength: -1 },
     // A finger that moves over a curve scrolls the page.
-    dragmode: isCoarse ? false : "zoom",
+    dragmode: isCoarse ? false : figure.selects ? "select" : "zoom",
     ...own,
     xaxis: { ...axis, ...own.xaxis },
     yaxis: { ...axis, ...own.yaxis },
@@ -67,6 +72,9 @@ function laidOut(figure, palette, place, isPrinted) {
 }
 
 async function draw(name, isPrinted = false) {
+  for (const swatch of document.querySelectorAll("[data-colour]")) {
+    swatch.style.background = coloured(swatch.dataset.colour, PALETTES[name], true);
+  }
   const config = {
     responsive: true, displaylogo: false, displayModeBar: !isCoarse,
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]],
@@ -76,7 +84,7 @@ async function draw(name, isPrinted = false) {
     const place = places[number];
     place.querySelector(".unplotted")?.remove();
     const data = coloured(figure.data, PALETTES[name]);
-    const own = data[0].type === "parcoords" ? { modeBarButtons: [["toImage"]] } : {};
+    const own = figure.selects ? { modeBarButtons: [["toImage", "select2d"]] } : {};
     const layout = laidOut(figure, PALETTES[name], place, isPrinted);
     return Plotly.react(place, data, layout, { ...config, ...own });
   }));
@@ -89,6 +97,18 @@ async function unpacked(id) {
   return new Response(stream).text();
 }
 
+// Curves that do not pass through the box that was drawn fade.
+function fadeUnselected(place) {
+  const show = (chosen) => {
+    const numbers = place.data.map((_, number) => number);
+    Plotly.restyle(place, { opacity: numbers.map((n) => (!chosen || chosen.has(n) ? 1 : 0.07)) }, numbers);
+  };
+  place.on("plotly_selected", (drawn) => {
+    show(drawn?.points?.length ? new Set(drawn.points.map((point) => point.curveNumber)) : null);
+  });
+  place.on("plotly_deselect", () => show(null));
+}
+
 async function start() {
   if (!figures.length) return;
   const script = document.createElement("script");
@@ -96,6 +116,7 @@ async function start() {
   document.head.append(script);
   const chosen = () => (prefersDark.matches ? "dark" : "light");
   await draw(chosen());
+  figures.forEach((figure, number) => { if (figure.selects) fadeUnselected(places[number]); });
   prefersDark.addEventListener("change", () => draw(chosen()));
   let opened = [];
   addEventListener("beforeprint", () => {
@@ -125,7 +146,7 @@ function sortBy(table, heading) {
   const order = (a, b) => {
     const [x, y] = [keys.get(a), keys.get(b)];
     if (x === null || y === null) return (x === null) - (y === null); // What is missing comes last.
-    const least = typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y), undefined, { numeric: true });
+    const least = typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y));
     return descending ? -least : least;
   };
   body.append(...[...body.rows].sort(order));

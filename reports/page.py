@@ -83,7 +83,6 @@ class Page:
             f'<section><h2 id="{name}">{title}</h2>{html}</section>'
             for name, title, html in self.sections
         )
-        packed = base64.b64encode(gzip.compress(library.encode(), 9, mtime=0)).decode()
         return "\n".join(
             (
                 '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
@@ -96,7 +95,7 @@ class Page:
                 f'<nav aria-label="Sections"><ul>{links}</ul></nav>' if links else "",
                 f"<main>{sections}</main>\n<footer>{self.footer}</footer>",
                 f'<script type="application/json" id="figures">{data}</script>',
-                f'<script type="text/plain" id="library">{packed}</script>',
+                f'<script type="text/plain" id="library">{_packed(library)}</script>',
                 f"<script>{script}</script>\n</body>\n</html>\n",
             )
         )
@@ -118,6 +117,11 @@ def plotly_script() -> str:
     except ImportError:
         raise ConfigError("plotly is not installed (pip install '.[pictures]')") from None
     return get_plotlyjs()
+
+
+@cache
+def _packed(code: str) -> str:
+    return base64.b64encode(gzip.compress(code.encode(), 9, mtime=0)).decode()
 
 
 def _digest(code: str) -> str:

@@ -38,7 +38,10 @@ from reports.values import at, items, listed, number
 from runtime.errors import DatasetError
 
 _MAX_WITH_PUZZLES = 3
-_FAILURE_ORDERS = {"surest": "Wrong, and the model was sure", "most_wrong": "Most cells wrong"}
+_FAILURE_ORDERS = {
+    "surest": "Wrong answers, the surest first",
+    "most_wrong": "Of the others those with the most wrong cells",
+}
 
 
 def page_of(run: Run, detail: float = 1.0) -> Page:

@@ -1,7 +1,8 @@
 """What figures show, and that plotly takes every one of them."""
 
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from evaluation.metrics import wilson
-from reports.curves import compared_figures, parallel_coordinates, training_figures
+from reports.curves import colours_of, compared_figures, parallel_coordinates, training_figures
 from reports.figure import Figure
 from reports.puzzles import (
     confusion_figures,
@@ -37,17 +38,6 @@ def trace(figure: Figure, name: str) -> dict[str, Any]:
 
 def by_title(figures: list[Figure]) -> dict[str, Figure]:
     return {figure.title: figure for figure in figures}
-
-
-def strings(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        for inner in value.values():
-            yield from strings(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from strings(inner)
-    elif isinstance(value, str):
-        yield value
 
 
 def test_the_curves_of_a_run(run: Run) -> None:
@@ -97,28 +87,51 @@ def test_what_belongs_to_a_heading_is_drawn_once(run: Run) -> None:
 
 def test_several_runs_lie_over_each_other(make_run_folder: Make) -> None:
     runs = {name: read_run(make_run_folder(name)) for name in ("a", "<b>$x^2$</b>")}
-    figures = by_title(compared_figures(runs, 60_000))
+    colours = colours_of(list(runs), [0.5, None])
+    figures = by_title(compared_figures(runs, colours, 60_000))
     loss = figures["Loss of the tokens"]
     assert [one["name"] for one in loss.data] == ["a", "&lt;b&gt;$x^2$&lt;/b&gt;"]
-    assert loss.data[0]["line"]["color"] != loss.data[1]["line"]["color"]
+    assert [one["line"]["color"] for one in loss.data] == ["@0", "@1"]
 
 
 def test_points_are_shared_out_among_many_runs(make_run_folder: Make) -> None:
     run = read_run(make_run_folder(steps=2000))
     runs = {f"run {number}": run for number in range(100)}
-    figures = compared_figures(runs, 60_000)
+    colours = colours_of(list(runs), [number / 100 for number in range(99)] + [None])
+    assert (colours["run 0"], colours["run 98"], colours["run 99"]) == (
+        *("@score 0.00", "@score 1.00"),
+        "@score 0.00",
+    )
+    figures = compared_figures(runs, colours, 60_000)
     assert sum(len(one["x"]) for figure in figures for one in figure.data) <= 60_000
 
 
 def test_parallel_coordinates_have_an_axis_for_each_setting() -> None:
     swept = {"lr": ["0.001", "0.01", "0.003"], "arch": ["trm", "<hrm>", "trm"]}
-    figure = parallel_coordinates(swept, [0.5, 0.75, float("nan")], "exact accuracy")
-    lr, arch, score = figure.data[0]["dimensions"]
-    assert (lr["ticktext"], lr["values"]) == (["0.001", "0.003", "0.01"], [0, 2, 1])
-    assert (arch["ticktext"], arch["values"]) == (["&lt;hrm&gt;", "trm"], [1, 0, 1])
-    assert score["values"] == [0.5, 0.75, None]
-    many = parallel_coordinates({"x": [str(i / 7) for i in range(20)]}, [0.5] * 20, "s")
-    assert many.data[0]["dimensions"][0]["values"][7] == 1.0
+    figure = parallel_coordinates(["a", "<b>", "c"], swept, [0.5, 0.75, 0.6], "exact accuracy")
+    assert figure.selects
+    runs = {one["text"].partition("<br>")[0]: one for one in figure.data}
+    assert list(runs) == ["a", "c", "&lt;b&gt;"]  # The best is drawn last.
+    assert runs["a"]["y"] == [0.0, 1.0, 0.0]
+    assert runs["c"]["y"] == [0.5, 1.0, 0.4]
+    assert runs["&lt;b&gt;"]["y"] == [1.0, 0.0, 1.0]
+    assert runs["&lt;b&gt;"]["line"]["color"] == "@score 1.00"
+    assert "arch = &lt;hrm&gt;" in runs["&lt;b&gt;"]["text"]
+    notes = [(one["x"], one["text"]) for one in figure.layout["annotations"]]
+    assert notes[:3] == [(0, "lr"), (1, "arch"), (2, "exact accuracy")]
+    assert set(notes[3:]) == {
+        *((0, "0.001"), (0, "0.003"), (0, "0.01")),
+        *((1, "&lt;hrm&gt;"), (1, "trm"), (2, "0.5"), (2, "0.75")),
+    }
+
+
+def test_many_values_of_a_setting_stand_where_they_belong() -> None:
+    names = [str(number) for number in range(21)]
+    swept = {"lr": [str(10.0**-number) for number in range(21)], "x": names}
+    figure = parallel_coordinates(names, swept, [0.5] * 21, "score")
+    middle = next(one for one in figure.data if one["text"].startswith("10<br>"))
+    # By its logarithm, as itself, and where all are the same.
+    assert middle["y"] == pytest.approx([0.5, 0.5, 0.5])
 
 
 # Single puzzles
@@ -216,21 +229,15 @@ def test_what_a_search_solves_within_a_budget() -> None:
 def test_plotly_takes_every_figure(run: Run, make_run_folder: Make) -> None:
     plotly = pytest.importorskip("plotly.graph_objects")
     runs = {"a": run, "b": read_run(make_run_folder("b"))}
-    figures = [*training_figures(run), *compared_figures(runs, 60_000)]
+    colours = colours_of(list(runs), [0.5, 0.75])
+    figures = [*training_figures(run), *compared_figures(runs, colours, 60_000)]
     figures += puzzle_figures(run.results[0], [])
-    figures.append(parallel_coordinates({"lr": ["1", "2"]}, [0.1, 0.2], "score"))
+    figures.append(parallel_coordinates(["a", "b"], {"lr": ["1", "2"]}, [0.1, 0.2], "s"))
     assert len(figures) > 15
     for figure in figures:
         text = json.dumps(figure.to_json(), allow_nan=False)
         # Names of colours are the page's own.
-        for name in (
-            "muted",
-            "scale",
-            "wrong",
-            "bad",
-            *(f"{i}{a}" for i in range(10) for a in "~ "),
-        ):
-            colour = '"Viridis"' if name in ("scale", "wrong") else '"#123456"'
-            text = text.replace(f'"@{name.strip()}"', colour)
+        text = text.replace('"@wrong"', '"Viridis"')
+        text = re.sub(r'"@(?:[0-9]~?|score [01]\.\d\d|text|muted|card|bad)"', '"#123456"', text)
         assert '"@' not in text
         plotly.Figure(json.loads(text))
