@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN
+from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_PALETTE
 from dataset.maze import rules as maze
 from dataset.sudoku.rules import BOX_SHAPES, EMPTY_TOKEN
 
@@ -94,8 +94,6 @@ def _sudoku(grid: np.ndarray, given: np.ndarray | None) -> str:
 
 
 def _colours(grid: np.ndarray, first: int) -> str:
-    from dataset.arc.lazy import ARC_PALETTE  # It loads the compiler.
-
     palette = ARC_PALETTE + _MORE_COLOURS
     tokens = [int(token) for token in np.unique(grid) if token >= first]
     return "".join(

@@ -19,6 +19,8 @@ FOLDER = Path("docs/pictures")
 _DEMO, _EXTREME = Path("checkpoints/sudoku-demo"), Path("checkpoints/lattice-demo")
 # Not among the demo's puzzles, and of those that take its model some steps.
 _PUZZLE = "2.....51..4..1...9...5..7......7.694..6.9.....3..6.2....58.....6.....8.3.82.379.1"
+# One that takes the deducing model some guesses.
+_GUESSED = ".....89....81....3..7..3.1.85...7.3.4.....1......6...2.2...1.47.....5....9.87...."
 _MOST_BYTES = 1_000_000
 
 
@@ -33,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_CONFIG
     FOLDER.mkdir(parents=True, exist_ok=True)
     animate("thinking.gif", _DEMO, f"puzzle={_PUZZLE}", "steps=10")
-    animate("deducing.gif", _EXTREME, "count=1", "search.chains=8")
+    animate("deducing.gif", _EXTREME, f"puzzle={_GUESSED}", "search.chains=1")
     photograph_report()
     photograph_viewer()
     for path in sorted(FOLDER.iterdir()):
@@ -67,7 +69,7 @@ def photograph_viewer() -> None:
     try:
         server.stdout.readline()
         address = server.stdout.readline().split()[0]
-        with _browser(1200, 1150) as browser:
+        with _browser(1200, 900) as browser:
             browser.get(address)
             _wait(browser, lambda: browser.find_elements("css selector", "[role=gridcell]"))
             browser.execute_script("document.querySelector('[role=gridcell]').focus()")

@@ -231,7 +231,7 @@ def _numbers(line: Mapping[str, str | None]) -> dict[str, float]:
     return {
         name: float(text)
         for name, text in line.items()
-        if name not in ("set", "index") and text and name is not None
+        if text and name and name not in ("set", "index") and not name.startswith("right_after_")
     }
 
 
