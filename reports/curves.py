@@ -8,7 +8,7 @@ from typing import Any
 from evaluation.metrics import Estimate
 from reports.figure import MAX_GROUPS, NUM_COLOURS, Figure, error_bars, plain, share_axis, short
 from reports.reading import Run
-from reports.thinning import MAX_BINS, Curve
+from reports.thinning import MAX_BINS, Curve, Points
 from reports.values import number_in, share_of
 
 
@@ -40,7 +40,7 @@ def training_figures(run: Run) -> list[Figure]:
     cells = ["train/accuracy", "eval/accuracy"]
     figure("Cells", "Share of the labelled cells that are right.", cells, shares=True)
     steps = ["train/steps", "eval/steps"]
-    figure("Steps to the halt", "ACT steps that a puzzle took.", steps)
+    figure("Steps to the halt", "ACT steps that a puzzle took.", steps, from_zero=True)
     figure(
         "Q and halting",
         "How often Q is right, how many rows it would halt, how many are right, and how often it "
@@ -53,7 +53,7 @@ def training_figures(run: Run) -> list[Figure]:
     )
     rates = named("train/lr/") or ["train/lr"]
     seen.add("train/lr")
-    figure("Learning rates", "Of each group of parameters.", rates)
+    figure("Learning rates", "Of each group of parameters.", rates, from_zero=True)
     norms = named("train/grad_norm/")
     figure("Gradient norms", "Of each group, before clipping.", norms, log=True)
     weights = named("diagnose/weight/")
@@ -90,6 +90,7 @@ def _curves_figure(
     *,
     shares: bool = False,
     log: bool = False,
+    from_zero: bool = False,
     told: bool = False,
 ) -> Figure:
     data, numbers = [], {}
@@ -103,6 +104,8 @@ def _curves_figure(
         layout["yaxis"] = share_axis()
     if log:
         layout["yaxis"] |= {"type": "log", "exponentformat": "power"}
+    if from_zero:
+        layout["yaxis"]["rangemode"] = "tozero"
     if told and run.warnings:
         data.append(_warnings_trace(run.warnings))
         layout["yaxis2"] = {
@@ -128,17 +131,8 @@ def _curve_traces(run: Run, name: str, colour: int, *, log: bool) -> list[dict[s
     curve = {"x": steps, "y": means, "mode": "lines", "line": line, **hover}
     if points.is_exact:
         return [curve]
-    lows, highs = (
-        [(step, short(value)) for step, value in zip(steps, ends, strict=True) if value is not None]
-        for ends in (points.lows, points.highs)
-    )
-    if log:  # What is not above 0 has no place there.
-        lows = [(step, value) for step, value in lows if value and value > 0]
-        highs = [(step, value) for step, value in highs if value and value > 0]
-    around = [*highs, *reversed(lows)]
     band = {
-        "x": [step for step, _ in around],
-        "y": [value for _, value in around],
+        **_around(points, steps, log=log),
         "mode": "none",
         "fill": "toself",
         "fillcolor": f"@{colour}~",
@@ -147,6 +141,28 @@ def _curve_traces(run: Run, name: str, colour: int, *, log: bool) -> list[dict[s
         "showlegend": False,
     }
     return [band, curve]
+
+
+def _around(points: Points, steps: Sequence[float], *, log: bool) -> dict[str, Any]:
+    """Return the outline of a band from the lows to the highs: a closed one for each stretch of
+    bins without a gap. On a logarithmic scale there is no place for 0.
+    """
+    xs: list[float | None] = []
+    ys: list[float | None] = []
+    upper: list[tuple[float, float | None]] = []
+    lower: list[tuple[float, float | None]] = []
+    for step, low, high in zip(
+        [*steps, 0], [*points.lows, None], [*points.highs, None], strict=True
+    ):
+        if low is not None and (low > 0 or not log):
+            upper.append((step, short(high)))
+            lower.append((step, short(low)))
+        elif upper:
+            outline = [*upper, *reversed(lower)]
+            xs += [*(x for x, _ in outline), None]
+            ys += [*(y for _, y in outline), None]
+            upper, lower = [], []
+    return {"x": xs[:-1], "y": ys[:-1]}
 
 
 def _label(name: str) -> str:

@@ -41,6 +41,7 @@ _MAX_WARNINGS = 100
 _MAX_RESULTS = 100
 _MAX_ROWS = 1_000_000
 _MAX_COLUMNS = 300
+_NOT_FINITE = ("nan", "inf", "-inf")  # As metrics.jsonl has them.
 _LARGEST = 1e15  # Of what is known of a puzzle.
 # Other JSON files in a run's folder.
 _OTHERS = ("submission", SWEEP, "results.json")
@@ -199,19 +200,28 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 def _add_record(run: Run, step: int, record: Mapping[str, Any]) -> None:
     for name, value in record.items():
-        if isinstance(value, str) and value in ("nan", "inf", "-inf"):
-            value = math.nan
-        if isinstance(value, int | float) and _NAME.fullmatch(name):
-            curve = run.curves.get(name)
-            if curve is None and len(run.curves) < _MAX_CURVES:
-                curve = run.curves[name] = Curve()
-            if curve is not None:
-                finite = number(value)
-                curve.add(step, math.nan if finite is None else finite)
+        if not isinstance(value, float):
+            value = _as_float(value)
+        if value is None:
+            continue
+        curve = run.curves.get(name)
+        if curve is None and len(run.curves) < _MAX_CURVES and _NAME.fullmatch(name):
+            curve = run.curves[name] = Curve()
+        if curve is not None:
+            curve.add(step, value)
     told = record.get(WARNINGS)
     if isinstance(told, list):
         room = _MAX_WARNINGS - len(run.warnings)
         run.warnings += [(step, shown(words, 500)) for words in told[:room] if words]
+
+
+def _as_float(value: Any) -> float | None:
+    """Return a number of a record; NaN where it is not finite, None where it is no number."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if is_number or (isinstance(value, str) and value in _NOT_FINITE):
+        finite = number(value)
+        return math.nan if finite is None else finite
+    return None
 
 
 def _read_results(run: Run) -> None:

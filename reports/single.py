@@ -128,7 +128,7 @@ def _training(run: Run) -> tuple[str, str]:
     if status.steps_ahead:
         more.append(f"of {status.total_steps:,}")
     if batch := run.settings.get("global_batch_size"):
-        more.append(f"of {text(batch)} puzzles each")
+        more.append(f"{text(batch)} puzzles each")
     if status.seconds:
         more.append(f"in {duration(status.seconds)}")
     if status.seconds_left is not None:

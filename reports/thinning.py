@@ -15,11 +15,12 @@ class _Bin:
     low: float = math.inf
     high: float = -math.inf
 
-    def add(self, count: int, step_sum: int, value_sum: float, low: float, high: float) -> None:
-        self.count += count
-        self.step_sum += step_sum
-        self.value_sum += value_sum
-        self.low, self.high = min(self.low, low), max(self.high, high)
+    def join(self, other: "_Bin") -> None:
+        """Add what another bin holds."""
+        self.count += other.count
+        self.step_sum += other.step_sum
+        self.value_sum += other.value_sum
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
 
 
 @dataclass
@@ -38,25 +39,32 @@ class Curve:
 
     def add(self, step: int, value: float) -> None:
         """Add a value; one that is not finite leaves a gap where its bin has no other."""
+        own = self._bins.get(step // self._width)
+        if own is None:
+            own = self._bins[step // self._width] = _Bin()
+            while len(self._bins) > MAX_BINS:
+                self._widen()
+            own = self._bins[step // self._width]
         if not math.isfinite(value):
             if self.not_finite is None or step < self.not_finite:
                 self.not_finite = step
-            self._bins.setdefault(step // self._width, _Bin())
-        else:
-            own = self._bins.setdefault(step // self._width, _Bin())
-            own.add(1, step, value, value, value)
-            if self.last is None or step >= self.last[0]:
-                self.last = step, value
-        while len(self._bins) > MAX_BINS:
-            self._widen()
+            return
+        own.count += 1
+        own.step_sum += step
+        own.value_sum += value
+        if value < own.low:
+            own.low = value
+        if value > own.high:
+            own.high = value
+        if self.last is None or step >= self.last[0]:
+            self.last = step, value
 
     def _widen(self) -> None:
         """Make each bin twice as wide."""
         self._width *= 2
         before, self._bins = self._bins, {}
         for number, one in before.items():
-            wide = self._bins.setdefault(number // 2, _Bin())
-            wide.add(one.count, one.step_sum, one.value_sum, one.low, one.high)
+            self._bins.setdefault(number // 2, _Bin()).join(one)
 
     def points(self, limit: int = MAX_BINS) -> "Points":
         """Return the bins in their order, at most `limit` of them; this widens them."""

@@ -69,6 +69,12 @@ def test_long_curves_are_short_and_keep_their_extremes(run: Run) -> None:
     assert sum(len(one["x"]) for one in of_loss) <= 1000
     band = next(one for one in of_loss if one["mode"] == "none")
     assert max(band["y"]) == 70.0
+    # On a logarithmic scale a value of 0 leaves a gap in the band.
+    run.curves["train/lm_loss"].add(15_000, 0.0)
+    losses = by_title(training_figures(run))["Losses"]
+    band = next(one for one in losses.data if one["mode"] == "none")
+    assert band["y"].count(None) == 1
+    assert min(y for y in band["y"] if y is not None) > 0
 
 
 def test_what_belongs_to_a_heading_is_drawn_once(run: Run) -> None:
