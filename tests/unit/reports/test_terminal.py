@@ -1,14 +1,10 @@
-import io
-
 import numpy as np
-import pytest
 
 from dataset.arc.tasks import encode_canvas
 from dataset.sudoku.rules import parse_puzzle
 from evaluation.puzzles import ARC, SUDOKU, Puzzle, parse_maze
 from reports.boards import Board
 from reports.terminal import as_text, side_by_side, visible
-from runtime.text import colours
 
 SOLUTION = parse_puzzle("1234341221434321")
 QUESTION = np.where(np.eye(4, dtype=bool), SOLUTION, 0).astype(np.int8)
@@ -59,25 +55,3 @@ def test_blocks_of_several_heights_stand_side_by_side() -> None:
         "22             y",
         "               y",
     ]
-
-
-class Terminal(io.StringIO):
-    encoding = "utf-8"
-
-    def isatty(self) -> bool:
-        return True
-
-
-def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    assert colours(Terminal())
-    assert not colours(io.StringIO())
-    monkeypatch.setattr(Terminal, "encoding", "latin-1")
-    assert not colours(Terminal())
-    monkeypatch.setattr(Terminal, "encoding", "UTF-8")
-    monkeypatch.setenv("TERM", "dumb")
-    assert not colours(Terminal())
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not colours(Terminal())

@@ -6,6 +6,8 @@ from runtime.text import colours
 
 
 class Stream(StringIO):
+    encoding = "UTF-8"
+
     def __init__(self, is_terminal: bool) -> None:
         super().__init__()
         self.isatty = lambda: is_terminal  # type: ignore[method-assign]
@@ -29,3 +31,10 @@ def test_colours_are_for_terminals_that_want_them(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert colours(Stream(is_terminal)) is expected
+
+
+def test_a_terminal_that_cannot_write_lines_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(Stream, "encoding", "latin-1")
+    assert not colours(Stream(True))
