@@ -12,6 +12,7 @@ from reports.puzzles import difficulty_figures, steps_figure
 from reports.reading import Result, Run
 from reports.single import headline_tile
 from reports.tables import Headline, differing, headline, notes_html, warnings_html
+from runtime.text import shown
 
 # Runs that stand side by side in a table of their settings; of more the settings are columns.
 _MAX_COLUMNS = 6
@@ -53,10 +54,10 @@ def labels_of(folders: Sequence[Path]) -> list[str]:
     """
     paths = [folder.resolve() for folder in folders]
     names = [path.name for path in paths]
-    if len(set(names)) == len(names):
-        return names
-    common = Path(os.path.commonpath(paths))
-    return [str(path.relative_to(common)) for path in paths]
+    if len(set(names)) < len(names):
+        common = Path(os.path.commonpath(paths))
+        names = [str(path.relative_to(common)) for path in paths]
+    return [shown(name, 200) for name in names]
 
 
 def _header(title: str, found: Sequence[tuple[Run, Headline | None]]) -> str:
@@ -85,7 +86,7 @@ def _table(
     found: Sequence[tuple[Run, Headline | None]], settings: Mapping[str, Sequence[str]]
 ) -> str:
     """Return a row for each run, the best first, with the settings in which they differ."""
-    shown = list(settings)[:_MAX_SETTINGS]
+    keys = list(settings)[:_MAX_SETTINGS]
     rows = []
     for place, (run, best) in enumerate(found):
         status = run.status
@@ -93,20 +94,20 @@ def _table(
         cells = [
             words(run.name),
             share(best.estimate if best else None),
-            Cell(state, kind="s"),
+            Cell(state),
             figure(None if status.step is None else float(status.step), ",.0f"),
             figure(status.loss),
             figure(float(len(run.warnings)), ",.0f"),
-            *(_setting(settings[key][place]) for key in shown),
+            *(_setting(settings[key][place]) for key in keys),
         ]
         rows.append((best.estimate.value if best else -1.0, cells))
     rows.sort(key=lambda row: -row[0])
     what = {best.name for _, best in found if best is not None}
     score = text(what.pop()) if len(what) == 1 else "score"
-    header = ["run", score, "state", "step", "last loss", "warnings", *map(text, shown)]
-    left = len(settings) - len(shown)
+    header = ["run", score, "state", "step", "last loss", "warnings", *map(text, keys)]
+    left = len(settings) - len(keys)
     told = "Click a heading, or press Enter on it, to sort."
-    if shown:
+    if keys:
         told += " Of the settings those that differ have a column"
         told += f"; {left} more differ, too." if left else "."
     return f'<p class="intro">{told}</p>{table(header, [r for _, r in rows], sortable=True)}'
