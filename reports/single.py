@@ -101,8 +101,8 @@ def _what(run: Run) -> str:
     """Say what was trained on what."""
     settings = run.settings
     data = settings.get("data_paths", "null")
-    data = settings.get("data_path", "null") if data in ("null", "None") else data
-    if "arch.name" not in settings or data in ("null", "None"):
+    data = settings.get("data_path", "null") if data == "null" else data
+    if "arch.name" not in settings or data == "null":
         return ""
     return f"{text(settings['arch.name'])} trained on {text(data)}"
 
