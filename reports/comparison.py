@@ -17,7 +17,7 @@ from runtime.text import shown
 # Runs that stand side by side in a table of their settings; of more the settings are columns.
 _MAX_COLUMNS = 6
 _MAX_SETTINGS = 30
-_MAX_AXES = 12
+_MAX_AXES = 8
 _MAX_POINTS = 60_000
 
 
@@ -72,7 +72,8 @@ def _header(title: str, found: Sequence[tuple[Run, Headline | None]]) -> str:
     tiles.append(tile("runs", f"{len(found):,}", text(", ".join(counted))))
     seconds = [run.status.seconds for run, _ in found if run.status.seconds]
     if seconds:
-        tiles.append(tile("training", duration(sum(seconds)), f"in {len(seconds):,} runs together"))
+        told = f"in {len(seconds):,} run{'s together' * (len(seconds) > 1)}"
+        tiles.append(tile("training", duration(sum(seconds)), told))
     number_told = sum(len(run.warnings) for run, _ in found)
     told = f"{number_told:,} warning{'s' * (number_told != 1)}" if number_told else "no warning"
     tiles.append(tile("diagnosis", told, "that runs recorded of themselves"))
@@ -151,8 +152,9 @@ def _swept_figures(
         losses = ((place, run.status.loss) for place, (run, _) in enumerate(found))
         scores, names = {place: loss for place, loss in losses if loss is not None}, {"last loss"}
     swept = dict.fromkeys(key for run, _ in found for key in run.swept)
-    keys = [key for key in (swept or settings) if key in settings][:_MAX_AXES]
-    if len(scores) < 2 or not keys or len(names) > 1:
+    keys = [key for key in (swept or settings) if key in settings]
+    # Runs that differ in too much were not made to be compared.
+    if len(scores) < 3 or not 0 < len(keys) <= _MAX_AXES or len(names) > 1:
         return []
     labels = [found[place][0].name for place in scores]
     values = {key: [settings[key][place] for place in scores] for key in keys}
