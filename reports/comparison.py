@@ -12,11 +12,12 @@ from reports.puzzles import difficulty_figures, steps_figure
 from reports.reading import Result, Run
 from reports.single import headline_tile
 from reports.tables import Headline, differing, headline, notes_html, warnings_html
+from runtime.text import shown
 
 # Runs that stand side by side in a table of their settings; of more the settings are columns.
 _MAX_COLUMNS = 6
 _MAX_SETTINGS = 30
-_MAX_AXES = 12
+_MAX_AXES = 8
 _MAX_POINTS = 60_000
 
 
@@ -53,10 +54,10 @@ def labels_of(folders: Sequence[Path]) -> list[str]:
     """
     paths = [folder.resolve() for folder in folders]
     names = [path.name for path in paths]
-    if len(set(names)) == len(names):
-        return names
-    common = Path(os.path.commonpath(paths))
-    return [str(path.relative_to(common)) for path in paths]
+    if len(set(names)) < len(names):
+        common = Path(os.path.commonpath(paths))
+        names = [str(path.relative_to(common)) for path in paths]
+    return [shown(name, 200) for name in names]
 
 
 def _header(title: str, found: Sequence[tuple[Run, Headline | None]]) -> str:
@@ -71,7 +72,8 @@ def _header(title: str, found: Sequence[tuple[Run, Headline | None]]) -> str:
     tiles.append(tile("runs", f"{len(found):,}", text(", ".join(counted))))
     seconds = [run.status.seconds for run, _ in found if run.status.seconds]
     if seconds:
-        tiles.append(tile("training", duration(sum(seconds)), f"in {len(seconds):,} runs together"))
+        told = f"in {len(seconds):,} run{'s together' * (len(seconds) > 1)}"
+        tiles.append(tile("training", duration(sum(seconds)), told))
     number_told = sum(len(run.warnings) for run, _ in found)
     told = f"{number_told:,} warning{'s' * (number_told != 1)}" if number_told else "no warning"
     tiles.append(tile("diagnosis", told, "that runs recorded of themselves"))
@@ -85,7 +87,7 @@ def _table(
     found: Sequence[tuple[Run, Headline | None]], settings: Mapping[str, Sequence[str]]
 ) -> str:
     """Return a row for each run, the best first, with the settings in which they differ."""
-    shown = list(settings)[:_MAX_SETTINGS]
+    keys = list(settings)[:_MAX_SETTINGS]
     rows = []
     for place, (run, best) in enumerate(found):
         status = run.status
@@ -93,20 +95,20 @@ def _table(
         cells = [
             words(run.name),
             share(best.estimate if best else None),
-            Cell(state, kind="s"),
+            Cell(state),
             figure(None if status.step is None else float(status.step), ",.0f"),
             figure(status.loss),
             figure(float(len(run.warnings)), ",.0f"),
-            *(_setting(settings[key][place]) for key in shown),
+            *(_setting(settings[key][place]) for key in keys),
         ]
         rows.append((best.estimate.value if best else -1.0, cells))
     rows.sort(key=lambda row: -row[0])
     what = {best.name for _, best in found if best is not None}
     score = text(what.pop()) if len(what) == 1 else "score"
-    header = ["run", score, "state", "step", "last loss", "warnings", *map(text, shown)]
-    left = len(settings) - len(shown)
+    header = ["run", score, "state", "step", "last loss", "warnings", *map(text, keys)]
+    left = len(settings) - len(keys)
     told = "Click a heading, or press Enter on it, to sort."
-    if shown:
+    if keys:
         told += " Of the settings those that differ have a column"
         told += f"; {left} more differ, too." if left else "."
     return f'<p class="intro">{told}</p>{table(header, [r for _, r in rows], sortable=True)}'
@@ -150,8 +152,9 @@ def _swept_figures(
         losses = ((place, run.status.loss) for place, (run, _) in enumerate(found))
         scores, names = {place: loss for place, loss in losses if loss is not None}, {"last loss"}
     swept = dict.fromkeys(key for run, _ in found for key in run.swept)
-    keys = [key for key in (swept or settings) if key in settings][:_MAX_AXES]
-    if len(scores) < 2 or not keys or len(names) > 1:
+    keys = [key for key in (swept or settings) if key in settings]
+    # Runs that differ in too much were not made to be compared.
+    if len(scores) < 3 or not 0 < len(keys) <= _MAX_AXES or len(names) > 1:
         return []
     labels = [found[place][0].name for place in scores]
     values = {key: [settings[key][place] for place in scores] for key in keys}

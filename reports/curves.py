@@ -299,8 +299,10 @@ def parallel_coordinates(
                 "showlegend": False,
             }
         )
-    notes = [_note(axis, 1.0, plain(key), above=True) for axis, key in enumerate((*swept, title))]
-    notes += [_note(axis, at, plain(text)) for axis, own in enumerate(ticks) for at, text in own]
+    last_parts = [key.rpartition(".")[2] for key in swept]
+    heads = last_parts if len(set(last_parts)) == len(last_parts) else list(swept)
+    notes = [_note(axis, 1.0, key, above=True) for axis, key in enumerate((*heads, title))]
+    notes += [_note(axis, at, text) for axis, own in enumerate(ticks) for at, text in own]
     line = {"color": "@muted", "width": 1}
     rail = {"type": "line", "y0": 0, "y1": 1, "layer": "below", "line": line}
     hidden = {"visible": False, "fixedrange": True}
@@ -316,7 +318,7 @@ def parallel_coordinates(
         f"A line for each run, the stronger the higher its {title}. Drag a box over a stretch of "
         "an axis to see the runs that pass through it alone; double-click to see all again."
     )
-    return Figure("What was swept", caption, data, layout, wide=True, selects=True)
+    return Figure(f"Settings beside the {title}", caption, data, layout, wide=True, selects=True)
 
 
 def _note(axis: int, height: float, text: str, *, above: bool = False) -> dict[str, Any]:
@@ -324,8 +326,8 @@ def _note(axis: int, height: float, text: str, *, above: bool = False) -> dict[s
     if not above:
         look = {"xshift": 4, "xanchor": "left", "bgcolor": "@card", "borderpad": 0}
         look |= {"font": {"size": 10.5, "color": "@muted"}}
-    short_text = text if len(text) <= 24 else f"{text[:23]}…"
-    return {"x": axis, "y": height, "text": short_text, "showarrow": False, **look}
+    short_text = text if len(text) <= 18 else f"{text[:17]}…"
+    return {"x": axis, "y": height, "text": plain(short_text), "showarrow": False, **look}
 
 
 Ticks = list[tuple[float, str]]

@@ -18,6 +18,7 @@ _COLOURS = {"running": 36, "done": 32, "stopped": 33, "failed": 31, "new": 90}
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _WIDTH = 60
 _MAX_SHOWN = 600  # Records that a curve of the terminal is made of.
+_MAX_EVENTS = 8
 
 
 @dataclass(frozen=True)
@@ -103,35 +104,35 @@ def screen(one: Listed, pace: float | None) -> str:
     """Return what is known of a run, as lines; `pace` are steps a second, if they were watched."""
     status = one.status
     records = list(islice(last_records(one.folder / METRICS_FILE), _MAX_SHOWN))[::-1]
-    told = f"{one.name}: {status.state}" + (
-        f" ({shown(status.detail, 100)})" if status.detail else ""
-    )
-    lines = [told, str(shown(one.folder, 200)), ""]
     step, score, loss, left = _cells(status)
-    if pace and status.total_steps and status.step is not None:
-        left = duration((status.total_steps - status.step) / pace)
-    lines.append(_bar(status))
+    if pace and status.steps_ahead:
+        left = duration(status.steps_ahead / pace)
+    detail = f" ({shown(status.detail, 100)})" if status.detail else ""
+    lines = [f"{one.name}: {status.state}{detail}", shown(one.folder, 200), ""]
+    if status.total_steps and status.step is not None:
+        lines.append(_bar(min(1.0, status.step / status.total_steps)))
     lines.append(f"step {step}" + (f", {pace:.3g} a second" if pace else ""))
     lines.append(f"time left {left}, last loss {loss}, best score {score}")
     for name, title in (("train/lm_loss", "loss"), ("train/exact_accuracy", "exact")):
         values = [value for r in records if (value := number(r.get(name))) is not None]
         if len(values) > 1:
             lines.append(f"{title:6}{_spark(values)}  {values[-1]:.4g}")
-    evaluated = [record for record in records if SCORE in record]
-    for record in evaluated[-3:]:
-        value = number(record[SCORE])
-        score = "not finite" if value is None else percent(value)
-        lines.append(f"evaluation at step {record['step']:,}: exact accuracy {score}")
+    return "\n".join([*lines, *_events(records)[-_MAX_EVENTS:]])
+
+
+def _events(records: Sequence[dict[str, Any]]) -> list[str]:
+    """Return evaluations and warnings, in their order."""
+    lines = []
     for record in records:
-        for words in listed(record.get(WARNINGS)):
-            lines.append(f"warning: {shown(words, 160)}")
-    return "\n".join(line for line in (*lines[:9], *lines[9:][-8:]) if line is not None)
+        if SCORE in record:
+            value = number(record[SCORE])
+            found = "not finite" if value is None else percent(value)
+            lines.append(f"evaluation at step {record['step']:,}: exact accuracy {found}")
+        lines += [f"warning: {shown(words, 160)}" for words in listed(record.get(WARNINGS))]
+    return lines
 
 
-def _bar(status: Status) -> str:
-    if not status.total_steps or status.step is None:
-        return ""
-    done = min(1.0, status.step / status.total_steps)
+def _bar(done: float) -> str:
     full = int(done * _WIDTH)
     return f"[{'#' * full}{'.' * (_WIDTH - full)}] {100 * done:.0f} %"
 

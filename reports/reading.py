@@ -164,6 +164,8 @@ def _read_config(run: Run) -> None:
 
 
 def _as_text(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)  # As it is written in the file.
     # References of YAML make lists of endless length out of a few lines.
     return shown(_SHORT.repr(value) if isinstance(value, list | tuple | set) else value, 200)
 

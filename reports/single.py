@@ -1,6 +1,7 @@
 """The report of one run."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +101,8 @@ def _what(run: Run) -> str:
     """Say what was trained on what."""
     settings = run.settings
     data = settings.get("data_paths", "null")
-    data = settings.get("data_path", "null") if data in ("null", "None") else data
-    if "arch.name" not in settings or data in ("null", "None"):
+    data = settings.get("data_path", "null") if data == "null" else data
+    if "arch.name" not in settings or data == "null":
         return ""
     return f"{text(settings['arch.name'])} trained on {text(data)}"
 
@@ -290,15 +291,12 @@ def _votes_table(inputs: Sequence[tuple[str, int, Any]]) -> str:
 def _originals(run: Run, where: str) -> Any:
     """Return the tasks of the data set whose votes these are, if it is there; else None."""
     folder = where.rpartition("/")[0]
-    for result in run.results:
-        if result.name.rpartition("/")[0] == folder:
-            for data in listed(at(result.content, "data")):
-                if isinstance(data, str):
-                    path = Path(data).parent / TEST_PUZZLES_NAME
-                    try:
-                        return read_json(path)
-                    except (DatasetError, ValueError):
-                        return None
+    beside = [one for one in run.results if one.name.rpartition("/")[0] == folder]
+    folders = [data for one in beside for data in listed(at(one.content, "data"))]
+    told = [Path(data).parent for data in folders if isinstance(data, str)]
+    for data in told or [Path(run.settings.get("data_path", ""))]:
+        with suppress(DatasetError, ValueError):
+            return read_json(data / TEST_PUZZLES_NAME)
     return None
 
 

@@ -309,6 +309,7 @@ def make_run_folder(tmp_path: Path) -> Callable[..., Path]:
         config = {
             **{"project_name": "Trials", "run_name": name, "data_path": "data/easy", "lr": 1e-3},
             **{"epochs": 4, "eval_interval": 2, "global_batch_size": 8},
+            **{"ema": True, "max_steps": None},
             "arch": {"name": "trm", "hidden_size": 32, "halt_max_steps": 4},
             **(settings or {}),
         }

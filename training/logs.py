@@ -369,7 +369,7 @@ class ReportLog(SideLog):
     left_behind = "; scripts/report.py writes it"
 
     def __init__(self, run_dir: Path, warn: Callable[[str], None]) -> None:
-        self._command = [sys.executable, str(_REPORT_SCRIPT), str(run_dir)]
+        self._command = [sys.executable, str(_REPORT_SCRIPT), "--", str(run_dir)]
         self._process: subprocess.Popen[bytes] | None = None
         self._began, self._is_due = 0.0, False
         super().__init__(warn)

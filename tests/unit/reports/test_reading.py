@@ -18,6 +18,7 @@ def test_a_whole_run(make_run_folder: Make) -> None:
     run = read_run(make_run_folder(steps=40, score=0.75))
     assert run.notes == []
     assert run.settings["arch.hidden_size"] == "32"
+    assert (run.settings["ema"], run.settings["max_steps"]) == ("true", "null")
     assert run.curves["train/lm_loss"].last == (40, 0.05)
     assert run.curves["eval/exact_accuracy"].points().steps == [20, 40]
     assert run.warnings == [(20, "after step 20 the logits are flat")]

@@ -33,7 +33,7 @@ def log(
 
     def make(code: str) -> ReportLog:
         script = tmp_path / "script.py"
-        script.write_text(f"import os, sys, time\nRUN = sys.argv[1]\n{code}\n")
+        script.write_text(f"import os, sys, time\nRUN = sys.argv[2]\n{code}\n")
         monkeypatch.setattr(logs, "_REPORT_SCRIPT", script)
         opened.append(ReportLog(tmp_path, warnings.append))
         return opened[-1]
