@@ -2,6 +2,7 @@
 
 from math import isqrt
 from pathlib import Path
+from warnings import catch_warnings
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from evaluation.puzzles import MAZE, Puzzle
 from runtime.errors import ConfigError, DatasetError
 
 _MOST_PIXELS = 2048  # A side.
+_CLOSE = 100**2  # Of two colours, the squares of their differences in red, green and blue added.
 
 
 def read_maze(path: Path, num_cells: int | None = None) -> Puzzle:
@@ -27,10 +29,13 @@ def read_maze(path: Path, num_cells: int | None = None) -> Puzzle:
     except ImportError:
         raise ConfigError("pillow is not installed (pip install '.[pictures]')") from None
     try:
-        with Image.open(path, formats=["PNG"]) as image:
+        # One that claims to be huge is refused below, before it is unpacked.
+        with catch_warnings(action="ignore"), Image.open(path, formats=["PNG"]) as image:
             width, height = image.size
             fits = width == height and width <= _MOST_PIXELS
             pixels = np.asarray(image.convert("RGB"), np.int64) if fits else np.zeros((0, 0, 3))
+    except Image.DecompressionBombError:
+        raise DatasetError(f"{path}: too many pixels") from None
     except (OSError, ValueError, SyntaxError, UnidentifiedImageError) as error:
         reason = getattr(error, "strerror", None) or "not a picture in PNG"
         raise DatasetError(f"{path}: {reason}") from None
@@ -40,7 +45,9 @@ def read_maze(path: Path, num_cells: int | None = None) -> Puzzle:
     palette = np.array([list(bytes.fromhex(colour[1:])) for colour in maze.PALETTE])
     distances = [((pixels - colour) ** 2).sum(-1) for colour in palette]
     tokens = np.argmin(distances, axis=0) + maze.WALL
-    starts = int((tokens == maze.START).sum())
+    # A frame in some other colour may be nearer to green than to the others.
+    is_green = distances[maze.START - maze.WALL] < _CLOSE
+    starts = int(((tokens == maze.START) & is_green).sum())
     size = isqrt(num_cells) if num_cells else round(width / max(1, isqrt(starts)))
     if width % size:
         raise DatasetError(f"{path}: {width} pixels a side are not whole cells of {size} x {size}")

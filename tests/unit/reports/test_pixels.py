@@ -1,5 +1,6 @@
 import sys
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -18,6 +19,24 @@ def test_a_drawn_maze_is_read_again(tmp_path: Path) -> None:
     draw(asked(PUZZLE)).image().save(path)
     for num_cells in (None, 16):
         assert np.array_equal(read_maze(path, num_cells).question, PUZZLE.question)
+
+
+@pytest.mark.parametrize("size", [6, 10])
+def test_the_frame_of_a_drawn_maze_is_not_taken_for_its_start(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "maze.png"
+    puzzle = parse_maze("S" + " " * (size * size - 2) + "G")
+    draw(asked(puzzle)).image().save(path)
+    assert np.array_equal(read_maze(path).question, puzzle.question)
+
+
+def test_a_picture_that_claims_to_be_huge_is_not_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "x.png"
+    for side, told in ((30_000, "too many pixels"), (12_000, "12000 x 12000 pixels; accepted")):
+        header = b"IHDR" + side.to_bytes(4, "big") * 2 + bytes([8, 2, 0, 0, 0])
+        chunk = (13).to_bytes(4, "big") + header + crc32(header).to_bytes(4, "big")
+        path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk + b"\0\0\0\0IDAT" + bytes(100))
+        with pytest.raises(DatasetError, match=told):
+            read_maze(path)
 
 
 def test_a_pixel_may_be_a_cell_and_a_drawn_path_is_none(tmp_path: Path) -> None:
