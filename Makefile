@@ -17,7 +17,7 @@ REHEARSED_RUN := $(GPU)gpu_train hrm_sudoku_extreme_1k_laptop --minutes 0 --fold
 	data_path=tests/parity/published_format/data global_batch_size=1 log_interval=1 arch.hidden_size=32 arch.num_heads=2 evaluators=[]
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-extreme demo-arc test test-slow chaos chaos-quick check format config bench gpu gpu-train gpu-rehearsal clean
+.PHONY: help setup demo demo-extreme demo-arc pictures test test-slow chaos chaos-quick check format config bench gpu gpu-train gpu-rehearsal clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ demo-extreme: $(READY) ## Learn to strike candidates and search for the answers 
 
 demo-arc: $(READY) ## Learn ten ARC tasks and score the votes over their augmentations: about 3 minutes on 2 cores
 	@sh scripts/demo_arc.sh $(PY)
+
+pictures: $(READY) ## Make the pictures of the README and the docs from the runs of demo and demo-extreme (needs Chromium)
+	$(PY) -m scripts.pictures
 
 test: $(READY) ## Run the quick tests: a few minutes on 2 cores
 	$(PYTEST)

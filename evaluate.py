@@ -12,7 +12,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +23,7 @@ import numpy as np
 
 from evaluation.config import EvalConfig, ThinkingSettings
 from evaluation.evaluators import Evaluator, build_evaluators
+from evaluation.records import Answers, kind_of, size_of_answers
 from evaluation.report import Evaluation, as_csv, as_json, as_text, pooled
 from evaluation.views import Views, views_of
 from models.config import DataFacts, LatticeConfig
@@ -30,6 +31,7 @@ from puzzle_dataset import Batch, EvalBatches, PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError, DatasetError
 from runtime.files import sha256, write_atomically
 from runtime.process import env_world_size
+from training.checkpoint.hub import parse_address
 from training.checkpoint.store import MANIFEST
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.composition import load_config
@@ -167,7 +169,7 @@ def run(job: Job) -> None:
         seconds = time.perf_counter() - start
         if ranks.is_main:
             facts = {
-                "checkpoint": str(trained.weights),
+                "checkpoint": trained.origin or str(trained.weights),
                 "weights": config.weights if trained.has_average else None,
                 "step": trained.step,
                 "arch": arch.model_dump(mode="json"),
@@ -183,7 +185,8 @@ def run(job: Job) -> None:
             if isinstance(found, Evaluation):
                 report(found, facts, job, seconds)
             elif config.search.chains:
-                report_search(found, facts, job, seconds)
+                figures, by_model = found
+                report_search(figures, by_model, facts, job, seconds)
                 for path in job.output.parent.glob(f"{ledger_prefix(job).name}.*.jsonl"):
                     path.unlink(missing_ok=True)  # The result is written.
             else:
@@ -216,6 +219,7 @@ def measure(
                 ranks,
                 halting=job.config.halting,
                 save=save,
+                answers=Answers(job.facts.vocab_size) if job.config.save_records else None,
                 evaluators=job.evaluators,
                 show_progress=ranks.is_main,
                 seed=job.config.seed,
@@ -233,10 +237,10 @@ def search(
     prepared: "Callable[[ACTLossHead], Forward]",
     model: "ACTLossHead",
     ranks: "Ranks",
-) -> "list[search_report.Figures]":
-    """Search on all ranks; returns what the model found, and beside it what its first chain alone
-    does, what the same search finds with weights that were never trained, and a plain solver.
-    `prepared` gives what runs a model.
+) -> "tuple[list[search_report.Figures], dict[str, list[Found]]]":
+    """Search on all ranks; returns figures of what the model found, and beside it of what its first
+    chain alone does, of what the same search finds with weights that were never trained, and of a
+    plain solver; and of each set what the model found. `prepared` gives what runs a model.
     """
     import torch
 
@@ -252,19 +256,21 @@ def search(
         untrained = build_model(arch, job.facts).to(ranks.device)
         searchers["untrained"] = (prepared(untrained), untrained, settings.control)
     ledger = Ledger(ledger_prefix(job), search_key(job, arch), ranks)
-    figures = []
+    figures, by_model = [], {}
     for who, (step, searched, number) in searchers.items():
         puzzles = {name: rows_of(job.dataset, name, number) for name in job.dataset.sets}
         first_try = who == "first chain"
         one = Search(step, searched.eval(), arch, ranks, settings, config.seed, first_try=first_try)
         with traces(job, ranks, who) as watch:
             found = search_sets(one, puzzles, ledger, who, watch=watch, show_progress=ranks.is_main)
+        if who == "model":
+            by_model = found
         for name, rows in found.items():
             figures += figures_of(name, who, rows, puzzles[name].labels)
     for name in job.dataset.sets if ranks.is_main else ():
         inputs = rows_of(job.dataset, name, config.max_examples).inputs
         figures += solver_figures(name, inputs)
-    return figures
+    return figures, by_model
 
 
 def search_key(job: Job, arch: LatticeConfig) -> str:
@@ -323,7 +329,11 @@ def report(evaluation: Evaluation, facts: dict[str, Any], job: Job, seconds: flo
     written = {output: content + "\n"}
     if job.config.save_records:
         ratings = {name: arrays.example_ratings() for name, arrays in job.dataset.sets.items()}
-        written[beside(output, "_records.csv")] = as_csv(evaluation, ratings)
+        sizes = {
+            name: size_of_answers(job.dataset, name, result.num_examples)
+            for name, result in evaluation.sets.items()
+        }
+        written |= records(job, as_csv(evaluation, ratings, sizes), evaluation.answers)
     for path, text in written.items():
         write(path, text)
     files = [*written, *(output.parent / name for name in evaluation.files)]
@@ -335,6 +345,14 @@ def report(evaluation: Evaluation, facts: dict[str, Any], job: Job, seconds: flo
         f"written: {', '.join(map(str, files))}\n"
         f"exact_accuracy: {'no puzzle has labels' if exact is None else f'{exact:.4f}'}\n"
     )
+
+
+def records(job: Job, table: str, answers: Mapping[str, Any]) -> dict[Path, str]:
+    """Return the files of what is kept of single puzzles, with their content."""
+    content = {"kind": kind_of(job.dataset), "sets": answers}
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n"
+    output = job.output
+    return {beside(output, "_records.csv"): table, beside(output, "_records.json"): text}
 
 
 def report_chains(
@@ -355,18 +373,47 @@ def report_chains(
 
 
 def report_search(
-    found: "list[search_report.Figures]", facts: dict[str, Any], job: Job, seconds: float
+    figures: "list[search_report.Figures]",
+    found: "Mapping[str, Sequence[Found]]",
+    facts: dict[str, Any],
+    job: Job,
+    seconds: float,
 ) -> None:
-    """Write what a search gave as JSON, and print it as a table."""
+    """Write what a search gave as JSON, and the records asked for; print it as a table."""
     from evaluation import search_report
 
     settings = job.config.search.model_dump()
-    content = facts | {"search": settings, "searchers": search_report.as_json(found)}
-    write(job.output, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    content = facts | {"search": settings, "searchers": search_report.as_json(figures)}
+    written = {job.output: json.dumps(content, indent=1, allow_nan=False) + "\n"}
+    if job.config.save_records:
+        written |= records_of_search(found, job)
+    for path, text in written.items():
+        write(path, text)
     sys.stdout.write(
-        f"{heading(facts)}{search_report.as_text(found)}\n\n"
-        f"{seconds:.1f} s\nwritten: {', '.join(map(str, [job.output, *traces_of(job)]))}\n"
+        f"{heading(facts)}{search_report.as_text(figures)}\n\n"
+        f"{seconds:.1f} s\nwritten: {', '.join(map(str, [*written, *traces_of(job)]))}\n"
     )
+
+
+def records_of_search(found: "Mapping[str, Sequence[Found]]", job: Job) -> dict[Path, str]:
+    """Return `records` of a search; a puzzle without an answer has none that could be wrong."""
+    from evaluation import search_report
+
+    answers, labels, known = Answers(job.facts.vocab_size), {}, {}
+    for name, puzzles in found.items():
+        rows = rows_of(job.dataset, name, len(puzzles))
+        labels[name] = rows.labels
+        known[name] = {
+            "rating": job.dataset.sets[name].example_ratings(),
+            "clues": (rows.inputs == rows.labels).sum(axis=1),
+            **size_of_answers(job.dataset, name, len(puzzles)),
+        }
+        answered = np.array([one.row for one in puzzles if one.answer is not None], np.int64)
+        if len(answered):
+            preds = np.stack([one.answer for one in puzzles if one.answer is not None])
+            answers.add(name, answered, rows.inputs[answered], rows.labels[answered], preds)
+    table = search_report.as_csv(found, labels, known)
+    return records(job, table, answers.finish(lambda own: [own]))
 
 
 def heading(facts: Mapping[str, Any]) -> str:
@@ -509,7 +556,8 @@ def require_same_weights(trained: TrainedModel, ranks: "Ranks") -> None:
 
 
 def output_path(config: EvalConfig, trained: TrainedModel) -> Path:
-    """Return where the result goes: by default eval_step_N.json in the run's folder, for another
+    """Return where the result goes: by default eval_step_N.json in the run's folder (of a model on
+    the Hub in outputs/OWNER--NAME), for another
     split or other data than the run's own with their names added, where rows halt early, and with
     the settings of thinking longer.
     """
@@ -530,7 +578,10 @@ def output_path(config: EvalConfig, trained: TrainedModel) -> Path:
         parts.append(f"search{config.search.chains}x{config.search.rounds}")
     if config.seed:
         parts.append(f"seed{config.seed}")
-    return trained.weights.parent / f"{'_'.join(parts)}.json"
+    folder = trained.weights.parent
+    if (address := parse_address(config.checkpoint)) is not None:
+        folder = Path("outputs", address.folder_name)  # The Hub's cache is not ours to write into.
+    return folder / f"{'_'.join(parts)}.json"
 
 
 def thinking_parts(settings: ThinkingSettings) -> list[str]:

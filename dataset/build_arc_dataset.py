@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from dataset.arc import tasks as arc
 from dataset.arc.augmentation import IDENTITY, Pair, draw_augmentations, format_identifier
@@ -32,6 +31,7 @@ from dataset.format.layout import IDENTIFIERS_NAME, TEST_PUZZLES_NAME
 from dataset.format.schema import ARC_PIXELS, ARC_PIXELS_NAME, LazyArcSet, PuzzleSet
 from dataset.format.writing import atomic_build, write_augmentations, write_manifest, write_split
 from runtime.errors import DatasetError
+from runtime.progress import bar
 from runtime.streams import Stream, random_words
 
 _PUBLISHED_DIRS = ("dataset/raw-data/ARC-AGI/data", "dataset/raw-data/ConceptARC/corpus")
@@ -226,7 +226,7 @@ def build(options: Options) -> str:
     with atomic_build(options.output_dir) as directory:
         unused = identifier = options.puzzle_identifiers_start
         groups, names = [], [arc.BLANK_NAME] * unused
-        for task in tqdm(tasks, "augment", unit=" tasks", disable=None, leave=False):
+        for task in bar(tasks, "augment", "tasks"):
             augmentations = draw_augmentations(task.name, task.pairs, options.num_aug, options.seed)
             groups.append(_Group(task, augmentations, identifier))
             identifier += len(augmentations)
@@ -325,7 +325,7 @@ def _materialized(arrays: LazyArcSet, options: Options, *, shifted: bool) -> Puz
     if shifted:
         words = random_words(seed, Stream.ARC_SHIFT, (0, 0, 0, 0), num_rows)
         words[unshifted_rows(arrays, seed)] = 0
-    for start in range(0, num_rows, _ROWS_PER_CHUNK):
+    for start in bar(range(0, num_rows, _ROWS_PER_CHUNK), "write rows", "chunks"):
         rows = np.arange(start, min(start + _ROWS_PER_CHUNK, num_rows))
         draw_rows(arrays, rows, words[rows], inputs[start:], labels[start:])
     fields = {ARC_PIXELS_NAME: stored_pixels(labels)} if options.pixels else {}

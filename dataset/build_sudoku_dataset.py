@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from dataset.command_line import Parser, integer, progress
+from dataset.command_line import Parser, integer
 from dataset.format.writing import write_puzzles
 from dataset.puzzle_build import PuzzleBuild
 from dataset.sources import CsvRow, Puzzles
 from dataset.sudoku.rules import EMPTY_TOKEN, are_valid_solutions, find_conflict
 from dataset.sudoku.symmetries import augment_sudoku
 from runtime.errors import DatasetError
+from runtime.progress import bar
 from runtime.streams import Stream
 
 _DEFAULT_CLUES = {4: (5, 10), 6: (12, 20), 9: (30, 40)}
@@ -172,8 +173,9 @@ class SudokuBuild(PuzzleBuild):
 
     def write(self, split_dir: Path, puzzles: Puzzles, views: int) -> None:
         questions, answers = puzzles.questions + EMPTY_TOKEN, puzzles.answers + EMPTY_TOKEN
-        with progress(len(questions) * views if views > 1 else 0, "augment", "examples") as bar:
-            inputs, labels = augment_sudoku(questions, answers, views - 1, self.seed, bar.update)
+        num_rows = len(questions) * views if views > 1 else 0
+        with bar(None, "augment", "examples", total=num_rows) as shown:
+            inputs, labels = augment_sudoku(questions, answers, views - 1, self.seed, shown.update)
         write_puzzles(
             split_dir,
             inputs,

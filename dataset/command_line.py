@@ -1,4 +1,4 @@
-"""What the builders' command lines have in common: flags, mistakes, progress, exit codes."""
+"""What the builders' command lines have in common: flags, mistakes, exit codes."""
 
 import argparse
 import difflib
@@ -8,8 +8,6 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
-
-from tqdm import tqdm
 
 from dataset.sources import REFUSALS, NoPuzzleError
 from runtime.errors import EXIT_CONFIG, EXIT_DATA, EXIT_INTERRUPTED, DatasetError
@@ -46,12 +44,6 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
         return value
 
     return parse
-
-
-def progress(total: int, what: str, unit: str) -> tqdm:
-    """A bar on stderr, shown where that is a terminal and there is something to wait for."""
-    disable = None if total else True
-    return tqdm(total=total, desc=what, unit=f" {unit}", disable=disable, leave=False)
 
 
 def require_room(directory: Path, num_bytes: int, remedy: str) -> None:

@@ -14,12 +14,13 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dataset import sources
-from dataset.command_line import Parser, integer, progress, require_room, run
+from dataset.command_line import Parser, integer, require_room, run
 from dataset.format.files import file_sha256, write_json
 from dataset.format.layout import IDENTIFIERS_NAME
 from dataset.format.writing import atomic_build, write_manifest
 from dataset.sources import CsvRow, Puzzles
 from runtime.errors import DatasetError
+from runtime.progress import bar
 from runtime.streams import Stream
 
 _DEFAULT_COUNT = 1000  # of generated training and test puzzles
@@ -258,9 +259,9 @@ class PuzzleBuild(ABC):
         ):
             if number is None:
                 continue
-            with progress(number, f"generate {split}", f"{self.puzzle}s") as bar:
+            with bar(None, f"generate {split}", f"{self.puzzle}s", total=number) as shown:
                 puzzles[split], attempts = self.generate(
-                    number, stream=stream, taken=taken, advance=bar.update
+                    number, stream=stream, taken=taken, advance=shown.update
                 )
             counts[split] = {"attempts": attempts}
         return puzzles, {}, counts
@@ -320,8 +321,8 @@ class PuzzleBuild(ABC):
                     return puzzles.rows(np.sort(rows[:number])), split
             left[split] = len(rows)
         if generator := self.more_like(chosen["train"]):
-            with progress(number, "generate selection", f"{self.puzzle}s") as bar:
-                stream, advance = Stream.NEW_SELECTION, bar.update
+            with bar(None, "generate selection", f"{self.puzzle}s", total=number) as shown:
+                stream, advance = Stream.NEW_SELECTION, shown.update
                 new, _ = generator.generate(number, stream=stream, taken=taken, advance=advance)
             return new, "generator"
         raise DatasetError(

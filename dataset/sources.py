@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from runtime.errors import DatasetError
 from runtime.files import open_regular
+from runtime.progress import bar
 from runtime.streams import Stream, random_words
 
 CSV_COLUMNS = ["source", "question", "answer", "rating"]
@@ -140,7 +140,7 @@ def read_batches(path: Path, size: int, *, needs_rating: bool) -> Iterator[list[
                 found = "it is empty" if header is None else f"found {','.join(header)[:80]!r}"
                 wanted = ",".join(CSV_COLUMNS)
                 raise DatasetError(f"{path}: the header {wanted} is missing; {found}")
-            for row in tqdm(rows, f"read {path.name}", unit=" rows", disable=None, leave=False):
+            for row in bar(rows, f"read {path.name}", "rows"):
                 line = rows.line_num
                 if not row:
                     continue

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from dataset.format.schema import IGNORE_LABEL_ID
 from evaluation.config import Choice, ThinkingSettings
@@ -28,6 +27,7 @@ from models.draws import RowDraws, noise_table
 from models.heads.base import Outputs
 from puzzle_dataset import Batch, EvalBatches
 from runtime.device import own_random_numbers
+from runtime.progress import bar
 from runtime.ranks import Ranks
 from runtime.streams import Stream
 from runtime.text import in_columns
@@ -193,13 +193,13 @@ def think_longer(
     thinker = _Thinker(forward, model, ranks, settings, views)
     columns: dict[str, list[np.ndarray]] = {name: [] for name in batches.num_examples}
     first_row = ranks.rank * batches.local_batch_size
-    shown = {"disable": not show_progress, "unit": "batch", "dynamic_ncols": True}
+    shown = bar(batches, "thinking", "batches", show=show_progress)
     was_training = model.training
     model.eval()
     try:
         # Of models of your own that ask torch for numbers.
         with torch.no_grad(), own_random_numbers(first_row, ranks.device):
-            for number, (name, batch, _, start) in enumerate(tqdm(batches, "thinking", **shown)):
+            for number, (name, batch, _, start) in enumerate(shown):
                 ranks.mark(f"batch {number + 1} of the evaluation", long=True)
                 columns[name].append(thinker.judge(name, batch, start + first_row))
     finally:

@@ -168,7 +168,7 @@ class EvalConfig(ThinkingSettings, MachineSettings):
     save_outputs: list[OutputField] = []
     """written to OUTPUT_outputs/SET__FIELD.npy; of a published checkpoint: step_N_all_preds.RANK"""
     save_records: StrictBool = False
-    """true: a line for each puzzle in OUTPUT_records.csv"""
+    """true: a line for each puzzle in OUTPUT_records.csv, more of them in OUTPUT_records.json"""
     search: EvalSearchSettings = EvalSearchSettings()
     save_search: CountOrZero = 0
     """puzzles whose chains are written to OUTPUT_chains.jsonl, step by step"""
@@ -190,8 +190,8 @@ class EvalConfig(ThinkingSettings, MachineSettings):
                 raise ValueError(
                     f"arch_overrides.halt_max_steps says nothing {where}; use {instead}=N"
                 )
-            names = ["halting", "save_outputs", "save_records", "evaluators"]
-            names += ["global_batch_size"] * bool(self.search.chains)
+            names = ["halting", "save_outputs", "evaluators"]
+            names.append("global_batch_size" if self.search.chains else "save_records")
             unread = dict.fromkeys(names, where)
         if not self.search.chains:
             where = "where search.chains is 0; set it"
@@ -221,9 +221,10 @@ class SolveConfig(ThinkingSettings, PluginSettings):
     checkpoint: CheckpointPath
     """a run's folder (newest good checkpoint), a checkpoint in it, or a published step_N file"""
     puzzle: str | None = None
-    """the cells row by row, '.' or '0' where empty"""
+    """the cells row by row; of a Sudoku '.' or '0' where empty; of a maze '#', ' ' or '.', S, G"""
     file: str | None = None
-    """a text file with a puzzle on each line; '-' is standard input"""
+    """a text file with a Sudoku on each line, or mazes in rows, an empty line between two; a maze
+    as a picture (.png); an ARC task (.json), whose test inputs are asked; '-' is standard input"""
     count: Count | None = None
     """solve the first puzzles of a data set"""
     data_path: str | None = None
@@ -247,6 +248,9 @@ class SolveConfig(ThinkingSettings, PluginSettings):
     """of views, starts, noise and draws"""
     search: SearchSettings = SearchSettings()
     """of a model that deduces (arch=lattice), which tells what it struck and guessed"""
+    animate: str | None = None
+    """a file to write, .gif or .html: how the answer forms, step by step; of several puzzles
+    FILE-1, FILE-2, ..."""
     arch_overrides: KernelOverrides = KernelOverrides()
     """what may differ from the trained model, because it has no weights; null: as recorded"""
     device: Device = "auto"

@@ -7,22 +7,20 @@ together, and every rank has the same figures. Built, and its data checked, with
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from pydantic import TypeAdapter
 
-from dataset.arc.tasks import BLANK_NAME
 from dataset.format.files import read_json
-from dataset.format.layout import IDENTIFIERS_NAME, METADATA_NAME, TEST_PUZZLES_NAME
-from dataset.format.reading import load_metadata
+from dataset.format.layout import IDENTIFIERS_NAME, TEST_PUZZLES_NAME
 from dataset.format.schema import ARC_VOCAB_SIZE
 from dataset.kinds import EVALUATORS, AnyEvaluator, ArcEvaluatorConfig, EvaluatorConfig
 from dataset.maze import rules as maze
 from dataset.sudoku.rules import EMPTY_TOKEN, are_valid_solutions, grid_size
 from evaluation import arc
 from evaluation.metrics import wilson
+from evaluation.puzzles import identifiers_of
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import DatasetError
 
@@ -96,10 +94,8 @@ class ArcEvaluator:
     def __init__(self, config: ArcEvaluatorConfig, dataset: PuzzleDataset) -> None:
         _require_square(dataset, ARC_VOCAB_SIZE, "a square canvas")
         self._tasks: dict[str, list[arc.TestPair]] = {}
-        names = [BLANK_NAME] * dataset.metadata.num_puzzle_identifiers
-        for folder, offset in zip(dataset.split_dirs, dataset.identifier_offsets, strict=True):
-            of_folder = _read_identifiers(folder)
-            names[offset : offset + len(of_folder)] = of_folder
+        names = identifiers_of(dataset)
+        for folder in dataset.split_dirs:
             path = folder.parent / TEST_PUZZLES_NAME
             for task, pairs in arc.parse_tasks(read_json(path), path).items():
                 if self._tasks.setdefault(task, pairs) != pairs:
@@ -211,16 +207,6 @@ class MazeEvaluator(_SharesEvaluator):
 
     def judge(self, rows: AnsweredRows) -> Sequence[np.ndarray]:
         return maze.check_paths(rows.inputs, rows.preds)
-
-
-def _read_identifiers(split_dir: Path) -> list[str]:
-    path = split_dir.parent / IDENTIFIERS_NAME
-    names = arc.parse_names(read_json(path), path)
-    expected = load_metadata(split_dir).num_puzzle_identifiers
-    if len(names) != expected:
-        counted = f"num_puzzle_identifiers is {expected} in {split_dir / METADATA_NAME}"
-        raise DatasetError(f"{path}: {len(names)} names, but {counted}")
-    return names
 
 
 def _require_square(dataset: PuzzleDataset, vocab_size: int, cells: str) -> None:

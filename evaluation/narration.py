@@ -1,64 +1,87 @@
-"""What a chain of a search did with a Sudoku, in words."""
+"""What a chain of a search did with a puzzle, in words."""
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from dataset.sudoku.rules import EMPTY_TOKEN
+from evaluation.puzzles import SUDOKU, Kind
 from evaluation.search import Round
 from models.lattice import CONTRADICTION, DECIDED
 
 
-def tell(rounds: Sequence[Round], chain: int) -> Iterator[str]:
+class Told(NamedTuple):
+    """A round of a chain: what was open, what was struck, and how it ended, "" if in no way."""
+
+    left: str
+    struck: list[str]
+    ending: str
+
+
+def tell(rounds: Sequence[Round], chain: int, kind: Kind = SUDOKU) -> Iterator[str]:
     """Yield lines on what a chain struck, decided and guessed in each round, until it was done."""
-    guesses: list[int] = []
+    for number, told in enumerate(tell_rounds(rounds, chain, kind), start=1):
+        yield f"round {number}: {told.left}"
+        yield from (f"  {line}" for line in (*told.struck, told.ending) if line)
+
+
+def tell_rounds(rounds: Sequence[Round], chain: int, kind: Kind) -> Iterator[Told]:
+    """Yield what happened in each round of a chain, until it was done."""
+    guesses: list[str] = []
     for number, one in enumerate(rounds, start=1):
         before, after = one.before[chain], one.after[chain]
         guess, verdict = int(one.guessed[chain]), int(one.verdicts[chain])
         num_open = int((before.sum(-1) > 1).sum())
-        left = f"{_many(num_open, 'cell')} open, {_many(int(before.sum()), 'candidate')}"
-        yield f"round {number}: {left}"
-        yield from _struck(before, after, guess)
+        left = f"{many(num_open, 'cell')} open, {many(int(before.sum()), 'candidate')}"
+        ending = ""
         if verdict == CONTRADICTION:
             empty = [_place(cell, before) for cell in np.flatnonzero(~after.any(-1)).tolist()]
             why = f"nothing is left for {', '.join(empty)}" if empty else "the model sees no way on"
             then = "restart"
             if (cell := int(one.taken_back[chain])) >= 0:
                 then = f"so {_place(cell, before)} is not {guesses.pop()}"
-                left = _digits(rounds[number].before[chain, cell]) if number < len(rounds) else []
-                then += f" but {left[0]}" if len(left) == 1 else ""
-            yield f"  contradiction: {why}; {then}"
+                if number < len(rounds):
+                    then += _but(rounds[number].before[chain, cell], kind)
+            ending = f"contradiction: {why}; {then}"
         elif verdict == DECIDED:
-            yield "  all cells are decided"
-            return
+            ending = "all cells are decided"
         elif guess >= 0:
-            guesses += _digits(after[guess])
-            yield f"  guess {_place(guess, before)} = {guesses[-1]}"
+            guesses += _symbols(after[guess], kind)
+            ending = f"guess {_place(guess, before)} = {guesses[-1]}"
+        yield Told(left, list(_struck(before, after, guess, kind)), ending)
+        if verdict == DECIDED:
+            return
 
 
-def _struck(before: np.ndarray, after: np.ndarray, guess: int) -> Iterator[str]:
+def _but(others: np.ndarray, kind: Kind) -> str:
+    """Say what a cell is whose guess was taken back, where one token is left."""
+    left = _symbols(others, kind)
+    return f" but {left[0]}" if len(left) == 1 else ""
+
+
+def _struck(before: np.ndarray, after: np.ndarray, guess: int, kind: Kind) -> Iterator[str]:
     """Yield what was struck, cell by cell where that decides it."""
     further = 0
     for cell in np.flatnonzero((before != after).any(-1)).tolist():
-        gone = _digits(before[cell] & ~after[cell])
-        left = _digits(after[cell])
+        gone = _symbols(before[cell] & ~after[cell], kind)
+        left = _symbols(after[cell], kind)
         if cell == guess:
             continue
         if len(left) != 1:
             further += len(gone)
             continue
-        struck = ", ".join(map(str, gone))
-        yield f"  {_place(cell, before)} is {left[0]}: struck {struck}"
+        yield f"{_place(cell, before)} is {left[0]}: struck {', '.join(gone)}"
     if further:
-        yield f"  struck elsewhere: {_many(further, 'candidate')}"
+        yield f"struck elsewhere: {many(further, 'candidate')}"
 
 
-def _many(number: int, thing: str) -> str:
+def many(number: int, thing: str) -> str:
+    """Return a number of things in words: 1 cell, 2 cells."""
     return f"{number} {thing}{'s'[: number != 1]}"
 
 
-def _digits(cell: np.ndarray) -> list[int]:
-    return [int(token) - EMPTY_TOKEN for token in np.flatnonzero(cell)]
+def _symbols(cell: np.ndarray, kind: Kind) -> list[str]:
+    return [kind.symbol(int(token)) for token in np.flatnonzero(cell)]
 
 
 def _place(cell: int, candidates: np.ndarray) -> str:

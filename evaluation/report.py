@@ -4,12 +4,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from evaluation.evaluators import Findings
 from evaluation.metrics import Estimate, SetResult
+from evaluation.records import table_as_csv
 from models.heads.calibration import with_calibration_error
 from models.metrics import is_loss
 from runtime.text import in_columns
@@ -26,10 +28,12 @@ class Evaluation:
 
     Attributes:
         records: of each set the rows' values by name, [num_examples] in test order: the metrics,
-            `count` (1 where the row has labels), `q_halt` (a probability, NaN without such a head)
-            and `clues` (cells whose label is given).
+            `count` (1 where the row has labels), `q_halt` (a probability, NaN without such a head),
+            `clues` (cells whose label is given) and, where puzzles are recorded, `right_after_K`
+            (1 where the answer of ACT step K is right) for each K.
         at_halt: the figures at the step at which each row would have halted, where that was asked.
-        at_halt_records: the same values there, but for `clues`.
+        at_halt_records: the same values there, but for `clues` and `right_after_K`.
+        answers: of each set what `evaluation.records.Answers` tells, where puzzles are recorded.
     """
 
     sets: Mapping[str, SetResult]
@@ -37,6 +41,7 @@ class Evaluation:
     records: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
     at_halt: Mapping[str, SetResult] = field(default_factory=dict)
     at_halt_records: Mapping[str, Mapping[str, np.ndarray]] = field(default_factory=dict)
+    answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def files(self) -> dict[str, Callable[[], Any]]:
@@ -115,27 +120,36 @@ def _json_sets(sets: Mapping[str, SetResult]) -> dict[str, Any]:
     return {"metrics": together, "sets": one_by_one}
 
 
-def as_csv(evaluation: Evaluation, ratings: Mapping[str, np.ndarray | None]) -> str:
+def as_csv(
+    evaluation: Evaluation,
+    ratings: Mapping[str, np.ndarray | None],
+    sizes: Mapping[str, Mapping[str, np.ndarray]] = MappingProxyType({}),
+) -> str:
     """Return a line for each row of all sets; a field is empty where its value is not known.
 
     Args:
         ratings: by set, of at least the rows that were measured; None: not known.
+        sizes: by set, what `evaluation.records.size_of_answers` returns.
     """
     prefixes = ("", "at_halt_") if evaluation.at_halt else ("",)
     measured = ["clues", *(f"{prefix}{name}" for prefix in prefixes for name in _RECORDED)]
-    lines = [",".join(["set", "index", "rating", *measured])]
+    measured += [n for n in _first(evaluation.records) if n.startswith("right_after_")]
+    sets = {}
     for set_name, last in evaluation.records.items():
         at_halt = evaluation.at_halt_records.get(set_name, {})
         values = {**last, **{f"at_halt_{name}": value for name, value in at_halt.items()}}
-        rated = ratings[set_name]
         # Nothing but q_halt is known of a row without labels.
-        known = {name: (values["count"] > 0) | name.endswith("q_halt") for name in measured}
-        columns = [np.where(known[name], values[name], np.nan).tolist() for name in measured]
-        for index, figures in enumerate(zip(*columns, strict=True)):
-            rating = "" if rated is None else str(rated[index])
-            texts = ("" if math.isnan(figure) else f"{figure:.6g}" for figure in figures)
-            lines.append(",".join([set_name, str(index), rating, *texts]))
-    return "\n".join(lines) + "\n"
+        has_labels = values["count"] > 0
+        columns = {
+            name: np.where(has_labels | name.endswith("q_halt"), values[name], np.nan)
+            for name in measured
+        }
+        sets[set_name] = {"rating": ratings[set_name], **sizes.get(set_name, {}), **columns}
+    return table_as_csv(["rating", *_first(sizes), *measured], sets)
+
+
+def _first(values: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    return next(iter(values.values()), {})
 
 
 def as_text(evaluation: Evaluation) -> str:

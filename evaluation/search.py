@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from dataset.turns import turns
 from evaluation.config import EvalSearchSettings, SearchSettings
@@ -38,6 +37,7 @@ from models.lattice import (
 )
 from puzzle_dataset import Batch
 from runtime.files import write_atomically
+from runtime.progress import bar
 from runtime.ranks import Ranks
 from runtime.streams import Stream, random_words
 
@@ -396,8 +396,9 @@ def search_sets(
     for name, rows in puzzles.items():
         missing = ledger.missing(who, name, len(rows.inputs))
         coming = ((row, rows.inputs[row]) for row in missing)
-        shown = {"desc": f"searching: {who}", "total": len(missing), "disable": not show_progress}
-        for one in tqdm(search(coming, watch and partial(watch, name)), **shown):
+        searching = search(coming, watch and partial(watch, name))
+        shown = {"total": len(missing), "show": show_progress}
+        for one in bar(searching, f"searching: {who}", "puzzles", **shown):
             ledger.add(who, name, one)
         done = ledger.gather(who, name)
         found[name] = [done[row] for row in range(len(rows.inputs))]

@@ -5,13 +5,14 @@ knows nothing is therefore measured beside it, with the same number of chains an
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dataset.sudoku import rules
 from evaluation.metrics import Estimate, wilson
+from evaluation.records import table_as_csv
 from evaluation.search import Found
 from runtime.text import in_columns
 
@@ -51,27 +52,20 @@ def figures_of(
     if not found:
         return []
 
-    def is_right(row: int, answer: np.ndarray) -> bool:
-        return bool((answer == labels[row]).all())
+    def share(holds: np.ndarray) -> Estimate:
+        return wilson(int(holds.sum()), len(found))
 
-    def share(answers: Sequence[np.ndarray | None], *, right: bool = True) -> Estimate:
-        holds = [
-            answer is not None and is_right(one.row, answer) == right
-            for one, answer in zip(found, answers, strict=True)
-        ]
-        return wilson(sum(holds), len(holds))
-
-    answers = [one.answer for one in found]
-    right = [one.answer is not None and is_right(one.row, one.answer) for one in found]
+    labels = labels[[one.row for one in found]]
+    has_answer, right = _judged([one.answer for one in found], labels)
     calls = np.array([one.calls for one in found])
     figures = Figures(
         set_name=set_name,
         searcher=searcher,
         num_puzzles=len(found),
-        solved=share(answers),
-        wrong=share(answers, right=False),
-        abstained=wilson(sum(answer is None for answer in answers), len(answers)),
-        at_once=share([one.at_once for one in found]),
+        solved=share(right),
+        wrong=share(has_answer & ~right),
+        abstained=share(~has_answer),
+        at_once=share(_judged([one.at_once for one in found], labels)[1]),
         calls=_spread(calls),
         solved_within=_within(calls, right),
         seconds=float(np.mean([one.seconds for one in found])),
@@ -109,9 +103,46 @@ def _spread(values: np.ndarray) -> tuple[float, float, float]:
     return float(values.mean()), float(np.median(values)), float(np.percentile(values, 95))
 
 
-def _within(calls: np.ndarray, right: Sequence[bool]) -> dict[int, float]:
+def _within(calls: np.ndarray, right: np.ndarray) -> dict[int, float]:
     bounds = 2 ** np.arange(np.ceil(np.log2(calls.max())) + 1).astype(int)
     return {int(bound): float(np.mean((calls <= bound) & right)) for bound in bounds}
+
+
+def as_csv(
+    found: Mapping[str, Sequence[Found]],
+    labels: Mapping[str, np.ndarray],
+    known: Mapping[str, Mapping[str, np.ndarray | None]],
+) -> str:
+    """Return a line for each puzzle of all sets.
+
+    Args:
+        found: of each set, in the order of its rows.
+        labels: of each set, tokens [N, S].
+        known: of each set by name, what the data say of at least these puzzles; None: not known.
+    """
+    counted = ("calls", "rounds", "taken_back", "restarts", "seconds")
+    sets, names = {}, dict.fromkeys(name for values in known.values() for name in values)
+    for name, puzzles in found.items():
+        has_answer, right = _judged([one.answer for one in puzzles], labels[name])
+        _, at_once = _judged([one.at_once for one in puzzles], labels[name])
+        shares = {"solved": right, "wrong": has_answer & ~right, "abstained": ~has_answer}
+        has_labels = (labels[name] >= 0).any(axis=1)
+        columns = {
+            name: np.where(has_labels, share, np.nan)
+            for name, share in (shares | {"at_once": at_once}).items()
+        }
+        columns |= {n: np.array([float(getattr(one, n)) for one in puzzles]) for n in counted}
+        sets[name] = {**known[name], **columns}
+    return table_as_csv([*names, "solved", "wrong", "abstained", "at_once", *counted], sets)
+
+
+def _judged(
+    answers: Sequence[np.ndarray | None], labels: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return where there is an answer, and where it is right, bool [N]."""
+    pairs = zip(answers, labels, strict=True)
+    right = [answer is not None and bool((answer == label).all()) for answer, label in pairs]
+    return np.array([answer is not None for answer in answers], bool), np.array(right, bool)
 
 
 def as_text(figures: Sequence[Figures]) -> str:

@@ -1,6 +1,6 @@
-"""Solve Sudokus with a trained model, and keep what it answered at each ACT step."""
+"""Solve puzzles with a trained model, and keep what it answered at each ACT step."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dataset.sudoku import rules
 from evaluation.chains import Found, chain_steps, chosen, ends_of, residual_of, wants_to_halt
 from evaluation.config import Choice, SolveConfig, ThinkingSettings
 from evaluation.constraints import SudokuConstraint
@@ -20,9 +19,11 @@ from evaluation.decoding import (
     decode_greedy,
     decode_sampled,
 )
-from evaluation.views import SudokuViews, draw_views
+from evaluation.puzzles import SUDOKU, Puzzle, Verdict
+from evaluation.views import Views, draw_views
 from models.act import ACTLossHead
 from models.carry import Examples
+from runtime.errors import ConfigError
 
 _BATCH_SIZE = 64
 _BEAM_WIDTH = 8
@@ -31,14 +32,29 @@ Decoder = Callable[..., Decoded]
 """Called with logits [B, S, V] and `inputs`, the puzzles' tokens, integer [B, S]."""
 
 
+class Glimpse(NamedTuple):
+    """What N puzzles have come to after an ACT step of a chain: tokens uint8 [N, S], how sure the
+    model is of each, float32 [N, S], and of the whole, q_halt float32 [N].
+    """
+
+    chain: int
+    step: int
+    tokens: np.ndarray
+    certainty: np.ndarray
+    q_halt: np.ndarray
+
+
+Watch = Callable[[Glimpse], object]
+
+
 @dataclass(frozen=True)
 class Reasoning:
     """How the answer to one puzzle came about.
 
     Attributes:
-        question: int8 [size, size] digits, 0 where empty.
+        question: int8 [size, size], the puzzle's grid (`evaluation.puzzles`).
         answers: int8 [steps, size, size], the answer after each ACT step, the last one as decoded;
-            0 where the model left a cell empty.
+            in a Sudoku 0 where the model left a cell empty.
         log_prob: natural logarithm of the last answer's probability, as the model sees it.
         confidence: `answer_confidence` at the last step, 0 to 1.
         q_halt: float32 [steps], the chance that the answer is right, as the model sees it; NaN
@@ -48,6 +64,9 @@ class Reasoning:
         chain: number of the chain that answers, from 0.
         num_chains: those that thought about the puzzle.
         num_agreeing: those that give this answer, before it is decoded.
+        certainty: float32 [steps, size, size], the probability that the model gives to each cell's
+            token.
+        puzzle: the puzzle itself; None: a Sudoku of which only the question is known.
     """
 
     question: np.ndarray
@@ -60,16 +79,26 @@ class Reasoning:
     chain: int = 0
     num_chains: int = 1
     num_agreeing: int = 1
+    certainty: np.ndarray | None = None
+    puzzle: Puzzle | None = None
 
     @property
     def answer(self) -> np.ndarray:
         """The answer after the last step, int8 [size, size]."""
         return self.answers[-1]
 
+    def judge(self, step: int = -1) -> Verdict:
+        """Say what the answer after a step is."""
+        puzzle = self._known
+        return puzzle.kind.judge(self.question, self.answers[step], puzzle.target)
+
     def is_solved(self) -> bool:
-        """Whether the answer is a valid Sudoku that keeps the clues."""
-        valid = rules.is_valid_solution(self.answer, len(self.answer))
-        return valid and rules.keeps_clues(self.question, self.answer)
+        """Whether the answer is right: in a Sudoku a valid grid that keeps the clues."""
+        return self.judge().solved is True
+
+    @property
+    def _known(self) -> Puzzle:
+        return self.puzzle or Puzzle(SUDOKU, self.question)
 
     def cells_changed(self) -> np.ndarray:
         """Number of cells that each step changed, int64 [steps]; the first one fills the puzzle."""
@@ -77,20 +106,11 @@ class Reasoning:
         return (before != self.answers).sum(axis=(1, 2))
 
     def cells_wrong(self, step: int = -1) -> np.ndarray:
-        """Mark what cannot stay, bool [size, size]: empty, repeated digits, changed clues."""
-        answer = self.answers[step]
-        changed_clue = (self.question != 0) & (self.question != answer)
-        return repeated_digits(answer) | (answer == 0) | changed_clue
-
-
-def repeated_digits(grid: np.ndarray) -> np.ndarray:
-    """Mark the cells whose digit stands again in their row, column or box; bool [size, size]."""
-    layout = rules.layout_of(len(grid))
-    cells = grid.reshape(-1)
-    has_digit = cells[:, None] == np.arange(1, layout.size + 1)  # [cells, digits]
-    unit_counts = has_digit[layout.unit_cells].sum(axis=1)  # [units, digits]
-    repeated = (unit_counts[layout.cell_units] > 1).any(axis=1)  # [cells, digits]
-    return (has_digit & repeated).any(axis=1).reshape(grid.shape)
+        """Mark what cannot stay, bool [size, size]: in a Sudoku what is empty, repeated digits and
+        changed clues.
+        """
+        puzzle = self._known
+        return puzzle.kind.wrong(self.question, self.answers[step], puzzle.target)
 
 
 def make_decoder(config: SolveConfig) -> Decoder:
@@ -116,26 +136,31 @@ def make_decoder(config: SolveConfig) -> Decoder:
 
 def reason(
     model: ACTLossHead,
-    questions: list[np.ndarray],
+    questions: Sequence[np.ndarray | Puzzle],
     device: torch.device,
     decode: Decoder = decode_greedy,
     settings: ThinkingSettings | None = None,
+    watch: Watch | None = None,
 ) -> Iterator[Reasoning]:
     """Let the model think about each puzzle for all its ACT steps; yields in their order.
 
     Args:
-        model: reads size * size cells with a vocabulary of size + 2.
-        questions: integer [size, size] digits, 0 where empty, all of one size.
+        questions: puzzles of one kind and size, or Sudokus as integer [size, size] digits, 0 where
+            empty; the model reads such cells.
         decode: gives the answer of the last step; the others are the most likely tokens.
         settings: which chains think about each puzzle, and which of them answers; the depth is the
             model's, and of each list the first value counts. None: one chain.
+        watch: called after each ACT step of each chain.
     """
     model.eval()
     settings = settings or ThinkingSettings()
     size = max(1, _BATCH_SIZE // settings.breadth[0])
     for start in range(0, len(questions), size):
-        some = questions[start : start + size]
-        yield from _reason_batch(model, some, start, device, decode, settings)
+        some = [
+            each if isinstance(each, Puzzle) else Puzzle(SUDOKU, np.asarray(each, np.int8))
+            for each in questions[start : start + size]
+        ]
+        yield from _reason_batch(model, some, start, device, decode, settings, watch)
 
 
 class _Chain(NamedTuple):
@@ -144,37 +169,61 @@ class _Chain(NamedTuple):
     inputs: Tensor  # int32 [N, S], the view that it saw.
     logits: Tensor  # [N, steps, S, V], of that view.
     tokens: np.ndarray  # uint8 [N, steps, S], the most likely ones, of the puzzle itself.
+    certainty: np.ndarray  # float32 [N, steps, S], their probabilities.
     q_halt: Tensor  # Logits [N, steps].
     q_continue: Tensor  # Logits [N, steps].
     halts: Tensor  # bool [N, steps]
     residual: Tensor  # [N], of the last step.
 
 
+class _Seen(NamedTuple):
+    """How N puzzles are seen: in views with these numbers, or (None) as they are."""
+
+    symmetries: Views | None
+    views: np.ndarray
+
+    def boards(self, inputs: np.ndarray) -> np.ndarray:
+        """Return the puzzles, uint8 [N, S], as they are seen."""
+        return inputs if self.symmetries is None else self.symmetries.apply(self.views, inputs)
+
+    def tokens(self, seen: Tensor) -> np.ndarray:
+        """Return tokens [N, S] that were answered as those of the puzzles, uint8."""
+        tokens = seen.cpu().numpy().astype(np.uint8)
+        return tokens if self.symmetries is None else self.symmetries.undo(self.views, tokens)
+
+    def values(self, seen: Tensor) -> np.ndarray:
+        """Return values of the cells [N, S] in the order of the puzzles' own, float32."""
+        values = seen.float().cpu().numpy()
+        if self.symmetries is None:
+            return values
+        own = np.empty_like(values)
+        np.put_along_axis(own, self.symmetries.sources(self.views), values, 1)
+        return own
+
+
 @torch.no_grad()
 def _reason_batch(
     model: ACTLossHead,
-    questions: list[np.ndarray],
+    puzzles: list[Puzzle],
     first_row: int,
     device: torch.device,
     decode: Decoder,
     settings: ThinkingSettings,
+    watch: Watch | None,
 ) -> list[Reasoning]:
     rule, steps = model.model.rule, model.model.eval_max_steps
-    breadth, select, rows = settings.breadth[0], settings.select[0], np.arange(len(questions))
-    inputs = np.stack([rules.grid_to_tokens(question) for question in questions]).astype(np.uint8)
+    breadth, select, rows = settings.breadth[0], settings.select[0], np.arange(len(puzzles))
+    kind, inputs = puzzles[0].kind, np.stack([puzzle.tokens for puzzle in puzzles])
+    ids = np.array([puzzle.identifier for puzzle in puzzles], np.int32)
     symmetries, views = None, np.zeros((breadth, len(rows)), np.int64)
     if settings.perturbs_views:
-        symmetries = SudokuViews(len(questions[0]))
+        symmetries = kind.views(len(puzzles[0].question))
+        if symmetries is None:
+            raise ConfigError(f"perturb=symmetry: no symmetry of {kind.name} puzzles is known")
         views = draw_views(symmetries, settings.seed, first_row + rows, breadth)
     chains = [
         _run_chain(
-            model,
-            inputs if symmetries is None else symmetries.apply(own, inputs),
-            partial(_turned_back, symmetries, own),
-            number,
-            first_row,
-            device,
-            settings,
+            model, inputs, ids, _Seen(symmetries, own), number, first_row, device, settings, watch
         )
         for number, own in enumerate(views)
     ]
@@ -193,15 +242,17 @@ def _reason_batch(
     log_probs = model.log_probs(logits)
     decoded = decode(log_probs, inputs=torch.stack([chains[c].inputs[row] for c, row, _ in places]))
     confidence = answer_confidence(log_probs, gap, torch.zeros_like(gap))
-    answers = _turned_back(symmetries, views[best, rows], decoded.tokens)
+    seen = _Seen(symmetries, views[best, rows])
+    answers, certainty = seen.tokens(decoded.tokens), seen.values(decoded.cell_log_probs.exp())
     reasonings = []
     for c, row, end in places:
         chain, tokens = chains[c], [*chains[c].tokens[row, :end], answers[row]]
         told = slice(end + 1)
+        sure = np.stack([*chain.certainty[row, :end], certainty[row]])
         q_halt = chain.q_halt[row, told].sigmoid()
         one = Reasoning(
-            question=np.asarray(questions[row], np.int8),
-            answers=np.stack([rules.tokens_to_grid(step) for step in tokens]),
+            question=np.asarray(puzzles[row].question, np.int8),
+            answers=np.stack([kind.to_grid(step) for step in tokens]),
             log_prob=float(decoded.log_probs[row]),
             confidence=float(confidence[row]),
             q_halt=(torch.full_like(q_halt, torch.nan) if rule is None else q_halt).cpu().numpy(),
@@ -210,6 +261,8 @@ def _reason_batch(
             chain=int(c),
             num_chains=breadth,
             num_agreeing=int(agreeing[row]),
+            certainty=sure.reshape(-1, *puzzles[row].question.shape),
+            puzzle=puzzles[row],
         )
         reasonings.append(one)
     return reasonings
@@ -217,45 +270,48 @@ def _reason_batch(
 
 def _run_chain(
     model: ACTLossHead,
-    seen: np.ndarray,
-    turn_back: Callable[[Tensor], np.ndarray],
+    inputs: np.ndarray,
+    ids: np.ndarray,
+    seen: _Seen,
     number: int,
     first_row: int,
     device: torch.device,
     settings: ThinkingSettings,
+    watch: Watch | None,
 ) -> _Chain:
-    ids = np.zeros(len(seen), np.int32)
-    arrays = {"inputs": seen.astype(np.int32), "puzzle_identifiers": ids}
+    arrays = {"inputs": seen.boards(inputs).astype(np.int32), "puzzle_identifiers": ids}
 
     def on_device(arrays: dict[str, np.ndarray]) -> Examples:
         return {name: torch.from_numpy(values).to(device) for name, values in arrays.items()}
 
     act, outputs, halts, residuals = model.model, [], [], []
+    tokens, certainty = [], []
     for before, carry in chain_steps(model, model, arrays, settings, number, first_row, on_device):
         given = act.inner.read(act.answer_of(carry), carry.examples)
         outputs.append(given)
         residuals.append(residual_of(before, act.answer_of(carry)))
         halts.append(wants_to_halt(act, given, carry.steps))
+        best = given["logits"].argmax(-1, keepdim=True)
+        tokens.append(seen.tokens(best.squeeze(-1)))
+        shares = model.log_probs(given["logits"]).gather(-1, best).exp()
+        certainty.append(seen.values(shares.squeeze(-1)))
+        if watch is not None:
+            q = given["q_halt_logits"].float().sigmoid().cpu().numpy()
+            watch(Glimpse(number, len(tokens), tokens[-1], certainty[-1], q))
     logits, q_halt, q_continue = (
         torch.stack([given[name] for given in outputs], 1)
         for name in ("logits", "q_halt_logits", "q_continue_logits")
     )
-    tokens = [turn_back(each) for each in logits.argmax(-1).unbind(1)]
     return _Chain(
         on_device(arrays)["inputs"],
         logits,
         np.stack(tokens, 1),
+        np.stack(certainty, 1),
         q_halt,
         q_continue,
         torch.stack(halts, 1),
         residuals[-1],
     )
-
-
-def _turned_back(symmetries: SudokuViews | None, views: np.ndarray, tokens: Tensor) -> np.ndarray:
-    """Return tokens [N, S] of views as those of the puzzles, uint8."""
-    seen = tokens.cpu().numpy().astype(np.uint8)
-    return seen if symmetries is None else symmetries.undo(views, seen)
 
 
 def _found(chains: list[_Chain], select: Choice) -> tuple[Found, np.ndarray]:

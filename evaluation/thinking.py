@@ -17,6 +17,7 @@ from evaluation.config import Halting
 from models.act import ACT, ACTLossHead, LossOutput
 from models.carry import ACTCarry, Examples, Exploration
 from models.draws import ROW_KEYS
+from models.heads.base import Targets
 from puzzle_dataset import Batch, EvalBatches
 from runtime.ranks import Ranks
 from runtime.streams import Stream, random_words
@@ -44,6 +45,7 @@ class Thought:
         carry: after the last step of each row; all have halted. Where slots were refilled it has
             the answer's latent alone.
         at_halt: after the step at which each row would have halted, where that was noted.
+        right: which rows are right after each step, float32 [b, steps], where that was noted.
     """
 
     set_name: str
@@ -51,6 +53,7 @@ class Thought:
     count: int
     carry: ACTCarry
     at_halt: ACTCarry | None = None
+    right: Tensor | None = None
 
 
 def row_keys(stream: Stream, seed: int, first_row: int, count: int, chain: int = 0) -> np.ndarray:
@@ -75,22 +78,34 @@ def with_draws(
 
 def think(forward: Forward, model: ACTLossHead, examples: Examples) -> LossOutput:
     """Run all ACT steps on fresh examples, in evaluation mode; returns the last step."""
-    carry, _ = _all_steps(forward, model, examples)
-    return model.measure(carry)
+    return model.measure(_all_steps(forward, model, examples)[0])
 
 
 def _all_steps(
-    forward: Forward, model: ACTLossHead, examples: Examples, *, notes_halts: bool = False
-) -> tuple[ACTCarry, ACTCarry | None]:
+    forward: Forward,
+    model: ACTLossHead,
+    examples: Examples,
+    *,
+    notes_halts: bool = False,
+    notes_right: bool = False,
+) -> tuple[ACTCarry, ACTCarry | None, Tensor | None]:
     """Return the carry after all ACT steps on fresh examples and, where asked for, what `_noted`
-    gives.
+    gives, and which rows are right after each step, float32 [B, steps].
     """
-    carry, at_halt = model.initial_carry(examples), None
+    carry, at_halt, right = model.initial_carry(examples), None, []
     for _ in range(model.model.eval_max_steps):
         carry = forward(carry, examples, measured=False).carry
         if notes_halts:
             at_halt = _noted(model.model, at_halt, carry)
-    return carry, at_halt
+        if notes_right:
+            right.append(_right(model.model, carry))
+    return carry, at_halt, torch.stack(right, -1) if right else None
+
+
+def _right(act: ACT, carry: ACTCarry) -> Tensor:
+    """Return float32 [B], 1 where the answer in a carry is right in each labelled cell."""
+    outputs = act.inner.heads["lm"].read(act.inner.answer(act.answer_of(carry), carry.examples))
+    return Targets.of(carry.compared, outputs["logits"]).whole_right.float()
 
 
 def thoughts(
@@ -101,6 +116,8 @@ def thoughts(
     halting: Halting,
     begin: Callable[[int], None],
     seed: int = 0,
+    *,
+    notes_right: bool = False,
 ) -> Iterator[Thought]:
     """Let a model in evaluation mode think about all batches; yields them in their order.
 
@@ -110,6 +127,7 @@ def thoughts(
             is noted. q: a row that halts gives its slot to the next row, at a constant shape.
         begin: called before the work on each batch, with its number.
         seed: of the numbers that the rows of a model draw.
+        notes_right: note which rows are right after each step, but with `halting` q.
     """
     if halting == "q":
         yield from _refilled(forward, model, batches, ranks, begin, seed)
@@ -119,8 +137,8 @@ def thoughts(
         begin(number)
         arrays = with_draws(batch.arrays(), model, seed, start + first_row)
         examples = ranks.on_device(arrays)
-        carries = _all_steps(forward, model, examples, notes_halts=halting == "both")
-        yield Thought(set_name, batch, count, *carries)
+        noted = {"notes_halts": halting == "both", "notes_right": notes_right}
+        yield Thought(set_name, batch, count, *_all_steps(forward, model, examples, **noted))
 
 
 def _noted(act: ACT, at_halt: ACTCarry | None, carry: ACTCarry) -> ACTCarry:

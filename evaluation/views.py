@@ -33,6 +33,10 @@ class Views(Protocol):
         """Return the boards of which `apply` made these."""
         ...
 
+    def sources(self, views: np.ndarray) -> np.ndarray:
+        """Return which cell of the board each cell of a view shows, int64 [N, cells]."""
+        ...
+
 
 class SudokuViews:
     """Digits permuted, rows and columns moved within and with their bands, and transposed."""
@@ -52,6 +56,9 @@ class SudokuViews:
         np.put_along_axis(turned_back, self._symmetries.sources(moves), tokens, 1)
         return turned_back
 
+    def sources(self, views: np.ndarray) -> np.ndarray:
+        return self._symmetries.sources(views // len(self._symmetries.tokens))
+
 
 class DihedralViews:
     """A square grid turned and mirrored."""
@@ -68,6 +75,10 @@ class DihedralViews:
 
     def undo(self, views: np.ndarray, boards: np.ndarray) -> np.ndarray:
         return self.apply(np.take(INVERSE_VIEWS, views), boards)
+
+    def sources(self, views: np.ndarray) -> np.ndarray:
+        cells = np.arange(self._shape[1] * self._shape[2])
+        return self.apply(views, np.tile(cells, (len(views), 1)))
 
 
 def views_of(dataset: PuzzleDataset) -> Views:

@@ -1,6 +1,8 @@
 """Text for people: values from other people's files on one line that is safe to print; tables."""
 
+import os
 from collections.abc import Callable, Sequence
+from typing import TextIO
 
 
 def shown(value: object, limit: int = 60) -> str:
@@ -22,6 +24,14 @@ def in_columns(rows: Sequence[Sequence[str]]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
+
+
+def colours(stream: TextIO) -> bool:
+    """Return whether what is written there may have colours and drawn lines: in a terminal that
+    knows them, unless NO_COLOR is set.
+    """
+    knows = os.environ.get("TERM") != "dumb" and "utf" in (stream.encoding or "").lower()
+    return stream.isatty() and knows and not os.environ.get("NO_COLOR")
 
 
 def _text(value: object, write: Callable[[object], str]) -> str:

@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from dataset.arc.lazy import ARC_PALETTE
-from dataset.format.schema import ARC_PIXELS
+from dataset.format.schema import ARC_PALETTE, ARC_PIXELS
 from dataset.maze.generator import generate_mazes
 from dataset.maze.rules import NUM_ACTIONS, maze_pixels, path_actions, solve
 from dataset.sudoku.generator import generate_puzzles

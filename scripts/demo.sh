@@ -18,7 +18,11 @@ echo
 echo "The data lie in $data; the run, its metrics.jsonl and checkpoints in $run"
 echo
 echo "4. Evaluating on all of them, with 16 ACT steps"
-"$python" evaluate.py "checkpoint=$run" "data_path=$data" arch_overrides.halt_max_steps=16 global_batch_size=100
+"$python" evaluate.py "checkpoint=$run" "data_path=$data" arch_overrides.halt_max_steps=16 global_batch_size=100 \
+    save_records=true
 echo
 echo "5. Thinking longer: up to 64 ACT steps, on 200 of them"
 "$python" evaluate.py "checkpoint=$run" "data_path=$data" 'depth=[4,16,64]' max_examples=200 global_batch_size=100
+echo
+echo "6. A page about all of this, to open in a browser"
+"$python" scripts/report.py "$run"

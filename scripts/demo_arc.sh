@@ -18,7 +18,7 @@ echo "3. Scoring the demonstration pairs"
 "$python" evaluate.py "checkpoint=$run" "data_path=$data-demonstrations" evaluators=[arc] "output=$run/demonstrations/eval.json"
 echo
 echo "4. Scoring the test pairs, never seen in training"
-"$python" evaluate.py "checkpoint=$run" "data_path=$data" evaluators=[arc] "output=$run/test/eval.json"
+"$python" evaluate.py "checkpoint=$run" "data_path=$data" evaluators=[arc] "output=$run/test/eval.json" save_records=true
 echo
 echo "5. The votes for three test inputs"
 "$python" scripts/show_votes.py "$run/test/arc_tasks.json" "$data/test_puzzles.json" --count 3
@@ -30,3 +30,6 @@ for name in ("demonstrations", "test"):
     print(f"{name.removesuffix('s') + ' pairs:':21} pass@1: {found['pass@1']:.3f}  pass@2: {found['pass@2']:.3f}")
 PYTHON
 echo "submission: $run/test/submission.json"
+echo
+echo "6. A page about all of this, to open in a browser"
+"$python" scripts/report.py "$run"

@@ -26,4 +26,7 @@ echo "3. What a chain deduces from a puzzle never seen"
 "$python" scripts/solve.py "checkpoint=$run" "data_path=$data" count=1
 echo
 echo "4. Searching for the answers of all 200"
-"$python" evaluate.py "checkpoint=$run" "data_path=$data" search.chains=8 search.rounds=100 search.control=20
+"$python" evaluate.py "checkpoint=$run" "data_path=$data" search.chains=8 search.rounds=100 search.control=20 save_records=true
+echo
+echo "5. A page about all of this, to open in a browser"
+"$python" scripts/report.py "$run"

@@ -7,13 +7,16 @@ inputs that were solved come first.
 import argparse
 import sys
 from collections.abc import Sequence
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dataset.format.files import read_json
+from dataset.format.schema import ARC_NUM_COLOURS
+from reports.terminal import arc_lines, side_by_side
 from runtime.errors import EXIT_DATA, DatasetError
-from runtime.text import shown
+from runtime.text import colours, shown
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,21 +66,18 @@ def describe(name: str, number: int, found: Any, pair: Any, best: int) -> str:
         columns.append(("right answer", pair["output"]))
     for grid in found["grids"][:best]:
         columns.append((f"{grid['votes']} of {found['votes']} votes", grid["grid"]))
+    blocks = [(title, lines_of(grid)) for title, grid in columns]
     place = found["solved_at"]
     verdict = "not among the answers" if place is None else f"right answer at place {place}"
-    return f"{shown(name)}, test input {number + 1}: {verdict}\n\n{side_by_side(columns)}\n\n"
+    return f"{shown(name)}, test input {number + 1}: {verdict}\n\n{side_by_side(blocks)}\n\n"
 
 
-def side_by_side(columns: Sequence[tuple[str, Any]]) -> str:
-    """Write grids of colours 0 to 9 next to each other, each under its title; `.` is colour 0."""
-    blocks = []
-    for title, grid in columns:
-        lines = [" ".join("." if colour == 0 else str(colour) for colour in row) for row in grid]
-        width = max(map(len, [title, *lines]))
-        blocks.append([line.ljust(width) for line in [title, *(lines or ["(empty)"])]])
-    gap, rows = " " * 4, zip_longest(*blocks, fillvalue="")
-    layout = gap.join(f"{{:{len(block[0])}}}" for block in blocks)
-    return "\n".join(layout.format(*row).rstrip() for row in rows)
+def lines_of(grid: Any) -> list[str]:
+    """Write a grid of colours 0 to 9; `.` is colour 0. In a terminal each cell has its colour."""
+    if grid and colours(sys.stdout) and np.max(grid) < ARC_NUM_COLOURS:
+        return arc_lines(np.array(grid), np.zeros(np.shape(grid), bool), colour=True)
+    lines = [" ".join("." if colour == 0 else str(colour) for colour in row) for row in grid]
+    return lines or ["(empty)"]
 
 
 if __name__ == "__main__":

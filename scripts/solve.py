@@ -1,8 +1,9 @@
-"""Let a trained model solve Sudokus: python scripts/solve.py checkpoint=PATH puzzle=53..7....6..
+"""Let a trained model solve puzzles: python scripts/solve.py checkpoint=PATH puzzle=53..7....6..
 
 PATH is a run's folder (its newest good checkpoint), a checkpoint in it, or a published `step_N`
-file. Instead of puzzle=: file=FILE with a puzzle on each line, count=N for the first puzzles of the
-run's test set (data_path=FOLDER: of another one), or puzzles on standard input, one on each line.
+file. Instead of puzzle=: file=FILE, count=N for the first puzzles of the run's test set
+(data_path=FOLDER: of another one), or puzzles on standard input. FILE has a Sudoku on each line, or
+mazes in rows; or is a picture of a maze (.png) or an ARC task (.json).
 
 The last step's answer is the most likely token of each cell. decode=beam constraint=sudoku looks
 for the most likely grid that keeps the rules; decode=temperature, top_k or top_p draws.
@@ -10,45 +11,57 @@ for the most likely grid that keeps the rules; decode=temperature, top_k or top_
 depth=64 breadth=8 thinks longer, as evaluate.py does: so many ACT steps, and so many chains, one of
 which answers.
 
-Shows the answer, whether it is a valid Sudoku that keeps the clues, how sure the model is, and how
-the answer changed from ACT step to ACT step.
+Shows the answer, whether it is right as far as that can be told, how sure the model is, and how the
+answer changed from ACT step to ACT step. animate=out.gif (or .html) shows the steps as pictures.
 """
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dataset.sudoku.rules import (
-    BOX_SHAPES,
-    count_solutions,
-    grid_size,
-    grid_to_tokens,
-    is_valid_solution,
-    keeps_clues,
-    parse_puzzle,
-    tokens_to_grid,
-)
+from dataset.sudoku.rules import count_solutions
 from evaluation.config import ArchOverrides, SolveConfig, ThinkingSettings
-from models.config import DataFacts, LatticeConfig
+from evaluation.puzzles import (
+    ARC,
+    MAZE,
+    SUDOKU,
+    Kind,
+    Puzzle,
+    arc_puzzles,
+    identifiers_of,
+    kind_of,
+    parse_maze,
+    parse_sudoku,
+    puzzles_of,
+    read_arc_task,
+)
+from models.config import LatticeConfig
 from puzzle_dataset import PuzzleDataset
-from runtime.errors import CheckpointError, ConfigError, DatasetError
+from reports.asking import kind_read_by, load_for
+from reports.boards import Board
+from reports.terminal import as_text
+from runtime.errors import ConfigError, DatasetError
+from runtime.text import colours
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.composition import load_config
 from training.config.entry_point import run_entry_point
 from training.config.overrides import quoted_value
-from training.data import require_folder
+from training.data import data_facts, require_folder
 from training.tracking import warn
 
 if TYPE_CHECKING:
     from evaluation.search import Found
     from evaluation.solving import Reasoning
     from models.act import ACTLossHead
+    from reports.frames import Frame
 
-# Where each puzzle stands, and its grid, integer [size, size].
-Puzzles = Iterator[tuple[str, np.ndarray]]
+# Where each puzzle stands, and the puzzle.
+Puzzles = Iterator[tuple[str, Puzzle]]
 
 
 def main(overrides: list[str]) -> None:
@@ -57,44 +70,78 @@ def main(overrides: list[str]) -> None:
     trained = find_trained_model(Path(config.checkpoint), warn)
     config.require_model(trained.run.arch, halts=trained.may_halt, name=trained.weights)
     require_read(config, isinstance(trained.run.arch, LatticeConfig))
-    size = sudoku_size(trained)
-    puzzles = []
-    for source, puzzle in read_puzzles(config, trained):
-        size = size or len(puzzle)
-        if len(puzzle) != size:
-            raise DatasetError(f"{source}: {puzzle.size} cells; accepted here: {size * size}")
+    if config.animate is not None:
+        from reports.animation import require_suffix
+
+        require_suffix(Path(config.animate))
+    kind = kind_read_by(trained)
+    puzzles: list[Puzzle] = []
+    for source, puzzle in read_puzzles(config, trained, kind):
+        first = puzzles[0] if puzzles else puzzle
+        cells = trained.facts.seq_len if trained.facts else first.question.size
+        if puzzle.kind is not first.kind:
+            raise DatasetError(f"{source}: a {puzzle.kind.name}, and before it a {first.kind.name}")
+        if puzzle.question.size != cells:
+            raise DatasetError(f"{source}: {puzzle.question.size} cells; accepted here: {cells}")
         puzzles.append(puzzle)
-    if size is None or not puzzles:
+    if not puzzles:
         raise DatasetError("there is no puzzle to solve")
-    solve(config, trained, puzzles, size)
+    if config.constraint == "sudoku" and puzzles[0].kind is not SUDOKU:
+        raise ConfigError(f"constraint=sudoku: these are {puzzles[0].kind.name} puzzles")
+    solve(config, trained, puzzles)
 
 
-def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[np.ndarray], size: int) -> None:
+def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> None:
     """Load torch, build the model, and print its reasoning about each puzzle."""
     import torch
 
     from evaluation.solving import make_decoder, reason
-    from models.registry import arch_on_device
+    from reports.frames import frames_of_steps
     from runtime.device import prepare_host, resolve_device
 
-    device_type = resolve_device(config.device)
+    device = torch.device(resolve_device(config.device))
     overrides = ArchOverrides(**config.arch_overrides.model_dump(), halt_max_steps=config.num_steps)
-    arch = arch_on_device(trained.run.arch, device_type, overrides)
     prepare_host(config.num_threads)
-    device = torch.device(device_type)
-    model = trained.load(arch, sudoku_facts(size), f"Sudoku {size}x{size}", device)
+    arch, model = load_for(puzzles, trained, device, overrides)
     if isinstance(arch, LatticeConfig):
-        return deduce(config, model, arch, device_type, puzzles)
+        return deduce(config, model, arch, device.type, puzzles)
     halts = model.halting_head is not None
     config.require_model(trained.run.arch, halts=halts, name=trained.weights)
     reasonings = reason(model, puzzles, device, make_decoder(config), config)
     learns_continue = not arch.no_ACT_continue and arch.heads.q is not None
-    num_solved = 0
-    for number, reasoning in enumerate(reasonings, start=1):
-        num_solved += reasoning.is_solved()
-        text = describe(reasoning, learns_continue=learns_continue)
-        sys.stdout.write(f"puzzle {number} of {len(puzzles)}\n{text}\n\n")
-    sys.stdout.write(f"solved: {num_solved} of {len(puzzles)}\n")
+    tally = Tally(config, len(puzzles))
+    for reasoning in reasonings:
+        text = describe(reasoning, learns_continue=learns_continue, colour=colours(sys.stdout))
+        tally.tell(text, reasoning.judge().solved, partial(frames_of_steps, reasoning))
+    tally.close()
+
+
+class Tally:
+    """Prints what became of each puzzle, and at the end of how many were solved."""
+
+    def __init__(self, config: SolveConfig, number: int) -> None:
+        self._animate, self._number = config.animate, number
+        self._told: list[bool | None] = []
+
+    def tell(self, text: str, solved: bool | None, frames: "Callable[[], list[Frame]]") -> None:
+        """Print what is said of the next puzzle, and write its moving picture if asked for."""
+        self._told.append(solved)
+        number = len(self._told)
+        sys.stdout.write(f"puzzle {number} of {self._number}\n{text}\n")
+        if self._animate is not None:
+            from reports.animation import animate
+
+            path = Path(self._animate)
+            if self._number > 1:
+                path = path.with_stem(f"{path.stem}-{number}")
+            sys.stdout.write(f"written: {animate(frames(), path, f'Puzzle {number}')}\n")
+        sys.stdout.write("\n")
+
+    def close(self) -> None:
+        """Print of how many puzzles the answer is right."""
+        unknown = self._told.count(None)
+        more = f"; of {unknown} the right answer is not known" if unknown else ""
+        sys.stdout.write(f"solved: {self._told.count(True)} of {self._number}{more}\n")
 
 
 def require_read(config: SolveConfig, deduces: bool) -> None:
@@ -113,50 +160,57 @@ def deduce(
     model: "ACTLossHead",
     arch: LatticeConfig,
     device_type: str,
-    puzzles: list[np.ndarray],
+    puzzles: list[Puzzle],
 ) -> None:
     """Print what the chain of a search that answered struck and guessed, and its answer."""
     from evaluation.narration import tell
     from evaluation.search import Round, Search
+    from reports.frames import frames_of_rounds
     from runtime.ranks import Ranks
 
-    num_solved = 0
+    tally = Tally(config, len(puzzles))
     with Ranks(device_type) as ranks:
-        for number, puzzle in enumerate(puzzles, start=1):
+        for number, puzzle in enumerate(puzzles):
             rounds: list[Round] = []
 
             def watch(_: object, one: Round, rounds: list[Round] = rounds) -> None:
                 rounds.append(one)
 
             search = Search(model, model.eval(), arch, ranks, config.search, config.seed)
-            (found,) = search([(number - 1, grid_to_tokens(puzzle))], watch)
+            (found,) = search([(number, puzzle.tokens)], watch)
             lines = list(solutions_of(puzzle))
-            answer = puzzle if found.answer is None else tokens_to_grid(found.answer)
-            is_solved = is_valid_solution(answer, len(answer)) and keeps_clues(puzzle, answer)
-            num_solved += is_solved
+            answer, verdict = puzzle.question, None
+            if found.answer is not None:
+                answer = puzzle.kind.to_grid(found.answer)
+                verdict = puzzle.kind.judge(puzzle.question, answer, puzzle.target)
             if found.chain is not None:
-                lines += tell(rounds, found.chain)
-            lines += grid_lines(answer, np.zeros(answer.shape, bool))
-            lines.append(verdict_of(found, is_solved, config.search.chains))
-            text = "\n".join(lines)
-            sys.stdout.write(f"puzzle {number} of {len(puzzles)}\n{text}\n\n")
-    sys.stdout.write(f"solved: {num_solved} of {len(puzzles)}\n")
+                lines += tell(rounds, found.chain, puzzle.kind)
+            lines.append(as_text(Board(puzzle, answer), colour=colours(sys.stdout)))
+            lines.append(verdict_of(found, verdict and verdict.words, config.search.chains))
+            solved = verdict is not None and verdict.solved is True
+            frames = partial(frames_of_rounds, puzzle, rounds, found)
+            tally.tell("\n".join(lines), solved, frames)
+    tally.close()
 
 
-def solutions_of(puzzle: np.ndarray) -> Iterator[str]:
-    """Yield what a plain solver says of a puzzle that does not have one solution."""
-    if (number := count_solutions(puzzle)) != 1:
-        several = "several solutions, one of which is looked for"
-        yield f"this puzzle has {several if number else 'no solution'}"
+def solutions_of(puzzle: Puzzle) -> Iterator[str]:
+    """Yield what a plain program says of a puzzle that does not have one solution."""
+    if puzzle.kind is SUDOKU:
+        number = count_solutions(puzzle.question)
+        if number > 1:
+            yield "this puzzle has several solutions, one of which is looked for"
+        elif not number:
+            yield "this puzzle has no solution"
+    elif puzzle.kind.solution(puzzle.question) is None:
+        yield "this puzzle has no solution"
 
 
-def verdict_of(found: "Found", is_solved: bool, num_chains: int) -> str:
-    """Return in a line how a search ended."""
+def verdict_of(found: "Found", said: str | None, num_chains: int) -> str:
+    """Return in a line how a search ended; what it answers is `said`."""
     ends = f"{found.taken_back} guesses taken back, {found.restarts} restarts"
     effort = f"{found.rounds} rounds of {num_chains} chains, {ends}"
-    if found.answer is None:
+    if said is None:
         return f"no answer: no chain has decided all cells in {effort}"
-    said = "a valid Sudoku that keeps the clues" if is_solved else "not a solution"
     return f"answer: {said}; chain {(found.chain or 0) + 1}, after {effort}"
 
 
@@ -168,115 +222,121 @@ def quoted(override: str) -> str:
     return f"{key}={quoted_value(value)}"
 
 
-def read_puzzles(config: SolveConfig, trained: TrainedModel) -> Puzzles:
-    """Yield the puzzles asked for.
+def read_puzzles(config: SolveConfig, trained: TrainedModel, kind: Kind | None) -> Puzzles:
+    """Yield the puzzles asked for; of a model whose `kind` is not known the text tells it.
 
     Raises:
         ConfigError: no source of puzzles.
         DatasetError: names the file and line of what is no puzzle.
     """
     if config.puzzle is not None:
-        yield "puzzle", _parsed("puzzle", parse_puzzle, config.puzzle)
+        yield "puzzle", _parsed("puzzle", config.puzzle, kind)
     elif config.count is not None:
         yield from data_set_puzzles(config, trained, config.count)
     elif config.file is not None and config.file != "-":
-        try:
-            lines = Path(config.file).read_text().splitlines()
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "not a text file"
-            raise DatasetError(f"{config.file}: {reason}") from None
-        yield from parse_lines(lines, config.file)
+        yield from file_puzzles(Path(config.file), config, trained, kind)
     elif sys.stdin.isatty():
         raise ConfigError("no puzzle: set puzzle=53..7..., file=FILE or count=N")
     else:
-        yield from parse_lines(sys.stdin, "standard input")
+        yield from parse_lines(sys.stdin, "standard input", kind)
 
 
-def parse_lines(lines: Iterable[str], source: str) -> Puzzles:
-    """Yield the place and the grid of each line that is not blank."""
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            place = f"{source}: line {number}"
-            yield place, _parsed(place, parse_puzzle, line)
+def file_puzzles(
+    path: Path, config: SolveConfig, trained: TrainedModel, kind: Kind | None
+) -> Puzzles:
+    """Yield the puzzles of a text file, of a picture of a maze, or of an ARC task."""
+    of_suffix = {".json": ARC, ".png": MAZE}.get(path.suffix)
+    if of_suffix and kind and kind is not of_suffix:
+        raise DatasetError(f"{path}: this model reads {kind.name} puzzles")
+    if path.suffix == ".json":
+        names = arc_identifiers(config, trained)
+        yield from ((str(path), puzzle) for puzzle in arc_puzzles(read_arc_task(path), names))
+    elif path.suffix == ".png":
+        from reports.pixels import read_maze
+
+        yield str(path), read_maze(path, trained.facts and trained.facts.seq_len)
+    else:
+        try:
+            lines = path.read_text().splitlines()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "not a text file"
+            raise DatasetError(f"{path}: {reason}") from None
+        yield from parse_lines(lines, str(path), kind)
 
 
-def _parsed(place: str, parse: Callable[[Any], np.ndarray], puzzle: Any) -> np.ndarray:
+def parse_lines(lines: Iterable[str], source: str, kind: Kind | None = None) -> Puzzles:
+    """Yield the place and the puzzle of each line that is not blank; of mazes of the lines up to
+    the next empty one.
+    """
+    numbered = [(number, line.rstrip("\r\n")) for number, line in enumerate(lines, start=1)]
+    if kind is MAZE or (kind is None and any("#" in line for _, line in numbered)):
+        for is_empty, rows in groupby(numbered, lambda row: not row[1]):
+            if not is_empty:
+                (first, _), *_ = rows = list(rows)
+                place = f"{source}: line {first}"
+                yield place, _parsed(place, "\n".join(row for _, row in rows), MAZE)
+    else:
+        for number, line in numbered:
+            if line.strip():
+                place = f"{source}: line {number}"
+                yield place, _parsed(place, line, kind)
+
+
+def _parsed(place: str, text: str, kind: Kind | None) -> Puzzle:
+    if kind is ARC:
+        raise DatasetError(
+            f"{place}: this model reads ARC tasks; give it file=TASK.json or count=N"
+        )
+    is_maze = kind is MAZE or (kind is None and "#" in text)
     try:
-        return parse(puzzle)
+        return parse_maze(text) if is_maze else parse_sudoku(text)
     except ValueError as error:
         raise DatasetError(f"{place}: {error}") from None
 
 
-def data_set_puzzles(config: SolveConfig, trained: TrainedModel, count: int) -> Puzzles:
-    """Yield the first `count` puzzles of a data set."""
+def open_dataset(config: SolveConfig, trained: TrainedModel) -> PuzzleDataset:
+    """Open the data asked for, or the run's."""
     folders = [config.data_path] if config.data_path else trained.run.data_folders(config.split)
     if not folders:
         raise ConfigError(f"{trained.weights} names no data set: set data_path=FOLDER")
     for folder in folders:
         require_folder(folder, trained.run.data)
-    dataset = PuzzleDataset(folders, config.split)
+    return PuzzleDataset(folders, config.split, numbered_as=trained.run.data_folders("train"))
+
+
+def data_set_puzzles(config: SolveConfig, trained: TrainedModel, count: int) -> Puzzles:
+    """Yield the first `count` puzzles of a data set."""
+    dataset = open_dataset(config, trained)
     place = str(dataset.split_dirs[0])
-    for arrays in dataset.sets.values():
-        for row in arrays.inputs[:count]:
-            yield place, _parsed(f"{place}: not Sudokus", tokens_to_grid, row)
-        count -= min(count, arrays.num_examples)
-
-
-def sudoku_size(trained: TrainedModel) -> int | None:
-    """Return the size of the grids that a model reads, None where only its weights know.
-
-    Raises:
-        CheckpointError: it reads no Sudokus.
-    """
-    if trained.facts is None:
-        return None
+    evaluators = [evaluator.name for evaluator in trained.run.active_evaluators]
     try:
-        size = grid_size(trained.facts.seq_len)
+        kind = kind_of(data_facts(dataset.metadata, ()), evaluators)
     except ValueError as error:
-        raise CheckpointError(f"{trained.weights} reads no Sudokus: {error}") from None
-    trained.require_fit(sudoku_facts(size), f"Sudoku {size}x{size}")
-    return size
+        raise DatasetError(f"{place}: {error}") from None
+    yield from ((place, puzzle) for puzzle in puzzles_of(dataset, kind, slice(0, count)))
 
 
-def sudoku_facts(size: int) -> DataFacts:
-    """Return what Sudokus of a size look like to a model: padding, empty, and the digits."""
-    return DataFacts(vocab_size=size + 2, seq_len=size * size, num_puzzle_identifiers=1)
+def arc_identifiers(config: SolveConfig, trained: TrainedModel) -> list[str] | None:
+    """Return the names of the puzzles that a model knows; None where it has no puzzle embedding."""
+    if not trained.run.arch.puzzle_emb_ndim:
+        return None
+    return identifiers_of(open_dataset(config, trained))
 
 
-def describe(reasoning: "Reasoning", *, learns_continue: bool) -> str:
+def describe(reasoning: "Reasoning", *, learns_continue: bool, colour: bool = False) -> str:
     """Return question, answer, verdict and the ACT steps as text."""
-    question = grid_lines(reasoning.question, np.zeros_like(reasoning.question, bool))
-    answer = grid_lines(reasoning.answer, reasoning.cells_wrong())
-    grids = [f"{left}    {right}" for left, right in zip(question, answer, strict=True)]
-    said = "a valid Sudoku that keeps the clues"
-    if not reasoning.is_solved():
-        wrong = int(reasoning.cells_wrong().sum())
-        said = f"not a solution: {wrong} cells cannot stay (marked !)"
+    puzzle = reasoning.puzzle or Puzzle(SUDOKU, reasoning.question)
+    said, wrong = reasoning.judge(), reasoning.cells_wrong()
+    marks = " (marked !)" if said.solved is False and wrong.any() and not colour else ""
     verdict = (
-        f"answer: {said}; Q confidence: {_percent(reasoning.q_halt[-1])}; answer confidence:"
-        f" {reasoning.confidence:.1%}; log-probability: {reasoning.log_prob:.2f}"
+        f"answer: {said.words}{marks}; Q confidence: {_percent(reasoning.q_halt[-1])}; answer"
+        f" confidence: {reasoning.confidence:.1%}; log-probability: {reasoning.log_prob:.2f}"
     )
-    lines = [*grids, verdict]
+    lines = [as_text(Board(puzzle, reasoning.answer), colour=colour), verdict]
     if (chains := reasoning.num_chains) > 1:
         agreeing = f"{reasoning.num_agreeing} of them give this answer"
         lines.append(f"chain {reasoning.chain + 1} of {chains} answers; {agreeing}")
     return "\n".join([*lines, *step_lines(reasoning, learns_continue=learns_continue)])
-
-
-def grid_lines(grid: np.ndarray, marked: np.ndarray) -> list[str]:
-    """Draw a grid with its boxes, '.' where empty and '!' before the cells that are marked."""
-    size = len(grid)
-    box_rows, box_columns = BOX_SHAPES[size]
-    rule = "+" + ("-" * (2 * box_columns + 1) + "+") * (size // box_columns)
-    lines = []
-    for row in range(size):
-        if row % box_rows == 0:
-            lines.append(rule)
-        pairs = zip(marked[row], grid[row], strict=True)
-        cells = [f"{'!' if is_marked else ' '}{digit or '.'}" for is_marked, digit in pairs]
-        boxes = ("".join(cells[left : left + box_columns]) for left in range(0, size, box_columns))
-        lines.append(f"|{' |'.join(boxes)} |")
-    return [*lines, rule]
 
 
 def step_lines(reasoning: "Reasoning", *, learns_continue: bool) -> Iterator[str]:

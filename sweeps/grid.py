@@ -50,6 +50,10 @@ class Grid:
         """What has become of the jobs, by name."""
         return self._folder.jobs
 
+    @property
+    def num_left(self) -> int:
+        return len(self._left)
+
     def next(self) -> Job | None:
         """Return the next job."""
         if not self._left:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from runtime.errors import ConfigError, LockedError, Preempted
 from runtime.process import launched
+from runtime.progress import bar
 from runtime.schema import MachineSettings
 from runtime.text import shown
 from sweeps.config import OptunaConfig
@@ -142,8 +143,9 @@ class _Sweep:
         return SweepFolder(self.folder, sys.argv, decide)
 
     def _run(self, source: Source, kept: SweepFolder) -> bool:
-        command = self._command(kept.machine)
-        return run_jobs(source, build_launcher(self.plan.launcher, command, kept))
+        launcher = build_launcher(self.plan.launcher, self._command(kept.machine), kept)
+        with bar(None, "sweep", "jobs", total=source.num_left) as shown:
+            return run_jobs(source, launcher, shown.update)
 
     def _command(self, machine: Machine) -> Callable[[Job], list[str]]:
         start = job_command(self.program.script, self.plan.launcher.ranks)

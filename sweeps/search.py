@@ -197,6 +197,12 @@ class Search:
                 )
         return records
 
+    @property
+    def num_left(self) -> int:
+        trials = self._study.get_trials(deepcopy=False)
+        begun = [t for t in trials if _counts(t) and t.state != TrialState.WAITING]
+        return max(0, self._config.n_trials - len(begun))
+
     def next(self) -> Job | None:
         """Return the job of the next trial, or None when as many as asked for have begun, or there
         are no other values to try.

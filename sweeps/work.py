@@ -1,7 +1,7 @@
 """Start jobs, as many at a time as there is room for, and wait for them."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from runtime.errors import EXIT_LOCKED
@@ -18,6 +18,11 @@ class Source(Protocol):
     @property
     def jobs(self) -> Mapping[str, JobRecord]:
         """What has become of the jobs, by name."""
+        ...
+
+    @property
+    def num_left(self) -> int:
+        """How many jobs are still to be started."""
         ...
 
     def next(self) -> Job | None:
@@ -61,12 +66,16 @@ class Launcher(Protocol):
         ...
 
 
-def run_jobs(source: Source, launcher: Launcher) -> bool:
+def run_jobs(
+    source: Source, launcher: Launcher, advance: Callable[[int], object] = lambda jobs: None
+) -> bool:
     """Run what `source` gives until it has no more and all have ended.
 
     SIGTERM and Ctrl-C ask all jobs to save and end, and are waited for. A job whose folder is
     locked is started again for a minute: a job of a sweep that was killed may still be saving.
 
+    Args:
+        advance: called with the number of jobs that have ended since the last call.
     Returns:
         whether it was stopped by a signal.
     """
@@ -94,6 +103,7 @@ def run_jobs(source: Source, launcher: Launcher) -> bool:
                     else:
                         del at_work[name]
                         source.ended(job, code)
+                        advance(1)
     finally:
         for _, process in at_work.values():  # After a second Ctrl-C, or an error of ours.
             process.stop()

@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -280,6 +281,159 @@ def run(
         return files_of(tmp_path / name)
 
     return run_with
+
+
+# What runs leave behind, written without training
+
+
+SOLUTION = [2, 3, 4, 5, 4, 5, 2, 3, 3, 2, 5, 4, 5, 4, 3, 2]  # A Sudoku of 4 x 4 cells, as tokens.
+
+
+@pytest.fixture
+def make_run_folder(tmp_path: Path) -> Callable[..., Path]:
+    """Write a run's folder as training and evaluation leave it, but for tensors: `steps` steps,
+    evaluations in the middle and at the end with `score` right of 20 puzzles, one warning, a
+    checkpoint, evaluations, one of them with its records, and an ARC task. `settings` are added to
+    the run's.
+    """
+
+    def make(
+        name: str = "run",
+        *,
+        steps: int = 40,
+        score: float = 0.75,
+        settings: Mapping[str, Any] | None = None,
+    ) -> Path:
+        folder = tmp_path / name
+        (folder / f"step_{steps}").mkdir(parents=True)
+        config = {
+            **{"project_name": "Trials", "run_name": name, "data_path": "data/easy", "lr": 1e-3},
+            **{"epochs": 4, "eval_interval": 2, "global_batch_size": 8},
+            **{"ema": True, "max_steps": None},
+            "arch": {"name": "trm", "hidden_size": 32, "halt_max_steps": 4},
+            **(settings or {}),
+        }
+        (folder / "config.yaml").write_text(json.dumps(config))
+        (folder / "metrics.jsonl").write_text("".join(_metrics(steps, score)))
+        state = {"step": steps, "iteration": 2, "position": 0, "best_score": score}
+        state |= {"seconds": 370.5, "total_steps": steps, "environment": {"device": "cpu"}}
+        state["config"] = {"epochs": 4, "eval_interval": 2}
+        (folder / f"step_{steps}" / "state.json").write_text(json.dumps(state))
+        for file, content in _evaluation(steps, score).items():
+            (folder / file).write_text(content)
+        return folder
+
+    return make
+
+
+def _metrics(steps: int, score: float) -> Iterator[str]:
+    for step in range(1, steps + 1):
+        record: dict[str, Any] = {"step": step, "train/lr": 1e-3, "train/lr/all": 1e-3}
+        record |= {"train/lm_loss": 2.0 / step, "train/q_halt_loss": 0.5, "train/count": 4.0}
+        record |= {"train/accuracy": 0.9, "train/exact_accuracy": step / steps, "train/steps": 3.0}
+        record |= {"train/grad_norm/all": 1.0 / step}
+        if step == steps // 2:
+            record |= {"diagnose/entropy": 0.99, "diagnose/weight/lm": 1.0}
+            record["diagnose/warnings"] = [f"after step {step} the logits are flat"]
+        yield json.dumps(record) + "\n"
+        if step in (steps // 2, steps):
+            figures = {"count": 20.0, "exact_accuracy": score, "accuracy": 0.95, "steps": 4.0}
+            yield json.dumps({"step": step} | {f"eval/{n}": v for n, v in figures.items()}) + "\n"
+
+
+def _evaluation(steps: int, score: float) -> dict[str, str]:
+    """The files of an evaluation of 20 puzzles; of the wrong ones two are kept."""
+    right = round(20 * score)
+    shares = {"value": right / 20, "low": 0.5, "high": 0.9}
+    metrics = {"exact_accuracy": shares, "accuracy": shares, "steps": {"value": 4.0}}
+    result = {
+        "checkpoint": f"run/step_{steps}",
+        "step": steps,
+        "arch": {"name": "trm", "halt_max_steps": 4},
+        "num_parameters": 12345,
+        "data": ["data/easy/test"],
+        "metrics": {"count": 20.0, "exact_accuracy": right / 20},
+        "sets": {"all": {"num_examples": 20, "count": 20, "metrics": metrics}},
+        "evaluators": {"sudoku": {"metrics": {"valid": 0.5}, "details": {}, "files": []}},
+    }
+    header = "set,index,rating,clues,exact_accuracy,accuracy,steps,q_halt"
+    lines = [f"{header},right_after_1,right_after_2,right_after_3,right_after_4"]
+    for index in range(20):
+        is_right = int(index < right)
+        own = f"all,{index},{index},{30 - index},{is_right},0.9,4,{0.9 if is_right else 0.2}"
+        lines.append(f"{own},0,{int(index < right / 2)},{is_right},{is_right}")
+    wrong = [3, *SOLUTION[1:]]
+    failure = {"index": 19, "q_halt": 0.2, "cells_wrong": 1, "cells_labelled": 16}
+    failure |= {"inputs": [1, 1, *SOLUTION[2:]], "labels": SOLUTION, "answer": wrong}
+    confusion = [[0] * 6 for _ in range(6)]
+    confusion[2], confusion[3] = [0, 0, 90, 10, 0, 0], [0, 0, 0, 100, 0, 0]
+    tenths = {"count": [0] * 8 + [50, 150], "right": [0] * 8 + [40, 140]}
+    confidence = {**tenths, "mean": [None] * 8 + [0.85, 0.95]}
+    failures = {"surest": [failure], "most_wrong": [failure | {"index": 18}]}
+    of_set = {"confusion": confusion, "confidence": confidence, "failures": failures}
+    grid = {"votes": 3, "mean_q": 0.5, "grid": [[1, 2], [3, 4]]}
+    ballot = {"votes": 4, "num_grids": 2, "known": True, "solved_at": 1, "grids": [grid]}
+    chain = {"set_name": "all", "depth": 4, "breadth": 1, "select": "q", "num_puzzles": 20}
+    chain |= {**dict.fromkeys(("single", "selected", "oracle", "spurious"), shares), "calls": 4}
+    searcher = {"set_name": "all", "searcher": "model", "num_puzzles": 20, "calls": [9.0, 8, 16]}
+    searcher |= {**dict.fromkeys(("solved", "wrong", "abstained", "at_once"), shares)}
+    searcher |= {"solved_within": {"1": 0.0, "8": 0.5, "16": 0.75}, "seconds": 0.5}
+    facts = {name: result[name] for name in ("checkpoint", "step", "arch", "data")}
+    thinking, search = {"chains": [chain, chain | {"depth": 16}]}, {"searchers": [searcher]}
+    return {
+        f"eval_step_{steps}.json": json.dumps(result),
+        f"eval_step_{steps}_search8x100.json": json.dumps(facts | search),
+        f"eval_step_{steps}_thinking_depth4-16.json": json.dumps(facts | thinking),
+        f"eval_step_{steps}_records.csv": "\n".join(lines) + "\n",
+        f"eval_step_{steps}_records.json": json.dumps({"kind": "sudoku", "sets": {"all": of_set}}),
+        "arc_tasks.json": json.dumps({"task one": [ballot]}),
+    }
+
+
+@pytest.fixture
+def make_sweep(make_run_folder: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
+    """Write a sweep's folder with runs of several rates and seeds, the later the better."""
+
+    def make(name: str = "sweep", rates: Sequence[float] = (1e-3, 3e-3), seeds: int = 2) -> Path:
+        jobs = {}
+        for number, (rate, seed) in enumerate(itertools.product(rates, range(seeds))):
+            job = f"lr-{rate}__seed-{seed}"
+            score = 0.5 + number / 20
+            make_run_folder(f"{name}/{job}", score=score, settings={"lr": rate, "seed": seed})
+            values = {"lr": str(rate), "seed": str(seed)}
+            jobs[job] = {"values": values, "state": "finished", "exit_code": 0}
+        content = {"version": 1, "command": ["pretrain.py", "-m"], "jobs": jobs}
+        (tmp_path / name / "sweep.json").write_text(json.dumps(content))
+        return tmp_path / name
+
+    return make
+
+
+# Browsers
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A headless Chromium, driven by selenium; a test that asks for it is skipped where there is
+    none.
+    """
+    pytest.importorskip("selenium", reason="selenium is not installed (pip install '.[dev]')")
+    from selenium import webdriver
+
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    chromium = chromium or shutil.which("google-chrome")
+    driver = shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("chromium and chromedriver are not both installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    nowhere = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", nowhere):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    chrome = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield chrome
+    chrome.quit()
 
 
 # Processes

@@ -2,7 +2,7 @@
 
 import contextlib
 import http.client
-import importlib
+import importlib.util
 import itertools
 import json
 import logging
@@ -10,6 +10,8 @@ import netrc
 import os
 import re
 import secrets
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -24,6 +26,8 @@ from typing import Any
 
 from runtime.errors import Preempted
 from runtime.files import require_no_link
+from runtime.process import ENDS_WITH
+from runtime.text import shown
 from training.config.schema import TrainConfig, flatten
 
 Record = Mapping[str, Any]
@@ -33,6 +37,8 @@ _REACH_SECONDS = 10.0
 _START_SECONDS = 60.0
 _SEND_SECONDS = 5.0
 _FINISH_SECONDS = 30.0  # What is then left to upload lies in its folder.
+_REPORT_SECONDS = 600.0
+_REPORT_SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "report.py"
 _EVENTS = "events.out.tfevents."
 _NOT_FINITE = ("nan", "inf", "-inf")  # As in metrics.jsonl.
 
@@ -150,8 +156,7 @@ class WandbLog(SideLog):
         )
 
     def _send(self, record: Record) -> None:
-        values = {key: value for key, value in record.items() if key != "step"}
-        self._run.log(values, step=record["step"])
+        self._run.log(dict(_numbers(record)), step=record["step"])
 
     def _finish(self, ending: Ending) -> None:
         self._run.finish()
@@ -351,6 +356,76 @@ class MLflowLog(SideLog):
             self._send_new()
             status = "KILLED" if ending is Preempted else "FAILED" if ending else "FINISHED"
             self._client.set_terminated(str(self.run_id), status)
+
+
+class ReportLog(SideLog):
+    """The run's page `report.html`, which a process of low priority writes anew after each
+    evaluation; what comes while it is at work is left to the next one.
+
+    The process ends with this one, and its libraries are never loaded here.
+    """
+
+    title, package = "the report", "plotly"
+    left_behind = "; scripts/report.py writes it"
+
+    def __init__(self, run_dir: Path, warn: Callable[[str], None]) -> None:
+        self._command = [sys.executable, str(_REPORT_SCRIPT), "--", str(run_dir)]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._began, self._is_due = 0.0, False
+        super().__init__(warn)
+
+    def _open(self) -> None:
+        if importlib.util.find_spec(self.package) is None:
+            self._warn("plotly is not installed (pip install '.[pictures]'): no report is written")
+            self._is_open = False
+
+    def _send(self, record: Record) -> None:
+        self._is_due = True
+        if "train/lr" not in record and not self._is_busy():
+            self._write_anew()
+
+    def _is_busy(self) -> bool:
+        """Return whether the process is at work; raises an error where it failed or hangs."""
+        if self._process is None:
+            return False
+        if self._process.poll() is None:
+            if time.monotonic() - self._began > _REPORT_SECONDS:
+                self._kill()
+                raise TimeoutError(f"it took over {_REPORT_SECONDS:g} s")
+            return True
+        code, (_, errors) = self._process.returncode, self._process.communicate()
+        self._process = None
+        if code:
+            last = errors.decode(errors="replace").strip().rpartition("\n")[2]
+            raise RuntimeError(shown(last, 300) or f"exit code {code}")
+        return False
+
+    def _write_anew(self) -> None:
+        self._began, self._is_due = time.monotonic(), False
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=os.environ | {ENDS_WITH: str(os.getpid())},
+        )
+        with contextlib.suppress(OSError):  # It may have ended.
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, 19)
+
+    def _finish(self, ending: Ending) -> None:
+        try:
+            while ending is not Preempted and (self._is_busy() or self._is_due):
+                if self._process is None:
+                    self._write_anew()
+                time.sleep(0.05)
+        finally:
+            self._kill()
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
 
 
 def _numbers(record: Record) -> Iterator[tuple[str, float]]:

@@ -328,7 +328,7 @@ class Learner:
 
     def _diagnose(
         self, step: int, shards: Sequence[MeasuredShard], norms: Tensor
-    ) -> dict[str, float]:
+    ) -> dict[str, Any]:
         """Warn of what looks wrong with the step just made; returns what to record of it."""
         assert self.diagnostics
         group_norms = {g.name: norm for g, norm in zip(self.groups, norms, strict=True)}
@@ -337,7 +337,9 @@ class Learner:
             for warning in diagnosis.warnings:
                 warn(warning)
         learned = self.model.learned_weights()
-        return diagnosis.numbers | {f"diagnose/weight/{name}": w for name, w in learned.items()}
+        numbers = diagnosis.numbers | {f"diagnose/weight/{n}": w for n, w in learned.items()}
+        told = {"diagnose/warnings": diagnosis.warnings} if diagnosis.warnings else {}
+        return numbers | told
 
     def _seed(self, steps_done: int, part: int) -> None:
         torch.manual_seed(torch_seed(self.config.seed, steps_done, part))

@@ -1,5 +1,6 @@
 """The training loop: make steps, evaluate, save; stop and resume at any step."""
 
+import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ class Trainer:
     profiler: StepProfiler | None = None
     stop: StopSignals = field(default_factory=StopSignals, init=False)
     _steps_made: int = field(default=0, init=False)  # By this start.
+    _saved_at: float = field(default_factory=time.monotonic, init=False)
 
     def fit(self) -> None:
         """Train to the end, from wherever the run stands.
@@ -82,6 +84,9 @@ class Trainer:
     def save(self, *, score: float | None = None, permanent: bool = False) -> None:
         """Write a checkpoint of everything, see `RunKeeper.save`, unless a step was skipped."""
         self.learner.outcomes.check(wait=True)
+        now = time.monotonic()
+        self.progress.seconds += now - self._saved_at
+        self._saved_at = now
         self.keeper.save(
             self.learner, self.progress, self.tracker, score=score, permanent=permanent
         )

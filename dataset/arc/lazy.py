@@ -8,19 +8,13 @@ import numpy as np
 
 from dataset.compiled import compiled
 from dataset.format import schema
-from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_SIDE, LazyArcSet
+from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_PALETTE, ARC_SIDE, LazyArcSet
 from runtime.streams import Stream, random_words
 
 # The kernels freeze these, so they are defined in this file: see `dataset.compiled`.
 _SIDE, _BORDER, _FIRST_COLOUR = 30, 1, 2
 assert (_SIDE, _FIRST_COLOUR) == (ARC_SIDE, ARC_FIRST_COLOUR_TOKEN)
 assert _BORDER == schema.ARC_BORDER_TOKEN
-
-ARC_PALETTE = (
-    *("#000000", "#0074D9", "#FF4136", "#2ECC40", "#FFDC00"),
-    *("#AAAAAA", "#F012BE", "#FF851B", "#7FDBFF", "#870C25"),
-)
-"""Colours 0 to 9 as ARC's own site shows them."""
 
 # By token; those of padding and border are unknown.
 _PIXELS = np.full((ARC_FIRST_COLOUR_TOKEN + len(ARC_PALETTE), 3), schema.IGNORE_LABEL_ID, np.int32)

@@ -33,6 +33,12 @@ ARC_BORDER_TOKEN, ARC_FIRST_COLOUR_TOKEN = 1, 2
 """What ends a grid below and on the right; colour 0 (the other nine follow)."""
 ARC_VOCAB_SIZE = ARC_FIRST_COLOUR_TOKEN + ARC_NUM_COLOURS
 
+ARC_PALETTE = (
+    *("#000000", "#0074D9", "#FF4136", "#2ECC40", "#FFDC00"),
+    *("#AAAAAA", "#F012BE", "#FF851B", "#7FDBFF", "#870C25"),
+)
+"""Colours 0 to 9 as ARC's own site shows them."""
+
 LAZY_ARC_FACTS: dict[str, Any] = {
     "pad_id": 0,
     "ignore_label_id": 0,

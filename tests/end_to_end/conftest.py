@@ -21,3 +21,38 @@ def run_on_ranks(start_ranks: Callable[..., Any]) -> Callable[..., None]:
             assert process.returncode == 0, err
 
     return run
+
+
+@pytest.fixture(scope="session")
+def save_run() -> Callable[..., Path]:
+    """Make a run's folder with one checkpoint: random weights that answer a little."""
+    import torch
+
+    from models.registry import build_model
+    from puzzle_dataset import PuzzleDataset
+    from training.checkpoint.state import RunState
+    from training.checkpoint.store import MODEL, save_checkpoint
+    from training.checkpoint.tensors import model_tensors, tensor_writer
+    from training.config.schema import TrainConfig
+    from training.data import data_facts
+
+    def save(run_dir: Path, data_path: Path, **heads: Any) -> Path:
+        arch = {"H_layers": 1, "L_layers": 1, "hidden_size": 32, "num_heads": 2, "expansion": 1.0}
+        arch |= {"puzzle_emb_ndim": 0, "halt_max_steps": 3, "forward_dtype": "float32"}
+        arch |= {"heads": heads}
+        optimizer = {"groups": {"all": {"params": ["*"]}}}
+        data = {"data_path": str(data_path), "global_batch_size": 4}
+        config = TrainConfig.model_validate({"arch": arch, "optimizer": optimizer, **data})
+        facts = data_facts(PuzzleDataset([data_path], "test").metadata)
+        torch.manual_seed(0)
+        model = build_model(config.arch, facts)
+        with torch.no_grad():
+            for name, value in model.named_parameters():
+                if "q_head.weight" in name:
+                    value.normal_()
+        run_dir.mkdir(exist_ok=True)
+        state = RunState(step=12, config=config.model_dump(mode="json"), facts=facts.to_dict())
+        save_checkpoint(run_dir, state, {MODEL: tensor_writer(model_tensors(model))})
+        return run_dir
+
+    return save

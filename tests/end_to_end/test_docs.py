@@ -94,9 +94,16 @@ def paths(value: Any, prefix: str = "") -> Iterator[str]:
 
 
 def test_every_key_that_is_written_is_documented(
-    run: Any, run_evaluation: Any, arc_data: Path, tiny_settings: list[str], tmp_path: Path
+    run: Any,
+    run_evaluation: Any,
+    arc_data: Path,
+    tiny_settings: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And every documented key is written by one of four small runs."""
+    for bound in ("CONFIRMATIONS", "PATIENCE_STEPS", "LARGE_LOGIT"):  # There are warnings.
+        monkeypatch.setattr(f"training.diagnostics.{bound}", 0)
     mazes = tmp_path / "mazes"
     flags = "--source=generate --size=4 --min-length=2 --subsample-size=16 --test-size=8 --pixels"
     assert build_maze_dataset.main([*flags.split(), f"--output-dir={mazes}"]) == 0

@@ -22,44 +22,20 @@ from dataset.format.writing import write_puzzles
 from evaluation.config import EvalConfig
 from models.heads.auxiliary import ConfidenceHead
 from models.heads.base import HaltingRule, Outputs
-from models.registry import build_model
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError, DatasetError
 from scripts import solve
-from training.checkpoint.state import RunState
-from training.checkpoint.store import MODEL, save_checkpoint
-from training.checkpoint.tensors import model_tensors, tensor_writer
 from training.config.composition import load_config
-from training.config.schema import TrainConfig
-from training.data import data_facts
 
 Run = Callable[..., Any]
 PUBLISHED = Path(__file__).resolve().parents[1] / "parity" / "published_format"
 
 
 @pytest.fixture(scope="module")
-def own_run(sudoku_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def own_run(
+    sudoku_data: Path, tmp_path_factory: pytest.TempPathFactory, save_run: Callable[..., Path]
+) -> Path:
     return save_run(tmp_path_factory.mktemp("run"), sudoku_data)
-
-
-def save_run(run_dir: Path, sudoku_data: Path, **heads: Any) -> Path:
-    """Make a run's folder with one checkpoint: random weights that answer a little."""
-    arch = {"H_layers": 1, "L_layers": 1, "hidden_size": 32, "num_heads": 2, "expansion": 1.0}
-    arch |= {"puzzle_emb_ndim": 0, "halt_max_steps": 3, "forward_dtype": "float32"}
-    arch |= {"heads": heads}
-    optimizer = {"groups": {"all": {"params": ["*"]}}}
-    data = {"data_path": str(sudoku_data), "global_batch_size": 4}
-    config = TrainConfig.model_validate({"arch": arch, "optimizer": optimizer, **data})
-    facts = data_facts(PuzzleDataset([sudoku_data], "test").metadata)
-    torch.manual_seed(0)
-    model = build_model(config.arch, facts)
-    with torch.no_grad():
-        for name, value in model.named_parameters():
-            if "q_head.weight" in name:
-                value.normal_()
-    state = RunState(step=12, config=config.model_dump(mode="json"), facts=facts.to_dict())
-    save_checkpoint(run_dir, state, {MODEL: tensor_writer(model_tensors(model))})
-    return run_dir
 
 
 def test_a_published_checkpoint_gives_the_published_figures(
@@ -421,7 +397,11 @@ class Sure(HaltingRule):
 
 
 def test_of_a_head_of_another_name_the_model_tells_whether_it_halts(
-    sudoku_data: Path, run_evaluation: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    save_run: Callable[..., Path],
+    sudoku_data: Path,
+    run_evaluation: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = save_run(tmp_path, sudoku_data, q=None, confidence={})
     arguments = (tmp_path / "result.json", f"checkpoint={run}", "halting=q")
@@ -470,7 +450,9 @@ def test_chains_that_a_puzzle_cannot_have_are_refused(
         solve.main([f"checkpoint={own_run}", "puzzle=1..............4", *settings])
 
 
-def test_of_a_model_without_q_none_is_surest(sudoku_data: Path, tmp_path: Path) -> None:
+def test_of_a_model_without_q_none_is_surest(
+    save_run: Callable[..., Path], sudoku_data: Path, tmp_path: Path
+) -> None:
     run = save_run(tmp_path, sudoku_data, q=None, confidence={})
     asked = [f"checkpoint={run}", "puzzle=1..............4", "breadth=2", "num_threads=1"]
     with pytest.raises(ConfigError, match="select=q: no head of .* says .*majority"):

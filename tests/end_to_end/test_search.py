@@ -1,5 +1,6 @@
 """A lattice is trained, searched with, and tells what it did, as commands are given."""
 
+import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +55,27 @@ def test_a_search_is_reported_beside_its_controls(
     run_on_ranks(2, "evaluate.py", f"checkpoint={lattice_run}", *SEARCH, f"output={output}")
     two = json.loads(output.read_bytes())["searchers"]
     assert list(map(essence, two)) == list(map(essence, result["searchers"]))
+
+
+def test_a_search_keeps_a_line_for_each_puzzle(lattice_run: Path, tmp_path: Path) -> None:
+    settings = [f"checkpoint={lattice_run}", *SEARCH[:2], "search.control=0", *SEARCH[3:]]
+    evaluate.main([*settings, "save_records=true", f"output={tmp_path / 'found.json'}"])
+    figures = json.loads((tmp_path / "found.json").read_bytes())["searchers"][0]
+    with (tmp_path / "found_records.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["index"] for line in lines] == [str(row) for row in range(10)]
+    for name in ("solved", "wrong", "abstained", "at_once"):
+        share = sum(float(line[name]) for line in lines) / 10
+        assert share == pytest.approx(figures[name]["value"])
+    calls = [float(line["calls"]) for line in lines]
+    assert sum(calls) / 10 == pytest.approx(figures["calls"][0])
+    assert calls == [3 * float(line["rounds"]) for line in lines]
+    assert all(0 < int(line["clues"]) < 16 and line["rating"] == "" for line in lines)
+    answers = json.loads((tmp_path / "found_records.json").read_bytes())
+    wrong = [row for row, line in enumerate(lines) if line["wrong"] == "1"]
+    found = answers["sets"].get("all", {"failures": {"surest": [], "most_wrong": []}})["failures"]
+    assert sorted(one["index"] for one in found["most_wrong"]) == wrong
+    assert found["surest"] == []
 
 
 def test_what_a_chain_did_is_told(lattice_run: Path, capsys: Any) -> None:

@@ -60,6 +60,7 @@ import pretrain
 import puzzle_dataset
 import runtime.ahead, runtime.errors, runtime.files, runtime.process, runtime.schema
 import runtime.streams, runtime.watch
+import reports.listing, reports.writing
 import training.checkpoint.lock, training.checkpoint.published, training.checkpoint.run_folder
 import training.checkpoint.state, training.checkpoint.store, training.checkpoint.trained_model
 import training.config.composition, training.config.schema, training.data, training.logs
@@ -139,13 +140,14 @@ def test_only_one_module_knows_of_collectives(name: str) -> None:
 
 def test_packages_import_nothing() -> None:
     files = [path for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")]
-    assert len(files) == 15
+    assert len(files) == 16
     assert [path for path in files if imports(path)] == []
 
 
 def test_settings_data_and_checkpoints_are_checked_without_torch(run_python: Any) -> None:
     loaded = (
-        "print(sorted({'torch', 'wandb', 'tensorboard', 'mlflow', 'numba'} & sys.modules.keys()))"
+        "heavy = {'torch', 'wandb', 'tensorboard', 'mlflow', 'numba', 'plotly'};"
+        "print(sorted(heavy & sys.modules.keys()))"
     )
     finished = run_python("-c", WITHOUT_TORCH + loaded)
     assert (finished.code, finished.out, finished.err) == (0, "[]\n", "")

@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dataset.arc.lazy import ARC_PALETTE
 from dataset.build_arc_dataset import main as build_arc
-from dataset.format.schema import LabelField, PuzzleDatasetMetadata, PuzzleSet
+from dataset.format.schema import ARC_PALETTE, LabelField, PuzzleDatasetMetadata, PuzzleSet
 from dataset.format.writing import write_split
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset, TrainBatches
 from runtime.errors import DatasetError

@@ -29,6 +29,7 @@ class Progress:
     iteration: int = 0
     position: int = 0
     best_score: float | None = None
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class RunKeeper:
                 files[EMA] = learner.average.tensors()
             state = RunState(
                 **asdict(progress),
+                total_steps=learner.total_steps,
                 score=score,
                 permanent=permanent,
                 config=self.config.model_dump(mode="json"),
@@ -160,4 +162,5 @@ class RunKeeper:
             store.remove_leftovers(self.run_dir)
         same_puzzles = state.scored_on == scored_on(self.config.model_dump(mode="json"))
         best_score = state.best_score if same_puzzles else None
-        return Progress(state.step, state.iteration, state.position, best_score)
+        seconds = state.seconds or 0.0
+        return Progress(state.step, state.iteration, state.position, best_score, seconds)

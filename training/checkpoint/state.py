@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError
 
 from models.config import DataFacts
 from runtime.errors import CheckpointError
-from runtime.schema import CountOrZero, Schema, StrictBool
+from runtime.schema import CountOrZero, NonNegativeFloat, Schema, StrictBool
 from runtime.text import quoted
 
 _Score = Annotated[float, Field(strict=True)]
@@ -28,6 +28,10 @@ class RunState(Schema, extra="ignore"):
     """iterations done (epochs between two evaluations)"""
     position: CountOrZero | None = None
     """batches done in the present iteration"""
+    total_steps: CountOrZero | None = None
+    """steps that the schedule counts"""
+    seconds: NonNegativeFloat | None = None
+    """that the process was at work to get here, over all starts"""
     best_score: _Score | None = None
     score: _Score | None = None
     """exact accuracy of the evaluation at this step, if there was one"""

@@ -14,7 +14,7 @@ from models.config import ArchConfig, DataFacts
 from runtime.errors import CheckpointError, ConfigError
 from runtime.schema import Count, Schema
 from runtime.text import shown
-from training.checkpoint import store
+from training.checkpoint import hub, store
 from training.checkpoint.published import CONFIG_FILE, FACTS_KEY, average_of, read_published_config
 from training.checkpoint.state import read_facts
 from training.config.explain import validate
@@ -64,6 +64,7 @@ class TrainedModel:
         step: optimizer steps done; None where the file's name does not say.
         settings: the recorded configuration as it was written, by whatever version.
         recorded_facts: `facts`, also of a published file that we wrote.
+        origin: the address on the Hub, with the commit, that it was fetched from; None: it was not.
     """
 
     weights: Path
@@ -72,6 +73,7 @@ class TrainedModel:
     step: int | None
     settings: Mapping[str, Any] = field(default_factory=dict)
     recorded_facts: DataFacts | None = None
+    origin: str | None = None
 
     @property
     def is_published(self) -> bool:
@@ -156,11 +158,13 @@ def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
 
     Args:
         path: a run's folder (its newest good checkpoint; of a published run its newest `step_N`
-            file, or the file `checkpoint`), a checkpoint's folder or a published file `step_N`.
+            file, or the file `checkpoint`), a checkpoint's folder or a published file `step_N`; or
+            hf://OWNER/NAME[@REVISION], a run's folder on the Hugging Face Hub.
         warn: told of damaged checkpoints that were passed over.
     Raises:
         CheckpointError: names the file that is missing, damaged, or of an unknown kind.
     """
+    path, origin = _on_this_machine(path)
     found = _find(path, warn)
     if isinstance(found, store.Checkpoint):
         source = found.path / store.STATE
@@ -170,12 +174,13 @@ def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
         if settings is None:
             raise CheckpointError(f"{source}: has no configuration")
         run = _recorded(settings, source)
-        return TrainedModel(found.path, run, facts, found.step, settings, facts)
+        return TrainedModel(found.path, run, facts, found.step, settings, facts, origin)
     settings = read_published_config(found)
     facts = read_facts(settings.pop(FACTS_KEY, None))
     run = _recorded(settings, found.parent / CONFIG_FILE)
     named = _STEP_NAME.fullmatch(found.name.removesuffix("_ema"))
-    return TrainedModel(found, run, None, int(named[1]) if named else None, settings, facts)
+    step = int(named[1]) if named else None
+    return TrainedModel(found, run, None, step, settings, facts, origin)
 
 
 def find_start_weights(path: Path, warn: Callable[[str], None]) -> Path:
@@ -186,10 +191,19 @@ def find_start_weights(path: Path, warn: Callable[[str], None]) -> Path:
         CheckpointError: as there; names the setting too.
     """
     try:
-        found = _find(path, warn)
+        found = _find(_on_this_machine(path)[0], warn)
     except CheckpointError as error:
         raise CheckpointError(f"load_checkpoint={path}: {error}") from None
     return found.path if isinstance(found, store.Checkpoint) else found
+
+
+def _on_this_machine(path: Path) -> tuple[Path, str | None]:
+    """Return where a path leads, and for one on the Hub its address with the commit."""
+    address = hub.parse_address(path)
+    if address is None:
+        return path, None
+    folder = hub.fetch(address)
+    return folder, f"{hub.SCHEME}{address.repo}@{folder.name}"
 
 
 def _find(path: Path, warn: Callable[[str], None]) -> store.Checkpoint | Path:

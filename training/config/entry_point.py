@@ -5,6 +5,8 @@ import signal
 import sys
 from collections.abc import Callable, Collection
 
+from tqdm import tqdm
+
 from runtime.errors import EXIT_PREEMPTED, ConfigError, Preempted, exit_code
 from runtime.process import end_with_parent, launched, leave, note_start, print_error
 from runtime.schema import Schema
@@ -70,8 +72,9 @@ def run_entry_point(
 
 
 def say(line: str) -> None:
-    """Print a line at once."""
-    _print(f"{line}\n")
+    """Print a line at once, above the bars if there are some."""
+    with tqdm.external_write_mode():
+        _print(f"{line}\n")
 
 
 def _print(text: str) -> None:

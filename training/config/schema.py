@@ -248,6 +248,8 @@ class ProgressSettings(Schema):
     """steps between diagnoses (diagnose/... in the metrics, warnings in words); null: none"""
     max_steps: Count | None = None
     """save and stop after this step; the schedule does not change"""
+    report: StrictBool = False
+    """true: write report.html in the run's folder, anew after each evaluation: docs/reports.md"""
     profile: StrictBool = False
     """true: write a trace of steps 5 to 7 of this start, and name the dearest operations"""
 

@@ -13,8 +13,9 @@ from evaluation import chains
 from evaluation.config import SolveConfig, ThinkingSettings
 from evaluation.constraints import SudokuConstraint
 from evaluation.decoding import answer_confidence, decode_beam, decode_greedy, decode_sampled
-from evaluation.solving import Decoder, Reasoning, make_decoder, reason, repeated_digits
-from evaluation.views import views_of
+from evaluation.puzzles import repeated_digits
+from evaluation.solving import Decoder, Glimpse, Reasoning, make_decoder, reason
+from evaluation.views import SudokuViews, draw_views, views_of
 from models.act import ACTLossHead
 from models.config import DataFacts
 from models.losses import LOG_PROBS
@@ -94,6 +95,44 @@ def test_reason_gives_the_answers_of_each_step(make_model: Make) -> None:
             assert reasoning.q_halt[step] == pytest.approx(float(halt.sigmoid()), abs=1e-5)
             assert reasoning.q_continue[step] == pytest.approx(float(go_on.sigmoid()), abs=1e-5)
             assert reasoning.halts[step] == bool(halt > go_on)
+
+
+def test_who_watches_sees_each_step_of_each_chain(make_model: Make) -> None:
+    model, glimpses = make_model(FACTS, halt_max_steps=3), []
+    settings = ThinkingSettings.model_validate({"breadth": 2, "select": "majority"})
+    (found,) = reason(model, [QUESTION], CPU, settings=settings, watch=glimpses.append)
+    assert [(one.chain, one.step) for one in glimpses] == [
+        (chain, step) for chain in range(2) for step in (1, 2, 3)
+    ]
+    own = [one for one in glimpses if one.chain == found.chain]
+    assert found.certainty is not None
+    for step, one in enumerate(own):
+        assert np.array_equal(tokens_to_grid(one.tokens[0]), found.answers[step])
+        assert one.certainty[0].reshape(4, 4) == pytest.approx(found.certainty[step], abs=1e-6)
+        assert one.q_halt[0] == pytest.approx(found.q_halt[step], abs=1e-6)
+    (alone,) = reason(model, [QUESTION], CPU, settings=settings)
+    assert np.array_equal(alone.answers, found.answers)
+
+
+def test_certainty_is_that_of_the_cells_in_any_view(make_model: Make) -> None:
+    model = make_model(FACTS, halt_max_steps=2)
+    settings = ThinkingSettings.model_validate({"breadth": 4, "select": "majority"})
+    seen: dict[int, np.ndarray] = {}
+    views = SudokuViews(4)
+    drawn = draw_views(views, settings.seed, np.arange(1), 4)
+    glimpses: list[Glimpse] = []
+    list(reason(model, [QUESTION], CPU, settings=settings, watch=glimpses.append))
+    for one in glimpses:
+        if one.step == 2:
+            seen[one.chain] = one.certainty[0]
+    for chain, certainty in seen.items():
+        board = grid_to_tokens(QUESTION)[None]
+        turned = tokens_to_grid(views.apply(drawn[chain], board)[0])
+        (as_it_is,) = reason(model, [turned], CPU)
+        assert as_it_is.certainty is not None
+        own = np.empty(16, np.float32)
+        own[views.sources(drawn[chain])[0]] = as_it_is.certainty[-1].reshape(-1)
+        assert certainty == pytest.approx(own, abs=1e-5)
 
 
 def test_the_halting_rule_without_a_learned_continue(make_model: Make) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from scripts.show_votes import main, side_by_side
+from reports.terminal import side_by_side
+from scripts.show_votes import lines_of, main
 
 VOTES: dict[str, Any] = {
     "hard": [{"votes": 2, "solved_at": None, "grids": [{"votes": 2, "grid": [[1]]}]}],
@@ -62,5 +63,5 @@ def test_a_file_that_is_not_there_is_named(
 
 
 def test_grids_of_different_heights_stand_side_by_side() -> None:
-    text = side_by_side([("a", [[1], [0]]), ("long title", [[2, 3]])])
+    text = side_by_side([("a", lines_of([[1], [0]])), ("long title", lines_of([[2, 3]]))])
     assert text.splitlines() == ["a    long title", "1    2 3", "."]

@@ -8,8 +8,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from dataset.sudoku.rules import parse_puzzle
 from evaluation.config import SolveConfig
+from evaluation.puzzles import ARC, MAZE, SUDOKU
 from evaluation.solving import Reasoning
 from models.config import DataFacts, HRMConfig
+from reports.terminal import grid_lines
 from runtime.errors import CheckpointError, ConfigError, DatasetError
 from scripts import solve
 from training.checkpoint.trained_model import RecordedRun, TrainedModel
@@ -41,14 +43,14 @@ def test_lines_are_read_with_their_numbers() -> None:
     lines = ["1..............4\n", "\n", "  .234.............\n"]
     read = list(solve.parse_lines(lines[:2] + ["................"], "f.txt"))
     assert [place for place, _ in read] == ["f.txt: line 1", "f.txt: line 3"]
-    assert read[0][1][3, 3] == 4
+    assert read[0][1].question[3, 3] == 4
     with pytest.raises(DatasetError, match=r"f\.txt: line 3: 17 cells"):
         list(solve.parse_lines(lines, "f.txt"))
 
 
 def test_standard_input_is_read_without_another_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("................\n...............2\n"))
-    read = list(solve.read_puzzles(SolveConfig(checkpoint="x"), trained_on(None)))
+    read = list(solve.read_puzzles(SolveConfig(checkpoint="x"), trained_on(None), None))
     assert [place for place, _ in read] == ["standard input: line 1", "standard input: line 2"]
 
 
@@ -57,39 +59,41 @@ def test_a_terminal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     monkeypatch.setattr("sys.stdin", terminal)
     with pytest.raises(ConfigError, match="puzzle="):
-        list(solve.read_puzzles(SolveConfig(checkpoint="x"), trained_on(None)))
+        list(solve.read_puzzles(SolveConfig(checkpoint="x"), trained_on(None), None))
 
 
 def test_the_first_puzzles_of_a_data_set_are_read(sudoku_data: Path) -> None:
     config = SolveConfig(checkpoint="x", count=3)
     trained = trained_on(None, data_path=str(sudoku_data))
     inputs = np.load(sudoku_data / "test" / "all__inputs.npy")
-    read = [puzzle for _, puzzle in solve.read_puzzles(config, trained)]
+    read = [puzzle.question for _, puzzle in solve.read_puzzles(config, trained, None)]
     assert np.array_equal(np.stack(read).reshape(3, 16) + 1, inputs[:3])
     more = SolveConfig(checkpoint="x", count=99, data_path=str(sudoku_data))
-    assert len(list(solve.read_puzzles(more, trained_on(None)))) == len(inputs)
+    assert len(list(solve.read_puzzles(more, trained_on(None), None))) == len(inputs)
 
 
 def test_a_data_set_of_something_else_is_refused(tasks_data: Path) -> None:
     config = SolveConfig(checkpoint="x", count=3, data_path=str(tasks_data))
-    with pytest.raises(DatasetError, match="9 cells are no Sudoku"):
-        list(solve.read_puzzles(config, trained_on(None)))
+    with pytest.raises(DatasetError, match="9 cells are no Sudoku, maze or ARC task"):
+        list(solve.read_puzzles(config, trained_on(None), None))
 
 
-def test_the_size_is_that_of_the_model() -> None:
-    assert solve.sudoku_size(trained_on(DataFacts(8, 36, 1))) == 6
-    assert solve.sudoku_size(trained_on(None)) is None
-    with pytest.raises(CheckpointError, match="900 cells are no Sudoku"):
-        solve.sudoku_size(trained_on(DataFacts(12, 900, 1)))
-    with pytest.raises(CheckpointError, match="vocab_size 12, not 11"):
-        solve.sudoku_size(trained_on(DataFacts(12, 81, 1)))
+def test_the_kind_is_that_of_the_model() -> None:
+    assert solve.kind_read_by(trained_on(DataFacts(8, 36, 1))) is SUDOKU
+    assert solve.kind_read_by(trained_on(DataFacts(6, 900, 1))) is MAZE
+    assert solve.kind_read_by(trained_on(DataFacts(12, 900, 5))) is ARC
+    assert solve.kind_read_by(trained_on(None)) is None
+    with pytest.raises(CheckpointError, match="900 cells are no Sudoku, maze or ARC"):
+        solve.kind_read_by(trained_on(DataFacts(11, 900, 1)))
+    with pytest.raises(CheckpointError, match="12 tokens and 80 cells"):
+        solve.kind_read_by(trained_on(DataFacts(12, 80, 1)))
 
 
 def test_grids_show_their_boxes_and_marks() -> None:
     grid, marked = np.zeros((6, 6), np.int8), np.zeros((6, 6), bool)
     grid[0, 0], grid[1, 2], grid[-1, -1] = 1, 2, 6
     marked[1, 2] = True
-    lines = solve.grid_lines(grid, marked)
+    lines = grid_lines(grid, marked)
     assert lines == [
         "+-------+-------+",
         "| 1 . . | . . . |",
@@ -106,7 +110,7 @@ def test_grids_show_their_boxes_and_marks() -> None:
 
 
 def test_nine_by_nine_has_three_boxes_a_side() -> None:
-    lines = solve.grid_lines(np.zeros((9, 9), np.int8), np.zeros((9, 9), bool))
+    lines = grid_lines(np.zeros((9, 9), np.int8), np.zeros((9, 9), bool))
     assert lines[0] == lines[4] == lines[8] == lines[12] == "+-------+-------+-------+"
     assert lines[1] == "| . . . | . . . | . . . |"
 

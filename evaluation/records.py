@@ -1,0 +1,211 @@
+"""What an evaluation keeps of single puzzles (`save_records=true`): a table with a line for each,
+how tokens are confused, how well the confidence is calibrated, and wrong answers to look at.
+
+Only sums of integers and the first rows of an order are kept, so that neither batches nor the
+number of ranks change a bit. Imports no torch.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_VOCAB_SIZE, IGNORE_LABEL_ID
+from dataset.maze import rules as maze
+from evaluation.evaluators import Gather
+from evaluation.views import SudokuViews, views_of
+from models.heads.calibration import NUM_BINS
+from puzzle_dataset import PuzzleDataset
+from runtime.errors import DatasetError
+
+NUM_FAILURES = 12
+"""Wrong answers that are kept of each set in each of two orders."""
+
+_MAX_VOCABULARY = 64  # A larger table of confusions is nothing to look at.
+_UNIT = 2**30  # Confidences are added as multiples of its inverse: in any order the same sum.
+_ROWS_AT_ONCE = 4096
+
+
+def kind_of(dataset: PuzzleDataset) -> str | None:
+    """Return "sudoku", "maze" or "arc", as tokens and cells have it; None for anything else."""
+    try:
+        return "sudoku" if isinstance(views_of(dataset), SudokuViews) else "maze"
+    except DatasetError:
+        metadata = dataset.metadata
+        is_square = math.isqrt(metadata.seq_len) ** 2 == metadata.seq_len
+        return "arc" if metadata.vocab_size == ARC_VOCAB_SIZE and is_square else None
+
+
+def size_of_answers(dataset: PuzzleDataset, set_name: str, number: int) -> dict[str, np.ndarray]:
+    """Return of the first rows of a set how large their answers are, int64 [number] by name:
+    `path_length`, the moves of a maze's path, or `grid_cells`, the cells of an ARC grid.
+    """
+    kind = kind_of(dataset)
+    if kind not in ("maze", "arc"):
+        return {}
+    counts = [np.zeros(0, np.int64)]
+    for start in range(0, number, _ROWS_AT_ONCE):
+        rows = slice(start, min(start + _ROWS_AT_ONCE, number))
+        ids = np.zeros(rows.stop - start, np.int32)
+        labels = dataset.read(set_name, rows, ids).labels
+        if kind == "maze":
+            counts.append((labels == maze.PATH).sum(axis=1) + 1)
+        else:
+            counts.append((labels >= ARC_FIRST_COLOUR_TOKEN).sum(axis=1))
+    return {"path_length" if kind == "maze" else "grid_cells": np.concatenate(counts)}
+
+
+def table_as_csv(names: Iterable[str], sets: Mapping[str, Mapping[str, np.ndarray | None]]) -> str:
+    """Return a line for each row of all sets: the set, the number of the row, and its values.
+
+    Args:
+        names: of the values, in their order.
+        sets: of each set the values by name, [rows]; NaN and None are left empty.
+    """
+    names = list(names)
+    lines = [",".join(["set", "index", *names])]
+    for set_name, values in sets.items():
+        given = (column for name in names if (column := values[name]) is not None)
+        number = min(map(len, given), default=0)
+        texts = [_texts(values[name], number) for name in names]
+        for index, row in enumerate(zip(*texts, strict=True)):
+            lines.append(",".join([set_name, str(index), *row]))
+    return "\n".join(lines) + "\n"
+
+
+def _texts(values: np.ndarray | None, number: int) -> list[str]:
+    if values is None:
+        return [""] * number
+    if np.issubdtype(values.dtype, np.integer):
+        return [str(value) for value in values[:number].tolist()]
+    return ["" if math.isnan(value) else f"{value:.6g}" for value in values[:number].tolist()]
+
+
+class Answers:
+    """Takes in answers of this rank, batch by batch, and tells at the end what they show.
+
+    Args:
+        vocab_size: of the data.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size if vocab_size <= _MAX_VOCABULARY else 0
+        self._sets: dict[str, _OfSet] = {}
+
+    def add(
+        self,
+        set_name: str,
+        rows: np.ndarray,
+        inputs: np.ndarray,
+        labels: np.ndarray,
+        preds: np.ndarray,
+        q_halt: np.ndarray | None = None,
+        confidence: np.ndarray | None = None,
+    ) -> None:
+        """Take in answers to rows of a set.
+
+        Args:
+            rows: integers [n], their numbers in the set.
+            inputs, labels, preds: integers [n, S] tokens; labels -100 where ignored.
+            q_halt: float [n], how sure the model is of each answer; None: it does not say.
+            confidence: float [n, S], how sure it is of each cell; None: it does not say.
+        """
+        of_set = self._sets.setdefault(set_name, _OfSet(self._vocab_size))
+        labelled = labels != IGNORE_LABEL_ID
+        right = labelled & (preds == labels)
+        of_set.count_tokens(labels[labelled], preds[labelled])
+        if confidence is not None:
+            of_set.count_confidence(confidence[labelled], right[labelled])
+        num_wrong = (labelled & ~right).sum(axis=1)
+        for i in np.flatnonzero(num_wrong).tolist():
+            sure = None if q_halt is None or math.isnan(q_halt[i]) else float(q_halt[i])
+            of_set.failures.append(
+                {
+                    "index": int(rows[i]),
+                    "q_halt": sure,
+                    "cells_wrong": int(num_wrong[i]),
+                    "cells_labelled": int(labelled[i].sum()),
+                    "inputs": inputs[i].tolist(),
+                    "labels": labels[i].tolist(),
+                    "answer": preds[i].tolist(),
+                }
+            )
+        of_set.forget()
+
+    def finish(self, gather: Gather) -> dict[str, dict[str, Any]]:
+        """Bring the ranks together, all of which take part; returns of each set, JSON-ready:
+
+        - `confusion`: of labelled cells how often the token of a row was answered by that of a
+          column, [V, V]; null where tokens are too many;
+        - `confidence`: for each tenth of the confidence the number of cells (`count`), those that
+          are right (`right`), and the mean confidence (`mean`, null without a cell); null where no
+          head gives one;
+        - `failures`: wrong answers, in two orders: `surest`, by how sure the model is, and
+          `most_wrong`, by the number of wrong cells; what both have is in the first.
+        """
+        parts = gather(self._sets)
+        found = {}
+        for name in dict.fromkeys(name for part in parts for name in part):
+            total = _OfSet(self._vocab_size)
+            for of_set in (part[name] for part in parts if name in part):
+                total.add(of_set)
+            found[name] = total.to_json()
+        return found
+
+
+class _OfSet:
+    """Sums and failures of a set's rows."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.confusion = np.zeros((vocab_size, vocab_size), np.int64)
+        # Of each tenth: cells, right ones, and the sum of the confidences in units.
+        self.confidence = np.zeros((3, NUM_BINS), np.int64)
+        self.failures: list[dict[str, Any]] = []
+
+    def count_tokens(self, labels: np.ndarray, preds: np.ndarray) -> None:
+        size = len(self.confusion)
+        known = (labels >= 0) & (labels < size) & (preds >= 0) & (preds < size)
+        pairs = labels[known].astype(np.int64) * size + preds[known]
+        self.confusion += np.bincount(pairs, minlength=size * size).reshape(size, size)
+
+    def count_confidence(self, confidence: np.ndarray, right: np.ndarray) -> None:
+        known = np.isfinite(confidence)
+        confidence, right = confidence[known].astype(np.float64), right[known]
+        bins = np.clip((confidence * NUM_BINS).astype(np.int64), 0, NUM_BINS - 1)
+        units = np.rint(confidence * _UNIT).astype(np.int64)
+        self.confidence[0] += np.bincount(bins, minlength=NUM_BINS)
+        self.confidence[1] += np.bincount(bins[right], minlength=NUM_BINS)
+        np.add.at(self.confidence[2], bins, units)
+
+    def add(self, other: "_OfSet") -> None:
+        self.confusion += other.confusion
+        self.confidence += other.confidence
+        self.failures += other.failures
+
+    def surest(self) -> list[dict[str, Any]]:
+        told = [one for one in self.failures if one["q_halt"] is not None]
+        return sorted(told, key=lambda one: (-one["q_halt"], one["index"]))[:NUM_FAILURES]
+
+    def most_wrong(self) -> list[dict[str, Any]]:
+        order = sorted(self.failures, key=lambda one: (-one["cells_wrong"], one["index"]))
+        return order[:NUM_FAILURES]
+
+    def forget(self) -> None:
+        """Drop failures that neither order has among its first."""
+        kept = {one["index"]: one for one in self.surest() + self.most_wrong()}
+        self.failures = list(kept.values())
+
+    def to_json(self) -> dict[str, Any]:
+        counts, right, units = self.confidence.tolist()
+        confidence = None
+        if sum(counts):
+            means = [unit / _UNIT / n if n else None for unit, n in zip(units, counts, strict=True)]
+            confidence = {"count": counts, "right": right, "mean": means}
+        surest = self.surest()
+        others = [one for one in self.most_wrong() if one not in surest]
+        return {
+            "confusion": self.confusion.tolist() or None,
+            "confidence": confidence,
+            "failures": {"surest": surest, "most_wrong": others},
+        }

@@ -1,0 +1,53 @@
+"""A trained model that is asked about single puzzles."""
+
+from typing import TYPE_CHECKING
+
+from evaluation.config import ArchOverrides
+from evaluation.puzzles import Kind, Puzzle, kind_of
+from models.config import ArchConfig, DataFacts
+from runtime.errors import CheckpointError
+from training.checkpoint.trained_model import TrainedModel
+
+if TYPE_CHECKING:
+    import torch
+
+    from models.act import ACTLossHead
+
+
+def kind_read_by(trained: TrainedModel) -> Kind | None:
+    """Return what kind of puzzles a model reads, None where only its weights know.
+
+    Raises:
+        CheckpointError: none that is known.
+    """
+    if (facts := trained.facts or trained.recorded_facts) is None:
+        return None
+    evaluators = [evaluator.name for evaluator in trained.run.active_evaluators]
+    try:
+        return kind_of(facts, evaluators)
+    except ValueError as error:
+        raise CheckpointError(f"{trained.weights}: {error}") from None
+
+
+def facts_of(puzzles: list[Puzzle]) -> DataFacts:
+    """Return what puzzles of one kind and size look like to a model."""
+    kind, size = puzzles[0].kind, len(puzzles[0].question)
+    identifiers = 1 + max(puzzle.identifier for puzzle in puzzles)
+    return DataFacts(kind.vocab_size(size), size * size, identifiers)
+
+
+def load_for(
+    puzzles: list[Puzzle], trained: TrainedModel, device: "torch.device", overrides: ArchOverrides
+) -> tuple[ArchConfig, "ACTLossHead"]:
+    """Build a model that reads puzzles of one kind and size, on a device; loads torch.
+
+    Raises:
+        CheckpointError: it does not read them, or its weights are damaged.
+        ConfigError: the device cannot compute as its settings say.
+    """
+    from models.registry import arch_on_device
+
+    size = len(puzzles[0].question)
+    arch = arch_on_device(trained.run.arch, device.type, overrides)
+    what = f"{puzzles[0].kind.name} {size}x{size}"
+    return arch, trained.load(arch, facts_of(puzzles), what, device)

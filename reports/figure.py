@@ -1,0 +1,72 @@
+"""A figure of a report as plotly's JSON, made without plotly: the page's script draws it.
+
+A colour is a name that the script replaces by one of the light or the dark palette: `@0` to `@9`
+for curves, `@0~` for a band behind one, `@score 0.5` between the worst and the best of several,
+`@text`, `@muted`, `@card`, `@bad`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+from evaluation.metrics import Estimate
+
+NUM_COLOURS = 10
+MAX_GROUPS = 12
+"""Curves, or groups of puzzles, that can still be told apart."""
+
+
+@dataclass
+class Figure:
+    """A figure with its title and a sentence below it.
+
+    Attributes:
+        data, layout: as plotly has them.
+        wide: over the whole width of the page.
+        selects: a box that is drawn leaves the curves alone that pass through it.
+    """
+
+    title: str
+    caption: str
+    data: list[dict[str, Any]]
+    layout: dict[str, Any] = field(default_factory=dict)
+    wide: bool = False
+    selects: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the page's script reads."""
+        return {"data": self.data, "layout": self.layout, "selects": self.selects}
+
+
+def plain(text: object) -> str:
+    """Return text that plotly shows as it is: it has some markup of its own."""
+    return escape(str(text), quote=False)
+
+
+def short(value: float | None) -> float | None:
+    """Return a number with five digits, which JSON can write."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")
+
+
+def error_bars(estimates: Sequence[Estimate | None], colour: int) -> dict[str, Any]:
+    def ends(sign: int) -> list[float | None]:
+        far = [e and (e.high if sign > 0 else e.low) for e in estimates]
+        pairs = zip(estimates, far, strict=True)
+        return [None if e is None or end is None else short(abs(end - e.value)) for e, end in pairs]
+
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": ends(1),
+        "arrayminus": ends(-1),
+        "color": f"@{colour}",
+        "thickness": 1.2,
+        "width": 3,
+    }
+
+
+def share_axis(**more: Any) -> dict[str, Any]:
+    """Return an axis of shares, in percent."""
+    return {"tickformat": ".0%", "range": [-0.02, 1.02], **more}

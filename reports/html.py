@@ -1,0 +1,129 @@
+"""Small parts of a page. What comes from a run goes through `text`, and nothing else escapes it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from evaluation.metrics import Estimate
+from runtime.text import shown
+
+MAX_TEXT = 300
+
+
+def text(value: object, limit: int = MAX_TEXT) -> str:
+    """Return a value as text that is safe in a page and in an attribute, on one line."""
+    return escape(shown(value, limit))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table.
+
+    Attributes:
+        html: what it shows.
+        value: what it is sorted by; None: its text.
+        kind: `n` for numbers, `words` for sentences.
+    """
+
+    html: str
+    value: float | None = None
+    kind: str = ""
+
+    def __str__(self) -> str:
+        kind = f' class="{self.kind}"' if self.kind else ""
+        value = "" if self.value is None else f' data-value="{self.value!r}"'
+        return f"<td{kind}{value}>{self.html}</td>"
+
+
+MISSING = Cell("–", kind="n")
+
+
+def words(value: object) -> Cell:
+    """Return a cell of text; long names may be broken behind `_` and `/`."""
+    return Cell(text(value).replace("_", "_<wbr>").replace("/", "/<wbr>"))
+
+
+def figure(value: float | None, form: str = ",.4g") -> Cell:
+    """Return a cell with a number."""
+    return MISSING if value is None else Cell(format(value, form), value, "n")
+
+
+def share(estimate: Estimate | None) -> Cell:
+    """Return a cell with a share in percent and its interval."""
+    if estimate is None:
+        return MISSING
+    html = percent(estimate.value)
+    if estimate.low is not None and estimate.high is not None:
+        html += f" <small>{interval(estimate.low, estimate.high)}</small>"
+    return Cell(html, estimate.value, "n")
+
+
+def percent(value: float) -> str:
+    """Return a share in percent; none is shown as 0 or 100 % that is not."""
+    if 0 < value < 0.0005:
+        return "under 0.1 %"
+    return "over 99.9 %" if 0.9995 < value < 1 else f"{100 * value:.1f} %"
+
+
+def interval(low: float, high: float) -> str:
+    """Return the ends of an interval in percent."""
+    return f"{100 * low:.1f} to {100 * high:.1f}"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[Cell]], *, sortable: bool = False) -> str:
+    """Return a table that scrolls sideways where it is too wide; the first cells are headings.
+
+    Args:
+        header: names of the columns, escaped already.
+    """
+    numbers = [any(row[i].kind == "n" for row in rows) for i in range(len(header))]
+    head = "".join(
+        f'<th scope="col"{" class=n" if is_number else ""}>{name}</th>'
+        for name, is_number in zip(header, numbers, strict=True)
+    )
+    body = "".join(f"<tr>{_heading(row[0])}{''.join(map(str, row[1:]))}</tr>" for row in rows)
+    kind = ' class="sortable"' if sortable and len(rows) > 1 else ""
+    return (
+        f'<div class="scroll" tabindex="0"><table{kind}><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _heading(cell: Cell) -> str:
+    return str(cell).replace("<td", '<th scope="row"', 1)[: -len("</td>")] + "</th>"
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people: 45 s, 6 min 10 s, 3 h 5 min, 4 days 2 h."""
+    whole = round(min(seconds, 1e12))
+    for unit, size, part, small in (
+        ("days", 86400, "h", 3600),
+        ("h", 3600, "min", 60),
+        ("min", 60, "s", 1),
+    ):
+        if whole >= (size if unit != "days" else 2 * size):
+            rest = whole % size // small
+            return f"{whole // size:,} {unit}" + (f" {rest} {part}" if rest else "")
+    return f"{whole} s"
+
+
+def tile(name: str, value: str, more: str = "", *, extra: str = "", first: bool = False) -> str:
+    """Return a tile of the summary; all of it is escaped already."""
+    return (
+        f'<div class="tile{" first" if first else ""}"><span class="name">{name}</span>'
+        f"<b>{value}</b>{extra}<span>{more}</span></div>"
+    )
+
+
+def interval_bar(estimate: Estimate) -> str:
+    """Return a share on a rail from 0 to 100 %, with its interval."""
+    if estimate.low is None or estimate.high is None:
+        return ""
+    ends = [min(max(end, 0.0), 1.0) * 100 for end in (estimate.low, estimate.high, estimate.value)]
+    low, high, middle = ends
+    return (
+        '<svg class="interval" viewBox="0 0 100 12" preserveAspectRatio="none" aria-hidden="true">'
+        '<rect class="rail" y="5" width="100" height="2"/>'
+        f'<rect class="span" x="{low:.2f}" y="3" width="{max(high - low, 0.4):.2f}" height="6"/>'
+        f'<rect class="point" x="{min(middle, 99.4):.2f}" y="1" width="0.6" height="10"/></svg>'
+    )

@@ -1,0 +1,150 @@
+"""Runs in the terminal: a line for each, and one that is followed."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from reports.html import duration, percent
+from reports.reading import WARNINGS, find_runs
+from reports.status import SCORE, Status, last_records, modified, read_status
+from reports.values import listed, number
+from runtime.text import in_columns, shown
+from training.tracking import METRICS_FILE
+
+_COLOURS = {"running": 36, "done": 32, "stopped": 33, "failed": 31, "new": 90}
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_WIDTH = 60
+_MAX_SHOWN = 600  # Records that a curve of the terminal is made of.
+_MAX_EVENTS = 8
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A run and where it stands."""
+
+    folder: Path
+    status: Status
+
+    @property
+    def name(self) -> str:
+        return shown(self.folder.resolve().name, 60)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is listed; null is what nothing tells."""
+        names = ("state", "detail", "step", "total_steps", "score", "loss")
+        status = {name: getattr(self.status, name) for name in names}
+        times = {"seconds": self.status.seconds, "seconds_left": self.status.seconds_left}
+        return {"run": self.folder.resolve().name, **status, **times, "folder": str(self.folder)}
+
+
+def list_runs(folder: Path) -> list[Listed]:
+    """Return all runs in a folder and below: those at work first, then by their last change."""
+    runs = [Listed(run, read_status(run)) for run in find_runs(folder)]
+    return sorted(runs, key=lambda one: (one.status.state != "running", -_changed(one.folder)))
+
+
+def _changed(folder: Path) -> float:
+    return max(modified(folder / METRICS_FILE), modified(folder))
+
+
+def as_text(runs: Sequence[Listed], *, in_colour: bool) -> str:
+    """Return a table with a line for each run."""
+    header = ["state", "run", "step", "best score", "last loss", "time left", "folder"]
+    rows = [
+        [one.status.state, one.name, *_cells(one.status), shown(one.folder, 200)] for one in runs
+    ]
+    first, *lines = in_columns([header, *rows]).split("\n")
+    if in_colour:
+        lines = [_coloured(line, row[0]) for line, row in zip(lines, rows, strict=True)]
+    return "\n".join([first, *lines])
+
+
+def _coloured(line: str, state: str) -> str:
+    return f"\x1b[{_COLOURS[state]}m{state}\x1b[0m{line[len(state) :]}"
+
+
+def _cells(status: Status) -> list[str]:
+    steps = "-" if status.step is None else f"{status.step:,}"
+    if status.step is not None and status.steps_ahead:
+        steps += f" of {status.total_steps:,}"
+    return [
+        steps,
+        "-" if status.score is None else percent(status.score),
+        "-" if status.loss is None else f"{status.loss:.4g}",
+        "-" if status.seconds_left is None else duration(status.seconds_left),
+    ]
+
+
+def frames(folder: Path, interval: float) -> Iterator[tuple[Listed, str]]:
+    """Yield where a run stands and a screen that shows it, again and again, until it is done; its
+    folder need not be there yet.
+    """
+    seen: list[tuple[float, int]] = []
+    while True:
+        one = Listed(folder, read_status(folder))
+        if one.status.step is not None:
+            seen = [*seen, (time.monotonic(), one.status.step)][-_MAX_SHOWN:]
+        yield one, screen(one, _pace(seen))
+        if one.status.state == "done":
+            return
+        time.sleep(interval)
+
+
+def _pace(seen: Sequence[tuple[float, int]]) -> float | None:
+    """Return steps a second, as they were watched."""
+    if len(seen) < 2 or seen[-1][1] <= seen[0][1]:
+        return None
+    return (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
+
+
+def screen(one: Listed, pace: float | None) -> str:
+    """Return what is known of a run, as lines; `pace` are steps a second, if they were watched."""
+    status = one.status
+    records = list(islice(last_records(one.folder / METRICS_FILE), _MAX_SHOWN))[::-1]
+    step, score, loss, left = _cells(status)
+    if pace and status.steps_ahead:
+        left = duration(status.steps_ahead / pace)
+    detail = f" ({shown(status.detail, 100)})" if status.detail else ""
+    lines = [f"{one.name}: {status.state}{detail}", shown(one.folder, 200), ""]
+    if status.total_steps and status.step is not None:
+        lines.append(_bar(min(1.0, status.step / status.total_steps)))
+    lines.append(f"step {step}" + (f", {pace:.3g} a second" if pace else ""))
+    lines.append(f"time left {left}, last loss {loss}, best score {score}")
+    for name, title in (("train/lm_loss", "loss"), ("train/exact_accuracy", "exact")):
+        values = [value for r in records if (value := number(r.get(name))) is not None]
+        if len(values) > 1:
+            lines.append(f"{title:6}{_spark(values)}  {values[-1]:.4g}")
+    return "\n".join([*lines, *_events(records)[-_MAX_EVENTS:]])
+
+
+def _events(records: Sequence[dict[str, Any]]) -> list[str]:
+    """Return evaluations and warnings, in their order."""
+    lines = []
+    for record in records:
+        if SCORE in record:
+            value = number(record[SCORE])
+            found = "not finite" if value is None else percent(value)
+            lines.append(f"evaluation at step {record['step']:,}: exact accuracy {found}")
+        lines += [f"warning: {shown(words, 160)}" for words in listed(record.get(WARNINGS))]
+    return lines
+
+
+def _bar(done: float) -> str:
+    full = int(done * _WIDTH)
+    return f"[{'#' * full}{'.' * (_WIDTH - full)}] {100 * done:.0f} %"
+
+
+def _spark(values: Sequence[float]) -> str:
+    """Return values as a line of blocks, the means of equal stretches."""
+    number_of = min(_WIDTH, len(values))
+    ends = [len(values) * place // number_of for place in range(number_of + 1)]
+    means = [
+        sum(values[start:end]) / (end - start)
+        for start, end in zip(ends[:-1], ends[1:], strict=True)
+    ]
+    low, high = min(means), max(means)
+    scale = (len(_BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BLOCKS[round((mean - low) * scale)] for mean in means)

@@ -1,0 +1,299 @@
+"""What the viewer offers: checkpoints, data sets and evaluations that were found at its start.
+
+The page names them by their numbers, never by paths.
+"""
+
+import csv
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain, islice
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from dataset.format.layout import METADATA_NAME
+from evaluation.arc import crop_grids
+from evaluation.puzzles import ARC, MAZE, SUDOKU, Kind, Puzzle, identifiers_of, kind_of, puzzles_of
+from models.config import DataFacts
+from puzzle_dataset import PuzzleDataset
+from reports.asking import kind_read_by
+from runtime.errors import CheckpointError, ConfigError, DatasetError
+from training.checkpoint.published import CONFIG_FILE as PUBLISHED_CONFIG
+from training.checkpoint.run_folder import CONFIG_FILE
+from training.checkpoint.store import MANIFEST
+from training.checkpoint.trained_model import TrainedModel, find_trained_model
+
+MISTAKES = (CheckpointError, ConfigError, DatasetError)
+_MOST_RUNS, _MOST_ROWS, _MOST_RECORD_BYTES = 500, 200_000, 200_000_000
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True)
+class Model:
+    """A checkpoint.
+
+    Attributes:
+        name: for people.
+        path: a run's folder, or what `checkpoint=` takes.
+    """
+
+    name: str
+    path: Path
+
+    @cached_property
+    def trained(self) -> TrainedModel:
+        """The newest good checkpoint when it was first asked for."""
+        return find_trained_model(self.path, lambda message: None)
+
+    @property
+    def kind(self) -> Kind | None:
+        return kind_read_by(self.trained)
+
+    @cached_property
+    def identifiers(self) -> list[str] | None:
+        """Names of the puzzles that its embedding knows; None: it has none."""
+        run = self.trained.run
+        if not run.arch.puzzle_emb_ndim:
+            return None
+        folders = run.data_folders("train")
+        return identifiers_of(PuzzleDataset(folders, "train", check_values=False))
+
+    def as_known(self, puzzle: Puzzle) -> Puzzle:
+        """Return an ARC puzzle of any data set with the identifier by which the model knows it.
+
+        Raises:
+            DatasetError: it does not.
+        """
+        if puzzle.kind is not ARC or self.identifiers is None:
+            return puzzle
+        if puzzle.name not in self.identifiers:
+            raise DatasetError(f"the model has not seen {puzzle.name} in training")
+        return replace(puzzle, identifier=self.identifiers.index(puzzle.name))
+
+
+class Filter(NamedTuple):
+    """Which puzzles are wanted: words in the name, and bounds of figures by name."""
+
+    text: str = ""
+    bounds: Mapping[str, tuple[float, float]] = {}
+
+
+@dataclass(frozen=True)
+class Data:
+    """A split of a data set, as a shelf of puzzles."""
+
+    name: str
+    folder: Path
+    split: str
+
+    @cached_property
+    def dataset(self) -> PuzzleDataset:
+        return PuzzleDataset([self.folder], self.split, check_values=False)
+
+    @cached_property
+    def kind(self) -> Kind:
+        """What kind of puzzles they are.
+
+        Raises:
+            DatasetError: none that is known.
+        """
+        metadata = self.dataset.metadata
+        facts = DataFacts(metadata.vocab_size, metadata.seq_len, 1)
+        try:
+            # Of 4 x 4 cells there are mazes, too: in their answers a cell is a wall.
+            return kind_of(facts, ["maze"] if metadata.seq_len == 16 and self._has_walls() else [])
+        except ValueError as error:
+            raise DatasetError(f"{self.folder}: {error}") from None
+
+    def _has_walls(self) -> bool:
+        arrays = next(iter(self.dataset.sets.values()))
+        return bool((arrays.labels[:1] == 1).any())
+
+    @property
+    def num_puzzles(self) -> int:
+        return sum(arrays.num_examples for arrays in self.dataset.sets.values())
+
+    def puzzle(self, row: int) -> Puzzle:
+        """Return the puzzle of a row, counted over all sets.
+
+        Raises:
+            DatasetError: there is no such row.
+        """
+        if not 0 <= row < self.num_puzzles:
+            raise DatasetError(
+                f"{self.folder}: has {self.num_puzzles} puzzles, none with number {row}"
+            )
+        return next(puzzles_of(self.dataset, self.kind, slice(row, row + 1)))
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The names of ARC puzzles, by row; of other kinds none."""
+        if self.kind is not ARC:
+            return []
+        known, names = identifiers_of(self.dataset), []
+        for arrays in self.dataset.sets.values():
+            counts = np.diff(arrays.puzzle_indices)
+            for identifier, count in zip(arrays.puzzle_identifiers, counts, strict=True):
+                names += [known[identifier]] * int(count)
+        return names
+
+    @cached_property
+    def figures(self) -> dict[str, np.ndarray]:
+        """What tells easy puzzles from hard ones, of the first 200,000 rows."""
+        parts: dict[str, list[np.ndarray]] = {}
+        for set_name, arrays in self.dataset.sets.items():
+            count = min(arrays.num_examples, _MOST_ROWS)
+            ids = np.zeros(count, np.int32)
+            inputs = self.dataset.read(set_name, slice(0, count), ids).inputs
+            if self.kind is SUDOKU:
+                parts.setdefault("clues", []).append((inputs > 1).sum(1))
+            if self.kind is ARC:
+                cells = [grid.size for grid in crop_grids(inputs)]
+                parts.setdefault("cells of the input", []).append(np.array(cells))
+            if (ratings := arrays.example_ratings()) is not None:
+                name = "cells on the path" if self.kind is MAZE else "rating"
+                parts.setdefault(name, []).append(ratings[:count])
+        return {name: np.concatenate(values)[:_MOST_ROWS] for name, values in parts.items()}
+
+    def rows(self, wanted: Filter) -> np.ndarray:
+        """Return the rows that a filter lets through, int64."""
+        chosen = np.ones(min(self.num_puzzles, _MOST_ROWS), bool)
+        for name, (low, high) in wanted.bounds.items():
+            if name in self.figures:
+                chosen &= (self.figures[name] >= low) & (self.figures[name] <= high)
+        if wanted.text and self.names:
+            text = wanted.text.lower()
+            chosen &= np.array([text in name.lower() for name in self.names[: len(chosen)]], bool)
+        return np.flatnonzero(chosen)
+
+    def described(self, row: int) -> str:
+        """Return a row in a line."""
+        parts = [f"puzzle {row + 1:,}", *self.names[row : row + 1]]
+        parts += [f"{name} {values[row]}" for name, values in self.figures.items()]
+        return ", ".join(parts)
+
+
+class Record(NamedTuple):
+    """A line of an evaluation's records: its puzzle's row, counted over all sets; figures."""
+
+    row: int
+    figures: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records of an evaluation, puzzle by puzzle, and the data that it measured."""
+
+    name: str
+    path: Path
+    data: Data
+
+    @cached_property
+    def lines(self) -> list[Record]:
+        """All puzzles that have labels.
+
+        Raises:
+            DatasetError: the file is too large, or not one of records.
+        """
+        if self.path.stat().st_size > _MOST_RECORD_BYTES:
+            raise DatasetError(f"{self.path}: larger than {_MOST_RECORD_BYTES:,} bytes")
+        first, counted = {}, 0
+        for name, arrays in self.data.dataset.sets.items():
+            first[name] = counted
+            counted += arrays.num_examples
+        try:
+            with self.path.open(newline="") as file:
+                return [
+                    Record(first[line["set"]] + int(line["index"]), figures)
+                    for line in csv.DictReader(file)
+                    if "exact_accuracy" in (figures := _numbers(line))
+                ]
+        except (KeyError, TypeError, ValueError, csv.Error):
+            raise DatasetError(f"{self.path}: not the records of an evaluation") from None
+
+    def chosen(self, wanted: Filter, *, wrong_only: bool) -> list[Record]:
+        """Return what a filter lets through, the surest mistakes first."""
+        lines = [
+            line
+            for line in self.lines
+            if not (wrong_only and line.figures["exact_accuracy"] == 1)
+            and all(
+                low <= line.figures.get(name, low) <= high
+                for name, (low, high) in wanted.bounds.items()
+            )
+        ]
+        return sorted(lines, key=lambda line: -line.figures.get("q_halt", 0.0))
+
+
+def _numbers(line: Mapping[str, str | None]) -> dict[str, float]:
+    return {
+        name: float(text)
+        for name, text in line.items()
+        if text and name and name not in ("set", "index") and not name.startswith("right_after_")
+    }
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """All that was found."""
+
+    models: list[Model]
+    data: list[Data]
+    records: list[Records]
+
+
+def find(checkpoints: list[Path], data: list[Path]) -> Shelf:
+    """Look for checkpoints in folders, or take the ones that they name; for data sets too."""
+    models = [Model(str(path), path) for path in chain.from_iterable(map(_runs, checkpoints))]
+    known = {found.resolve(): found for folder in data for found in _data_folders(folder)}
+    for model in models:
+        for folder in _or_nothing(lambda model=model: model.trained.run.data_folders("test"), []):
+            path = Path(folder)
+            if path.is_dir():
+                known.setdefault(path.resolve(), path)
+    sets = [
+        Data(f"{folder} ({metadata.parent.name})", folder, metadata.parent.name)
+        for folder in known.values()
+        for metadata in sorted(folder.glob(f"*/{METADATA_NAME}"))
+        if metadata.parent.name in ("test", "train", "selection")
+    ]
+    records = []
+    for model in models:
+        folders = _or_nothing(lambda model=model: model.trained.run.data_folders("test"), [])
+        measured = [Path(folder).resolve() for folder in folders]
+        own = [
+            each for each in sets if [each.folder.resolve()] == measured and each.split == "test"
+        ]
+        for path in sorted(model.path.glob("*_records.csv")) if own else ():
+            records.append(Records(str(path), path, own[0]))
+    return Shelf(models, sets, records)
+
+
+def _runs(path: Path) -> Iterator[Path]:
+    """Yield the runs in a folder and below it; a run's folder, or what is no folder, is itself."""
+    if not path.is_dir() or _is_run(path) or (path / MANIFEST).exists():
+        yield path
+        return
+    below = (found.parent for found in path.rglob("*.yaml") if _is_run(found.parent))
+    yield from islice(dict.fromkeys(sorted(below)), _MOST_RUNS)
+
+
+def _is_run(path: Path) -> bool:
+    named = any((path / name).is_file() for name in (CONFIG_FILE, PUBLISHED_CONFIG))
+    return named or any(path.glob(f"step_*/{MANIFEST}"))
+
+
+def _data_folders(path: Path) -> Iterator[Path]:
+    yield from dict.fromkeys(
+        found.parent.parent for found in sorted(path.rglob(f"*/{METADATA_NAME}"))
+    )
+
+
+def _or_nothing(look: Callable[[], _Found], otherwise: _Found) -> _Found:
+    """Return what is found, or something else where it is broken; the page says why later."""
+    try:
+        return look()
+    except MISTAKES:
+        return otherwise

@@ -1,0 +1,207 @@
+"""Share a model on the Hugging Face Hub: python scripts/push_to_hub.py RUN OWNER/NAME.
+
+RUN is a run's folder (its newest good checkpoint), or a checkpoint in it. Pushed are its weights
+and settings, a manifest with the hash of each file, a model card, and a picture of a solved puzzle.
+checkpoint=hf://OWNER/NAME then stands for it wherever a checkpoint is taken.
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from runtime.errors import CheckpointError, ConfigError, DatasetError, exit_code
+from runtime.text import shown
+from training.checkpoint import hub, store
+from training.checkpoint.state import RunState
+from training.checkpoint.trained_model import TrainedModel, find_trained_model
+
+_PLACES = ("data_path", "data_paths", "data_paths_test", "checkpoint_path", "load_checkpoint")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Push what the command line names; return the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = options.dry_run or Path(temporary)
+            prepare(options.run, options.repo, folder, options.license)
+            if options.dry_run:
+                sys.stdout.write(f"written: {folder} (nothing was pushed)\n")
+                return 0
+            address = push(folder, options)
+    except (CheckpointError, ConfigError, DatasetError) as error:
+        sys.stderr.write(f"error: {shown(error, 1000)}\n")
+        return exit_code(error) or 1
+    sys.stdout.write(f"pushed: {address}\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="push_to_hub.py", description=str(__doc__).partition("\n\n")[0]
+    )
+    add = parser.add_argument
+    add("run", type=Path, metavar="RUN", help="a run's folder, or a checkpoint in it")
+    add("repo", metavar="OWNER/NAME", help="the repository; created if it is not there")
+    add("--private", action="store_true", help="create it as a private one")
+    add("--revision", metavar="BRANCH", help="a branch; created if it is not there")
+    add("--message", metavar="TEXT", help="of the commit")
+    default = "of the weights, an identifier of the Hub (default: apache-2.0)"
+    add("--license", default="apache-2.0", metavar="ID", help=default)
+    written = "write what would be pushed into a folder, and push nothing"
+    add("--dry-run", type=Path, metavar="FOLDER", help=written)
+    return parser
+
+
+def prepare(run: Path, repo: str, folder: Path, license_id: str) -> None:
+    """Write what is pushed into a folder.
+
+    Raises:
+        CheckpointError, ConfigError: there is no checkpoint of ours, the address is none, or the
+            folder cannot be written.
+    """
+    from reports.card import PICTURE, Known, card, read_json_files
+
+    address = hub.parse_address(f"{hub.SCHEME}{repo}")
+    if address is None or address.revision is not None:
+        raise ConfigError(f"{repo}: accepted: OWNER/NAME (--revision names a branch)")
+    trained = find_trained_model(run, lambda message: None)
+    if trained.is_published:
+        raise ConfigError(
+            f"{trained.weights}: first make it one of ours: scripts/convert_checkpoint.py"
+        )
+    state = store.load_checkpoint(trained.weights).state
+    write_checkpoint(trained, state, folder)
+    picture, num_parameters = draw(trained)
+    known = Known(
+        repo=repo,
+        license=license_id,
+        num_parameters=num_parameters,
+        state=without_places(state),
+        manifests={Path(name).name: found for name, found in manifests(trained).items()},
+        evaluations=read_json_files(sorted(trained.weights.parent.glob("eval*.json"))),
+        has_picture=picture is not None,
+    )
+    if picture is not None:
+        (folder / PICTURE).write_bytes(picture)
+    (folder / "README.md").write_text(card(known))
+
+
+def write_checkpoint(trained: TrainedModel, state: RunState, folder: Path) -> None:
+    """Write the weights as a checkpoint of ours that no run can go on from."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: {error.strerror or error}") from None
+    kept = {"weights_only": True, "diagnostics": None, "wandb_id": None, "mlflow_id": None}
+    names = [name for name in (store.MODEL, store.EMA) if (trained.weights / name).exists()]
+    copies = {name: _copier(trained.weights / name) for name in names}
+    store.save_checkpoint(folder, without_places(state).model_copy(update=kept), copies)
+
+
+def _copier(source: Path) -> store.FileWriter:
+    return lambda path: shutil.copyfile(source, path)
+
+
+def without_places(state: RunState) -> RunState:
+    """Return a state whose settings name folders without where they lie on this machine."""
+    config = dict(state.config or {})
+    for key in _PLACES:
+        config[key] = _without_place(config.get(key))
+    return state.model_copy(update={"config": config})
+
+
+def _without_place(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_place(each) for each in value]
+    is_absolute = isinstance(value, str) and Path(value).is_absolute()
+    return Path(value).name if is_absolute else value
+
+
+def manifests(trained: TrainedModel) -> dict[str, dict[str, Any]]:
+    """Return the manifests of the run's data by folder, where they are still there."""
+    from reports.card import read_json_files
+
+    found = {}
+    for folder in [*trained.run.data_folders("train"), *trained.run.data_folders("test")]:
+        for content in read_json_files([Path(folder, "manifest.json")]).values():
+            found[folder] = content
+    return found
+
+
+def draw(trained: TrainedModel) -> tuple[bytes | None, int]:
+    """Return a moving picture of the first test puzzle being solved, None where there is none to
+    draw, and the number of the model's parameters.
+    """
+    import torch
+
+    from evaluation.config import ArchOverrides
+    from evaluation.puzzles import puzzles_of
+    from evaluation.solving import reason
+    from puzzle_dataset import PuzzleDataset
+    from reports.animation import as_gif
+    from reports.asking import kind_read_by, load_for
+    from reports.frames import frames_of_steps, picture_of
+
+    device = torch.device("cpu")
+    try:
+        kind = kind_read_by(trained)
+        folders = trained.run.data_folders("test")
+        dataset = PuzzleDataset(
+            folders, "test", check_values=False, numbered_as=trained.run.data_folders("train")
+        )
+        assert kind is not None
+        (puzzle,) = puzzles_of(dataset, kind, slice(0, 1))
+    except (CheckpointError, DatasetError, ValueError):
+        from models.registry import build_model
+
+        assert trained.facts is not None
+        with torch.device("meta"):
+            model = build_model(trained.run.arch, trained.facts)
+        return None, sum(p.numel() for p in model.parameters())
+    overrides = ArchOverrides(forward_dtype="float32")
+    _, model = load_for([puzzle], trained, device, overrides)
+    num_parameters = sum(p.numel() for p in model.parameters())
+    if trained.run.arch.name == "lattice":
+        return None, num_parameters
+    (found,) = reason(model, [puzzle], device)
+    return as_gif([picture_of(frame) for frame in frames_of_steps(found)]), num_parameters
+
+
+def push(folder: Path, options: argparse.Namespace) -> str:
+    """Push a folder; returns its address with the commit.
+
+    Raises:
+        ConfigError: huggingface-hub is not installed, nobody is logged in, or the Hub refuses.
+    """
+    try:
+        from huggingface_hub import HfApi, errors
+        from huggingface_hub.utils import disable_progress_bars
+    except ImportError:
+        raise ConfigError("huggingface-hub is not installed (pip install '.[hub]')") from None
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    api = HfApi(library_name="recursive-reasoning")
+    try:
+        api.create_repo(options.repo, private=options.private or None, exist_ok=True)
+        if options.revision:
+            api.create_branch(options.repo, branch=options.revision, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=options.repo,
+            folder_path=folder,
+            revision=options.revision,
+            commit_message=options.message or "Upload a checkpoint",
+            delete_patterns=["step_*/*"],
+        )
+    except (errors.HfHubHTTPError, OSError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"{options.repo}: {reason} (hf auth login, or HF_TOKEN)") from None
+    return f"{hub.SCHEME}{options.repo}@{commit.oid}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

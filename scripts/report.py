@@ -1,0 +1,36 @@
+"""Write a page about a run, or about several: python scripts/report.py RUN [RUN ...].
+
+RUN is a run's folder, a sweep's, or any folder with runs below it. The page is one file that needs
+nothing else: report.html in the folder of a single run or of a sweep, else where you are.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from reports.writing import write_report
+from runtime.errors import ConfigError, exit_code
+from runtime.process import end_with_parent, print_error
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the page that the command line asks for; return the exit code."""
+    summary = str(__doc__).split("\n")[0]
+    parser = argparse.ArgumentParser(prog="report.py", description=summary)
+    folders, output = "folders of runs, or of a sweep", "the file to write (default: report.html)"
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=folders)
+    parser.add_argument("--output", "-o", type=Path, metavar="FILE", help=output)
+    options = parser.parse_args(arguments)
+    end_with_parent()
+    try:
+        path, size = write_report(options.runs, options.output)
+    except ConfigError as error:
+        print_error(str(error))
+        return exit_code(error) or 1
+    sys.stdout.write(f"written: {path} ({size / 1e6:.1f} MB)\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Watch a model think, on a page of this machine: python scripts/viewer.py [CHECKPOINT ...].
+
+CHECKPOINT is a run's folder, a checkpoint in it, a published `step_N` file, or a folder with runs
+below it (default: checkpoints). The address that is printed can be opened in a browser of this
+machine, and of no other. Nothing leaves the machine.
+"""
+
+import argparse
+import os
+import socket
+import sys
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+
+from runtime.errors import EXIT_CONFIG
+
+_HOST = "127.0.0.1"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve the page until Ctrl-C; return the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        import uvicorn
+
+        from reports.viewer.server import build_app
+    except ImportError as error:
+        name = str(error.name).partition(".")[0]
+        return _refuse(f"{name} is not installed (pip install '.[viewer]')")
+    from reports.viewer.shelf import find
+
+    try:
+        listener = socket.create_server((_HOST, options.port))
+    except OSError as error:
+        reason = (
+            f"--port {options.port}: {os.strerror(error.errno or 0)}; --port 0 takes any free one"
+        )
+        return _refuse(reason)
+    port = listener.getsockname()[1]
+    shelf = find(options.checkpoints or [Path("checkpoints")], options.data or [Path("data")])
+    found = f"{len(shelf.models)} checkpoints, {len(shelf.data)} data sets"
+    address = f"http://{_HOST}:{port}"
+    sys.stdout.write(f"{found}\n{address} (Ctrl-C ends it)\n")
+    sys.stdout.flush()
+    if options.open:
+        webbrowser.open(address)
+    config = uvicorn.Config(build_app(shelf, port), log_level="warning", access_log=False)
+    with listener:
+        uvicorn.Server(config).run([listener])
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    summary = str(__doc__).partition("\n\n")[0]
+    parser = argparse.ArgumentParser(prog="viewer.py", description=summary)
+    what = "runs, checkpoints, or folders with runs (default: checkpoints)"
+    parser.add_argument("checkpoints", nargs="*", type=Path, metavar="CHECKPOINT", help=what)
+    folders = "a folder with data sets, may be given again (default: data)"
+    parser.add_argument("--data", action="append", type=Path, metavar="FOLDER", help=folders)
+    port = "of the loopback address (default: 8765; 0: any free one)"
+    parser.add_argument("--port", type=int, default=8765, metavar="N", help=port)
+    parser.add_argument("--open", action="store_true", help="open the page in the usual browser")
+    return parser
+
+
+def _refuse(reason: str) -> int:
+    sys.stderr.write(f"error: {reason}\n")
+    return EXIT_CONFIG
+
+
+if __name__ == "__main__":
+    sys.exit(main())

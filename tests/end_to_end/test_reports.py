@@ -1,0 +1,185 @@
+"""A run writes its page, and an evaluation what the page shows of single puzzles."""
+
+import csv
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import evaluate
+from reports.writing import write_report
+from training import logs
+
+LEARNS = ("arch.mlp_t=true", "loss=act_softmax", "lr=3e-3", "epochs=48", "eval_interval=48")
+
+
+def table_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# A run
+
+
+def test_a_run_that_writes_its_page_computes_the_same_bits(
+    run: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("plotly", reason="plotly is not installed (pip install '.[pictures]')")
+    plain = run("diagnose_interval=1", name="plain")
+    shown = run("diagnose_interval=1", "report=true", name="shown")
+    assert "warning" not in capsys.readouterr().err
+    assert shown.digest() == plain.digest()
+    page = (shown.folder / "report.html").read_text()
+    assert "16 steps" in page
+    assert "Exact accuracy" in page
+    assert not (plain.folder / "report.html").exists()
+    state = shown.state(16)
+    assert state["seconds"] > 0
+    assert state["total_steps"] == 16
+
+
+@pytest.mark.parametrize(
+    "code", ["raise SystemExit('it is broken')", "import time; time.sleep(600)"]
+)
+def test_a_page_that_fails_or_hangs_stops_no_run(
+    run: Callable[..., Any],
+    code: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plain = run(name="plain")
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    monkeypatch.setattr(logs, "_REPORT_SCRIPT", script)
+    monkeypatch.setattr(logs, "_FINISH_SECONDS", 0.2)
+    processes: list[Any] = []
+    begin = logs.subprocess.Popen
+    monkeypatch.setattr(
+        logs.subprocess, "Popen", lambda *a, **k: processes.append(begin(*a, **k)) or processes[-1]
+    )
+    capsys.readouterr()
+    broken = run("report=true", name="broken")
+    assert broken.digest() == plain.digest()
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "the report" in line]
+    assert len(warnings) == 1
+    for process in processes:
+        if process.poll() is None:  # It would end with this process.
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+
+
+def test_warnings_stand_at_their_steps_and_resume_keeps_them(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.diagnostics.PATIENCE_STEPS", 0)
+    monkeypatch.setattr("training.diagnostics.LARGE_LOGIT", 0.0)
+    whole = run("diagnose_interval=1", name="whole")
+    for stop in (5, 9, "null"):
+        parts = run("diagnose_interval=1", f"max_steps={stop}", name="parts")
+    assert parts.records == whole.records
+    told = {r["step"]: r["diagnose/warnings"] for r in whole.records if "diagnose/warnings" in r}
+    # After the warm-up of 3 steps, at the third diagnosis in a row.
+    assert list(told) == [6]
+    assert "after step 6 the token logits range from" in told[6][-1]
+    seconds = [whole.state(16)["seconds"], parts.state(16)["seconds"]]
+    assert min(seconds) > 0
+
+
+def test_the_time_of_all_starts_counts(run: Callable[..., Any]) -> None:
+    first = run("max_steps=5").state(5)["seconds"]
+    assert run("max_steps=9").state(9)["seconds"] > first
+
+
+# An evaluation
+
+
+@pytest.fixture
+def trained(run: Callable[..., Any]) -> Path:
+    """A run that solves some of its puzzles and says how sure it is of each cell."""
+    return run(*LEARNS, "heads=confidence").folder
+
+
+def test_records_agree_with_the_figures_on_any_number_of_ranks(
+    trained: Path, run_evaluation: Any, run_on_ranks: Any, tmp_path: Path
+) -> None:
+    common = (f"checkpoint={trained}", "split=train")  # Some of them are learnt by heart.
+    settings = [*common, "save_records=true", "global_batch_size=8"]
+    result = run_evaluation(tmp_path / "one.json", *settings)
+    lines = table_of(tmp_path / "one_records.csv")
+    assert [int(line["index"]) for line in lines] == list(range(32))
+    right = np.array([[float(line[f"right_after_{k}"]) for k in (1, 2, 3)] for line in lines])
+    assert right[:, 2].mean() == pytest.approx(result["metrics"]["exact_accuracy"])
+    depths = run_evaluation(tmp_path / "depths.json", *common, "depth=[1,2,3]")
+    single = [one["single"]["value"] for one in depths["chains"]]
+    assert right.mean(0).tolist() == pytest.approx(single)
+    assert 0 < right.mean() < 1
+
+    answers = json.loads((tmp_path / "one_records.json").read_bytes())
+    assert answers["kind"] == "sudoku"
+    of_set = answers["sets"]["all"]
+    confusion = np.array(of_set["confusion"])
+    assert confusion.sum() == 32 * 16
+    accuracy = result["metrics"]["accuracy"]
+    assert np.trace(confusion) / confusion.sum() == pytest.approx(accuracy, abs=1e-6)
+    confidence = of_set["confidence"]
+    assert sum(confidence["count"]) == 32 * 16
+    assert sum(confidence["right"]) == np.trace(confusion)
+    gaps = [
+        abs(mean * count - right)
+        for mean, count, right in zip(
+            confidence["mean"], confidence["count"], confidence["right"], strict=True
+        )
+        if mean is not None
+    ]
+    error = result["metrics"]["confidence_calibration_error"]
+    assert sum(gaps) / (32 * 16) == pytest.approx(error, abs=1e-5)
+    wrong = {one["index"] for order in of_set["failures"].values() for one in order}
+    failed = set(np.flatnonzero(right[:, 2] == 0).tolist())
+    assert wrong <= failed
+    assert len(of_set["failures"]["surest"]) == min(12, len(failed))
+
+    # Two ranks, with the padding of the last batch elsewhere.
+    two = [*settings[:3], "global_batch_size=6", f"output={tmp_path / 'two.json'}"]
+    run_on_ranks(2, "evaluate.py", *two, "device=cpu", "num_threads=1")
+    again = json.loads((tmp_path / "two_records.json").read_bytes())
+    assert again["sets"]["all"]["confusion"] == of_set["confusion"]
+    assert again["sets"]["all"]["confidence"]["count"] == confidence["count"]
+    found = {
+        name: [one["index"] for one in of_set["failures"][name]] for name in of_set["failures"]
+    }
+    failures = again["sets"]["all"]["failures"]
+    assert {name: [one["index"] for one in failures[name]] for name in failures} == found
+    assert [line["right_after_2"] for line in table_of(tmp_path / "two_records.csv")] == [
+        line["right_after_2"] for line in lines
+    ]
+
+
+def test_the_page_shows_what_an_evaluation_has_kept(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("plotly", reason="plotly is not installed (pip install '.[pictures]')")
+    common = [f"checkpoint={trained}", "device=cpu", "num_threads=1"]
+    evaluate.main([*common, "save_records=true", "halting=both"])
+    (name,) = (path.name for path in trained.glob("eval_*_records.json"))
+    assert name in capsys.readouterr().out
+    page = write_report([trained])[0].read_text()
+    for title in ("Accuracy over ACT steps", "Calibration", "The hardest failures"):
+        assert title in page
+    assert "What could not be read" not in page
+
+
+def test_mazes_and_tasks_have_a_size(
+    run: Callable[..., Any], arc_data: Path, run_evaluation: Any, tmp_path: Path
+) -> None:
+    settings = ["global_batch_size=6", "max_steps=1", f"data_path={arc_data}"]
+    folder = run(*settings, "evaluators=[arc]").folder
+    output = tmp_path / "arc.json"
+    run_evaluation(output, f"checkpoint={folder}", "save_records=true", "evaluators=[arc]")
+    lines = table_of(tmp_path / "arc_records.csv")
+    assert all(line["grid_cells"].isdecimal() for line in lines)
+    assert json.loads((tmp_path / "arc_records.json").read_bytes())["kind"] == "arc"

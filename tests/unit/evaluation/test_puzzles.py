@@ -1,0 +1,167 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dataset.arc.tasks import encode_canvas
+from dataset.maze import rules as maze
+from evaluation.puzzles import (
+    ARC,
+    MAZE,
+    SUDOKU,
+    Kind,
+    arc_puzzles,
+    cropped,
+    kind_of,
+    parse_maze,
+    parse_sudoku,
+    puzzles_of,
+    read_arc_task,
+)
+from models.config import DataFacts
+from puzzle_dataset import PuzzleDataset
+from runtime.errors import DatasetError
+
+ROOM = """
+S   #
+## ##
+    G
+#####
+#####"""
+WAY = """
+Soo #
+##o##
+  ooG
+#####
+#####"""
+
+
+def grid(text: str) -> np.ndarray:
+    rows = text.strip("\n").splitlines()
+    return maze.text_to_tokens(["".join(rows)]).reshape(len(rows), -1).astype(np.int8)
+
+
+@pytest.mark.parametrize(
+    ("facts", "evaluators", "kind"),
+    [
+        (DataFacts(11, 81, 1), (), SUDOKU),
+        (DataFacts(6, 16, 1), (), SUDOKU),
+        (DataFacts(6, 16, 1), ("maze",), MAZE),
+        (DataFacts(6, 900, 1), (), MAZE),
+        (DataFacts(12, 900, 9), (), ARC),
+    ],
+)
+def test_the_facts_tell_the_kind(facts: DataFacts, evaluators: tuple[str, ...], kind: Kind) -> None:
+    assert kind_of(facts, evaluators) is kind
+
+
+def test_facts_of_something_else_are_refused() -> None:
+    with pytest.raises(ValueError, match="7 tokens and 81 cells are no Sudoku, maze or ARC"):
+        kind_of(DataFacts(7, 81, 1))
+
+
+def test_a_maze_is_read_in_rows_or_in_one_line() -> None:
+    in_rows = parse_maze(ROOM)
+    assert np.array_equal(in_rows.question, grid(ROOM))
+    one_line = "".join(ROOM.strip("\n").splitlines())
+    assert np.array_equal(parse_maze(one_line).question, in_rows.question)
+    assert np.array_equal(parse_maze(one_line.replace(" ", ".")).question, in_rows.question)
+    # An editor has cut the spaces at the ends off.
+    assert np.array_equal(parse_maze("S\n G").question, grid("S \n G"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("S G#x#   ", "cell 5 is 'x'"),
+        ("SoG#", "cell 2 is 'o'"),
+        ("S S ", "2 S and 0 G"),
+        ("SG", "2 cells are no square"),
+        ("", "0 cells are no square"),
+        ("S 5\n  G\n   ", "cell 3 is '5'"),
+    ],
+)
+def test_what_is_no_maze_is_refused(text: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        parse_maze(text)
+
+
+def test_paths_are_judged() -> None:
+    room, way = grid(ROOM), grid(WAY)
+    assert np.array_equal(MAZE.solution(room), way)
+    assert MAZE.judge(room, way, None) == (True, "a shortest path from S to G, 6 moves")
+    assert not MAZE.wrong(room, way, None).any()
+    cut = way.copy()
+    cut[1, 2] = maze.FREE
+    verdict = MAZE.judge(room, cut, None)
+    assert verdict == (False, "not a path from S to G: 2 cells cannot stay")
+    assert np.argwhere(MAZE.wrong(room, cut, None)).tolist() == [[0, 2], [2, 2]]
+    through = way.copy()
+    through[1, 0] = maze.PATH  # A wall.
+    assert MAZE.wrong(room, through, None)[1, 0]
+
+
+def test_a_longer_way_is_said_to_be_one() -> None:
+    room = grid("S  \n   \nG  ")
+    longer = grid("Soo\n##o\nGoo".replace("#", " "))
+    assert MAZE.judge(room, longer, None) == (
+        False,
+        "a path from S to G of 6 moves; the shortest has 2",
+    )
+
+
+def test_sudokus_are_judged_by_the_rules() -> None:
+    puzzle = parse_sudoku("1...............")
+    answer = SUDOKU.solution(puzzle.question)
+    assert answer is not None
+    assert SUDOKU.judge(puzzle.question, answer, None).solved
+    answer[0, 0] = answer[0, 0] % 4 + 1
+    assert SUDOKU.judge(puzzle.question, answer, None).solved is False
+    assert SUDOKU.solution(parse_sudoku("123.4...........").question) is not None
+
+
+def test_arc_answers_are_held_against_the_right_one() -> None:
+    right = np.array([[1, 2], [3, 4], [5, 6]], np.uint8)
+    question, target = (ARC.to_grid(encode_canvas(each)) for each in (right, right))
+    assert ARC.judge(question, target, target) == (True, "a grid of 3 x 2 cells, the right one")
+    assert ARC.judge(question, target, None).solved is None
+    wrong = target.copy()
+    wrong[1, 1] = 2
+    verdict = ARC.judge(question, wrong, target)
+    assert verdict == (False, "a grid of 3 x 2 cells, not the right one: 1 cells differ")
+    assert np.argwhere(ARC.wrong(question, wrong, target)).tolist() == [[1, 1]]
+    assert not ARC.wrong(question, wrong, None).any()
+
+
+def test_a_grid_is_found_where_the_question_lies() -> None:
+    colours = np.array([[7, 0, 1]], np.uint8)
+    canvas = ARC.to_grid(encode_canvas(colours))
+    moved = np.roll(canvas, (3, 5), axis=(0, 1))
+    assert np.array_equal(cropped(moved, moved), colours)
+    assert cropped(canvas, np.zeros_like(canvas)).size == 0
+
+
+def test_a_task_is_known_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "abc.json"
+    pair = {"input": [[1]], "output": [[2]]}
+    path.write_text(json.dumps({"train": [pair], "test": [pair, {"input": [[3, 3]]}]}))
+    task = read_arc_task(path)
+    first, second = arc_puzzles(task, ["<blank>", "other", "abc"])
+    assert (first.identifier, first.name, second.target) == (2, "abc", None)
+    assert cropped(second.question, second.question).tolist() == [[3, 3]]
+    assert [puzzle.identifier for puzzle in arc_puzzles(task, None)] == [0, 0]
+    with pytest.raises(DatasetError, match=r"abc\.json: the model has not seen task abc"):
+        arc_puzzles(task, ["<blank>", "other"])
+
+
+def test_the_puzzles_of_a_data_set(sudoku_data: Path, tasks_data: Path) -> None:
+    dataset = PuzzleDataset([sudoku_data], "test")
+    inputs, labels = (np.load(sudoku_data / "test" / f"all__{n}.npy") for n in ("inputs", "labels"))
+    puzzles = list(puzzles_of(dataset, SUDOKU))
+    assert np.array_equal([puzzle.tokens for puzzle in puzzles], inputs)
+    assert np.array_equal([SUDOKU.to_tokens(puzzle.target) for puzzle in puzzles], labels)
+    (third,) = puzzles_of(dataset, SUDOKU, slice(2, 3))
+    assert np.array_equal(third.question, puzzles[2].question)
+    with pytest.raises(DatasetError, match="not Sudoku puzzles: 9 cells are no Sudoku"):
+        list(puzzles_of(PuzzleDataset([tasks_data], "test"), SUDOKU))

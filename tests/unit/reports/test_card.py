@@ -1,0 +1,72 @@
+import re
+from typing import Any
+
+import pytest
+
+from reports.card import Known, card
+from training.checkpoint.state import RunState
+
+pytest.importorskip("huggingface_hub", reason="huggingface-hub is not installed (the extra `hub`)")
+
+HARMFUL = "</code><script>alert(1)</script>`]|*[x](http://evil)\n# title"
+SHARE = {"value": 0.5, "low": 0.4, "high": 0.6}
+
+
+def known(evaluations: dict[str, Any] | None = None, **more: Any) -> Known:
+    config = {"arch": {"name": HARMFUL}, "data_path": HARMFUL, HARMFUL: HARMFUL}
+    state = RunState(step=12, config=config, environment={"torch": HARMFUL})
+    manifest = {"command": [HARMFUL], "counts": {"test": {HARMFUL: 1}, "x": 2}}
+    manifests = {HARMFUL: manifest}
+    return Known("me/x", "mit", 1234, state, manifests, evaluations or {}, **more)
+
+
+def test_names_with_markup_are_text() -> None:
+    text = card(known())
+    # What stands between backticks is shown as it is.
+    outside = re.sub(r"`[^`\n]*`", "", text.split("```yaml")[0])
+    assert "<script" not in outside
+    assert "[x](http" not in outside
+    assert "\n# title" not in text
+    # In the block of settings nothing ends it but its own fence.
+    settings = text.split("```yaml\n")[1]
+    assert settings.count("```") == 1
+    assert "No evaluation was found" in text
+    assert "hours of training: not recorded" in text
+    assert "thinking.gif" not in text
+    assert "](thinking.gif)" in card(known(has_picture=True))
+
+
+def test_scores_of_each_kind_are_listed_with_their_intervals() -> None:
+    common = {"data": ["/home/somebody/data/x/test"], "arch": {"halt_max_steps": 16}}
+    sets = {"all": {"metrics": {"exact_accuracy": SHARE}, "count": 1000}}
+    chain = {"set_name": "all", "depth": 64, "breadth": 8, "select": "q", "selected": SHARE}
+    searcher = {"set_name": "all", "searcher": "model", "solved": SHARE, "num_puzzles": 7}
+    text = card(
+        known(
+            {
+                "eval_1.json": common | {"sets": sets},
+                "eval_2.json": common | {"chains": [chain | {"num_puzzles": 20}]},
+                "eval_3.json": common
+                | {
+                    "searchers": [searcher, searcher | {"searcher": "solver"}],
+                    "search": {"chains": 8, "rounds": 400},
+                },
+            }
+        )
+    )
+    assert "somebody" not in text
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "0.5000" in line]
+    assert len(rows) == 3
+    assert "one pass of 16 ACT steps | x/test | 1,000 | 0.5000 \\[0.4000, 0.6000\\]" in rows[0]
+    assert "8 chains of 64 ACT steps, select=q" in rows[1]
+    assert "solved by search, all, 8 chains, 400 rounds" in rows[2]
+    assert text.count("value: 0.5") == 3
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{}, {"data": 7}, {"data": [1]}, {"data": [], "sets": 7}, {"data": [], "chains": [{}]}]
+    + [{"data": [], "arch": {}, "sets": {"a": {"metrics": {"exact_accuracy": {"value": "x"}}}}}],
+)
+def test_files_that_are_no_evaluations_say_nothing(content: dict[str, Any]) -> None:
+    assert "No evaluation was found" in card(known({"eval.json": content}))

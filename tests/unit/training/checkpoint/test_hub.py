@@ -1,0 +1,47 @@
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+from runtime.errors import CheckpointError
+from training.checkpoint.hub import FILES, Address, parse_address
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("hf://owner/name", Address("owner/name", None)),
+        ("hf://owner/na.me-1@main", Address("owner/na.me-1", "main")),
+        ("hf://owner/name@refs/pr/1", Address("owner/name", "refs/pr/1")),
+        ("checkpoints/hf", None),
+        ("hf", None),
+        ("/hf:/owner/name", None),
+    ],
+)
+def test_addresses_and_paths_are_told_apart(text: str, address: Address | None) -> None:
+    assert parse_address(text) == address
+    assert parse_address(Path(text)) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("hf://", "hf://name", "hf://a/b/c", "hf://../b", "hf://a/..", "hf://a/b@", "hf://a/b@-x"),
+        *("hf://a/b@x/../y", "hf:///a/b", "hf://a b/c", "hf://a/b\n", "hf://a/b?x", "hf://.a/b"),
+    ],
+)
+def test_what_only_begins_like_an_address_is_refused(text: str) -> None:
+    with pytest.raises(CheckpointError, match="accepted: hf://OWNER/NAME"):
+        parse_address(text)
+
+
+def test_the_patterns_let_known_files_through_and_no_others() -> None:
+    def is_fetched(name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in FILES)
+
+    known = ("step_0/state.json", "step_120000/MANIFEST.json", "step_7/ema.safetensors")
+    for name in (*known, "step_7", "step_7_ema", "checkpoint", "all_config.yaml"):
+        assert is_fetched(name), name
+    others = ("step_7/x.py", "step_7.py", "step_x", "model.py", "step_7/optimizer.safetensors")
+    for name in (*others, "a/step_7", "../step_7", "step_7/../state.json", "checkpoint.py"):
+        assert not is_fetched(name), name

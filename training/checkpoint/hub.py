@@ -1,0 +1,94 @@
+"""Checkpoints on the Hugging Face Hub: hf://OWNER/NAME or hf://OWNER/NAME@REVISION.
+
+A repository holds a run's folder: a checkpoint of ours, or published files. Only files of a known
+kind are fetched, into the Hub's own cache; ours are then verified by their manifest like any other.
+Imports no torch, and the Hub's client only where an address is one.
+"""
+
+import re
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from runtime.errors import CheckpointError
+from training.checkpoint.published import CONFIG_FILE
+from training.checkpoint.store import EMA, MANIFEST, MODEL, STATE
+
+SCHEME = "hf://"
+_PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
+# A path object has made one slash of two.
+_ADDRESS = re.compile(rf"hf:/{{1,2}}({_PART}/{_PART})(?:@([A-Za-z0-9][A-Za-z0-9._/-]{{0,200}}))?")
+_STEPS = ["step_" + "[0-9]" * digits for digits in range(1, 13)]
+FILES = [
+    *(f"{step}/{name}" for step in _STEPS for name in (MANIFEST, STATE, MODEL, EMA)),
+    *(f"{step}{ending}" for step in _STEPS for ending in ("", "_ema")),
+    *(CONFIG_FILE, "checkpoint"),
+]
+"""Patterns of what is fetched; none of them is anything that could be executed."""
+
+
+class Address(NamedTuple):
+    """A repository OWNER/NAME, and a branch, tag or commit of it (None: its main branch)."""
+
+    repo: str
+    revision: str | None
+
+    @property
+    def folder_name(self) -> str:
+        """A name for what belongs to the repository on this machine."""
+        return self.repo.replace("/", "--")
+
+
+def parse_address(path: Path | str) -> Address | None:
+    """Return what an address says; None: it is a path on this machine.
+
+    Raises:
+        CheckpointError: it begins like an address, but is none.
+    """
+    text = str(path)
+    if not text.startswith("hf:/"):
+        return None
+    found = _ADDRESS.fullmatch(text)
+    if found is None or ".." in text:
+        raise CheckpointError(
+            f"{text}: accepted: {SCHEME}OWNER/NAME or {SCHEME}OWNER/NAME@REVISION"
+        )
+    return Address(found[1], found[2])
+
+
+def fetch(address: Address) -> Path:
+    """Return the folder in the Hub's cache that holds a repository's checkpoint; fetches what is
+    missing. It is named like the commit.
+
+    Raises:
+        CheckpointError: there is no such repository or revision, it needs a token, or the Hub
+            cannot be reached; says what to do.
+    """
+    try:
+        from huggingface_hub import errors, snapshot_download
+        from huggingface_hub.utils import disable_progress_bars
+    except ImportError:
+        missing = "huggingface-hub is not installed (pip install '.[hub]')"
+        raise CheckpointError(f"{SCHEME}{address.repo}: {missing}") from None
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    named = f"{SCHEME}{address.repo}" + (f"@{address.revision}" if address.revision else "")
+    try:
+        folder = snapshot_download(
+            address.repo, revision=address.revision, allow_patterns=FILES, etag_timeout=10
+        )
+    except errors.GatedRepoError:
+        reason = "is gated: ask for access on its page, then log in (hf auth login, or HF_TOKEN)"
+    except errors.RepositoryNotFoundError:
+        reason = "no such repository, or it is private: log in (hf auth login, or HF_TOKEN)"
+    except errors.RevisionNotFoundError:
+        reason = "no such revision"
+    except errors.LocalEntryNotFoundError:
+        reason = "the Hub cannot be reached, and the files are not in its cache"
+    except (errors.HfHubHTTPError, OSError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+    else:
+        if Path(folder).is_dir():
+            return Path(folder)
+        reason = "there is no checkpoint in this repository"
+    raise CheckpointError(f"{named}: {reason}") from None
