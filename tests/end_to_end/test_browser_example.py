@@ -25,28 +25,6 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "browser"
 STEPS = 4
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """Chromium without a window, which reaches no other host than this one."""
-    webdriver = pytest.importorskip("selenium.webdriver")
-    paths = [shutil.which(name) for name in ("chromium", "chromedriver")]
-    if None in paths:
-        pytest.skip("chromium or chromedriver is not installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = paths[0]
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-dev-shm-usage",
-        "--window-size=900,1000",
-        "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-    ):
-        options.add_argument(argument)
-    driver = webdriver.Chrome(options, webdriver.chrome.service.Service(paths[1]))
-    yield driver
-    driver.quit()
-
-
 class Page:
     """The page as a person sees it, and what was asked of its server."""
 

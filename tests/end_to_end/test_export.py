@@ -101,8 +101,7 @@ def test_a_published_checkpoint_gives_the_published_logits(run_python: Any, tmp_
     data = f"--data={PARITY / 'data'}"
     finished = run_python("scripts/export.py", PARITY / "checkpoint", "out.onnx", data)
     assert finished.code == 0, finished.err
-    said = [line.split()[0] for line in finished.err.splitlines()]
-    assert said == ["reading", "writing", "trying"]
+    assert finished.err == ""
     output, expected = tmp_path / "out.onnx", np.load(PARITY / "expected_eval.npz")
     assert facts_of(output)["checkpoint"] == "checkpoint/step_7"
     for name, values in zip(

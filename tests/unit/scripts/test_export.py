@@ -19,9 +19,11 @@ from models.act import ACTLossHead
 from models.exported import ExportedStep
 from runtime.errors import CheckpointError
 from scripts import export
-from scripts.export import Arrays, Run, Tried, compare, main, program_at, session_at, think_here
+from scripts.export import main
 from tests.unit.models.test_exported import FORMS, RANDOM, TRM, built, puzzles
+from training.checkpoint import trial
 from training.checkpoint.exported import METADATA, write_onnx, write_program
+from training.checkpoint.trial import Arrays, Run, Tried, compare, opened, think_here
 
 ROOT = Path(__file__).resolve().parents[3]
 PARITY = ROOT / "tests" / "parity" / "published_format"
@@ -71,9 +73,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Pat
         path = tmp_path_factory.mktemp("exported") / name
         if name.endswith(".pt2"):
             write_program(step, path, {"arch": "tiny"})
-            return path, program_at(path, step)
+            return path, opened(path, step, one_step=True)
         write_onnx(step, path, {"arch": "tiny"}, one_step=one_step)
-        return path, session_at(path, step, one_step=one_step)
+        return path, opened(path, step, one_step=one_step)
 
     return write
 
@@ -277,7 +279,7 @@ def nothing_right(given: Arrays, num_steps: int) -> Arrays:
 @pytest.mark.parametrize(
     ("fails", "code", "told"),
     [
-        ("trying", 4, "the file is wrong, and not kept: with 4 test puzzles of "),
+        ("trying", 4, "the file is wrong, and not kept: at ACT step 1 a logit is "),
         ("writing", 2, "out.pt2: No space left on device"),
     ],
 )
@@ -297,7 +299,7 @@ def test_a_file_that_is_not_right_leaves_nothing(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(exported, "write_program", write)
-    monkeypatch.setattr(export, "program_at", lambda path, step: nothing_right)
+    monkeypatch.setattr(trial, "program_at", lambda path, step: nothing_right)
     output = tmp_path / "out.pt2"
     output.write_text("before")
     assert main([*PUBLISHED, str(output)]) == code
