@@ -121,6 +121,7 @@ def test_two_ranks_train_and_measure_as_one(settings: list[str], run: Any, tmp_p
     assert resumed.state(20)["environment"]["world_size"] == 1
 
 
+@pytest.mark.slow
 def test_two_ranks_go_on_where_one_has_saved(settings: list[str], run: Any) -> None:
     one, _ = run("one", settings)
     run("moved", settings, "max_steps=7")
@@ -158,6 +159,7 @@ def exact_settings(settings: list[str]) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_exact_reduction_gives_two_ranks_the_bits_of_one(exact_settings: Any, run: Any) -> None:
     one, _ = run("one", exact_settings)
     run("two", exact_settings, "max_steps=13", ranks=2)
@@ -171,6 +173,7 @@ def test_exact_reduction_gives_two_ranks_the_bits_of_one(exact_settings: Any, ru
     assert two.digest(10) | {"metrics.jsonl": ""} == one.digest(10) | {"metrics.jsonl": ""}
 
 
+@pytest.mark.slow
 def test_micro_batches_and_a_look_ahead_of_some_rows_are_the_same_on_two_ranks(
     exact_settings: Any, run: Any
 ) -> None:
@@ -183,6 +186,7 @@ def test_micro_batches_and_a_look_ahead_of_some_rows_are_the_same_on_two_ranks(
     assert all(record["train/q_continue_loss"] > 0 for record in one.train_records)
 
 
+@pytest.mark.slow
 def test_chains_are_the_same_on_two_ranks(exact_settings: Any, run: Any) -> None:
     more = ["arch.init=random", "arch.chains=3", "micro_batch_size=2"]
     more += ["global_batch_size=16", "eval_batch_size=16"]
@@ -194,6 +198,7 @@ def test_chains_are_the_same_on_two_ranks(exact_settings: Any, run: Any) -> None
     assert two.digest() == one.digest()
 
 
+@pytest.mark.slow
 def test_random_starts_and_noise_are_the_same_on_two_ranks(exact_settings: Any, run: Any) -> None:
     more = ["arch.init=random", "arch.noise=0.05", "global_batch_size=16", "eval_batch_size=16"]
     more += ["micro_batch_size=2", "eval_interval=3", "max_steps=6"]
@@ -203,6 +208,7 @@ def test_random_starts_and_noise_are_the_same_on_two_ranks(exact_settings: Any, 
     assert two.digest() == one.digest()
 
 
+@pytest.mark.slow
 def test_candidate_sets_are_the_same_on_two_ranks(tiny_settings: list[str], run: Any) -> None:
     tiny_settings.remove("arch.H_layers=1")
     more = ["arch=lattice", "heads=lattice", "arch.loops=2", "reduction=exact", "epochs=64"]
@@ -228,6 +234,7 @@ def test_exact_reduction_gives_four_ranks_the_bits_of_one(exact_settings: Any, r
     assert moved.digest() == one.digest()
 
 
+@pytest.mark.slow
 def test_ranks_drop_other_cells(settings: list[str], run: Any) -> None:
     dropout = ["heads=tied", "arch.heads.lm.dropout=0.2", "load_checkpoint=null", "max_steps=2"]
     two, _ = run("two", settings, *dropout, ranks=2)
@@ -249,6 +256,7 @@ def test_a_number_that_is_not_finite_stops_both_ranks(
     assert files_of(tmp_path / "run").steps == []
 
 
+@pytest.mark.slow
 def test_ranks_that_would_not_measure_the_same_are_told(
     settings: list[str], start_ranks: Any, train: Train, tasks_data: Path, tmp_path: Path
 ) -> None:

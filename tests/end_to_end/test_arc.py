@@ -27,6 +27,7 @@ def build(folder: Path, tasks: Sequence[str], *flags: str) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_loss_falls_on_tasks_that_are_augmented_when_they_are_read(
     train: Callable[[Sequence[str]], None], files_of: Any, tmp_path: Path
 ) -> None:

@@ -146,6 +146,7 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text_of(page), re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("experiment", "rounding"), [("sudoku_demo_mixer", 0.0), ("sudoku_demo", 1e-5)]
 )
@@ -174,6 +175,7 @@ def test_the_examples_of_python_run(
     assert re.search(r"all \(100, 81\) 2$", capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_the_examples_of_extending_run(
     run_python: Any, files_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ def settings(tiny_settings: list[str], arc_data: Path) -> list[str]:
     return [*tiny_settings, f"data_path={arc_data}", "evaluators=[arc]", *sizes, *model]
 
 
+@pytest.mark.slow
 def test_arc_is_scored_in_training_and_afterwards(
     settings: list[str],
     train: Run,
@@ -75,6 +76,7 @@ def test_arc_is_scored_in_training_and_afterwards(
     assert submitted == (folder / "submission.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_two_ranks_write_the_files_once(
     settings: list[str], run_on_ranks: Run, files_of: Any, tmp_path: Path
 ) -> None:

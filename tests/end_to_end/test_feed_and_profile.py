@@ -18,6 +18,7 @@ def no_thread_is_left() -> bool:
     return not any(thread.name == "ahead" for thread in threading.enumerate())
 
 
+@pytest.mark.slow
 def test_a_run_may_change_between_all_ways_to_get_its_batches(run: Any, tasks_data: Path) -> None:
     data = f"data_path={tasks_data}"
     whole = run(data, name="whole")

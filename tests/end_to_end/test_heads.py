@@ -153,6 +153,7 @@ SAGE = {"lm_loss", "action_loss", "pixel_loss", "confidence_loss", "halt_loss"}
 SAGE |= {"action_accuracy", "pixel_accuracy", "confidence_accuracy", "halt_accuracy"}
 
 
+@pytest.mark.slow
 def test_sage_trains_on_mazes_and_is_evaluated_on_what_others_tell(
     train: Train,
     run_evaluation: Callable[..., dict[str, Any]],
@@ -203,6 +204,7 @@ def test_training_refuses_what_only_an_evaluation_may_leave_out(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_model_solves_without_the_fields_that_it_was_trained_on(
     train: Train,
     tiny_settings: list[str],

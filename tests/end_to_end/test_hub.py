@@ -392,6 +392,7 @@ def test_a_hub_that_is_down_is_said_to_be(
     assert "the Hub cannot be reached, and the files are not in its cache" in finished.out
 
 
+@pytest.mark.slow
 def test_who_may_not_push_is_told_how(
     hub: Hub, environment: dict[str, str], own_run: Path, run_python: Callable[..., Any]
 ) -> None:
@@ -405,6 +406,7 @@ def test_who_may_not_push_is_told_how(
         assert "OWNER/NAME" in finished.err
 
 
+@pytest.mark.slow
 def test_a_dry_run_needs_no_network(
     own_run: Path, run_python: Callable[..., Any], tmp_path: Path
 ) -> None:

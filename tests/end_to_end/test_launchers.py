@@ -112,6 +112,7 @@ def listens(port: int) -> bool:
         return client.connect_ex(("localhost", port)) == 0
 
 
+@pytest.mark.slow
 def test_a_slurm_job_with_a_mistake_is_not_started_again(job: Any, tmp_path: Path) -> None:
     ended(job("hiden_size=3"), EXIT_CONFIG, "unknown setting hiden_size=3")
     assert not (tmp_path / "requests").exists()

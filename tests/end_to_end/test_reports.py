@@ -104,6 +104,7 @@ def trained(run: Callable[..., Any]) -> Path:
     return run(*LEARNS, "heads=confidence").folder
 
 
+@pytest.mark.slow
 def test_records_agree_with_the_figures_on_any_number_of_ranks(
     trained: Path, run_evaluation: Any, run_on_ranks: Any, tmp_path: Path
 ) -> None:

@@ -54,7 +54,17 @@ def build_eager_model(config: Any, facts: Any) -> Any:
     return model
 
 
-@pytest.fixture(params=VARIANTS.values(), ids=VARIANTS)
+# The others are slow tests.
+QUICK = ("float32", "puzzle embedding", "bfloat16", "adamw in groups", "trm with an average")
+QUICK += ("micro-batches", "few rows look ahead", "chains", "candidates")
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(more, id=name, marks=[] if name in QUICK else pytest.mark.slow)
+        for name, more in VARIANTS.items()
+    ]
+)
 def settings(
     request: Any, tiny_settings: list[str], tasks_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:

@@ -30,6 +30,7 @@ def essence(searcher: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in searcher.items() if name != "seconds"}
 
 
+@pytest.mark.slow
 def test_a_search_is_reported_beside_its_controls(
     lattice_run: Path, run_on_ranks: Any, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ def sweeps(tmp_path: Path) -> str:
     return f"hydra.sweep.dir={tmp_path / 'sweeps'}"
 
 
+@pytest.mark.slow
 def test_the_jobs_of_a_sweep_are_single_runs_and_can_be_evaluated(
     run_python: Any, tiny_settings: list[str], sweeps: str, run: Any, tmp_path: Path
 ) -> None:

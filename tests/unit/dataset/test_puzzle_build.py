@@ -105,6 +105,7 @@ def test_gzip_byte_order_mark_crlf_quotes_and_empty_lines_are_read(builder: Any)
     assert builder.arrays()[1].inputs.tolist() == expected
 
 
+@pytest.mark.slow
 def test_subsample_is_without_replacement_and_from_train_only(builder: Any):
     flags = [*GENERATED[builder.kind.puzzle], "--subsample-size=40", "--test-size=2"]
     assert builder(*flags, source="generate") == 0

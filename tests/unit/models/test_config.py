@@ -72,6 +72,7 @@ def edit(word: str, operation: int, position: int, letter: str) -> str:
     return before + rest[1::-1] + rest[2:]
 
 
+@pytest.mark.slow
 def test_a_typo_is_refused_by_its_path_and_19_of_20_are_answered_with_the_nearest() -> None:
     rng = np.random.default_rng(0)
     offered = total = 0

@@ -136,6 +136,7 @@ def test_hosts_are_named_where_there_are_several(
     assert re.fullmatch(message, wait_in_vain(watch, others, 10))
 
 
+@pytest.mark.slow
 def test_a_rank_that_said_it_takes_long_is_waited_for(watch: Watch, others: Others) -> None:
     others.change(1, long=True)
     others.change(2, long=True)
@@ -144,6 +145,7 @@ def test_a_rank_that_said_it_takes_long_is_waited_for(watch: Watch, others: Othe
     assert wait_in_vain(watch, others, 10 * PATIENCE).startswith("rank 1 has made no progress")
 
 
+@pytest.mark.slow
 def test_a_rank_that_makes_progress_is_waited_for(watch: Watch, others: Others) -> None:
     deadline = time.monotonic() + 4 * TIMEOUT
     with watch.collective("all_reduce"):

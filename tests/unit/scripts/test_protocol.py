@@ -190,6 +190,7 @@ def test_launchers_of_the_user_run_the_evaluations_too(asked: Any, tmp_path: Pat
         asked("--config-path", str(tmp_path / "other"), "hydra/launcher=mine")
 
 
+@pytest.mark.slow
 def test_a_folder_is_for_one_recipe(asked: Any, tmp_path: Path) -> None:
     begun = asked("seed=0,1")
     begun.folder.mkdir()

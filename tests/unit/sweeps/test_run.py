@@ -112,6 +112,7 @@ def test_gpus_are_shared_out(ranks: int, visible: list[str], sweep: Any, tmp_pat
     assert [(tmp_path / job.name).read_text().strip() for job in jobs] == visible
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_all_jobs_at_work_and_the_next_start_goes_on(
     number: int, sweep: Any
@@ -129,6 +130,7 @@ def test_a_signal_saves_all_jobs_at_work_and_the_next_start_goes_on(
     assert sweep.steps() == {f"seed-{seed}": list(range(1, 41)) for seed in range(3)}
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_leaves_no_process_and_goes_on(sweep: Any) -> None:
     overrides = "seed=0,1", "steps=60", "seconds=0.05"
     process = sweep.start(POOL, *overrides)

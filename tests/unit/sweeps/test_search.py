@@ -278,6 +278,7 @@ def results(sweep: Any) -> list[dict[str, Any]]:
     return json.loads((sweep.folder / "results.json").read_text())["jobs"]
 
 
+@pytest.mark.slow
 def test_two_real_processes_work_on_one_search(sweep: Any) -> None:
     settings = {"sweeper": SEARCH}
     both = [sweep.start(settings, LR, "steps=20", "seconds=0.05") for _ in range(2)]
@@ -307,6 +308,7 @@ def test_a_killed_trial_is_queued_again_and_resumes(sweep: Any) -> None:
     assert all(name in sweep.steps() for name in killed)
 
 
+@pytest.mark.slow
 def test_a_stopped_search_goes_on_with_the_same_trial(sweep: Any) -> None:
     settings, overrides = {"sweeper": SEARCH | {"n_trials": 1}}, (LR, "steps=40", "seconds=0.05")
     process = sweep.start(settings, *overrides)
@@ -318,6 +320,7 @@ def test_a_stopped_search_goes_on_with_the_same_trial(sweep: Any) -> None:
     assert list(sweep.steps().values()) == [list(range(1, 41))]
 
 
+@pytest.mark.slow
 def test_pruned_processes_are_stopped(sweep: Any) -> None:
     search = SEARCH | {"n_trials": 8, "pruner": "median"}
     values = "lr=0.003,0.004,0.5,0.6", "steps=12", "seconds=0.05", "seed=range(2)"

@@ -67,6 +67,7 @@ def test_a_failed_job_tells_its_exit_code(sweep: Any) -> None:
     assert states(sweep) == {"code-0": "finished", "code-5": "failed"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [LOCAL, SLURM])
 def test_ctrl_c_saves_the_jobs_at_work(settings: Any, sweep: Any, slurm: Path) -> None:
     process = sweep.start(settings, "seed=0,1", *LONG)
@@ -89,6 +90,7 @@ def test_jobs_of_this_machine_end_with_a_sweep_that_is_killed(sweep: Any) -> Non
     assert all(len(steps) < 60 for steps in sweep.steps().values())
 
 
+@pytest.mark.slow
 def test_a_job_in_the_queue_of_a_killed_sweep_is_not_submitted_again(
     sweep: Any, slurm: Path
 ) -> None:

@@ -298,6 +298,7 @@ def test_an_error_while_the_run_goes_on_ends_mlflow(
     assert three_steps("logger=mlflow", meanwhile=fail).startswith("MLflow failed (ZeroDivision")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "place", "done"),
     [
