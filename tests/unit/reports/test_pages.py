@@ -273,6 +273,7 @@ def test_many_long_runs_stay_below_the_limit(make_sweep: Make) -> None:
     assert "120" in parsed.text
 
 
+@pytest.mark.slow
 def test_a_run_with_much_of_everything_stays_below_the_limit(make_run_folder: Make) -> None:
     folder = make_run_folder()
     with (folder / "metrics.jsonl").open("a") as file:

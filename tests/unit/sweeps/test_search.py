@@ -292,6 +292,7 @@ def test_two_real_processes_work_on_one_search(sweep: Any) -> None:
     assert (code, len(results(sweep))) == (0, 7), output
 
 
+@pytest.mark.slow
 def test_a_killed_trial_is_queued_again_and_resumes(sweep: Any) -> None:
     settings = {"sweeper": SEARCH | {"n_trials": 3}} | POOL
     overrides = LR, "steps=40", "seconds=0.05"

@@ -105,6 +105,7 @@ def test_a_job_in_the_queue_of_a_killed_sweep_is_not_submitted_again(
     assert list(sweep.folder.glob("logs/*.job")) == []
 
 
+@pytest.mark.slow
 def test_a_job_that_reaches_its_time_limit_saves_and_goes_back(sweep: Any, slurm: Path) -> None:
     process = sweep.start(SLURM, "seed=0", *LONG)
     sweep.wait_until(lambda: bool(sweep.steps()))
