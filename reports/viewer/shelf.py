@@ -140,38 +140,60 @@ class Data:
         return names
 
     @cached_property
-    def figures(self) -> dict[str, np.ndarray]:
-        """What tells easy puzzles from hard ones, of the first 200,000 rows."""
-        parts: dict[str, list[np.ndarray]] = {}
+    def _listed(self) -> dict[str, np.ndarray]:
+        """Of each set the rows that are listed, at most 200,000 in all: of ARC all, as the picture
+        undoes their augmentations; of other puzzles the originals, each the first of its group.
+        """
+        listed, left = {}, _MOST_ROWS
         for set_name, arrays in self.dataset.sets.items():
-            count = min(arrays.num_examples, _MOST_ROWS)
-            ids = np.zeros(count, np.int32)
-            inputs = self.dataset.read(set_name, slice(0, count), ids).inputs
+            is_listed = np.full(len(arrays.puzzle_indices) - 1, self.kind is ARC)
+            is_listed[arrays.group_indices[:-1]] = True
+            rows = np.flatnonzero(np.repeat(is_listed, np.diff(arrays.puzzle_indices)))
+            listed[set_name] = rows[:left]
+            left -= len(listed[set_name])
+        return listed
+
+    @cached_property
+    def listed(self) -> np.ndarray:
+        """The rows that are listed, counted over all sets, int64."""
+        sizes = [arrays.num_examples for arrays in self.dataset.sets.values()]
+        starts = np.cumsum([0, *sizes[:-1]])
+        rows = [rows + start for rows, start in zip(self._listed.values(), starts, strict=True)]
+        return np.concatenate(rows)
+
+    @cached_property
+    def figures(self) -> dict[str, np.ndarray]:
+        """What tells easy puzzles from hard ones, of the rows that are listed."""
+        parts: dict[str, list[np.ndarray]] = {}
+        for set_name, rows in self._listed.items():
+            ids = np.zeros(len(rows), np.int32)
+            inputs = self.dataset.read(set_name, rows, ids).inputs
             if self.kind is SUDOKU:
                 parts.setdefault("clues", []).append((inputs > 1).sum(1))
             if self.kind is ARC:
                 cells = [grid.size for grid in crop_grids(inputs)]
                 parts.setdefault("cells of the input", []).append(np.array(cells))
-            if (ratings := arrays.example_ratings()) is not None:
+            if (ratings := self.dataset.sets[set_name].example_ratings()) is not None:
                 name = "cells on the path" if self.kind is MAZE else "rating"
-                parts.setdefault(name, []).append(ratings[:count])
-        return {name: np.concatenate(values)[:_MOST_ROWS] for name, values in parts.items()}
+                parts.setdefault(name, []).append(ratings[rows])
+        return {name: np.concatenate(values) for name, values in parts.items()}
 
     def rows(self, wanted: Filter) -> np.ndarray:
         """Return the rows that a filter lets through, int64."""
-        chosen = np.ones(min(self.num_puzzles, _MOST_ROWS), bool)
+        chosen = np.ones(len(self.listed), bool)
         for name, (low, high) in wanted.bounds.items():
             if name in self.figures:
                 chosen &= (self.figures[name] >= low) & (self.figures[name] <= high)
         if wanted.text and self.names:
             text = wanted.text.lower()
-            chosen &= np.array([text in name.lower() for name in self.names[: len(chosen)]], bool)
-        return np.flatnonzero(chosen)
+            chosen &= np.array([text in self.names[row].lower() for row in self.listed], bool)
+        return self.listed[chosen]
 
     def described(self, row: int) -> str:
-        """Return a row in a line."""
+        """Return a row that is listed in a line."""
+        place = int(np.searchsorted(self.listed, row))
         parts = [f"puzzle {row + 1:,}", *self.names[row : row + 1]]
-        parts += [f"{name} {values[row]}" for name, values in self.figures.items()]
+        parts += [f"{name} {values[place]}" for name, values in self.figures.items()]
         return ", ".join(parts)
 
 
