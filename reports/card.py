@@ -3,18 +3,20 @@
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from evaluation.metrics import Estimate
+from reports.values import at, estimate_of, items, listed, number
+from runtime.files import read_bounded
 from runtime.text import shown
 from training.checkpoint.state import RunState
 from training.config.schema import flatten
 
 PICTURE = "thinking.gif"
+_MAX_JSON = 64 * 2**20
 _TAGS = ("recursive-reasoning", "hrm", "trm", "puzzles")
 _LIMITS = """\
 - It answers puzzles of the kind and size that it was trained on, and nothing else.
@@ -53,7 +55,7 @@ def read_json_files(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
     found = {}
     for path in paths:
         try:
-            content = json.loads(path.read_text())
+            content = json.loads(read_bounded(path, _MAX_JSON))
         except (OSError, ValueError, RecursionError):
             continue
         if isinstance(content, dict):
@@ -91,7 +93,7 @@ def _front_matter(known: Known) -> str:
             task_type="puzzle-solving",
             dataset_type=_plain(score.data),
             dataset_name=_plain(score.data),
-            metric_type=score.metric,
+            metric_type="accuracy",
             metric_value=round(score.estimate.value, 4),
             metric_name=score.named,
         )
@@ -116,7 +118,6 @@ def _commands(repo: str) -> list[str]:
 @dataclass(frozen=True)
 class _Score:
     data: str
-    metric: str
     named: str
     estimate: Estimate
     num_puzzles: int
@@ -127,43 +128,35 @@ def _found(evaluations: Mapping[str, Mapping[str, Any]]) -> list[_Score]:
     """Return the shares of puzzles solved in the JSON of evaluations; a file of that name that is
     none says nothing.
     """
-    scores: list[_Score] = []
-    for file, content in evaluations.items():
-        with suppress(AttributeError, KeyError, TypeError, ValueError):
-            scores += list(_of_evaluation(file, content))
-    return scores
+    return [
+        _Score(_data_of(content), named, estimate, int(count), file)
+        for file, content in evaluations.items()
+        for named, value, counted in _of_evaluation(content)
+        if (estimate := estimate_of(value)) is not None and (count := number(counted)) is not None
+    ]
 
 
-def _of_evaluation(file: str, content: Mapping[str, Any]) -> Iterator[_Score]:
+def _data_of(content: Mapping[str, Any]) -> str:
     # Where the data lie on this machine is nobody's business.
-    data = ", ".join("/".join(Path(path).parts[-2:]) for path in content["data"])
-    for name, found in content.get("sets", {}).items():
-        steps = content["arch"].get("halt_max_steps")
+    return ", ".join("/".join(Path(str(path)).parts[-2:]) for path in listed(content.get("data")))
+
+
+def _of_evaluation(content: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield what was measured in words, its value, and the number of puzzles."""
+    steps = at(content, "arch", "halt_max_steps")
+    for name, found in items(content.get("sets")):
         named = f"exact accuracy, {name}, one pass of {steps} ACT steps"
-        estimate = _estimate(found["metrics"]["exact_accuracy"])
-        yield _Score(data, "accuracy", named, estimate, found["count"], file)
-    for one in content.get("chains", []):
-        chains = f"{one['breadth']} chains of {one['depth']} ACT steps"
-        named = f"exact accuracy, {one['set_name']}, {chains}, select={one['select']}"
-        estimate = _estimate(one["selected"])
-        yield _Score(data, "accuracy", named, estimate, one["num_puzzles"], file)
-    for one in content.get("searchers", []):
-        if one["searcher"] == "model":
-            size = "{chains} chains, {rounds} rounds".format_map(content["search"])
-            named = f"solved by search, {one['set_name']}, {size}"
-            estimate = _estimate(one["solved"])
-            yield _Score(data, "accuracy", named, estimate, one["num_puzzles"], file)
-
-
-def _objects(found: Any) -> dict[str, Any]:
-    return (
-        {n: v for n, v in found.items() if isinstance(v, dict)} if isinstance(found, dict) else {}
-    )
-
-
-def _estimate(found: Mapping[str, Any]) -> Estimate:
-    low, high = found["low"], found["high"]
-    return Estimate(float(found["value"]), low and float(low), high and float(high))
+        yield named, at(found, "metrics", "exact_accuracy"), at(found, "count")
+    for one in listed(content.get("chains")):
+        chains = f"{at(one, 'breadth')} chains of {at(one, 'depth')} ACT steps"
+        named = f"exact accuracy, {at(one, 'set_name')}, {chains}, select={at(one, 'select')}"
+        yield named, at(one, "selected"), at(one, "num_puzzles")
+    search = content.get("search")
+    size = f"{at(search, 'chains')} chains, {at(search, 'rounds')} rounds"
+    for one in listed(content.get("searchers")):
+        if at(one, "searcher") == "model":
+            named = f"solved by search, {at(one, 'set_name')}, {size}"
+            yield named, at(one, "solved"), at(one, "num_puzzles")
 
 
 def _scores(known: Known) -> list[str]:
@@ -174,7 +167,7 @@ def _scores(known: Known) -> list[str]:
     for score in scores:
         cells = (score.named, score.data, f"{score.num_puzzles:,}", score.estimate.with_interval())
         rows.append(f"| {' | '.join(map(_plain, (*cells, score.file)))} |")
-    told = "Shares of puzzles whose whole answer is right; all evaluations that lay beside the run."
+    told = "Shares of puzzles whose whole answer is right, of all evaluations of this checkpoint."
     return [*rows, "", told]
 
 
@@ -187,19 +180,19 @@ def _data(known: Known) -> list[str]:
     if known.state.data_fingerprint:
         lines.append(f"- sha256 over the training files: {_code(known.state.data_fingerprint)}")
     for folder, manifest in known.manifests.items():
-        command = " ".join(map(str, manifest.get("command") or ["not recorded"]))
+        command = " ".join(map(str, listed(manifest.get("command")))) or "not recorded"
         lines.append(
             f"- {_plain(folder)}: built by {_code(command)}, seed {_plain(manifest.get('seed'))}"
         )
         lines.append(f"  - sha256 over all files: {_code(manifest.get('sha256'))}")
-        for split, counts in _objects(manifest.get("counts")).items():
-            said = ", ".join(f"{name} {value}" for name, value in counts.items())
+        for split, counts in items(manifest.get("counts")):
+            said = ", ".join(f"{name} {value}" for name, value in items(counts)) or "not recorded"
             lines.append(f"  - {_plain(split)}: {_plain(said)}")
     return lines or ["Not recorded."]
 
 
 def _training(state: RunState) -> list[str]:
-    seconds, there = getattr(state, "seconds", None), state.environment
+    seconds, there = state.seconds, state.environment
     hours = "not recorded" if not seconds else f"{seconds / 3600:.2f}"
     device = f"{there.get('world_size', 1)} x {there.get('device_name') or there.get('device')}"
     lines = [

@@ -63,7 +63,7 @@ def labels_of(folders: Sequence[Path]) -> list[str]:
 def _header(title: str, found: Sequence[tuple[Run, Headline | None]]) -> str:
     scored = [(run, best) for run, best in found if best is not None]
     tiles = []
-    if scored:
+    if len({best.name for _, best in scored}) == 1:  # Scores of other kinds are no better or worse.
         run, best = max(scored, key=lambda one: one[1].estimate.value)
         words_below = f"best of {len(scored)} runs: {run.name}; {best.words}"
         tiles.append(headline_tile(Headline(best.name, best.estimate, words_below)))
@@ -89,12 +89,14 @@ def _table(
     """Return a row for each run, the best first, with the settings in which they differ."""
     keys = list(settings)[:_MAX_SETTINGS]
     rows = []
+    what = list(dict.fromkeys(best.name for _, best in found if best is not None))
     for place, (run, best) in enumerate(found):
         status = run.status
         state = f'<span class="state {status.state}">{status.state}</span>'
         cells = [
             words(run.name),
             share(best.estimate if best else None),
+            *([words(best.name if best else "")] if len(what) > 1 else []),
             Cell(state),
             figure(None if status.step is None else float(status.step), ",.0f"),
             figure(status.loss),
@@ -103,9 +105,8 @@ def _table(
         ]
         rows.append((best.estimate.value if best else -1.0, cells))
     rows.sort(key=lambda row: -row[0])
-    what = {best.name for _, best in found if best is not None}
-    score = text(what.pop()) if len(what) == 1 else "score"
-    header = ["run", score, "state", "step", "last loss", "warnings", *map(text, keys)]
+    score = [text(what[0])] if len(what) == 1 else ["score", "of what"] if what else ["score"]
+    header = ["run", *score, "state", "step", "last loss", "warnings", *map(text, keys)]
     left = len(settings) - len(keys)
     told = "Click a heading, or press Enter on it, to sort."
     if keys:

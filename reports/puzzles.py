@@ -1,6 +1,7 @@
 """Figures of what an evaluation knows of single puzzles."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ _RIGHT = (
     ("at_halt_exact_accuracy", "right at the halt"),
     ("at_once", "right at once"),
 )
+_RIGHT_AFTER = re.compile(r"right_after_([1-9][0-9]{0,5})")
 _TOKENS: dict[Any, list[str]] = {
     "sudoku": ["pad", "empty", *map(str, range(1, 100))],
     "maze": ["pad", "wall", "free", "start", "goal", "path"],
@@ -76,11 +78,11 @@ def steps_figure(results: Mapping[str, Result], depths: Sequence[Result] = ()) -
 def _after_each_step(
     records: Records, rows: np.ndarray, name: str, place: int, *, dash: str = "solid"
 ) -> dict[str, Any]:
-    columns = [n for n in records.columns if n.startswith("right_after_")]
-    steps = [int(n.removeprefix("right_after_")) for n in columns if n[12:].isdecimal()]
-    shares = [_share(records[f"right_after_{step}"][rows]) for step in sorted(steps)]
+    named = map(_RIGHT_AFTER.fullmatch, records.columns)
+    steps = sorted((int(name[1]), name[0]) for name in named if name)
+    shares = [_share(records[column][rows]) for _, column in steps]
     trace = {
-        "x": sorted(steps),
+        "x": [step for step, _ in steps],
         "y": [short(share and share.value) for share in shares],
         "mode": "lines+markers",
         "name": name,
@@ -88,7 +90,7 @@ def _after_each_step(
         "marker": {"size": 6, "color": f"@{place % NUM_COLOURS}"},
         "hovertemplate": "%{y:.1%}",
     }
-    return trace | ({"error_y": error_bars(shares, place)} if dash == "solid" else {})
+    return trace | ({"error_y": error_bars(shares, place % NUM_COLOURS)} if dash == "solid" else {})
 
 
 def _after_each_step_by_difficulty(records: Records) -> list[dict[str, Any]]:
@@ -232,10 +234,10 @@ def _groups(values: np.ndarray) -> list[tuple[np.ndarray, float, str]]:
     known = values[np.isfinite(values)]
     different, counts = np.unique(known, return_counts=True)
     enough = max(_FEWEST, len(known) / MAX_GROUPS) if len(different) > MAX_GROUPS else _FEWEST
-    groups, first, total = [], 0, 0
+    groups, first, total, left = [], 0, 0, len(known)
     for place, count in enumerate(counts.tolist()):
         total += count
-        left = len(known) - int(counts[: place + 1].sum())
+        left -= count
         if total >= enough and (left >= enough or left == 0) or left == 0:
             low, high = different[first], different[place]
             rows = (values >= low) & (values <= high)
@@ -324,7 +326,7 @@ def confusion_figures(answers: Mapping[str, Any] | None) -> list[Figure]:
             continue
         used = np.flatnonzero(counts.sum(0) + counts.sum(1))
         counts = counts[np.ix_(used, used)]
-        names = _TOKENS.get(at(answers, "kind"), [])
+        names = _TOKENS.get(shown(at(answers, "kind")), [])
         labels = [names[t] if t < len(names) else f"token {t}" for t in used.tolist()]
         of_label = counts.sum(axis=1, keepdims=True)
         shares = counts / np.maximum(of_label, 1)
@@ -392,7 +394,7 @@ def search_figure(result: Result) -> Figure | None:
                     "x": [calls for calls, _ in points],
                     "y": [short(share) for _, share in points],
                     "mode": "lines+markers",
-                    "name": plain(at(one, "searcher")),
+                    "name": plain(shown(at(one, "searcher"), 100)),
                     "line": {"color": f"@{len(data)}", "width": 2},
                     "marker": {"size": 6, "color": f"@{len(data)}"},
                     "hovertemplate": "%{y:.1%}",

@@ -11,6 +11,7 @@ import re
 import reprlib
 from array import array
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -24,6 +25,7 @@ from reports.thinning import Curve
 from reports.values import at, number, number_in
 from runtime.files import open_regular, read_bounded
 from runtime.text import shown
+from training.checkpoint.published import PlainLoader
 from training.checkpoint.run_folder import CONFIG_FILE
 from training.config.schema import flatten
 from training.tracking import METRICS_FILE
@@ -35,12 +37,14 @@ VOTES = "arc_tasks"
 _MAX_LINE = 2**20
 _MAX_CONFIG = 2**18
 _MAX_JSON = 64 * 2**20
+_MAX_ALL_JSON = 256 * 2**20
 _MAX_SETTINGS = 1000
 _MAX_CURVES = 200
 _MAX_WARNINGS = 100
 _MAX_RESULTS = 100
+_MAX_VOTES = 3
 _MAX_ROWS = 1_000_000
-_MAX_COLUMNS = 300
+_MAX_COLUMNS = 1200  # Of which 1,024 may be ACT steps.
 _NOT_FINITE = ("nan", "inf", "-inf")  # As metrics.jsonl has them.
 _LARGEST = 1e15  # Of what is known of a puzzle.
 # Other JSON files in a run's folder.
@@ -129,13 +133,19 @@ def find_runs(folder: Path, depth: int = 4) -> list[Path]:
     """
     if is_run(folder):
         return [folder]
-    try:
-        inner = sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
-    except OSError:
-        return []
     if depth == 0:
         return []
+    try:
+        inner = sorted(path for path in folder.iterdir() if _is_folder(path))
+    except OSError:
+        return []
     return [run for path in inner if path.name[0] != "." for run in find_runs(path, depth - 1)]
+
+
+def _is_folder(path: Path) -> bool:
+    with suppress(OSError):
+        return path.is_dir() and not path.is_symlink()
+    return False
 
 
 def read_run(folder: Path) -> Run:
@@ -151,7 +161,7 @@ def read_run(folder: Path) -> Run:
 def _read_config(run: Run) -> None:
     path = run.folder / CONFIG_FILE
     try:
-        content = yaml.safe_load(_read(path, _MAX_CONFIG))
+        content = yaml.load(read_without_links(path, _MAX_CONFIG), PlainLoader)
         pairs = flatten(content) if isinstance(content, dict) else iter(())
         for key, value in islice(pairs, _MAX_SETTINGS):
             run.settings[shown(key, 100)] = _as_text(value)
@@ -166,7 +176,6 @@ def _read_config(run: Run) -> None:
 def _as_text(value: object) -> str:
     if value is None or isinstance(value, bool):
         return json.dumps(value)  # As it is written in the file.
-    # References of YAML make lists of endless length out of a few lines.
     return shown(_SHORT.repr(value) if isinstance(value, list | tuple | set) else value, 200)
 
 
@@ -178,10 +187,10 @@ def _read_metrics(run: Run) -> None:
             for line in lines_of(file):
                 record = None if line is None else _parsed(line)
                 step = None if record is None else record.get("step")
-                if record is None or type(step) is not int or not 0 <= step < 2**53:
-                    bad += 1
-                else:
+                if record is not None and type(step) is int and 0 <= step < 2**53:
                     _add_record(run, step, record)
+                else:
+                    bad += 1
     except FileNotFoundError:
         if not (run.folder / SWEEP).exists():
             run.notes.append(f"{path.name}: is not there, so there are no curves")
@@ -235,17 +244,21 @@ def _read_results(run: Run) -> None:
     during = sorted((p for p in below if p.name.startswith("eval_step_")), key=modified)
     folders = [run.folder, *(p for p in below if p not in during), *during[-1:]]
     files = [path for folder in folders[:_MAX_RESULTS] for path in _entries(folder, "*.json")]
+    left = _MAX_ALL_JSON
     for path in files[: 4 * _MAX_RESULTS]:
         name = str(path.relative_to(run.folder))
         if path.stem.endswith(RECORDS) or path.name.startswith(_OTHERS):
             continue
         try:
-            content = json.loads(_read(path, _MAX_JSON))
+            text = read_without_links(path, min(_MAX_JSON, left))
+            left -= len(text)
+            content = json.loads(text)
         except (OSError, ValueError, RecursionError) as error:
             run.notes.append(f"{shown(name)}: {_reason(error)}")
             continue
         if path.name.startswith(VOTES) and isinstance(content, dict):
-            run.votes.append((shown(name, 100), content))
+            if len(run.votes) < _MAX_VOTES:
+                run.votes.append((shown(name, 100), content))
         elif _is_result(content) and len(run.results) < _MAX_RESULTS:
             result = Result(shown(name, 100), content)
             _read_records(run, result, path)
@@ -278,7 +291,7 @@ def _read_records(run: Run, result: Result, path: Path) -> None:
     except (OSError, ValueError, csv.Error) as error:
         run.notes.append(f"{shown(table.name)}: {_reason(error)}")
     try:
-        content = json.loads(_read(answers, _MAX_JSON))
+        content = json.loads(read_without_links(answers, _MAX_JSON))
         result.answers = content if isinstance(content, dict) else None
     except FileNotFoundError:
         pass
@@ -289,12 +302,13 @@ def _read_records(run: Run, result: Result, path: Path) -> None:
 def _columns(file: BinaryIO) -> dict[str, np.ndarray]:
     """Read a table of numbers; what is none counts as unknown, and text columns as all unknown."""
     rows = (line for line in lines_of(file) if line is not None)
-    names = _cells(next(rows, b""))[:_MAX_COLUMNS]
+    header = _cells(next(rows, b""))
+    names = header[:_MAX_COLUMNS]
     columns = [array("d") for _ in names]
     for line, _ in zip(rows, range(_MAX_ROWS), strict=False):
         cells = _cells(line)
-        if len(cells) == len(names):
-            for column, cell in zip(columns, cells, strict=True):
+        if len(cells) == len(header):
+            for column, cell in zip(columns, cells, strict=False):
                 column.append(_float(cell))
     arrays = (np.frombuffer(column) if column else np.zeros(0) for column in columns)
     return dict(zip(names, arrays, strict=True))
@@ -317,7 +331,12 @@ def _read_sweep(run: Run) -> None:
         run.swept = {shown(key): shown(value) for key, value in list(values.items())[:50]}
 
 
-def _read(path: Path, limit: int) -> bytes:
+def read_without_links(path: Path, limit: int) -> bytes:
+    """Return what a file holds, at most `limit` bytes.
+
+    Raises:
+        OSError: it is a link, or larger, or cannot be read.
+    """
     _require_no_link(path)
     return read_bounded(path, limit)
 

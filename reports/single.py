@@ -1,5 +1,6 @@
 """The report of one run."""
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -7,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from dataset.format.files import read_json
 from dataset.format.layout import TEST_PUZZLES_NAME
 from reports import grids
 from reports.curves import training_figures
@@ -25,7 +25,7 @@ from reports.html import (
 )
 from reports.page import Page
 from reports.puzzles import puzzle_figures, search_figure
-from reports.reading import Result, Run
+from reports.reading import Result, Run, read_without_links
 from reports.tables import (
     Headline,
     evaluations_html,
@@ -36,9 +36,11 @@ from reports.tables import (
     warnings_html,
 )
 from reports.values import at, items, listed, number
-from runtime.errors import DatasetError
 
 _MAX_WITH_PUZZLES = 3
+_MAX_FAILURES = 8
+_MAX_ORIGINALS = 64 * 2**20
+_MAX_INPUTS = 500
 _FAILURE_ORDERS = {
     "surest": "Wrong answers, the surest first",
     "most_wrong": "Of the others those with the most wrong cells",
@@ -190,13 +192,15 @@ def _failures(run: Run, detail: float) -> str:
                         f"<h3>{title}</h3><p class='caption'>{where}</p>"
                         f'<div class="boards">{"".join(boards)}</div>'
                     )
+        if len(parts) >= _MAX_FAILURES:
+            break
     if not parts:
         return ""
     intro = (
         '<p class="intro">Wrong answers in two orders: those of which the model was surest (by Q), '
         "and of the others those with the most wrong cells. Wrong cells are marked.</p>"
     )
-    return intro + "".join(parts[:8])
+    return intro + "".join(parts[:_MAX_FAILURES])
 
 
 def _failure(kind: str | None, failure: Any, result: Result) -> str:
@@ -240,7 +244,7 @@ def _row(boards: Sequence[tuple[str, str]]) -> str:
 
 def _votes(run: Run, detail: float) -> str:
     parts = []
-    for where, tasks in run.votes[:3]:
+    for where, tasks in run.votes:
         inputs = [
             (name, place, one)
             for name, of_task in items(tasks)[:2000]
@@ -271,7 +275,7 @@ def _nearness(one: Any) -> tuple[bool, bool]:
 
 def _votes_table(inputs: Sequence[tuple[str, int, Any]]) -> str:
     rows = []
-    for name, place, one in inputs[:500]:
+    for name, place, one in inputs[:_MAX_INPUTS]:
         solved = number(at(one, "solved_at"))
         verdict = "not among the answers" if at(one, "known") is True else "not known"
         rows.append(
@@ -285,7 +289,8 @@ def _votes_table(inputs: Sequence[tuple[str, int, Any]]) -> str:
         )
     header = ["task", "test input", "votes", "different answers", "place of the right answer"]
     inner = table(header, rows, sortable=True)
-    return f"<details><summary>All test inputs</summary>{inner}</details>"
+    which = "All" if len(inputs) <= _MAX_INPUTS else f"The first {_MAX_INPUTS}"
+    return f"<details><summary>{which} test inputs</summary>{inner}</details>"
 
 
 def _originals(run: Run, where: str) -> Any:
@@ -295,8 +300,8 @@ def _originals(run: Run, where: str) -> Any:
     folders = [data for one in beside for data in listed(at(one.content, "data"))]
     told = [Path(data).parent for data in folders if isinstance(data, str)]
     for data in told or [Path(run.settings.get("data_path", ""))]:
-        with suppress(DatasetError, ValueError):
-            return read_json(data / TEST_PUZZLES_NAME)
+        with suppress(OSError, ValueError, RecursionError):
+            return json.loads(read_without_links(data / TEST_PUZZLES_NAME, _MAX_ORIGINALS))
     return None
 
 

@@ -168,12 +168,15 @@ def _state(
         here = owner.host == socket.gethostname()
         silent = time.time() - modified(folder / METRICS_FILE)
         if here or silent < _SILENT_SECONDS:
-            return "running", str(owner)
+            # It may be writing its last page, after its last checkpoint.
+            ended = _end(newest) if newest and _is_own(folder, newest, owner) else None
+            return ended or ("running", str(owner))
         return "stopped", f"{owner} holds it, and has written nothing for {silent / 3600:.0f} hours"
     if train is not None and number(train.get("train/lm_loss")) is None:
         return "failed", f"the loss was not finite at step {train['step']:,}"
-    if newest is not None and _has_ended(newest):
-        return "done", ""
+    ended = _end(newest) if newest else None
+    if ended is not None and ended[0] == "done":
+        return ended
     if step is None and (folder / f"{folder.name}.json").is_file():
         return "done", "an evaluation"
     job = at(sweep_of(folder.parent), "jobs", folder.name)
@@ -181,18 +184,33 @@ def _state(
         return "failed", f"exit code {shown(at(job, 'exit_code'), 20)}"
     if step is None:
         return "new", "nothing was written yet"
-    limit = at(newest.config if newest else None, "max_steps")
-    if type(limit) is int and step >= limit:
+    return ended or ("stopped", "killed" if owner is not None else "")
+
+
+def _end(newest: RunState) -> tuple[State, str] | None:
+    """Return what a run has come to whose newest checkpoint is its last one; None: it is not."""
+    config = newest.config or {}
+    epochs, interval, limit = map(config.get, ("epochs", "eval_interval", "max_steps"))
+    if newest.iteration is not None and type(epochs) is int:
+        done = newest.iteration * (interval if type(interval) is int else epochs)
+        if done >= epochs:
+            return "done", ""
+    if type(limit) is int and newest.step >= limit:
         return "stopped", f"at max_steps={limit}"
-    return "stopped", "killed" if owner is not None else ""
+    return None
 
 
-def _has_ended(state: RunState) -> bool:
-    config = state.config or {}
-    epochs, interval = config.get("epochs"), config.get("eval_interval")
-    if state.iteration is None or type(epochs) is not int:
-        return False
-    return state.iteration * (interval if type(interval) is int else epochs) >= epochs
+def _is_own(folder: Path, newest: RunState, owner: Owner) -> bool:
+    """Whether a checkpoint was written since its run's folder has its owner."""
+    began = _began(owner)  # In whole seconds.
+    written = modified(checkpoint_path(folder, newest.step) / STATE)
+    return began is not None and written >= began + 1
+
+
+def _began(owner: Owner) -> float | None:
+    with suppress(ValueError, TypeError):
+        return datetime.fromisoformat(owner.since).timestamp()
+    return None
 
 
 def _seconds_per_step(states: list[RunState], folder: Path, step: int) -> float | None:
@@ -206,12 +224,8 @@ def _seconds_per_step(states: list[RunState], folder: Path, step: int) -> float 
             seconds, steps = seconds - known[0][0], steps - known[0][1]
         return seconds / steps if steps else None
     owner = Owner.recorded(folder / LOCK_FILE)
-    if states or owner is None or not step:
-        return None
-    with suppress(ValueError, TypeError):
-        began = datetime.fromisoformat(owner.since).timestamp()
-        return max(0.0, modified(folder / METRICS_FILE) - began) / step
-    return None
+    began = _began(owner) if owner is not None and not states else None
+    return max(0.0, modified(folder / METRICS_FILE) - began) / step if began and step else None
 
 
 def modified(path: Path) -> float:

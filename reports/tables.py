@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from evaluation.metrics import Estimate
 from reports.html import Cell, figure, share, table, text, words
@@ -35,8 +36,10 @@ def headline(run: Run) -> Headline | None:
     """
     kinds = (_of_search, _of_votes, _of_puzzles)
     on_test = [result for result in run.results if _is_on_test(result)]
-    for result in on_test or run.results:
-        for of_kind in kinds:
+    results = on_test or run.results
+    for step in dict.fromkeys(result.step for result in results):
+        of_step = [result for result in results if result.step == step]
+        for of_kind, result in product(kinds, of_step):
             if (found := of_kind(result)) is not None:
                 return found
     return _of_training(run)

@@ -1,5 +1,6 @@
 """Choose what a report is about, and write it: one run, or several."""
 
+import os
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -9,7 +10,7 @@ from reports.html import text
 from reports.page import MAX_BYTES, plotly_script
 from reports.reading import Run, find_runs, read_run
 from reports.status import SWEEP
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, disk_errors
 from runtime.files import replacing
 
 FILE = "report.html"
@@ -29,12 +30,11 @@ def write_report(folders: Sequence[Path], output: Path | None = None) -> tuple[P
         ConfigError: there is no run, the page cannot be written, or plotly is not installed.
     """
     plotly_script()  # Before any work.
-    found = list(dict.fromkeys(run for folder in folders for run in _runs_in(folder)))
+    found = list(dict.fromkeys(run for folder in folders for run in _runs_in(folder.resolve())))
     if len(found) > _MAX_RUNS:
         raise ConfigError(f"{len(found):,} runs are too many for a page: name {_MAX_RUNS} at most")
     runs = [read_run(folder) for folder in found]
-    own = len(folders) == 1 and (len(runs) == 1 or (folders[0] / SWEEP).exists())
-    output = output or (folders[0] / FILE if own else Path(FILE))
+    output = output or _place(folders, found) / FILE
     title = folders[0].resolve().name if len(folders) == 1 else _titled(runs)
     for detail in _DETAILS:
         if len(runs) == 1:
@@ -46,7 +46,8 @@ def write_report(folders: Sequence[Path], output: Path | None = None) -> tuple[P
         if len(content) < MAX_BYTES:
             break
     else:
-        raise ConfigError(f"{output}: the page has over {MAX_BYTES / 1e6:.0f} MB: name fewer runs")
+        fewer = ": name fewer runs" if len(runs) > 1 else ""
+        raise ConfigError(f"{output}: the page has over {MAX_BYTES / 1e6:.0f} MB{fewer}")
     try:
         with replacing(output) as file:
             file.write(content)
@@ -56,7 +57,9 @@ def write_report(folders: Sequence[Path], output: Path | None = None) -> tuple[P
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    if not folder.is_dir():
+    with disk_errors(folder, ConfigError):
+        is_there = folder.is_dir()
+    if not is_there:
         raise ConfigError(f"{folder}: no such folder")
     runs = find_runs(folder)
     if not runs:
@@ -64,6 +67,13 @@ def _runs_in(folder: Path) -> list[Path]:
             f"{folder}: holds no run: neither settings (config.yaml), metrics nor checkpoints"
         )
     return runs
+
+
+def _place(folders: Sequence[Path], found: Sequence[Path]) -> Path:
+    """Return the folder of a single run or sweep, otherwise the one where the user is."""
+    if len(folders) == 1 and (folders[0].resolve() == found[0] or (folders[0] / SWEEP).exists()):
+        return folders[0]
+    return Path(os.path.relpath(found[0])) if len(found) == 1 else Path()
 
 
 def _titled(runs: Sequence[Run]) -> str:

@@ -10,22 +10,23 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from runtime.errors import CheckpointError, ConfigError, DatasetError, exit_code
+from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_errors, exit_code
 from runtime.text import shown
 from training.checkpoint import hub, store
 from training.checkpoint.state import RunState
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
-
-_PLACES = ("data_path", "data_paths", "data_paths_test", "checkpoint_path", "load_checkpoint")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Push what the command line names; return the exit code."""
     options = _parser().parse_args(arguments)
     try:
+        if find_spec("huggingface_hub") is None:
+            raise ConfigError("huggingface-hub is not installed (pip install '.[hub]')")
         with tempfile.TemporaryDirectory() as temporary:
             folder = options.dry_run or Path(temporary)
             prepare(options.run, options.repo, folder, options.license)
@@ -64,7 +65,7 @@ def prepare(run: Path, repo: str, folder: Path, license_id: str) -> None:
         CheckpointError, ConfigError: there is no checkpoint of ours, the address is none, or the
             folder cannot be written.
     """
-    from reports.card import PICTURE, Known, card, read_json_files
+    from reports.card import PICTURE, Known, card
 
     address = hub.parse_address(f"{hub.SCHEME}{repo}")
     if address is None or address.revision is not None:
@@ -83,7 +84,7 @@ def prepare(run: Path, repo: str, folder: Path, license_id: str) -> None:
         num_parameters=num_parameters,
         state=without_places(state),
         manifests={Path(name).name: found for name, found in manifests(trained).items()},
-        evaluations=read_json_files(sorted(trained.weights.parent.glob("eval*.json"))),
+        evaluations=evaluations_of(trained),
         has_picture=picture is not None,
     )
     if picture is not None:
@@ -91,12 +92,21 @@ def prepare(run: Path, repo: str, folder: Path, license_id: str) -> None:
     (folder / "README.md").write_text(card(known))
 
 
+def evaluations_of(trained: TrainedModel) -> dict[str, dict[str, Any]]:
+    """Return what evaluations of the checkpoint have written into the run's folder, by file."""
+    from reports.card import read_json_files
+
+    found = read_json_files(sorted(trained.weights.parent.glob("eval*.json")))
+    return {name: content for name, content in found.items() if content.get("step") == trained.step}
+
+
 def write_checkpoint(trained: TrainedModel, state: RunState, folder: Path) -> None:
     """Write the weights as a checkpoint of ours that no run can go on from."""
-    try:
+    with disk_errors(folder, ConfigError):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{folder}: {error.strerror or error}") from None
+        is_empty = next(folder.iterdir(), None) is None
+    if not is_empty:
+        raise ConfigError(f"{folder}: is not empty, and nothing in it is overwritten")
     kept = {"weights_only": True, "diagnostics": None, "wandb_id": None, "mlflow_id": None}
     names = [name for name in (store.MODEL, store.EMA) if (trained.weights / name).exists()]
     copies = {name: _copier(trained.weights / name) for name in names}
@@ -108,14 +118,16 @@ def _copier(source: Path) -> store.FileWriter:
 
 
 def without_places(state: RunState) -> RunState:
-    """Return a state whose settings name folders without where they lie on this machine."""
-    config = dict(state.config or {})
-    for key in _PLACES:
-        config[key] = _without_place(config.get(key))
+    """Return a state whose settings name files and folders without where they lie on this machine,
+    and no servers.
+    """
+    config = _without_place({**(state.config or {}), "logger": {}})
     return state.model_copy(update={"config": config})
 
 
 def _without_place(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_place(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_without_place(each) for each in value]
     is_absolute = isinstance(value, str) and Path(value).is_absolute()
@@ -176,18 +188,19 @@ def push(folder: Path, options: argparse.Namespace) -> str:
     """Push a folder; returns its address with the commit.
 
     Raises:
-        ConfigError: huggingface-hub is not installed, nobody is logged in, or the Hub refuses.
+        ConfigError: nobody is logged in, the Hub refuses or cannot be reached, or the repository
+            is to be private and is not.
     """
-    try:
-        from huggingface_hub import HfApi, errors
-        from huggingface_hub.utils import disable_progress_bars
-    except ImportError:
-        raise ConfigError("huggingface-hub is not installed (pip install '.[hub]')") from None
+    from huggingface_hub import HfApi
+    from huggingface_hub.utils import disable_progress_bars
+
     if not sys.stderr.isatty():
         disable_progress_bars()
     api = HfApi(library_name="recursive-reasoning")
     try:
         api.create_repo(options.repo, private=options.private or None, exist_ok=True)
+        if options.private and not api.model_info(options.repo, revision="main").private:
+            raise ValueError("it is there already, and public: --private does not change that")
         if options.revision:
             api.create_branch(options.repo, branch=options.revision, exist_ok=True)
         commit = api.upload_folder(
@@ -197,9 +210,9 @@ def push(folder: Path, options: argparse.Namespace) -> str:
             commit_message=options.message or "Upload a checkpoint",
             delete_patterns=["step_*/*"],
         )
-    except (errors.HfHubHTTPError, OSError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"{options.repo}: {reason} (hf auth login, or HF_TOKEN)") from None
+    except Exception as error:  # Of the Hub, of the network, or of the client's own making.
+        told = f"{options.repo}: {hub.reason_of(error)} (hf auth login, or HF_TOKEN)"
+        raise ConfigError(told) from None
     return f"{hub.SCHEME}{options.repo}@{commit.oid}"
 
 

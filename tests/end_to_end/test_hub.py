@@ -163,7 +163,7 @@ class Hub:
         if oid is None:
             return 404, {"x-error-code": "RevisionNotFound"}, b""
         names = [{"rfilename": name} for name in repository.commits[oid]]
-        return _json({"id": "x", "sha": oid, "siblings": names, "private": False, "tags": []})
+        return _json({"id": "x", "sha": oid, "siblings": names, "private": repository.private})
 
     def _tree(self, repository: Repository, rest: str, body: bytes) -> Any:
         oid = repository.resolve(rest.split("/")[0])
@@ -400,6 +400,15 @@ def test_who_may_not_push_is_told_how(
     finished = run_python("scripts/push_to_hub.py", own_run, "me/small", env=stranger)
     assert (finished.code, len(finished.err_lines)) == (2, 1)
     assert "HF_TOKEN" in finished.err
+    hub.repositories["me/public"] = Repository("me/public")
+    hub.repositories["me/public"].commit({".gitattributes": b""})
+    push = ("scripts/push_to_hub.py", own_run, "me/public", "--private")
+    finished = run_python(*push, env=environment)
+    assert "it is there already, and public: --private does not change that" in finished.err
+    assert list(hub.repositories["me/public"].commits.values()) == [{".gitattributes": b""}]
+    nobody = environment | {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    finished = run_python("scripts/push_to_hub.py", own_run, "me/small", env=nobody)
+    assert (finished.code, len(finished.err_lines)) == (2, 1)
     for repo in ("small", "me/x@y", "me/x/y", "../x"):
         finished = run_python("scripts/push_to_hub.py", own_run, repo, env=environment)
         assert finished.code in (2, 4)

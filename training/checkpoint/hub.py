@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runtime.errors import CheckpointError
+from runtime.text import shown
 from training.checkpoint.published import CONFIG_FILE
 from training.checkpoint.store import EMA, MANIFEST, MODEL, STATE
 
@@ -56,6 +57,11 @@ def parse_address(path: Path | str) -> Address | None:
     return Address(found[1], found[2])
 
 
+def reason_of(error: Exception) -> str:
+    """Return what the Hub's client says of a failure, in a line."""
+    return shown((str(error).splitlines() or [type(error).__name__])[0], 300)
+
+
 def fetch(address: Address) -> Path:
     """Return the folder in the Hub's cache that holds a repository's checkpoint; fetches what is
     missing. It is named like the commit.
@@ -85,8 +91,8 @@ def fetch(address: Address) -> Path:
         reason = "no such revision"
     except errors.LocalEntryNotFoundError:
         reason = "the Hub cannot be reached, and the files are not in its cache"
-    except (errors.HfHubHTTPError, OSError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+    except Exception as error:  # Of the Hub, of the network, or of the client's own making.
+        reason = reason_of(error)
     else:
         if Path(folder).is_dir():
             return Path(folder)

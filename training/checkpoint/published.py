@@ -208,7 +208,7 @@ def _require_published_heads(arch: ArchConfig) -> None:
         raise ConfigError(f"no published class has what is set in {', '.join(unlike)}")
 
 
-class _PlainLoader(yaml.SafeLoader):
+class PlainLoader(yaml.SafeLoader):
     """Reads plain values, and no aliases: a few of them stand for a tree without end."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -219,7 +219,7 @@ class _PlainLoader(yaml.SafeLoader):
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.load(read_bounded(path, _MAX_CONFIG_BYTES), _PlainLoader)
+        content = yaml.load(read_bounded(path, _MAX_CONFIG_BYTES), PlainLoader)
     except FileNotFoundError as error:
         hint = "a published checkpoint needs it beside its weights"
         raise CheckpointError(f"{path}: {error.strerror}; {hint}") from None

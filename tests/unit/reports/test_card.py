@@ -70,3 +70,23 @@ def test_scores_of_each_kind_are_listed_with_their_intervals() -> None:
 )
 def test_files_that_are_no_evaluations_say_nothing(content: dict[str, Any]) -> None:
     assert "No evaluation was found" in card(known({"eval.json": content}))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"sets": {"all": {"metrics": {"exact_accuracy": SHARE}, "count": "many"}}},
+        {"sets": {"all": {"metrics": {"exact_accuracy": {"value": "x"}}, "count": 3}}},
+        {"sets": [1], "chains": {"a": 1}, "searchers": [None, 3], "data": 5, "arch": []},
+    ],
+)
+def test_what_is_no_evaluation_says_nothing(content: Any) -> None:
+    assert "No evaluation was found" in card(known({"eval.json": content}))
+
+
+def test_figures_of_odd_kinds_are_left_out() -> None:
+    odd = {"sets": {"all": {"metrics": {"exact_accuracy": SHARE | {"low": ""}}, "count": 3}}}
+    assert "| 3 | 0.5000 |" in card(known({"eval.json": odd | {"data": ["x"]}}))
+    state = RunState(step=1, config={})
+    manifests = {"x": {"command": "build", "counts": {"test": 1}}}
+    assert "built by `not recorded`" in card(Known("me/x", "mit", 1, state, manifests))

@@ -165,6 +165,18 @@ def test_accuracy_over_steps_and_depths(run: Run) -> None:
     assert trace(figure, "rating ≥ 12.67")["y"][-1] == round(2 / 7, 5)
 
 
+def test_columns_of_odd_names_are_no_steps(run: Run) -> None:
+    odd = {
+        "right_after_02": [1, 1],
+        "right_after_\u0662": [1, 1],
+        "right_after_" + "9" * 5000: [1, 1],
+    }
+    known = records_of(right_after_1=[1, 0], right_after_10=[1, 1], exact_accuracy=[1, 1], **odd)
+    figure = steps_figure({"": Result("r", {}, known)})
+    assert figure is not None
+    assert trace(figure, "all puzzles")["x"] == [1, 10]
+
+
 def test_a_single_step_is_no_curve(run: Run) -> None:
     result = Result("r", {}, records_of(right_after_1=[1, 0], exact_accuracy=[1, 0]))
     assert steps_figure({"": result}) is None

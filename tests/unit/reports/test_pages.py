@@ -245,7 +245,7 @@ def test_a_sweep_has_a_table_and_parallel_coordinates(make_sweep: Make) -> None:
     assert (sweep / "report.html").is_file()
     (coordinates,) = [one for one in figures_in(parsed) if one["selects"]]
     axes = [note["text"] for note in coordinates["layout"]["annotations"]]
-    assert axes[:3] == ["lr", "seed", "exact accuracy"]
+    assert axes[:3] == ["lr", "seed", "solved by search"]
     assert len(coordinates["data"]) == 9
     assert "best of 9 runs: lr-0.01__seed-2" in parsed.text
     text = (sweep / "report.html").read_text().partition("</tbody>")[0]
@@ -261,10 +261,35 @@ def test_runs_of_the_same_name_are_told_apart(make_run_folder: Make, tmp_path: P
     assert re.findall(r'<tr><th scope="row">(./run)', text)[:2] == ["x/run", "y/run"]
 
 
-def test_the_same_run_named_twice_is_one(make_run_folder: Make) -> None:
+def test_the_same_run_named_twice_is_one(
+    make_run_folder: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = make_run_folder()
-    assert write_report([folder, folder], folder / "r.html")[0].is_file()
+    monkeypatch.chdir(folder.parent)
+    assert write_report([folder, Path(folder.name)], folder / "r.html")[0].is_file()
     assert "Report of" not in (folder / "r.html").read_text()
+
+
+def test_a_page_lies_beside_the_run_that_it_is_about(
+    make_run_folder: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run_folder("runs/one")
+    monkeypatch.chdir(folder.parents[1])
+    assert write_report([Path("runs")])[0] == Path("runs/one/report.html")
+    monkeypatch.chdir(folder)
+    assert write_report([Path()])[0] == Path("report.html")
+
+
+def test_scores_of_different_kinds_are_not_ranked(make_run_folder: Make) -> None:
+    searched, *others = map(make_run_folder, ("searched", "one", "other"))
+    for other in others:
+        (other / "eval_step_40_search8x100.json").unlink()
+    page = searched.parent / "page.html"
+    parsed = written(searched, *others, output=page)
+    assert "best of" not in parsed.text
+    for heading in ("of what", "solved by search", "exact accuracy"):
+        assert heading in parsed.text
+    assert "best of 2 runs" in written(*others, output=page).text
 
 
 def test_many_long_runs_stay_below_the_limit(make_sweep: Make) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from reports import reading
 from reports.reading import find_runs, lines_of, read_run
 
 Make = Callable[..., Path]
@@ -132,7 +133,7 @@ def test_lines_keep_their_ends_and_none_stands_for_a_long_one(tmp_path: Path) ->
         (b"[1, 2]", "holds no settings"),
         (b"a: [", "no YAML"),
         (b"!!python/object/apply:os.system ['touch hacked']", "no YAML"),
-        (b"a: &a {b: *a}", "nested too deep"),
+        (b"a: &a {b: *a}", "it has an alias"),
         (b"\xff\xfe\x00", "no"),
         (b"a: 1\n" * 60_000, "larger than"),
         (b"{" * 5000, "nested too deep"),
@@ -150,16 +151,63 @@ def test_settings_that_cannot_be_read_are_said_to(
     assert run.curves
 
 
-def test_references_of_yaml_do_not_explode(make_run_folder: Make) -> None:
+@pytest.mark.parametrize(
+    ("first", "next_one"),
+    [
+        ("[x, x, x, x, x, x, x, x, x, x]", "[" + ", ".join(["*a{0}"] * 10) + "]"),
+        ("{}", "{{x: *a{0}, y: *a{0}}}"),
+        ("{x: 1}", "{{<<: [*a{0}, *a{0}, *a{0}, *a{0}]}}"),
+    ],
+    ids=["lists", "empty mappings", "merged mappings"],
+)
+def test_references_of_yaml_do_not_explode(
+    make_run_folder: Make, first: str, next_one: str
+) -> None:
     folder = make_run_folder()
-    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
-    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30)]
-    lines += ["m0: &m0 {a: 1, b: 2}"]
-    lines += [f"m{n}: &m{n} {{a: *m{n - 1}, b: *m{n - 1}}}" for n in range(1, 60)]
+    lines = [f"a0: &a0 {first}"]
+    lines += [f"a{n}: &a{n} {next_one.format(n - 1)}" for n in range(1, 60)]
     (folder / "config.yaml").write_text("\n".join(lines))
     run = read_run(folder)
-    assert 0 < len(run.settings) <= 1000
-    assert max(map(len, run.settings.values())) <= 200
+    assert run.settings == {}
+    assert "config.yaml: no YAML: it has an alias (*)" in run.notes
+
+
+def test_a_table_of_very_many_columns_keeps_the_first(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    names = ["set", "index", "q_halt", *(f"right_after_{step}" for step in range(1, 1500))]
+    row = ["all", "0", "0.5", *["1"] * 1499]
+    table = folder / "eval_step_40_records.csv"
+    table.write_text(f"{','.join(names)}\n{','.join(row)}\n")
+    records = read_run(folder).results[0].records
+    assert records is not None
+    assert records["q_halt"].tolist() == [0.5]
+    assert "right_after_1024" in records
+
+
+def test_evaluations_are_read_as_long_as_there_is_room(
+    make_run_folder: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run_folder()
+    monkeypatch.setattr(reading, "_MAX_ALL_JSON", (folder / "arc_tasks.json").stat().st_size)
+    run = read_run(folder)
+    assert (len(run.votes), run.results) == (1, [])
+    assert any("larger than" in note or "too large" in note for note in run.notes)
+
+
+def test_a_folder_that_cannot_be_looked_into_hides_no_other(
+    make_run_folder: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run_folder("runs/good")
+    is_dir = Path.is_dir
+
+    def refused(path: Path) -> bool:
+        if path.name == "secret":
+            raise PermissionError(13, "Permission denied")
+        return is_dir(path)
+
+    (folder.parent / "secret").mkdir()
+    monkeypatch.setattr(Path, "is_dir", refused)
+    assert find_runs(folder.parent) == [folder]
 
 
 def test_records_of_any_content(make_run_folder: Make) -> None:
