@@ -8,6 +8,7 @@ import numpy as np
 from evaluation.puzzles import SUDOKU, Kind
 from evaluation.search import Round
 from models.lattice import CONTRADICTION, DECIDED
+from runtime.text import many
 
 
 class Told(NamedTuple):
@@ -73,11 +74,6 @@ def _struck(before: np.ndarray, after: np.ndarray, guess: int, kind: Kind) -> It
         yield f"{_place(cell, before)} is {left[0]}: struck {', '.join(gone)}"
     if further:
         yield f"struck elsewhere: {many(further, 'candidate')}"
-
-
-def many(number: int, thing: str) -> str:
-    """Return a number of things in words: 1 cell, 2 cells."""
-    return f"{number} {thing}{'s'[: number != 1]}"
 
 
 def _symbols(cell: np.ndarray, kind: Kind) -> list[str]:

@@ -23,6 +23,7 @@ from evaluation.views import DihedralViews, SudokuViews, Views
 from models.config import DataFacts
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import DatasetError
+from runtime.text import many
 
 
 class Verdict(NamedTuple):
@@ -205,7 +206,7 @@ class ArcKind(Kind):
         if np.array_equal(given, cropped(question, target)):
             return Verdict(True, f"{shape}, the right one")
         differ = int(self.wrong(question, answer, target).sum())
-        return Verdict(False, f"{shape}, not the right one: {differ} cells differ")
+        return Verdict(False, f"{shape}, not the right one: it differs in {many(differ, 'cell')}")
 
 
 def cropped(question: np.ndarray, canvas: np.ndarray) -> np.ndarray:
@@ -220,7 +221,7 @@ def cropped(question: np.ndarray, canvas: np.ndarray) -> np.ndarray:
 
 
 def _not(what: str, wrong: np.ndarray) -> str:
-    return f"not {what}: {int(wrong.sum())} cells cannot stay"
+    return f"not {what}: {many(int(wrong.sum()), 'cell')} cannot stay"
 
 
 SUDOKU, MAZE, ARC = SudokuKind(), MazeKind(), ArcKind()

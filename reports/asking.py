@@ -1,16 +1,18 @@
 """A trained model that is asked about single puzzles."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from evaluation.config import ArchOverrides
+from evaluation.config import ArchOverrides, SearchSettings
 from evaluation.puzzles import Kind, Puzzle, kind_of
-from models.config import ArchConfig, DataFacts
+from models.config import ArchConfig, DataFacts, LatticeConfig
 from runtime.errors import CheckpointError
 from training.checkpoint.trained_model import TrainedModel
 
 if TYPE_CHECKING:
     import torch
 
+    from evaluation.search import Found, Round
     from models.act import ACTLossHead
 
 
@@ -51,3 +53,35 @@ def load_for(
     arch = arch_on_device(trained.run.arch, device.type, overrides)
     what = f"{puzzles[0].kind.name} {size}x{size}"
     return arch, trained.load(arch, facts_of(puzzles), what, device)
+
+
+def search_for(
+    puzzle: Puzzle,
+    arch: LatticeConfig,
+    model: "ACTLossHead",
+    device: "torch.device",
+    settings: SearchSettings,
+    *,
+    row: int = 0,
+    seed: int = 0,
+    watch: "Callable[[Found, Round], None]" = lambda found, one: None,
+) -> "tuple[Found, list[Round]]":
+    """Search for the answer to a puzzle; return what was found, and all rounds.
+
+    Args:
+        row: of the puzzle, from which its guesses follow.
+        watch: called after each round.
+    """
+    from evaluation.search import Search
+    from runtime.ranks import Ranks
+
+    rounds: list[Round] = []
+
+    def note(found: "Found", one: "Round") -> None:
+        rounds.append(one)
+        watch(found, one)
+
+    with Ranks(device.type) as ranks:
+        search = Search(model, model.eval(), arch, ranks, settings, seed)
+        (found,) = search([(row, puzzle.tokens)], note)
+    return found, rounds

@@ -11,7 +11,7 @@ from typing import Any
 from evaluation.metrics import Estimate
 from reports.values import at, estimate_of, items, listed, number
 from runtime.files import read_bounded
-from runtime.text import shown
+from runtime.text import many, shown
 from training.checkpoint.state import RunState
 from training.config.schema import flatten
 
@@ -148,7 +148,8 @@ def _of_evaluation(content: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]
         named = f"exact accuracy, {name}, one pass of {steps} ACT steps"
         yield named, at(found, "metrics", "exact_accuracy"), at(found, "count")
     for one in listed(content.get("chains")):
-        chains = f"{at(one, 'breadth')} chains of {at(one, 'depth')} ACT steps"
+        breadth = number(at(one, "breadth")) or 1
+        chains = f"{many(int(breadth), 'chain')} of {at(one, 'depth')} ACT steps"
         named = f"exact accuracy, {at(one, 'set_name')}, {chains}, select={at(one, 'select')}"
         yield named, at(one, "selected"), at(one, "num_puzzles")
     search = content.get("search")

@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from evaluation.narration import many, tell_rounds
+from evaluation.narration import tell_rounds
 from evaluation.puzzles import Puzzle
 from evaluation.search import Found, Round
 from evaluation.solving import Reasoning
 from reports.boards import ANSWER, FAINT, INK, LINES, PAPER, Board, asked, board_of_candidates, draw
 from reports.drawing import Picture
+from runtime.text import many
 
 _TOP, _LINE, _BARS, _MARGIN = 40, 22, 46, 16
 _LINES = 3  # Of words below a board, at most.

@@ -17,6 +17,11 @@ def quoted(value: object) -> str:
     return shown(_text(value, repr))
 
 
+def many(number: int, thing: str) -> str:
+    """Return a number of things in words: 1 cell, 2 cells."""
+    return f"{number} {thing}{'s'[: number != 1]}"
+
+
 def in_columns(rows: Sequence[Sequence[str]]) -> str:
     """Return the cells of rows, all equally many, one below the other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

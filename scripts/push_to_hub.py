@@ -14,11 +14,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from models.config import LatticeConfig
 from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_errors, exit_code
 from runtime.text import shown
 from training.checkpoint import hub, store
 from training.checkpoint.state import RunState
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
+
+_MOST_FRAMES = 100
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -151,13 +154,13 @@ def draw(trained: TrainedModel) -> tuple[bytes | None, int]:
     """
     import torch
 
-    from evaluation.config import ArchOverrides
+    from evaluation.config import ArchOverrides, SearchSettings
     from evaluation.puzzles import puzzles_of
     from evaluation.solving import reason
     from puzzle_dataset import PuzzleDataset
     from reports.animation import as_gif
-    from reports.asking import kind_read_by, load_for
-    from reports.frames import frames_of_steps, picture_of
+    from reports.asking import kind_read_by, load_for, search_for
+    from reports.frames import frames_of_rounds, frames_of_steps, picture_of, thinned
 
     device = torch.device("cpu")
     try:
@@ -176,12 +179,15 @@ def draw(trained: TrainedModel) -> tuple[bytes | None, int]:
             model = build_model(trained.run.arch, trained.facts)
         return None, sum(p.numel() for p in model.parameters())
     overrides = ArchOverrides(forward_dtype="float32")
-    _, model = load_for([puzzle], trained, device, overrides)
+    arch, model = load_for([puzzle], trained, device, overrides)
     num_parameters = sum(p.numel() for p in model.parameters())
-    if trained.run.arch.name == "lattice":
-        return None, num_parameters
-    (found,) = reason(model, [puzzle], device)
-    return as_gif([picture_of(frame) for frame in frames_of_steps(found)]), num_parameters
+    if isinstance(arch, LatticeConfig):
+        found, rounds = search_for(puzzle, arch, model, device, SearchSettings())
+        frames = frames_of_rounds(puzzle, rounds, found)
+    else:
+        (reasoning,) = reason(model, [puzzle], device)
+        frames = frames_of_steps(reasoning)
+    return as_gif([picture_of(frame) for frame in thinned(frames, _MOST_FRAMES)]), num_parameters
 
 
 def push(folder: Path, options: argparse.Namespace) -> str:

@@ -42,7 +42,7 @@ from evaluation.puzzles import (
 )
 from models.config import LatticeConfig
 from puzzle_dataset import PuzzleDataset
-from reports.asking import kind_read_by, load_for
+from reports.asking import kind_read_by, load_for, search_for
 from reports.boards import Board
 from reports.terminal import as_text
 from runtime.errors import ConfigError, DatasetError
@@ -55,6 +55,8 @@ from training.data import data_facts, require_folder
 from training.tracking import warn
 
 if TYPE_CHECKING:
+    import torch
+
     from evaluation.search import Found
     from evaluation.solving import Reasoning
     from models.act import ACTLossHead
@@ -104,7 +106,7 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> 
     prepare_host(config.num_threads)
     arch, model = load_for(puzzles, trained, device, overrides)
     if isinstance(arch, LatticeConfig):
-        return deduce(config, model, arch, device.type, puzzles)
+        return deduce(config, model, arch, device, puzzles)
     halts = model.halting_head is not None
     config.require_model(trained.run.arch, halts=halts, name=trained.weights)
     reasonings = reason(model, puzzles, device, make_decoder(config), config)
@@ -159,37 +161,27 @@ def deduce(
     config: SolveConfig,
     model: "ACTLossHead",
     arch: LatticeConfig,
-    device_type: str,
+    device: "torch.device",
     puzzles: list[Puzzle],
 ) -> None:
     """Print what the chain of a search that answered struck and guessed, and its answer."""
     from evaluation.narration import tell
-    from evaluation.search import Round, Search
     from reports.frames import frames_of_rounds
-    from runtime.ranks import Ranks
 
-    tally = Tally(config, len(puzzles))
-    with Ranks(device_type) as ranks:
-        for number, puzzle in enumerate(puzzles):
-            rounds: list[Round] = []
-
-            def watch(_: object, one: Round, rounds: list[Round] = rounds) -> None:
-                rounds.append(one)
-
-            search = Search(model, model.eval(), arch, ranks, config.search, config.seed)
-            (found,) = search([(number, puzzle.tokens)], watch)
-            lines = list(solutions_of(puzzle))
-            answer, verdict = puzzle.question, None
-            if found.answer is not None:
-                answer = puzzle.kind.to_grid(found.answer)
-                verdict = puzzle.kind.judge(puzzle.question, answer, puzzle.target)
-            if found.chain is not None:
-                lines += tell(rounds, found.chain, puzzle.kind)
-            lines.append(as_text(Board(puzzle, answer), colour=colours(sys.stdout)))
-            lines.append(verdict_of(found, verdict and verdict.words, config.search.chains))
-            solved = verdict is not None and verdict.solved is True
-            frames = partial(frames_of_rounds, puzzle, rounds, found)
-            tally.tell("\n".join(lines), solved, frames)
+    tally, settings = Tally(config, len(puzzles)), config.search
+    for row, puzzle in enumerate(puzzles):
+        found, rounds = search_for(puzzle, arch, model, device, settings, row=row, seed=config.seed)
+        lines = list(solutions_of(puzzle))
+        answer, verdict = puzzle.question, None
+        if found.answer is not None:
+            answer = puzzle.kind.to_grid(found.answer)
+            verdict = puzzle.kind.judge(puzzle.question, answer, puzzle.target)
+        if found.chain is not None:
+            lines += tell(rounds, found.chain, puzzle.kind)
+        lines.append(as_text(Board(puzzle, answer), colour=colours(sys.stdout)))
+        lines.append(verdict_of(found, verdict and verdict.words, settings.chains))
+        solved = verdict is not None and verdict.solved is True
+        tally.tell("\n".join(lines), solved, partial(frames_of_rounds, puzzle, rounds, found))
     tally.close()
 
 

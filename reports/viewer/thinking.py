@@ -11,17 +11,17 @@ from pydantic import Field
 
 from evaluation.config import ArchOverrides, SearchSettings, ThinkingSettings
 from evaluation.puzzles import Puzzle
-from evaluation.search import Found, Round, Search
+from evaluation.search import Found, Round
 from evaluation.solving import Glimpse, Reasoning, reason
 from models.config import LatticeConfig
-from reports.asking import load_for
+from reports.asking import load_for, search_for
 from reports.boards import Board, board_of_candidates
 from reports.frames import Frame, frames_of_rounds, frames_of_steps, picture_of, thinned
 from reports.viewer.shelf import MISTAKES
 from runtime.device import resolve_device
 from runtime.errors import ConfigError
-from runtime.ranks import Ranks
 from runtime.schema import Count, Schema, StrictBool
+from runtime.text import many
 from training.checkpoint.trained_model import TrainedModel
 
 _MOST_FRAMES = 300
@@ -178,19 +178,15 @@ def _search(
         )
     arch, model = load_for([puzzle], trained, device, ArchOverrides())
     assert isinstance(arch, LatticeConfig)
-    rounds: list[Round] = []
 
     def watch(found: Found, one: Round) -> None:
-        rounds.append(one)
         before, after, guessed = one.before[0], one.after[0], int(one.guessed[0])
         board = board_of_candidates(puzzle, after, guessed, before, right)
-        words = [f"{int((after.sum(-1) > 1).sum())} cells open"]
+        words = [f"{many(int((after.sum(-1) > 1).sum()), 'cell')} open"]
         tell({"frame": shown(Frame(board, f"chain 1, round {found.rounds}", words))})
 
     settings = SearchSettings(chains=asked.breadth, rounds=asked.rounds)
-    with Ranks(device.type) as ranks:
-        search = Search(model, model.eval(), arch, ranks, settings, 0)
-        (found,) = search([(0, puzzle.tokens)], watch)
+    found, rounds = search_for(puzzle, arch, model, device, settings, watch=watch)
     effort = f"{found.rounds} rounds, {found.taken_back} guesses taken back"
     verdict = f"no answer: no chain has decided all cells in {effort}"
     if found.answer is not None:

@@ -129,7 +129,7 @@ def test_arc_answers_are_held_against_the_right_one() -> None:
     wrong = target.copy()
     wrong[1, 1] = 2
     verdict = ARC.judge(question, wrong, target)
-    assert verdict == (False, "a grid of 3 x 2 cells, not the right one: 1 cells differ")
+    assert verdict == (False, "a grid of 3 x 2 cells, not the right one: it differs in 1 cell")
     assert np.argwhere(ARC.wrong(question, wrong, target)).tolist() == [[1, 1]]
     assert not ARC.wrong(question, wrong, None).any()
 

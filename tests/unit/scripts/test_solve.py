@@ -149,6 +149,6 @@ def test_the_description_says_what_happened() -> None:
 
     without = Reasoning(question, first[None], -1, 0.5, q_halt[:1], q_halt[:1], np.array([False]))
     text = solve.describe(without, learns_continue=False)
-    assert "not a solution: 1 cells cannot stay" in text
+    assert "not a solution: 1 cell cannot stay" in text
     assert "Q continue" not in text
     assert text.endswith("settled at step 1 of 1")
