@@ -19,6 +19,7 @@ from evaluation.puzzles import ARC, MAZE, SUDOKU, Kind, Puzzle, identifiers_of, 
 from models.config import DataFacts
 from puzzle_dataset import PuzzleDataset
 from reports.asking import kind_read_by
+from reports.values import number_in
 from runtime.errors import CheckpointError, ConfigError, DatasetError
 from training.checkpoint.published import CONFIG_FILE as PUBLISHED_CONFIG
 from training.checkpoint.run_folder import CONFIG_FILE
@@ -250,11 +251,11 @@ class Records:
 
 
 def _numbers(line: Mapping[str, str | None]) -> dict[str, float]:
-    return {
-        name: float(text)
-        for name, text in line.items()
-        if text and name and name not in ("set", "index") and not name.startswith("right_after_")
-    }
+    """Return the figures of a line; what is no finite number is left out."""
+    others = ("set", "index")
+    told = {n: t for n, t in line.items() if t and n and not n.startswith("right_after_")}
+    found = {name: number_in(text) for name, text in told.items() if name not in others}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True)

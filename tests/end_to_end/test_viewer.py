@@ -192,6 +192,12 @@ def test_mistakes_of_an_evaluation_come_with_the_surest_first(
     client = TestClient(build_app(find([sudoku_run], []), PORT), base_url=HOST)
     broken = client.post("/api/rows", json={"of": "records", "number": 0})
     assert "not the records of an evaluation" in broken.json()["error"]
+    odd = "set,index,exact_accuracy,q_halt,odd\nall,1,0,nan,inf\nall,2,0,0.5,x\n"
+    (sudoku_run / "eval_records.csv").write_text(odd)
+    client = TestClient(build_app(find([sudoku_run], []), PORT), base_url=HOST)
+    answer = client.post("/api/rows", json={"of": "records", "number": 0}).json()
+    assert [row["row"] for row in answer["rows"]] == [2, 1]
+    assert answer["bounds"] == {"exact_accuracy": [0, 0], "q_halt": [0.5, 0.5]}
 
 
 def test_broken_things_are_listed_with_their_reason(
