@@ -76,6 +76,10 @@ class Kind:
         """Mark the cells of an answer that cannot stay, bool [size, size]."""
         raise NotImplementedError
 
+    def changed(self, question: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+        """Mark the cells in which two answers differ, bool [size, size]."""
+        return before != after
+
     def judge(self, question: np.ndarray, answer: np.ndarray, target: np.ndarray | None) -> Verdict:
         """Say what an answer is; `target` is the right one, where it is known."""
         raise NotImplementedError
@@ -198,6 +202,15 @@ class ArcKind(Kind):
             return np.zeros(answer.shape, bool)
         return (target > 0) & (answer != target)
 
+    def changed(self, question: np.ndarray, before: np.ndarray, after: np.ndarray) -> np.ndarray:
+        """Mark them in the grids alone: nothing is asked of the canvas around these."""
+        changed, (row, column) = np.zeros(after.shape, bool), _corner(question)
+        for canvas in (before, after):
+            height, width = cropped(question, canvas).shape
+            grid = slice(row, row + height), slice(column, column + width)
+            changed[grid] = before[grid] != after[grid]
+        return changed
+
     def judge(self, question: np.ndarray, answer: np.ndarray, target: np.ndarray | None) -> Verdict:
         given = cropped(question, answer)
         shape = f"a grid of {given.shape[0]} x {given.shape[1]} cells"
@@ -213,11 +226,17 @@ def cropped(question: np.ndarray, canvas: np.ndarray) -> np.ndarray:
     """Return the grid of colours, uint8 [h, w], that lies on a canvas where the question's does: in
     training data that may be anywhere.
     """
-    row, column = (int((question > 0).any(axis).argmax()) for axis in (1, 0))
+    row, column = _corner(question)
     moved = np.zeros_like(canvas)
     there = canvas[row:, column:]
     moved[: there.shape[0], : there.shape[1]] = there
     return crop_grids(moved.reshape(1, -1))[0]
+
+
+def _corner(question: np.ndarray) -> tuple[int, int]:
+    """Return the row and the column at which the question's grid begins."""
+    row, column = (int((question > 0).any(axis).argmax()) for axis in (1, 0))
+    return row, column
 
 
 def _not(what: str, wrong: np.ndarray) -> str:

@@ -103,7 +103,8 @@ class Reasoning:
     def cells_changed(self) -> np.ndarray:
         """Number of cells that each step changed, int64 [steps]; the first one fills the puzzle."""
         before = np.concatenate([self.question[None], self.answers[:-1]])
-        return (before != self.answers).sum(axis=(1, 2))
+        changed = partial(self._known.kind.changed, self.question)
+        return np.array([changed(*pair).sum() for pair in zip(before, self.answers, strict=True)])
 
     def cells_wrong(self, step: int = -1) -> np.ndarray:
         """Mark what cannot stay, bool [size, size]: in a Sudoku what is empty, repeated digits and

@@ -44,7 +44,7 @@ def frames_of_steps(reasoning: Reasoning, right: np.ndarray | None = None) -> li
     frames = [Frame(asked(puzzle), "the puzzle", [], [], num_steps)]
     before = puzzle.question
     for step, answer in enumerate(reasoning.answers):
-        changed = answer != before
+        changed = puzzle.kind.changed(puzzle.question, before, answer)
         certainty = None if reasoning.certainty is None else reasoning.certainty[step]
         board = Board(puzzle, answer, certainty, changed, right=right)
         verdict = reasoning.judge(step)

@@ -143,7 +143,7 @@ def _reason(
             puzzle,
             answer,
             glimpse.certainty[0].reshape(answer.shape),
-            answer != before,
+            puzzle.kind.changed(puzzle.question, before, answer),
             right=right,
         )
         chain = f"chain {glimpse.chain + 1} of {asked.breadth}, " if asked.breadth > 1 else ""

@@ -142,6 +142,16 @@ def test_a_grid_is_found_where_the_question_lies() -> None:
     assert cropped(canvas, np.zeros_like(canvas)).size == 0
 
 
+def test_cells_of_arc_change_in_the_grids_alone() -> None:
+    small, wide = (np.array(rows, np.uint8) for rows in ([[1, 2]], [[1, 3, 4], [5, 5, 5]]))
+    before, after = (np.roll(ARC.to_grid(encode_canvas(each)), 2, axis=0) for each in (small, wide))
+    after[20:] = 7  # Nobody asks what stands there.
+    changed = np.argwhere(ARC.changed(before, before, after)).tolist()
+    assert changed == [[2, 1], [2, 2], [3, 0], [3, 1], [3, 2]]
+    assert np.array_equal(ARC.changed(before, after, before), ARC.changed(before, before, after))
+    assert not ARC.changed(before, after, after).any()
+
+
 def test_a_task_is_known_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "abc.json"
     pair = {"input": [[1]], "output": [[2]]}
