@@ -1,8 +1,9 @@
 """Take a trained model out of Python: python scripts/export.py RUN out.onnx
 
-RUN is a run's folder (its newest good checkpoint), a checkpoint in it, or a published step_N file.
-out.onnx takes puzzles and a number of ACT steps, and answers in float32. With --one-step it is one
-ACT step, which takes and gives the states; out.pt2 is such a step for torch.export.load.
+RUN is a run's folder (its newest good checkpoint), a checkpoint in it, a published step_N file, or
+hf://OWNER/NAME. out.onnx takes puzzles and a number of ACT steps, and answers in float32. With
+--one-step it is one ACT step, which takes and gives the states; out.pt2 is such a step for
+torch.export.load.
 
 The file is tried first, in ONNX Runtime or PyTorch, and compared with the model here: where they
 differ by more than the rounding of float32 explains, it is not kept. docs/export.md

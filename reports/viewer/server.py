@@ -127,9 +127,10 @@ class _Guard:
         if method == "POST":
             if headers.get("content-type", "").split(";")[0].strip() != "application/json":
                 return 415, "accepted: application/json"
-            if not headers.get("content-length", "").isdecimal():
+            length = headers.get("content-length", "")
+            if not (length.isascii() and length.isdecimal()):
                 return 411, "the length of what is sent must be told"
-            if int(headers["content-length"]) > _MOST_BYTES:
+            if len(length) > 20 or int(length) > _MOST_BYTES:
                 return 413, f"more than {_MOST_BYTES:,} bytes"
         return None
 

@@ -115,6 +115,9 @@ def test_what_is_no_json_is_refused(client: TestClient) -> None:
     )
     large = client.post("/api/board", content=b" " * 1_000_001, headers=headers)
     assert large.status_code == 413
+    for length, status in (("9" * 5000, 413), ("\u0663", 411), ("x", 411)):
+        told = headers | {"content-length": length.encode()}
+        assert client.post("/api/board", content=b"{}", headers=told).status_code == status
     assert "1,000,000 bytes" in large.json()["error"]
 
 
