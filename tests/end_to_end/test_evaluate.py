@@ -225,15 +225,9 @@ def test_two_data_sets_are_reported_one_by_one_and_together(
 
 
 @pytest.mark.parametrize(
-    ("world_size", "batch_size", "halting"),
-    [
-        (2, 4, "q"),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in ((4, 8, "both"), (4, 32, "steps"))
-        ),
-    ],
+    ("world_size", "batch_size", "halting"), [(2, 4, "q"), (4, 8, "both"), (4, 32, "steps")]
 )
+@pytest.mark.slow
 def test_ranks_together_give_what_one_gives(
     own_run: Path,
     run_evaluation: Run,

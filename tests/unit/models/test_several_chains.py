@@ -109,6 +109,7 @@ def test_a_carry_is_cut_between_slots() -> None:
     torch.testing.assert_close(ACTCarry.join(parts).tensors(), carry.tensors(), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_compiled_chains_are_the_same() -> None:
     model = make(K, forward_dtype="float32")
