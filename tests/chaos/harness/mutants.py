@@ -209,7 +209,7 @@ def load_any_yaml() -> None:
     """all_config.yaml read as by yaml.unsafe_load"""
     import yaml
 
-    patch("training.checkpoint.published._PlainLoader", yaml.UnsafeLoader).start()
+    patch("training.checkpoint.published.PlainLoader", yaml.UnsafeLoader).start()
 
 
 def take_any_set_name() -> None:
