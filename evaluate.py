@@ -12,8 +12,8 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from evaluation.report import Evaluation, as_csv, as_json, as_text, pooled
 from evaluation.views import Views, views_of
 from models.config import DataFacts, LatticeConfig
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset
-from runtime.errors import CheckpointError, ConfigError, DatasetError
+from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_errors
 from runtime.files import sha256, write_atomically
 from runtime.process import env_world_size
 from training.checkpoint.hub import parse_address
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import torch
 
     from evaluation import chains, search_report
-    from evaluation.search import Found, Round
+    from evaluation.search import Found, Ledger, Round
     from evaluation.thinking import Forward
     from models.act import ACTLossHead
     from runtime.ranks import Ranks
@@ -256,13 +256,17 @@ def search(
         untrained = build_model(arch, job.facts).to(ranks.device)
         searchers["untrained"] = (prepared(untrained), untrained, settings.control)
     ledger = Ledger(ledger_prefix(job), search_key(job, arch), ranks)
+    if ranks.is_main:
+        for path in traces_of(job):
+            keep_done(path, ledger)
+    ranks.barrier()
     figures, by_model = [], {}
     for who, (step, searched, number) in searchers.items():
         puzzles = {name: rows_of(job.dataset, name, number) for name in job.dataset.sets}
         first_try = who == "first chain"
         one = Search(step, searched.eval(), arch, ranks, settings, config.seed, first_try=first_try)
-        with traces(job, ranks, who) as watch:
-            found = search_sets(one, puzzles, ledger, who, watch=watch, show_progress=ranks.is_main)
+        watch = traces(job, ranks, who)
+        found = search_sets(one, puzzles, ledger, who, watch=watch, show_progress=ranks.is_main)
         if who == "model":
             by_model = found
         for name, rows in found.items():
@@ -289,23 +293,32 @@ def ledger_prefix(job: Job) -> Path:
     return beside(job.output, "_search")
 
 
-@contextmanager
-def traces(job: Job, ranks: "Ranks", who: str) -> "Iterator[Callable[..., None] | None]":
-    """Give what writes the chains of the first puzzles, round by round, to this rank's file; a
-    search that goes on adds to it.
-    """
+def traces(job: Job, ranks: "Ranks", who: str) -> "Callable[..., None] | None":
+    """Return what adds the chains of the first puzzles, round by round, to this rank's file."""
     number = job.config.save_search if who == "model" else 0
-    if not number:
-        yield None
-        return
-    with beside(job.output, f"_chains.{ranks.rank}.jsonl").open("a") as file:
+    path = beside(job.output, f"_chains.{ranks.rank}.jsonl")
 
-        def write_round(set_name: str, found: "Found", one: "Round") -> None:
-            if found.row < number:
-                place = {"set": set_name, "row": found.row, "round": found.rounds}
+    def write_round(set_name: str, found: "Found", one: "Round") -> None:
+        if found.row < number:
+            place = {"set": set_name, "row": found.row, "round": found.rounds}
+            with disk_errors(path, ConfigError), path.open("a") as file:
                 file.write(json.dumps(place | one.to_json()) + "\n")
 
-        yield write_round
+    return write_round if number else None
+
+
+def keep_done(path: Path, ledger: "Ledger") -> None:
+    """Leave in a file of traces the puzzles that are done; the others are searched once more."""
+    kept = []
+    with disk_errors(path, ConfigError), path.open(errors="replace") as file:
+        for line in file:
+            with suppress(ValueError, KeyError, TypeError):  # A kill may have cut it off.
+                trace = json.loads(line)
+                if ledger.has("model", trace["set"], trace["row"]):
+                    kept.append(line)
+        if not kept:
+            return path.unlink()
+    write(path, "".join(kept))
 
 
 def traces_of(job: Job) -> list[Path]:

@@ -36,6 +36,7 @@ from models.lattice import (
     STRIKE_BELOW,
 )
 from puzzle_dataset import Batch
+from runtime.errors import ConfigError, disk_errors
 from runtime.files import write_atomically
 from runtime.progress import bar
 from runtime.ranks import Ranks
@@ -357,21 +358,26 @@ class Ledger:
                     self._note(line)
                     own += f"{line}\n" if path == self._path else ""
         ranks.barrier()
-        write_atomically(self._path, f"{key}\n{own}")
+        with disk_errors(self._path, ConfigError):
+            write_atomically(self._path, f"{key}\n{own}")
 
     def _note(self, line: str) -> None:
         who, set_name, found = json.loads(line)
         self._done[who, set_name, found["row"]] = Found.from_json(found)
 
+    def has(self, who: str, set_name: str, row: int) -> bool:
+        """Whether a puzzle was done when this began, by whichever rank, or since then by this."""
+        return (who, set_name, row) in self._done
+
     def missing(self, who: str, set_name: str, num_examples: int) -> list[int]:
         """Return the rows of a searcher and a set that this rank has to do."""
         own = range(self._ranks.rank, num_examples, self._ranks.world_size)
-        return [row for row in own if (who, set_name, row) not in self._done]
+        return [row for row in own if not self.has(who, set_name, row)]
 
     def add(self, who: str, set_name: str, found: Found) -> None:
         """Note a puzzle that is done."""
         self._done[who, set_name, found.row] = found
-        with self._path.open("a") as file:
+        with disk_errors(self._path, ConfigError), self._path.open("a") as file:
             file.write(json.dumps([who, set_name, found.to_json()]) + "\n")
 
     def gather(self, who: str, set_name: str) -> dict[int, Found]:

@@ -58,6 +58,24 @@ def test_a_search_is_reported_beside_its_controls(
     assert list(map(essence, two)) == list(map(essence, result["searchers"]))
 
 
+def test_traces_are_of_one_search(lattice_run: Path, tmp_path: Path) -> None:
+    one = ["search.chains=1", "search.rounds=2", "search.control=0", "max_examples=3", *SEARCH[3:]]
+    command = [f"checkpoint={lattice_run}", *one, "save_search=2", f"output={tmp_path / 'x.json'}"]
+    evaluate.main(command)
+    file = tmp_path / "x_chains.0.jsonl"
+    first = file.read_text()
+    assert {json.loads(line)["row"] for line in first.splitlines()} == {0, 1}
+    file.write_text(first[:-10])
+    (tmp_path / "x_chains.1.jsonl").write_text(first)
+    evaluate.main(command)
+    assert file.read_text() == first
+    assert not (tmp_path / "x_chains.1.jsonl").exists()
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(ConfigError, match=r"x_chains\.0\.jsonl: Is a directory"):
+        evaluate.main(command)
+
+
 def test_a_search_keeps_a_line_for_each_puzzle(lattice_run: Path, tmp_path: Path) -> None:
     settings = [f"checkpoint={lattice_run}", *SEARCH[:2], "search.control=0", *SEARCH[3:]]
     evaluate.main([*settings, "save_records=true", f"output={tmp_path / 'found.json'}"])
