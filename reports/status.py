@@ -13,14 +13,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
+from dataset.format.reading import load_metadata
 from reports.values import at, number
 from runtime.errors import CheckpointError
 from runtime.files import open_regular, read_bounded
 from runtime.text import shown
 from training.checkpoint.lock import LOCK_FILE, Owner
+from training.checkpoint.published import PlainLoader
 from training.checkpoint.run_folder import CONFIG_FILE
 from training.checkpoint.state import RunState, parse_state
 from training.checkpoint.store import STATE, checkpoint_path, list_steps, read_json
+from training.optim.schedule import published_total_steps
 from training.tracking import METRICS_FILE
 
 State = Literal["running", "done", "stopped", "failed", "new"]
@@ -30,6 +35,7 @@ SCORE = "eval/exact_accuracy"
 SWEEP = "sweep.json"
 
 _MAX_SWEEP = 64 * 2**20
+_MAX_CONFIG = 2**18
 _MAX_STEP = 2**53
 _TAIL_BYTES = 2**20
 # A lock of another machine is believed as long as something is written.
@@ -98,9 +104,9 @@ def read_status(folder: Path) -> Status:
     scores = [value for record in evaluations if (value := number(record.get(SCORE))) is not None]
     if newest is not None and (best := number(newest.best_score)) is not None:
         scores.append(best)
-    total = _total_steps(newest)
     loss = number(train.get("train/lm_loss")) if train else None
     state, detail = _state(folder, newest, train, step)
+    total = _total_steps(folder, newest) if newest or state == "running" else None
     best, seconds = max(scores, default=None), number(newest.seconds) if newest else None
     status = Status(state, detail, step, total, loss, best, seconds, newest=newest)
     pace = None
@@ -153,11 +159,25 @@ def _record(line: bytes) -> dict[str, Any] | None:
     return None
 
 
-def _total_steps(newest: RunState | None) -> int | None:
-    if newest is None or newest.total_steps is None:
-        return None
-    limit = (newest.config or {}).get("max_steps")
-    return min(newest.total_steps, limit) if type(limit) is int else newest.total_steps
+def _total_steps(folder: Path, newest: RunState | None) -> int | None:
+    """Return the steps of a run's schedule, or `max_steps`: as its newest checkpoint says, or else
+    its settings and its data, where these are found from here.
+    """
+    config, total = (newest.config, newest.total_steps) if newest else _planned(folder)
+    limit = at(config, "max_steps")
+    return min(total, limit) if total is not None and type(limit) is int else total
+
+
+def _planned(folder: Path) -> tuple[Any, int | None]:
+    with suppress(OSError, ValueError, TypeError, ArithmeticError, RecursionError, yaml.YAMLError):
+        config = yaml.load(read_bounded(folder / CONFIG_FILE, _MAX_CONFIG), PlainLoader)
+        (data,) = at(config, "data_paths") or [at(config, "data_path")]
+        facts = load_metadata(Path(data) / "train")
+        passes, rows = at(config, "epochs"), at(config, "global_batch_size")
+        examples = facts.total_groups, facts.mean_puzzle_examples
+        total = published_total_steps(passes, *examples, rows)
+        return config, total if 0 < total < _MAX_STEP else None
+    return None, None
 
 
 def _state(
