@@ -11,9 +11,11 @@ import socket
 import sys
 import webbrowser
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from runtime.errors import EXIT_CONFIG
+from runtime.text import many
 
 _HOST = "127.0.0.1"
 
@@ -38,14 +40,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return _refuse(reason)
     port = listener.getsockname()[1]
-    shelf = find(options.checkpoints or [Path("checkpoints")], options.data or [Path("data")])
-    found = f"{len(shelf.models)} checkpoints, {len(shelf.data)} data sets"
+    checkpoints, data = options.checkpoints or [Path("checkpoints")], options.data or [Path("data")]
+    look = partial(find, checkpoints, data)
+    shelf = look()
+    found = f"{many(len(shelf.models), 'checkpoint')}, {many(len(shelf.data), 'data set')}"
     address = f"http://{_HOST}:{port}"
     sys.stdout.write(f"{found}\n{address} (Ctrl-C ends it)\n")
     sys.stdout.flush()
     if options.open:
         webbrowser.open(address)
-    config = uvicorn.Config(build_app(shelf, port), log_level="warning", access_log=False)
+    config = uvicorn.Config(build_app(look, port), log_level="warning", access_log=False)
     with listener:
         uvicorn.Server(config).run([listener])
     return 0

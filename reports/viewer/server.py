@@ -135,9 +135,11 @@ class _Guard:
         return None
 
 
-def build_app(shelf: Shelf, port: int) -> Starlette:
-    """Return the server's application for what was found, to be served on a port."""
-    desk = _Desk(shelf)
+def build_app(find: Callable[[], Shelf], port: int) -> Starlette:
+    """Return the server's application, to be served on a port, for what `find` finds: it is asked
+    each time a page is opened.
+    """
+    desk = _Desk(find)
     routes = [Route(f"/{name}", _file(name)) for name in _FILES]
     for name, answer in (
         ("found", desk.found),
@@ -196,11 +198,13 @@ async def _body(request: Request) -> Any:
 class _Desk:
     """Answers what the page asks; each method takes what was sent."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf, self._thinker = shelf, Thinker()
+    def __init__(self, find: Callable[[], Shelf]) -> None:
+        self._find, self._thinker = find, Thinker()
+        self._shelf = find()
 
     def found(self, _: Any) -> Event:
-        """List the models, data sets and records."""
+        """List the models, data sets and records that there are by now."""
+        self._shelf = self._shelf.with_more(self._find())
         data = [self._data_said(each) for each in self._shelf.data]
         records = [{"name": each.name} for each in self._shelf.records]
         return {

@@ -1,4 +1,4 @@
-"""What the viewer offers: checkpoints, data sets and evaluations that were found at its start.
+"""What the viewer offers: checkpoints, data sets and evaluations that it finds.
 
 The page names them by their numbers, never by paths.
 """
@@ -6,7 +6,7 @@ The page names them by their numbers, never by paths.
 import csv
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -19,6 +19,7 @@ from evaluation.puzzles import ARC, MAZE, SUDOKU, Kind, Puzzle, identifiers_of, 
 from models.config import DataFacts
 from puzzle_dataset import PuzzleDataset
 from reports.asking import kind_read_by
+from reports.status import modified
 from reports.values import number_in
 from runtime.errors import CheckpointError, ConfigError, DatasetError
 from training.checkpoint.published import CONFIG_FILE as PUBLISHED_CONFIG
@@ -43,10 +44,10 @@ class Model:
     name: str
     path: Path
 
-    @cached_property
+    @property
     def trained(self) -> TrainedModel:
-        """The newest good checkpoint when it was first asked for."""
-        return find_trained_model(self.path, lambda message: None)
+        """Its newest good checkpoint."""
+        return _trained(self.path, modified(self.path))
 
     @property
     def kind(self) -> Kind | None:
@@ -72,6 +73,12 @@ class Model:
         if puzzle.name not in self.identifiers:
             raise DatasetError(f"the model has not seen {puzzle.name} in training")
         return replace(puzzle, identifier=self.identifiers.index(puzzle.name))
+
+
+@lru_cache(_MOST_RUNS)
+def _trained(path: Path, changed: float) -> TrainedModel:
+    """Look again only where a checkpoint has come or gone: all of it is read, to be verified."""
+    return find_trained_model(path, lambda message: None)
 
 
 class Filter(NamedTuple):
@@ -265,6 +272,18 @@ class Shelf:
     models: list[Model]
     data: list[Data]
     records: list[Records]
+
+    def with_more(self, new: "Shelf") -> "Shelf":
+        """Add what is new, behind the rest: it keeps its numbers, as pages may be open."""
+        return Shelf(
+            _both(self.models, new.models),
+            _both(self.data, new.data),
+            _both(self.records, new.records),
+        )
+
+
+def _both(known: list[_Found], found: list[_Found]) -> list[_Found]:
+    return list(({each: each for each in known} | {each: each for each in found}).values())
 
 
 def find(checkpoints: list[Path], data: list[Path]) -> Shelf:

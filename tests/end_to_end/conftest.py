@@ -36,7 +36,7 @@ def save_run() -> Callable[..., Path]:
     from training.config.schema import TrainConfig
     from training.data import data_facts
 
-    def save(run_dir: Path, data_path: Path, **heads: Any) -> Path:
+    def save(run_dir: Path, data_path: Path, *, step: int = 12, **heads: Any) -> Path:
         arch = {"H_layers": 1, "L_layers": 1, "hidden_size": 32, "num_heads": 2, "expansion": 1.0}
         arch |= {"puzzle_emb_ndim": 0, "halt_max_steps": 3, "forward_dtype": "float32"}
         arch |= {"heads": heads}
@@ -51,7 +51,7 @@ def save_run() -> Callable[..., Path]:
                 if "q_head.weight" in name:
                     value.normal_()
         run_dir.mkdir(exist_ok=True)
-        state = RunState(step=12, config=config.model_dump(mode="json"), facts=facts.to_dict())
+        state = RunState(step=step, config=config.model_dump(mode="json"), facts=facts.to_dict())
         save_checkpoint(run_dir, state, {MODEL: tensor_writer(model_tensors(model))})
         return run_dir
 

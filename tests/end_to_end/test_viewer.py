@@ -6,6 +6,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def sudoku_run(save_run: Callable[..., Path], sudoku_data: Path, tmp_path: Path)
 
 @pytest.fixture
 def client(sudoku_run: Path, sudoku_data: Path) -> TestClient:
-    return TestClient(build_app(find([sudoku_run], [sudoku_data]), PORT), base_url=HOST)
+    return TestClient(build_app(partial(find, [sudoku_run], [sudoku_data]), PORT), base_url=HOST)
 
 
 def events_of(client: TestClient, **asked: Any) -> list[dict[str, Any]]:
@@ -178,7 +179,7 @@ def test_mistakes_of_an_evaluation_come_with_the_surest_first(
 ) -> None:
     run_evaluation(tmp_path / "eval.json", f"checkpoint='{sudoku_run}'", "save_records=true")
     shutil.move(tmp_path / "eval_records.csv", sudoku_run)
-    client = TestClient(build_app(find([sudoku_run], []), PORT), base_url=HOST)
+    client = TestClient(build_app(partial(find, [sudoku_run], []), PORT), base_url=HOST)
     found = client.post("/api/found", json={}).json()
     assert [each["name"] for each in found["records"]] == [str(sudoku_run / "eval_records.csv")]
     lines = (sudoku_run / "eval_records.csv").read_text().splitlines()
@@ -192,12 +193,12 @@ def test_mistakes_of_an_evaluation_come_with_the_surest_first(
     every = client.post("/api/rows", json={"of": "records", "number": 0, "wrong_only": False})
     assert every.json()["total"] == len(records)
     (sudoku_run / "eval_records.csv").write_text("set,index,exact_accuracy\nother,x,1\n")
-    client = TestClient(build_app(find([sudoku_run], []), PORT), base_url=HOST)
+    client = TestClient(build_app(partial(find, [sudoku_run], []), PORT), base_url=HOST)
     broken = client.post("/api/rows", json={"of": "records", "number": 0})
     assert "not the records of an evaluation" in broken.json()["error"]
     odd = "set,index,exact_accuracy,q_halt,odd\nall,1,0,nan,inf\nall,2,0,0.5,x\n"
     (sudoku_run / "eval_records.csv").write_text(odd)
-    client = TestClient(build_app(find([sudoku_run], []), PORT), base_url=HOST)
+    client = TestClient(build_app(partial(find, [sudoku_run], []), PORT), base_url=HOST)
     answer = client.post("/api/rows", json={"of": "records", "number": 0}).json()
     assert [row["row"] for row in answer["rows"]] == [2, 1]
     assert answer["bounds"] == {"exact_accuracy": [0, 0], "q_halt": [0.5, 0.5]}
@@ -213,12 +214,39 @@ def test_broken_things_are_listed_with_their_reason(
         path.write_bytes(b"")
     nothing = tmp_path / "nothing"
     nothing.mkdir()
-    shelf = find([sudoku_run, nothing, tmp_path / "gone"], [tmp_path / "data"])
-    client = TestClient(build_app(shelf, PORT), base_url=HOST)
+    look = partial(find, [sudoku_run, nothing, tmp_path / "gone"], [tmp_path / "data"])
+    client = TestClient(build_app(look, PORT), base_url=HOST)
     found = client.post("/api/found", json={}).json()
     assert len(found["models"]) == 2
     assert all("error" in model for model in found["models"])
     assert "dataset.json" in found["data"][0]["error"]
+
+
+def test_what_has_come_since_is_found_when_a_page_is_opened(
+    save_run: Callable[..., Path], sudoku_data: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "runs"
+    folder.mkdir()
+
+    def save(name: str) -> None:
+        (save_run(folder / name, sudoku_data) / "config.yaml").write_text("")
+
+    save("m")
+    client = TestClient(build_app(partial(find, [folder], [sudoku_data]), PORT), base_url=HOST)
+
+    def names() -> list[str]:
+        found = client.post("/api/found", json={}).json()
+        return [Path(model["name"]).name for model in found["models"]]
+
+    assert names() == ["m"]
+    save("a")
+    assert names() == ["m", "a"]
+    # A newer checkpoint takes the place of the one that was the newest.
+    save_run(folder / "m", sudoku_data, step=13)
+    shutil.rmtree(folder / "m" / "step_12")
+    assert events_of(client, puzzle={"data": 0, "row": 0}, depth=1)[-1]["verdict"]
+    shutil.rmtree(folder / "m")
+    assert names() == ["m", "a"]
 
 
 def test_a_new_question_ends_the_one_before(
@@ -255,8 +283,8 @@ def page(
     uvicorn = pytest.importorskip("uvicorn")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        shelf = find([sudoku_run, maze_run], [sudoku_data, tmp_path / "maze"])
-        config = uvicorn.Config(build_app(shelf, port), log_level="critical")
+        look = partial(find, [sudoku_run, maze_run], [sudoku_data, tmp_path / "maze"])
+        config = uvicorn.Config(build_app(look, port), log_level="critical")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()

@@ -310,6 +310,7 @@ function chooseModel() {
   const chosen = model(), searches = Boolean(chosen.searches);
   state.chosen = null; setFrames([]); $("verdict").textContent = "";
   $("board").classList.toggle("wide", chosen.kind === "ARC");
+  $("board").classList.toggle("digits", chosen.kind === "Sudoku");
   $("depth-label").hidden = searches; $("rounds-label").hidden = !searches;
   $("depth").placeholder = chosen.steps || "as trained";
   drawEditor();
