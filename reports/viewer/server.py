@@ -350,6 +350,7 @@ def _model_said(model: Model) -> Event:
             "name": model.name,
             "kind": kind.name if kind else SUDOKU.name,
             "size": maze.grid_size(facts.seq_len) if facts else 9,
+            "train_step": trained.step,
             "steps": getattr(trained.run.arch, "halt_max_steps", None),
             "searches": trained.run.arch.name == "lattice",
         }

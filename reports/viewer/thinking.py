@@ -57,7 +57,8 @@ class Thinker:
 
     def events(self, trained: TrainedModel, puzzle: Puzzle, asked: Asked) -> Iterator[Event]:
         """Yield what happens: a `frame` for each step as soon as it is done, then `done` with the
-        frames of the chain that answers; or `error` with a sentence.
+        frames of the chain that answers, a verdict, and which checkpoint of its run this was; or
+        `error` with a sentence.
         """
         self._number += 1
         number, told = self._number, queue.Queue[Event | None]()
@@ -112,7 +113,8 @@ def _think(
     else:
         frames, verdict = _reason(trained, puzzle, asked, device, right, tell)
     few = thinned(frames, _MOST_FRAMES)
-    tell({"done": [shown(frame) for frame in few], "verdict": verdict})
+    done = [shown(frame) for frame in few]
+    tell({"done": done, "verdict": verdict, "train_step": trained.step})
 
 
 def _reason(

@@ -335,6 +335,21 @@ def digits_of(page: Any) -> str:
 
 
 @pytest.mark.slow
+def test_the_checkpoint_that_thinks_is_named(
+    page: Any, save_run: Callable[..., Path], sudoku_run: Path, sudoku_data: Path
+) -> None:
+    def chosen() -> str:
+        return element(page, "model").find_element("css selector", "option:checked").text
+
+    ready(page)
+    assert chosen() == f"{sudoku_run}, step 12 (Sudoku)"
+    save_run(sudoku_run, sudoku_data, step=1300)
+    element(page, "solve").click()
+    solved(page)
+    assert chosen() == f"{sudoku_run}, step 1,300 (Sudoku)"
+
+
+@pytest.mark.slow
 def test_a_typed_sudoku_is_solved_by_keyboard(
     page: Any, sudoku_run: Path, sudoku_data: Path
 ) -> None:

@@ -30,6 +30,13 @@ function option(text, value, disabled) {
   return made;
 }
 
+/** Name a model, and the step of its newest checkpoint. */
+function label(one) {
+  if (one.error) return `${one.name}: ${one.error}`;
+  const step = one.train_step === null ? "" : `, step ${one.train_step.toLocaleString("en")}`;
+  return `${one.name}${step} (${one.kind})`;
+}
+
 // The editor: Sudoku digits or the cells of a maze.
 
 function drawEditor() {
@@ -235,7 +242,7 @@ async function preview(puzzle) {
   $("verdict").textContent = "";
 }
 
-// Thinking: a line of JSON for each step.
+// Thinking: a line of JSON for each step, of the model with a number.
 
 function wanted() {
   if (state.chosen) return state.chosen;
@@ -260,7 +267,7 @@ const solve = trying(async () => {
     for (let rest = "", part; !(part = await reader.read()).done;) {
       const lines = (rest + part.value).split("\n");
       rest = lines.pop();
-      lines.forEach((line) => happened(JSON.parse(line)));
+      lines.forEach((line) => happened(JSON.parse(line), body.model));
     }
   } catch (error) {
     if (error.name === "AbortError") return;
@@ -271,11 +278,16 @@ const solve = trying(async () => {
   }
 });
 
-function happened(event) {
+function happened(event, number) {
   if (event.error) { $("verdict").textContent = ""; throw new Error(event.error); }
   if (event.note) say(event.note);
   if (event.frame) { state.frames.push(event.frame); show(state.frames.length - 1); }
-  if (event.done) { setFrames(event.done, event.done.length - 1); $("verdict").textContent = event.verdict; }
+  if (!event.done) return;
+  setFrames(event.done, event.done.length - 1);
+  $("verdict").textContent = event.verdict;
+  // Of a run at work it may be newer by now.
+  state.found.models[number].train_step = event.train_step;
+  $("model").options[number].textContent = label(state.found.models[number]);
 }
 
 function setFrames(frames, at = 0) {
@@ -340,7 +352,7 @@ const loadTask = trying(async () => {
 
 const start = trying(async () => {
   state.found = await ask("found", {});
-  $("model").replaceChildren(...state.found.models.map((one, at) => option(one.error ? `${one.name}: ${one.error}` : `${one.name} (${one.kind})`, at, one.error)));
+  $("model").replaceChildren(...state.found.models.map((one, at) => option(label(one), at, one.error)));
   const usable = state.found.models.findIndex((one) => !one.error);
   if (usable < 0) throw new Error("no checkpoint can be used: train a model first (make demo), or name its folder");
   $("model").value = usable;
