@@ -202,27 +202,41 @@ def _draw_arc(board: Board) -> Picture:
         picture.words(x, _TITLE / 2, panel.title, 14, INK, anchor="start")
         if not panel.colours.size:
             picture.words(x, 1.5 * _TITLE, "no grid", 13, FAINT, anchor="start")
-        for row, column in np.ndindex(panel.colours.shape):
-            left, top = x + column * cell, _TITLE + row * cell
-            colour = ARC_PALETTE[int(panel.colours[row, column])]
-            fill = mixed(colour, PAPER, float(panel.strengths[row, column]))
-            picture.rectangle(left, top, cell, cell, LINES)
-            picture.rectangle(left, top, cell - 1, cell - 1, fill)
-            if panel.marked[row, column]:
-                picture.frame(left, top, cell - 1, cell - 1, max(1, cell // 8), WRONG)
+        _draw_colours(picture, panel, x, cell)
         x += width + _GAP
     return picture
 
 
 class Panel(NamedTuple):
-    """A grid of colours, uint8 [h, w], its title, and of each cell how strongly it is drawn (0 to
-    1) and whether it is marked.
+    """A grid of colours, uint8 [h, w], its title, and of each cell how large it is drawn (0 to 1)
+    and whether it is marked.
     """
 
     title: str
     colours: np.ndarray
-    strengths: np.ndarray
+    shares: np.ndarray
     marked: np.ndarray
+
+
+def _draw_colours(picture: Picture, panel: "Panel", x: float, cell: int) -> None:
+    height, width = panel.colours.shape
+    picture.rectangle(x, _TITLE, width * cell, height * cell, LINES)
+
+    def fill(row: int, column: int, share: float, colour: str) -> None:
+        side = share * (cell - 1)
+        inset = (cell - 1 - side) / 2
+        place = x + column * cell + inset, _TITLE + row * cell + inset
+        picture.rectangle(*place, side, side, colour)
+
+    # The less sure, the smaller: mixed with the paper one of ARC's colours would look like another.
+    for row, column in np.argwhere(panel.shares < 1).tolist():
+        fill(row, column, 1, PAPER)
+    for colour in np.unique(panel.colours):
+        for row, column in np.argwhere(panel.colours == colour).tolist():
+            fill(row, column, float(panel.shares[row, column]), ARC_PALETTE[colour])
+    for row, column in np.argwhere(panel.marked).tolist():
+        place, side = (x + column * cell, _TITLE + row * cell), cell - 1
+        picture.frame(*place, side, side, max(1, cell // 8), WRONG)
 
 
 def arc_panels(board: Board) -> list[Panel]:
@@ -234,11 +248,11 @@ def arc_panels(board: Board) -> list[Panel]:
     if puzzle.name:
         _, view, colours = parse_identifier(puzzle.name)
     question, answer = (cropped(puzzle.question, each) for each in (puzzle.question, board.answer))
-    strengths, marked = np.ones(answer.shape), np.zeros(answer.shape, bool)
+    shares, marked = np.ones(answer.shape), np.zeros(answer.shape, bool)
     if board.certainty is not None:
         (top, left) = (int((puzzle.question > 0).any(axis).argmax()) for axis in (1, 0))
         height, width = answer.shape
-        strengths = 0.3 + 0.7 * board.certainty[top : top + height, left : left + width]
+        shares = 0.3 + 0.7 * board.certainty[top : top + height, left : left + width]
     panels = [("input", question), ("answer", answer)]
     if puzzle.target is not None:
         target = cropped(puzzle.question, puzzle.target)
@@ -247,7 +261,7 @@ def arc_panels(board: Board) -> list[Panel]:
     plain = {title: (np.ones(grid.shape), np.zeros(grid.shape, bool)) for title, grid in panels}
     if not board.marks:
         panels = panels[:1]
-    cells = plain | {"answer": (strengths, marked)}
+    cells = plain | {"answer": (shares, marked)}
     return [
         Panel(
             title,

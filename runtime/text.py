@@ -17,9 +17,9 @@ def quoted(value: object) -> str:
     return shown(_text(value, repr))
 
 
-def many(number: int, thing: str) -> str:
+def many(number: int, thing: str, things: str | None = None) -> str:
     """Return a number of things in words: 1 cell, 2 cells."""
-    return f"{number} {thing}{'s'[: number != 1]}"
+    return f"{number} {thing if number == 1 else things or f'{thing}s'}"
 
 
 def in_columns(rows: Sequence[Sequence[str]]) -> str:

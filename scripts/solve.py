@@ -46,7 +46,7 @@ from reports.asking import kind_read_by, load_for, search_for
 from reports.boards import Board
 from reports.terminal import as_text
 from runtime.errors import ConfigError, DatasetError
-from runtime.text import colours
+from runtime.text import colours, many
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.composition import load_config
 from training.config.entry_point import run_entry_point
@@ -199,8 +199,9 @@ def solutions_of(puzzle: Puzzle) -> Iterator[str]:
 
 def verdict_of(found: "Found", said: str | None, num_chains: int) -> str:
     """Return in a line how a search ended; what it answers is `said`."""
-    ends = f"{found.taken_back} guesses taken back, {found.restarts} restarts"
-    effort = f"{found.rounds} rounds of {num_chains} chains, {ends}"
+    taken_back = f"{many(found.taken_back, 'guess', 'guesses')} taken back"
+    ends = f"{taken_back}, {many(found.restarts, 'restart')}"
+    effort = f"{many(found.rounds, 'round')} of {many(num_chains, 'chain')}, {ends}"
     if said is None:
         return f"no answer: no chain has decided all cells in {effort}"
     return f"answer: {said}; chain {(found.chain or 0) + 1}, after {effort}"

@@ -189,7 +189,8 @@ def _search(
 
     settings = SearchSettings(chains=asked.breadth, rounds=asked.rounds)
     found, rounds = search_for(puzzle, arch, model, device, settings, watch=watch)
-    effort = f"{found.rounds} rounds, {found.taken_back} guesses taken back"
+    taken_back = many(found.taken_back, "guess", "guesses")
+    effort = f"{many(found.rounds, 'round')}, {taken_back} taken back"
     verdict = f"no answer: no chain has decided all cells in {effort}"
     if found.answer is not None:
         answer = puzzle.kind.to_grid(found.answer)

@@ -3,6 +3,7 @@ import pytest
 
 from dataset.arc.augmentation import augment_grid, format_identifier
 from dataset.arc.tasks import encode_canvas
+from dataset.format.schema import ARC_PALETTE
 from dataset.maze import rules as maze
 from dataset.sudoku.rules import parse_puzzle
 from evaluation.puzzles import ARC, SUDOKU, Puzzle, parse_maze
@@ -101,6 +102,21 @@ def test_arc_grids_stand_side_by_side() -> None:
     assert "no grid" in [word.text for word in words_of(empty)]
 
 
+def test_colours_of_arc_stay_as_they_are_and_are_the_smaller_the_less_sure() -> None:
+    grid = np.array([[0, 2], [3, 0]], np.uint8)
+    canvas = ARC.to_grid(encode_canvas(grid))
+    certainty = np.ones(canvas.shape)
+    certainty[0, 0] = 0.0
+    shapes = draw(Board(Puzzle(ARC, canvas, None, 1, "abc"), canvas, certainty)).shapes
+    cells = [each for each in shapes if isinstance(each, Rectangle) and each.fill in ARC_PALETTE]
+    assert [each.fill for each in cells] == [ARC_PALETTE[c] for c in (0, 0, 2, 3)] * 2
+    full = cells[0].width
+    assert [each.width for each in cells] == pytest.approx([full] * 4 + [0.3 * full] + [full] * 3)
+    unsure = cells[4]
+    assert unsure.height == unsure.width
+    assert unsure.y - cells[0].y == pytest.approx((full - unsure.height) / 2)
+
+
 def test_views_of_a_named_puzzle_are_undone() -> None:
     colours = np.array([[1, 2, 3], [4, 5, 6]], np.uint8)
     permuted = np.array([0, 3, 1, 2, 9, 8, 7, 6, 5, 4], np.uint8)
@@ -111,4 +127,4 @@ def test_views_of_a_named_puzzle_are_undone() -> None:
         assert np.array_equal(question.colours, colours)
         assert np.array_equal(answer.colours, colours)
         sure = (permuted[colours] + 2.0) / 100
-        assert answer.strengths == pytest.approx(0.3 + 0.7 * sure)
+        assert answer.shares == pytest.approx(0.3 + 0.7 * sure)

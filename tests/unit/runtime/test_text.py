@@ -2,7 +2,7 @@ from io import StringIO
 
 import pytest
 
-from runtime.text import colours
+from runtime.text import colours, many
 
 
 class Stream(StringIO):
@@ -38,3 +38,8 @@ def test_a_terminal_that_cannot_write_lines_gets_none(monkeypatch: pytest.Monkey
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(Stream, "encoding", "latin-1")
     assert not colours(Stream(True))
+
+
+def test_one_thing_is_told_apart_from_many() -> None:
+    assert [many(number, "cell") for number in (0, 1, 2)] == ["0 cells", "1 cell", "2 cells"]
+    assert [many(number, "guess", "guesses") for number in (1, 2)] == ["1 guess", "2 guesses"]
