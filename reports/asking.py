@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from dataset.sudoku.rules import count_solutions
 from evaluation.config import ArchOverrides, SearchSettings
-from evaluation.puzzles import Kind, Puzzle, kind_of
+from evaluation.puzzles import ARC, SUDOKU, Kind, Puzzle, kind_of
 from models.config import ArchConfig, DataFacts, LatticeConfig
 from runtime.errors import CheckpointError
 from training.checkpoint.trained_model import TrainedModel
@@ -53,6 +54,17 @@ def load_for(
     arch = arch_on_device(trained.run.arch, device.type, overrides)
     what = f"{puzzles[0].kind.name} {size}x{size}"
     return arch, trained.load(arch, facts_of(puzzles), what, device)
+
+
+def note_on(puzzle: Puzzle) -> str:
+    """Return what a plain program says of a puzzle that does not have one solution; of others, and
+    of ARC, which it does not know, nothing.
+    """
+    if puzzle.kind is SUDOKU and count_solutions(puzzle.question) > 1:
+        return "this puzzle has several solutions, one of which is looked for"
+    if puzzle.kind is not ARC and puzzle.kind.solution(puzzle.question) is None:
+        return "this puzzle has no solution"
+    return ""
 
 
 def search_for(

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dataset.sudoku.rules import count_solutions
 from evaluation.config import ArchOverrides, SolveConfig, ThinkingSettings
 from evaluation.puzzles import (
     ARC,
@@ -42,7 +41,7 @@ from evaluation.puzzles import (
 )
 from models.config import LatticeConfig
 from puzzle_dataset import PuzzleDataset
-from reports.asking import kind_read_by, load_for, search_for
+from reports.asking import kind_read_by, load_for, note_on, search_for
 from reports.boards import Board
 from reports.terminal import as_text
 from runtime.errors import ConfigError, DatasetError
@@ -171,7 +170,7 @@ def deduce(
     tally, settings = Tally(config, len(puzzles)), config.search
     for row, puzzle in enumerate(puzzles):
         found, rounds = search_for(puzzle, arch, model, device, settings, row=row, seed=config.seed)
-        lines = list(solutions_of(puzzle))
+        lines = [note] if (note := note_on(puzzle)) else []
         answer, verdict = puzzle.question, None
         if found.answer is not None:
             answer = puzzle.kind.to_grid(found.answer)
@@ -183,18 +182,6 @@ def deduce(
         solved = verdict is not None and verdict.solved is True
         tally.tell("\n".join(lines), solved, partial(frames_of_rounds, puzzle, rounds, found))
     tally.close()
-
-
-def solutions_of(puzzle: Puzzle) -> Iterator[str]:
-    """Yield what a plain program says of a puzzle that does not have one solution."""
-    if puzzle.kind is SUDOKU:
-        number = count_solutions(puzzle.question)
-        if number > 1:
-            yield "this puzzle has several solutions, one of which is looked for"
-        elif not number:
-            yield "this puzzle has no solution"
-    elif puzzle.kind.solution(puzzle.question) is None:
-        yield "this puzzle has no solution"
 
 
 def verdict_of(found: "Found", said: str | None, num_chains: int) -> str:
@@ -231,7 +218,11 @@ def read_puzzles(config: SolveConfig, trained: TrainedModel, kind: Kind | None) 
     elif sys.stdin.isatty():
         raise ConfigError("no puzzle: set puzzle=53..7..., file=FILE or count=N")
     else:
-        yield from parse_lines(sys.stdin, "standard input", kind)
+        try:
+            lines = list(sys.stdin)
+        except ValueError:
+            raise DatasetError("standard input: not text") from None
+        yield from parse_lines(lines, "standard input", kind)
 
 
 def file_puzzles(
@@ -326,6 +317,8 @@ def describe(reasoning: "Reasoning", *, learns_continue: bool, colour: bool = Fa
         f" confidence: {reasoning.confidence:.1%}; log-probability: {reasoning.log_prob:.2f}"
     )
     lines = [as_text(Board(puzzle, reasoning.answer), colour=colour), verdict]
+    if said.solved is False and puzzle.target is None and (note := note_on(puzzle)):
+        lines.append(note)
     if (chains := reasoning.num_chains) > 1:
         agreeing = f"{reasoning.num_agreeing} of them give this answer"
         lines.append(f"chain {reasoning.chain + 1} of {chains} answers; {agreeing}")

@@ -127,8 +127,10 @@ def parse_json_object(text: str | bytes, source: str | Path) -> dict[str, Any]:
 def _parse_json(text: str | bytes, source: str | Path) -> Any:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{source}: not JSON: {error or type(error).__name__}") from None
+    except RecursionError:
+        raise DatasetError(f"{source}: not JSON: nested too deep") from None
+    except ValueError as error:
+        raise DatasetError(f"{source}: not JSON: {error}") from None
 
 
 def write_json(path: Path, value: Any, *, compact: bool = False) -> None:

@@ -32,6 +32,7 @@ from evaluation.puzzles import (
     parse_maze,
     parse_sudoku,
 )
+from reports.asking import note_on
 from reports.boards import asked as asked_board
 from reports.boards import draw
 from reports.viewer.shelf import MISTAKES, Data, Filter, Model, Shelf
@@ -151,7 +152,7 @@ def build_app(find: Callable[[], Shelf], port: int) -> Starlette:
     routes.append(Route("/api/think", desk.think, methods=["POST"]))
     hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
     guard = Middleware(_Guard, hosts=hosts)  # pyright: ignore[reportArgumentType]
-    errors: Any = {HTTPException: _http_error}
+    errors: Any = {HTTPException: _http_error, Exception: _failed}
     return Starlette(routes=routes, middleware=[guard], exception_handlers=errors)
 
 
@@ -162,6 +163,10 @@ def _said(reason: str, status: int) -> JSONResponse:
 def _http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     return _said(error.detail, error.status_code)
+
+
+def _failed(_: Request, error: Exception) -> Response:
+    return _said(f"the viewer failed: {type(error).__name__}: {error}", 500)
 
 
 @cache
@@ -223,15 +228,12 @@ class _Desk:
         """Draw a puzzle, and say what a plain program knows of it."""
         asked = validate(PuzzleRequest, sent)
         puzzle = self._puzzle(asked.puzzle, self._model(asked.model))
-        text, solution = "", puzzle.kind.solution(puzzle.question)
+        text = ""
         if puzzle.kind is SUDOKU:
             text = "".join(str(digit or ".") for digit in puzzle.question.flat)
         if puzzle.kind is MAZE:
             text = "\n".join(maze.tokens_to_text(row) for row in puzzle.question)
-        note = ""
-        if puzzle.kind is not ARC:
-            note = "" if solution is not None else "this puzzle has no solution"
-        svg = draw(asked_board(puzzle)).svg()
+        svg, note = draw(asked_board(puzzle)).svg(), note_on(puzzle)
         return {"svg": svg, "text": text, "name": puzzle.name, "note": note}
 
     def new_maze(self, sent: Any) -> Event:

@@ -4,7 +4,9 @@ The page names them by their numbers, never by paths.
 """
 
 import csv
+import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain, islice
@@ -20,15 +22,18 @@ from models.config import DataFacts
 from puzzle_dataset import PuzzleDataset
 from reports.asking import kind_read_by
 from reports.status import modified
-from reports.values import number_in
-from runtime.errors import CheckpointError, ConfigError, DatasetError
+from reports.values import at, number_in
+from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_errors
+from runtime.files import read_bounded
 from training.checkpoint.published import CONFIG_FILE as PUBLISHED_CONFIG
 from training.checkpoint.run_folder import CONFIG_FILE
 from training.checkpoint.store import MANIFEST
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 
 MISTAKES = (CheckpointError, ConfigError, DatasetError)
-_MOST_RUNS, _MOST_ROWS, _MOST_RECORD_BYTES = 500, 200_000, 200_000_000
+_RECORDS = "_records.csv"
+_MOST_RUNS, _MOST_ROWS = 500, 200_000
+_MOST_RECORD_BYTES, _MOST_RESULT_BYTES = 200_000_000, 50_000_000
 _Found = TypeVar("_Found")
 
 
@@ -227,19 +232,18 @@ class Records:
         Raises:
             DatasetError: the file is too large, or not one of records.
         """
-        if self.path.stat().st_size > _MOST_RECORD_BYTES:
-            raise DatasetError(f"{self.path}: larger than {_MOST_RECORD_BYTES:,} bytes")
         first, counted = {}, 0
         for name, arrays in self.data.dataset.sets.items():
             first[name] = counted
             counted += arrays.num_examples
+        with disk_errors(self.path, DatasetError):
+            text = read_bounded(self.path, _MOST_RECORD_BYTES).decode(errors="replace")
         try:
-            with self.path.open(newline="") as file:
-                return [
-                    Record(first[line["set"]] + int(line["index"]), figures)
-                    for line in csv.DictReader(file)
-                    if "exact_accuracy" in (figures := _numbers(line))
-                ]
+            return [
+                Record(first[line["set"]] + int(line["index"]), figures)
+                for line in csv.DictReader(text.splitlines())
+                if "exact_accuracy" in (figures := _numbers(line))
+            ]
         except (KeyError, TypeError, ValueError, csv.Error):
             raise DatasetError(f"{self.path}: not the records of an evaluation") from None
 
@@ -304,13 +308,21 @@ def find(checkpoints: list[Path], data: list[Path]) -> Shelf:
     records = []
     for model in models:
         folders = _or_nothing(lambda model=model: model.trained.run.data_folders("test"), [])
-        measured = [Path(folder).resolve() for folder in folders]
-        own = [
-            each for each in sets if [each.folder.resolve()] == measured and each.split == "test"
-        ]
-        for path in sorted(model.path.glob("*_records.csv")) if own else ():
-            records.append(Records(str(path), path, own[0]))
+        own = [Path(folder, "test").resolve() for folder in folders]
+        for path in sorted(model.path.glob(f"*{_RECORDS}")):
+            measured = _measured(path, own)
+            fitting = [one for one in sets if [(one.folder / one.split).resolve()] == measured]
+            records += [Records(str(path), path, one) for one in fitting]
     return Shelf(models, sets, records)
+
+
+def _measured(records: Path, otherwise: list[Path]) -> list[Path]:
+    """Return what an evaluation with records measured, as its result beside them says."""
+    result = records.with_name(f"{records.name.removesuffix(_RECORDS)}.json")
+    with suppress(OSError, ValueError, TypeError, RecursionError):
+        data = at(json.loads(read_bounded(result, _MOST_RESULT_BYTES)), "data")
+        return [Path(folder).resolve() for folder in data]
+    return otherwise
 
 
 def _runs(path: Path) -> Iterator[Path]:

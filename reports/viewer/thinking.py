@@ -14,7 +14,7 @@ from evaluation.puzzles import Puzzle
 from evaluation.search import Found, Round
 from evaluation.solving import Glimpse, Reasoning, reason
 from models.config import LatticeConfig
-from reports.asking import load_for, search_for
+from reports.asking import load_for, note_on, search_for
 from reports.boards import Board, board_of_candidates
 from reports.frames import Frame, frames_of_rounds, frames_of_steps, picture_of, thinned
 from reports.viewer.shelf import MISTAKES
@@ -101,13 +101,9 @@ def _think(
     trained: TrainedModel, puzzle: Puzzle, asked: Asked, tell: Callable[[Event], None]
 ) -> None:
     device = torch.device(resolve_device("auto"))
-    right = None
-    if asked.compare:
-        right = puzzle.target
-        if right is None:
-            right = puzzle.kind.solution(puzzle.question)
-        if right is None:
-            tell({"note": "the right answer is not known: marked is what cannot stay by the rules"})
+    right, note = _right_answer(puzzle, compare=asked.compare)
+    if note:
+        tell({"note": note})
     if isinstance(trained.run.arch, LatticeConfig):
         frames, verdict = _search(trained, puzzle, asked, device, right, tell)
     else:
@@ -115,6 +111,17 @@ def _think(
     few = thinned(frames, _MOST_FRAMES)
     done = [shown(frame) for frame in few]
     tell({"done": done, "verdict": verdict, "train_step": trained.step})
+
+
+def _right_answer(puzzle: Puzzle, *, compare: bool) -> tuple[np.ndarray | None, str]:
+    """Return the right answer, where it is to be compared with, and what people have to know."""
+    if puzzle.target is None and (note := note_on(puzzle)):
+        return None, note
+    if not compare:
+        return None, ""
+    right = puzzle.kind.solution(puzzle.question) if puzzle.target is None else puzzle.target
+    unknown = "the right answer is not known: marked is what cannot stay by the rules"
+    return right, unknown if right is None else ""
 
 
 def _reason(

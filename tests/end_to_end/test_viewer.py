@@ -204,6 +204,44 @@ def test_mistakes_of_an_evaluation_come_with_the_surest_first(
     assert answer["bounds"] == {"exact_accuracy": [0, 0], "q_halt": [0.5, 0.5]}
 
 
+def test_an_evaluation_comes_with_the_data_that_it_measured(
+    sudoku_run: Path, sudoku_data: Path
+) -> None:
+    records, result = sudoku_run / "eval_records.csv", sudoku_run / "eval.json"
+    records.write_text("set,index,exact_accuracy\nall,7,0\n")
+    result.write_text(json.dumps({"data": [str(sudoku_data / "train")]}))
+    client = TestClient(build_app(partial(find, [sudoku_run], []), PORT), base_url=HOST)
+    answer = client.post("/api/rows", json={"of": "records", "number": 0}).json()
+    found = client.post("/api/found", json={}).json()
+    assert found["data"][answer["data"]]["name"] == f"{sudoku_data} (train)"
+    records.unlink()
+    records.mkdir()
+    client = TestClient(build_app(partial(find, [sudoku_run], []), PORT), base_url=HOST)
+    unread = client.post("/api/rows", json={"of": "records", "number": 0})
+    assert unread.status_code == 400
+    assert "eval_records.csv: " in unread.json()["error"]
+    result.write_text(json.dumps({"data": ["elsewhere/test"]}))
+    client = TestClient(build_app(partial(find, [sudoku_run], []), PORT), base_url=HOST)
+    assert client.post("/api/found", json={}).json()["records"] == []
+
+
+@pytest.mark.parametrize("compare", [False, True])
+def test_puzzles_without_one_solution_are_told(client: TestClient, compare: bool) -> None:
+    for text, told in (("." * 16, "several solutions"), ("123........4....", "no solution")):
+        events = events_of(client, puzzle={"text": text}, depth=1, compare=compare)
+        assert told in events[0]["note"]
+        assert events[-1]["done"]
+
+
+def test_what_nobody_foresaw_is_told_too(sudoku_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = build_app(partial(find, [sudoku_run], []), PORT)
+    monkeypatch.setattr("reports.viewer.server.draw", lambda board: 1 / 0)
+    client = TestClient(app, base_url=HOST, raise_server_exceptions=False)
+    answer = client.post("/api/board", json={"model": 0, "puzzle": {"text": "." * 16}})
+    assert answer.status_code == 500
+    assert answer.json()["error"] == "the viewer failed: ZeroDivisionError: division by zero"
+
+
 def test_broken_things_are_listed_with_their_reason(
     sudoku_run: Path, sudoku_data: Path, tmp_path: Path
 ) -> None:
@@ -425,6 +463,76 @@ def test_data_sets_are_browsed_and_filtered(page: Any, sudoku_data: Path) -> Non
     element(page, "solve").click()
     assert solved(page)
     assert page.find_element("css selector", "[aria-current=true]")
+
+
+@pytest.mark.slow
+def test_each_tab_solves_what_it_shows(page: Any) -> None:
+    ready(page)
+    page.execute_script("document.querySelector('[role=gridcell]').focus()")
+    press(page, "4")
+    element(page, "tab-data").click()
+    until(page, lambda: page.find_elements("css selector", "#rows button"))
+    element(page, "solve").click()
+    until(page, lambda: element(page, "message").text == "choose a puzzle of the list")
+    page.find_element("css selector", "#rows button").click()
+    until(page, lambda: digits_of(page))
+    element(page, "tab-own").click()
+    assert digits_of(page) == ""
+    element(page, "solve").click()
+    until(page, lambda: "several solutions" in element(page, "message").text)
+    solved(page)
+    step = element(page, "step")
+    page.execute_script("arguments[0].value = 0; arguments[0].oninput()", step)
+    assert "the puzzle" in digits_of(page)
+    assert digits_of(page).replace("the puzzle", "")[0] == "4"
+
+
+@pytest.mark.slow
+def test_keys_tick_and_play(page: Any) -> None:
+    ready(page)
+    compare = element(page, "compare")
+    page.execute_script("arguments[0].focus()", compare)
+    press(page, " ")
+    assert compare.is_selected()
+    assert not element(page, "play").is_enabled()
+    element(page, "solve").click()
+    solved(page)
+    assert element(page, "play").is_enabled()
+    page.execute_script("arguments[0].focus()", compare)
+    press(page, " ")
+    assert not compare.is_selected()
+    assert element(page, "play").text == "Play"
+
+
+@pytest.mark.slow
+def test_another_model_ends_the_thoughts_of_the_one_before(page: Any) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    ready(page)
+    page.execute_script("document.querySelector('[role=gridcell]').focus()")
+    press(page, "1", "2")
+    element(page, "depth").send_keys("1024")
+    element(page, "solve").click()
+    until(page, lambda: int(element(page, "step").get_attribute("max")) > 3)
+    # Who goes back stays there.
+    page.execute_script("document.activeElement.blur()")
+    press(page, ",", ",")
+    place = element(page, "place").text.partition(" / ")[0]
+    number = int(element(page, "step").get_attribute("max"))
+    until(page, lambda: int(element(page, "step").get_attribute("max")) > number)
+    assert element(page, "place").text.partition(" / ")[0] == place
+    chosen = Select(element(page, "model"))
+    chosen.select_by_index(1)
+    assert [element(page, name).text for name in ("verdict", "place")] == ["", ""]
+    assert digits_of(page) == ""
+    assert element(page, "board").get_attribute("aria-busy") is None
+    element(page, "depth").clear()
+    element(page, "random").click()
+    until(page, lambda: page.find_elements("css selector", ".start"))
+    element(page, "solve").click()
+    assert "path" in solved(page)
+    chosen.select_by_index(0)
+    assert "ACT step" not in digits_of(page)
 
 
 @pytest.mark.slow

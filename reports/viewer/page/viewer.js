@@ -1,8 +1,9 @@
 "use strict";
 const $ = (id) => document.getElementById(id);
-const state = { found: null, cells: [], size: 9, frames: [], at: 0, timer: 0, chosen: null, page: 0, tab: "own", task: null, asking: null };
+const state = { found: null, kind: null, cells: [], size: 9, frames: [], at: 0, timer: 0, chosen: null, page: 0, tab: "own", task: null, asking: null, listing: 0 };
 const MAZE_KEYS = { "#": "#", " ": " ", ".": " ", s: "S", g: "G" };
 const MAZE_LOOKS = { "#": "wall", " ": "free", S: "start", G: "goal" };
+const NO_MODEL = "no checkpoint can be used: train a model first (make demo), or name its folder";
 const BOXES = { 4: [2, 2], 6: [2, 3], 9: [3, 3] };
 
 function say(text) { $("message").textContent = text || ""; }
@@ -22,7 +23,11 @@ function trying(action) {
   };
 }
 
-function model() { return state.found.models[+$("model").value]; }
+function model() {
+  const chosen = state.found?.models[+$("model").value];
+  if (!chosen || chosen.error) throw new Error(chosen?.error || NO_MODEL);
+  return chosen;
+}
 
 function option(text, value, disabled) {
   const made = document.createElement("option");
@@ -47,8 +52,9 @@ function drawEditor() {
   $("keys").textContent = kind === "Sudoku" ? "Arrow keys move, digits fill, Backspace clears; paste a whole puzzle as text."
     : kind === "maze" ? "Arrow keys move; # wall, Space or . free, S start, G goal; drag to draw walls; paste rows as text." : "";
   if (kind === "ARC") return;
-  state.size = size;
-  state.cells = Array(size * size).fill(kind === "maze" ? " " : "");
+  // What was typed for one model can be asked of another.
+  if (state.kind !== kind || state.cells.length !== size * size) state.cells = Array(size * size).fill(kind === "maze" ? " " : "");
+  state.kind = kind; state.size = size;
   editor.style.gridTemplate = `repeat(${size}, minmax(0, 1fr)) / repeat(${size}, minmax(0, 1fr))`;
   editor.replaceChildren();
   for (let row = 0; row < size; row++) {
@@ -147,7 +153,8 @@ function fill(text) {
 // Data sets, and what evaluations recorded.
 
 function showTab(tab) {
-  state.tab = tab; state.page = 0;
+  if (tab !== state.tab) { end(); state.chosen = null; }  // The board shows what the tab is about.
+  state.tab = tab; state.page = 0; state.listing += 1;
   document.querySelectorAll("#tabs button").forEach((button) => {
     button.setAttribute("aria-selected", String(button.dataset.tab === tab));
     button.tabIndex = button.dataset.tab === tab ? 0 : -1;
@@ -205,7 +212,7 @@ function drawFilters(bounds) {
 }
 
 const listRows = trying(async (isNew) => {
-  const bounds = {};
+  const listing = ++state.listing, bounds = {};
   if (!isNew) {
     document.querySelectorAll("[id^='low-']").forEach((low) => {
       const high = $(`high-${low.id.slice(4)}`);
@@ -214,6 +221,7 @@ const listRows = trying(async (isNew) => {
   }
   const answer = await ask("rows", { of: state.tab, number: +$("which").value, page: state.page, bounds,
     text: isNew ? "" : $("text")?.value || "", wrong_only: isNew ? true : $("wrong-only")?.checked ?? true });
+  if (listing !== state.listing) return;  // Something else was asked for since.
   if (isNew) drawFilters(answer.bounds);
   const pages = Math.max(1, Math.ceil(answer.total / answer.per_page));
   $("pages").textContent = `${answer.total} puzzles, page ${state.page + 1} of ${pages}`;
@@ -226,7 +234,6 @@ const listRows = trying(async (isNew) => {
       document.querySelectorAll(".rows [aria-current]").forEach((one) => one.removeAttribute("aria-current"));
       button.setAttribute("aria-current", "true");
       state.chosen = { data: answer.data, row: row.row };
-      state.asking?.abort();
       await preview(state.chosen);
     });
     item.append(button);
@@ -235,17 +242,35 @@ const listRows = trying(async (isNew) => {
 });
 
 async function preview(puzzle) {
-  const asking = state.asking = new AbortController();
+  const asking = begin();
   const answer = await ask("board", { model: +$("model").value, puzzle });
   if (state.asking !== asking) return;
-  setFrames([{ title: answer.name || "the puzzle", words: answer.note ? [answer.note] : [], svg: answer.svg }]);
-  $("verdict").textContent = "";
+  setFrames([{ title: answer.name || "the puzzle", words: [], svg: answer.svg }]);
+  if (answer.note) say(answer.note);
 }
 
 // Thinking: a line of JSON for each step, of the model with a number.
 
+/** End what is under way, and empty the board. */
+function end() {
+  state.asking?.abort();
+  state.asking = null;
+  stop(); setFrames([]);
+  $("verdict").textContent = "";
+  $("board").removeAttribute("aria-busy");
+}
+
+/** Begin something that ends when the next begins; what comes later of an older one is dropped. */
+function begin() {
+  end();
+  return state.asking = new AbortController();
+}
+
 function wanted() {
-  if (state.chosen) return state.chosen;
+  if (state.tab !== "own") {
+    if (!state.chosen) throw new Error("choose a puzzle of the list");
+    return state.chosen;
+  }
   if (model().kind === "ARC") {
     if (!state.task) throw new Error("load an ARC task, or choose one of a data set");
     return { task: state.task.content, task_name: state.task.name, test_input: Math.max(0, +$("test-input").value - 1) };
@@ -257,20 +282,19 @@ const solve = trying(async () => {
   const body = { model: +$("model").value, puzzle: wanted(), breadth: +$("breadth").value || 1, compare: $("compare").checked };
   if (model().searches) body.rounds = +$("rounds").value || 200;
   else if ($("depth").value) body.depth = +$("depth").value;
-  state.asking?.abort();
-  const asking = state.asking = new AbortController();
-  stop(); setFrames([]); $("verdict").textContent = "thinking ..."; $("board").setAttribute("aria-busy", "true");
+  const asking = begin();
+  $("verdict").textContent = "thinking ..."; $("board").setAttribute("aria-busy", "true");
   try {
     const response = await fetch("/api/think", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal: asking.signal });
     if (!response.ok) throw new Error((await response.json()).error);
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-    for (let rest = "", part; !(part = await reader.read()).done;) {
+    for (let rest = "", part; !(part = await reader.read()).done && state.asking === asking;) {
       const lines = (rest + part.value).split("\n");
       rest = lines.pop();
       lines.forEach((line) => happened(JSON.parse(line), body.model));
     }
   } catch (error) {
-    if (error.name === "AbortError") return;
+    if (state.asking !== asking) return;
     $("verdict").textContent = "";
     throw error;
   } finally {
@@ -279,11 +303,13 @@ const solve = trying(async () => {
 });
 
 function happened(event, number) {
-  if (event.error) { $("verdict").textContent = ""; throw new Error(event.error); }
+  if (event.error) throw new Error(event.error);
   if (event.note) say(event.note);
-  if (event.frame) { state.frames.push(event.frame); show(state.frames.length - 1); }
+  // Who has gone back to an earlier step stays there.
+  const follows = state.at >= state.frames.length - 1;
+  if (event.frame) { state.frames.push(event.frame); show(follows ? state.frames.length - 1 : state.at); }
   if (!event.done) return;
-  setFrames(event.done, event.done.length - 1);
+  setFrames(event.done, follows ? event.done.length - 1 : state.at);
   $("verdict").textContent = event.verdict;
   // Of a run at work it may be newer by now.
   state.found.models[number].train_step = event.train_step;
@@ -292,24 +318,22 @@ function happened(event, number) {
 
 function setFrames(frames, at = 0) {
   state.frames = frames;
-  if (frames.length) show(at);
-  else { $("board").replaceChildren(); $("words").textContent = ""; }
+  show(at);
 }
 
 function show(at) {
-  state.at = Math.max(0, Math.min(state.frames.length - 1, at));
-  const frame = state.frames[state.at];
-  if (!frame) return;
-  $("board").innerHTML = frame.svg;  // Drawn by the server, which escapes all text.
-  $("step").max = state.frames.length - 1; $("step").value = state.at;
-  $("place").textContent = `${state.at} / ${state.frames.length - 1}`;
-  $("words").textContent = [frame.title, ...frame.words].join(": ");
+  const last = Math.max(0, state.frames.length - 1), frame = state.frames[state.at = Math.max(0, Math.min(last, at))];
+  $("board").innerHTML = frame?.svg ?? "";  // Drawn by the server, which escapes all text.
+  $("words").textContent = frame ? [frame.title, ...frame.words].join(": ") : "";
+  $("step").max = last; $("step").value = state.at;
+  $("place").textContent = frame ? `${state.at} / ${last}` : "";
+  $("play").disabled = last === 0;
 }
 
 function stop() { clearInterval(state.timer); state.timer = 0; $("play").textContent = "Play"; }
 
 function play() {
-  if (state.timer) return stop();
+  if (state.timer || state.frames.length < 2) return stop();
   if (state.at >= state.frames.length - 1) show(0);
   $("play").textContent = "Stop";
   state.timer = setInterval(() => {
@@ -320,7 +344,8 @@ function play() {
 
 function chooseModel() {
   const chosen = model(), searches = Boolean(chosen.searches);
-  state.chosen = null; setFrames([]); $("verdict").textContent = "";
+  state.chosen = null;
+  end();
   $("board").classList.toggle("wide", chosen.kind === "ARC");
   $("board").classList.toggle("digits", chosen.kind === "Sudoku");
   $("depth-label").hidden = searches; $("rounds-label").hidden = !searches;
@@ -331,10 +356,10 @@ function chooseModel() {
 
 function globalKey(event) {
   const typing = /^(INPUT|SELECT)$/.test(event.target.tagName) && event.target.type !== "range" && event.target.type !== "checkbox";
-  const onButton = event.target.tagName === "BUTTON";
+  const onButton = event.target.tagName === "BUTTON", hasSpace = onButton || event.target.type === "checkbox";
   if (event.key === "Enter" && !onButton) { event.preventDefault(); solve(); }
   else if (typing) return;
-  else if (event.key === " " && !onButton) { event.preventDefault(); play(); }
+  else if (event.key === " " && !hasSpace) { event.preventDefault(); play(); }
   else if (event.key === ",") { stop(); show(state.at - 1); }
   else if (event.key === "." && !event.target.dataset?.at) { stop(); show(state.at + 1); }
 }
@@ -354,14 +379,18 @@ const start = trying(async () => {
   state.found = await ask("found", {});
   $("model").replaceChildren(...state.found.models.map((one, at) => option(label(one), at, one.error)));
   const usable = state.found.models.findIndex((one) => !one.error);
-  if (usable < 0) throw new Error("no checkpoint can be used: train a model first (make demo), or name its folder");
+  if (usable < 0) throw new Error(NO_MODEL);
   $("model").value = usable;
   chooseModel();
 });
 
 $("model").onchange = trying(chooseModel);
 $("editor").onkeydown = editorKey;
-$("editor").onpaste = trying((event) => { event.preventDefault(); fill(event.clipboardData.getData("text")); });
+document.onpaste = trying((event) => {
+  if (state.tab !== "own" || $("editor").hidden || event.target.tagName === "INPUT") return;
+  event.preventDefault();
+  fill(event.clipboardData.getData("text"));
+});
 $("editor").onpointerdown = (event) => {
   const at = +event.target.dataset.at;
   if (Number.isNaN(at)) return;
@@ -374,7 +403,7 @@ $("editor").onpointerover = (event) => {
 };
 document.onpointerup = () => { state.drawing = null; };
 document.onkeydown = globalKey;
-$("clear").onclick = trying(() => { state.task = null; $("task").value = ""; chooseModel(); });
+$("clear").onclick = trying(() => { state.task = null; state.cells = []; $("task").value = ""; chooseModel(); });
 $("random").onclick = trying(async () => fill((await ask("maze", { model: +$("model").value, seed: Math.floor(Math.random() * 2 ** 31) })).text));
 $("task").onchange = loadTask; $("test-input").onchange = loadTask;
 $("solve").onclick = solve; $("play").onclick = play;

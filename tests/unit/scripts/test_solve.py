@@ -8,7 +8,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from dataset.sudoku.rules import parse_puzzle
 from evaluation.config import SolveConfig
-from evaluation.puzzles import ARC, MAZE, SUDOKU
+from evaluation.puzzles import ARC, MAZE, SUDOKU, Puzzle
 from evaluation.solving import Reasoning
 from models.config import DataFacts, HRMConfig
 from reports.terminal import grid_lines
@@ -52,6 +52,12 @@ def test_standard_input_is_read_without_another_source(monkeypatch: pytest.Monke
     monkeypatch.setattr("sys.stdin", io.StringIO("................\n...............2\n"))
     read = list(solve.read_puzzles(SolveConfig(checkpoint="x"), trained_on(None), None))
     assert [place for place, _ in read] == ["standard input: line 1", "standard input: line 2"]
+
+
+def test_standard_input_that_is_no_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe12"), "utf-8"))
+    with pytest.raises(DatasetError, match="standard input: not text"):
+        list(solve.read_puzzles(SolveConfig(checkpoint="x"), trained_on(None), None))
 
 
 def test_a_terminal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,3 +158,6 @@ def test_the_description_says_what_happened() -> None:
     assert "not a solution: 1 cell cannot stay" in text
     assert "Q continue" not in text
     assert text.endswith("settled at step 1 of 1")
+    assert "this puzzle has several solutions" in text
+    known = dataclasses.replace(without, puzzle=Puzzle(SUDOKU, question, solution))
+    assert "solutions" not in solve.describe(known, learns_continue=False)
