@@ -154,6 +154,7 @@ function fill(text) {
 
 function showTab(tab) {
   if (tab !== state.tab) { end(); state.chosen = null; }  // The board shows what the tab is about.
+  clearTimeout(state.soon);
   state.tab = tab; state.page = 0; state.listing += 1;
   document.querySelectorAll("#tabs button").forEach((button) => {
     button.setAttribute("aria-selected", String(button.dataset.tab === tab));
