@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,6 +27,7 @@ echo "${PIPESTATUS[@]}"
 """
 
 
+@pytest.mark.slow
 def test_bash_completes_words_and_cuts_answers_short(
     start_command: Callable[..., Any], clean_environment: Mapping[str, str]
 ) -> None:

@@ -224,6 +224,7 @@ def test_a_head_that_never_halts_what_is_right_is_told_of(
     assert f"optimizer.groups.{group}.lr" in warning
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_blind", [True, False])
 def test_q_that_does_not_see_the_answer_is_told_of(
     run: Any, break_model: Any, is_blind: bool

@@ -166,6 +166,7 @@ def test_candidates_are_struck_as_here(written: Any) -> None:
     assert left.sum() < model.model.inner.all_candidates(examples["inputs"]).sum()
 
 
+@pytest.mark.slow
 def test_large_tensors_get_a_file_of_their_own(
     smallest: Any, written: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
