@@ -17,7 +17,7 @@ REHEARSED_RUN := $(GPU)gpu_train hrm_sudoku_extreme_1k_laptop --minutes 0 --fold
 	data_path=tests/parity/published_format/data global_batch_size=1 log_interval=1 arch.hidden_size=32 arch.num_heads=2 evaluators=[]
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-extreme demo-arc pictures test test-slow chaos chaos-quick check format config bench gpu gpu-train gpu-rehearsal clean
+.PHONY: help setup demo demo-extreme demo-arc pictures test test-slow chaos chaos-quick check format config bench weight gpu gpu-train gpu-rehearsal clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ config: $(READY) ## Write the settings of the schemas into config/, with default
 
 bench: $(READY) ## Measure training, evaluation, data loading and optimizers on this machine
 	$(PY) scripts/benchmark.py
+
+weight: $(READY) ## Count lines by room, long functions, hard turns of phrase, and what a training step runs through
+	@$(PY) -m scripts.weight
 
 gpu: $(GPU_READY) ## Test and time all on one NVIDIA GPU into gpu/, in MINUTES=9; REFERENCE=FOLDER: the published code too
 	$(GPU_WHEELS)

@@ -1,0 +1,57 @@
+"""What `make weight` counts."""
+
+from pathlib import Path
+
+import pytest
+
+from scripts import weight
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(weight, "ROOT", tmp_path)
+    return tmp_path
+
+
+def test_rooms_and_the_core(project: Path) -> None:
+    for name, lines in {"a.py": 1, "models/x/b.py": 2, "apps/hub/c.py": 4, "tests/d.py": 7}.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("pass\n" * lines)
+    (project / "page.css").write_text("a {}\n" * 8)
+    files = [path.relative_to(project) for path in project.rglob("*.*")]
+    assert weight.lines_by_room(files) == {
+        "apps/hub": 4,
+        "models": 2,
+        "tests": 7,
+        "top level": 1,
+        "style sheets, scripts, pages": 8,
+        "source": 7,
+        "core": 3,
+        "tests in 100 lines of source": 100,
+    }
+
+
+def test_density_long_functions_and_turns(project: Path) -> None:
+    body = "".join(f"    x = {number}  # no line of its own\n" for number in range(weight._LONG))
+    text = f'"""What is such a thing?\n\nNone where none."""\n\n# One.\ndef long():\n{body}\n'
+    (project / "a.py").write_text(text + "def short():\n    pass\n")
+    found = weight.density([Path("a.py")])
+    lines = weight._LONG + 9
+    assert found["docstrings (%)"] == round(100 * 3 / lines, 1)
+    assert found["comments (%)"] == round(100 / lines, 1)
+    assert found["blank (%)"] == round(100 * 3 / lines, 1)
+    assert weight.long_functions([Path("a.py")]) == {"a.py:6 long": weight._LONG + 1}
+    counted = weight.turns([Path("a.py")])
+    one = round(1000 / lines, 2)
+    assert {name for name, share in counted.items() if share == one} == {
+        "what is, are, it, a ...",
+        "such",
+        "where there is",
+        "None where",
+    }
+
+
+def test_a_training_step_is_traced() -> None:
+    found = weight.training_step()
+    assert 5 < found["files"] < 60
+    assert 200 < found["lines executed"] < found["lines of their functions"]
