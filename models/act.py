@@ -33,14 +33,13 @@ class ACT(nn.Module):
 
     Attributes:
         halt_max_steps: ACT steps after which a slot halts in any case.
-        chains: of each slot in training, of which the best one counts; evaluations have one.
         halting_head: name of the head that says when a slot may halt early, if there is one.
         rule: its rule; None: every slot takes all steps.
     """
 
-    def __init__(self, inner: Recurrence, halt_max_steps: int, chains: int = 1) -> None:
+    def __init__(self, inner: Recurrence, halt_max_steps: int) -> None:
         super().__init__()
-        self.inner, self.halt_max_steps, self.chains = inner, halt_max_steps, chains
+        self.inner, self.halt_max_steps = inner, halt_max_steps
         rules = ((f"{name}_head", head.rule) for name, head in inner.heads.items() if head.rule)
         self.halting_head, self.rule = next(rules, (None, None))
 
@@ -50,18 +49,12 @@ class ACT(nn.Module):
         return self.halt_max_steps
 
     def initial_carry(self, examples: Examples) -> ACTCarry:
-        """Return a carry whose slots have all halted: the first step takes all that is offered. It
-        has the chains of training in training mode alone.
-        """
+        """Return a carry whose slots have all halted: the first step takes all that is offered."""
         B, device = examples["inputs"].shape[0], examples["inputs"].device
         if ROW_KEYS in examples:
             self.inner.noise_table = noise_table(device)
-        inner = self.inner.empty_carry(B)
-        if self.training and self.chains > 1:
-            answer = self.inner.latents[0]
-            inner = self.inner.empty_carry(B * self.chains) | {answer: inner[answer]}
         return ACTCarry(
-            inner=inner,
+            inner=self.inner.empty_carry(B),
             steps=torch.zeros(B, dtype=torch.int32, device=device),
             halted=torch.ones(B, dtype=torch.bool, device=device),
             examples={name: torch.zeros_like(value) for name, value in examples.items()},
@@ -78,13 +71,11 @@ class ACT(nn.Module):
             exploration: None means that every slot may halt at any step, and that nothing is
                 guessed; the halting rule's is for training only.
         Returns:
-            the new carry (detached); what the heads predict at this step, of several chains from
-            the best one, and in training, where q_continue is learned, what `look_ahead` gives.
+            the new carry (detached); what the heads predict at this step, and in training, where
+            q_continue is learned, what `look_ahead` gives.
         """
         carry, answer = self.think(carry, offered, exploration)
-        latents, steps, last_step, examples = carry.inner, carry.steps, carry.halted, carry.examples
-        if carry.num_chains > 1:
-            carry, latents, answer = self._won(carry, answer)
+        steps, last_step, examples = carry.steps, carry.halted, carry.examples
         outputs = self.inner.read(answer, examples)
         halted = last_step
         if self.training:
@@ -96,7 +87,7 @@ class ACT(nn.Module):
             q_head = self.inner.heads.get("q")
             if isinstance(q_head, QHead) and q_head.learns_continue:
                 rows = None if exploration is None else exploration.ahead
-                outputs |= self.look_ahead(q_head, latents, examples, last_step, rows)
+                outputs |= self.look_ahead(q_head, carry.inner, examples, last_step, rows)
         return ACTCarry(carry.inner, steps, halted, examples), outputs
 
     def think(
@@ -106,7 +97,7 @@ class ACT(nn.Module):
 
         Returns:
             the new carry (detached), halted where a slot has taken all its steps; the answer's
-            states [B, T, D], with gradients. With K chains both have B * K rows of all latents.
+            states [B, T, D], with gradients.
         """
         steps, examples = self._taken(carry, offered)
         with rows_draw_alone(self.inner, examples, steps):
@@ -128,45 +119,11 @@ class ACT(nn.Module):
     def _started(
         self, carry: ACTCarry, examples: Examples, exploration: Exploration | None
     ) -> Latents:
-        """Return all latents, [B * K, T, D] each, with halted slots at their starts; that of the
-        answer is the same for the K chains of a slot.
-        """
-        new, chains, own = carry.halted, carry.num_chains, dict(carry.inner)
-        name = self.inner.latents[0]
-        answer = self.inner.reset_carry(new, {name: own.pop(name)})
-        if exploration is not None and exploration.anchors is not None:
-            answer = self.inner.anchor(new, answer, examples, exploration.anchors)
-        if chains > 1:
-            new = new.repeat_interleave(chains)
-            answer = {name: answer[name].repeat_interleave(chains, dim=0)}
-        return answer | self.inner.reset_carry(new, own)
-
-    def _won(self, carry: ACTCarry, answer: Tensor) -> tuple[ACTCarry, Latents, Tensor]:
-        """Let the best chain of each slot win after `think`, as in arXiv:2601.19085: its answer is
-        from now on that of all its chains, each of which keeps its other latents.
-
-        Returns:
-            the carry; the winners' latents and the states of their answers, [B, T, D] each.
-        """
-        best, shared = self.best_chains(answer, carry.examples), self.inner.latents[0]
-        latents = {name: _of_chains(z, best) for name, z in carry.inner.items()}
-        inner = carry.inner | {shared: latents[shared]}
-        carry = ACTCarry(inner, carry.steps, carry.halted, carry.examples)
-        return carry, latents, _of_chains(answer, best)
-
-    @torch.no_grad()
-    def best_chains(self, answer: Tensor, examples: Examples) -> Tensor:
-        """Return int64 [B], the chain of each slot whose tokens have the lowest loss.
-
-        `answer`, [B * K, T, D], are the states of all chains' answers.
-        """
-        head, B = self.inner.heads["lm"], len(examples["inputs"])
-        losses = []
-        for states in answer.unflatten(0, (B, -1)).unbind(1):
-            outputs = head.read(self.inner.answer(states, examples))
-            measured = head.measure(outputs, Targets.of(examples, outputs["logits"]))
-            losses.append(measured.losses["lm"])
-        return torch.stack(losses).argmin(0)
+        """Return all latents, [B, T, D] each, with halted slots at their starts."""
+        latents = self.inner.reset_carry(carry.halted, carry.inner)
+        if exploration is None or exploration.anchors is None:
+            return latents
+        return self.inner.anchor(carry.halted, latents, examples, exploration.anchors)
 
     def losses_that_count(self, losses: RowLosses, examples: Examples) -> RowLosses:
         """Return losses with 0 in the rows that are not to learn from them; here in no row."""
@@ -217,7 +174,7 @@ class ACT(nn.Module):
             multiplied by: `rows_per_target` of the rows, 0 of all others.
         """
         if rows is None:
-            answer = Answer(self.inner(latents, examples, only_first=q_head.needs_only_first)[1])
+            answer = Answer(self.inner(latents, examples)[1])
             return {"target_q_continue": q_head.target_of_continue(answer, last_step)}
         target = torch.zeros_like(last_step, dtype=torch.float32)
         weight = target.index_fill(0, rows, q_head.rows_per_target)
@@ -226,12 +183,6 @@ class ACT(nn.Module):
             few = self.look_ahead(q_head, own[0], own[1], last_step[rows])["target_q_continue"]
             target = target.to(few.dtype).index_copy(0, rows, few)
         return {"target_q_continue": target, "weight_q_continue": weight}
-
-
-def _of_chains(values: Tensor, chains: Tensor) -> Tensor:
-    """Return of values [B * K, ...] those of one chain of each slot, int64 [B]."""
-    B = len(chains)
-    return values.unflatten(0, (B, -1))[torch.arange(B, device=chains.device), chains]
 
 
 class LossOutput(NamedTuple):

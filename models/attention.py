@@ -147,12 +147,8 @@ class Attention(nn.Module):
         self.o_proj = CastedLinear(hidden_size, hidden_size)
         self.bias = bias
 
-    def forward(
-        self, x: Tensor, rotary: tuple[Tensor, Tensor] | None = None, num_queries: int | None = None
-    ) -> Tensor:
-        """Map [B, T, D] to [B, T, D]; `rotary` is (cos, sin), each [T, K], or None. With
-        `num_queries` only the first positions ask: [B, num_queries, D].
-        """
+    def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """Map [B, T, D] to [B, T, D]; `rotary` is (cos, sin), each [T, K], or None."""
         B, T, D = x.shape
         qkv = self.qkv_proj(x).view(B, T, 3 * self.num_heads, D // self.num_heads)
         if rotary is None:
@@ -160,6 +156,6 @@ class Attention(nn.Module):
         else:
             qk, v = qkv.split((2 * self.num_heads, self.num_heads), dim=2)
             q, k = apply_rotary(qk, *rotary).chunk(2, dim=2)
-        bias = None if self.bias is None else self.bias(x.dtype)[:, :num_queries]
-        out = attend(q[:, :num_queries], k, v, self.backend, bias)
+        bias = None if self.bias is None else self.bias(x.dtype)
+        out = attend(q, k, v, self.backend, bias)
         return self.o_proj(out.reshape(B, -1, D))

@@ -22,8 +22,7 @@ class ACTCarry:
     """State between two ACT steps.
 
     Attributes:
-        inner: latent state of the recurrence; where each slot has K chains, B rows of the answer,
-            which they share, and B * K rows of each other latent, those of a slot side by side.
+        inner: latent state of the recurrence.
         steps: int32 [B], ACT steps spent on the present example.
         halted: bool [B], the slot takes a new example at the next step.
         examples: the examples being worked on: inputs int32 [B, S], labels int32 [B, S],
@@ -34,11 +33,6 @@ class ACTCarry:
     steps: Tensor
     halted: Tensor
     examples: Examples
-
-    @property
-    def num_chains(self) -> int:
-        """Chains of each slot (K)."""
-        return max(z.shape[0] for z in self.inner.values()) // self.steps.shape[0]
 
     @property
     def compared(self) -> Examples:

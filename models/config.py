@@ -223,10 +223,6 @@ class RecurrenceConfig(Schema):
     """share of the new value in each update of a latent, the rest stays (arXiv:2605.21488: 0.95)"""
     noise: NonNegativeFloat = 0.0
     """standard deviation of what is added in each update (arXiv:2605.21488: 0.01)"""
-    chains: Size = 1
-    """starts of each puzzle in training, of which the one with the lowest loss counts and gives its
-    z_H to the others (arXiv:2601.19085: 4): docs/training.md"""
-
     curriculum: Annotated[list[CurriculumStage], Field(min_length=1, max_length=4)] | None = None
     """fewer cycles at the beginning of the training, as in [{until: 0.3, H_cycles: 1, L_cycles: 2}]
     (arXiv:2511.08653): docs/training.md; null: always all"""
@@ -242,7 +238,7 @@ class RecurrenceConfig(Schema):
     """share of the puzzles that must not halt before a random number of ACT steps"""
     no_ACT_continue: StrictBool = False
     """learn no q_continue, and halt when q_halt > 0"""
-    q_target: Literal["full", "first", "rows", "steps"] = "full"
+    q_target: Literal["full", "rows", "steps"] = "full"
     """where the target of q_continue comes from: docs/training.md"""
     q_target_every: Size = 4
     """with q_target=rows or steps one row, or step, in so many has a target, and counts so often"""
@@ -345,7 +341,7 @@ class RecurrenceConfig(Schema):
         if self.rows_per_target > 1 and self.loss.clip.q_continue is not None:
             raise ValueError(
                 f"loss.clip.q_continue limits the loss of a row, and q_target={self.q_target} "
-                "multiplies it first; use q_target=full or first, or no limit"
+                "multiplies it first; use q_target=full, or no limit"
             )
         if q is not None and (minimum := q.halt_min_steps) > (most := self.halt_max_steps):
             raise ValueError(f"heads.q.halt_min_steps={minimum} exceeds halt_max_steps={most}")
@@ -367,20 +363,6 @@ class RecurrenceConfig(Schema):
         stages = (stage for stage in self.curriculum or () if share < stage.until)
         return next(((stage.H_cycles, stage.L_cycles) for stage in stages), None)
 
-    @model_validator(mode="after")
-    def _steps_fit(self) -> Self:
-        if self.chains > 1 and self.init == "fixed":
-            raise ValueError(
-                f"chains={self.chains}: with init=fixed all chains of a puzzle start alike and "
-                "stay alike; use init=random, or chains=1"
-            )
-        if self.chains > 1 and self.num_latents < 2:
-            raise ValueError(
-                f"chains={self.chains}: name={self.name} has one latent, the answer, which all "
-                "chains of a puzzle share; use chains=1, or name=trm or hrm, which have two"
-            )
-        return self
-
     @property
     def has_digits(self) -> bool:
         """Whether there is a state for each digit in each cell."""
@@ -389,11 +371,6 @@ class RecurrenceConfig(Schema):
     def with_depth(self, steps: int) -> Self:
         """Return the same with so many ACT steps for each puzzle in evaluations."""
         return self.model_copy(update={"halt_max_steps": steps})
-
-    @property
-    def num_latents(self) -> int:
-        """States that an ACT step updates, the answer among them."""
-        return 2
 
     @property
     def position_expansion(self) -> float:
@@ -460,10 +437,6 @@ class TRMConfig(RecurrenceConfig):
     no_ACT_continue: StrictBool = True
     """false: HRM's q_continue loss and halting rule"""
 
-    @property
-    def num_latents(self) -> int:
-        return 1 if self.name == "trm_singlez" else 2
-
 
 class DECConfig(RecurrenceConfig):
     """TRM's recursion on a state for each digit and cell (Fixed-Point-Reasoner-Structures, "DEC");
@@ -528,8 +501,6 @@ class DECConfig(RecurrenceConfig):
                 f"attention_bias={self.attention_bias} with units=true: there is no attention over "
                 "the cells; use units=false"
             )
-        if self.q_target == "first":
-            raise ValueError("q_target=first: in arch=dec Q reads all positions; use another one")
         if self.puzzle_emb_ndim:
             raise ValueError(
                 f"puzzle_emb_ndim={self.puzzle_emb_ndim}: arch=dec has no puzzle embedding; use 0"
@@ -653,7 +624,6 @@ class LatticeConfig(RecurrenceConfig):
             "init": "fixed",
             "damping": 1.0,
             "noise": 0.0,
-            "chains": 1,
             "curriculum": None,
             "anchor_prob": 0.0,
             "halt_exploration_prob": 0.0,
@@ -694,10 +664,6 @@ class TransformerConfig(RecurrenceConfig):
     """accepted, as published, and ignored: there are no inner cycles"""
     H_layers: NumLayers = 8
     """blocks"""
-
-    @property
-    def num_latents(self) -> int:
-        return 1
 
 
 # How the published configurations call them.

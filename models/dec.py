@@ -128,9 +128,7 @@ class DECInner(TRMInner):
         self.num_states = self.num_digits * facts.seq_len
         self.positions_first = config.units or config.mlp_t
 
-    def forward(
-        self, carry: Latents, examples: Examples, *, only_first: bool = False
-    ) -> tuple[Latents, Tensor]:
+    def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
         apart = {n: z.view(-1, self.num_positions, self.hidden_size) for n, z in carry.items()}
         latents, answer = super().forward(apart, examples)
         shape = (-1, self.num_states, self.hidden_size)

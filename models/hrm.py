@@ -25,9 +25,7 @@ class HRMInner(CycledRecurrence):
         self.L_level = ReasoningLevel(config, config.L_layers, self.num_positions)
         self.add_initial_states(("H", "L"))
 
-    def recur(
-        self, latents: Latents, injected: Tensor, rotary: Rotary, *, only_first: bool = False
-    ) -> Latents:
+    def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
         """Run H_cycles x L_cycles updates; gradients as `config.gradient` says."""
         H_level, L_level = self.H_level, self.L_level
         z_H, z_L = latents["z_H"], latents["z_L"]
@@ -48,5 +46,4 @@ class HRMInner(CycledRecurrence):
                 z_L = self.moved(z_L, L_level(z_L + context, rotary))
         for _ in range(with_gradients):
             z_L = self.moved(z_L, L_level(z_L + context, rotary))
-        answer = H_level.first if only_first else H_level
-        return {"z_H": self.moved(z_H, answer(z_H + z_L, rotary)), "z_L": z_L}
+        return {"z_H": self.moved(z_H, H_level(z_H + z_L, rotary)), "z_L": z_L}

@@ -182,9 +182,7 @@ class LatticeInner(Recurrence):
         is_open = (inputs == self.open_token).unsqueeze(-1)
         return (is_open & self.open_cell) | (~is_open & given)
 
-    def forward(
-        self, carry: Latents, examples: Examples, *, only_first: bool = False
-    ) -> tuple[Latents, Tensor]:
+    def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
         """Run all loops.
 
         Returns:

@@ -9,8 +9,6 @@ Shape letters: B batch, S cells, P puzzle prefix, T = P + S, D hidden width, V v
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -74,14 +72,6 @@ class Block(nn.Module):
         columns = x.transpose(0, 1).reshape(T, B * D)
         return add_rms_norm(columns, self.mlp_t(columns), self.eps, dim=0).view(T, B, D)
 
-    def first(self, x: Tensor, rotary: Rotary) -> Tensor:
-        """Return what `forward` gives at the first position, [B, 1, D], without the others."""
-        if self.mixes_by_mlp:
-            x = self._mixed_by_mlp(x)[:1]
-            return add_rms_norm(x, self.mlp(x), self.eps).transpose(0, 1)
-        x = add_rms_norm(x[:, :1], self.self_attn(x, rotary, num_queries=1), self.eps)
-        return add_rms_norm(x, self.mlp(x), self.eps)
-
 
 class ReasoningLevel(nn.Module):
     """A stack of blocks, for the sum of a state and what is injected, [B, T, D]."""
@@ -100,14 +90,6 @@ class ReasoningLevel(nn.Module):
         for layer in self.layers:
             x = layer(x, rotary)
         return x
-
-    def first(self, x: Tensor, rotary: Rotary) -> Tensor:
-        """Return what `forward` gives at the first position, [B, 1, D]; the last block computes no
-        other.
-        """
-        for layer in self.layers[:-1]:
-            x = layer(x, rotary)
-        return cast(Block, self.layers[-1]).first(x, rotary)
 
 
 class Recurrence(nn.Module):
@@ -158,17 +140,13 @@ class Recurrence(nn.Module):
             start = trunc_normal_(torch.empty(self.hidden_size)).to(self.dtype)
             self.register_buffer(f"{name}_init", start)
 
-    def recur(
-        self, latents: Latents, injected: Tensor, rotary: Rotary, *, only_first: bool = False
-    ) -> Latents:
+    def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
         """Run one ACT step; which of its updates have gradients tells the models apart.
 
         Args:
             latents: z_H, z_L or one of them, [B, T, D] each, without gradients.
             injected: the embedded puzzle, [B, T, D]; with `mlp_t` views of [T, B, D], all of them.
             rotary: cos and sin [T, K], where positions are rotary.
-            only_first: compute of the answer its first position alone, [B, 1, D]; asked for with
-                `q_target=first`.
         Returns:
             the latents after it.
         """
@@ -224,40 +202,30 @@ class Recurrence(nn.Module):
         return carry | {name: torch.cat((z[:, :P], anchored), dim=1)}
 
     def moved(self, before: Tensor, after: Tensor) -> Tensor:
-        """Return a latent [B, T, D] after an update that gives `after`, [B, T, D] or [B, 1, D]."""
+        """Return a latent [B, T, D] after an update that gives `after`, the same."""
         if self.damping < 1.0:
-            after = torch.lerp(before[:, : after.shape[1]], after, self.damping)
+            after = torch.lerp(before, after, self.damping)
         if not self.noise:
             return after
         drawn = torch.randn_like(after) if self.draws is None else self.draws.normal(after)
         return after + self.noise * drawn
 
-    def forward(
-        self, carry: Latents, examples: Examples, *, only_first: bool = False
-    ) -> tuple[Latents, Tensor]:
+    def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
         """Run one ACT step.
 
         Args:
-            carry: the latents, [B, T, D] each; with K chains for each puzzle [B * K, T, D], those
-                of a puzzle side by side.
+            carry: the latents, [B, T, D] each.
             examples: inputs int32 [B, S] and puzzle_identifiers int32 [B].
-            only_first: compute of the answer its first position alone, [B, 1, D].
         Returns:
-            the latents after it, detached, and the answer's states [B, T, D], with gradients; for
-            each chain, if there are several.
+            the latents after it, detached, and the answer's states [B, T, D], with gradients.
         """
         injected = self._embed(examples["inputs"], examples["puzzle_identifiers"])
-        if (chains := carry[self.latents[0]].shape[0] // injected.shape[0]) > 1:
-            # A puzzle may have several rows, which stay together.
-            apart = injected.unflatten(0, (len(examples["inputs"]), -1))
-            injected = apart.repeat_interleave(chains, dim=0).flatten(0, 1)
         rotary = self.rotary_emb() if self.pos_encodings == "rope" else None
         if self.positions_first:
             injected = _positions_first(injected)
             carry = {name: _positions_first(z) for name, z in carry.items()}
-        recur = partial(self.recur, only_first=True) if only_first else self.recur
         with weights_cast_once(self, self.dtype):
-            latents = recur(carry, injected, rotary)
+            latents = self.recur(carry, injected, rotary)
         latents = {name: z.contiguous() for name, z in latents.items()}
         return {name: z.detach() for name, z in latents.items()}, latents[self.latents[0]]
 

@@ -1,7 +1,5 @@
 """The model that a configuration names. A checkpoint's folder never has a say in the class."""
 
-from inspect import signature
-
 from models.act import ACT, ACTLossHead
 from models.config import ARCHITECTURES, ArchConfig, DataFacts, LatticeConfig
 from models.lattice import LatticeACT, LatticeInner
@@ -36,19 +34,15 @@ def build_model(config: ArchConfig, facts: DataFacts) -> ACTLossHead:
     It has fresh weights, on the CPU; its state dict has the published keys (`model.inner...`).
 
     Raises:
-        ConfigError: the data do not fit `attention_bias`, or the architecture cannot do what
-            `q_target=first` or `curriculum` asks for.
+        ConfigError: the data do not fit `attention_bias`, or the architecture has no cycles for a
+            `curriculum`.
         ValueError: a head needs what the data set does not have.
     """
     inner = ARCHITECTURES.load(config.name)(config, facts)
-    if config.q_target == "first" and "only_first" not in signature(inner.recur).parameters:
-        raise ConfigError(
-            f"arch.q_target=first: `recur` of arch.name={config.name} knows no `only_first`"
-        )
     if config.curriculum and not isinstance(inner, CycledRecurrence):
         raise ConfigError(
             f"arch.curriculum: arch.name={config.name} is no CycledRecurrence; use null"
         )
     if isinstance(config, LatticeConfig) and isinstance(inner, LatticeInner):
         return ACTLossHead(LatticeACT(inner, config), config.loss)
-    return ACTLossHead(ACT(inner, config.halt_max_steps, config.chains), config.loss)
+    return ACTLossHead(ACT(inner, config.halt_max_steps), config.loss)

@@ -19,10 +19,7 @@ class TransformerInner(Recurrence):
         self.H_level = ReasoningLevel(config, config.H_layers, self.num_positions)
         self.add_initial_states(("H",))
 
-    def recur(
-        self, latents: Latents, injected: Tensor, rotary: Rotary, *, only_first: bool = False
-    ) -> Latents:
+    def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
         """Run the stack once."""
-        H_level = self.H_level.first if only_first else self.H_level
         z_H = latents["z_H"]
-        return {"z_H": self.moved(z_H, H_level(z_H + injected, rotary))}
+        return {"z_H": self.moved(z_H, self.H_level(z_H + injected, rotary))}

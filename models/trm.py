@@ -4,17 +4,12 @@ One small network does everything: it refines the latent z_L given puzzle and an
 times, and then the answer z_H. Gradients flow through the whole last H cycle.
 """
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from models.carry import Latents
 from models.config import DataFacts, DECConfig, TRMConfig
 from models.recurrence import CycledRecurrence, ReasoningLevel, Rotary
-
-# A level, or its answer at the first position alone.
-Update = Callable[[Tensor, Rotary], Tensor]
 
 
 class _TinyRecurrence(CycledRecurrence):
@@ -27,17 +22,14 @@ class _TinyRecurrence(CycledRecurrence):
         self.L_level = ReasoningLevel(config, config.L_layers, self.num_positions, self.block)
         self.add_initial_states(latents)
 
-    def recur(
-        self, latents: Latents, injected: Tensor, rotary: Rotary, *, only_first: bool = False
-    ) -> Latents:
+    def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
         with torch.no_grad():
             for _ in range(self.H_cycles - 1):
-                latents = self.cycle(latents, injected, rotary, self.L_level)
-        answer = self.L_level.first if only_first else self.L_level
-        return self.cycle(latents, injected, rotary, answer)
+                latents = self.cycle(latents, injected, rotary)
+        return self.cycle(latents, injected, rotary)
 
-    def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary, answer: Update) -> Latents:
-        """Return the latents after L_cycles updates and the update of the answer, by `answer`."""
+    def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
+        """Return the latents after L_cycles updates and the update of the answer."""
         raise NotImplementedError
 
 
@@ -47,13 +39,13 @@ class TRMInner(_TinyRecurrence):
     def __init__(self, config: TRMConfig | DECConfig, facts: DataFacts) -> None:
         super().__init__(config, facts, ("H", "L"))
 
-    def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary, answer: Update) -> Latents:
+    def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
         """z_L = net(z_L + z_H + input), L_cycles times, then z_H = net(z_H + z_L)."""
         z_H, z_L = latents["z_H"], latents["z_L"]
         context = z_H + injected
         for _ in range(self.L_cycles):
             z_L = self.moved(z_L, self.L_level(z_L + context, rotary))
-        return {"z_H": self.moved(z_H, answer(z_H + z_L, rotary)), "z_L": z_L}
+        return {"z_H": self.moved(z_H, self.L_level(z_H + z_L, rotary)), "z_L": z_L}
 
 
 class TRMSingleInner(_TinyRecurrence):
@@ -62,9 +54,9 @@ class TRMSingleInner(_TinyRecurrence):
     def __init__(self, config: TRMConfig, facts: DataFacts) -> None:
         super().__init__(config, facts, ("L",))
 
-    def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary, answer: Update) -> Latents:
+    def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
         """z = net(z + input), L_cycles times, then z = net(z)."""
         z_L = latents["z_L"]
         for _ in range(self.L_cycles):
             z_L = self.moved(z_L, self.L_level(z_L + injected, rotary))
-        return {"z_L": self.moved(z_L, answer(z_L, rotary))}
+        return {"z_L": self.moved(z_L, self.L_level(z_L, rotary))}

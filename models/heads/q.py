@@ -33,7 +33,6 @@ class QHead(Head, CastedLinear):
         self.rule = HaltingRule(compares, q.halt_min_steps, q.exploration_bonus)
         self.learns_continue = not config.no_ACT_continue and config.halt_max_steps > 1
         self.rows_per_target = config.rows_per_target
-        self.needs_only_first = config.q_target == "first"
         self.loss_names = ("q_halt", "q_continue") if self.learns_continue else ("q_halt",)
 
     def read(self, answer: Answer) -> Outputs:

@@ -187,18 +187,6 @@ def test_micro_batches_and_a_look_ahead_of_some_rows_are_the_same_on_two_ranks(
 
 
 @pytest.mark.slow
-def test_chains_are_the_same_on_two_ranks(exact_settings: Any, run: Any) -> None:
-    more = ["arch.init=random", "arch.chains=3", "micro_batch_size=2"]
-    more += ["global_batch_size=16", "eval_batch_size=16"]
-    one, _ = run("one", exact_settings, *more, "max_steps=9")
-    run("two", exact_settings, *more, "max_steps=5", ranks=2)
-    # One rank goes on where two have stopped.
-    two, _ = run("two", exact_settings, *more, "max_steps=9")
-    assert two.state(5)["environment"]["world_size"] == 2
-    assert two.digest() == one.digest()
-
-
-@pytest.mark.slow
 def test_random_starts_and_noise_are_the_same_on_two_ranks(exact_settings: Any, run: Any) -> None:
     more = ["arch.init=random", "arch.noise=0.05", "global_batch_size=16", "eval_batch_size=16"]
     more += ["micro_batch_size=2", "eval_interval=3", "max_steps=6"]

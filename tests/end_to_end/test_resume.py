@@ -36,7 +36,6 @@ VARIANTS = {
     "anchors": ["arch.anchor_prob=0.5", "arch.anchor_corruption=0.9", EXPLORES],
     "a curriculum": ["arch=trm", "arch.mlp_t=true", EXPLORES, "arch.loss.step_decay=0.7"]
     + [f"arch.curriculum=[{SHALLOW},{MEDIUM}]", "ema=true"],
-    "chains": ["arch.init=random", "arch.chains=3", "data_path=tasks", "ema=true", EXPLORES],
     "muon": ["optimizer=muon", "ema=true"],
     "digits alike": ["arch=dec", "arch.hidden_size=16", "ema=true", EXPLORES],
     "candidates": ["arch=lattice", "heads=lattice", "arch.loops=2", "ema=true"]

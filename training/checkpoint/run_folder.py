@@ -19,7 +19,7 @@ from runtime.files import sha256, write_atomically
 from runtime.text import shown
 from training.checkpoint import store
 from training.checkpoint.store import Checkpoint, checkpoint_path, list_steps, load_checkpoint
-from training.config.schema import TrainConfig, changed_keys
+from training.config.schema import TrainConfig, changed_keys, in_present_terms
 
 if TYPE_CHECKING:
     from runtime.ranks import Ranks
@@ -154,7 +154,7 @@ def _require_same_run(
             f"{checkpoint.path} does not fit the data: it was trained with "
             f"{shown(state.facts, 300)}, the data have {facts.to_dict()}"
         )
-    saved = state.config or {}
+    saved = in_present_terms(state.config or {}, training=True)
     with suppress(ValidationError):
         # Completed by the defaults of settings that the version which saved it did not have.
         saved = TrainConfig.model_validate(saved).model_dump(mode="json")

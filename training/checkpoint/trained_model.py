@@ -18,7 +18,7 @@ from training.checkpoint import hub, store
 from training.checkpoint.published import CONFIG_FILE, FACTS_KEY, average_of, read_published_config
 from training.checkpoint.state import read_facts
 from training.config.explain import validate
-from training.config.schema import DataConfig, chosen_evaluators
+from training.config.schema import DataConfig, chosen_evaluators, in_present_terms
 
 if TYPE_CHECKING:
     import torch
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from models.act import ACTLossHead
 
 _STEP_NAME = re.compile(r"step_(\d+)")
-# Settings of `arch` that only told how to train, and are gone.
-_GONE = ("rollout_prob", "rollout_max_steps")
 
 
 class RecordedRun(Schema, extra="ignore"):
@@ -232,12 +230,8 @@ def _newest_published(folder: Path) -> Path | None:
 
 
 def _recorded(config: dict[str, Any], source: Path) -> RecordedRun:
-    arch = config.get("arch")
-    if isinstance(arch, dict):
-        kept = {name: value for name, value in arch.items() if name not in _GONE}
-        config = config | {"arch": kept}
     try:
-        return validate(RecordedRun, config)
+        return validate(RecordedRun, in_present_terms(config, training=False))
     except ConfigError as error:
         had = config.get("plugins")
         named = shown(",".join(map(str, had)), 200) if isinstance(had, list) else ""

@@ -420,6 +420,28 @@ def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[s
     return changes
 
 
+# Settings of `arch` that earlier versions had, with the value that changed nothing. They were about
+# training alone.
+_GONE = {"chains": 1, "rollout_prob": 0.0, "rollout_max_steps": 64}
+
+
+def in_present_terms(saved: Mapping[str, Any], *, training: bool) -> dict[str, Any]:
+    """Return the settings of a saved run without those that are gone. For `training` a setting that
+    changed the run stays, so that it is reported as a difference.
+    """
+    arch = saved.get("arch")
+    if not isinstance(arch, Mapping):
+        return dict(saved)
+    kept = {
+        name: value
+        for name, value in arch.items()
+        if name not in _GONE or (training and value != _GONE[name])
+    }
+    if not training and kept.get("q_target") == "first":
+        kept["q_target"] = "full"  # The same target, computed in another way.
+    return {**saved, "arch": kept}
+
+
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the settings of a configuration with their dotted paths."""
     for key, value in tree.items():

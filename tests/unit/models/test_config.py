@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from models.config import ARCHITECTURES, DataFacts, HRMConfig
+from models.config import DataFacts, HRMConfig
 from runtime.errors import ConfigError
 from training.config.composition import load_config
 from training.config.explain import validate
@@ -221,17 +221,17 @@ def test_the_default_is_the_published_model() -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"no_ACT_continue": True}, "q_target=first: with no_ACT_continue=true no q_continue is"),
-        ({"heads": {"q": None}}, "q_target=first: with heads.q=null no q_continue is learned"),
+        ({"no_ACT_continue": True}, "q_target=rows: with no_ACT_continue=true no q_continue is"),
+        ({"heads": {"q": None}}, "q_target=rows: with heads.q=null no q_continue is learned"),
     ],
 )
 def test_a_target_of_what_is_not_learned_is_refused(more: dict[str, Any], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
-        HRMConfig.model_validate({"q_target": "first"} | more)
+        HRMConfig.model_validate({"q_target": "rows"} | more)
     HRMConfig.model_validate(more)
 
 
-@pytest.mark.parametrize(("q_target", "every"), [("full", 1), ("first", 1), ("rows", 4)])
+@pytest.mark.parametrize(("q_target", "every"), [("full", 1), ("rows", 4)])
 def test_a_loss_that_is_multiplied_has_no_limit(q_target: str, every: int) -> None:
     assert HRMConfig.model_validate({"q_target": q_target}).rows_per_target == every
     limited = {"q_target": q_target, "loss": {"clip": {"q_continue": 1.0}}}
@@ -251,24 +251,3 @@ def test_schemas_load_no_torch() -> None:
     code = "import sys, models.config, training.config.schema; print('torch' in sys.modules)"
     out = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True)
     assert out.strip() == "False"
-
-
-@pytest.mark.parametrize(
-    ("arch", "settings", "told"),
-    [
-        ("hrm", {"chains": 2}, "chains=2: with init=fixed all chains of a puzzle start alike"),
-        ("trm_singlez", {"chains": 4, "init": "random"}, "chains=4: name=trm_singlez has one"),
-        ("transformer", {"chains": 4, "init": "random"}, "chains=4: name=transformer has one"),
-    ],
-)
-def test_chains_that_cannot_be_are_refused(arch: str, settings: dict[str, Any], told: str) -> None:
-    schema = ARCHITECTURES[arch].schema
-    with pytest.raises(ValidationError, match=told):
-        schema.model_validate({"name": arch} | settings)
-
-
-@pytest.mark.parametrize("arch", ["hrm", "trm"])
-def test_several_chains_go_with_two_latents(arch: str) -> None:
-    settings = {"name": arch, "init": "random", "chains": 4}
-    config = ARCHITECTURES[arch].schema.model_validate(settings)
-    assert settings.items() <= config.model_dump().items()

@@ -171,16 +171,6 @@ def test_every_parameter_learns(units: bool) -> None:
     assert math.isfinite(output.loss.item())
 
 
-def test_chains_of_a_puzzle_are_kept_together() -> None:
-    model, examples = model_of(), examples_of(4)
-    inner = inner_of(model)
-    z = torch.randn(6, 64, 8, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    _, together = inner({"z_H": z, "z_L": z}, examples)
-    for chain in range(2):
-        own = dict.fromkeys(("z_H", "z_L"), z[chain::2].contiguous())
-        torch.testing.assert_close(together[chain::2], inner(own, examples)[1])
-
-
 def test_a_puzzle_draws_alone_in_an_evaluation() -> None:
     model, examples = model_of(init="random", noise=0.1).eval(), examples_of(4)
     examples |= {ROW_KEYS: torch.tensor([7, 8, 9])}
@@ -232,7 +222,6 @@ def test_other_data_are_refused(facts: DataFacts) -> None:
     [
         ({"heads": {"lm": {"name": "tied"}}}, "heads.lm.name=linear"),
         ({"loss": {"label_smoothing": 0.1}}, "predicts digits alone"),
-        ({"q_target": "first", "no_ACT_continue": False}, "Q reads all positions"),
         ({"puzzle_emb_ndim": 16}, "no puzzle embedding"),
         (
             {"units": True, "mlp_t": False, "attention_bias": "sudoku"},

@@ -455,7 +455,7 @@ def test_digits_are_those_of_sudoku() -> None:
     ("settings", "message"),
     [
         ({"noise": 0.1}, "noise=0.1 has no meaning with name=lattice"),
-        ({"chains": 2, "init": "random"}, "init=random has no meaning"),
+        ({"init": "random"}, "init=random has no meaning"),
         ({"heads": {}}, "use heads=lattice"),
         ({"units": True}, "need symmetry=digits"),
         (UNITS | {"pos_encodings": "rope"}, "pos_encodings=rope with units=true"),

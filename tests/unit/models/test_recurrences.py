@@ -184,16 +184,6 @@ def test_states_have_one_layout_whatever_a_step_uses_inside(name: str) -> None:
         assert torch.equal(results[0][0][z], results[1][0][z])
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_the_first_position_alone_is_that_of_the_whole_answer(name: str) -> None:
-    inner, examples = inner_of(build(CONFIGS[name])), make_examples()
-    with torch.no_grad():
-        _, answer = inner(random_carry(inner), examples)
-        _, first = inner(random_carry(inner), examples, only_first=True)
-    assert first.shape == (3, 1, 16)
-    torch.testing.assert_close(first, answer[:, :1], rtol=1e-12, atol=1e-12)
-
-
 # What has gradients and what has not
 
 
@@ -403,9 +393,8 @@ def test_a_step_is_one_graph(variant: str, training: bool) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("ahead", [None, [1], []])
-@pytest.mark.parametrize("q_target", ["first", "rows"])
-def test_a_compiled_look_ahead_is_the_same(q_target: str, ahead: list[int] | None) -> None:
-    model = make_model(q_target=q_target, q_target_every=3).train()
+def test_a_compiled_look_ahead_is_the_same(ahead: list[int] | None) -> None:
+    model = make_model(q_target="rows", q_target_every=3).train()
     tiny.require_same_compiled(model, "aot_eager", ahead)
 
 

@@ -142,11 +142,3 @@ def test_noise_has_its_width_and_follows_the_seed(settings: dict[str, Any]) -> N
     torch.manual_seed(5)
     again = noisy(before, examples)[0]
     assert all(torch.equal(z, again[name]) for name, z in moved.items())
-
-
-def test_only_the_first_position_is_computed_alike() -> None:
-    inner = inner_of(damping=0.75)
-    examples = tiny.make_examples()
-    before = latents(inner, len(examples["inputs"]))
-    whole, first = inner(before, examples), inner(before, examples, only_first=True)
-    torch.testing.assert_close(first[1], whole[1][:, :1], rtol=1e-5, atol=1e-6)

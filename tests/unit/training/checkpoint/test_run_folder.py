@@ -161,10 +161,15 @@ def test_settings_that_an_older_version_did_not_have_are_no_change(tmp_path: Pat
     older = configure().model_dump(mode="json")
     del older["arch"]["heads"]
     older["arch"]["loss"] = {"name": "act", "loss_type": older["arch"]["loss"]["loss_type"]}
+    older["arch"] |= {"chains": 1, "rollout_prob": 0.0, "rollout_max_steps": 64}
     save(tmp_path, 1, configure(), config=older)
     assert find(tmp_path, configure()) == (1, [])
     with pytest.raises(CheckpointError, match=r"arch\.heads\.lm\.name: linear -> tied"):
         find(tmp_path, configure("heads=tied"))
+    older["arch"]["chains"] = 4
+    save(tmp_path, 2, configure(), config=older)
+    with pytest.raises(CheckpointError, match=r"arch\.chains: 4 -> \(not set\)"):
+        find(tmp_path, configure())
 
 
 NEUTRAL = """

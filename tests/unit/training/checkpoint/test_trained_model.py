@@ -48,9 +48,10 @@ def test_a_run_stands_for_its_newest_checkpoint(tmp_path: Path) -> None:
     arch = {key: value for key, value in ARCH.items() if key != "heads"}
     # Of older versions.
     arch["loss"] = {"name": "act", "loss_type": "softmax_cross_entropy"}
-    arch["rollout_prob"] = 0.5
+    arch |= {"rollout_prob": 0.5, "chains": 4, "q_target": "first"}
     older = find(save(tmp_path, 200, config=CONFIG | {"arch": arch}))
     assert older.run.arch.heads == HeadsConfig()
+    assert older.run.arch.q_target == "full"
 
 
 def test_a_checkpoint_is_taken_itself_and_never_falls_back(tmp_path: Path) -> None:
