@@ -118,12 +118,21 @@ def test_thinking_longer_has_a_table_a_json_and_a_csv(
         (["depth=1"], "thinking_depth1"),
         (["breadth=2", "perturb=noise", "noise=0.5", "seed=3"], "thinking_breadth2_noise0.5_seed3"),
         (["breadth=[1,8]", "select=majority"], "thinking_breadth1-8_symmetry_majority"),
+        (["max_examples=4", "split=train"], "train_first4"),
+        (["weights=last", "arch_overrides.halt_max_steps=7"], "halt_max_steps-7"),  # It has no average.
+        (["arch_overrides.attention=math", "seed=3"], "attention-math_seed3"),
+        (["evaluators=[sudoku]", "halting=q"], "at_halt_evaluators-sudoku"),
+        # What the run would measure by itself.
+        (["max_examples=10", "arch_overrides.halt_max_steps=3", "evaluators=[]"], ""),
+        (["data_path=OWN", "halting=both", "save_records=true"], ""),
     ],
 )
-def test_other_settings_have_another_file(own_run: Path, asked: list[str], name: str) -> None:
-    config = load_config(EvalConfig, "cfg_evaluate", [f"checkpoint={own_run}", *asked])
-    trained = evaluate.find_trained_model(own_run, print)
-    assert evaluate.output_path(config, trained) == own_run / f"eval_step_12_{name}.json"
+def test_other_settings_have_another_file(
+    own_run: Path, sudoku_data: Path, asked: list[str], name: str
+) -> None:
+    asked = [f"checkpoint={own_run}", *(one.replace("OWN", str(sudoku_data)) for one in asked)]
+    job = evaluate.prepare(load_config(EvalConfig, "cfg_evaluate", asked))
+    assert job.output == own_run / f"eval_step_12{'_' * bool(name)}{name}.json"
 
 
 def test_a_name_that_is_too_long_is_told_before_the_work(own_run: Path) -> None:

@@ -1,6 +1,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from dataset.format.writing import write_puzzles
 from dataset.sudoku.rules import is_valid_solution, keeps_clues
 from evaluation.evaluators import AnsweredRows, Evaluator, Findings, build_evaluators
+from evaluation.metrics import wilson
 from evaluation.runner import evaluate
 from models.act import ACTLossHead
 from puzzle_dataset import EvalBatches, PuzzleDataset
@@ -50,6 +52,8 @@ def test_perfect_answers_solve_every_task(arc_data: Path) -> None:
     ks = (1, 2, 5, 10, 100, 1000)
     assert found.metrics.pop("unmatched_predictions") == 0.0
     assert found.metrics == {f"{name}@{k}": 1.0 for k in ks for name in ("pass", "task_pass")}
+    intervals = {name: found.details.pop(name) for name in found.metrics}
+    assert intervals["pass@2"] == asdict(wilson(2, 2))
     assert found.details == {
         "num_tasks": 3,
         "num_scored_tasks": 2,
