@@ -16,7 +16,7 @@ LINE = {"depth": 4, "breadth": 1, "select": "q", "selected": SHARE, "num_puzzles
     ("content", "line"),
     [
         (PLAIN, "exact accuracy: 0.2500 [0.1119, 0.4687], 20 puzzles"),
-        (PLAIN | ARC, "ARC pass@2: 0.2500 [0.0791, 0.5606], 10 tasks"),
+        (PLAIN | ARC, "ARC pass@2: 0.2500 [0.0809, 0.5578], 10 tasks"),
         (
             {"searchers": [SEARCHER | {"num_puzzles": 1}, SEARCHER | {"searcher": "solver"}]},
             "solved by search: 0.5000 [0.4000, 0.6000], wrong 0.1000 [0.4000, 0.6000], 1 puzzle",

@@ -329,4 +329,4 @@ def test_votes_of_the_course_of_a_run_have_an_interval(make_run_folder: Make) ->
     assert found is not None
     assert (found.name, found.words) == ("ARC pass@2", "10 tasks, in the run, step 41")
     assert (run.status.score, run.status.measure) == (0.2, "eval/arc/pass@2")
-    assert "20 % (ARC pass@2)" in as_text([Listed(folder, run.status)], in_colour=False)
+    assert "20.0 % (ARC pass@2)" in as_text([Listed(folder, run.status)], in_colour=False)
