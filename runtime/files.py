@@ -94,14 +94,14 @@ def write_atomically(path: Path, content: str) -> None:
         file.write(content.encode())
 
 
-def write_together(files: Mapping[Path, str]) -> None:
-    """Write text files atomically. All are on the disk before the first one replaces what was
+def write_together(files: Mapping[Path, str | bytes]) -> None:
+    """Write files atomically. All are on the disk before the first one replaces what was
     there, which the last one of `files` does first: where there is no room, none has changed.
     """
     with contextlib.ExitStack() as stack:
         for path, content in files.items():
             file = stack.enter_context(replacing(path))
-            file.write(content.encode())
+            file.write(content.encode() if isinstance(content, str) else content)
             flush(file)
 
 

@@ -119,7 +119,8 @@ def test_thinking_longer_has_a_table_a_json_and_a_csv(
         (["breadth=2", "perturb=noise", "noise=0.5", "seed=3"], "thinking_breadth2_noise0.5_seed3"),
         (["breadth=[1,8]", "select=majority"], "thinking_breadth1-8_symmetry_majority"),
         (["max_examples=4", "split=train"], "train_first4"),
-        (["weights=last", "arch_overrides.halt_max_steps=7"], "halt_max_steps-7"),  # It has no average.
+        # There is no average.
+        (["weights=last", "arch_overrides.halt_max_steps=7"], "halt_max_steps-7"),
         (["arch_overrides.attention=math", "seed=3"], "attention-math_seed3"),
         (["evaluators=[sudoku]", "halting=q"], "at_halt_evaluators-sudoku"),
         # What the run would measure by itself.
