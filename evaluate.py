@@ -48,7 +48,10 @@ if TYPE_CHECKING:
     from evaluation.search import Found, Ledger, Round
     from evaluation.thinking import Forward
     from models.act import ACTLossHead
+    from models.config import ArchConfig
     from runtime.ranks import Ranks
+
+_MAX_LOOKS = 20  # For the newest checkpoint of a run that saves all the time.
 
 
 @dataclass(frozen=True)
@@ -108,25 +111,19 @@ def run(job: Job) -> None:
     from evaluation.chains import think_longer
     from models.compiled import compiled_forward
     from models.operations import act_step_flop
-    from models.registry import arch_on_device
     from runtime.compiler import choose_compiling
     from runtime.device import prepare_host, resolve_device
     from runtime.ranks import Ranks
     from training.checkpoint.environment import environment
 
-    config, trained, dataset = job.config, job.trained, job.dataset
+    config, dataset = job.config, job.dataset
     device_type = resolve_device(config.device)
     fingerprint, data = dataset.fingerprint(), [str(folder) for folder in dataset.split_dirs]
-    overrides = config.arch_overrides
-    if config.depth is not None:
-        overrides = overrides.model_copy(update={"halt_max_steps": max(config.depth)})
-    arch = arch_on_device(trained.run.arch, device_type, overrides)
     prepare_host(config.num_threads)
     with Ranks(device_type, timeout=config.rank_timeout) as ranks:
         require_same_data(fingerprint, ranks)
-        require_same_weights(trained, ranks)
-        averaged = config.weights == "averaged"
-        model = trained.load(arch, job.facts, data[0], ranks.device, averaged=averaged)
+        job, arch, model, has_average = load(job, device_type, ranks)
+        trained = job.trained
         require_thinking(config, trained, model.halting_head is not None)
         fields = arch.heads.fields
         model.leave_unmeasured(head for head in fields if fields[head] not in dataset.fields)
@@ -174,7 +171,7 @@ def run(job: Job) -> None:
         if ranks.is_main:
             facts = {
                 "checkpoint": trained.origin or str(trained.weights),
-                "weights": config.weights if trained.has_average else None,
+                "weights": config.weights if has_average else None,
                 "step": trained.step,
                 "arch": arch.model_dump(mode="json"),
                 "num_parameters": sum(p.numel() for p in model.parameters()),
@@ -196,6 +193,47 @@ def run(job: Job) -> None:
                     path.unlink(missing_ok=True)  # The result is written.
             else:
                 report_chains(found, facts, job, seconds)
+
+
+def load(job: Job, device_type: str, ranks: "Ranks") -> "tuple[Job, ArchConfig, ACTLossHead, bool]":
+    """Load the model on all ranks; returns it with its architecture, and whether the run kept an
+    average. A run at work may remove the checkpoint that was found, or show a newer one to another
+    rank: then its newest one is looked for again. One that was asked for by name is not left.
+
+    Raises:
+        CheckpointError: on all ranks.
+    """
+    from models.registry import arch_on_device
+
+    config, source = job.config, str(job.dataset.split_dirs[0])
+    overrides, averaged = config.arch_overrides, config.weights == "averaged"
+    if config.depth is not None:
+        overrides = overrides.model_copy(update={"halt_max_steps": max(config.depth)})
+    for looks_left in reversed(range(_MAX_LOOKS)):
+        trained, failure, loaded = job.trained, None, None
+        try:
+            require_same_weights(trained, ranks)
+            has_average = trained.has_average
+            arch = arch_on_device(trained.run.arch, device_type, overrides)
+            model = trained.load(arch, job.facts, source, ranks.device, averaged=averaged)
+            loaded = job, arch, model, has_average
+        except CheckpointError as error:
+            failure = error
+        if not ranks.any(loaded is None) and loaded is not None:
+            return loaded
+        job = looked_for_again(job)
+        if not ranks.any(job.trained.weights != trained.weights) or not looks_left:
+            raise failure or CheckpointError(f"{trained.weights}: another rank cannot read it")
+    raise AssertionError("the last look returns or raises")
+
+
+def looked_for_again(job: Job) -> Job:
+    """Return the job with the newest checkpoint, where a run's folder was named."""
+    config, weights = job.config, job.trained.weights
+    if job.trained.origin is not None or Path(config.checkpoint).resolve() == weights.resolve():
+        return job
+    trained = find_trained_model(Path(config.checkpoint), warn)
+    return replace(job, trained=trained, output=output_path(config, trained, job.differs))
 
 
 def measure(
@@ -583,8 +621,10 @@ def require_same_weights(trained: TrainedModel, ranks: "Ranks") -> None:
     if ranks.world_size == 1:
         return  # A published file is large, and there is no other rank.
     weights = trained.weights
-    manifest = weights if trained.is_published else weights / MANIFEST
-    others = ", ".join(map(str, ranks.that_differ(sha256(manifest))))
+    manifest, found = weights if trained.is_published else weights / MANIFEST, ""
+    with suppress(OSError):  # It may be gone by now.
+        found = sha256(manifest)
+    others = ", ".join(map(str, ranks.that_differ(found)))
     if others:
         found = f"{weights}: rank {others} has found another checkpoint than rank 0"
         raise CheckpointError(f"{found}: name one, checkpoint=RUN_FOLDER/step_N")

@@ -25,7 +25,7 @@ from training.checkpoint.lock import LOCK_FILE, Owner
 from training.checkpoint.published import PlainLoader
 from training.checkpoint.run_folder import CONFIG_FILE
 from training.checkpoint.state import RunState, parse_state
-from training.checkpoint.store import STATE, checkpoint_path, list_steps, read_json
+from training.checkpoint.store import MANIFEST, STATE, checkpoint_path, list_steps, read_json
 from training.optim.schedule import published_total_steps
 from training.tracking import METRICS_FILE
 
@@ -92,7 +92,9 @@ def is_run(folder: Path) -> bool:
     with suppress(OSError):
         if (folder / SWEEP).is_file():
             return False
-        return any((folder / name).is_file() for name in names) or bool(list_steps(folder))
+        # Of a folder that holds a run named step_3 there is no such checkpoint.
+        steps = (checkpoint_path(folder, step) / MANIFEST for step in list_steps(folder))
+        return any((folder / name).is_file() for name in names) or any(map(Path.is_file, steps))
     return False
 
 

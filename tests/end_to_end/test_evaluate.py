@@ -23,7 +23,7 @@ from evaluation.config import EvalConfig
 from models.heads.auxiliary import ConfidenceHead
 from models.heads.base import HaltingRule, Outputs
 from puzzle_dataset import PuzzleDataset
-from runtime.errors import ConfigError, DatasetError
+from runtime.errors import CheckpointError, ConfigError, DatasetError
 from scripts import solve
 from training.config.composition import load_config
 
@@ -158,6 +158,26 @@ def test_thinking_longer_measures_without_evaluators_and_names_the_weights(
     # The table does not take the place of the JSON.
     assert json.loads((tmp_path / "x.csv").read_bytes())["chains"] == []
     assert (tmp_path / "x.csv.csv").exists()
+
+
+def test_a_checkpoint_that_its_run_removes_meanwhile_is_left_unless_it_was_named(
+    sudoku_data: Path, save_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    run = tmp_path / "step_3"  # A run may have such a name.
+    for step in (11, 12):
+        save_run(run, sudoku_data, step=step)
+    for named, read in ((run, True), (run / "step_12", False)):
+        config = load_config(EvalConfig, "cfg_evaluate", [f"checkpoint={named}", "device=cpu"])
+        job = evaluate.prepare(config)
+        assert job.trained.step == 12
+        (run / "step_12").rename(tmp_path / "gone")
+        if read:
+            evaluate.run(job)
+            assert json.loads((run / "eval_step_11.json").read_bytes())["step"] == 11
+        else:
+            with pytest.raises(CheckpointError, match="step_12"):
+                evaluate.run(job)
+        (tmp_path / "gone").rename(run / "step_12")
 
 
 def test_files_of_results_whose_names_have_dots_differ() -> None:

@@ -213,7 +213,9 @@ def _find(path: Path, warn: Callable[[str], None]) -> store.Checkpoint | Path:
             return path
         if not path.is_dir():
             raise CheckpointError(f"{path}: no such checkpoint or run folder")
-        if (path / store.MANIFEST).exists() or _STEP_NAME.fullmatch(path.name):
+        # A run's folder may have the name of a checkpoint, too.
+        named = _STEP_NAME.fullmatch(path.name) and not store.list_steps(path)
+        if (path / store.MANIFEST).exists() or named:
             return store.load_checkpoint(path)
         found = store.newest_good(path, warn)
         if found is None and (path / CONFIG_FILE).exists():

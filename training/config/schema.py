@@ -20,6 +20,8 @@ from runtime.schema import (
     PositiveFloat,
     Probability,
     Schema,
+    Seed,
+    Size,
     StrictBool,
 )
 from runtime.text import shown
@@ -166,7 +168,7 @@ class TrainingSettings(Schema):
     epochs: Count = 100000
     eval_interval: Count | None = 10000
     """epochs between evaluations; null: evaluate at the end only"""
-    seed: Annotated[int, Field(strict=True, ge=0, lt=2**64)] = 0
+    seed: Seed = 0
     """of all random draws"""
 
 
@@ -178,7 +180,7 @@ class EvaluationSettings(Schema):
     is evaluated"""
     min_eval_interval: CountOrZero = 0
     """evaluations to leave out at the start; the last one is always made"""
-    eval_batch_size: Count | None = None
+    eval_batch_size: Size | None = None
     """null: global_batch_size"""
     eval_max_examples: Count | None = None
     """the first rows of each test set only; null: all"""
