@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evaluation.config import EvalConfig, EvalSearchSettings, ThinkingSettings
-from evaluation.evaluators import Evaluator, build_evaluators
+from evaluation.evaluators import Evaluator, build_evaluators, build_fitting
 from evaluation.headline import score_of
 from evaluation.records import Answers, kind_of, size_of_answers
 from evaluation.report import Evaluation, as_csv, as_json, as_text, pooled
@@ -95,10 +95,12 @@ def prepare(config: EvalConfig) -> Job:
     views = views_for(config, dataset)
     facts = data_facts(dataset.metadata, dataset.fields)
     trained.require_fit(facts, str(dataset.split_dirs[0]))
-    names = trained.run.active_evaluators if config.evaluators is None else config.evaluators
-    evaluators = build_evaluators(
-        [] if config.thinks_longer or config.search.chains else names, dataset
-    )
+    evaluators = {}
+    if not (config.thinks_longer or config.search.chains):
+        asked, run = config.evaluators, trained.run
+        evaluators = build_evaluators(run.active_evaluators if asked is None else asked, dataset)
+        if asked is None:
+            evaluators |= build_fitting(run.inherited_evaluators, dataset, warn)
     batch_size = global_batch_size(config, trained, dataset, env_world_size())
     differs = what_differs(config, trained, dataset)
     output = output_path(config, trained, differs)
@@ -678,7 +680,8 @@ def output_path(config: EvalConfig, trained: TrainedModel, differs: Sequence[str
     parts = ["eval", trained.weights.name, *differs]
     if config.search.chains:
         parts.append(f"search{config.search.chains}x{config.search.rounds}")
-    if config.evaluators is not None and config.evaluators != trained.run.active_evaluators:
+    usual = trained.run.active_evaluators or trained.run.inherited_evaluators
+    if config.evaluators is not None and config.evaluators != usual:
         names = [evaluator.name for evaluator in config.evaluators]
         parts.append("-".join(["evaluators", *(names or ["none"])]))
     if config.seed:

@@ -85,6 +85,19 @@ def build_evaluators(
     return evaluators
 
 
+def build_fitting(
+    inherited: Iterable[EvaluatorConfig], dataset: PuzzleDataset, say: Callable[[str], None]
+) -> dict[str, Evaluator]:
+    """Build the evaluators of another data set that fit a test set; `say` is told of the others."""
+    evaluators: dict[str, Evaluator] = {}
+    for config in inherited:
+        try:
+            evaluators |= build_evaluators([config], dataset)
+        except DatasetError as error:
+            say(f"the evaluator {config.name} of the data set chosen by name is left out: {error}")
+    return evaluators
+
+
 class ArcEvaluator:
     """Scores ARC tasks; see `evaluation.arc` for the rule.
 

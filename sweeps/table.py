@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from evaluation.headline import headline_of
 from runtime.errors import ConfigError, disk_errors
 from runtime.files import write_together
 from runtime.text import in_columns
@@ -106,8 +107,10 @@ def as_text(
 
 
 def _most_wanted(metrics: Sequence[str], objective: str) -> list[str]:
-    wanted = [objective, "eval/exact_accuracy", "eval/accuracy", "exact_accuracy", "accuracy"]
-    found = [m for m in dict.fromkeys(wanted) if m in metrics]
+    wanted = [objective, headline_of(metrics, "eval/"), headline_of(metrics), "wrong"]
+    wanted += ["eval/exact_accuracy", "eval/accuracy", "exact_accuracy", "accuracy"]
+    wanted += ["train/lm_loss", "train/exact_accuracy", "train/accuracy"]
+    found = [m for m in dict.fromkeys(wanted) if m is not None and m in metrics]
     return (found or list(metrics))[:_SHOWN_METRICS]
 
 

@@ -18,7 +18,7 @@ from training.checkpoint import hub, store
 from training.checkpoint.published import CONFIG_FILE, FACTS_KEY, average_of, read_published_config
 from training.checkpoint.state import read_facts
 from training.config.explain import validate
-from training.config.schema import DataConfig, chosen_evaluators
+from training.config.schema import DataConfig, chosen_evaluators, inherited_evaluators
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +46,10 @@ class RecordedRun(Schema, extra="ignore"):
     @property
     def active_evaluators(self) -> list[EvaluatorConfig]:
         return chosen_evaluators(self.evaluators, self.data, self.data_folders("test"))
+
+    @property
+    def inherited_evaluators(self) -> list[EvaluatorConfig]:
+        return inherited_evaluators(self.evaluators, self.data, self.data_folders("test"))
 
     def data_folders(self, split: str) -> list[str]:
         """Return the folders that hold a split, as the run named them; empty when it named none."""

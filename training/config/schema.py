@@ -123,6 +123,9 @@ class LoggerConfig(WandbConfig):
     mlflow: MLflowConfig | None = None
 
 
+DEFAULT_DATA = "arc"  # As in HRM's published configuration.
+
+
 class DataConfig(Schema):
     """A data set by name: its folder, how to build it, and its evaluators."""
 
@@ -315,7 +318,13 @@ class TrainConfig(
 
     @property
     def active_evaluators(self) -> list[EvaluatorConfig]:
-        chosen = chosen_evaluators(self.evaluators, self.data, self.test_paths)
+        return self._with_votes(chosen_evaluators(self.evaluators, self.data, self.test_paths))
+
+    @property
+    def inherited_evaluators(self) -> list[EvaluatorConfig]:
+        return self._with_votes(inherited_evaluators(self.evaluators, self.data, self.test_paths))
+
+    def _with_votes(self, chosen: list[EvaluatorConfig]) -> list[EvaluatorConfig]:
         votes = {"keeps_votes": True} if self.arc_vote_across_evaluations else {}
         return [
             one.model_copy(update=votes) if isinstance(one, ArcEvaluatorConfig) else one
@@ -400,6 +409,16 @@ def chosen_evaluators(
     if asked is not None:
         return asked
     return data.evaluators if data is not None and test_paths == [data.path] else []
+
+
+def inherited_evaluators(
+    asked: list[EvaluatorConfig] | None, data: DataConfig | None, test_paths: list[str]
+) -> list[EvaluatorConfig]:
+    """The evaluators of a data set chosen by name, where another folder is evaluated in its place:
+    they measure it if it is of their kind. The default set brings none, for nobody has chosen it.
+    """
+    replaced = asked is None and data is not None and test_paths != [data.path]
+    return data.evaluators if data and replaced and data.name != DEFAULT_DATA else []
 
 
 # Settings that change nothing of what a run computes; all others must match when it is resumed. The
