@@ -94,7 +94,7 @@ def _told(result: Result, score: Score) -> str:
         parts.append(f"step {result.step:,}")
     steps = at(result.content, "arch", "halt_max_steps")
     if type(steps) is int and "searchers" not in result.content:
-        parts.append(f"{steps:,} ACT steps")
+        parts.append(f"{steps:,} ACT step{'s' * (steps != 1)}")
     return ", ".join(parts)
 
 
