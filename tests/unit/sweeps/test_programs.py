@@ -110,3 +110,10 @@ def test_runs_that_evaluate_nothing_show_their_training(tmp_path: Path) -> None:
     with path.open("a") as file:
         file.write(json.dumps({"step": 2, "eval/exact_accuracy": 0.25}))
     assert read() == {"eval/exact_accuracy": {2: 0.25}}
+
+
+def test_the_headline_is_the_first_figure(tmp_path: Path) -> None:
+    figures = {"exact_accuracy": 0.1, "accuracy": 0.9, "arc/pass@2": 0.2}
+    rows = [Row("job", {"seed": "0"}, "finished", figures)]
+    text = write_table(tmp_path, rows, "arc/pass@2", minimize=False)
+    assert text.split()[:4] == ["seed", "arc/pass@2", "exact_accuracy", "accuracy"]
