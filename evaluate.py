@@ -21,16 +21,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evaluation.config import EvalConfig, ThinkingSettings
-from evaluation.evaluators import Evaluator, build_evaluators
+from evaluation.config import EvalConfig, EvalSearchSettings, ThinkingSettings
+from evaluation.evaluators import Evaluator, build_evaluators, build_fitting
+from evaluation.headline import score_of
 from evaluation.records import Answers, kind_of, size_of_answers
 from evaluation.report import Evaluation, as_csv, as_json, as_text, pooled
 from evaluation.views import Views, views_of
 from models.config import DataFacts, LatticeConfig
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_errors
-from runtime.files import sha256, write_atomically
+from runtime.files import sha256, write_together
 from runtime.process import env_world_size
+from runtime.schema import Schema
 from training.checkpoint.hub import parse_address
 from training.checkpoint.store import MANIFEST
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
@@ -46,7 +48,10 @@ if TYPE_CHECKING:
     from evaluation.search import Found, Ledger, Round
     from evaluation.thinking import Forward
     from models.act import ACTLossHead
+    from models.config import ArchConfig
     from runtime.ranks import Ranks
+
+_MAX_LOOKS = 20  # For the newest checkpoint of a run that saves all the time.
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class Job:
     facts: DataFacts
     evaluators: Mapping[str, Evaluator]
     batch_size: int  # Puzzles at a time, over all ranks; a CUDA device may get more.
+    differs: list[str]  # What is measured otherwise than the run would, as names of files say it.
     output: Path  # The JSON file to write.
     views: Views | None  # Where chains see the puzzles in several.
 
@@ -89,14 +95,17 @@ def prepare(config: EvalConfig) -> Job:
     views = views_for(config, dataset)
     facts = data_facts(dataset.metadata, dataset.fields)
     trained.require_fit(facts, str(dataset.split_dirs[0]))
-    names = trained.run.active_evaluators if config.evaluators is None else config.evaluators
-    evaluators = build_evaluators(
-        [] if config.thinks_longer or config.search.chains else names, dataset
-    )
+    evaluators = {}
+    if not (config.thinks_longer or config.search.chains):
+        asked, run = config.evaluators, trained.run
+        evaluators = build_evaluators(run.active_evaluators if asked is None else asked, dataset)
+        if asked is None:
+            evaluators |= build_fitting(run.inherited_evaluators, dataset, warn)
     batch_size = global_batch_size(config, trained, dataset, env_world_size())
-    output = output_path(config, trained)
+    differs = what_differs(config, trained, dataset)
+    output = output_path(config, trained, differs)
     require_writable(output)
-    return Job(config, trained, dataset, facts, evaluators, batch_size, output, views)
+    return Job(config, trained, dataset, facts, evaluators, batch_size, differs, output, views)
 
 
 def run(job: Job) -> None:
@@ -104,25 +113,19 @@ def run(job: Job) -> None:
     from evaluation.chains import think_longer
     from models.compiled import compiled_forward
     from models.operations import act_step_flop
-    from models.registry import arch_on_device
     from runtime.compiler import choose_compiling
     from runtime.device import prepare_host, resolve_device
     from runtime.ranks import Ranks
     from training.checkpoint.environment import environment
 
-    config, trained, dataset = job.config, job.trained, job.dataset
+    config, dataset = job.config, job.dataset
     device_type = resolve_device(config.device)
     fingerprint, data = dataset.fingerprint(), [str(folder) for folder in dataset.split_dirs]
-    overrides = config.arch_overrides
-    if config.depth is not None:
-        overrides = overrides.model_copy(update={"halt_max_steps": max(config.depth)})
-    arch = arch_on_device(trained.run.arch, device_type, overrides)
     prepare_host(config.num_threads)
     with Ranks(device_type, timeout=config.rank_timeout) as ranks:
         require_same_data(fingerprint, ranks)
-        require_same_weights(trained, ranks)
-        averaged = config.weights == "averaged"
-        model = trained.load(arch, job.facts, data[0], ranks.device, averaged=averaged)
+        job, arch, model, has_average = load(job, device_type, ranks)
+        trained = job.trained
         require_thinking(config, trained, model.halting_head is not None)
         fields = arch.heads.fields
         model.leave_unmeasured(head for head in fields if fields[head] not in dataset.fields)
@@ -170,7 +173,7 @@ def run(job: Job) -> None:
         if ranks.is_main:
             facts = {
                 "checkpoint": trained.origin or str(trained.weights),
-                "weights": config.weights if trained.has_average else None,
+                "weights": config.weights if has_average else None,
                 "step": trained.step,
                 "arch": arch.model_dump(mode="json"),
                 "num_parameters": sum(p.numel() for p in model.parameters()),
@@ -179,6 +182,7 @@ def run(job: Job) -> None:
                 "max_examples": config.max_examples,
                 "halting": config.halting,
                 "seed": config.seed,
+                "differs": job.differs,
                 "global_batch_size": job.batch_size,
                 "environment": environment(ranks, arch.forward_dtype, compiled=compiling.form),
             }
@@ -193,21 +197,65 @@ def run(job: Job) -> None:
                 report_chains(found, facts, job, seconds)
 
 
+def load(job: Job, device_type: str, ranks: "Ranks") -> "tuple[Job, ArchConfig, ACTLossHead, bool]":
+    """Load the model on all ranks; returns it with its architecture, and whether the run kept an
+    average. A run at work may remove the checkpoint that was found, or show a newer one to another
+    rank: then its newest one is looked for again. One that was asked for by name is not left.
+
+    Raises:
+        CheckpointError: on all ranks.
+    """
+    from models.registry import arch_on_device
+
+    config, source = job.config, str(job.dataset.split_dirs[0])
+    overrides, averaged = config.arch_overrides, config.weights == "averaged"
+    if config.depth is not None:
+        overrides = overrides.model_copy(update={"halt_max_steps": max(config.depth)})
+    for looks_left in reversed(range(_MAX_LOOKS)):
+        trained, failure, loaded = job.trained, None, None
+        try:
+            require_same_weights(trained, ranks)
+            has_average = trained.has_average
+            arch = arch_on_device(trained.run.arch, device_type, overrides)
+            model = trained.load(arch, job.facts, source, ranks.device, averaged=averaged)
+            loaded = job, arch, model, has_average
+        except CheckpointError as error:
+            failure = error
+        if not ranks.any(loaded is None) and loaded is not None:
+            return loaded
+        job = looked_for_again(job)
+        if not ranks.any(job.trained.weights != trained.weights) or not looks_left:
+            raise failure or CheckpointError(f"{trained.weights}: another rank cannot read it")
+    raise AssertionError("the last look returns or raises")
+
+
+def looked_for_again(job: Job) -> Job:
+    """Return the job with the newest checkpoint, where a run's folder was named."""
+    config, weights = job.config, job.trained.weights
+    if job.trained.origin is not None or Path(config.checkpoint).resolve() == weights.resolve():
+        return job
+    trained = find_trained_model(Path(config.checkpoint), warn)
+    return replace(job, trained=trained, output=output_path(config, trained, job.differs))
+
+
 def measure(
     job: Job, forward: "Forward", model: "ACTLossHead", batches: EvalBatches, ranks: "Ranks"
 ) -> Evaluation:
-    """Evaluate on all ranks and write the outputs asked for and the evaluators' files. Where rows
-    halt early the files have names of their own: those of all steps stay.
+    """Evaluate on all ranks and write the outputs asked for. What the default name of the result
+    says of the settings, the names of outputs and of the evaluators' files say, too; beside an
+    `output` of the user's choice only where rows halt early.
 
     Raises:
         ConfigError: a file cannot be written; names it.
     """
-    from evaluation.outputs import OutputError, open_outputs, write_json_files
+    from evaluation.outputs import OutputError, open_outputs
     from evaluation.runner import evaluate
 
     output, weights = job.output, job.trained.weights
     folder = beside(output, "_outputs")
     suffix = "_at_halt" if job.config.halting == "q" else ""
+    if job.config.output is None:
+        suffix = output.stem.removeprefix(f"eval_{weights.name}")
     prefix = output.with_name(f"{weights.name}_all_preds{suffix}")
     try:
         published = prefix if job.trained.is_published else None
@@ -224,11 +272,9 @@ def measure(
                 show_progress=ranks.is_main,
                 seed=job.config.seed,
             )
-        evaluation = evaluation.with_files_named(suffix)
-        write_json_files(output.parent, evaluation.files, ranks)
     except OutputError as error:
         raise ConfigError(f"the evaluation's files cannot be written: {error}") from None
-    return evaluation
+    return evaluation.with_files_named(suffix)
 
 
 def search(
@@ -318,7 +364,7 @@ def keep_done(path: Path, ledger: "Ledger") -> None:
                     kept.append(line)
         if not kept:
             return path.unlink()
-    write(path, "".join(kept))
+    write({path: "".join(kept)})
 
 
 def traces_of(job: Job) -> list[Path]:
@@ -336,10 +382,12 @@ def rows_of(dataset: PuzzleDataset, set_name: str, number: int | None) -> Batch:
 
 
 def report(evaluation: Evaluation, facts: dict[str, Any], job: Job, seconds: float) -> None:
-    """Write the result as JSON, `facts` first, and the records asked for; print it as tables."""
+    """Write the result as JSON, `facts` first, the records asked for and the evaluators' files;
+    print it as tables.
+    """
     output = job.output
-    content = json.dumps(facts | as_json(evaluation, output.parent), indent=1, allow_nan=False)
-    written = {output: content + "\n"}
+    content = facts | as_json(evaluation, output.parent)
+    written = {output: as_file(content)}
     if job.config.save_records:
         ratings = {name: arrays.example_ratings() for name, arrays in job.dataset.sets.items()}
         sizes = {
@@ -347,17 +395,29 @@ def report(evaluation: Evaluation, facts: dict[str, Any], job: Job, seconds: flo
             for name, result in evaluation.sets.items()
         }
         written |= records(job, as_csv(evaluation, ratings, sizes), evaluation.answers)
-    for path, text in written.items():
-        write(path, text)
-    files = [*written, *(output.parent / name for name in evaluation.files)]
+    for name, made in evaluation.files.items():
+        written[output.parent / name] = json.dumps(made(), separators=(",", ":")) + "\n"
+    write(written)
     number = sum(result.num_examples for result in evaluation.sets.values())
     exact = pooled(evaluation.sets).get("exact_accuracy")
     sys.stdout.write(
         f"{heading(facts)}{as_text(evaluation)}\n\n"
         f"{number:,} puzzles in {seconds:.1f} s: {number / seconds:,.1f} a second\n"
-        f"written: {', '.join(map(str, files))}\n"
+        f"written: {', '.join(map(str, written))}\n"
         f"exact_accuracy: {'no puzzle has labels' if exact is None else f'{exact:.4f}'}\n"
+        f"{last_line(content, but='exact_accuracy')}"
     )
+
+
+def as_file(content: Mapping[str, Any]) -> str:
+    """Return a result as the text of its file."""
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+
+def last_line(content: Mapping[str, Any], but: str = "") -> str:
+    """Return the line with the headline of a result, "" where there is none, or it is `but`."""
+    score = score_of(content)
+    return f"{score}\n" if score is not None and score.name != but else ""
 
 
 def records(job: Job, table: str, answers: Mapping[str, Any]) -> dict[Path, str]:
@@ -377,11 +437,10 @@ def report_chains(
     settings = {name: getattr(job.config, name) for name in ThinkingSettings.model_fields}
     content = facts | {"thinking": settings, "chains": chains.as_json(found)}
     table = beside(job.output, ".csv")
-    write(job.output, json.dumps(content, indent=1, allow_nan=False) + "\n")
-    write(table, chains.as_csv(found))
+    write({job.output: as_file(content), table: chains.as_csv(found)})
     sys.stdout.write(
         f"{heading(facts)}{chains.as_text(found)}\n\n"
-        f"{seconds:.1f} s\nwritten: {job.output}, {table}\n"
+        f"{seconds:.1f} s\nwritten: {job.output}, {table}\n{last_line(content)}"
     )
 
 
@@ -397,14 +456,14 @@ def report_search(
 
     settings = job.config.search.model_dump()
     content = facts | {"search": settings, "searchers": search_report.as_json(figures)}
-    written = {job.output: json.dumps(content, indent=1, allow_nan=False) + "\n"}
+    written = {job.output: as_file(content)}
     if job.config.save_records:
         written |= records_of_search(found, job)
-    for path, text in written.items():
-        write(path, text)
+    write(written)
     sys.stdout.write(
         f"{heading(facts)}{search_report.as_text(figures)}\n\n"
         f"{seconds:.1f} s\nwritten: {', '.join(map(str, [*written, *traces_of(job)]))}\n"
+        f"{last_line(content)}"
     )
 
 
@@ -442,11 +501,14 @@ def beside(output: Path, ending: str) -> Path:
     return output.with_name(output.name.removesuffix(".json") + ending)
 
 
-def write(path: Path, text: str) -> None:
-    """Write a file of the result, or raise ConfigError."""
+def write(files: Mapping[Path, str]) -> None:
+    """Write the files of the result, the result first; raises ConfigError where there is no room
+    for all of them, and writes none.
+    """
     try:
-        write_atomically(path, text)
+        write_together(files)
     except OSError as error:
+        path = error.filename or next(iter(files))
         raise ConfigError(f"output={path}: cannot be written: {error.strerror}") from None
 
 
@@ -561,25 +623,24 @@ def require_same_weights(trained: TrainedModel, ranks: "Ranks") -> None:
     if ranks.world_size == 1:
         return  # A published file is large, and there is no other rank.
     weights = trained.weights
-    manifest = weights if trained.is_published else weights / MANIFEST
-    others = ", ".join(map(str, ranks.that_differ(sha256(manifest))))
+    manifest, found = weights if trained.is_published else weights / MANIFEST, ""
+    with suppress(OSError):  # It may be gone by now.
+        found = sha256(manifest)
+    others = ", ".join(map(str, ranks.that_differ(found)))
     if others:
         found = f"{weights}: rank {others} has found another checkpoint than rank 0"
         raise CheckpointError(f"{found}: name one, checkpoint=RUN_FOLDER/step_N")
 
 
-def output_path(config: EvalConfig, trained: TrainedModel) -> Path:
-    """Return where the result goes: by default eval_step_N.json in the run's folder (of a model on
-    the Hub in outputs/OWNER--NAME), for another
-    split or other data than the run's own with their names added, where rows halt early, and with
-    the settings of thinking longer.
+def what_differs(config: EvalConfig, trained: TrainedModel, dataset: PuzzleDataset) -> list[str]:
+    """Return what is measured otherwise than the run would by itself, as names of files say it:
+    other data or another split, a sample, the halt, thinking longer, and what changes the model or
+    a search. A setting that changes nothing is left out.
     """
-    if config.output is not None:
-        return Path(config.output)
-    parts = ["eval", trained.weights.name]
+    parts = []
     own = {Path(folder).resolve() for folder in trained.run.data_folders(config.split)}
-    asked = [Path(folder).resolve() for folder in config.data_folders]
-    if own and not own.issuperset(asked):
+    asked = {Path(folder).resolve(): None for folder in config.data_folders}
+    if own and asked and own != asked.keys():
         parts += [folder.name for folder in asked]
     if config.split != "test":
         parts.append(config.split)
@@ -587,8 +648,42 @@ def output_path(config: EvalConfig, trained: TrainedModel) -> Path:
         parts.append("at_halt")
     if config.thinks_longer:
         parts += thinking_parts(config)
+    if config.weights == "last" and trained.has_average:
+        parts.append("last_weights")
+    largest = max((arrays.num_examples for arrays in dataset.sets.values()), default=0)
+    if config.max_examples is not None and config.max_examples < largest:
+        parts.append(f"first{config.max_examples}")
+    parts += values_that_differ(config.arch_overrides, trained.run.arch)
+    if config.search.chains:
+        settings = {"backtrack", "caution", "control"}
+        parts += values_that_differ(config.search, EvalSearchSettings(), settings)
+    return parts
+
+
+def values_that_differ(asked: Schema, usual: object, names: set[str] | None = None) -> list[str]:
+    """Return NAME-VALUE of the settings, or of those named, that are set to another value."""
+    values = asked.model_dump(include=names, exclude_none=True)
+    return [
+        f"{name}-{str(value).lower()}"
+        for name, value in values.items()
+        if value != getattr(usual, name)
+    ]
+
+
+def output_path(config: EvalConfig, trained: TrainedModel, differs: Sequence[str]) -> Path:
+    """Return where the result goes: by default eval_step_N.json in the run's folder (of a model on
+    the Hub in outputs/OWNER--NAME), where anything differs with that in its name, and with a
+    search, evaluators of its own and a seed.
+    """
+    if config.output is not None:
+        return Path(config.output)
+    parts = ["eval", trained.weights.name, *differs]
     if config.search.chains:
         parts.append(f"search{config.search.chains}x{config.search.rounds}")
+    usual = trained.run.active_evaluators or trained.run.inherited_evaluators
+    if config.evaluators is not None and config.evaluators != usual:
+        names = [evaluator.name for evaluator in config.evaluators]
+        parts.append("-".join(["evaluators", *(names or ["none"])]))
     if config.seed:
         parts.append(f"seed{config.seed}")
     folder = trained.weights.parent

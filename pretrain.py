@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from evaluation.evaluators import Evaluator, build_evaluators
+from evaluation.evaluators import Evaluator, build_evaluators, build_fitting
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import ConfigError
 from runtime.process import (
@@ -49,6 +49,7 @@ def main(overrides: list[str]) -> None:
     evaluators = {}
     if test_set is not None:
         evaluators = build_evaluators(config.active_evaluators, test_set)
+        evaluators |= build_fitting(config.inherited_evaluators, test_set, warn)
     fingerprint = train_set.fingerprint()
     checkpoint = start_weights = None
     with ExitStack() as opened:

@@ -17,6 +17,8 @@ from runtime.schema import (
     PositiveFloat,
     Probability,
     Schema,
+    Seed,
+    Size,
     StrictBool,
 )
 
@@ -89,7 +91,7 @@ class ThinkingSettings(Schema):
     select: Annotated[list[Choice], BeforeValidator(_as_list), Field(min_length=1)] = ["q"]
     """which chain answers: q: the one surest of its answer; residual: the one whose last step
     changed it least; majority: the most common answer; first_halt: the first to halt"""
-    seed: Annotated[CountOrZero, Field(lt=2**63)] = 0
+    seed: Seed = 0
     """of views, starts and noise"""
 
     @property
@@ -154,7 +156,7 @@ class EvalConfig(ThinkingSettings, MachineSettings):
     data_paths: list[str] | None = None
     """several folders: [a,b]"""
     split: Literal["test", "train", "selection"] = "test"
-    global_batch_size: Count | None = None
+    global_batch_size: Size | None = None
     """puzzles at a time, over all ranks; null: the run's, on CUDA more where memory allows"""
     halting: Halting = "steps"
     """steps: every puzzle takes all ACT steps; q: it stops where the model says so, and gives its
@@ -244,7 +246,7 @@ class SolveConfig(ThinkingSettings, PluginSettings):
     """share of the probability that top_p draws from"""
     beam_width: Count | None = None
     """of beam; null: 8"""
-    seed: Annotated[CountOrZero, Field(lt=2**63)] = 0
+    seed: Seed = 0
     """of views, starts, noise and draws"""
     search: SearchSettings = SearchSettings()
     """of a model that deduces (arch=lattice), which tells what it struck and guessed"""

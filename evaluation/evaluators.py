@@ -19,6 +19,7 @@ from dataset.kinds import EVALUATORS, AnyEvaluator, ArcEvaluatorConfig, Evaluato
 from dataset.maze import rules as maze
 from dataset.sudoku.rules import EMPTY_TOKEN, are_valid_solutions, grid_size
 from evaluation import arc
+from evaluation.headline import arc_interval
 from evaluation.metrics import wilson
 from evaluation.puzzles import identifiers_of
 from puzzle_dataset import PuzzleDataset
@@ -84,6 +85,19 @@ def build_evaluators(
     return evaluators
 
 
+def build_fitting(
+    inherited: Iterable[EvaluatorConfig], dataset: PuzzleDataset, say: Callable[[str], None]
+) -> dict[str, Evaluator]:
+    """Build the evaluators of another data set that fit a test set; `say` is told of the others."""
+    evaluators: dict[str, Evaluator] = {}
+    for config in inherited:
+        try:
+            evaluators |= build_evaluators([config], dataset)
+        except DatasetError as error:
+            say(f"the evaluator {config.name} of the data set chosen by name is left out: {error}")
+    return evaluators
+
+
 class ArcEvaluator:
     """Scores ARC tasks; see `evaluation.arc` for the rule.
 
@@ -124,9 +138,11 @@ class ArcEvaluator:
         scores = arc.score(tasks, tally)
         metrics = {f"pass@{k}": share for k, share in scores.per_test_output.items()}
         metrics |= {f"task_pass@{k}": share for k, share in scores.per_task.items()}
+        number = scores.num_tasks
         details = {
+            **{name: asdict(arc_interval(share, number)) for name, share in metrics.items()},
             "num_tasks": len(tasks),
-            "num_scored_tasks": scores.num_tasks,
+            "num_scored_tasks": number,
             "num_predictions": tally.num_predictions,
             "num_unmatched_predictions": tally.num_unmatched,
             "tasks_without_votes": arc.tasks_without_votes(tasks, tally),

@@ -78,7 +78,7 @@ def summarize(rows: Mapping[str, np.ndarray]) -> SetResult:
     return SetResult(num_examples, count, metrics)
 
 
-def wilson(successes: int, trials: int) -> Estimate:
+def wilson(successes: float, trials: int) -> Estimate:
     """Return a share with its Wilson score interval, which has a width even at 0 and 1."""
     share, z2 = successes / trials, _Z95**2
     center = (share + z2 / (2 * trials)) / (1 + z2 / trials)

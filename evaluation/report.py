@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from evaluation.evaluators import Findings
+from evaluation.headline import headline_of
 from evaluation.metrics import Estimate, SetResult
 from evaluation.records import table_as_csv
 from models.heads.calibration import with_calibration_error
@@ -75,7 +76,7 @@ def pooled(sets: Mapping[str, SetResult]) -> dict[str, float]:
 
 def flatten(evaluation: Evaluation) -> dict[str, float]:
     """Return the figures over all sets as `eval/NAME`, those of several sets as `eval/SET/NAME`
-    too, and those of evaluators as `eval/EVALUATOR/NAME`.
+    too, and those of evaluators as `eval/EVALUATOR/NAME`; the headline comes first.
     """
     flat = {}
     if len(evaluation.sets) > 1:
@@ -84,7 +85,9 @@ def flatten(evaluation: Evaluation) -> dict[str, float]:
             for name, estimate in result.reported.items():
                 flat[f"eval/{set_name}/{name}"] = estimate.value
     flat |= {f"eval/{name}": value for name, value in pooled(evaluation.sets).items()}
-    return flat | {f"eval/{name}": value for name, value in _found(evaluation).items()}
+    flat |= {f"eval/{name}": value for name, value in _found(evaluation).items()}
+    first = headline_of(flat, "eval/")
+    return {first: flat[first], **flat} if first else flat
 
 
 def _found(evaluation: Evaluation) -> dict[str, float]:

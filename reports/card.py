@@ -3,15 +3,16 @@
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from evaluation.headline import MEASURES, differs, score_of, weight_of
 from evaluation.metrics import Estimate
 from reports.values import at, estimate_of, items, listed, number
 from runtime.files import read_bounded
-from runtime.text import many, shown
+from runtime.text import many, shown, told_apart
 from training.checkpoint.state import RunState
 from training.config.schema import flatten
 
@@ -97,7 +98,7 @@ def _front_matter(known: Known) -> str:
             metric_value=round(score.estimate.value, 4),
             metric_name=score.named,
         )
-        for score in _found(known.evaluations)
+        for score in _found(known)
     ]
     model = {"model_name": known.repo.split("/")[-1], "eval_results": results} if results else {}
     data = ModelCardData(
@@ -120,20 +121,33 @@ class _Score:
     data: str
     named: str
     estimate: Estimate
-    num_puzzles: int
+    counted: str
     file: str
 
 
-def _found(evaluations: Mapping[str, Mapping[str, Any]]) -> list[_Score]:
-    """Return the shares of puzzles solved in the JSON of evaluations; a file of that name that is
-    none says nothing.
+def _found(known: Known) -> list[_Score]:
+    """Return what the JSON of evaluations says was solved, what stands for the checkpoint first; a
+    file of that name that is none says nothing. Entries of one name say how they differ.
     """
-    return [
-        _Score(_data_of(content), named, estimate, int(count), file)
-        for file, content in evaluations.items()
-        for named, value, counted in _of_evaluation(content)
-        if (estimate := estimate_of(value)) is not None and (count := number(counted)) is not None
+    config = known.state.config or {}
+    own = listed(config.get("data_paths_test")) or listed(config.get("data_paths"))
+    own = own or [config[key] for key in ("data_path",) if config.get(key)]
+
+    def weight(one: tuple[str, Mapping[str, Any]]) -> tuple[float, ...]:
+        score = score_of(one[1])
+        return weight_of(one[1], score, own) if score is not None else (-1,)
+
+    scores = [
+        _Score(_data_of(content), named, estimate, counted, file)
+        for file, content in sorted(known.evaluations.items(), key=weight, reverse=True)
+        for named, estimate, counted in _of_evaluation(content)
+        if estimate is not None and counted
     ]
+    asked = [", ".join(differs(known.evaluations[score.file])) for score in scores]
+    sizes = [f"{score.counted} puzzles" for score in scores]
+    named = [score.named for score in scores]
+    names = told_apart(named, [score.data for score in scores], sizes, asked)
+    return [replace(score, named=name) for score, name in zip(scores, names, strict=True)]
 
 
 def _data_of(content: Mapping[str, Any]) -> str:
@@ -141,34 +155,50 @@ def _data_of(content: Mapping[str, Any]) -> str:
     return ", ".join("/".join(Path(str(path)).parts[-2:]) for path in listed(content.get("data")))
 
 
-def _of_evaluation(content: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield what was measured in words, its value, and the number of puzzles."""
+def _of_evaluation(content: Mapping[str, Any]) -> Iterator[tuple[str, Estimate | None, str]]:
+    """Yield what was measured in words, its value, and what was counted."""
+
+    def line(named: str, one: Any, share: str, count: str) -> tuple[str, Estimate | None, str]:
+        known = number(at(one, count))
+        return (
+            named,
+            estimate_of(at(one, *share.split("."))),
+            "" if known is None else f"{known:,.0f}",
+        )
+
     steps = at(content, "arch", "halt_max_steps")
+    if (score := score_of(content)) is not None and score.name == "arc/pass@2":
+        yield f"{MEASURES[score.name]}, answers of {steps} ACT steps", score.estimate, score.counted
     for name, found in items(content.get("sets")):
         named = f"exact accuracy, {name}, one pass of {steps} ACT steps"
-        yield named, at(found, "metrics", "exact_accuracy"), at(found, "count")
+        yield line(named, found, "metrics.exact_accuracy", "count")
     for one in listed(content.get("chains")):
         breadth = number(at(one, "breadth")) or 1
         chains = f"{many(int(breadth), 'chain')} of {at(one, 'depth')} ACT steps"
         named = f"exact accuracy, {at(one, 'set_name')}, {chains}, select={at(one, 'select')}"
-        yield named, at(one, "selected"), at(one, "num_puzzles")
+        yield line(named, one, "selected", "num_puzzles")
     search = content.get("search")
     size = f"{at(search, 'chains')} chains, {at(search, 'rounds')} rounds"
     for one in listed(content.get("searchers")):
         if at(one, "searcher") == "model":
+            wrong = estimate_of(at(one, "wrong"))
             named = f"solved by search, {at(one, 'set_name')}, {size}"
-            yield named, at(one, "solved"), at(one, "num_puzzles")
+            named += f", answered wrongly {wrong.value:.4f}" if wrong else ""
+            yield line(named, one, "solved", "num_puzzles")
 
 
 def _scores(known: Known) -> list[str]:
-    scores = _found(known.evaluations)
+    scores = _found(known)
     if not scores:
         return ["No evaluation was found beside the checkpoint."]
     rows = ["| what | data | puzzles | score, 95 % interval | file |", "|---|---|---|---|---|"]
     for score in scores:
-        cells = (score.named, score.data, f"{score.num_puzzles:,}", score.estimate.with_interval())
+        cells = (score.named, score.data, score.counted, score.estimate.with_interval())
         rows.append(f"| {' | '.join(map(_plain, (*cells, score.file)))} |")
-    told = "Shares of puzzles whose whole answer is right, of all evaluations of this checkpoint."
+    told = (
+        "Shares of puzzles whose whole answer is right, of all evaluations of this checkpoint; of "
+    )
+    told += "ARC the mean over tasks of the share of test outputs among the first two answers."
     return [*rows, "", told]
 
 

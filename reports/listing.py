@@ -7,9 +7,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from evaluation.headline import headline_of, measure_in_words
 from reports.html import duration, percent
 from reports.reading import WARNINGS, find_runs
-from reports.status import SCORE, Status, last_records, modified, read_status
+from reports.status import Status, last_records, modified, read_status
 from reports.values import listed, number
 from runtime.text import in_columns, shown
 from training.tracking import METRICS_FILE
@@ -34,7 +35,7 @@ class Listed:
 
     def to_json(self) -> dict[str, Any]:
         """Return what is listed; null is what nothing tells."""
-        names = ("state", "detail", "step", "total_steps", "score", "loss")
+        names = ("state", "detail", "step", "total_steps", "score", "measure", "loss")
         status = {name: getattr(self.status, name) for name in names}
         times = {"seconds": self.status.seconds, "seconds_left": self.status.seconds_left}
         return {"run": self.folder.resolve().name, **status, **times, "folder": str(self.folder)}
@@ -72,10 +73,16 @@ def _cells(status: Status) -> list[str]:
         steps += f" of {status.total_steps:,}"
     return [
         steps,
-        "-" if status.score is None else percent(status.score),
+        "-" if status.score is None else f"{percent(status.score)}{_of_what(status.measure)}",
         "-" if status.loss is None else f"{status.loss:.4g}",
         "-" if status.seconds_left is None else duration(status.seconds_left),
     ]
+
+
+def _of_what(measure: str | None) -> str:
+    """Return what a score is, "" for the usual one."""
+    usual = measure in (None, "eval/exact_accuracy")
+    return "" if usual else f" ({measure_in_words(str(measure))})"
 
 
 def frames(folder: Path, interval: float) -> Iterator[tuple[Listed, str]]:
@@ -124,10 +131,10 @@ def _events(records: Sequence[dict[str, Any]]) -> list[str]:
     """Return evaluations and warnings, in their order."""
     lines = []
     for record in records:
-        if SCORE in record:
-            value = number(record[SCORE])
+        if (name := headline_of(record, "eval/")) is not None:
+            value = number(record[name])
             found = "not finite" if value is None else percent(value)
-            lines.append(f"evaluation at step {record['step']:,}: exact accuracy {found}")
+            lines.append(f"evaluation at step {record['step']:,}: {measure_in_words(name)} {found}")
         lines += [f"warning: {shown(words, 160)}" for words in listed(record.get(WARNINGS))]
     return lines
 

@@ -11,7 +11,7 @@ from evaluation.metrics import Estimate, wilson
 from reports.figure import MAX_GROUPS, NUM_COLOURS, Figure, error_bars, plain, share_axis, short
 from reports.reading import Records, Result
 from reports.values import at, estimate_of, items, listed, number, number_in
-from runtime.text import shown
+from runtime.text import shown, told_apart
 
 _TENTHS = 10
 _FEWEST = 10  # Puzzles of a group, below which a share says little.
@@ -63,8 +63,14 @@ def steps_figure(results: Mapping[str, Result], depths: Sequence[Result] = ()) -
         data.append(_after_each_step(records, np.isfinite(records["right_after_1"]), name, place))
         if len(results) == 1:
             data += _after_each_step_by_difficulty(records)
+    places, files = [""] * len(data), [""] * len(data)
     for one in depths:
-        data += _at_depths(one, len(data))
+        traces = _at_depths(one, len(data))
+        data += traces
+        places += [plain(", ".join(map(shown, listed(at(one.content, "data")))))] * len(traces)
+        files += [plain(one.name)] * len(traces)
+    for trace, name in zip(data, told_apart([t["name"] for t in data], places, files), strict=True):
+        trace["name"] = name
     if len({step for trace in data for step in trace["x"]}) < 2:
         return None
     layout = {
@@ -111,16 +117,20 @@ def _after_each_step_by_difficulty(records: Records) -> list[dict[str, Any]]:
 
 
 def _at_depths(result: Result, place: int) -> list[dict[str, Any]]:
-    """Return what an evaluation at several depths found, a trace for each breadth and choice."""
-    lines: dict[tuple[float, str], list[tuple[float, Estimate]]] = {}
+    """Return what an evaluation at several depths found, a trace for each breadth, choice and set,
+    which says how many puzzles it is of.
+    """
+    lines: dict[tuple[float, str, str], list[tuple[float, Estimate]]] = {}
     for one in listed(at(result.content, "chains")):
         depth, breadth = number(at(one, "depth")), number(at(one, "breadth"))
         estimate = estimate_of(at(one, "selected"))
         if depth is not None and breadth is not None and estimate is not None:
-            key = breadth, shown(at(one, "select"))
+            puzzles = number(at(one, "num_puzzles")) or 0
+            told = f"{puzzles:,.0f} puzzles of {shown(at(one, 'set_name'))}"
+            key = breadth, shown(at(one, "select")), told
             lines.setdefault(key, []).append((depth, estimate))
     data = []
-    for (breadth, select), points in list(lines.items())[:MAX_GROUPS]:
+    for (breadth, select, told), points in list(lines.items())[:MAX_GROUPS]:
         several = f", {breadth:g} chains, select={select}" if breadth != 1 else ""
         points.sort(key=lambda point: point[0])
         colour = (place + len(data)) % NUM_COLOURS
@@ -129,7 +139,7 @@ def _at_depths(result: Result, place: int) -> list[dict[str, Any]]:
                 "x": [depth for depth, _ in points],
                 "y": [short(estimate.value) for _, estimate in points],
                 "mode": "lines+markers",
-                "name": plain(f"with depth{several}"),
+                "name": plain(f"with depth{several}, {told}"),
                 "line": {"color": f"@{colour}", "width": 2, "dash": "dot"},
                 "marker": {"size": 7, "symbol": "diamond", "color": f"@{colour}"},
                 "error_y": error_bars([estimate for _, estimate in points], colour),

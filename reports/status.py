@@ -16,6 +16,7 @@ from typing import Any, Literal
 import yaml
 
 from dataset.format.reading import load_metadata
+from evaluation.headline import headline_of
 from reports.values import at, number
 from runtime.errors import CheckpointError
 from runtime.files import open_regular, read_bounded
@@ -24,15 +25,14 @@ from training.checkpoint.lock import LOCK_FILE, Owner
 from training.checkpoint.published import PlainLoader
 from training.checkpoint.run_folder import CONFIG_FILE
 from training.checkpoint.state import RunState, parse_state
-from training.checkpoint.store import STATE, checkpoint_path, list_steps, read_json
+from training.checkpoint.store import MANIFEST, STATE, checkpoint_path, list_steps, read_json
 from training.optim.schedule import published_total_steps
 from training.tracking import METRICS_FILE
 
 State = Literal["running", "done", "stopped", "failed", "new"]
 
-SCORE = "eval/exact_accuracy"
-
 SWEEP = "sweep.json"
+RANKS = "eval/exact_accuracy"  # By which a run compares its own checkpoints.
 
 _MAX_SWEEP = 64 * 2**20
 _MAX_CONFIG = 2**18
@@ -52,7 +52,8 @@ class Status:
         detail: more words on it.
         step, total_steps: optimizer steps done, and those of the schedule (or `max_steps`).
         loss: of the last step.
-        score: the best exact accuracy of the evaluations.
+        score: the best headline of the evaluations (`evaluation.headline`).
+        measure: its name, such as `eval/exact_accuracy`.
         seconds: that it was at work until its newest checkpoint, over all starts.
         seconds_left: as its last steps went; of a running one alone.
         newest: what the newest checkpoint that can be read says.
@@ -64,6 +65,7 @@ class Status:
     total_steps: int | None = None
     loss: float | None = None
     score: float | None = None
+    measure: str | None = None
     seconds: float | None = None
     seconds_left: float | None = None
     newest: RunState | None = None
@@ -90,7 +92,9 @@ def is_run(folder: Path) -> bool:
     with suppress(OSError):
         if (folder / SWEEP).is_file():
             return False
-        return any((folder / name).is_file() for name in names) or bool(list_steps(folder))
+        # Of a folder that holds a run named step_3 there is no such checkpoint.
+        steps = (checkpoint_path(folder, step) / MANIFEST for step in list_steps(folder))
+        return any((folder / name).is_file() for name in names) or any(map(Path.is_file, steps))
     return False
 
 
@@ -101,14 +105,16 @@ def read_status(folder: Path) -> Status:
     train, evaluations = _last_step_and_evaluations(folder / METRICS_FILE)
     steps = [int(train["step"])] if train else []
     step = max([*steps, *(state.step for state in states[-1:])], default=None)
-    scores = [value for record in evaluations if (value := number(record.get(SCORE))) is not None]
-    if newest is not None and (best := number(newest.best_score)) is not None:
+    measure = next((one for r in reversed(evaluations) if (one := headline_of(r, "eval/"))), RANKS)
+    scores = [found for r in evaluations if (found := number(r.get(measure))) is not None]
+    if newest is not None and measure == RANKS and (best := number(newest.best_score)) is not None:
         scores.append(best)
     loss = number(train.get("train/lm_loss")) if train else None
     state, detail = _state(folder, newest, train, step)
     total = _total_steps(folder, newest) if newest or state == "running" else None
     best, seconds = max(scores, default=None), number(newest.seconds) if newest else None
-    status = Status(state, detail, step, total, loss, best, seconds, newest=newest)
+    score = {"score": best, "measure": measure if scores else None}
+    status = Status(state, detail, step, total, loss, **score, seconds=seconds, newest=newest)
     pace = None
     if state == "running" and step is not None and total is not None:
         pace = _seconds_per_step(states, folder, step)

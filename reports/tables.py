@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 
+from evaluation.headline import MEASURES, Score, headline_of, score_of, weight_of
 from evaluation.metrics import Estimate
-from reports.html import Cell, figure, share, table, text, words
+from reports.html import Cell, figure, percent, share, table, text, words
 from reports.reading import Result, Run
-from reports.values import at, estimate_of, items, listed, number, share_of
+from reports.values import at, estimate_of, items, listed, number
 
 _SHARES = ("exact_accuracy", "accuracy", "q_halt_accuracy")
 _MAX_ROWS = 200
+_IN_RUN = "in the run"
 # Settings that say where a run is, not what it does.
 PLACES = ("run_name", "checkpoint_path", "sweep_name", "project_name")
 
@@ -31,72 +32,70 @@ class Headline:
 
 
 def headline(run: Run) -> Headline | None:
-    """Return the figure that stands for a run: what a search has solved, the votes on ARC, or the
-    exact accuracy, of the newest weights on test puzzles; None where nothing was evaluated.
+    """Return the figure that stands for a run, see `evaluation.headline.weight_of`; None where
+    nothing was evaluated. What the run itself measured counts where no evaluation is its equal.
     """
-    kinds = (_of_search, _of_votes, _of_puzzles)
-    on_test = [result for result in run.results if _is_on_test(result)]
-    results = on_test or run.results
-    for step in dict.fromkeys(result.step for result in results):
-        of_step = [result for result in results if result.step == step]
-        for of_kind, result in product(kinds, of_step):
-            if (found := of_kind(result)) is not None:
-                return found
-    return _of_training(run)
+    own = _test_folders(run)
 
+    def weight(one: tuple[Result, Score]) -> tuple[float, ...]:
+        of_whom, size, *rest = weight_of(one[0].content, one[1], own)
+        return of_whom, size, one[0].name != _IN_RUN, *rest
 
-def _is_on_test(result: Result) -> bool:
-    folders = [str(folder) for folder in listed(at(result.content, "data"))]
-    return any(folder.rstrip("/").endswith("test") for folder in folders)
-
-
-def _of_search(result: Result) -> Headline | None:
-    for one in listed(at(result.content, "searchers")):
-        estimate = estimate_of(at(one, "solved"))
-        if at(one, "searcher") == "model" and estimate is not None:
-            count = number(at(one, "num_puzzles")) or 0
-            return Headline("solved by search", estimate, _told(result, count))
-    return None
-
-
-def _of_votes(result: Result) -> Headline | None:
-    found = number(at(result.content, "evaluators", "arc", "metrics", "pass@2"))
-    if found is None:
+    results = [*run.results, *_in_run(run, own)]
+    scored = [(one, score) for one in results if (score := score_of(one.content)) is not None]
+    if not scored:
         return None
-    tasks = number(at(result.content, "evaluators", "arc", "details", "num_scored_tasks")) or 0
-    return Headline("ARC pass@2", Estimate(found, None, None), _told(result, tasks, "tasks"))
+    result, score = max(scored, key=weight)
+    return Headline(MEASURES[score.name], score.estimate, _told(result, score))
 
 
-def _of_puzzles(result: Result) -> Headline | None:
-    metrics, sets = at(result.content, "metrics"), items(at(result.content, "sets"))
-    value, count = number(at(metrics, "exact_accuracy")), number(at(metrics, "count")) or 0
-    if value is None:
-        return None
-    estimate = share_of(value, int(count)) or Estimate(value, None, None)
-    if len(sets) == 1:
-        estimate = estimate_of(at(sets[0][1], "metrics", "exact_accuracy")) or estimate
-    return Headline("exact accuracy", estimate, _told(result, count))
+def _test_folders(run: Run) -> list[str]:
+    """Return the folders that a run is tested on; its settings are known as text."""
+    named = (run.settings.get(key, "null") for key in ("data_paths_test", "data_paths"))
+    several = next((value for value in named if value != "null"), None)
+    one = run.settings.get("data_path", "null")
+    if several is None:
+        return [] if one == "null" else [one]
+    return [folder.strip(" '\"") for folder in several.strip("[]").split(",")]
 
 
-def _told(result: Result, count: float, what: str = "puzzles") -> str:
-    parts = [f"{count:,.0f} {what}"] if count else []
+def _in_run(run: Run, own: Sequence[str]) -> list[Result]:
+    """Return the last evaluation in the course of the run as `evaluate.py` would have written it,
+    none where there was none.
+    """
+    known = {name: curve.last for name, curve in run.curves.items() if curve.last}
+    name = headline_of(known, "eval/")
+    if name is None:
+        return []
+    step, value = known[name]
+    split, limit = (run.settings.get(f"eval_{key}", "null") for key in ("split", "max_examples"))
+    split = "test" if split == "null" else split
+    content = {
+        "step": step,
+        "data": [f"{folder}/{split}" for folder in own] or [split],
+        "max_examples": None if limit == "null" else limit,
+        "metrics": {"exact_accuracy": value, "count": known.get("eval/count", (0, 0))[1]},
+    }
+    if name == "eval/arc/pass@2":
+        tasks = items(dict(run.votes).get(f"eval_step_{step}/arc_tasks.json"))
+        scored = sum(any(at(one, "known") is True for one in listed(of)) for _, of in tasks)
+        found = {"metrics": {"pass@2": value}, "details": {"num_scored_tasks": scored}}
+        content["evaluators"] = {"arc": found}
+    return [Result(_IN_RUN, content)]
+
+
+def _told(result: Result, score: Score) -> str:
+    parts = [score.counted] if score.counted else []
+    if score.wrong is not None:
+        parts.insert(0, f"wrong {percent(score.wrong.value)}")
+    if result.name == _IN_RUN:
+        parts.append(_IN_RUN)
     if result.step >= 0:
         parts.append(f"step {result.step:,}")
     steps = at(result.content, "arch", "halt_max_steps")
     if type(steps) is int and "searchers" not in result.content:
-        parts.append(f"{steps:,} ACT steps")
+        parts.append(f"{steps:,} ACT step{'s' * (steps != 1)}")
     return ", ".join(parts)
-
-
-def _of_training(run: Run) -> Headline | None:
-    curve, counted = run.curves.get("eval/exact_accuracy"), run.curves.get("eval/count")
-    if curve is None or curve.last is None:
-        return None
-    step, value = curve.last
-    count = int(counted.last[1]) if counted and counted.last else 0
-    estimate = share_of(value, count) or Estimate(value, None, None)
-    puzzles = f"{count:,} puzzles, " if count else ""
-    return Headline("exact accuracy", estimate, f"{puzzles}in the run, step {step:,}")
 
 
 # Tables of evaluations

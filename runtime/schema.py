@@ -35,6 +35,7 @@ CountOrZero = Annotated[int, Field(strict=True, ge=0)]
 # What a stranger's configuration may ask for at most.
 Size = Annotated[int, Field(strict=True, ge=1, le=2**16)]
 SizeOrZero = Annotated[int, Field(strict=True, ge=0, le=2**16)]
+Seed = Annotated[int, Field(strict=True, ge=0, lt=2**64)]
 NumLayers = Annotated[int, Field(strict=True, ge=1, le=1024)]
 Probability = Annotated[float, Field(strict=True, ge=0.0, le=1.0)]
 PositiveFloat = Annotated[float, Field(strict=True, gt=0.0)]

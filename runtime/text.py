@@ -22,6 +22,18 @@ def many(number: int, thing: str, things: str | None = None) -> str:
     return f"{number} {thing if number == 1 else things or f'{thing}s'}"
 
 
+def told_apart(labels: Sequence[str], *further: Sequence[str]) -> list[str]:
+    """Return labels; those that are alike with what else is known of them, as far as is needed."""
+    told = list(labels)
+    for more in further:
+        alike = {label for label in told if told.count(label) > 1}
+        told = [
+            f"{label}, {other}" if label in alike and other else label
+            for label, other in zip(told, more, strict=True)
+        ]
+    return told
+
+
 def in_columns(rows: Sequence[Sequence[str]]) -> str:
     """Return the cells of rows, all equally many, one below the other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

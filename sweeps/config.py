@@ -58,7 +58,8 @@ class GridConfig(Schema):
 
     name: Literal["grid"] = "grid"
     objective: str | None = None
-    """the metric by which the table is ordered; null: exact accuracy"""
+    """the metric by which the table is ordered; null: ARC's pass@2, the share that a search solved,
+    or the exact accuracy"""
     direction: Literal["maximize", "minimize"] = "maximize"
     params: dict[str, str] | None = None
     """swept settings, as on the command line, which comes first"""

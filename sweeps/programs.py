@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.config import EvalConfig
+from evaluation.headline import score_of
 from sweeps.plan import Program, plan_of
 from sweeps.run import run_sweep
 from training.checkpoint.trained_model import find_trained_model
@@ -18,6 +19,7 @@ from training.config.schema import TrainConfig
 from training.data import require_folders
 from training.tracking import METRICS_FILE
 
+_IN_TRAINING = {"train/lm_loss", "train/accuracy", "train/exact_accuracy"}
 _ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -51,6 +53,19 @@ def _evaluations(folder: Path, name: str, objective: str) -> Mapping[str, Mappin
                 if key.startswith("eval/") or key == objective:
                     is_number = isinstance(value, int | float)  # Not finite ones are text.
                     found.setdefault(key, {})[record["step"]] = value if is_number else math.nan
+    return found or _last_of_training(path)
+
+
+def _last_of_training(path: Path) -> dict[str, dict[int, float]]:
+    """Return the last loss and accuracies of training, of a run that evaluates nothing."""
+    found: dict[str, dict[int, float]] = {}
+    for line in reversed(path.read_text().splitlines() if path.exists() else ()):
+        record = _parsed(line)
+        for key in _IN_TRAINING - found.keys():
+            if isinstance(value := record.get(key), int | float):
+                found[key] = {record["step"]: value}
+        if len(found) == len(_IN_TRAINING):
+            break
     return found
 
 
@@ -65,6 +80,8 @@ def _figures(folder: Path, name: str, objective: str) -> Mapping[str, Mapping[in
     result = _parsed(path.read_text()) if path.exists() else {}
     figures = dict(result.get("metrics", {}))
     figures |= _chosen_answers(result.get("chains", []))
+    if (score := score_of(result)) is not None and score.wrong is not None:  # Of a search.
+        figures |= {score.name: score.estimate.value, "wrong": score.wrong.value}
     for evaluator, findings in result.get("evaluators", {}).items():
         figures |= {f"{evaluator}/{key}": value for key, value in findings["metrics"].items()}
     return {key: {0: value} for key, value in figures.items() if isinstance(value, int | float)}

@@ -7,12 +7,13 @@ started again goes on: finished jobs are read, not run; the others resume where 
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
+from evaluation.headline import headline_of
 from runtime.errors import ConfigError, LockedError, Preempted
 from runtime.process import launched
 from runtime.progress import bar
@@ -159,8 +160,16 @@ class _Sweep:
         return self.program.read(self.folder, name, self.objective)
 
     def _score(self, name: str) -> str:
-        found = self._read(name).get(self.objective)
-        return f", {self.objective} {found[max(found)]:.4g}" if found else ""
+        metrics = self._read(name)
+        objective = self._ordered_by(metrics)
+        found = metrics.get(objective)
+        return f", {objective} {found[max(found)]:.4g}" if found else ""
+
+    def _ordered_by(self, measured: Container[str]) -> str:
+        """Return the metric that orders the table: where none is asked for, the headline."""
+        if self.plan.sweeper.objective or isinstance(self.plan.sweeper, OptunaConfig):
+            return self.objective
+        return headline_of(measured, "eval/") or headline_of(measured) or self.objective
 
     def _report(self, records: Mapping[str, JobRecord]) -> None:
         rows = []
@@ -169,7 +178,8 @@ class _Sweep:
             last = {key: found[max(found)] for key, found in self._read(name).items() if found}
             metrics |= {key: value for key, value in last.items() if math.isfinite(value)}
             rows.append(Row(name, record.values, record.state, metrics))
-        self.say(write_table(self.folder, rows, self.objective, minimize=self.minimize))
+        objective = self._ordered_by({key for row in rows for key in row.metrics})
+        self.say(write_table(self.folder, rows, objective, minimize=self.minimize))
         self.say(f"written: {self.folder / 'results.json'}, {self.folder / 'results.csv'}")
 
     def _outcome(self, records: Sequence[JobRecord], *, stopped: bool) -> int:

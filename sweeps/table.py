@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runtime.files import write_atomically
+from evaluation.headline import headline_of
+from runtime.errors import ConfigError, disk_errors
+from runtime.files import write_together
 from runtime.text import in_columns
 
 _SHOWN_METRICS = 4
@@ -63,12 +65,13 @@ def write_table(folder: Path, rows: Sequence[Row], objective: str, *, minimize: 
         rows: in any order.
         objective: the metric by which they are ordered.
         minimize: whether less is better.
+    Raises:
+        ConfigError: the disk refused; neither file has changed.
     """
     rows = ranked(rows, objective, minimize=minimize)
     seeds = over_seeds(rows, objective)
     seeds.sort(key=lambda group: group["mean"] if minimize else -group["mean"])
     content = {"objective": objective, "jobs": [row._asdict() for row in rows], "seeds": seeds}
-    write_atomically(folder / "results.json", json.dumps(content, indent=1) + "\n")
     keys = list(dict.fromkeys(key for row in rows for key in row.values))
     metrics = list(dict.fromkeys(key for row in rows for key in row.metrics))
     out = io.StringIO()
@@ -77,7 +80,9 @@ def write_table(folder: Path, rows: Sequence[Row], objective: str, *, minimize: 
     for row in rows:
         values = [row.values.get(key, "") for key in keys]
         writer.writerow([row.name, *values, row.state, *(row.metrics.get(m, "") for m in metrics)])
-    write_atomically(folder / "results.csv", out.getvalue())
+    results, text = folder / "results.json", json.dumps(content, indent=1) + "\n"
+    with disk_errors(results, ConfigError):
+        write_together({results: text, folder / "results.csv": out.getvalue()})
     return as_text(rows, seeds, keys, _most_wanted(metrics, objective))
 
 
@@ -102,8 +107,10 @@ def as_text(
 
 
 def _most_wanted(metrics: Sequence[str], objective: str) -> list[str]:
-    wanted = [objective, "eval/exact_accuracy", "eval/accuracy", "exact_accuracy", "accuracy"]
-    found = [m for m in dict.fromkeys(wanted) if m in metrics]
+    wanted = [objective, headline_of(metrics, "eval/"), headline_of(metrics), "wrong"]
+    wanted += ["eval/exact_accuracy", "eval/accuracy", "exact_accuracy", "accuracy"]
+    wanted += ["train/lm_loss", "train/exact_accuracy", "train/accuracy"]
+    found = [m for m in dict.fromkeys(wanted) if m is not None and m in metrics]
     return (found or list(metrics))[:_SHOWN_METRICS]
 
 

@@ -23,7 +23,7 @@ from evaluation.config import EvalConfig
 from models.heads.auxiliary import ConfidenceHead
 from models.heads.base import HaltingRule, Outputs
 from puzzle_dataset import PuzzleDataset
-from runtime.errors import ConfigError, DatasetError
+from runtime.errors import CheckpointError, ConfigError, DatasetError
 from scripts import solve
 from training.config.composition import load_config
 
@@ -118,12 +118,22 @@ def test_thinking_longer_has_a_table_a_json_and_a_csv(
         (["depth=1"], "thinking_depth1"),
         (["breadth=2", "perturb=noise", "noise=0.5", "seed=3"], "thinking_breadth2_noise0.5_seed3"),
         (["breadth=[1,8]", "select=majority"], "thinking_breadth1-8_symmetry_majority"),
+        (["max_examples=4", "split=train"], "train_first4"),
+        # There is no average.
+        (["weights=last", "arch_overrides.halt_max_steps=7"], "halt_max_steps-7"),
+        (["arch_overrides.attention=math", "seed=3"], "attention-math_seed3"),
+        (["evaluators=[sudoku]", "halting=q"], "at_halt_evaluators-sudoku"),
+        # What the run would measure by itself.
+        (["max_examples=10", "arch_overrides.halt_max_steps=3", "evaluators=[]"], ""),
+        (["data_path=OWN", "halting=both", "save_records=true"], ""),
     ],
 )
-def test_other_settings_have_another_file(own_run: Path, asked: list[str], name: str) -> None:
-    config = load_config(EvalConfig, "cfg_evaluate", [f"checkpoint={own_run}", *asked])
-    trained = evaluate.find_trained_model(own_run, print)
-    assert evaluate.output_path(config, trained) == own_run / f"eval_step_12_{name}.json"
+def test_other_settings_have_another_file(
+    own_run: Path, sudoku_data: Path, asked: list[str], name: str
+) -> None:
+    asked = [f"checkpoint={own_run}", *(one.replace("OWN", str(sudoku_data)) for one in asked)]
+    job = evaluate.prepare(load_config(EvalConfig, "cfg_evaluate", asked))
+    assert job.output == own_run / f"eval_step_12{'_' * bool(name)}{name}.json"
 
 
 def test_a_name_that_is_too_long_is_told_before_the_work(own_run: Path) -> None:
@@ -148,6 +158,26 @@ def test_thinking_longer_measures_without_evaluators_and_names_the_weights(
     # The table does not take the place of the JSON.
     assert json.loads((tmp_path / "x.csv").read_bytes())["chains"] == []
     assert (tmp_path / "x.csv.csv").exists()
+
+
+def test_a_checkpoint_that_its_run_removes_meanwhile_is_left_unless_it_was_named(
+    sudoku_data: Path, save_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    run = tmp_path / "step_3"  # A run may have such a name.
+    for step in (11, 12):
+        save_run(run, sudoku_data, step=step)
+    for named, read in ((run, True), (run / "step_12", False)):
+        config = load_config(EvalConfig, "cfg_evaluate", [f"checkpoint={named}", "device=cpu"])
+        job = evaluate.prepare(config)
+        assert job.trained.step == 12
+        (run / "step_12").rename(tmp_path / "gone")
+        if read:
+            evaluate.run(job)
+            assert json.loads((run / "eval_step_11.json").read_bytes())["step"] == 11
+        else:
+            with pytest.raises(CheckpointError, match="step_12"):
+                evaluate.run(job)
+        (tmp_path / "gone").rename(run / "step_12")
 
 
 def test_files_of_results_whose_names_have_dots_differ() -> None:

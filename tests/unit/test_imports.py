@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "dataset",
         "puzzle_dataset",
     ),
-    "sweeps": ("runtime", "sweeps", "training", "evaluation.config"),
+    "sweeps": ("runtime", "sweeps", "training", "evaluation.config", "evaluation.headline"),
     "pretrain": (*PACKAGES, "puzzle_dataset"),
     "evaluate": (*PACKAGES, "puzzle_dataset"),
 }

@@ -18,7 +18,12 @@ from training.checkpoint import hub, store
 from training.checkpoint.published import CONFIG_FILE, FACTS_KEY, average_of, read_published_config
 from training.checkpoint.state import read_facts
 from training.config.explain import validate
-from training.config.schema import DataConfig, chosen_evaluators, in_present_terms
+from training.config.schema import (
+    DataConfig,
+    chosen_evaluators,
+    in_present_terms,
+    inherited_evaluators,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +49,10 @@ class RecordedRun(Schema, extra="ignore"):
     @property
     def active_evaluators(self) -> list[EvaluatorConfig]:
         return chosen_evaluators(self.evaluators, self.data, self.data_folders("test"))
+
+    @property
+    def inherited_evaluators(self) -> list[EvaluatorConfig]:
+        return inherited_evaluators(self.evaluators, self.data, self.data_folders("test"))
 
     def data_folders(self, split: str) -> list[str]:
         """Return the folders that hold a split, as the run named them; empty when it named none."""
@@ -211,7 +220,9 @@ def _find(path: Path, warn: Callable[[str], None]) -> store.Checkpoint | Path:
             return path
         if not path.is_dir():
             raise CheckpointError(f"{path}: no such checkpoint or run folder")
-        if (path / store.MANIFEST).exists() or _STEP_NAME.fullmatch(path.name):
+        # A run's folder may have the name of a checkpoint, too.
+        named = _STEP_NAME.fullmatch(path.name) and not store.list_steps(path)
+        if (path / store.MANIFEST).exists() or named:
             return store.load_checkpoint(path)
         found = store.newest_good(path, warn)
         if found is None and (path / CONFIG_FILE).exists():

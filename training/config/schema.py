@@ -20,6 +20,8 @@ from runtime.schema import (
     PositiveFloat,
     Probability,
     Schema,
+    Seed,
+    Size,
     StrictBool,
 )
 from runtime.text import shown
@@ -121,6 +123,9 @@ class LoggerConfig(WandbConfig):
     mlflow: MLflowConfig | None = None
 
 
+DEFAULT_DATA = "arc"  # As in HRM's published configuration.
+
+
 class DataConfig(Schema):
     """A data set by name: its folder, how to build it, and its evaluators."""
 
@@ -166,7 +171,7 @@ class TrainingSettings(Schema):
     epochs: Count = 100000
     eval_interval: Count | None = 10000
     """epochs between evaluations; null: evaluate at the end only"""
-    seed: Annotated[int, Field(strict=True, ge=0, lt=2**64)] = 0
+    seed: Seed = 0
     """of all random draws"""
 
 
@@ -178,7 +183,7 @@ class EvaluationSettings(Schema):
     is evaluated"""
     min_eval_interval: CountOrZero = 0
     """evaluations to leave out at the start; the last one is always made"""
-    eval_batch_size: Count | None = None
+    eval_batch_size: Size | None = None
     """null: global_batch_size"""
     eval_max_examples: Count | None = None
     """the first rows of each test set only; null: all"""
@@ -313,7 +318,13 @@ class TrainConfig(
 
     @property
     def active_evaluators(self) -> list[EvaluatorConfig]:
-        chosen = chosen_evaluators(self.evaluators, self.data, self.test_paths)
+        return self._with_votes(chosen_evaluators(self.evaluators, self.data, self.test_paths))
+
+    @property
+    def inherited_evaluators(self) -> list[EvaluatorConfig]:
+        return self._with_votes(inherited_evaluators(self.evaluators, self.data, self.test_paths))
+
+    def _with_votes(self, chosen: list[EvaluatorConfig]) -> list[EvaluatorConfig]:
         votes = {"keeps_votes": True} if self.arc_vote_across_evaluations else {}
         return [
             one.model_copy(update=votes) if isinstance(one, ArcEvaluatorConfig) else one
@@ -398,6 +409,16 @@ def chosen_evaluators(
     if asked is not None:
         return asked
     return data.evaluators if data is not None and test_paths == [data.path] else []
+
+
+def inherited_evaluators(
+    asked: list[EvaluatorConfig] | None, data: DataConfig | None, test_paths: list[str]
+) -> list[EvaluatorConfig]:
+    """The evaluators of a data set chosen by name, where another folder is evaluated in its place:
+    they measure it if it is of their kind. The default set brings none, for nobody has chosen it.
+    """
+    replaced = asked is None and data is not None and test_paths != [data.path]
+    return data.evaluators if data and replaced and data.name != DEFAULT_DATA else []
 
 
 # Settings that change nothing of what a run computes; all others must match when it is resumed. The

@@ -123,3 +123,11 @@ def test_a_single_chain_may_be_read_at_its_halt() -> None:
 
 def test_the_selection_puzzles_can_be_solved() -> None:
     assert load_config(SolveConfig, "cfg_solve", ["checkpoint=x", "split=selection"]).split
+
+
+@pytest.mark.parametrize("setting", ["global_batch_size=65537", f"seed={2**64}"])
+def test_what_is_too_large_is_refused_before_torch_is_loaded(setting: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{setting}: input should be less than"):
+        load_config(EvalConfig, "cfg_evaluate", ["checkpoint=x", setting])
+    largest = f"seed={2**64 - 1}"  # As in training.
+    assert load_config(EvalConfig, "cfg_evaluate", ["checkpoint=x", largest]).seed == 2**64 - 1

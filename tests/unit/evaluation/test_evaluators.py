@@ -1,15 +1,19 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import TypeAdapter
 
 from dataset.format.writing import write_puzzles
+from dataset.kinds import AnyEvaluator
 from dataset.sudoku.rules import is_valid_solution, keeps_clues
-from evaluation.evaluators import AnsweredRows, Evaluator, Findings, build_evaluators
+from evaluation.evaluators import AnsweredRows, Evaluator, Findings, build_evaluators, build_fitting
+from evaluation.metrics import wilson
 from evaluation.runner import evaluate
 from models.act import ACTLossHead
 from puzzle_dataset import EvalBatches, PuzzleDataset
@@ -50,6 +54,8 @@ def test_perfect_answers_solve_every_task(arc_data: Path) -> None:
     ks = (1, 2, 5, 10, 100, 1000)
     assert found.metrics.pop("unmatched_predictions") == 0.0
     assert found.metrics == {f"{name}@{k}": 1.0 for k in ks for name in ("pass", "task_pass")}
+    intervals = {name: found.details.pop(name) for name in found.metrics}
+    assert intervals["pass@2"] == asdict(wilson(2, 2))
     assert found.details == {
         "num_tasks": 3,
         "num_scored_tasks": 2,
@@ -91,6 +97,16 @@ def test_a_task_that_differs_between_folders_is_refused(arc_data: Path, own_arc:
     dataset = PuzzleDataset([arc_data, own_arc], "test")
     with pytest.raises(DatasetError, match="task 'two' has other test pairs in another data path"):
         build_evaluators(["arc"], dataset)
+
+
+def test_inherited_evaluators_are_left_out_with_a_line_where_they_do_not_fit(
+    arc_data: Path, sudoku_data: Path
+) -> None:
+    said: list[str] = []
+    (config,) = TypeAdapter(list[AnyEvaluator]).validate_python(["arc"])
+    assert list(build_fitting([config], PuzzleDataset([arc_data], "test"), pytest.fail)) == ["arc"]
+    assert build_fitting([config], PuzzleDataset([sudoku_data], "test"), said.append) == {}
+    assert "expected 12 tokens on a square canvas" in said[0]
 
 
 @pytest.mark.parametrize(

@@ -39,12 +39,13 @@ def test_names_with_markup_are_text() -> None:
 def test_scores_of_each_kind_are_listed_with_their_intervals() -> None:
     common = {"data": ["/home/somebody/data/x/test"], "arch": {"halt_max_steps": 16}}
     sets = {"all": {"metrics": {"exact_accuracy": SHARE}, "count": 1000}}
+    metrics = {"exact_accuracy": 0.5, "count": 1000}
     chain = {"set_name": "all", "depth": 64, "breadth": 8, "select": "q", "selected": SHARE}
     searcher = {"set_name": "all", "searcher": "model", "solved": SHARE, "num_puzzles": 7}
     text = card(
         known(
             {
-                "eval_1.json": common | {"sets": sets},
+                "eval_1.json": common | {"sets": sets, "metrics": metrics},
                 "eval_2.json": common | {"chains": [chain | {"num_puzzles": 20}]},
                 "eval_3.json": common
                 | {
@@ -61,6 +62,26 @@ def test_scores_of_each_kind_are_listed_with_their_intervals() -> None:
     assert "8 chains of 64 ACT steps, select=q" in rows[1]
     assert "solved by search, all, 8 chains, 400 rounds" in rows[2]
     assert text.count("value: 0.5") == 3
+
+
+def test_what_stands_for_the_checkpoint_comes_first_and_like_names_are_told_apart() -> None:
+    chain = {"set_name": "all", "depth": 4, "breadth": 1, "select": "q", "selected": SHARE}
+    common = {"data": ["x/test"], "arch": {"halt_max_steps": 4}, "step": 12, "thinking": {}}
+    sample = common | {"max_examples": 20, "chains": [chain | {"num_puzzles": 20}]}
+    whole = common | {"chains": [chain | {"num_puzzles": 1000}]}
+    other = whole | {"data": ["y/test"]}
+    votes = {"metrics": {"pass@2": 0.2}, "details": {"num_scored_tasks": 10}}
+    arc = common | {"metrics": {"exact_accuracy": 0.1, "count": 8000}, "evaluators": {"arc": votes}}
+    text = card(known({"a.json": sample, "b.json": whole, "c.json": other, "d.json": arc}))
+    named = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")][1:]
+    line = "| exact accuracy, all, 1 chain of 4 ACT steps, select=q"
+    assert named == [
+        "| ARC pass@2, answers of 4 ACT steps",
+        f"{line}, x/test, 1,000 puzzles",
+        f"{line}, y/test",
+        f"{line}, x/test, 20 puzzles",
+    ]
+    assert "| 10 tasks | 0.2000 \\[0.0567, 0.5098\\]" in text
 
 
 @pytest.mark.parametrize(

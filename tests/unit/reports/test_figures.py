@@ -151,6 +151,7 @@ def test_accuracy_over_steps_and_depths(run: Run) -> None:
     share = {"value": 0.6, "low": 0.5, "high": 0.7}
     chains = [
         {"depth": depth, "breadth": breadth, "select": "q", "selected": share}
+        | {"set_name": "all", "num_puzzles": 20}
         for depth in (16, 4)
         for breadth in (1, 8)
     ]
@@ -158,11 +159,29 @@ def test_accuracy_over_steps_and_depths(run: Run) -> None:
     assert figure is not None
     assert trace(figure, "all puzzles")["x"] == [1, 2, 3, 4]
     assert trace(figure, "all puzzles")["y"] == [0.0, 0.4, 0.75, 0.75]
-    assert trace(figure, "with depth")["x"] == [4, 16]
-    assert trace(figure, "with depth, 8 chains, select=q")["y"] == [0.6, 0.6]
+    assert trace(figure, "with depth, 20 puzzles of all")["x"] == [4, 16]
+    assert trace(figure, "with depth, 8 chains, select=q, 20 puzzles of all")["y"] == [0.6, 0.6]
     # Ratings go from 0 to 19, and the first 15 puzzles are right.
     assert trace(figure, "rating ≤ 6.333")["y"][-1] == 1.0
     assert trace(figure, "rating ≥ 12.67")["y"][-1] == round(2 / 7, 5)
+
+
+def test_curves_of_other_data_or_sizes_have_other_names() -> None:
+    share = {"breadth": 1, "select": "q", "selected": {"value": 0.6}, "set_name": "all"}
+
+    def result(name: str, data: str, puzzles: int) -> Result:
+        chains = [share | {"depth": depth, "num_puzzles": puzzles} for depth in (4, 16)]
+        return Result(name, {"data": [data], "chains": chains})
+
+    measured = [("a", "x/test", 200), ("b", "x/test", 1000), ("c", "y/test", 1000)]
+    figure = steps_figure({}, [result(*one) for one in [*measured, ("d", "y/test", 1000)]])
+    assert figure is not None
+    assert [one["name"] for one in figure.data] == [
+        "with depth, 200 puzzles of all",
+        "with depth, 1,000 puzzles of all, x/test",
+        "with depth, 1,000 puzzles of all, y/test, c",
+        "with depth, 1,000 puzzles of all, y/test, d",
+    ]
 
 
 def test_columns_of_odd_names_are_no_steps(run: Run) -> None:

@@ -53,6 +53,7 @@ def test_programs_get_json(make_run_folder: Make, capsys: pytest.CaptureFixture[
         "step": 40,
         "total_steps": 40,
         "score": 0.75,
+        "measure": "eval/exact_accuracy",
         "loss": 0.05,
         "seconds": 370.5,
         "seconds_left": None,

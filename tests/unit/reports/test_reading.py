@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from reports import reading
+from reports.listing import Listed, as_text
 from reports.reading import find_runs, lines_of, read_run
+from reports.tables import headline
 
 Make = Callable[..., Path]
 
@@ -296,3 +298,35 @@ def test_a_table_has_numbers_alone(make_run_folder: Make) -> None:
     records = read_run(make_run_folder()).results[0].records
     assert records is not None
     assert all(column.dtype == np.float64 for column in records.columns.values())
+
+
+def test_a_quick_evaluation_stands_for_nothing(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    (folder / "eval_step_40_search8x100.json").unlink()
+    whole = json.loads((folder / "eval_step_40.json").read_text())
+    known = headline(read_run(folder))
+    quick = whole | {"max_examples": 5, "metrics": {"count": 5.0, "exact_accuracy": 1.0}}
+    (folder / "eval_step_40_a.json").write_text(json.dumps(quick | {"step": 41}))
+    assert headline(read_run(folder)) == known
+    # Without the whole, what the run itself measured of all its puzzles counts.
+    (folder / "eval_step_40.json").unlink()
+    found = headline(read_run(folder))
+    assert found is not None
+    assert found.words == "20 puzzles, in the run, step 40"
+
+
+def test_votes_of_the_course_of_a_run_have_an_interval(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    for path in folder.glob("eval_step_40*.json"):
+        path.unlink()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 41, "eval/exact_accuracy": 0.1, "eval/arc/pass@2": 0.2}))
+    votes = folder / "eval_step_41" / "arc_tasks.json"
+    votes.parent.mkdir()
+    votes.write_text(json.dumps({f"t{n}": [{"known": True}] for n in range(10)}))
+    run = read_run(folder)
+    found = headline(run)
+    assert found is not None
+    assert (found.name, found.words) == ("ARC pass@2", "10 tasks, in the run, step 41")
+    assert (run.status.score, run.status.measure) == (0.2, "eval/arc/pass@2")
+    assert "20.0 % (ARC pass@2)" in as_text([Listed(folder, run.status)], in_colour=False)

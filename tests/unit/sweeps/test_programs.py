@@ -1,12 +1,13 @@
 """Many command lines at once give what each one gives alone, also where they are wrong."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from runtime.errors import ConfigError
-from sweeps.programs import EVALUATION
+from sweeps.programs import EVALUATION, TRAINING
 from sweeps.table import Row, write_table
 from training.config.composition import load_config, load_configs
 from training.config.schema import TrainConfig
@@ -78,3 +79,41 @@ def test_each_of_several_depths_has_its_figure(tmp_path: Path) -> None:
     text = write_table(tmp_path, rows, "exact_accuracy", minimize=False)
     assert "selected/depth4/breadth8/q" in text
     assert "0.75" in text
+
+
+def test_searches_have_figures(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    shares = {"solved": {"value": 0.9}, "wrong": {"value": 0.05}, "num_puzzles": 20}
+    content = {"searchers": [{"searcher": "model"} | shares]}
+    (tmp_path / "job" / "job.json").write_text(json.dumps(content))
+    figures = EVALUATION.read(tmp_path, "job", "exact_accuracy")
+    assert figures == {"solved": {0: 0.9}, "wrong": {0: 0.05}}
+
+
+def test_runs_that_evaluate_nothing_show_their_training(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    lines = [
+        {"step": 1, "train/lr": 1.0, "train/lm_loss": 2.0, "train/accuracy": 0.5},
+        {"step": 2, "train/lr": 1.0, "train/lm_loss": 1.0},  # No puzzle halted.
+    ]
+    path = tmp_path / "job" / "metrics.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    read = partial(TRAINING.read, tmp_path, "job", "eval/exact_accuracy")
+    assert read() == {"train/lm_loss": {2: 1.0}, "train/accuracy": {1: 0.5}}
+    metrics = {name: value for name, at in read().items() for value in at.values()}
+    rows = [Row("job", {"seed": "0"}, "finished", metrics)]
+    text = write_table(tmp_path, rows, "eval/exact_accuracy", minimize=False)
+    assert [line.split() for line in text.splitlines()] == [
+        ["seed", "train/lm_loss", "train/accuracy", "state"],
+        ["0", "1", "0.5", "finished"],
+    ]
+    with path.open("a") as file:
+        file.write(json.dumps({"step": 2, "eval/exact_accuracy": 0.25}))
+    assert read() == {"eval/exact_accuracy": {2: 0.25}}
+
+
+def test_the_headline_is_the_first_figure(tmp_path: Path) -> None:
+    figures = {"exact_accuracy": 0.1, "accuracy": 0.9, "arc/pass@2": 0.2}
+    rows = [Row("job", {"seed": "0"}, "finished", figures)]
+    text = write_table(tmp_path, rows, "arc/pass@2", minimize=False)
+    assert text.split()[:4] == ["seed", "arc/pass@2", "exact_accuracy", "accuracy"]

@@ -357,3 +357,21 @@ def test_other_names_are_no_checkpoints(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     (tmp_path / "step_9").write_text("a published file")
     assert list_steps(tmp_path) == []
+
+
+def test_checkpoints_that_a_run_at_work_has_removed_are_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2):
+        save(tmp_path, step)
+
+    def load(path: Path) -> store.Checkpoint:
+        if path.name == "step_2":  # Meanwhile the run saves, and removes the one that was found.
+            store.remove_checkpoint(path)
+            save(tmp_path, 3)
+        return load_checkpoint(path)
+
+    monkeypatch.setattr(store, "load_checkpoint", load)
+    found = store.newest_good(tmp_path, pytest.fail)
+    assert found is not None
+    assert found.step == 3

@@ -241,6 +241,22 @@ def test_evaluators_are_those_asked_for_or_of_the_named_data(
     assert [each.name for each in configure(*settings).active_evaluators] == expected
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (["experiment=arc_demo", "data_path=elsewhere"], ["arc"]),
+        (["data=maze", "data_paths_test=[elsewhere]"], ["maze"]),
+        (["data=maze", "data_path=elsewhere", "evaluators=[]"], []),
+        (["data=maze"], []),
+        (["data_path=elsewhere"], []),  # As published.
+    ],
+)
+def test_evaluators_of_a_set_chosen_by_name_may_measure_another_folder(
+    settings: list[str], expected: list[str]
+) -> None:
+    assert [each.name for each in configure(*settings).inherited_evaluators] == expected
+
+
 def test_every_mistake_is_named() -> None:
     with pytest.raises(ConfigError, match=r"lr=-1: .*; beta1=3: "):
         configure("lr=-1", "beta1=3")
