@@ -183,18 +183,19 @@ def hash_not_compared() -> None:
     patch("dataset.format.reading._check_manifest", lambda *arguments: None).start()
 
 
-def skip_the_look() -> None:
-    """published pickles are not looked through before they are read"""
-    patch("training.checkpoint.start_weights.require_state_dict", lambda path: None).start()
+def unpickle(*, weights_only: bool = True) -> None:
+    """published files read by torch.load"""
+    import torch
+
+    def load(path: Path) -> Any:
+        return torch.load(path, weights_only=weights_only)
+
+    patch("training.checkpoint.start_weights.read_state_dict", load).start()
 
 
 def trust_pickles() -> None:
-    """published files read with weights_only=False"""
-    import torch
-
-    skip_the_look()
-    load = torch.load
-    patch("torch.load", lambda path, **how: load(path, **how | {"weights_only": False})).start()
+    """published files read by torch.load with weights_only=False"""
+    unpickle(weights_only=False)
 
 
 def allow_pickled_arrays() -> None:
