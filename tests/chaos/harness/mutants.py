@@ -134,6 +134,16 @@ def omit_owner() -> None:
     patch("training.checkpoint.lock.Owner.is_gone", False).start()
 
 
+def share_temporary_files() -> None:
+    """one temporary file for all writers of a file"""
+    patch("secrets.token_hex", lambda size: "01234567").start()
+
+
+def delete_of_the_living() -> None:
+    """temporary files of other writers deleted, whether these are at work or not"""
+    patch("runtime.files._locked", lambda path: contextlib.nullcontext()).start()
+
+
 def omit_guard() -> None:
     """errors of W&B let into the run"""
     patch("training.logs.SideLog._guard", lambda self, call: call()).start()
