@@ -111,9 +111,24 @@ def no_hash() -> None:
     patch("training.checkpoint.store.sha256", lambda path: ANY).start()
 
 
+def explain_nothing() -> None:
+    """values of a checkpoint that do not fit not told as an error of its file"""
+    patch("training.checkpoint.run._explained", lambda *told: contextlib.nullcontext()).start()
+
+
 def forget_finished_jobs() -> None:
     """a sweep that does not record which jobs have finished"""
     patch("sweeps.folder.SweepFolder.note", lambda self, *told: None).start()
+
+
+def open_storage_once() -> None:
+    """a search that does not open its storage again when another was creating it"""
+    patch("sweeps.search._MOST_OPENINGS", 1).start()
+
+
+def give_up_at_once() -> None:
+    """a search that counts a trial as failed the first time"""
+    patch("sweeps.search._MOST_FAILURES", 1).start()
 
 
 def omit_sparse_check() -> None:
