@@ -419,6 +419,33 @@ def test_python_files_beside_a_checkpoint_are_not_imported(
     lab.tally(f"{3 * len(names)} modules beside a checkpoint and in the working folder: 0 imported")
 
 
+def advice(lab: Lab, original: Path, name: str, *faults: Fault) -> str:
+    """Return what an evaluation says of a checkpoint whose data are not here, and which says how
+    they are built.
+    """
+    place = Place(lab.copy(original, name))
+    data = {"name": "theirs; touch x", "path": "nowhere", "build_command": f"touch {place.canary}"}
+    config = json.loads((place.folder / STATE).read_bytes())["config"]
+    evaluated(
+        STATE, place, changed(STATE, config=config | {"data": data, "data_path": "nowhere"})(place)
+    )
+    settings = [each for each in place.settings(place.own) if not each.startswith("data_path")]
+    child = lab.server.start(evaluate, *settings, faults=faults, folder=place.folder)
+    assert child.wait() == 3, child.err
+    assert "nowhere: no such data folder" in child.err
+    return child.err
+
+
+def test_a_strangers_command_is_not_our_advice(lab: Lab, original: Path) -> None:
+    assert "touch" not in advice(lab, original, "copy")
+    lab.tally("a checkpoint that names a command to build its data: not passed on")
+
+
+@pytest.mark.mutant(fault=mutants.pass_commands_on)
+def test_a_command_that_is_passed_on_is_noticed(lab: Lab, original: Path) -> None:
+    assert "touch" in advice(lab, original, "copy", mutants.pass_commands_on)
+
+
 EXECUTED_BY = {
     mutants.trust_pickles: "published: os.system",
     mutants.allow_pickled_arrays: ".npy: objects",

@@ -231,6 +231,11 @@ def allow_pickled_arrays() -> None:
     patch(read, lambda path: np.load(path, allow_pickle=True)).start()
 
 
+def pass_commands_on() -> None:
+    """the command of a checkpoint's settings that builds its data shown as advice"""
+    patch("training.checkpoint.trained_model._without_commands", lambda data: data).start()
+
+
 def load_any_yaml() -> None:
     """all_config.yaml read as by yaml.unsafe_load"""
     import yaml
