@@ -13,7 +13,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -111,6 +111,17 @@ def write_atomically(path: Path, content: str) -> None:
     """Write a text file atomically, see `replacing`."""
     with replacing(path) as file:
         file.write(content.encode())
+
+
+def write_together(files: Mapping[Path, str | bytes]) -> None:
+    """Write files atomically. All are on the disk before the first one replaces what was
+    there, which the last one of `files` does first: where there is no room, none has changed.
+    """
+    with contextlib.ExitStack() as stack:
+        for path, content in files.items():
+            file = stack.enter_context(replacing(path))
+            file.write(content.encode() if isinstance(content, str) else content)
+            flush(file)
 
 
 def sha256(path: Path) -> str:

@@ -96,9 +96,10 @@ def prepare(run: Path, repo: str, folder: Path, license_id: str) -> None:
         evaluations=evaluations_of(trained),
         has_picture=picture is not None,
     )
-    if picture is not None:
-        (folder / PICTURE).write_bytes(picture)
-    (folder / "README.md").write_text(card(known))
+    with disk_errors(folder, ConfigError):
+        if picture is not None:
+            (folder / PICTURE).write_bytes(picture)
+        (folder / "README.md").write_text(card(known))
 
 
 def evaluations_of(trained: TrainedModel) -> dict[str, dict[str, Any]]:

@@ -5,6 +5,7 @@ Where a run keeps a moving average, it goes into a file of its own, `step_N_ema`
 `step_N` to have what TRM's trainer, which keeps the average alone, would have written.
 """
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 from models.config import DataFacts
 from models.registry import build_model
 from runtime.errors import ConfigError
-from runtime.files import replacing, write_atomically
+from runtime.files import write_together
 from training.checkpoint import published
 from training.checkpoint.start_weights import load_weights
 from training.checkpoint.state import RunState
@@ -45,13 +46,17 @@ def to_published(trained: TrainedModel, folder: Path) -> list[Path]:
         if described.exists() and described.read_text() != content:
             raise ConfigError(f"{described} is of another run; choose another output folder")
         folder.mkdir(parents=True, exist_ok=True)
-        for path, averaged in own.items():
-            tensors = load_weights(trained.weights, averaged=averaged)
-            prefixed = {f"{COMPILED_PREFIX}{name}": value for name, value in tensors.items()}
-            with replacing(path) as file:
-                torch.save(prefixed, file)
-        write_atomically(described, content)
+        files = {path: _as_published(trained, averaged=averaged) for path, averaged in own.items()}
+        write_together({**files, described: content})
     return [*own, described]
+
+
+def _as_published(trained: TrainedModel, *, averaged: bool) -> bytes:
+    tensors = load_weights(trained.weights, averaged=averaged)
+    # Not into the file itself: where the disk is full, torch's message says nothing of it.
+    file = io.BytesIO()
+    torch.save({f"{COMPILED_PREFIX}{name}": value for name, value in tensors.items()}, file)
+    return file.getvalue()
 
 
 def from_published(trained: TrainedModel, facts: DataFacts | None, run_dir: Path) -> Path:

@@ -243,6 +243,24 @@ def load_any_yaml() -> None:
     patch("training.checkpoint.published.PlainLoader", yaml.UnsafeLoader).start()
 
 
+def take_any_folder_name() -> None:
+    """the name of a run's folder not looked at"""
+    patch(
+        "training.checkpoint.run_folder.prepare_run_dir",
+        lambda run_dir: run_dir.mkdir(exist_ok=True),
+    ).start()
+
+
+def convert_in_place() -> None:
+    """converted checkpoints written straight to their places"""
+
+    def write(files: Any) -> None:
+        for path, content in files.items():
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    patch("training.checkpoint.conversion.write_together", write).start()
+
+
 def take_any_set_name() -> None:
     """the names of sets are not checked"""
     for module in ("schema", "reading"):
