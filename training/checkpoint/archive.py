@@ -24,6 +24,7 @@ from training.checkpoint.store import reading
 
 # Of about 250 bytes for each tensor. An operation has a byte or more, and may cost a hundred.
 _MAX_PICKLE_BYTES = 2**20
+_MAX_LIST_BYTES = 2**20
 _MAX_DIMS = 64
 _CHUNK_BYTES = 2**20
 
@@ -81,6 +82,10 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     """
     with reading(path), open_regular(path) as file:
         try:
+            # zipfile reads the whole list of names, which takes ten times its size.
+            end = zipfile._EndRecData(file)  # type: ignore[attr-defined]
+            if end and end[zipfile._ECD_SIZE] > _MAX_LIST_BYTES:  # type: ignore[attr-defined]
+                raise ValueError("it has too many files")
             with zipfile.ZipFile(file) as archive:
                 return _read_archive(archive, os.fstat(file.fileno()).st_size)
         # What zipfile raises of what it does not know, and torch of strides, too.
@@ -171,10 +176,14 @@ class _Program:
         try:
             for opcode, argument, _ in pickletools.genops(program):
                 self._step(opcode.name, argument)
-            (found,) = self._stack
+            found = self._last(1)[0]
         except (IndexError, KeyError):
             raise ValueError("its pickle is damaged") from None
-        is_one = isinstance(found, dict) and all(isinstance(v, _Claim) for v in found.values())
+        is_one = (
+            not self._stack
+            and isinstance(found, dict)
+            and all(isinstance(v, _Claim) for v in found.values())
+        )
         if not is_one:
             raise ValueError("it is not a state dict")
         return found

@@ -165,6 +165,14 @@ def test_a_pickle_that_is_no_state_dicts_is_not_carried_out(
         load_weights(tmp_path / "step_1")
 
 
+def test_an_archive_of_a_great_many_files_is_not_listed(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "step_1", "w") as archive:
+        for number in range(200):
+            archive.writestr(f"{number}{'x' * 6000}", b"")
+    with pytest.raises(CheckpointError, match="step_1: not .*: it has too many files"):
+        load_weights(tmp_path / "step_1")
+
+
 @pytest.mark.parametrize("other", ["x/y/data.pkl", "x/data.pkl"])
 def test_a_second_pickle_hides_no_first_one(tmp_path: Path, other: str) -> None:
     with zipfile.ZipFile(tmp_path / "step_1", "w") as archive:
