@@ -6,7 +6,6 @@ The `.npy` files are not mapped: a full disk is an error, never a SIGBUS.
 
 import contextlib
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -229,12 +228,9 @@ class _GrowingArray:
     """A `.npy` file whose header promises `shape` and whose rows are appended."""
 
     def __init__(self, path: Path, dtype: np.dtype, shape: tuple[int, ...]) -> None:
-        self._path, self._dtype, self._shape = path, dtype, shape
-        self._temporary = path.with_name(f".{path.name}.tmp")
-        self._num_rows = 0
-        # Never through a link that somebody left there.
-        self._temporary.unlink(missing_ok=True)
-        self._file = self._temporary.open("xb")
+        self._dtype, self._shape, self._num_rows = dtype, shape, 0
+        self._writing = contextlib.ExitStack()
+        self._file = self._writing.enter_context(replacing(path))
         descr = np.lib.format.dtype_to_descr(dtype)
         header = {"descr": descr, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(self._file, header)
@@ -246,15 +242,12 @@ class _GrowingArray:
 
     def complete(self) -> None:
         assert self._num_rows == self._shape[0], "not every row was written"
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        self._temporary.replace(self._path)
+        self._writing.close()
 
     def discard(self) -> None:
+        given_up = OSError("given up")
         with contextlib.suppress(OSError):  # What is still buffered may not fit on the disk.
-            self._file.close()
-        self._temporary.unlink(missing_ok=True)
+            self._writing.__exit__(OSError, given_up, None)
 
 
 def _row_formats(seq_len: int, vocab_size: int) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:

@@ -70,22 +70,41 @@ def flush(file: BinaryIO) -> None:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Yield a hidden file beside `path` that replaces it atomically after the block, on disk too.
 
+    Each writer has a file `.NAME.tmp-HEX` of its own, which is locked while it writes: those that
+    nobody has locked were left by writers that were killed, and are deleted.
+
     Raises:
         OSError: not written. After any error the hidden file is gone, and `path` unchanged.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    with contextlib.suppress(OSError):
+        for leftover in _leftovers(path, "tmp"):
+            with contextlib.suppress(OSError), _locked(leftover):
+                leftover.unlink()
+    temporary, file = _open_locked(path)
     try:
-        # Never write through a link that somebody put there.
-        temporary.unlink(missing_ok=True)
-        with open(temporary, "xb") as file:
-            yield file
-            flush(file)
-        temporary.replace(path)
+        with contextlib.ExitStack() as held:
+            held.callback(os.close, os.dup(file.fileno()))  # It is locked until it has its name.
+            with file:
+                yield file
+                flush(file)
+            temporary.replace(path)
         fsync(path.parent)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
+
+
+def _open_locked(path: Path) -> tuple[Path, BinaryIO]:
+    """Create a temporary file beside `path` and lock it, where the file system knows locks."""
+    while True:
+        temporary = _sibling(path, "tmp")
+        file = temporary.open("xb")
+        with contextlib.suppress(OSError):
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+        if temporary.exists():
+            return temporary, file
+        file.close()  # Another writer has deleted the new file as a leftover.
 
 
 def write_atomically(path: Path, content: str) -> None:
@@ -221,7 +240,7 @@ def _leftovers(output: Path, kind: str) -> list[Path]:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if not path.exists():

@@ -20,8 +20,12 @@ from runtime.text import shown
 from training.checkpoint import hub, store
 from training.checkpoint.state import RunState
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
+from training.config.schema import flatten
 
 _MOST_FRAMES = 100
+# Settings that are no plain numbers, of which an evaluation needs some, and the card tells others.
+_PUBLISHED = ("arch", "data", "data_path", "data_paths", "data_paths_test", "evaluators", "plugins")
+_PUBLISHED += ("eval_split", "optimizer", "forward_dtype", "reduction")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as temporary:
             folder = options.dry_run or Path(temporary)
             prepare(options.run, options.repo, folder, options.license)
+            sys.stdout.write(overview(folder))
+            sys.stdout.flush()
             if options.dry_run:
                 sys.stdout.write(f"written: {folder} (nothing was pushed)\n")
                 return 0
@@ -90,9 +96,10 @@ def prepare(run: Path, repo: str, folder: Path, license_id: str) -> None:
         evaluations=evaluations_of(trained),
         has_picture=picture is not None,
     )
-    if picture is not None:
-        (folder / PICTURE).write_bytes(picture)
-    (folder / "README.md").write_text(card(known))
+    with disk_errors(folder, ConfigError):
+        if picture is not None:
+            (folder / PICTURE).write_bytes(picture)
+        (folder / "README.md").write_text(card(known))
 
 
 def evaluations_of(trained: TrainedModel) -> dict[str, dict[str, Any]]:
@@ -121,11 +128,19 @@ def _copier(source: Path) -> store.FileWriter:
 
 
 def without_places(state: RunState) -> RunState:
-    """Return a state whose settings name files and folders without where they lie on this machine,
-    and no servers.
+    """Return a state with the settings that an evaluation needs and the numbers of the training:
+    other texts, such as commands and names, may hold anything. Files and folders are named without
+    where they lie on this machine.
     """
-    config = _without_place({**(state.config or {}), "logger": {}})
-    return state.model_copy(update={"config": config})
+    settings = state.config or {}
+    config = {
+        key: value
+        for key, value in settings.items()
+        if key in _PUBLISHED or isinstance(value, bool | int | float | None)
+    }
+    if isinstance(data := config.get("data"), dict):
+        config["data"] = {key: data[key] for key in ("name", "path", "evaluators") if key in data}
+    return state.model_copy(update={"config": _without_place(config)})
 
 
 def _without_place(value: Any) -> Any:
@@ -133,8 +148,24 @@ def _without_place(value: Any) -> Any:
         return {key: _without_place(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_without_place(each) for each in value]
-    is_absolute = isinstance(value, str) and Path(value).is_absolute()
-    return Path(value).name if is_absolute else value
+    if not isinstance(value, str):
+        return value
+    option, _, path = value.rpartition("=")
+    leads_away = path.startswith(("/", "~")) or "://" in path or ".." in Path(path).parts
+    return f"{option}{'=' if option else ''}{Path(path).name}" if leads_away else value
+
+
+def overview(folder: Path) -> str:
+    """Return in lines what lies in a folder that is to be pushed: files, and texts of settings."""
+    lines = ["to be pushed:"]
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        lines.append(f"  {path.relative_to(folder)}: {path.stat().st_size} bytes")
+    for state in sorted(folder.glob(f"step_*/{store.STATE}")):
+        lines.append("texts among the settings, names and commands in README.md beside them:")
+        for key, value in flatten(store.read_json(state).get("config") or {}):
+            if isinstance(value, str | list) and value:
+                lines.append(f"  {shown(key)}: {shown(value, 200)}")
+    return "\n".join(lines) + "\n"
 
 
 def manifests(trained: TrainedModel) -> dict[str, dict[str, Any]]:
@@ -144,7 +175,7 @@ def manifests(trained: TrainedModel) -> dict[str, dict[str, Any]]:
     found = {}
     for folder in [*trained.run.data_folders("train"), *trained.run.data_folders("test")]:
         for content in read_json_files([Path(folder, "manifest.json")]).values():
-            found[folder] = content
+            found[folder] = content | {"command": _without_place(content.get("command"))}
     return found
 
 

@@ -29,8 +29,9 @@ from optuna.distributions import (
 from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, Trial, TrialState
+from sqlalchemy.exc import DBAPIError
 
-from runtime.errors import EXIT_LOCKED, EXIT_PREEMPTED, ConfigError
+from runtime.errors import EXIT_LOCKED, EXIT_NON_FINITE, EXIT_PREEMPTED, ConfigError
 from runtime.text import shown
 from sweeps.config import OptunaConfig, Sampler, SamplerConfig
 from sweeps.folder import JobRecord, State
@@ -49,8 +50,11 @@ _SILENCE, _BEGINNING = timedelta(minutes=10), timedelta(minutes=1)
 _LOOK_SHARE = 0.05
 _MOST_REPEATS, _REPEATS_OF_SAMPLER = 100, 10
 _MOST_REFUSALS = 20
-_MOST_KILLS = 3
+# Exit codes that say what happens again with the same values, or are counted for themselves.
+_SAME_AGAIN = (EXIT_NON_FINITE, EXIT_PREEMPTED, EXIT_LOCKED)
+_MOST_FAILURES = 3
 _TURN_SECONDS = 0.05
+_MOST_OPENINGS, _OPENING_SECONDS = 6, 0.2
 
 
 def distribution(override: Override) -> BaseDistribution:
@@ -100,18 +104,8 @@ def open_study(config: OptunaConfig, folder: Path, settings: str) -> optuna.Stud
     logging.getLogger("optuna._gp").setLevel(logging.ERROR)
     place = config.storage or str(folder / "study.journal")
     name = config.study_name or folder.name
-    storage: Any = place
     try:
-        if "://" not in place:
-            path = os.path.abspath(place)
-            storage = optuna.storages.JournalStorage(JournalFileBackend(path, _JournalLock(path)))
-        study = optuna.create_study(
-            storage=storage,
-            study_name=name,
-            direction=config.direction,
-            pruner=_pruner(config),
-            load_if_exists=True,
-        )
+        study = _create_study(config, place, name)
     except Exception as error:  # Of many kinds: the drivers of databases have their own.
         reason = shown(str(error).splitlines()[0], 300)
         raise ConfigError(f"hydra.sweeper.storage={shown(place)}: {reason}") from None
@@ -122,6 +116,28 @@ def open_study(config: OptunaConfig, folder: Path, settings: str) -> optuna.Stud
             "sweep_name or hydra.sweeper.study_name"
         )
     return study
+
+
+def _create_study(config: OptunaConfig, place: str, name: str) -> optuna.Study:
+    storage: Any = place
+    if "://" not in place:
+        path = os.path.abspath(place)
+        storage = optuna.storages.JournalStorage(JournalFileBackend(path, _JournalLock(path)))
+    attempt = 0
+    while True:
+        try:
+            return optuna.create_study(
+                storage=storage,
+                study_name=name,
+                direction=config.direction,
+                pruner=_pruner(config),
+                load_if_exists=True,
+            )
+        except DBAPIError:  # Where several searches begin at once, each creates the tables.
+            attempt += 1
+            if attempt == _MOST_OPENINGS:
+                raise
+            time.sleep(_OPENING_SECONDS * attempt)
 
 
 class _JournalLock(JournalFileOpenLock):
@@ -180,7 +196,7 @@ class Search:
         self._space = {o.key_or_group: distribution(o) for o in swept(overrides)}
         self._at_work: dict[str, _AtWork] = {}
         self._refusals: Counter[str] = Counter()
-        self._kills: Counter[str] = Counter()
+        self._failures: Counter[str] = Counter()
         self._is_exhausted = self._is_measured = False
 
     @property
@@ -275,7 +291,8 @@ class Search:
         self._study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
 
     def ended(self, job: Job, code: int) -> None:
-        """Tell Optuna the result of a job; one that was stopped is queued again.
+        """Tell Optuna the result of a job; one that was stopped is queued again, and so is one that
+        failed, for a while.
 
         Raises:
             ConfigError: the job has no metric with the name of the objective.
@@ -286,7 +303,7 @@ class Search:
             self._say(f"trial {trial.number}: {job.name}: another process has taken it over")
             return
         self._refusals[job.name] += code == EXIT_LOCKED
-        self._kills[job.name] += code > 128
+        self._failures[job.name] += code not in (0, *_SAME_AGAIN)
         if code == 0:
             self._require_objective(metrics, trial)
         last = found[max(found)] if found else math.nan
@@ -303,9 +320,9 @@ class Search:
         elif code == EXIT_LOCKED and self._refusals[job.name] < _MOST_REFUSALS:
             self._queue_again(trial)  # A killed search's job, which is saving.
             how = "another process is still in its folder: queued again"
-        elif code > 128 and self._kills[job.name] < _MOST_KILLS:
-            self._queue_again(trial)
-            how = f"killed (exit code {code}): queued again"
+        elif code not in (0, *_SAME_AGAIN) and self._failures[job.name] < _MOST_FAILURES:
+            self._queue_again(trial)  # A full disk or a lost node may be another one next time.
+            how = f"{'killed' if code > 128 else 'failed'} (exit code {code}): queued again"
         else:
             trial.set_user_attr(EXIT_CODE, code)
             self._study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)

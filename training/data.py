@@ -150,7 +150,9 @@ def require_folder(path: str, known: DataConfig | None) -> None:
 
 def how_to_build(path: str, known: DataConfig | None) -> str:
     """Return the end of a sentence that says how a known set is built, "" of another folder."""
-    return f"; build it with: {known.how_to_build}" if known and path == known.path else ""
+    if known is None or path != known.path or not (known.builder or known.build_command):
+        return ""
+    return f"; build it with: {known.how_to_build}"
 
 
 def data_facts(metadata: PuzzleDatasetMetadata, fields: Iterable[str] = ()) -> DataFacts:

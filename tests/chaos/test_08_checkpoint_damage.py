@@ -10,10 +10,13 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+import torch
 from harness import mutants
 from harness.damage import ANYWHERE, Rng, flip
+from harness.hostile import seal
 from harness.lab import Lab
-from harness.processes import evaluate, pretrain
+from harness.processes import Child, Fault, evaluate, pretrain
+from safetensors.torch import load_file, save_file
 
 from runtime.errors import CheckpointError
 from training.checkpoint.store import checkpoint_path, list_steps, load_checkpoint, newest_good
@@ -80,6 +83,29 @@ def test_runs_and_evaluations_name_the_file(lab: Lab, checkpoints: Path) -> None
     assert "resumed exactly from" in child.out
     assert "step_6 at step 6" in child.out
     lab.tally("a step asked for by name is refused, `resume=auto` goes on from the one before")
+
+
+def with_one_byte(lab: Lab, checkpoints: Path, *faults: Fault) -> tuple[Child, Path]:
+    """Resume where random states of a single byte value were saved, hashes and all."""
+    path = lab.copy(checkpoints, "run") / "step_9" / "rng.safetensors"
+    save_file({key: torch.full_like(value, 7) for key, value in load_file(path).items()}, path)
+    seal(path.parent)
+    return lab.run(faults=faults), path
+
+
+def test_random_states_that_are_none_are_named(lab: Lab, checkpoints: Path) -> None:
+    child, path = with_one_byte(lab, checkpoints)
+    assert child.wait() == 4, child.err
+    assert child.err.count("\n") == 1
+    assert f"{path}: random state: " in child.err
+    lab.tally("a random state that is none: named")
+
+
+@pytest.mark.mutant(fault=mutants.explain_nothing)
+def test_without_the_explanation_there_is_a_traceback(lab: Lab, checkpoints: Path) -> None:
+    child, _ = with_one_byte(lab, checkpoints, mutants.explain_nothing)
+    assert child.wait() == 1
+    assert "Traceback" in child.err
 
 
 @pytest.mark.mutant(fault=mutants.no_hash)

@@ -9,10 +9,11 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from harness import mutants
 from harness.lab import Lab
 from harness.mounts import available, limit_file_size, small_disk
 from harness.operations import fail_at
-from harness.processes import Child, Fault
+from harness.processes import Child, Fault, convert
 from harness.saves import strike_saves
 
 from runtime.errors import EXIT_RANK
@@ -158,3 +159,28 @@ def test_metrics_that_are_refused_leave_no_rank_behind(lab: Lab, saved_run: Path
     assert "Traceback" not in ranks[1].err
     require_resumed(lab)
     lab.tally("metrics refused on the first of two ranks: the other names it and ends")
+
+
+def require_unconverted(lab: Lab, original: Path, source: str, *faults: Fault) -> None:
+    """Convert where files may not grow, and require one line and nothing left."""
+    output = lab.folder / f"{source} converted"
+    settings = (f"checkpoint={original / source}", f"output={output}")
+    data = (f"data_path={original / 'data'}",)
+    limit = partial(limit_file_size, 2**16)
+    child = lab.server.run(convert, *settings, *data, faults=[limit, *faults])
+    assert child.wait() == 4, child.err
+    assert len(child.err.splitlines()) == 1, child.err
+    assert "File too large" in child.err
+    assert list(output.iterdir()) == []
+
+
+def test_a_conversion_on_a_disk_without_room(lab: Lab, original: Path) -> None:
+    for source in ("own", "published"):
+        require_unconverted(lab, original, source)
+    lab.tally("conversions without room, in both directions: one line, nothing left")
+
+
+@pytest.mark.mutant(fault=mutants.convert_in_place)
+def test_half_a_converted_file_is_noticed(lab: Lab, original: Path) -> None:
+    with pytest.raises(AssertionError):
+        require_unconverted(lab, original, "own", mutants.convert_in_place)

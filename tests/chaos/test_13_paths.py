@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import builds, mounts
+from harness import builds, mounts, mutants
 from harness.builds import build
 from harness.lab import Lab
 from harness.operations import fail_all
@@ -64,6 +64,29 @@ def test_a_run_where_nothing_can_be_written(lab: Lab, hindered: Hindered) -> Non
     child = lab.server.run(pretrain, *without_path, "max_steps=3", faults=faults)
     require_refusal(child, Path("checkpoints"), disk, before)
     lab.tally(f"{why}: {len(places) + 1} run folders refused", paths=len(places) + 1)
+
+
+def require_text(lab: Lab, *faults: Fault) -> None:
+    """Demand that a folder is refused whose name is not UTF-8: its checkpoints could be written
+    there, and not read.
+    """
+    place = f"checkpoint_path='{lab.folder}/disk \udcff'"
+    child = lab.run("run", place, "max_steps=3", faults=faults)
+    assert child.wait() == 2, child.err
+    assert len(child.err.splitlines()) == 1
+    assert r"disk \udcff: the name is not UTF-8" in child.err
+    assert list(lab.folder.iterdir()) == []
+
+
+def test_a_run_in_a_folder_whose_name_is_no_text(lab: Lab) -> None:
+    require_text(lab)
+    lab.tally("1 run folder whose name is not UTF-8 refused", paths=1)
+
+
+@pytest.mark.mutant(fault=mutants.take_any_folder_name)
+def test_a_folder_whose_checkpoints_cannot_be_read_is_noticed(lab: Lab) -> None:
+    with pytest.raises(AssertionError, match="== 2"):
+        require_text(lab, mutants.take_any_folder_name)
 
 
 def test_an_evaluation_whose_result_cannot_be_written(lab: Lab, hindered: Hindered) -> None:

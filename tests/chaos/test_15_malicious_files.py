@@ -102,11 +102,11 @@ EVAL = saved(lambda p: hostile.Calls(eval, (f"open({str(p.canary)!r}, 'w').close
 H_INIT = "model.inner.H_init"
 AMONG = saved(lambda p: {H_INIT: torch.zeros(2), "x": hostile.touches(p.canary)})
 TO_LOAD = saved(lambda p: hostile.Calls(torch.storage._load_from_bytes, (pickled(p),)))
-SCRIPT = archive_of(b"\x80\x02}.", storages={}).replace(b"x/byteorder", b"constants.p")
 LARGE_STORAGE, LARGE_TENSOR = (
     archive_of(tensor_of(H_INIT, *claim), storages={"0": b"\0" * 16})
     for claim in (((10**9,), (1,), 10**9), ((10**12,), (0,), 4))
 )
+SLOW_KEY = b"\x80\x02}" + hostile.slow_to_hash() + b"K\x01s."
 PICKLES = {
     "os.system": SYSTEM,
     "builtins.eval": EVAL,
@@ -124,7 +124,8 @@ PICKLES = {
     "a pickle of a gigabyte in a megabyte": lambda p: archive_of(
         b"\x80\x02(" + b"N" * 2**30 + b"l.", storages={}, deflated=True
     ),
-    "a TorchScript program": SCRIPT,
+    "a key without end": archive_of(SLOW_KEY, storages={}),
+    "a gigabyte of empty dicts": archive_of(b"\x80\x02" + b"}" * 16 * 10**6 + b".", storages={}),
     "a storage larger than its data": LARGE_STORAGE,
     "a tensor larger than its storage": LARGE_TENSOR,
 }
@@ -418,12 +419,31 @@ def test_python_files_beside_a_checkpoint_are_not_imported(
     lab.tally(f"{3 * len(names)} modules beside a checkpoint and in the working folder: 0 imported")
 
 
-def test_torch_refuses_too_what_is_not_looked_through(lab: Lab, original: Path) -> None:
-    names = [f"published: {name}" for name in ("os.system", "builtins.eval", "a bare pickle")]
-    for number, name in enumerate(names):
-        place, child = lay(lab, original, f"{number}", name, mutants.skip_the_look)
-        assert (child.wait(), place.canary.exists()) == (4, False), child.err
-    lab.tally(f"{len(names)} pickles stopped by weights_only alone")
+def advice(lab: Lab, original: Path, name: str, *faults: Fault) -> str:
+    """Return what an evaluation says of a checkpoint whose data are not here, and which says how
+    they are built.
+    """
+    place = Place(lab.copy(original, name))
+    data = {"name": "theirs; touch x", "path": "nowhere", "build_command": f"touch {place.canary}"}
+    config = json.loads((place.folder / STATE).read_bytes())["config"]
+    evaluated(
+        STATE, place, changed(STATE, config=config | {"data": data, "data_path": "nowhere"})(place)
+    )
+    settings = [each for each in place.settings(place.own) if not each.startswith("data_path")]
+    child = lab.server.start(evaluate, *settings, faults=faults, folder=place.folder)
+    assert child.wait() == 3, child.err
+    assert "nowhere: no such data folder" in child.err
+    return child.err
+
+
+def test_a_strangers_command_is_not_our_advice(lab: Lab, original: Path) -> None:
+    assert "touch" not in advice(lab, original, "copy")
+    lab.tally("a checkpoint that names a command to build its data: not passed on")
+
+
+@pytest.mark.mutant(fault=mutants.pass_commands_on)
+def test_a_command_that_is_passed_on_is_noticed(lab: Lab, original: Path) -> None:
+    assert "touch" in advice(lab, original, "copy", mutants.pass_commands_on)
 
 
 EXECUTED_BY = {
@@ -439,3 +459,13 @@ def test_without_its_protection_a_payload_is_executed(
 ) -> None:
     place, _ = lay(lab, original, "copy", EXECUTED_BY[mutant], mutant)
     assert place.canary.exists()
+
+
+@pytest.mark.mutant(fault=mutants.unpickle)
+def test_without_the_reader_a_key_never_ends(lab: Lab, original: Path) -> None:
+    place = Place(lab.copy(original, "copy"))
+    evaluated("published/step_7", place, archive_of(SLOW_KEY, storages={}))
+    settings = place.settings(place.published)
+    child = lab.server.start(evaluate, *settings, faults=[mutants.unpickle], folder=place.folder)
+    assert not child.ended_within(5.0), child.err
+    child.kill()

@@ -202,7 +202,7 @@ def test_a_run_among_links_writes_through_none(lab: Lab) -> None:
     root = Root(lab.folder / "around")
     outside, run = root.surroundings / "outside", root.path / "run"
     run.mkdir()
-    files = ("config.yaml", ".config.yaml.tmp", "metrics.jsonl", ".metrics.jsonl.tmp", ".lock")
+    files = ("config.yaml", ".config.yaml.tmp-0123abcd", "metrics.jsonl", ".lock")
     targets = dict.fromkeys(files, outside / "kept")
     # In these places a link leads to a file that is not there.
     targets |= dict.fromkeys((".lock.new", ".lock.gate"), outside / "new")

@@ -13,6 +13,7 @@ import pytest
 from harness import mutants
 from harness.lab import Lab
 from harness.processes import Child, Fault, has_begun, pretrain, require_success, until
+from harness.saves import write_again_and_again
 from harness.steps import stand_still, wait_for, without_flock
 
 STARTS = 20
@@ -87,6 +88,34 @@ def test_one_proceeds_and_the_next_takes_over(
     said = f"{rounds * STARTS} starts, {rounds} proceeded, {rounds * (STARTS - 1)} ended with exit"
     said += f" code 6; holder killed, {named}: the next at work after {slowest:.1f} s, same bits"
     lab.tally(said, starts=rounds * STARTS, proceeded=rounds)
+
+
+def write_at_once(lab: Lab, *faults: Fault) -> None:
+    """Let processes write one file at once, kill one, and demand that the others fail at nothing
+    and leave a whole file alone in its folder.
+    """
+    path = lab.folder / "files" / "report.html"
+    path.parent.mkdir()
+    writers = [lab.server.start(write_again_and_again, path, x, faults=faults) for x in "abcd"]
+    until(path.exists, "the first file")
+    writers[0].kill()
+    for writer in writers[1:]:
+        assert writer.wait() == 0, writer.err
+    lab.server.finish(write_again_and_again, path, "e")
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_writers_of_one_file_are_in_nobodys_way(lab: Lab) -> None:
+    write_at_once(lab)
+    lab.tally("4 processes that write one file at once, one killed: 0 refused, 0 torn")
+
+
+@pytest.mark.parametrize(
+    "mutant", mutants.params(mutants.share_temporary_files, mutants.delete_of_the_living)
+)
+def test_writers_in_each_others_way_are_noticed(lab: Lab, mutant: Fault) -> None:
+    with pytest.raises(AssertionError, match="FileExistsError|FileNotFoundError"):
+        write_at_once(lab, mutant)
 
 
 @pytest.mark.mutant(fault=mutants.omit_lock)

@@ -1,5 +1,6 @@
 """Row 22: a sweep that is killed at random moments, alone, with its jobs or only these, and started
-again at once until it is done: every job ends in the bits of a single run, and none is run twice.
+again at once until it is done: every job ends in the bits of a single run, and none is run
+twice. Searches that begin at once, and trials that fail for reasons that pass.
 """
 
 import contextlib
@@ -12,9 +13,13 @@ from pathlib import Path
 import pytest
 from harness import mutants
 from harness.lab import Lab
-from harness.processes import Child, Fault, sweep
+from harness.processes import Child, Fault, require_success, sweep, until
+
+from sweeps.config import OptunaConfig
+from sweeps.search import open_study
 
 SEEDS = (0, 1, 2)
+SEARCHES, ROUNDS = 4, 3
 
 
 def start(lab: Lab, name: str, *more: str, faults: Sequence[Fault] = ()) -> Child:
@@ -92,3 +97,54 @@ def test_a_sweep_that_forgets_is_noticed(lab: Lab) -> None:
     started[1].wait()
     with pytest.raises(AssertionError, match="run twice"):
         require_none_run_twice(started)
+
+
+def begin_searches(folder: Path, number: int) -> None:
+    """Open a new database when all others do, for each of `number` times."""
+    for each in range(number):
+        place = folder / f"round-{each}"
+        place.mkdir(exist_ok=True)
+        (place / f"here-{os.getpid()}").touch()
+        until(lambda place=place: len(list(place.glob("here-*"))) == SEARCHES, "the others")
+        config = OptunaConfig(storage=f"sqlite:///{place}/study.db", study_name="shared")
+        open_study(config, place, "")
+
+
+def search_at_once(lab: Lab, *faults: Fault) -> None:
+    arguments = (lab.folder, ROUNDS)
+    begun = [lab.server.start(begin_searches, *arguments, faults=faults) for _ in range(SEARCHES)]
+    require_success(*begun)
+
+
+def test_searches_that_begin_at_once_share_a_new_database(lab: Lab) -> None:
+    search_at_once(lab)
+    lab.tally(f"{SEARCHES} searches that create a database at once, {ROUNDS} times: all proceeded")
+
+
+@pytest.mark.mutant(fault=mutants.open_storage_once)
+def test_a_database_that_is_opened_once_is_noticed(lab: Lab) -> None:
+    with pytest.raises(AssertionError, match=r"storage=sqlite|not within"):
+        search_at_once(lab, mutants.open_storage_once)
+
+
+def search_past_a_failure(lab: Lab, *faults: Fault) -> None:
+    """Search where the trial's folder cannot be created, until the trial has failed once."""
+    obstacle = lab.folder / "searched" / "seed-0"
+    obstacle.parent.mkdir()
+    obstacle.touch()
+    asked = "hydra/sweeper=optuna hydra.sweeper.n_trials=1 hydra.sweeper.objective=train/lm_loss"
+    child = start(lab, "searched", *asked.split(), "seed=range(0,1)", "max_steps=3", faults=faults)
+    until(lambda: "(exit code 2): queued again" in child.out or not child.alive, "a failure")
+    obstacle.unlink()
+    assert child.wait() == 0, child.out
+
+
+def test_a_trial_goes_on_when_what_it_failed_of_has_passed(lab: Lab) -> None:
+    search_past_a_failure(lab)
+    lab.tally("a trial whose folder could not be created at first: tried again")
+
+
+@pytest.mark.mutant(fault=mutants.give_up_at_once)
+def test_a_trial_that_is_given_up_at_once_is_noticed(lab: Lab) -> None:
+    with pytest.raises(AssertionError, match="failed with exit code 2"):
+        search_past_a_failure(lab, mutants.give_up_at_once)

@@ -253,7 +253,10 @@ def test_a_pushed_model_comes_back_and_answers_the_same(
     repository = hub.repositories["me/small"]
     assert repository.private
     oid = repository.branches["main"]
-    assert finished.out == f"pushed: hf://me/small@{oid}\n"
+    listed, _, pushed = finished.out.rpartition("pushed: ")
+    assert pushed == f"hf://me/small@{oid}\n"
+    assert "to be pushed:\n  README.md: " in listed
+    assert f"  data_path: {sudoku_data.name}\n" in listed
     assert finished.err == ""  # No bars where there is no terminal.
     names = set(repository.commits[oid])
     step = {f"step_12/{name}" for name in ("MANIFEST.json", "state.json", "model.safetensors")}

@@ -5,12 +5,8 @@ class to build is looked up in our table by the published name; nothing is impor
 checkpoint's folder. Imports no torch.
 """
 
-import os
-import pickletools
-import re
-import zipfile
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import yaml
 
@@ -23,9 +19,8 @@ from models.config import (
     HRMConfig,
 )
 from runtime.errors import CheckpointError, ConfigError
-from runtime.files import open_regular, read_bounded
+from runtime.files import read_bounded
 from runtime.text import shown
-from training.checkpoint.store import reading
 
 CONFIG_FILE = "all_config.yaml"
 FACTS_KEY = "data_facts"  # Ours: what the model must know of its data, which theirs do not record.
@@ -67,15 +62,6 @@ _CLASSES: dict[str, dict[str, Any]] = {
 # Keys that change nothing at the one value we accept.
 _INERT = {"act_enabled": True, "act_inference": False, "causal": False}
 
-# What the pickle of a state dict calls, beside the storages: anything else is refused before it is
-# read, also what torch would call and what only costs memory (bytearray).
-_STATE_DICT_GLOBALS = re.compile(
-    r"collections OrderedDict|torch\._utils (_rebuild_parameter|_rebuild_tensor_v2)|"
-    r"torch (Double|Float|Half|BFloat16|Long|Int|Short|Char|Byte|Bool)Storage"
-)
-_CALLING_OPCODES = ("EXT1", "EXT2", "EXT4", "INST", "NEWOBJ", "NEWOBJ_EX", "OBJ", "STACK_GLOBAL")
-_MAX_PICKLE_BYTES = 16 * 2**20
-
 
 def average_of(weights: Path) -> Path:
     """Return where the moving average of a published file lies, if we wrote one."""
@@ -103,47 +89,6 @@ def read_published_config(weights: Path) -> dict[str, Any]:
     run = {"arch": {**_translate_arch(arch, path), "loss": loss}}
     kept = (*PUBLISHED_KEYS, FACTS_KEY)
     return run | {key: recorded[key] for key in kept if recorded.get(key) is not None}
-
-
-def require_state_dict(path: Path) -> None:
-    """Check, before torch reads it, that a file is what torch.save makes of a state dict: a zip
-    archive that unpacks to no more than its size, with a pickle that calls nothing else.
-
-    Raises:
-        CheckpointError: it is not; says what is in it.
-    """
-    with reading(path), open_regular(path) as file:
-        try:
-            _require_plain_archive(file)
-        # What zipfile raises of what it does not know, too.
-        except (ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as e:
-            raise CheckpointError(f"{path}: not a published checkpoint: {shown(e, 200)}") from None
-
-
-def _require_plain_archive(file: BinaryIO) -> None:
-    with zipfile.ZipFile(file) as archive:
-        entries = archive.infolist()
-        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-            raise ValueError("files in it are compressed, which torch does not do")
-        if sum(entry.file_size for entry in entries) > os.fstat(file.fileno()).st_size:
-            raise ValueError("files in it are larger than the archive")
-        # torch takes one that we would not look at otherwise, whatever its folder or case.
-        named = [(entry.filename.rpartition("/")[2].lower(), entry) for entry in entries]
-        if any(name == "constants.pkl" for name, _ in named):
-            raise ValueError("it is a TorchScript program")
-        pickles = [entry for name, entry in named if name == "data.pkl"]
-        if len(pickles) != 1:
-            raise ValueError(f"it has {len(pickles) or 'no'} data.pkl, expected one")
-        if pickles[0].file_size > _MAX_PICKLE_BYTES:
-            raise ValueError(f"its data.pkl is larger than {_MAX_PICKLE_BYTES} bytes")
-        content = archive.read(pickles[0])
-    for opcode, argument, _ in pickletools.genops(content):
-        is_global = opcode.name == "GLOBAL"
-        called = str(argument) if is_global else opcode.name
-        if is_global and _STATE_DICT_GLOBALS.fullmatch(called):
-            continue
-        if is_global or called in _CALLING_OPCODES:
-            raise ValueError(f"its pickle calls {shown(called)!r}, which no state dict does")
 
 
 def _translate_arch(arch: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Save a run and restore it: nothing that changes its result is left out of a checkpoint."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from torch import Tensor
 from models.config import DataFacts
 from runtime.errors import CheckpointError, NonFiniteError
 from runtime.ranks import Ranks
+from runtime.text import shown
 from training.checkpoint import store, tensors
 from training.checkpoint.environment import environment_changes
 from training.checkpoint.state import RunState, scored_on
@@ -147,12 +149,11 @@ class RunKeeper:
         else:
             learner.carry = carry
         if learner.diagnostics and state.diagnostics:
-            try:
+            with _explained(path / STATE, "diagnostics"):
                 learner.diagnostics.restore(state.diagnostics)
-            except (AttributeError, KeyError, TypeError, ValueError) as error:
-                raise CheckpointError(f"{path / STATE}: diagnostics: {error}") from None
         learner.seed_other_ranks(state.step)  # A rank that was not there has no state of its own.
-        tensors.restore_rng(load_tensors(path / RNG), self.ranks)
+        with _explained(path / RNG, "random state"):
+            tensors.restore_rng(load_tensors(path / RNG), self.ranks)
         changes = environment_changes(
             state.environment, self.environment, any_world_size=learner.exact
         )
@@ -164,3 +165,14 @@ class RunKeeper:
         best_score = state.best_score if same_puzzles else None
         seconds = state.seconds or 0.0
         return Progress(state.step, state.iteration, state.position, best_score, seconds)
+
+
+@contextmanager
+def _explained(path: Path, what: str) -> Iterator[None]:
+    """Turn what torch and our own code raise of unfit values in a file into a CheckpointError."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: {what}: {shown(error, 200)}") from None

@@ -45,11 +45,17 @@ def with_names(config: TrainConfig) -> TrainConfig:
 
 
 def prepare_run_dir(run_dir: Path) -> None:
-    """Create the run's folder and prove that it can be written.
+    """Create the run's folder and prove that it can be written, and found again.
 
     Raises:
         ConfigError: it cannot; names the path.
     """
+    try:
+        str(run_dir).encode()
+    except UnicodeEncodeError:
+        told = shown(run_dir, 300)
+        hint = "checkpoints could not be read there; choose another one"
+        raise ConfigError(f"checkpoint_path={told}: the name is not UTF-8: {hint}") from None
     probe = run_dir / f".probe.{os.getpid()}"
     try:
         run_dir.mkdir(parents=True, exist_ok=True)

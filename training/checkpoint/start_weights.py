@@ -1,15 +1,14 @@
 """Weights from a checkpoint of ours or from a published one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from models.act import ACTLossHead
 from runtime.errors import CheckpointError
-from training.checkpoint.published import average_of, require_state_dict
+from training.checkpoint.archive import read_state_dict
+from training.checkpoint.published import average_of
 from training.checkpoint.store import EMA, MODEL, load_checkpoint
 from training.checkpoint.tensors import COMPILED_PREFIX, load_tensors, restore_model
 
@@ -19,8 +18,7 @@ _PUZZLE_TABLE = "model.inner.puzzle_emb.weights"
 def load_weights(path: Path, *, averaged: bool = True) -> dict[str, Tensor]:
     """Read model weights from a checkpoint of ours or a published `step_N` file.
 
-    Published files are pickles: they are looked through first, then read with `weights_only=True`,
-    which runs no code, and mapped: a storage that claims more than the file has is not believed.
+    Published files are pickles, and are never unpickled: see `training.checkpoint.archive`.
 
     Args:
         averaged: take the moving average where the checkpoint has one, which is what it was
@@ -39,17 +37,9 @@ def load_weights(path: Path, *, averaged: bool = True) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: no such checkpoint")
     if averaged and average_of(path).exists():
         path = average_of(path)
-    require_state_dict(path)
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # torch.load raises whatever its unpickler meets
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise CheckpointError(f"{path}: not a published checkpoint: {reason}") from None
-    if not (isinstance(content, dict) and all(isinstance(v, Tensor) for v in content.values())):
-        raise CheckpointError(f"{path}: not a state dict")
-    _require_sizes(content, path)
-    # Copies, because a mapped file that is cut ends the process without a word.
-    return {str(key).removeprefix(COMPILED_PREFIX): value.clone() for key, value in content.items()}
+    return {
+        key.removeprefix(COMPILED_PREFIX): value for key, value in read_state_dict(path).items()
+    }
 
 
 def load_start_weights(model: ACTLossHead, path: Path, warn: Callable[[str], None]) -> None:
@@ -70,15 +60,3 @@ def load_start_weights(model: ACTLossHead, path: Path, warn: Callable[[str], Non
             warn(f"{path}: its puzzle embedding has {sizes}: all start at their mean")
             tensors[_PUZZLE_TABLE] = old.float().mean(0, keepdim=True).expand(rows, width).clone()
     restore_model(model, tensors, path)
-
-
-def _require_sizes(content: Mapping[Any, Tensor], path: Path) -> None:
-    size, total = path.stat().st_size, 0
-    for key, value in content.items():
-        # Of a few bytes, strides of 0 make a tensor of any size.
-        if value.layout != torch.strided or value.numel() * value.itemsize > size:
-            raise CheckpointError(f"{path}: {str(key)[:100]} is larger than the file")
-        total += value.numel() * value.itemsize
-    if total > size:
-        shared = "they share storage, which those of published files do not"
-        raise CheckpointError(f"{path}: tensors of {total} bytes, a file of {size}: {shared}")

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import field_validator
+
 from dataset.kinds import AnyEvaluator, EvaluatorConfig
 from models.config import ArchConfig, DataFacts
 from runtime.errors import CheckpointError, ConfigError
@@ -46,6 +48,11 @@ class RecordedRun(Schema, extra="ignore"):
     evaluators: list[AnyEvaluator] | None = None
     global_batch_size: Count = 768
 
+    @field_validator("data")
+    @classmethod
+    def _keep_no_commands(cls, data: DataConfig | None) -> DataConfig | None:
+        return data and _without_commands(data)
+
     @property
     def active_evaluators(self) -> list[EvaluatorConfig]:
         return chosen_evaluators(self.evaluators, self.data, self.data_folders("test"))
@@ -58,6 +65,15 @@ class RecordedRun(Schema, extra="ignore"):
         """Return the folders that hold a split, as the run named them; empty when it named none."""
         train = self.data_paths or ([self.data_path] if self.data_path else [])
         return train if split == "train" else self.data_paths_test or train
+
+
+def _without_commands(data: DataConfig) -> DataConfig:
+    """Drop how data that are not ours are built: it would be shown to people as our advice."""
+    from training.config.source import CONFIG_DIR
+
+    is_ours = data.name in {path.stem for path in (CONFIG_DIR / "data").glob("*.yaml")}
+    builder = data.builder if is_ours else None
+    return data.model_copy(update={"build_command": None, "builder": builder})
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Schema of a training run. Imports no torch: a configuration is checked before torch is loaded."""
 
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -142,7 +143,7 @@ class DataConfig(Schema):
         """The command that builds the set."""
         if self.build_command is not None or self.builder is None:
             return self.build_command or "a command that it does not name (build_command)"
-        settings = [f"data={self.name}", f"data.path={self.path}", *plugins_added()]
+        settings = [f"data={self.name}", shlex.quote(f"data.path={self.path}"), *plugins_added()]
         return f"python scripts/build_dataset.py {' '.join(settings)}"
 
 

@@ -78,6 +78,13 @@ def archive_of(content: bytes, *, storages: dict[str, bytes], deflated: bool = F
     return file.getvalue()
 
 
+def slow_to_hash() -> bytes:
+    """Return operations that put a tuple on the stack which takes 2**64 steps to hash: it and each
+    of those in it, 64 levels deep, has the next one twice.
+    """
+    return b"K\x01q\x00" + b"".join(b"h%c\x86q%c" % (i, i + 1) for i in range(64))
+
+
 class _Storage(NamedTuple):
     claim: tuple[Any, ...]
 

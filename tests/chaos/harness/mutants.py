@@ -111,9 +111,24 @@ def no_hash() -> None:
     patch("training.checkpoint.store.sha256", lambda path: ANY).start()
 
 
+def explain_nothing() -> None:
+    """values of a checkpoint that do not fit not told as an error of its file"""
+    patch("training.checkpoint.run._explained", lambda *told: contextlib.nullcontext()).start()
+
+
 def forget_finished_jobs() -> None:
     """a sweep that does not record which jobs have finished"""
     patch("sweeps.folder.SweepFolder.note", lambda self, *told: None).start()
+
+
+def open_storage_once() -> None:
+    """a search that does not open its storage again when another was creating it"""
+    patch("sweeps.search._MOST_OPENINGS", 1).start()
+
+
+def give_up_at_once() -> None:
+    """a search that counts a trial as failed the first time"""
+    patch("sweeps.search._MOST_FAILURES", 1).start()
 
 
 def omit_sparse_check() -> None:
@@ -132,6 +147,16 @@ def omit_lock() -> None:
 def omit_owner() -> None:
     """the owner of a held lock taken for alive, whatever became of it"""
     patch("training.checkpoint.lock.Owner.is_gone", False).start()
+
+
+def share_temporary_files() -> None:
+    """one temporary file for all writers of a file"""
+    patch("secrets.token_hex", lambda size: "01234567").start()
+
+
+def delete_of_the_living() -> None:
+    """temporary files of other writers deleted, whether these are at work or not"""
+    patch("runtime.files._locked", lambda path: contextlib.nullcontext()).start()
 
 
 def omit_guard() -> None:
@@ -183,18 +208,19 @@ def hash_not_compared() -> None:
     patch("dataset.format.reading._check_manifest", lambda *arguments: None).start()
 
 
-def skip_the_look() -> None:
-    """published pickles are not looked through before they are read"""
-    patch("training.checkpoint.start_weights.require_state_dict", lambda path: None).start()
+def unpickle(*, weights_only: bool = True) -> None:
+    """published files read by torch.load"""
+    import torch
+
+    def load(path: Path) -> Any:
+        return torch.load(path, weights_only=weights_only)
+
+    patch("training.checkpoint.start_weights.read_state_dict", load).start()
 
 
 def trust_pickles() -> None:
-    """published files read with weights_only=False"""
-    import torch
-
-    skip_the_look()
-    load = torch.load
-    patch("torch.load", lambda path, **how: load(path, **how | {"weights_only": False})).start()
+    """published files read by torch.load with weights_only=False"""
+    unpickle(weights_only=False)
 
 
 def allow_pickled_arrays() -> None:
@@ -205,11 +231,34 @@ def allow_pickled_arrays() -> None:
     patch(read, lambda path: np.load(path, allow_pickle=True)).start()
 
 
+def pass_commands_on() -> None:
+    """the command of a checkpoint's settings that builds its data shown as advice"""
+    patch("training.checkpoint.trained_model._without_commands", lambda data: data).start()
+
+
 def load_any_yaml() -> None:
     """all_config.yaml read as by yaml.unsafe_load"""
     import yaml
 
     patch("training.checkpoint.published.PlainLoader", yaml.UnsafeLoader).start()
+
+
+def take_any_folder_name() -> None:
+    """the name of a run's folder not looked at"""
+    patch(
+        "training.checkpoint.run_folder.prepare_run_dir",
+        lambda run_dir: run_dir.mkdir(exist_ok=True),
+    ).start()
+
+
+def convert_in_place() -> None:
+    """converted checkpoints written straight to their places"""
+
+    def write(files: Any) -> None:
+        for path, content in files.items():
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    patch("training.checkpoint.conversion.write_together", write).start()
 
 
 def take_any_set_name() -> None:

@@ -75,10 +75,10 @@ each is the project with one of its protections taken out, and its row must fail
 - **Equal bits** are promised for the same device type (measured on CPUs; on CUDA not yet), torch
   version, compile mode and thread count: at the same number of ranks with `reduction=fast`, on 1, 2
   or 4 ranks and any sequence of them with `reduction=exact`.
-- **Nothing in other people's files is executed**: published pickles are checked first and read with
-  `weights_only=True`, everything else is safetensors, JSON, YAML without tags and arrays without
-  objects; classes come from our registry. Sizes are compared with the file before memory is
-  allocated, and nothing is written through a link.
+- **Nothing in other people's files is executed**: published pickles are read without an
+  unpickler, everything else is safetensors, JSON, YAML without tags and arrays without objects;
+  classes come from our registry. Sizes are compared with the file before memory is allocated, and
+  nothing is written through a link.
 
 Where a time is promised (10 s to save and exit, to start without W&B, to take over; 30 s for W&B
 to finish), the tests allow three times as much: the machines that run them are shared. Zero

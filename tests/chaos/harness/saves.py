@@ -15,6 +15,7 @@ from typing import Any
 from harness.lab import Lab
 from harness.operations import Operation, killing, nth, refusing, watching
 from harness.processes import Fault
+from runtime.files import write_atomically
 from training.checkpoint.store import list_steps
 
 _NOT_REACHED, _NOT_TORN = 90, 91  # Exit codes: fewer operations than that; it was no write.
@@ -96,3 +97,14 @@ def _save_struck(kind: str, number: int, copy: Path, save: Callable[[], None]) -
         copy.with_suffix(".error").write_text(str(error))
         return exit_code(error) or 1
     return 0 if note.exists() else _NOT_REACHED
+
+
+def write_again_and_again(path: Path, letter: str) -> None:
+    """Write a file of one letter, which other processes write too, and require what is there to be
+    of one of them.
+    """
+    for _ in range(50):
+        write_atomically(path, letter * 10_000)
+        found = path.read_text()
+        assert len(found) == 10_000, "half of a file"
+        assert len(set(found)) == 1, "of two writers"

@@ -12,24 +12,45 @@ from scripts import push_to_hub
 from training.checkpoint.state import RunState
 
 
-def test_settings_name_no_place_of_the_machine() -> None:
+def test_settings_name_no_place_of_the_machine_and_no_command() -> None:
     config = {
+        "arch": {"name": "hrm", "hidden_size": 8, "table": "~/own/table.npy"},
         "data_path": "/home/me/data/hard",
-        "data_paths": ["/home/me/data/hard", "data/easy"],
-        "data": {"name": "built", "path": "/home/me/data/hard"},
+        "data_paths": ["/home/me/data/hard", "data/easy", "../../me/other"],
+        "data": {
+            "name": "built",
+            "path": "https://me:secret@host/hard",
+            "evaluators": ["arc"],
+            "build_command": "fetch --token secret",
+            "builder": {"name": "own", "flags": "--token secret"},
+        },
         "plugins": ["/home/me/own.py"],
         "logger": {"mlflow": {"tracking_uri": "https://me:secret@host"}},
+        "load_checkpoint": "/home/me/secret",
+        "run_name": "secret",
         "lr": 0.5,
+        "ema": True,
+        "weight_decay": None,
     }
     found = push_to_hub.without_places(RunState(step=1, config=config)).config
     assert found == {
+        "arch": {"name": "hrm", "hidden_size": 8, "table": "table.npy"},
         "data_path": "hard",
-        "data_paths": ["hard", "data/easy"],
-        "data": {"name": "built", "path": "hard"},
+        "data_paths": ["hard", "data/easy", "other"],
+        "data": {"name": "built", "path": "hard", "evaluators": ["arc"]},
         "plugins": ["own.py"],
-        "logger": {},
         "lr": 0.5,
+        "ema": True,
+        "weight_decay": None,
     }
+
+
+def test_commands_that_built_the_data_name_no_place(tmp_path: Path) -> None:
+    command = ["dataset/build.py", "--source", "/home/me/raw", "--output-dir=/home/me/data"]
+    (tmp_path / "manifest.json").write_text(json.dumps({"command": command, "seed": 1}))
+    trained: Any = SimpleNamespace(run=SimpleNamespace(data_folders=lambda split: [str(tmp_path)]))
+    (found,) = push_to_hub.manifests(trained).values()
+    assert found["command"] == ["dataset/build.py", "--source", "raw", "--output-dir=data"]
 
 
 def test_evaluations_of_other_checkpoints_are_not_its_own(tmp_path: Path) -> None:

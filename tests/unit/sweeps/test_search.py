@@ -15,7 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from runtime.errors import EXIT_LOCKED, EXIT_PREEMPTED, ConfigError
+from runtime.errors import EXIT_LOCKED, EXIT_NON_FINITE, EXIT_PREEMPTED, ConfigError
 from sweeps.config import OptunaConfig
 from sweeps.jobs import Job
 from sweeps.programs import TRAINING
@@ -173,14 +173,20 @@ def test_a_trial_of_another_machine_is_taken_over_when_it_has_been_silent(
     assert here.states() == ["finished"]
 
 
-def test_an_own_folder_in_use_is_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("code", "attempts"),
+    [(EXIT_LOCKED, 20), (EXIT_NON_FINITE, 1), *((code, 3) for code in (137, 1, 2, 4, 7))],
+)
+def test_a_trial_whose_failure_may_have_passed_is_tried_again(
+    tmp_path: Path, code: int, attempts: int
+) -> None:
     trials = Trials(tmp_path, n_trials=1)
     names = set()
-    for _ in range(20):
+    for _ in range(attempts):
         job = trials.search.next()
         assert job is not None
         names.add(job.name)
-        trials.search.ended(job, EXIT_LOCKED)
+        trials.search.ended(job, code)
     assert len(names) == 1
     assert trials.search.next() is None
     assert trials.states() == ["failed"]

@@ -17,7 +17,7 @@ from models.act import ACTLossHead
 from models.config import DataFacts, HRMConfig
 from models.registry import build_model
 from runtime.errors import CheckpointError
-from training.checkpoint.published import require_state_dict
+from training.checkpoint.archive import read_state_dict
 from training.checkpoint.start_weights import load_start_weights, load_weights
 from training.checkpoint.state import RunState
 from training.checkpoint.store import MODEL, save_checkpoint
@@ -123,17 +123,64 @@ def test_a_pickle_never_runs_code(tmp_path: Path, how: str) -> None:
 def test_calls_are_seen_before_torch_reads(tmp_path: Path, protocol: int) -> None:
     torch.save(RunsCode(tmp_path / "canary"), tmp_path / "step_1", pickle_protocol=protocol)
     with pytest.raises(CheckpointError, match="its pickle calls"):
-        require_state_dict(tmp_path / "step_1")
+        read_state_dict(tmp_path / "step_1")
 
 
-@pytest.mark.parametrize("other", ["x/y/data.pkl", "x/DATA.PKL", "x/data.pkl"])
+# A tuple of 64 levels, each with the next one twice: to hash it takes 2**64 steps.
+SLOW = b"K\x01q\x00" + b"".join(b"h%c\x86q%c" % (i, i + 1) for i in range(64))
+A, METADATA = b"X\x01\x00\x00\x00a", b"X\x09\x00\x00\x00_metadata"
+DICT, TENSOR_OF = b"ccollections\nOrderedDict\n", b"ctorch._utils\n_rebuild_tensor_v2\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        (b"}" + SLOW + b"K\x01s.", "keys that are not text"),
+        (b"}(" + A + b"K\x01" + SLOW + b"K\x01u.", "keys that are not text"),
+        (b"}" + A + b"}" + SLOW + b"K\x01ss.", "keys that are not text"),
+        (DICT + b")R}" + METADATA + b"}" + SLOW + b"K\x01ssb.", "keys that are not text"),
+        (DICT + SLOW + b"R.", "a call with arguments"),
+        (DICT + b")R" + SLOW + b"b.", "a state, which"),
+        (TENSOR_OF + SLOW + b"R.", "a call with arguments"),
+        (b"c__builtin__\nset\n" + SLOW + b"\x85R.", "calls '__builtin__ set'"),
+        (b"(" + SLOW + b"\x91.", "calls 'FROZENSET'"),
+        (SLOW + b"Q.", "data that no state dict has"),
+        (SLOW + b".", "not a state dict"),
+        (b"}" + A + b"}r\xff\xff\xff\x7fs.", "not a state dict"),
+        (b"}q\x00" + A + b"h\x00s.", "not a state dict"),  # It holds itself.
+        (b")" + b"\x85" * 10**6 + b".", "not a state dict"),
+        (b"}" * 2**20 + b".", "data.pkl is larger than 1048576 bytes"),
+        (b"}" + A + b"s.", "damaged"),
+        (b"t.", "damaged"),
+        (b"h\x07.", "damaged"),
+        (b"}", "exhausted before seeing STOP"),
+    ],
+)
+def test_a_pickle_that_is_no_state_dicts_is_not_carried_out(
+    tmp_path: Path, program: bytes, told: str
+) -> None:
+    with zipfile.ZipFile(tmp_path / "step_1", "w") as archive:
+        archive.writestr("x/data.pkl", b"\x80\x02" + program)
+    with pytest.raises(CheckpointError, match=f"step_1: not a published checkpoint: .*{told}"):
+        load_weights(tmp_path / "step_1")
+
+
+def test_an_archive_of_a_great_many_files_is_not_listed(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "step_1", "w") as archive:
+        for number in range(200):
+            archive.writestr(f"{number}{'x' * 6000}", b"")
+    with pytest.raises(CheckpointError, match="step_1: not .*: it has too many files"):
+        load_weights(tmp_path / "step_1")
+
+
+@pytest.mark.parametrize("other", ["x/y/data.pkl", "x/data.pkl"])
 def test_a_second_pickle_hides_no_first_one(tmp_path: Path, other: str) -> None:
     with zipfile.ZipFile(tmp_path / "step_1", "w") as archive:
         archive.writestr("x/data.pkl", pickle.dumps(RunsCode(tmp_path / "canary"), 2))
         with warnings.catch_warnings(action="ignore"):  # Of a name that is there twice.
             archive.writestr(other, pickle.dumps({}, 2))
     with pytest.raises(CheckpointError, match=r"step_1: not .*: it has 2 data\.pkl"):
-        require_state_dict(tmp_path / "step_1")
+        read_state_dict(tmp_path / "step_1")
 
 
 @pytest.mark.parametrize(
@@ -142,12 +189,13 @@ def test_a_second_pickle_hides_no_first_one(tmp_path: Path, other: str) -> None:
         (b"", "not a published checkpoint"),
         (b"\0" * 100, "not a published checkpoint"),
         (b"PK\x03\x04 cut", "not a published checkpoint"),
-        ([1, 2], "not a state dict"),
-        ({"a": 1}, "not a state dict"),
-        (torch.zeros(2), "not a state dict"),
-        ({"a": torch.zeros(1), "b": "text"}, "not a state dict"),
-        ({"a": torch.zeros(9).expand(10_000, 9)}, "a is larger than the file"),
-        ({"a": TENSOR, "b": TENSOR[:5000]}, "tensors of 60000 .* share storage"),
+        ([1, 2], "not a pub.* its pickle calls 'EMPTY_LIST'"),
+        ({"a": 1}, "not a pub.* it is not a state dict"),
+        (torch.zeros(2), "not a pub.* it is not a state dict"),
+        ({"a": torch.zeros(1), "b": "text"}, "not a pub.* it is not a state dict"),
+        ({1: torch.zeros(1)}, "not a pub.* keys that are not text"),
+        ({"a": torch.zeros(9).expand(10_000, 9)}, "not a pub.* a is larger than the file"),
+        ({"a": TENSOR, "b": TENSOR[:5000]}, "not a pub.* tensors of 60000 .* share storage"),
     ],
 )
 def test_what_is_no_state_dict_is_refused(tmp_path: Path, content: Any, told: str) -> None:

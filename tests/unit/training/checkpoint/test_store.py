@@ -141,9 +141,21 @@ def test_a_disk_that_refuses_leaves_what_was_there(
         with pytest.raises(OSError, match="Input/output"):
             write_atomically(text, "newest")
     monkeypatch.undo()
-    text.with_name(".config.yaml.tmp").unlink(missing_ok=True)
+    for leftover in tmp_path.glob(".config.yaml.tmp-*"):
+        leftover.unlink()
     assert (names(tmp_path), text.read_text()) == (["config.yaml", "step_1"], "new")
     assert newest(tmp_path) == (1, [])
+
+
+def test_each_writer_has_a_file_of_its_own_and_deletes_those_of_killed_ones(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    (tmp_path / ".config.yaml.tmp-0123abcd").write_text("half of the con")
+    with files.replacing(path) as file:
+        file.write(b"of the one")
+        write_atomically(path, "of the other")
+        assert path.read_text() == "of the other"
+        assert len(names(tmp_path)) == 2
+    assert (names(tmp_path), path.read_text()) == (["config.yaml"], "of the one")
 
 
 def test_a_checkpoint_that_a_killed_save_had_moved_away_counts(tmp_path: Path) -> None:

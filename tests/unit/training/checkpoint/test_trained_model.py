@@ -12,6 +12,7 @@ from runtime.errors import CheckpointError, ConfigError
 from training.checkpoint.state import RunState
 from training.checkpoint.store import MODEL, STATE, save_checkpoint
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
+from training.data import how_to_build
 
 FACTS = DataFacts(vocab_size=6, seq_len=16, num_puzzle_identifiers=3)
 ARCH = HRMConfig(hidden_size=32, num_heads=2, puzzle_emb_ndim=32).model_dump(mode="json")
@@ -68,6 +69,23 @@ def test_a_checkpoint_is_taken_itself_and_never_falls_back(tmp_path: Path) -> No
     (tmp_path / "step_20" / "MANIFEST.json").unlink()
     with pytest.raises(CheckpointError, match=r"step_20.MANIFEST\.json"):
         find(tmp_path / "step_20")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("sudoku", "; build it with: python scripts/build_dataset.py data=sudoku 'data.path=x; y'"),
+        ("theirs", ""),
+        ("../data/sudoku", ""),
+    ],
+)
+def test_of_a_recorded_data_set_only_our_own_command_is_told(
+    tmp_path: Path, name: str, hint: str
+) -> None:
+    builder = {"name": "sudoku", "flags": "; touch canary"}
+    data = {"name": name, "path": "x; y", "builder": builder, "build_command": "touch canary"}
+    save(tmp_path, 1, config=CONFIG | {"data": data})
+    assert how_to_build("x; y", find(tmp_path).run.data) == hint
 
 
 def test_nothing_to_be_found_is_said(tmp_path: Path) -> None:

@@ -1,0 +1,274 @@
+"""State dicts as torch.save writes them, read without an unpickler.
+
+A pickle is a program. Here the few operations of a state dict are carried out on stand-ins: nothing
+is imported or called, keys are text alone (hashing nested tuples may never end), and what a tensor
+claims is compared with what lies in the file before memory is taken for it.
+"""
+
+import math
+import os
+import pickletools
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from runtime.errors import CheckpointError
+from runtime.files import open_regular
+from runtime.text import shown
+from training.checkpoint.store import reading
+
+# Of about 250 bytes for each tensor. An operation has a byte or more, and may cost a hundred.
+_MAX_PICKLE_BYTES = 2**20
+_MAX_LIST_BYTES = 2**20
+_MAX_DIMS = 64
+_CHUNK_BYTES = 2**20
+
+_DTYPES = {
+    "Double": torch.float64,
+    "Float": torch.float32,
+    "Half": torch.float16,
+    "BFloat16": torch.bfloat16,
+    "Long": torch.int64,
+    "Int": torch.int32,
+    "Short": torch.int16,
+    "Char": torch.int8,
+    "Byte": torch.uint8,
+    "Bool": torch.bool,
+}
+_STORAGES = {f"torch {name}Storage": dtype for name, dtype in _DTYPES.items()}
+_DICT, _TENSOR, _PARAMETER = (
+    "collections OrderedDict",
+    "torch._utils _rebuild_tensor_v2",
+    "torch._utils _rebuild_parameter",
+)
+
+
+@dataclass(frozen=True)
+class _Global:
+    name: str
+
+
+@dataclass(frozen=True)
+class _Storage:
+    entry: str
+    dtype: torch.dtype
+    numel: int
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """What a pickle says of a tensor."""
+
+    storage: _Storage
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * self.storage.dtype.itemsize
+
+
+def read_state_dict(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file that torch.save has made of a state dict, by key.
+
+    Raises:
+        CheckpointError: it is missing, damaged, or anything else; names it and says what is in it.
+    """
+    with reading(path), open_regular(path) as file:
+        try:
+            # zipfile reads the whole list of names, which takes ten times its size.
+            end = zipfile._EndRecData(file)  # type: ignore[attr-defined]
+            if end and end[zipfile._ECD_SIZE] > _MAX_LIST_BYTES:  # type: ignore[attr-defined]
+                raise ValueError("it has too many files")
+            with zipfile.ZipFile(file) as archive:
+                return _read_archive(archive, os.fstat(file.fileno()).st_size)
+        # What zipfile raises of what it does not know, and torch of strides, too.
+        except (ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as e:
+            raise CheckpointError(f"{path}: not a published checkpoint: {shown(e, 200)}") from None
+
+
+def _read_archive(archive: zipfile.ZipFile, size: int) -> dict[str, Tensor]:
+    entries = archive.infolist()
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+        raise ValueError("files in it are compressed, which torch does not do")
+    if sum(entry.file_size for entry in entries) > size:
+        raise ValueError("files in it are larger than the archive")
+    pickles = [entry for entry in entries if entry.filename.rpartition("/")[2] == "data.pkl"]
+    if len(pickles) != 1:
+        raise ValueError(f"it has {len(pickles) or 'no'} data.pkl, expected one")
+    if pickles[0].file_size > _MAX_PICKLE_BYTES:
+        raise ValueError(f"its data.pkl is larger than {_MAX_PICKLE_BYTES} bytes")
+    folder = pickles[0].filename.removesuffix("data.pkl")
+    sizes = {entry.filename.removeprefix(folder): entry.file_size for entry in entries}
+    if "byteorder" in sizes and archive.read(f"{folder}byteorder") != sys.byteorder.encode():
+        raise ValueError(f"its byte order is not that of this machine, {sys.byteorder}")
+    claims = _Program().run(archive.read(pickles[0]))
+    _require_sizes(claims, sizes, size)
+
+    users: dict[_Storage, list[str]] = {}
+    for key, claim in claims.items():
+        users.setdefault(claim.storage, []).append(key)
+    tensors = {}
+    for storage, keys in users.items():
+        content = _read_storage(archive, folder, storage)
+        for key in keys:
+            claim = claims[key]
+            found = content.as_strided(claim.shape, claim.stride, claim.offset)
+            tensors[key] = (
+                found if keys == [key] and found.numel() == len(content) else found.clone()
+            )
+    return tensors
+
+
+def _require_sizes(claims: dict[str, _Claim], sizes: dict[str, int], size: int) -> None:
+    """Raise ValueError where tensors claim more than the files of an archive of `size` bytes."""
+    for key, claim in claims.items():
+        storage, named = claim.storage, shown(key, 100)
+        if sizes.get(storage.entry) != storage.numel * storage.dtype.itemsize:
+            raise ValueError(f"the data of {named} are missing or of another size")
+        last = claim.offset + sum(
+            (n - 1) * s for n, s in zip(claim.shape, claim.stride, strict=True)
+        )
+        if claim.num_bytes and last >= storage.numel:
+            raise ValueError(f"{named} is larger than its data")
+        # Of a few bytes, strides of 0 make a tensor of any size.
+        if claim.num_bytes > size:
+            raise ValueError(f"{named} is larger than the file")
+    total = sum(claim.num_bytes for claim in claims.values())
+    if total > size:
+        shared = "they share storage, which those of published files do not"
+        raise ValueError(f"tensors of {total} bytes, a file of {size}: {shared}")
+
+
+def _read_storage(archive: zipfile.ZipFile, folder: str, storage: _Storage) -> Tensor:
+    content = torch.empty(storage.numel, dtype=storage.dtype)
+    view = content.view(torch.uint8).numpy().data
+    with archive.open(f"{folder}{storage.entry}") as file:
+        for begin in range(0, len(view), _CHUNK_BYTES):
+            part = view[begin : begin + _CHUNK_BYTES]
+            found = file.read(len(part))
+            if len(found) < len(part):
+                raise EOFError("it is cut")
+            part[:] = found
+    return content
+
+
+class _Program:
+    """Carries out the operations of a state dict's pickle."""
+
+    def __init__(self) -> None:
+        self._stack: list[Any] = []
+        self._marks: list[int] = []
+        self._memo: dict[int, Any] = {}
+
+    def run(self, program: bytes) -> dict[str, _Claim]:
+        """Return what a pickle says.
+
+        Raises:
+            ValueError: it does anything else, or is cut.
+        """
+        try:
+            for opcode, argument, _ in pickletools.genops(program):
+                self._step(opcode.name, argument)
+            found = self._last(1)[0]
+        except (IndexError, KeyError):
+            raise ValueError("its pickle is damaged") from None
+        is_one = (
+            not self._stack
+            and isinstance(found, dict)
+            and all(isinstance(v, _Claim) for v in found.values())
+        )
+        if not is_one:
+            raise ValueError("it is not a state dict")
+        return found
+
+    def _step(self, name: str, argument: Any) -> None:
+        stack = self._stack
+        match name:
+            case "PROTO" | "STOP":
+                pass
+            case "MARK":
+                self._marks.append(len(stack))
+            case "EMPTY_DICT":
+                stack.append({})
+            case "NONE" | "NEWTRUE" | "NEWFALSE":
+                stack.append({"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[name])
+            case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINUNICODE":
+                stack.append(argument)
+            case "BINPUT" | "LONG_BINPUT":
+                self._memo[argument] = stack[-1]
+            case "BINGET" | "LONG_BINGET":
+                stack.append(self._memo[argument])
+            case "TUPLE":
+                stack.append(tuple(self._since_mark()))
+            case "EMPTY_TUPLE" | "TUPLE1" | "TUPLE2" | "TUPLE3":
+                size = int(name[-1]) if name != "EMPTY_TUPLE" else 0
+                stack.append(tuple(self._last(size)))
+            case "SETITEM" | "SETITEMS":
+                items = self._since_mark() if name == "SETITEMS" else self._last(2)
+                _set_items(stack[-1], items)
+            case "GLOBAL" if argument in (*_STORAGES, _DICT, _TENSOR, _PARAMETER):
+                stack.append(_Global(argument))
+            case "BINPERSID":
+                stack.append(_storage(stack.pop()))
+            case "REDUCE":
+                called, arguments = self._last(2)
+                stack.append(_called(called, arguments))
+            case "BUILD":
+                _, state = stack[-2], stack.pop()  # Of a module's state dict: versions of parts.
+                if not (isinstance(state, dict) and state.keys() <= {"_metadata"}):
+                    raise ValueError("its pickle has a state, which no state dict has")
+            case _:
+                called = argument if name == "GLOBAL" else name
+                raise ValueError(f"its pickle calls {shown(called)!r}, which no state dict does")
+
+    def _last(self, count: int) -> list[Any]:
+        if count > len(self._stack):
+            raise IndexError
+        taken = self._stack[len(self._stack) - count :]
+        del self._stack[len(self._stack) - count :]
+        return taken
+
+    def _since_mark(self) -> list[Any]:
+        return self._last(len(self._stack) - min(self._marks.pop(), len(self._stack)))
+
+
+def _set_items(into: Any, items: list[Any]) -> None:
+    keys, values = items[::2], items[1::2]
+    if not isinstance(into, dict) or not all(isinstance(key, str) for key in keys):
+        raise ValueError("its pickle has keys that are not text, which no state dict has")
+    into.update(zip(keys, values, strict=True))
+
+
+def _storage(described: Any) -> _Storage:
+    match described:
+        case ("storage", _Global(name=name), str(key), str(), numel) if name in _STORAGES:
+            if _are_counts((numel,)):
+                return _Storage(f"data/{key}", _STORAGES[name], numel)
+    raise ValueError("its pickle has data that no state dict has")
+
+
+def _called(called: Any, arguments: Any) -> Any:
+    """Return what stands for the result of a call."""
+    match called, arguments:
+        case _Global(name=name), () if name == _DICT:
+            return {}
+        case _Global(name=name), (_Claim() as claim, bool(), dict()) if name == _PARAMETER:
+            return claim
+        case (
+            _Global(name=name),
+            (_Storage() as storage, offset, tuple(shape), tuple(stride), bool(), dict()),
+        ) if name == _TENSOR and len(shape) == len(stride) <= _MAX_DIMS:
+            if _are_counts((offset, *shape, *stride)):
+                return _Claim(storage, offset, shape, stride)
+    raise ValueError("its pickle has a call with arguments that no state dict has")
+
+
+def _are_counts(values: tuple[Any, ...]) -> bool:
+    return all(type(value) is int and 0 <= value < 2**63 for value in values)
