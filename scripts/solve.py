@@ -33,7 +33,7 @@ from evaluation.puzzles import (
     Puzzle,
     arc_puzzles,
     identifiers_of,
-    kind_of,
+    kind_of_data,
     parse_maze,
     parse_sudoku,
     puzzles_of,
@@ -50,7 +50,7 @@ from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.composition import load_config
 from training.config.entry_point import run_entry_point
 from training.config.overrides import quoted_value
-from training.data import data_facts, require_folder
+from training.data import require_folder
 from training.tracking import warn
 
 if TYPE_CHECKING:
@@ -291,12 +291,7 @@ def open_dataset(config: SolveConfig, trained: TrainedModel) -> PuzzleDataset:
 def data_set_puzzles(config: SolveConfig, trained: TrainedModel, count: int) -> Puzzles:
     """Yield the first `count` puzzles of a data set."""
     dataset = open_dataset(config, trained)
-    place = str(dataset.split_dirs[0])
-    evaluators = [evaluator.name for evaluator in trained.run.active_evaluators]
-    try:
-        kind = kind_of(data_facts(dataset.metadata, ()), evaluators)
-    except ValueError as error:
-        raise DatasetError(f"{place}: {error}") from None
+    place, kind = str(dataset.split_dirs[0]), kind_of_data(dataset)
     yield from ((place, puzzle) for puzzle in puzzles_of(dataset, kind, slice(0, count)))
 
 
