@@ -172,8 +172,10 @@ class MazeKind(Kind):
         if moves < 0:
             return Verdict(False, _not("a path from S to G", self.wrong(question, answer, target)))
         if moves == least:
-            return Verdict(True, f"a shortest path from S to G, {moves} moves")
-        return Verdict(False, f"a path from S to G of {moves} moves; the shortest has {least}")
+            return Verdict(True, f"a shortest path from S to G, {many(int(moves), 'move')}")
+        return Verdict(
+            False, f"a path from S to G of {many(int(moves), 'move')}; the shortest has {least}"
+        )
 
 
 class ArcKind(Kind):
@@ -259,6 +261,9 @@ class Puzzle:
         target: the right answer's; None: not known. Where a cell has no label it is 0.
         identifier: by which the puzzle embedding knows it.
         name: of an ARC puzzle that of its identifier, with the augmentation.
+        row: its number in its set, from 0.
+        place: how people call a puzzle of a data set: "puzzle 198", of one of several sets
+            "easy, puzzle 198"; "" of others.
     """
 
     kind: Kind
@@ -266,6 +271,8 @@ class Puzzle:
     target: np.ndarray | None = None
     identifier: int = 0
     name: str = ""
+    row: int = 0
+    place: str = ""
 
     @property
     def tokens(self) -> np.ndarray:
@@ -411,8 +418,9 @@ def puzzles_of(dataset: PuzzleDataset, kind: Kind, rows: slice | None = None) ->
             continue
         puzzles = np.searchsorted(arrays.puzzle_indices, own, side="right") - 1
         batch = dataset.read(set_name, own, arrays.puzzle_identifiers[puzzles])
-        for inputs, labels, identifier in zip(
-            batch.inputs, batch.labels, batch.puzzle_identifiers.tolist(), strict=True
+        of_set = f"{set_name}, " if len(counts) > 1 else ""
+        for row, inputs, labels, identifier in zip(
+            own.tolist(), batch.inputs, batch.labels, batch.puzzle_identifiers.tolist(), strict=True
         ):
             try:
                 question = kind.to_grid(inputs)
@@ -421,4 +429,4 @@ def puzzles_of(dataset: PuzzleDataset, kind: Kind, rows: slice | None = None) ->
             except ValueError as error:
                 raise DatasetError(f"{place}: not {kind.name} puzzles: {error}") from None
             name = names[identifier] if kind is ARC else ""
-            yield Puzzle(kind, question, target, identifier, name)
+            yield Puzzle(kind, question, target, identifier, name, row, f"{of_set}puzzle {row}")
