@@ -145,11 +145,14 @@ def _of_evaluation(content: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]
     """Yield what was measured in words, its value, and the number of puzzles."""
     steps = at(content, "arch", "halt_max_steps")
     for name, found in items(content.get("sets")):
-        named = f"exact accuracy, {name}, one pass of {steps} ACT steps"
+        named = (
+            f"exact accuracy, {name}, one pass of {steps} ACT {'step' if steps == 1 else 'steps'}"
+        )
         yield named, at(found, "metrics", "exact_accuracy"), at(found, "count")
     for one in listed(content.get("chains")):
         breadth = number(at(one, "breadth")) or 1
-        chains = f"{many(int(breadth), 'chain')} of {at(one, 'depth')} ACT steps"
+        depth = many(int(number(at(one, "depth")) or 0), "ACT step")
+        chains = f"{many(int(breadth), 'chain')} of {depth}"
         named = f"exact accuracy, {at(one, 'set_name')}, {chains}, select={at(one, 'select')}"
         yield named, at(one, "selected"), at(one, "num_puzzles")
     search = content.get("search")
