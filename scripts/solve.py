@@ -141,7 +141,7 @@ class Tally:
             path = Path(self._animate)
             if self._number > 1:
                 path = path.with_stem(f"{path.stem}-{number}")
-            sys.stdout.write(f"written: {animate(frames(), path, place.capitalize())}\n")
+            sys.stdout.write(f"written: {animate(frames(), path, place)}\n")
         sys.stdout.write("\n")
 
     def close(self) -> None:
