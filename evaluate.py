@@ -24,7 +24,7 @@ import numpy as np
 from evaluation.config import EvalConfig, EvalSearchSettings, ThinkingSettings
 from evaluation.evaluators import Evaluator, build_evaluators, build_fitting
 from evaluation.headline import score_of
-from evaluation.records import Answers, kind_of, size_of_answers
+from evaluation.records import Answers, size_of_answers
 from evaluation.report import Evaluation, as_csv, as_json, as_text, pooled
 from evaluation.views import Views, views_of
 from models.config import DataFacts, LatticeConfig
@@ -93,7 +93,7 @@ def prepare(config: EvalConfig) -> Job:
     require_thinking(config, trained, trained.may_halt)
     dataset = open_dataset(config, trained)
     views = views_for(config, dataset)
-    facts = data_facts(dataset.metadata, dataset.fields)
+    facts = data_facts(dataset.metadata, dataset.fields, dataset.kind)
     trained.require_fit(facts, str(dataset.split_dirs[0]))
     evaluators = {}
     if not (config.thinks_longer or config.search.chains):
@@ -317,7 +317,7 @@ def search(
             by_model = found
         for name, rows in found.items():
             figures += figures_of(name, who, rows, puzzles[name].labels)
-    for name in job.dataset.sets if ranks.is_main else ():
+    for name in job.dataset.sets if ranks.is_main and job.dataset.kind == "sudoku" else ():
         inputs = rows_of(job.dataset, name, config.max_examples).inputs
         figures += solver_figures(name, inputs)
     return figures, by_model
@@ -422,7 +422,7 @@ def last_line(content: Mapping[str, Any], but: str = "") -> str:
 
 def records(job: Job, table: str, answers: Mapping[str, Any]) -> dict[Path, str]:
     """Return the files of what is kept of single puzzles, with their content."""
-    content = {"kind": kind_of(job.dataset), "sets": answers}
+    content = {"kind": job.dataset.kind, "sets": answers}
     text = json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n"
     output = job.output
     return {beside(output, "_records.csv"): table, beside(output, "_records.json"): text}

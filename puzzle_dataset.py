@@ -21,7 +21,7 @@ import dataclasses
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import islice
 from pathlib import Path
 
@@ -36,12 +36,14 @@ from dataset.format.schema import (
     PuzzleDatasetMetadata,
     PuzzleSet,
 )
+from dataset.kinds import kinds_that_fit, kinds_with
 from runtime.errors import DatasetError
 from runtime.streams import Stream, random_words
 
 # What a draw is for: the highest word of its counter in `Stream.BATCHES`.
 _GROUPS, _EXAMPLES, _SHIFTS = 0, 1, 2
 _DRAWS_PER_CHUNK = 2**15
+_ROWS_THAT_TELL = 16
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,17 @@ class PuzzleDataset:
                 self.sets[key] = dataclasses.replace(sets[name], puzzle_identifiers=shifted)
         num_puzzles = [sum(each.num_puzzles for each in sets.values()) for _, sets in opened]
         self.metadata = _merge(parts, num_puzzles, tuple(self.sets), total)
+
+    @cached_property
+    def kind(self) -> str | None:
+        """ "sudoku", "maze" or "arc"; None: none that is known, or the puzzles do not tell."""
+        kinds = kinds_with(self.metadata.seq_len, self.metadata.vocab_size)
+        if len(kinds) > 1:
+            for name, arrays in self.sets.items():
+                count = min(arrays.num_examples, _ROWS_THAT_TELL)
+                some = self.read(name, slice(0, count), np.zeros(count, np.int32))
+                kinds = kinds_that_fit(kinds, some.inputs, some.labels)
+        return kinds[0] if len(kinds) == 1 else None
 
     def fingerprint(self) -> str:
         """sha256 (hex) over the content of all files, in the order of the paths."""

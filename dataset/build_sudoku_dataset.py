@@ -21,7 +21,13 @@ from dataset.command_line import Parser, integer
 from dataset.format.writing import write_puzzles
 from dataset.puzzle_build import PuzzleBuild
 from dataset.sources import CsvRow, Puzzles
-from dataset.sudoku.rules import EMPTY_TOKEN, are_valid_solutions, find_conflict
+from dataset.sudoku.rules import (
+    EMPTY_MARKS,
+    EMPTY_SAID,
+    EMPTY_TOKEN,
+    are_valid_solutions,
+    find_conflict,
+)
 from dataset.sudoku.symmetries import augment_sudoku
 from runtime.errors import DatasetError
 from runtime.progress import bar
@@ -188,7 +194,7 @@ class SudokuBuild(PuzzleBuild):
 
 def _digits(texts: list[str], size: int) -> np.ndarray:
     table = np.full(256, _NO_DIGIT, dtype=np.uint8)
-    table[ord(".")] = 0
+    table[list(EMPTY_MARKS.encode())] = 0
     table[ord("0") : ord("0") + size + 1] = np.arange(size + 1)
     characters = np.frombuffer("".join(texts).encode("ascii", "replace"), dtype=np.uint8)
     return table[characters].reshape(-1, size * size)
@@ -197,7 +203,7 @@ def _digits(texts: list[str], size: int) -> np.ndarray:
 def _content_problem(question: str, answer: str, size: int) -> str:
     digits = "123456789"[:size]
     for name, text, accepted, also in (
-        ("question", question, digits + ".0", ", and '.' or '0' for an empty cell"),
+        ("question", question, digits + EMPTY_MARKS, f", and {EMPTY_SAID}"),
         ("answer", answer, digits, ""),
     ):
         for number, character in enumerate(text, start=1):
@@ -207,7 +213,7 @@ def _content_problem(question: str, answer: str, size: int) -> str:
     if conflict is not None:
         return f"answer breaks the rules: {conflict}"
     pairs = list(zip(question, answer, strict=True))
-    cell = next(i for i, (clue, given) in enumerate(pairs) if clue not in (".", "0", given))
+    cell = next(i for i, (clue, given) in enumerate(pairs) if clue not in (*EMPTY_MARKS, given))
     clue, given = pairs[cell]
     return f"answer contradicts the question: {clue} became {given} in cell {cell + 1}"
 

@@ -22,6 +22,7 @@ from runtime.errors import DatasetError
 from runtime.files import open_regular
 from runtime.progress import bar
 from runtime.streams import Stream, random_words
+from runtime.text import many
 
 CSV_COLUMNS = ["source", "question", "answer", "rating"]
 
@@ -177,7 +178,7 @@ def _lines(file: io.TextIOWrapper) -> Iterator[str]:
 
 def _field_problem(row: list[str], size: int, needs_rating: bool) -> str | None:
     if len(row) != len(CSV_COLUMNS):
-        return f"{len(row)} fields; accepted: {len(CSV_COLUMNS)} ({','.join(CSV_COLUMNS)})"
+        return f"{many(len(row), 'field')}; accepted: {len(CSV_COLUMNS)} ({','.join(CSV_COLUMNS)})"
     _, question, answer, rating = row
     for name, text in (("question", question), ("answer", answer)):
         if len(text) != size * size:

@@ -5,28 +5,26 @@ from math import isqrt
 import numpy as np
 
 from dataset.dihedral import NUM_VIEWS, UPRIGHT_VIEWS, dihedral_view
-from dataset.sudoku.rules import BOX_SHAPES, EMPTY_TOKEN
 from dataset.sudoku.symmetries import sudoku_symmetries
 
 
 def turns(
-    words: np.ndarray, seq_len: int, vocab_size: int, *, every_symmetry: bool
+    words: np.ndarray, seq_len: int, vocab_size: int, *, is_sudoku: bool, every_symmetry: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Choose a view for each puzzle: turned and mirrored, and the digits of a Sudoku permuted.
 
     Args:
         words: random uint64 [2, N].
         seq_len: S, of square grids.
-        vocab_size: V; Sudokus are told by it.
+        vocab_size: V.
         every_symmetry: move the rows and columns of a Sudoku, too.
     Returns:
         int32 [N, S], for each cell the one that it was, and [N, V], for each token the one that it
         becomes.
     """
     moves, digits = (words >> np.uint64(1)).astype(np.int64)
-    side, symmetries = isqrt(seq_len), None
-    if side in BOX_SHAPES and vocab_size == side + EMPTY_TOKEN + 1:
-        symmetries = sudoku_symmetries(side)
+    side = isqrt(seq_len)
+    symmetries = sudoku_symmetries(side) if is_sudoku else None
     if symmetries and every_symmetry:
         cells = symmetries.sources(moves % symmetries.num_moves)
     else:

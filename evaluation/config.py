@@ -223,15 +223,24 @@ class SolveConfig(ThinkingSettings, PluginSettings):
     checkpoint: CheckpointPath
     """a run's folder (newest good checkpoint), a checkpoint in it, or a published step_N file"""
     puzzle: str | None = None
-    """the cells row by row; of a Sudoku '.' or '0' where empty; of a maze '#', ' ' or '.', S, G"""
+    """the cells row by row; of a Sudoku one of . 0 - _ * where empty; of a maze '#', ' ' or '.', S,
+    G"""
     file: str | None = None
-    """a text file with a Sudoku on each line, or mazes in rows, an empty line between two; a maze
-    as a picture (.png); an ARC task (.json), whose test inputs are asked; '-' is standard input"""
+    """a text file with Sudokus, on a line each or in rows, or mazes in rows, an empty line between
+    two; or such puzzles as a builder's CSV; a maze as a picture (.png); an ARC task (.json), whose
+    test inputs are asked; '-' is standard input"""
     count: Count | None = None
     """solve the first puzzles of a data set"""
+    index: Annotated[list[CountOrZero], BeforeValidator(_as_list), Field(min_length=1)] | None = (
+        None
+    )
+    """solve the puzzles of a data set with these numbers, 198 or [3,198]: their rows, from 0, the
+    `index` of an evaluation's records"""
     data_path: str | None = None
     """that data set; null: the run's"""
     split: Literal["test", "train", "selection"] = "test"
+    set: str | None = None
+    """the set of that data, by name; null: all, one after the other; for index the only one"""
     steps: Count | None = None
     """the same as depth"""
     decode: DecodeMethod = "greedy"
@@ -261,11 +270,14 @@ class SolveConfig(ThinkingSettings, PluginSettings):
 
     @model_validator(mode="after")
     def _one_source(self) -> "SolveConfig":
-        given = [name for name in ("puzzle", "file", "count") if getattr(self, name) is not None]
+        given = [
+            name for name in ("puzzle", "file", "count", "index") if getattr(self, name) is not None
+        ]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} are both set; choose one source of puzzles")
-        if self.data_path is not None and self.count is None:
-            raise ValueError("data_path needs count=N, the number of its puzzles to solve")
+        for name in ("data_path", "set"):
+            if getattr(self, name) is not None and self.count is None and self.index is None:
+                raise ValueError(f"{name} needs count=N (its first puzzles) or index=N (puzzle N)")
         return self
 
     @model_validator(mode="after")

@@ -16,6 +16,7 @@ from dataset.format.files import read_json
 from dataset.format.layout import IDENTIFIERS_NAME, METADATA_NAME
 from dataset.format.reading import load_metadata
 from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_VOCAB_SIZE, IGNORE_LABEL_ID
+from dataset.kinds import kinds_with
 from dataset.maze import rules as maze
 from dataset.sudoku import rules as sudoku
 from evaluation.arc import crop_grids, parse_names
@@ -171,8 +172,10 @@ class MazeKind(Kind):
         if moves < 0:
             return Verdict(False, _not("a path from S to G", self.wrong(question, answer, target)))
         if moves == least:
-            return Verdict(True, f"a shortest path from S to G, {moves} moves")
-        return Verdict(False, f"a path from S to G of {moves} moves; the shortest has {least}")
+            return Verdict(True, f"a shortest path from S to G, {many(int(moves), 'move')}")
+        return Verdict(
+            False, f"a path from S to G of {many(int(moves), 'move')}; the shortest has {least}"
+        )
 
 
 class ArcKind(Kind):
@@ -244,6 +247,8 @@ def _not(what: str, wrong: np.ndarray) -> str:
 
 
 SUDOKU, MAZE, ARC = SudokuKind(), MazeKind(), ArcKind()
+KINDS = {kind.name.lower(): kind for kind in (SUDOKU, MAZE, ARC)}
+"""By the names that data sets and evaluators give them."""
 
 
 @dataclass(frozen=True)
@@ -256,6 +261,9 @@ class Puzzle:
         target: the right answer's; None: not known. Where a cell has no label it is 0.
         identifier: by which the puzzle embedding knows it.
         name: of an ARC puzzle that of its identifier, with the augmentation.
+        row: its number in its set, from 0.
+        place: how people call a puzzle of a data set: "puzzle 198", of one of several sets
+            "easy, puzzle 198"; "" of others.
     """
 
     kind: Kind
@@ -263,6 +271,8 @@ class Puzzle:
     target: np.ndarray | None = None
     identifier: int = 0
     name: str = ""
+    row: int = 0
+    place: str = ""
 
     @property
     def tokens(self) -> np.ndarray:
@@ -270,24 +280,39 @@ class Puzzle:
         return self.kind.to_tokens(self.question)
 
 
-def kind_of(facts: DataFacts, evaluators: Sequence[str] = ()) -> Kind:
-    """Return what kind of puzzles these facts are of; `evaluators`, by name, tell 4 x 4 Sudokus
-    from mazes of that size.
+def kind_of(facts: DataFacts, evaluators: Sequence[str] = ()) -> Kind | None:
+    """Return what kind of puzzles these facts are of; None: Sudokus or mazes of 4 x 4 cells, and
+    neither the facts nor `evaluators`, by name, tell which.
 
     Raises:
         ValueError: of none that is known.
     """
-    size = round(facts.seq_len**0.5)
-    kinds = [MAZE, SUDOKU, ARC] if "maze" in evaluators else [SUDOKU, MAZE, ARC]
-    for kind in kinds:
-        square = size * size == facts.seq_len
-        if kind is SUDOKU:
-            square = square and size in sudoku.BOX_SHAPES
-        if square and facts.vocab_size == kind.vocab_size(size):
-            return kind
-    raise ValueError(
-        f"{facts.vocab_size} tokens and {facts.seq_len} cells are no Sudoku, maze or ARC task"
-    )
+    names = [facts.kind] if facts.kind else kinds_with(facts.seq_len, facts.vocab_size)
+    if not names:
+        raise ValueError(
+            f"{facts.vocab_size} tokens and {facts.seq_len} cells are no Sudoku, maze or ARC task"
+        )
+    if len(names) > 1:
+        names = [name for name in names if name in evaluators]
+    return KINDS[names[0]] if len(names) == 1 else None
+
+
+def kind_of_data(dataset: PuzzleDataset) -> Kind:
+    """Return what kind of puzzles a data set has.
+
+    Raises:
+        DatasetError: none that is known, or they do not tell.
+    """
+    metadata, place = dataset.metadata, dataset.split_dirs[0]
+    facts = DataFacts(metadata.vocab_size, metadata.seq_len, 1, kind=dataset.kind)
+    try:
+        kind = kind_of(facts)
+    except ValueError as error:
+        raise DatasetError(f"{place}: {error}") from None
+    if kind is None:
+        told = "its first rows are neither Sudokus nor mazes of 4 x 4 cells, or could be both"
+        raise DatasetError(f"{place}: {told}")
+    return kind
 
 
 def parse_sudoku(text: str) -> Puzzle:
@@ -393,8 +418,9 @@ def puzzles_of(dataset: PuzzleDataset, kind: Kind, rows: slice | None = None) ->
             continue
         puzzles = np.searchsorted(arrays.puzzle_indices, own, side="right") - 1
         batch = dataset.read(set_name, own, arrays.puzzle_identifiers[puzzles])
-        for inputs, labels, identifier in zip(
-            batch.inputs, batch.labels, batch.puzzle_identifiers.tolist(), strict=True
+        of_set = f"{set_name}, " if len(counts) > 1 else ""
+        for row, inputs, labels, identifier in zip(
+            own.tolist(), batch.inputs, batch.labels, batch.puzzle_identifiers.tolist(), strict=True
         ):
             try:
                 question = kind.to_grid(inputs)
@@ -403,4 +429,4 @@ def puzzles_of(dataset: PuzzleDataset, kind: Kind, rows: slice | None = None) ->
             except ValueError as error:
                 raise DatasetError(f"{place}: not {kind.name} puzzles: {error}") from None
             name = names[identifier] if kind is ARC else ""
-            yield Puzzle(kind, question, target, identifier, name)
+            yield Puzzle(kind, question, target, identifier, name, row, f"{of_set}puzzle {row}")

@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_VOCAB_SIZE, IGNORE_LABEL_ID
+from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, IGNORE_LABEL_ID
 from dataset.maze import rules as maze
 from evaluation.evaluators import Gather
-from evaluation.views import SudokuViews, views_of
 from models.heads.calibration import NUM_BINS
 from puzzle_dataset import PuzzleDataset
-from runtime.errors import DatasetError
 
 NUM_FAILURES = 12
 """Wrong answers that are kept of each set in each of two orders."""
@@ -27,21 +25,11 @@ _UNIT = 2**30  # Confidences are added as multiples of its inverse: in any order
 _ROWS_AT_ONCE = 4096
 
 
-def kind_of(dataset: PuzzleDataset) -> str | None:
-    """Return "sudoku", "maze" or "arc", as tokens and cells have it; None for anything else."""
-    try:
-        return "sudoku" if isinstance(views_of(dataset), SudokuViews) else "maze"
-    except DatasetError:
-        metadata = dataset.metadata
-        is_square = math.isqrt(metadata.seq_len) ** 2 == metadata.seq_len
-        return "arc" if metadata.vocab_size == ARC_VOCAB_SIZE and is_square else None
-
-
 def size_of_answers(dataset: PuzzleDataset, set_name: str, number: int) -> dict[str, np.ndarray]:
     """Return of the first rows of a set how large their answers are, int64 [number] by name:
     `path_length`, the moves of a maze's path, or `grid_cells`, the cells of an ARC grid.
     """
-    kind = kind_of(dataset)
+    kind = dataset.kind
     if kind not in ("maze", "arc"):
         return {}
     counts = [np.zeros(0, np.int64)]

@@ -293,7 +293,9 @@ class Search:
             inner: Any = self._model.model.inner
             every = self._views == "all"
             sizes = (inner.seq_len, len(inner.open_cell))
-            draws["cells"], draws["tokens"] = turns(words[:, 2:].T, *sizes, every_symmetry=every)
+            draws["cells"], draws["tokens"] = turns(
+                words[:, 2:].T, *sizes, is_sudoku=inner.is_sudoku, every_symmetry=every
+            )
         return draws
 
     def _told(self, carry: ACTCarry, chains: Mapping[int, Sequence[Chain]]) -> dict[int, Round]:

@@ -3,13 +3,12 @@
 Imports no torch.
 """
 
+from math import isqrt
 from typing import Protocol
 
 import numpy as np
 
 from dataset.dihedral import INVERSE_VIEWS, NUM_VIEWS, dihedral_view
-from dataset.maze import rules as maze
-from dataset.sudoku.rules import BOX_SHAPES, EMPTY_TOKEN, is_valid_solution
 from dataset.sudoku.symmetries import sudoku_symmetries
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import DatasetError
@@ -87,16 +86,10 @@ def views_of(dataset: PuzzleDataset) -> Views:
     Raises:
         DatasetError: none are known for its kind.
     """
-    metadata = dataset.metadata
-    cells, vocab = metadata.seq_len, metadata.vocab_size
-    size = round(cells**0.5)
-    if size in BOX_SHAPES and (cells, vocab) == (size * size, size + 1 + EMPTY_TOKEN):
-        labels = next((a.labels[0] for a in dataset.sets.values() if a.num_examples), None)
-        # A maze of 4 x 4 cells has as many tokens.
-        if labels is None or is_valid_solution(labels.astype(np.int64) - EMPTY_TOKEN, size):
-            return SudokuViews(size)
-    if size * size == cells and vocab == maze.VOCAB_SIZE:
-        return DihedralViews(size)
+    cells, vocab = dataset.metadata.seq_len, dataset.metadata.vocab_size
+    known = {"sudoku": SudokuViews, "maze": DihedralViews}
+    if dataset.kind in known:
+        return known[dataset.kind](isqrt(cells))
     raise DatasetError(
         f"{dataset.split_dirs[0]}: {vocab} tokens and {cells} cells: no symmetry of such puzzles "
         "is known (on ARC the votes of evaluators=[arc] do this)"

@@ -56,24 +56,6 @@ def sudoku_box(seq_len: int) -> tuple[int, int]:
     )
 
 
-def is_sudoku(seq_len: int, vocab_size: int) -> bool:
-    """Return whether data may be Sudokus, with tokens for padding, for empty and each digit."""
-    return seq_len in _SUDOKU_BOXES and (vocab_size - 2) ** 2 == seq_len
-
-
-def require_sudoku(seq_len: int, vocab_size: int, wanted_by: str) -> None:
-    """Check that data may be Sudokus.
-
-    Raises:
-        ConfigError: they are not; says so of `wanted_by`.
-    """
-    if not is_sudoku(seq_len, vocab_size):
-        raise ConfigError(
-            f"{wanted_by} is for Sudoku of 4 x 4, 6 x 6 or 9 x 9 cells, with tokens for padding, "
-            f"for empty and for each digit; the data have {seq_len} cells and {vocab_size} tokens"
-        )
-
-
 @dataclass(frozen=True)
 class DataFacts:
     """What a model must know of a data set.
@@ -83,16 +65,20 @@ class DataFacts:
         seq_len: cells of a puzzle (S).
         num_puzzle_identifiers: rows of the puzzle embedding; identifier 0 is `<blank>`.
         fields: the further labels of each cell by name: number of classes, number of channels or 0.
+        kind: "sudoku", "maze" or "arc", as the puzzles themselves tell; None: not known. Records
+            have none.
     """
 
     vocab_size: int
     seq_len: int
     num_puzzle_identifiers: int
     fields: dict[str, tuple[int, int]] = field(default_factory=dict)
+    kind: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the facts as JSON-ready values; `fields` only where there are some."""
+        """Return the facts as JSON-ready values; `fields` only where there are some, no `kind`."""
         facts = asdict(self)
+        del facts["kind"]
         declared = {name: list(shape) for name, shape in facts.pop("fields").items()}
         return facts | ({"fields": declared} if declared else {})
 
@@ -107,6 +93,27 @@ class DataFacts:
         raise ValueError(
             f"{wanted_by} needs the field {name!r}, which the data set does not declare (it "
             f"declares {', '.join(self.fields) or 'none'})"
+        )
+
+
+def is_sudoku(facts: DataFacts) -> bool:
+    """Return whether data may be Sudokus, with tokens for padding, for empty and each digit."""
+    fits = facts.seq_len in _SUDOKU_BOXES and (facts.vocab_size - 2) ** 2 == facts.seq_len
+    return fits and facts.kind in ("sudoku", None)
+
+
+def require_sudoku(facts: DataFacts, wanted_by: str) -> None:
+    """Check that data may be Sudokus.
+
+    Raises:
+        ConfigError: they are not; says so of `wanted_by`.
+    """
+    if not is_sudoku(facts):
+        mazes = ": mazes" if facts.kind == "maze" else ""
+        raise ConfigError(
+            f"{wanted_by} is for Sudoku of 4 x 4, 6 x 6 or 9 x 9 cells, with tokens for padding, "
+            f"for empty and for each digit; the data have {facts.seq_len} cells and "
+            f"{facts.vocab_size} tokens{mazes}"
         )
 
 
@@ -347,14 +354,14 @@ class RecurrenceConfig(Schema):
             raise ValueError(f"heads.q.halt_min_steps={minimum} exceeds halt_max_steps={most}")
         return self
 
-    def require_data(self, seq_len: int, vocab_size: int) -> None:
-        """Check that the model is one for puzzles of so many cells and tokens.
+    def require_data(self, facts: DataFacts) -> None:
+        """Check that the model is one for such puzzles.
 
         Raises:
             ConfigError: it is not; says which ones it is for.
         """
         if self.attention_bias == "sudoku":
-            sudoku_box(seq_len)
+            sudoku_box(facts.seq_len)
 
     def depth_at(self, share: float) -> tuple[int, int] | None:
         """Return H_cycles and L_cycles of the curriculum where this share of the run's steps is
@@ -476,9 +483,9 @@ class DECConfig(RecurrenceConfig):
     def has_digits(self) -> bool:
         return True
 
-    def require_data(self, seq_len: int, vocab_size: int) -> None:
-        super().require_data(seq_len, vocab_size)
-        require_sudoku(seq_len, vocab_size, "arch.name=dec")
+    def require_data(self, facts: DataFacts) -> None:
+        super().require_data(facts)
+        require_sudoku(facts, "arch.name=dec")
 
     @property
     def position_expansion(self) -> float:
@@ -585,20 +592,21 @@ class LatticeConfig(RecurrenceConfig):
     def with_depth(self, steps: int) -> Self:
         return self.model_copy(update={"eval_steps": steps})
 
-    def require_data(self, seq_len: int, vocab_size: int) -> None:
-        super().require_data(seq_len, vocab_size)
+    def require_data(self, facts: DataFacts) -> None:
+        super().require_data(facts)
         if self.has_digits:
-            require_sudoku(seq_len, vocab_size, "arch.symmetry=digits")
-        self.open_cells(seq_len, vocab_size)
+            require_sudoku(facts, "arch.symmetry=digits")
+        self.open_cells(facts)
 
     @staticmethod
-    def open_cells(seq_len: int, vocab_size: int) -> tuple[int, range | tuple[int, ...]]:
+    def open_cells(facts: DataFacts) -> tuple[int, range | tuple[int, ...]]:
         """Return the token of a cell that is open, and those that it may hold in the end.
 
         Raises:
             ConfigError: the data are neither Sudokus nor square mazes.
         """
-        if is_sudoku(seq_len, vocab_size):
+        seq_len, vocab_size = facts.seq_len, facts.vocab_size
+        if is_sudoku(facts):
             return 1, range(2, vocab_size)
         if vocab_size == 6 and math.isqrt(seq_len) ** 2 == seq_len:
             return 2, (2, 5)  # A free cell may lie on the path.

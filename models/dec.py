@@ -122,7 +122,7 @@ class DECInner(TRMInner):
     num_kinds = 3
 
     def __init__(self, config: DECConfig, facts: DataFacts) -> None:
-        config.require_data(facts.seq_len, facts.vocab_size)
+        config.require_data(facts)
         self.num_digits = facts.vocab_size - FIRST_DIGIT
         super().__init__(config, facts)
         self.num_states = self.num_digits * facts.seq_len

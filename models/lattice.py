@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from models.act import ACT, RowLosses
 from models.attention import Attention, SudokuBias
 from models.carry import CANDIDATES, ACTCarry, Examples, Exploration, Latents
-from models.config import DataFacts, LatticeConfig, RecurrenceConfig
+from models.config import DataFacts, LatticeConfig, RecurrenceConfig, is_sudoku
 from models.dec import FIRST_DIGIT, DigitBlock, answer_of_digits
 from models.heads.base import Answer, Outputs
 from models.heads.lattice import solution_gone
@@ -111,8 +111,9 @@ class LatticeInner(Recurrence):
     latents = ("z_H",)
 
     def __init__(self, config: LatticeConfig, facts: DataFacts) -> None:
-        config.require_data(facts.seq_len, facts.vocab_size)
-        self.open_token, tokens = config.open_cells(facts.seq_len, facts.vocab_size)
+        config.require_data(facts)
+        self.open_token, tokens = config.open_cells(facts)
+        self.is_sudoku = is_sudoku(facts)
         # Positions are those of rows and columns, not one by one.
         learned = config.pos_encodings == "learned"
         super().__init__(

@@ -10,6 +10,7 @@ from reports.drawing import Picture
 from reports.frames import Frame, picture_of, thinned
 from runtime.errors import ConfigError
 from runtime.files import replacing
+from runtime.text import many
 
 SUFFIXES = (".gif", ".html")
 _MOST_FRAMES = 240
@@ -89,8 +90,10 @@ def animate(frames: Sequence[Frame], path: Path, title: str) -> str:
             file.write(content)
     except OSError as error:
         raise ConfigError(f"animate={path}: cannot be written: {error.strerror}") from None
-    chosen = "" if len(some) == len(frames) else f" of {len(frames)}"
-    return f"{path} ({len(some)}{chosen} pictures, {len(content) / 1000:.0f} kB)"
+    pictures = many(len(some), "picture")
+    if len(some) < len(frames):
+        pictures = f"{len(some)} of {many(len(frames), 'picture')}"
+    return f"{path} ({pictures}, {len(content) / 1000:.0f} kB)"
 
 
 def require_suffix(path: Path) -> None:

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 from dataset.sudoku.rules import count_solutions
 from evaluation.config import ArchOverrides, SearchSettings
-from evaluation.puzzles import ARC, SUDOKU, Kind, Puzzle, kind_of
+from evaluation.puzzles import ARC, SUDOKU, Kind, Puzzle, kind_of, kind_of_data
 from models.config import ArchConfig, DataFacts, LatticeConfig
-from runtime.errors import CheckpointError
+from puzzle_dataset import PuzzleDataset
+from runtime.errors import CheckpointError, DatasetError
 from training.checkpoint.trained_model import TrainedModel
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def kind_read_by(trained: TrainedModel) -> Kind | None:
-    """Return what kind of puzzles a model reads, None where only its weights know.
+    """Return what kind of puzzles a model reads; None where only its weights know, or where they
+    may be Sudokus or mazes of 4 x 4 cells and its training data are not here to tell.
 
     Raises:
         CheckpointError: none that is known.
@@ -27,16 +29,24 @@ def kind_read_by(trained: TrainedModel) -> Kind | None:
         return None
     evaluators = [evaluator.name for evaluator in trained.run.active_evaluators]
     try:
-        return kind_of(facts, evaluators)
+        if known := kind_of(facts, evaluators):
+            return known
     except ValueError as error:
         raise CheckpointError(f"{trained.weights}: {error}") from None
+    try:
+        return kind_of_data(
+            PuzzleDataset(trained.run.data_folders("train"), "train", check_values=False)
+        )
+    except DatasetError:
+        return None
 
 
 def facts_of(puzzles: list[Puzzle]) -> DataFacts:
     """Return what puzzles of one kind and size look like to a model."""
     kind, size = puzzles[0].kind, len(puzzles[0].question)
     identifiers = 1 + max(puzzle.identifier for puzzle in puzzles)
-    return DataFacts(kind.vocab_size(size), size * size, identifiers)
+    known = kind.name.lower()
+    return DataFacts(kind.vocab_size(size), size * size, identifiers, kind=known)
 
 
 def load_for(

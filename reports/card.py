@@ -170,11 +170,12 @@ def _of_evaluation(content: Mapping[str, Any]) -> Iterator[tuple[str, Estimate |
     if (score := score_of(content)) is not None and score.name == "arc/pass@2":
         yield f"{MEASURES[score.name]}, answers of {steps} ACT steps", score.estimate, score.counted
     for name, found in items(content.get("sets")):
-        named = f"exact accuracy, {name}, one pass of {steps} ACT steps"
+        named = f"exact accuracy, {name}, one pass of {many(int(number(steps) or 0), 'ACT step')}"
         yield line(named, found, "metrics.exact_accuracy", "count")
     for one in listed(content.get("chains")):
         breadth = number(at(one, "breadth")) or 1
-        chains = f"{many(int(breadth), 'chain')} of {at(one, 'depth')} ACT steps"
+        depth = many(int(number(at(one, "depth")) or 0), "ACT step")
+        chains = f"{many(int(breadth), 'chain')} of {depth}"
         named = f"exact accuracy, {at(one, 'set_name')}, {chains}, select={at(one, 'select')}"
         yield line(named, one, "selected", "num_puzzles")
     search = content.get("search")

@@ -12,7 +12,7 @@ from reports.puzzles import difficulty_figures, steps_figure
 from reports.reading import Result, Run
 from reports.single import headline_tile
 from reports.tables import Headline, differing, headline, notes_html, warnings_html
-from runtime.text import shown
+from runtime.text import many, shown
 
 # Runs that stand side by side in a table of their settings; of more the settings are columns.
 _MAX_COLUMNS = 6
@@ -65,7 +65,7 @@ def _header(title: str, found: Sequence[tuple[Run, Headline | None]]) -> str:
     tiles = []
     if len({best.name for _, best in scored}) == 1:  # Scores of other kinds are no better or worse.
         run, best = max(scored, key=lambda one: one[1].estimate.value)
-        words_below = f"best of {len(scored)} runs: {run.name}; {best.words}"
+        words_below = f"best of {many(len(scored), 'run')}: {run.name}; {best.words}"
         tiles.append(headline_tile(Headline(best.name, best.estimate, words_below)))
     states = [run.status.state for run, _ in found]
     counted = [f"{states.count(s)} {s}" for s in dict.fromkeys(states)]

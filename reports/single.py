@@ -118,7 +118,9 @@ def _model(run: Run, parameters: str) -> list[str]:
         ("arch.forward_dtype", "", ""),
     ):
         if key in settings:
-            parts.append(f"{words_before}{settings[key]}{words_after}")
+            value = settings[key]
+            one = words_after.removesuffix("s") if str(value) == "1" else words_after
+            parts.append(f"{words_before}{value}{one}")
     return parts
 
 

@@ -8,6 +8,7 @@ from evaluation.metrics import Estimate
 from reports.html import Cell, figure, percent, share, table, text, words
 from reports.reading import Result, Run
 from reports.values import at, estimate_of, items, listed, number
+from runtime.text import many
 
 _SHARES = ("exact_accuracy", "accuracy", "q_halt_accuracy")
 _MAX_ROWS = 200
@@ -94,7 +95,7 @@ def _told(result: Result, score: Score) -> str:
         parts.append(f"step {result.step:,}")
     steps = at(result.content, "arch", "halt_max_steps")
     if type(steps) is int and "searchers" not in result.content:
-        parts.append(f"{steps:,} ACT step{'s' * (steps != 1)}")
+        parts.append(many(steps, "ACT step"))
     return ", ".join(parts)
 
 

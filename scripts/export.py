@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dataset.command_line import Parser
-from models.config import is_sudoku
+from dataset.kinds import kinds_with
 from runtime.errors import EXIT_INTERRUPTED, ConfigError, disk_errors, exit_code
 from runtime.files import sha256
 from runtime.plugins import import_plugins
@@ -91,7 +91,7 @@ def export(options: argparse.Namespace) -> str:
     with bar(None, "exporting", "stages", total=4) as shown, written_beside(output) as path:
         model = load(trained, tried, "float32", averaged=averaged)
         step = ExportedStep(model.model)
-        facts = facts_of(trained, step, averaged=averaged)
+        facts = facts_of(trained, step, tried, averaged=averaged)
         shown.update()
         if output.suffix == ".pt2":
             exported.write_program(step, path, facts)
@@ -159,13 +159,17 @@ def load(trained: TrainedModel, tried: "Tried", dtype: str, *, averaged: bool) -
     return trained.load(arch, data, tried.source, torch.device("cpu"), averaged=averaged)
 
 
-def facts_of(trained: TrainedModel, step: "ExportedStep", *, averaged: bool) -> dict[str, str]:
+def facts_of(
+    trained: TrainedModel, step: "ExportedStep", tried: "Tried", *, averaged: bool
+) -> dict[str, str]:
     """Return what the file says of itself."""
     inner, logits = step.act.inner, step(step.zeros(1))["logits"]
     _, seq_len, vocab_size = logits.shape
     kinds = [evaluator.name for evaluator in trained.run.active_evaluators]
-    if not kinds and is_sudoku(seq_len, vocab_size):
-        kinds = ["sudoku"]
+    if not kinds:
+        told = [tried.facts.kind] if tried.facts and tried.facts.kind else None
+        kinds = told or kinds_with(seq_len, vocab_size)
+        kinds = kinds if len(kinds) == 1 else []  # Of 4 x 4 cells there are Sudokus and mazes.
     source = trained.weights
     if not trained.is_published:
         source = source / MANIFEST

@@ -186,7 +186,7 @@ def draw(trained: TrainedModel) -> tuple[bytes | None, int]:
     import torch
 
     from evaluation.config import ArchOverrides, SearchSettings
-    from evaluation.puzzles import puzzles_of
+    from evaluation.puzzles import kind_of_data, puzzles_of
     from evaluation.solving import reason
     from puzzle_dataset import PuzzleDataset
     from reports.animation import as_gif
@@ -200,8 +200,7 @@ def draw(trained: TrainedModel) -> tuple[bytes | None, int]:
         dataset = PuzzleDataset(
             folders, "test", check_values=False, numbered_as=trained.run.data_folders("train")
         )
-        assert kind is not None
-        (puzzle,) = puzzles_of(dataset, kind, slice(0, 1))
+        (puzzle,) = puzzles_of(dataset, kind or kind_of_data(dataset), slice(0, 1))
     except (CheckpointError, DatasetError, ValueError):
         from models.registry import build_model
 

@@ -1,9 +1,10 @@
 """Let a trained model solve puzzles: python scripts/solve.py checkpoint=PATH puzzle=53..7....6..
 
 PATH is a run's folder (its newest good checkpoint), a checkpoint in it, or a published `step_N`
-file. Instead of puzzle=: file=FILE, count=N for the first puzzles of the run's test set
-(data_path=FOLDER: of another one), or puzzles on standard input. FILE has a Sudoku on each line, or
-mazes in rows; or is a picture of a maze (.png) or an ARC task (.json).
+file. Instead of puzzle=: file=FILE, index=198 (or [3,198]) for puzzles of the run's test
+set by number, count=N for its first ones (data_path=FOLDER, split=, set=: of another set), or
+puzzles on standard input. FILE has Sudokus, on a line each or in rows, or mazes in rows; or is a
+picture of a maze (.png) or an ARC task (.json).
 
 The last step's answer is the most likely token of each cell. decode=beam constraint=sudoku looks
 for the most likely grid that keeps the rules; decode=temperature, top_k or top_p draws.
@@ -15,6 +16,7 @@ Shows the answer, whether it is right as far as that can be told, how sure the m
 answer changed from ACT step to ACT step. animate=out.gif (or .html) shows the steps as pictures.
 """
 
+import csv
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -24,6 +26,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dataset.sources import CSV_COLUMNS
+from dataset.sudoku.rules import split_puzzles
 from evaluation.config import ArchOverrides, SolveConfig, ThinkingSettings
 from evaluation.puzzles import (
     ARC,
@@ -33,7 +37,7 @@ from evaluation.puzzles import (
     Puzzle,
     arc_puzzles,
     identifiers_of,
-    kind_of,
+    kind_of_data,
     parse_maze,
     parse_sudoku,
     puzzles_of,
@@ -50,7 +54,7 @@ from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.composition import load_config
 from training.config.entry_point import run_entry_point
 from training.config.overrides import quoted_value
-from training.data import data_facts, require_folder
+from training.data import require_folder
 from training.tracking import warn
 
 if TYPE_CHECKING:
@@ -110,7 +114,7 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> 
     config.require_model(trained.run.arch, halts=halts, name=trained.weights)
     reasonings = reason(model, puzzles, device, make_decoder(config), config)
     learns_continue = not arch.no_ACT_continue and arch.heads.q is not None
-    tally = Tally(config, len(puzzles))
+    tally = Tally(config, puzzles)
     for reasoning in reasonings:
         text = describe(reasoning, learns_continue=learns_continue, colour=colours(sys.stdout))
         tally.tell(text, reasoning.judge().solved, partial(frames_of_steps, reasoning))
@@ -120,22 +124,24 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> 
 class Tally:
     """Prints what became of each puzzle, and at the end of how many were solved."""
 
-    def __init__(self, config: SolveConfig, number: int) -> None:
-        self._animate, self._number = config.animate, number
+    def __init__(self, config: SolveConfig, puzzles: list[Puzzle]) -> None:
+        self._animate, self._number = config.animate, len(puzzles)
+        self._places = [puzzle.place for puzzle in puzzles]
         self._told: list[bool | None] = []
 
     def tell(self, text: str, solved: bool | None, frames: "Callable[[], list[Frame]]") -> None:
         """Print what is said of the next puzzle, and write its moving picture if asked for."""
         self._told.append(solved)
         number = len(self._told)
-        sys.stdout.write(f"puzzle {number} of {self._number}\n{text}\n")
+        place = self._places[number - 1] or f"puzzle {number} of {self._number}"
+        sys.stdout.write(f"{place}\n{text}\n")
         if self._animate is not None:
             from reports.animation import animate
 
             path = Path(self._animate)
             if self._number > 1:
                 path = path.with_stem(f"{path.stem}-{number}")
-            sys.stdout.write(f"written: {animate(frames(), path, f'Puzzle {number}')}\n")
+            sys.stdout.write(f"written: {animate(frames(), path, place)}\n")
         sys.stdout.write("\n")
 
     def close(self) -> None:
@@ -167,8 +173,9 @@ def deduce(
     from evaluation.narration import tell
     from reports.frames import frames_of_rounds
 
-    tally, settings = Tally(config, len(puzzles)), config.search
-    for row, puzzle in enumerate(puzzles):
+    tally, settings = Tally(config, puzzles), config.search
+    for number, puzzle in enumerate(puzzles):
+        row = puzzle.row if puzzle.place else number
         found, rounds = search_for(puzzle, arch, model, device, settings, row=row, seed=config.seed)
         lines = [note] if (note := note_on(puzzle)) else []
         answer, verdict = puzzle.question, None
@@ -211,12 +218,12 @@ def read_puzzles(config: SolveConfig, trained: TrainedModel, kind: Kind | None) 
     """
     if config.puzzle is not None:
         yield "puzzle", _parsed("puzzle", config.puzzle, kind)
-    elif config.count is not None:
-        yield from data_set_puzzles(config, trained, config.count)
+    elif config.count is not None or config.index is not None:
+        yield from data_set_puzzles(config, trained)
     elif config.file is not None and config.file != "-":
         yield from file_puzzles(Path(config.file), config, trained, kind)
     elif sys.stdin.isatty():
-        raise ConfigError("no puzzle: set puzzle=53..7..., file=FILE or count=N")
+        raise ConfigError("no puzzle: set puzzle=53..7..., file=FILE, index=N or count=N")
     else:
         try:
             lines = list(sys.stdin)
@@ -249,29 +256,32 @@ def file_puzzles(
 
 
 def parse_lines(lines: Iterable[str], source: str, kind: Kind | None = None) -> Puzzles:
-    """Yield the place and the puzzle of each line that is not blank; of mazes of the lines up to
-    the next empty one.
+    """Yield the place and the puzzle of each text: of a row of a CSV file, of mazes of the lines up
+    to the next empty one, of Sudokus as `split_puzzles` does.
     """
-    numbered = [(number, line.rstrip("\r\n")) for number, line in enumerate(lines, start=1)]
-    if kind is MAZE or (kind is None and any("#" in line for _, line in numbered)):
-        for is_empty, rows in groupby(numbered, lambda row: not row[1]):
+    lines = [line.rstrip("\r\n") for line in lines]
+    if lines and lines[0].lstrip("\ufeff") == ",".join(CSV_COLUMNS):
+        rows = csv.reader(lines)
+        texts = [(rows.line_num, row[1]) for row in rows if len(row) > 1][1:]
+    elif kind is MAZE or (kind is None and any("#" in line for line in lines)):
+        kind, texts = MAZE, []
+        for is_empty, block in groupby(enumerate(lines, start=1), lambda row: not row[1]):
             if not is_empty:
-                (first, _), *_ = rows = list(rows)
-                place = f"{source}: line {first}"
-                yield place, _parsed(place, "\n".join(row for _, row in rows), MAZE)
+                (first, _), *_ = block = list(block)
+                texts.append((first, "\n".join(row for _, row in block)))
     else:
-        for number, line in numbered:
-            if line.strip():
-                place = f"{source}: line {number}"
-                yield place, _parsed(place, line, kind)
+        texts = split_puzzles(lines)
+    for number, text in texts:
+        place = f"{source}: line {number}"
+        yield place, _parsed(place, text, kind)
 
 
 def _parsed(place: str, text: str, kind: Kind | None) -> Puzzle:
     if kind is ARC:
         raise DatasetError(
-            f"{place}: this model reads ARC tasks; give it file=TASK.json or count=N"
+            f"{place}: this model reads ARC tasks; give it file=TASK.json, index=N or count=N"
         )
-    is_maze = kind is MAZE or (kind is None and "#" in text)
+    is_maze = kind is MAZE or (kind is None and any(symbol in text for symbol in "#SG"))
     try:
         return parse_maze(text) if is_maze else parse_sudoku(text)
     except ValueError as error:
@@ -288,16 +298,30 @@ def open_dataset(config: SolveConfig, trained: TrainedModel) -> PuzzleDataset:
     return PuzzleDataset(folders, config.split, numbered_as=trained.run.data_folders("train"))
 
 
-def data_set_puzzles(config: SolveConfig, trained: TrainedModel, count: int) -> Puzzles:
-    """Yield the first `count` puzzles of a data set."""
+def data_set_puzzles(config: SolveConfig, trained: TrainedModel) -> Puzzles:
+    """Yield the puzzles of a data set that are asked for.
+
+    Raises:
+        ConfigError: there is no such set or number, or the number needs the name of its set.
+    """
     dataset = open_dataset(config, trained)
-    place = str(dataset.split_dirs[0])
-    evaluators = [evaluator.name for evaluator in trained.run.active_evaluators]
-    try:
-        kind = kind_of(data_facts(dataset.metadata, ()), evaluators)
-    except ValueError as error:
-        raise DatasetError(f"{place}: {error}") from None
-    yield from ((place, puzzle) for puzzle in puzzles_of(dataset, kind, slice(0, count)))
+    place, kind = str(dataset.split_dirs[0]), kind_of_data(dataset)
+    sets, first = list(dataset.sets), 0
+    if config.set is not None:
+        if config.set not in sets:
+            raise ConfigError(f"set={config.set}: {place} has the sets {', '.join(sets)}")
+        before = sets[: sets.index(config.set)]
+        first, sets = sum(dataset.sets[name].num_examples for name in before), [config.set]
+    number = sum(dataset.sets[name].num_examples for name in sets)
+    if config.index is not None and len(sets) > 1:
+        raise ConfigError(f"index={config.index}: of which set? Add set={' or set='.join(sets)}")
+    for index in config.index or ():
+        if index >= number:
+            raise ConfigError(f"index={index}: {place} has puzzles 0 to {number - 1}")
+    count = min(config.count or 0, number)
+    rows = [slice(first + index, first + index + 1) for index in config.index or ()]
+    for some in rows or [slice(first, first + count)]:
+        yield from ((place, puzzle) for puzzle in puzzles_of(dataset, kind, some))
 
 
 def arc_identifiers(config: SolveConfig, trained: TrainedModel) -> list[str] | None:
@@ -320,7 +344,8 @@ def describe(reasoning: "Reasoning", *, learns_continue: bool, colour: bool = Fa
     if said.solved is False and puzzle.target is None and (note := note_on(puzzle)):
         lines.append(note)
     if (chains := reasoning.num_chains) > 1:
-        agreeing = f"{reasoning.num_agreeing} of them give this answer"
+        number = reasoning.num_agreeing
+        agreeing = f"{number} of them {'gives' if number == 1 else 'give'} this answer"
         lines.append(f"chain {reasoning.chain + 1} of {chains} answers; {agreeing}")
     return "\n".join([*lines, *step_lines(reasoning, learns_continue=learns_continue)])
 
@@ -330,13 +355,20 @@ def step_lines(reasoning: "Reasoning", *, learns_continue: bool) -> Iterator[str
     q_continue = "  Q continue" if learns_continue else ""
     yield f"ACT step  cells changed  cells wrong  Q halt{q_continue}"
     changed, num_steps = reasoning.cells_changed(), len(reasoning.answers)
-    for step in range(num_steps):
+    settled = int(np.flatnonzero(changed).max(initial=0)) + 1
+    # A single step without a change has a line of its own.
+    listed = num_steps if settled == num_steps - 1 else settled
+    for step in range(listed):
         wrong = int(reasoning.cells_wrong(step).sum())
         q_halt = _percent(reasoning.q_halt[step])
         q_continue = f"  {reasoning.q_continue[step]:10.1%}" if learns_continue else ""
         yield f"{step + 1:8}  {changed[step]:13}  {wrong:11}  {q_halt:>6}{q_continue}"
-    settled = int(np.flatnonzero(changed).max(initial=0)) + 1
+    if listed < num_steps:
+        yield f"steps {listed + 1} to {num_steps}: no cell changed"
     ending = f"settled at step {settled} of {num_steps}"
+    if changed[-1]:
+        left = many(int(changed[-1]), "cell")
+        ending = f"not settled: step {num_steps} of {num_steps} still changed {left}"
     if reasoning.halts.any():
         ending += f"; would halt by itself after step {int(reasoning.halts.argmax()) + 1}"
     yield ending

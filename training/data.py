@@ -41,8 +41,8 @@ def open_data(
     require_folders(config)
     require_heads(heads, config.train_paths, "train")
     # Before all tokens are read.
-    trained_on = load_metadata(Path(config.train_paths[0]) / "train")
-    config.arch.require_data(trained_on.seq_len, trained_on.vocab_size)
+    trained_on = PuzzleDataset(config.train_paths[:1], "train", check_values=False)
+    config.arch.require_data(data_facts(trained_on.metadata, kind=trained_on.kind))
     fields = list(heads.fields.values())
     opened = partial(PuzzleDataset, fields=fields, check_values=check_values)
     train_set = opened(config.train_paths, "train")
@@ -155,7 +155,9 @@ def how_to_build(path: str, known: DataConfig | None) -> str:
     return f"; build it with: {known.how_to_build}"
 
 
-def data_facts(metadata: PuzzleDatasetMetadata, fields: Iterable[str] = ()) -> DataFacts:
+def data_facts(
+    metadata: PuzzleDatasetMetadata, fields: Iterable[str] = (), kind: str | None = None
+) -> DataFacts:
     """Return what a model must know of a data set, of its label fields these."""
     declared = {name: metadata.fields[name] for name in fields}
     return DataFacts(
@@ -163,6 +165,7 @@ def data_facts(metadata: PuzzleDatasetMetadata, fields: Iterable[str] = ()) -> D
         seq_len=metadata.seq_len,
         num_puzzle_identifiers=metadata.num_puzzle_identifiers,
         fields={name: (field.num_classes, field.channels) for name, field in declared.items()},
+        kind=kind,
     )
 
 

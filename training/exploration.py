@@ -6,7 +6,7 @@ seeds of torch.
 import numpy as np
 
 from dataset.turns import turns
-from models.config import ArchConfig, DataFacts, LatticeConfig
+from models.config import ArchConfig, DataFacts, LatticeConfig, is_sudoku
 from runtime.streams import Stream, random_words
 
 
@@ -107,7 +107,11 @@ def noise_of_lattice(
         words = random_words(seed, Stream.TURNS, (0, step, 0, 0), 2 * num_rows)
         every = arch.views == "all"
         noise["cells"], noise["tokens"] = turns(
-            words.reshape(2, -1), facts.seq_len, facts.vocab_size, every_symmetry=every
+            words.reshape(2, -1),
+            facts.seq_len,
+            facts.vocab_size,
+            is_sudoku=is_sudoku(facts),
+            every_symmetry=every,
         )
     return noise
 

@@ -440,7 +440,7 @@ def build_learner(
         CheckpointError: the start weights are damaged or do not fit the model.
     """
     metadata = train_set.metadata
-    facts = data_facts(metadata, train_set.fields)
+    facts = data_facts(metadata, train_set.fields, train_set.kind)
     with torch.device("meta"):
         require_room(build_model(arch, facts), f"{config.train_paths[0]} with {arch.name}")
     torch.manual_seed(config.seed)

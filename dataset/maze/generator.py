@@ -27,7 +27,10 @@ _Result = TypeVar("_Result")
 
 LOWEST_WALL_PROBABILITY, HIGHEST_WALL_PROBABILITY = 0.3, 0.5
 
-_MAX_ATTEMPTS = 100_000_000  # without a new maze, before it is held that there is none
+# The search ends after so many attempts without a new maze, or so many repeats of earlier mazes.
+# Each earlier maze allows further repeats: among many mazes a rare one takes longer to find.
+_MAX_ATTEMPTS = 100_000_000
+_MAX_REPEATS, _MAX_REPEATS_PER_MAZE = 50_000, 500
 _ATTEMPTS_PER_BLOCK = 8192  # of the numbering of attempts: another number gives other mazes
 
 
@@ -63,26 +66,29 @@ def generate_mazes(
     bounds = LOWEST_WALL_PROBABILITY, HIGHEST_WALL_PROBABILITY
     lowest, highest = (np.uint64(round(bound * 2**32)) for bound in bounds)
 
-    def search(block: int) -> list[tuple[int, np.ndarray]]:
-        """Return the mazes kept in a block of attempts, with the attempt's number."""
+    def search(block: int) -> list[tuple[int, np.ndarray, bytes]]:
+        """Return the mazes kept in a block of attempts: the attempt's number, maze and key."""
         states = random_words(seed, stream, (0, 0, block, 0), _ATTEMPTS_PER_BLOCK)
         maze = np.zeros(size * size, dtype=np.uint8)
-        kept, first = [], 0
+        kept, first = dict[int, np.ndarray](), 0
         while True:
             number = find_maze(states, first, size, min_length, lowest, highest - lowest, maze)
             if number == len(states):
-                return kept
-            kept.append((block * _ATTEMPTS_PER_BLOCK + number, maze.copy()))
+                break
+            kept[block * _ATTEMPTS_PER_BLOCK + number] = maze.copy()
             first = number + 1
+        keys = view_keys(np.stack([*kept.values()])) if kept else []
+        return list(zip(kept, kept.values(), keys, strict=True))
 
     mazes = np.zeros((num_mazes, size * size), dtype=np.uint8)
-    found = attempts = 0
+    found = attempts = repeats = failures = 0
     for block, kept in enumerate(_in_order(search, workers or num_processors())):
-        for attempt, maze in kept:
-            (key,) = view_keys(maze[None])
+        for attempt, maze, key in kept:
             if key in taken:
+                repeats += 1
                 continue
             taken.add(key)
+            repeats = 0
             mazes[found] = maze
             found += 1
             attempts = attempt + 1
@@ -90,12 +96,14 @@ def generate_mazes(
             if found == num_mazes:
                 return GeneratedMazes(mazes, attempts)
         failures = (block + 1) * _ATTEMPTS_PER_BLOCK - attempts
-        if failures >= _MAX_ATTEMPTS:
+        most_repeats = _MAX_REPEATS + _MAX_REPEATS_PER_MAZE * len(taken)
+        if failures >= _MAX_ATTEMPTS or repeats >= most_repeats:
             break
     raise NoPuzzleError(
-        f"no {size}x{size} maze whose shortest path has {min_length} moves or more was found"
-        f" beside the first {found} of {num_mazes}, in {_MAX_ATTEMPTS:,} attempts; ask for fewer"
-        " mazes or shorter paths"
+        f"{found} of {num_mazes} mazes were found: no other {size}x{size} maze whose shortest path"
+        f" has {min_length} moves or more came up in {failures:,} attempts, {repeats:,} of which"
+        f" repeated one of the {len(taken)} so far, turned and mirrored ones included; ask for"
+        " fewer mazes or shorter paths"
     )
 
 

@@ -4,6 +4,8 @@ A grid is an integer array [size, size] of digits 1 to size, 0 where a cell is e
 2 rows by 2 columns, 2 by 3, and 3 by 3. Tokens are digit + 1: 1 is an empty cell, 0 is padding.
 """
 
+import re
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -11,7 +13,11 @@ import numpy as np
 
 BOX_SHAPES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # rows and columns of a box, by size of the grid
 EMPTY_TOKEN = 1
-_FRAME = "|-+"
+EMPTY_MARKS = ".0-_*"
+"""What an empty cell is written as; x only where nothing else is."""
+EMPTY_SAID = f"one of {' '.join(EMPTY_MARKS)} for an empty cell"
+_CORNERED = re.compile(r"[-=]*\+[-=+]*")
+_SKIPPED = re.compile(r"[\s|=\u2500-\u257f]")
 
 
 class Layout(NamedTuple):
@@ -51,30 +57,74 @@ def grid_size(cells: int) -> int:
 
 
 def parse_puzzle(text: str) -> np.ndarray:
-    """Read a puzzle from text, row by row; white space and the frame characters | - + are skipped.
+    """Read a puzzle from text, row by row; white space and frames of | - + = are skipped.
 
     Returns:
-        int8 [size, size] digits, 0 for an empty cell, which is written '.' or '0'.
+        int8 [size, size] digits, 0 for an empty cell, which is written as one of `. 0 - _ *`, or as
+        x where no other mark is used.
     Raises:
         ValueError: another character, a number of cells other than 16, 36 or 81, a digit above
             the size, or clues that contradict each other; it says where.
     """
-    symbols = [symbol for symbol in text if not symbol.isspace() and symbol not in _FRAME]
+    symbols = _cells_in(text)
+    is_marked = any(mark in symbols for mark in EMPTY_MARKS)
     for number, symbol in enumerate(symbols, start=1):
-        if symbol not in ".0123456789":
-            accepted = "a digit, or '.' or '0' for an empty cell"
-            raise ValueError(f"cell {number} is {symbol!r}; accepted: {accepted}")
+        if symbol not in "123456789" + EMPTY_MARKS and (is_marked or symbol not in "xX"):
+            raise ValueError(f"cell {number} is {symbol!r}; accepted: a digit, or {EMPTY_SAID}")
     size = grid_size(len(symbols))
-    digits = np.array([int(symbol.replace(".", "0")) for symbol in symbols], dtype=np.int8)
+    cells = [int(symbol) if symbol in "123456789" else 0 for symbol in symbols]
+    digits = np.array(cells, dtype=np.int8)
     if digits.max() > size:
         first = int((digits > size).argmax())
-        accepted = f"in {size}x{size} cells: 1 to {size}, or '.' or '0' for an empty cell"
+        accepted = f"in {size}x{size} cells: 1 to {size}, or {EMPTY_SAID}"
         raise ValueError(f"cell {first + 1} is '{digits[first]}'; accepted {accepted}")
     grid = digits.reshape(size, size)
     conflict = find_conflict(grid)
     if conflict is not None:
         raise ValueError(conflict)
     return grid
+
+
+def _cells_in(text: str) -> str:
+    """Leave out white space and frames. A dash is an empty cell, unless it is part of a frame: of
+    a run with a + in it, or of a line of dashes alone with which the number of cells fits no grid.
+    """
+    text = _CORNERED.sub("", text)
+    without_lines = "\n".join(line for line in text.splitlines() if line.strip(" \t|-="))
+    readings = [_SKIPPED.sub("", each) for each in (text, without_lines)]
+    readings.append(readings[1].replace("-", ""))
+    sizes = [size * size for size in BOX_SHAPES]
+    return next((cells for cells in readings if len(cells) in sizes), readings[1])
+
+
+def split_puzzles(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Yield the number, from 1, of the first line of each puzzle, and its text: those that stand on
+    one line each, and those of a line for each row, with frames and empty lines between or not.
+    """
+    first, rows, size = 0, list[str](), 0
+    for number, line in enumerate(lines, start=1):
+        cells = _SKIPPED.sub("", _CORNERED.sub("", line))
+        if not cells:
+            continue
+        has_symbols = bool(cells.strip("-"))
+        if has_symbols and not size:
+            # Lines of dashes above it are a frame, unless they have as many cells.
+            size = len(cells)
+            rows = [row for row in rows if len(row) == size]
+        if not has_symbols and size and len(cells) != size:
+            continue  # The line between two boxes.
+        if size > max(BOX_SHAPES):
+            yield number, line
+            rows, size = [], 0
+            continue
+        first = first if rows else number
+        rows.append(line if has_symbols else cells)
+        if len(rows) == size:
+            yield first, "\n".join(rows)
+            rows, size = [], 0
+    # Dashes alone at the end are a frame, unless they are an empty grid.
+    if size or sum(map(len, rows)) in {side * side for side in BOX_SHAPES}:
+        yield first, "\n".join(rows)
 
 
 def find_conflict(grid: np.ndarray) -> str | None:

@@ -17,8 +17,16 @@ import numpy as np
 
 from dataset.format.layout import METADATA_NAME
 from evaluation.arc import crop_grids
-from evaluation.puzzles import ARC, MAZE, SUDOKU, Kind, Puzzle, identifiers_of, kind_of, puzzles_of
-from models.config import DataFacts
+from evaluation.puzzles import (
+    ARC,
+    MAZE,
+    SUDOKU,
+    Kind,
+    Puzzle,
+    identifiers_of,
+    kind_of_data,
+    puzzles_of,
+)
 from puzzle_dataset import PuzzleDataset
 from reports.asking import kind_read_by
 from reports.status import modified
@@ -112,17 +120,7 @@ class Data:
         Raises:
             DatasetError: none that is known.
         """
-        metadata = self.dataset.metadata
-        facts = DataFacts(metadata.vocab_size, metadata.seq_len, 1)
-        try:
-            # Of 4 x 4 cells there are mazes, too: in their answers a cell is a wall.
-            return kind_of(facts, ["maze"] if metadata.seq_len == 16 and self._has_walls() else [])
-        except ValueError as error:
-            raise DatasetError(f"{self.folder}: {error}") from None
-
-    def _has_walls(self) -> bool:
-        arrays = next(iter(self.dataset.sets.values()))
-        return bool((arrays.labels[:1] == 1).any())
+        return kind_of_data(self.dataset)
 
     @property
     def num_puzzles(self) -> int:

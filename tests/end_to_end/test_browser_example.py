@@ -195,8 +195,14 @@ def test_what_is_typed_and_pasted(open_page: Callable[[], Page]) -> None:
     lines = "\n".join(f"|{puzzle[row : row + 9].replace('.', '0')}|" for row in range(0, 81, 9))
     page.paste(f"+---+\n{lines}")
     assert (page.shown, page.status) == (puzzle, "")
+    dashes = puzzle.replace(".", "-")
+    rows = [dashes[row : row + 9] for row in range(0, 81, 9)]
+    for text in (dashes, "\n".join([*rows[:3], "-" * 11, *rows[3:]])):
+        page.find("#clear").click()
+        assert page.shown == "." * 81
+        page.paste(text)
+        assert (page.shown, page.status) == (puzzle, "")
     page.find("#clear").click()
-    assert page.shown == "." * 81
     page.find("#example").click()
     assert count_solutions(parse_puzzle(page.shown)) == 1
 

@@ -197,6 +197,7 @@ def test_what_has_no_meaning_is_refused(
     own_run: Path, arc_data: Path, tmp_path: Path, settings: list[str], told: str
 ) -> None:
     maze = np.full((1, 16), 2, np.uint8)
+    maze[0, :2] = 3, 4
     write_puzzles(tmp_path / "mazes" / "test", maze, maze, vocab_size=6, views=1)
     (tmp_path / "mazes" / "identifiers.json").write_text('["<blank>"]\n')
     folders = {"ARC": str(arc_data), "MAZES": str(tmp_path / "mazes")}

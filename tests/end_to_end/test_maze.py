@@ -1,11 +1,22 @@
-"""Mazes from the builder to a trained model."""
+"""Mazes from the builder to a trained model, and those that could be taken for Sudokus."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from dataset.build_maze_dataset import main as build
+from dataset.build_sudoku_dataset import main as build_sudokus
+from evaluation.puzzles import KINDS, kind_of_data
+from puzzle_dataset import PuzzleDataset
+from reports.asking import kind_read_by
+from runtime.errors import ConfigError
+from scripts import export, solve
+from training.checkpoint.trained_model import find_trained_model
+
+LATTICE = ["arch=lattice", "heads=lattice", "arch.loops=1", "arch.L_layers=1", "arch.views=all"]
 
 
 def test_a_model_learns_mazes(run: Any, tmp_path: Path) -> None:
@@ -17,3 +28,64 @@ def test_a_model_learns_mazes(run: Any, tmp_path: Path) -> None:
     assert len(losses) == 80
     assert np.mean(losses[-20:]) < 0.8 * np.mean(losses[:20])
     assert files.eval_records[-1]["eval/count"] == 8
+
+
+@pytest.fixture(params=["sudoku", "maze"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def four_by_four(kind: str, tmp_path: Path) -> Path:
+    """16 cells and 6 tokens: dataset.json says the same of both kinds."""
+    folder = tmp_path / "data"
+    flags = ["--source=generate", "--size=4", "--subsample-size=16", "--test-size=8"]
+    flags += [f"--output-dir={folder}"]
+    code = build([*flags, "--min-length=2"]) if kind == "maze" else build_sudokus(flags)
+    assert code == 0
+    return folder
+
+
+def test_mazes_of_four_rows_are_no_sudokus(
+    kind: str,
+    four_by_four: Path,
+    run: Any,
+    run_evaluation: Any,
+    tiny_settings: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data = PuzzleDataset([four_by_four], "test")
+    assert kind_of_data(data) is KINDS[kind]
+    tiny_settings.remove("arch.H_layers=1")
+    own = [f"data_path={four_by_four}", "epochs=4", "eval_interval=4"]
+    if kind == "maze":
+        for refused in (["arch=dec"], [*LATTICE, "arch.symmetry=digits"]):
+            with pytest.raises(ConfigError, match="16 cells and 6 tokens: mazes"):
+                run(*own, *refused)
+    run(*own, *LATTICE)
+    trained = find_trained_model(tmp_path / "run", pytest.fail)
+    assert kind_read_by(trained) is KINDS[kind]
+    search = [f"checkpoint={tmp_path / 'run'}", "search.chains=2", "search.rounds=3"]
+    output = tmp_path / "found.json"
+    run_evaluation(output, *search, "search.control=0", "save_records=true")
+    assert json.loads((tmp_path / "found_records.json").read_bytes())["kind"] == kind
+    solvers = [one["searcher"] for one in json.loads(output.read_bytes())["searchers"]]
+    assert ("solver" in solvers) == (kind == "sudoku")
+    capsys.readouterr()
+    solve.main([*search, "count=1", "device=cpu", "num_threads=1"])
+    assert ("+-----+" in capsys.readouterr().out) == (kind == "sudoku")
+    four_by_four.rename(tmp_path / "moved")
+    assert kind_read_by(trained) is None
+
+
+@pytest.mark.slow
+def test_an_exported_model_says_its_kind(
+    kind: str, four_by_four: Path, run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(f"data_path={four_by_four}", "arch.H_cycles=1", "arch.L_cycles=1", "epochs=4")
+    assert export.main([str(tmp_path / "run"), str(tmp_path / "x.onnx")]) == 0
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(tmp_path / "x.onnx")
+    assert session.get_modelmeta().custom_metadata_map["puzzles"] == kind

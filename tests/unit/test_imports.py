@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "runtime": ("runtime",),
     **{name: ("runtime", *ON_DISK[:number]) for number, name in enumerate(ON_DISK)},
     "dataset": ("runtime", "dataset"),
-    "puzzle_dataset": ("runtime", *ON_DISK, "dataset.arc.lazy"),
+    "puzzle_dataset": ("runtime", *ON_DISK, "dataset.arc.lazy", "dataset.kinds"),
     "models": ("runtime", "models"),
     "training": ("runtime", "training", "models", "puzzle_dataset", "dataset.kinds", *ON_DISK)
     + ("dataset.turns",),

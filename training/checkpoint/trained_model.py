@@ -5,7 +5,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,6 +165,7 @@ class TrainedModel:
         require_backend(arch.attention, device)
         tensors = load_weights(self.weights, averaged=averaged)
         facts = self.facts or _facts_of_weights(self.weights, tensors, data.seq_len)
+        facts = replace(facts, kind=data.kind or facts.kind)
         self.require_fit(data, source, facts)
         with torch.device("meta"):
             # Takes no memory: the configuration may ask for any size.

@@ -74,7 +74,7 @@ def read_puzzles(trained: TrainedModel, folder: str | None) -> Tried:
     _, batch, _, _ = next(iter(EvalBatches(dataset, global_batch_size=NUM_TRIED)))
     arrays = {"inputs": batch.inputs, "puzzle_identifiers": batch.puzzle_identifiers}
     source = f"{NUM_TRIED} test puzzles of {', '.join(folders)}"
-    return Tried(source, arrays, data_facts(dataset.metadata))
+    return Tried(source, arrays, data_facts(dataset.metadata, kind=dataset.kind))
 
 
 def opened(path: Path, step: ExportedStep, *, one_step: bool) -> Run:

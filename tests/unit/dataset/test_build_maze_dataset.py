@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,10 @@ def test_mazes_that_do_not_exist_are_a_configuration_error(
     monkeypatch.setattr(generator, "_MAX_ATTEMPTS", 20_000)
     maze.size = 6
     assert maze("--min-length=26", "--test-size=1", source="generate") == 2
-    assert "no 6x6 maze whose shortest path has 26 moves or more" in error_line()
+    assert "no other 6x6 maze whose shortest path has 26 moves or more" in error_line()
+    maze.size = 2
+    assert maze("--min-length=2", "--subsample-size=100", source="generate") == 2
+    assert re.match(r"error: 2 of \d+ mazes were found: no other 2x2 maze", error_line())
     assert list(maze.output.parent.iterdir()) == []
 
 

@@ -13,7 +13,7 @@ from dataset import sources
 from dataset.build_sudoku_dataset import SudokuBuild
 from dataset.sudoku import generator
 from dataset.sudoku.kernels import puzzle_key
-from dataset.sudoku.rules import count_solutions, tokens_to_grid
+from dataset.sudoku.rules import EMPTY_MARKS, count_solutions, tokens_to_grid
 from dataset.sudoku.symmetries import sudoku_symmetries
 
 Patch = pytest.MonkeyPatch
@@ -45,6 +45,15 @@ def test_a_folder_becomes_the_published_format(sudoku: Any):
     for name in ("inputs", "labels", "group_indices", "puzzle_identifiers", "puzzle_indices"):
         written = np.load(sudoku.output / f"train/all__{name}.npy", allow_pickle=False)
         assert written.dtype == (np.uint8 if name in ("inputs", "labels") else np.int32)
+
+
+@pytest.mark.parametrize("mark", EMPTY_MARKS)
+def test_empty_cells_have_several_marks(mark: str, sudoku: Any):
+    rows = [row.split(",") for row in sudoku.train]
+    sudoku.write([",".join([a, b.replace(".", mark), *more]) for a, b, *more in rows])
+    assert sudoku() == 0
+    inputs = sudoku.arrays()[1].inputs
+    assert inputs[0].tolist() == [1, 1, 4, 5, 4, 5, 2, 3, 3, 2, 5, 4, 5, 4, 3, 2]
 
 
 def test_generated_training_puzzles_are_no_images_of_test_puzzles(sudoku: Any):
@@ -120,7 +129,7 @@ def test_puzzles_that_do_not_exist_are_a_configuration_error(
         (f"made,{SOLUTION},{SOLUTION},٣", "rating is '٣'"),
         (f"made,{SOLUTION},{SOLUTION},{10**30}", "rating is '1000"),
         (f"made,{SOLUTION},{SOLUTION},1,1", "5 fields"),
-        ("made", "1 fields"),
+        ("made", "1 field;"),
     ],
 )
 def test_bad_rows_are_named(bad: str, reason: str, sudoku: Any, error_line: ErrorLine):
@@ -137,7 +146,7 @@ def test_the_first_of_several_bad_rows_is_named(
     assert "row 5: answer breaks the rules" in error_line()
     sudoku.write([*rows[:3], *rows[4:]])
     assert sudoku() == 3
-    assert "row 6: 1 fields" in error_line()
+    assert "row 6: 1 field;" in error_line()
 
 
 def test_one_clue_bound_moves_the_other_default():

@@ -46,13 +46,17 @@ def grid(text: str) -> np.ndarray:
     ("facts", "evaluators", "kind"),
     [
         (DataFacts(11, 81, 1), (), SUDOKU),
-        (DataFacts(6, 16, 1), (), SUDOKU),
+        (DataFacts(6, 16, 1, kind="maze"), (), MAZE),
+        (DataFacts(6, 16, 1), ("sudoku",), SUDOKU),
+        (DataFacts(6, 16, 1), (), None),
         (DataFacts(6, 16, 1), ("maze",), MAZE),
         (DataFacts(6, 900, 1), (), MAZE),
         (DataFacts(12, 900, 9), (), ARC),
     ],
 )
-def test_the_facts_tell_the_kind(facts: DataFacts, evaluators: tuple[str, ...], kind: Kind) -> None:
+def test_the_facts_tell_the_kind(
+    facts: DataFacts, evaluators: tuple[str, ...], kind: Kind | None
+) -> None:
     assert kind_of(facts, evaluators) is kind
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dataset import build_maze_dataset
 from dataset.maze import rules as maze
-from evaluation.records import NUM_FAILURES, Answers, kind_of, size_of_answers, table_as_csv
+from evaluation.records import NUM_FAILURES, Answers, size_of_answers, table_as_csv
 from puzzle_dataset import PuzzleDataset
 
 ROWS, CELLS, VOCAB = 60, 16, 6
@@ -117,19 +117,19 @@ def test_kinds_and_sizes(
     flags = "--source=generate --size=5 --min-length=2 --subsample-size=4 --test-size=6"
     assert build_maze_dataset.main([*flags.split(), f"--output-dir={tmp_path}"]) == 0
     mazes = PuzzleDataset([tmp_path], "test")
-    assert kind_of(mazes) == "maze"
+    assert mazes.kind == "maze"
     (lengths,) = size_of_answers(mazes, "all", 4).values()
     _, moves = maze.solve(np.array(mazes.sets["all"].inputs[:4]))
     assert lengths.tolist() == moves.tolist()
     tasks = PuzzleDataset([arc_data], "test")
-    assert kind_of(tasks) == "arc"
+    assert tasks.kind == "arc"
     labels = tasks.sets["all"].labels
     assert size_of_answers(tasks, "all", len(labels)) == {
         "grid_cells": pytest.approx((labels >= 2).sum(axis=1))
     }
     sudokus = PuzzleDataset([sudoku_data], "test")
-    assert (kind_of(sudokus), size_of_answers(sudokus, "all", 3)) == ("sudoku", {})
-    assert kind_of(PuzzleDataset([tasks_data], "test")) is None
+    assert (sudokus.kind, size_of_answers(sudokus, "all", 3)) == ("sudoku", {})
+    assert PuzzleDataset([tasks_data], "test").kind is None
 
 
 def test_a_table_leaves_empty_what_is_not_known() -> None:

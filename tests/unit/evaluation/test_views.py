@@ -36,6 +36,7 @@ def test_the_views_are_those_of_the_kind(sudoku_data: Path, arc_data: Path, tmp_
     assert isinstance(views_of(PuzzleDataset([sudoku_data], "test")), SudokuViews)
     for size in (4, 5):
         maze = np.full((1, size * size), 2, np.uint8)
+        maze[0, :2] = 3, 4
         folder = tmp_path / f"maze-{size}"
         write_puzzles(folder / "test", maze, maze, vocab_size=6, views=1)
         (folder / "identifiers.json").write_text('["<blank>"]\n')

@@ -210,7 +210,15 @@ def test_part_of_the_tokens_is_read_alike() -> None:
     assert torch.equal(part, inner.read(states, examples)["logits"][:, cells][..., tokens])
 
 
-@pytest.mark.parametrize("facts", [DataFacts(6, 900, 1), DataFacts(12, 81, 1), DataFacts(5, 9, 1)])
+@pytest.mark.parametrize(
+    "facts",
+    [
+        DataFacts(6, 900, 1),
+        DataFacts(12, 81, 1),
+        DataFacts(5, 9, 1),
+        DataFacts(6, 16, 1, kind="maze"),
+    ],
+)
 def test_other_data_are_refused(facts: DataFacts) -> None:
     with pytest.raises(ConfigError, match="arch.name=dec is for Sudoku") as caught:
         build_model(DECConfig(**SMALL), facts)

@@ -446,9 +446,10 @@ def test_other_puzzles_are_refused(facts: DataFacts) -> None:
         build_model(LatticeConfig(**SMALL), facts)
 
 
-def test_digits_are_those_of_sudoku() -> None:
+@pytest.mark.parametrize("facts", [MAZE, DataFacts(6, 16, 1, kind="maze")])
+def test_digits_are_those_of_sudoku(facts: DataFacts) -> None:
     with pytest.raises(ConfigError, match=r"symmetry=digits is for Sudoku"):
-        build_model(LatticeConfig(**SMALL | DIGITS), MAZE)
+        build_model(LatticeConfig(**SMALL | DIGITS), facts)
 
 
 @pytest.mark.parametrize(

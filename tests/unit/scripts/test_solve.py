@@ -1,14 +1,16 @@
 import dataclasses
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from dataset.format.writing import write_puzzles
 from dataset.sudoku.rules import parse_puzzle
 from evaluation.config import SolveConfig
-from evaluation.puzzles import ARC, MAZE, SUDOKU, Puzzle
+from evaluation.puzzles import ARC, MAZE, SUDOKU, Kind, Puzzle
 from evaluation.solving import Reasoning
 from models.config import DataFacts, HRMConfig
 from reports.terminal import grid_lines
@@ -46,6 +48,83 @@ def test_lines_are_read_with_their_numbers() -> None:
     assert read[0][1].question[3, 3] == 4
     with pytest.raises(DatasetError, match=r"f\.txt: line 3: 17 cells"):
         list(solve.parse_lines(lines, "f.txt"))
+
+
+EASY = "53..7....6..195....98....6.8...6...34..8.3..17...2...6.6....28....419..5....8..79"
+
+
+def drawn(mark: str, rule: str) -> list[str]:
+    """A Sudoku in rows as people draw it, with lines of this between the boxes."""
+    lines = [] if "+" not in rule else [rule]
+    for band in range(0, 81, 27):
+        for start in range(band, band + 27, 9):
+            row = EASY[start : start + 9].replace(".", mark)
+            lines.append(" | ".join(" ".join(row[box : box + 3]) for box in (0, 3, 6)))
+        lines.append(rule)
+    return lines
+
+
+@pytest.mark.parametrize("rule", ["+-------+-------+-------+", "---------------------", ""])
+@pytest.mark.parametrize("mark", [*".0-_*xX"])
+def test_sudokus_are_read_as_people_write_them(mark: str, rule: str) -> None:
+    lines = drawn(mark, rule)
+    for text in ([*lines, "", *lines], [*lines, *lines], [EASY.replace(".", mark)] * 2):
+        read = list(solve.parse_lines(text, "f.txt"))
+        assert len(read) == 2
+        for _, puzzle in read:
+            assert np.array_equal(puzzle.question, parse_puzzle(EASY))
+    six = ["1.....", ".2....", "", "..3...", "...4..", "", "....5.", ".....6"]
+    (four, large) = [puzzle for _, puzzle in solve.parse_lines(["1..............4", *six], "f")]
+    assert (four.question.size, large.question.size) == (16, 36)
+
+
+def test_a_bad_sudoku_in_rows_is_named_by_its_first_line() -> None:
+    lines = drawn(".", "")
+    with pytest.raises(DatasetError, match=r"f\.txt: line 13: 80 cells"):
+        list(
+            solve.parse_lines(
+                [*lines, "5 3 . . 7 . . . .", *lines[1:10], "1 2 3 4 5 6 7 8"], "f.txt"
+            )
+        )
+
+
+@pytest.mark.parametrize(("question", "kind"), [(EASY, SUDOKU), ("S   #  G" + "#" * 8, MAZE)])
+def test_a_csv_file_of_a_builder_is_read(question: str, kind: Kind) -> None:
+    lines = ["source,question,answer,rating\n", f'"a,b",{question},,3\n', "x,12,12,0\n"]
+    (place, puzzle) = next(read := solve.parse_lines(lines, "f.csv"))
+    assert (place, puzzle.kind) == ("f.csv: line 2", kind)
+    with pytest.raises(DatasetError, match=r"f\.csv: line 3: 2 cells"):
+        next(read)
+
+
+def test_puzzles_of_a_data_set_are_asked_for_by_number(sudoku_data: Path, tmp_path: Path) -> None:
+    inputs = np.load(sudoku_data / "test" / "all__inputs.npy")
+    trained = trained_on(None, data_path=str(sudoku_data))
+
+    def read(**settings: Any) -> list[Puzzle]:
+        config = SolveConfig(checkpoint="x", **settings)
+        return [puzzle for _, puzzle in solve.read_puzzles(config, trained, None)]
+
+    puzzles = read(index=[7, 2])
+    assert [(puzzle.row, puzzle.place) for puzzle in puzzles] == [(7, "puzzle 7"), (2, "puzzle 2")]
+    assert np.array_equal(puzzles[0].tokens, inputs[7])
+    with pytest.raises(ConfigError, match="index=10: .* has puzzles 0 to 9"):
+        read(index=10)
+    with pytest.raises(ConfigError, match="set=easy: .* has the sets all"):
+        read(count=1, set="easy")
+
+    inputs, labels = (np.load(sudoku_data / "test" / f"all__{n}.npy") for n in ("inputs", "labels"))
+    folder = tmp_path / "other"
+    write_puzzles(folder / "test", inputs[3:], labels[3:], vocab_size=6, views=1)
+    (folder / "identifiers.json").write_text('["<blank>"]\n')
+    both = [str(sudoku_data), str(folder)]
+    trained = dataclasses.replace(trained, run=RecordedRun(arch=HRMConfig(), data_paths=both))
+    with pytest.raises(ConfigError, match=r"of which set\? Add set=all or set=all1"):
+        read(index=2)
+    (puzzle,) = read(index=2, set="all1")
+    assert puzzle.place == "all1, puzzle 2"
+    assert np.array_equal(puzzle.tokens, inputs[5])
+    assert [puzzle.place for puzzle in read(count=11)][9:] == ["all, puzzle 9", "all1, puzzle 0"]
 
 
 def test_standard_input_is_read_without_another_source(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,12 +231,27 @@ def test_the_description_says_what_happened() -> None:
         chosen, learns_continue=True
     )
     assert "chain" not in text
+    alone = dataclasses.replace(chosen, num_agreeing=1)
+    assert "1 of them gives this answer" in solve.describe(alone, learns_continue=True)
+
+    often = np.repeat([0.5], 9).astype(np.float32)
+    long = dataclasses.replace(
+        reasoning,
+        answers=np.stack([first, *[solution] * 8]),
+        q_halt=often,
+        q_continue=often,
+        halts=often > 1,
+    )
+    *_, last, collapsed, ending = solve.step_lines(long, learns_continue=False)
+    assert last.split()[:2] == ["2", "1"]
+    assert collapsed == "steps 3 to 9: no cell changed"
+    assert ending == "settled at step 2 of 9"
 
     without = Reasoning(question, first[None], -1, 0.5, q_halt[:1], q_halt[:1], np.array([False]))
     text = solve.describe(without, learns_continue=False)
     assert "not a solution: 1 cell cannot stay" in text
     assert "Q continue" not in text
-    assert text.endswith("settled at step 1 of 1")
+    assert text.endswith("not settled: step 1 of 1 still changed 11 cells")
     assert "this puzzle has several solutions" in text
     known = dataclasses.replace(without, puzzle=Puzzle(SUDOKU, question, solution))
     assert "solutions" not in solve.describe(known, learns_continue=False)
