@@ -1,6 +1,5 @@
 """The report of one run."""
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -35,7 +34,7 @@ from reports.tables import (
     settings_html,
     warnings_html,
 )
-from reports.values import at, items, listed, number
+from reports.values import at, items, listed, number, parsed
 
 _MAX_WITH_PUZZLES = 3
 _MAX_FAILURES = 8
@@ -301,7 +300,7 @@ def _originals(run: Run, where: str) -> Any:
     told = [Path(data).parent for data in folders if isinstance(data, str)]
     for data in told or [Path(run.settings.get("data_path", ""))]:
         with suppress(OSError, ValueError, RecursionError):
-            return json.loads(read_without_links(data / TEST_PUZZLES_NAME, _MAX_ORIGINALS))
+            return parsed(read_without_links(data / TEST_PUZZLES_NAME, _MAX_ORIGINALS))
     return None
 
 
