@@ -8,7 +8,6 @@ from typing import Any
 
 from evaluation.metrics import Estimate, wilson
 
-
 MAX_VALUES = 3_000_000
 """Values of JSON that are read: each takes up to about 100 bytes of memory."""
 
