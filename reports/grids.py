@@ -51,6 +51,7 @@ def svg(
     label: str,
     given: np.ndarray | None = None,
     wrong: np.ndarray | None = None,
+    width_share: float = 1.0,
 ) -> str:
     """Return a grid of tokens as SVG.
 
@@ -60,6 +61,7 @@ def svg(
         label: what it is, for people who do not see it; escaped already.
         given: bool [h, w], cells that the puzzle gives.
         wrong: bool [h, w], cells to mark.
+        width_share: of its place in the page, 0 to 1.
     """
     height, width = grid.shape
     if kind == "sudoku" and height in BOX_SHAPES:
@@ -69,10 +71,15 @@ def svg(
     else:
         body = _colours(grid, ARC_FIRST_COLOUR_TOKEN if kind == "arc" else 0)
     marked = "" if wrong is None else _cells(wrong, 'class="wrong"')
+    if kind not in ("sudoku", "maze"):
+        body += _lines(width, height)
+        # Light in dark: on every colour of ARC one of the two is seen, and neither is one of them.
+        marked = "" if wrong is None else _cells(wrong, 'class="edge"') + marked
+    narrow = "" if width_share == 1 else f' style="width:{100 * width_share:.0f}%"'
     name = kind if kind in ("sudoku", "maze", "arc") else "tokens"
     return (
         f'<svg class="grid {name}" viewBox="-0.1 -0.1 {width + 0.2} {height + 0.2}" role="img" '
-        f'aria-label="{label}"><rect class="ground" width="{width}" height="{height}"/>'
+        f'aria-label="{label}"{narrow}><rect class="ground" width="{width}" height="{height}"/>'
         f"{marked if kind == 'sudoku' else ''}{body}{'' if kind == 'sudoku' else marked}"
         f'<rect class="frame" width="{width}" height="{height}"/></svg>'
     )
@@ -100,6 +107,12 @@ def _colours(grid: np.ndarray, first: int) -> str:
         _cells(grid == token, f'fill="{palette[(token - first) % len(palette)]}"')
         for token in tokens
     )
+
+
+def _lines(width: int, height: int) -> str:
+    lines = "".join(f"M{x} 0V{height}" for x in range(1, width))
+    lines += "".join(f"M0 {y}H{width}" for y in range(1, height))
+    return f'<path class="cells" d="{lines}"/>' if lines else ""
 
 
 def _cells(where: np.ndarray, look: str) -> str:

@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 
 from evaluation.metrics import Estimate, wilson
-from reports.figure import MAX_GROUPS, NUM_COLOURS, Figure, error_bars, plain, share_axis, short
+from reports.figure import (
+    MAX_GROUPS,
+    NUM_COLOURS,
+    Figure,
+    error_bars,
+    log_axis,
+    plain,
+    share_axis,
+    short,
+)
 from reports.reading import Records, Result
 from reports.values import at, estimate_of, items, listed, number, number_in
 from runtime.text import shown
@@ -402,6 +411,7 @@ def search_figure(result: Result) -> Figure | None:
             )
     if not data:
         return None
-    layout = {"xaxis": {"title": {"text": "calls"}, "type": "log"}, "yaxis": share_axis()}
+    axis = log_axis(data, "x", title={"text": "calls"})
+    layout = {"xaxis": axis, "yaxis": share_axis()}
     caption = "Share of the puzzles solved with at most so many rows through the model."
     return Figure("Solved within so many calls", caption, data, layout)

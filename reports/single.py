@@ -40,6 +40,7 @@ _MAX_WITH_PUZZLES = 3
 _MAX_FAILURES = 8
 _MAX_ORIGINALS = 64 * 2**20
 _MAX_INPUTS = 500
+_MAX_BALLOTS = 9
 _FAILURE_ORDERS = {
     "surest": "Wrong answers, the surest first",
     "most_wrong": "Of the others those with the most wrong cells",
@@ -242,7 +243,34 @@ def _row(boards: Sequence[tuple[str, str]]) -> str:
 
 
 def _votes(run: Run, detail: float) -> str:
-    parts = []
+    parts, by_inputs = [], _by_inputs(run)
+    for wheres, inputs in by_inputs:
+        where, *others = wheres
+        solved = sum(at(one, "solved_at") == 1 for _, _, one in inputs)
+        known = sum(at(one, "known") is True for _, _, one in inputs)
+        also = f" The votes in {text(', '.join(others))} are on the same inputs." if others else ""
+        parts.append(
+            f"<h3>{text(where)}</h3><p class='caption'>{len(inputs):,} test inputs, {known:,} with "
+            f"a known answer, {solved:,} of which have it in the first place.{also}</p>"
+        )
+        parts.append(_votes_table(inputs))
+        originals = _originals(run, where)
+        # What was nearly solved is seen first, then what was solved, then the rest.
+        most = round(_MAX_BALLOTS * detail) // len(by_inputs)
+        chosen = sorted(inputs, key=lambda item: _nearness(item[2]))[:most]
+        boards = "".join(_ballot(*one, originals) for one in chosen)
+        parts.append(f'<div class="boards">{boards}</div>' if boards else "")
+    return "".join(parts)
+
+
+Inputs = list[tuple[str, int, Any]]  # Of tasks: name, number of the test input, its votes.
+
+
+def _by_inputs(run: Run) -> list[tuple[list[str], Inputs]]:
+    """Return the votes once for the same test inputs, with all files that have votes on them: those
+    of an evaluation after the run, if there are any. What is solved least comes first.
+    """
+    found: dict[tuple[tuple[str, int], ...], tuple[list[str], Inputs]] = {}
     for where, tasks in run.votes:
         inputs = [
             (name, place, one)
@@ -250,21 +278,14 @@ def _votes(run: Run, detail: float) -> str:
             for place, one in enumerate(listed(of_task))
             if isinstance(one, Mapping)
         ]
-        if not inputs:
-            continue
-        solved = sum(at(one, "solved_at") == 1 for _, _, one in inputs)
-        known = sum(at(one, "known") is True for _, _, one in inputs)
-        parts.append(
-            f"<h3>{text(where)}</h3><p class='caption'>{len(inputs):,} test inputs, {known:,} with "
-            f"a known answer, {solved:,} of which have it in the first place.</p>"
-        )
-        parts.append(_votes_table(inputs))
-        originals = _originals(run, where)
-        # What was nearly solved is seen first, then what was solved, then the rest.
-        chosen = sorted(inputs, key=lambda item: _nearness(item[2]))[: round(18 * detail)]
-        boards = "".join(_ballot(*one, originals) for one in chosen)
-        parts.append(f'<div class="boards">{boards}</div>' if boards else "")
-    return "".join(parts)
+        if inputs:
+            key = tuple((name, place) for name, place, _ in inputs)
+            found.setdefault(key, ([], inputs))[0].append(where)
+    return sorted(found.values(), key=lambda one: _share_solved(one[1]))
+
+
+def _share_solved(inputs: Inputs) -> float:
+    return sum(at(one, "solved_at") == 1 for _, _, one in inputs) / len(inputs)
 
 
 def _nearness(one: Any) -> tuple[bool, bool]:
@@ -306,11 +327,10 @@ def _originals(run: Run, where: str) -> Any:
 
 def _ballot(name: str, place: int, one: Any, originals: Any) -> str:
     pair = at(originals, name, "test", place)
-    pictures = []
+    right, found = grids.colour_grid(at(pair, "output")), []
     for part, words_below in (("input", "test input"), ("output", "right answer")):
-        grid = grids.colour_grid(at(pair, part))
-        if grid is not None:
-            pictures.append((words_below, grids.svg("arc", grid, label=words_below)))
+        if (grid := grids.colour_grid(at(pair, part))) is not None:
+            found.append((words_below, grid, None))
     total = number(at(one, "votes")) or 0
     for voted in listed(at(one, "grids"))[:3]:
         grid, votes = grids.colour_grid(at(voted, "grid")), number(at(voted, "votes"))
@@ -320,11 +340,19 @@ def _ballot(name: str, place: int, one: Any, originals: Any) -> str:
         told = f"{votes:,.0f} of {total:,.0f} votes" + (
             f", Q {percent(q)}" if q is not None else ""
         )
-        right = grids.colour_grid(at(pair, "output"))
-        is_right = right is not None and np.array_equal(right, grid)
-        pictures.append((f"{told}{', right' * is_right}", grids.svg("arc", grid, label=told)))
-    if not pictures:
+        wrong = None
+        if right is not None:
+            told += ", right" if np.array_equal(right, grid) else ""
+            wrong = right != grid if right.shape == grid.shape else None
+        found.append((told, grid, wrong))
+    if not found:
         return ""
+    largest = max(max(grid.shape) for _, grid, _ in found)
+    pictures = [
+        (told, grids.svg("arc", grid, label=told, wrong=wrong, width_share=share))
+        for told, grid, wrong in found
+        if (share := max(0.3, grid.shape[1] / largest))
+    ]
     solved = number(at(one, "solved_at"))
     verdict = (
         "right answer not voted for" if solved is None else f"right answer at place {solved:g}"
@@ -332,4 +360,4 @@ def _ballot(name: str, place: int, one: Any, originals: Any) -> str:
     if at(one, "known") is not True:
         verdict = "right answer not known"
     caption = f"<strong>{text(name)}</strong>, test input {place + 1}: {verdict}"
-    return f'<div class="board wide"><p class="caption">{caption}</p>{_row(pictures)}</div>'
+    return f'<div class="board ballot"><p class="caption">{caption}</p>{_row(pictures)}</div>'

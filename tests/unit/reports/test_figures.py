@@ -11,7 +11,7 @@ import pytest
 
 from evaluation.metrics import wilson
 from reports.curves import colours_of, compared_figures, parallel_coordinates, training_figures
-from reports.figure import Figure
+from reports.figure import Figure, log_axis
 from reports.puzzles import (
     confusion_figures,
     difficulty_figures,
@@ -67,10 +67,12 @@ def test_long_curves_are_short_and_keep_their_extremes(run: Run) -> None:
     losses = by_title(training_figures(run))["Losses"]
     of_loss = [one for one in losses.data if one.get("legendgroup") == "lm"]
     assert sum(len(one["x"]) for one in of_loss) <= 1000
-    band = next(one for one in of_loss if one["mode"] == "none")
-    assert max(band["y"]) == 70.0
-    # On a logarithmic scale a value of 0 leaves a gap in the band.
-    run.curves["train/lm_loss"].add(15_000, 0.0)
+    band, curve = of_loss
+    assert max(band["y"]) < 3  # Between the quartiles; the extremes are said where one points.
+    assert max(high for _, high in curve["customdata"]) == 70.0
+    # On a logarithmic scale a quartile of 0 leaves a gap in the band.
+    for _ in range(1000):
+        run.curves["train/lm_loss"].add(15_000, 0.0)
     losses = by_title(training_figures(run))["Losses"]
     band = next(one for one in losses.data if one["mode"] == "none")
     assert band["y"].count(None) == 1
@@ -118,12 +120,19 @@ def test_parallel_coordinates_have_an_axis_for_each_setting() -> None:
     assert figure.selects
     runs = {one["text"].partition("<br>")[0]: one for one in figure.data}
     assert list(runs) == ["a", "c", "&lt;b&gt;"]  # The best is drawn last.
-    assert runs["a"]["y"] == [0.0, 1.0, 0.0]
-    assert runs["c"]["y"] == [0.5, 1.0, 0.4]
-    assert runs["&lt;b&gt;"]["y"] == [1.0, 0.0, 1.0]
+    assert runs["a"]["y"] == [0.0, 1.0, None, 1.0, 0.0]
+    assert runs["c"]["y"] == [0.5, 1.0, None, 1.0, 0.4]
+    assert runs["&lt;b&gt;"]["y"] == [1.0, 0.0, None, 0.0, 1.0]
     assert runs["&lt;b&gt;"]["line"]["color"] == "@score 1.00"
     assert "arch = &lt;hrm&gt;" in runs["&lt;b&gt;"]["text"]
-    notes = [(one["x"], one["text"]) for one in figure.layout["annotations"]]
+    bands = [(one["x0"], one["x1"]) for one in figure.layout["shapes"]]
+    # The text of an axis lies in its band, and no line crosses a band.
+    assert runs["a"]["x"] == [bands[0][1], 1, None, bands[1][1], 2]
+    notes = [(int(one["x"]), one["text"]) for one in figure.layout["annotations"]]
+    assert all(
+        bands[int(x)][0] < x < bands[int(x)][1]
+        for x in (one["x"] for one in figure.layout["annotations"])
+    )
     assert notes[:3] == [(0, "lr"), (1, "arch"), (2, "exact accuracy")]
     assert set(notes[3:]) == {
         *((0, "0.001"), (0, "0.003"), (0, "0.01")),
@@ -137,7 +146,29 @@ def test_many_values_of_a_setting_stand_where_they_belong() -> None:
     figure = parallel_coordinates(names, swept, [0.5] * 21, "score")
     middle = next(one for one in figure.data if one["text"].startswith("10<br>"))
     # By its logarithm, as itself, and where all are the same.
-    assert middle["y"] == pytest.approx([0.5, 0.5, 0.5])
+    assert middle["y"] == [0.5, 0.5, None, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([0.03, None, 0.4, 0.0], ["0.02", "0.05", "0.1", "0.2", "0.5"]),
+        ([1e-4, 1.0], ["0.001", "0.01", "0.1"]),
+        ([1e-30, 1.0], ["1e-30", "1e-26", "1e-22"]),
+        ([None, 0.0], ["1", "2", "5"]),
+    ],
+    ids=["a decade", "decades", "very many decades", "nothing"],
+)
+def test_logarithmic_axes_have_labels_at_even_distances(
+    values: list[Any], shown: list[str]
+) -> None:
+    axis = log_axis([{"y": values}], "y")
+    labels = axis["ticktext"]
+    first = labels.index(shown[0])
+    assert labels[first : first + len(shown)] == shown
+    assert [float(label) for label in labels] == pytest.approx(axis["tickvals"])
+    logs = np.log10(axis["tickvals"])
+    assert np.diff(logs).max() < 1.5 * np.diff(logs).min()
 
 
 # Single puzzles
