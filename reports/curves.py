@@ -22,7 +22,7 @@ from reports.thinning import MAX_BINS, Curve, Points
 from reports.values import number_in, share_of
 
 _MAX_LETTERS = 18  # Of a text at an axis.
-_LETTER = 0.0068  # Width of one, as a share of a figure over the whole width of the page.
+_LETTER = 0.0078  # Width of one, as a share of a figure over the whole width of the page.
 
 
 def training_figures(run: Run) -> list[Figure]:
@@ -326,7 +326,7 @@ def parallel_coordinates(
     heads = last_parts if len(set(last_parts)) == len(last_parts) else list(swept)
     middles = [axis + band / 2 for axis in range(len(places))]
     notes = [
-        _note(middle, 1.0, key, _MAX_LETTERS, yshift=20)
+        _note(middle, 1.05, key, _MAX_LETTERS, yshift=14)
         for middle, key in zip(middles, (*heads, title), strict=True)
     ]
     notes += [

@@ -105,12 +105,12 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> 
     prepare_host(config.num_threads)
     arch, model = load_for(puzzles, trained, device, overrides)
     if isinstance(arch, LatticeConfig):
-        return deduce(config, model, arch, device, puzzles)
+        return deduce(config, trained, model, arch, device, puzzles)
     halts = model.halting_head is not None
     config.require_model(trained.run.arch, halts=halts, name=trained.weights)
     reasonings = reason(model, puzzles, device, make_decoder(config), config)
     learns_continue = not arch.no_ACT_continue and arch.heads.q is not None
-    tally = Tally(config, len(puzzles))
+    tally = Tally(config, len(puzzles), trained)
     for reasoning in reasonings:
         text = describe(reasoning, learns_continue=learns_continue, colour=colours(sys.stdout))
         tally.tell(text, reasoning.judge().solved, partial(frames_of_steps, reasoning))
@@ -120,8 +120,10 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> 
 class Tally:
     """Prints what became of each puzzle, and at the end of how many were solved."""
 
-    def __init__(self, config: SolveConfig, number: int) -> None:
+    def __init__(self, config: SolveConfig, number: int, trained: TrainedModel) -> None:
         self._animate, self._number = config.animate, number
+        step = "" if trained.step is None else f", step {trained.step:,}"
+        self._model = f"{trained.weights.absolute().parent.name}{step}"
         self._told: list[bool | None] = []
 
     def tell(self, text: str, solved: bool | None, frames: "Callable[[], list[Frame]]") -> None:
@@ -135,7 +137,8 @@ class Tally:
             path = Path(self._animate)
             if self._number > 1:
                 path = path.with_stem(f"{path.stem}-{number}")
-            sys.stdout.write(f"written: {animate(frames(), path, f'Puzzle {number}')}\n")
+            told = animate(frames(), path, f"Puzzle {number}", self._model)
+            sys.stdout.write(f"written: {told}\n")
         sys.stdout.write("\n")
 
     def close(self) -> None:
@@ -158,6 +161,7 @@ def require_read(config: SolveConfig, deduces: bool) -> None:
 
 def deduce(
     config: SolveConfig,
+    trained: TrainedModel,
     model: "ACTLossHead",
     arch: LatticeConfig,
     device: "torch.device",
@@ -167,7 +171,7 @@ def deduce(
     from evaluation.narration import tell
     from reports.frames import frames_of_rounds
 
-    tally, settings = Tally(config, len(puzzles)), config.search
+    tally, settings = Tally(config, len(puzzles), trained), config.search
     for row, puzzle in enumerate(puzzles):
         found, rounds = search_for(puzzle, arch, model, device, settings, row=row, seed=config.seed)
         lines = [note] if (note := note_on(puzzle)) else []
