@@ -64,16 +64,21 @@ def steps_figure(results: Mapping[str, Result], depths: Sequence[Result] = ()) -
     that of its easier and harder puzzles.
     """
     data: list[dict[str, Any]] = []
+    asked: list[tuple[dict[str, Any], Asked]] = []
     for place, (label, result) in enumerate(results.items()):
         records = result.records
         if records is None or "right_after_1" not in records:
             continue
-        name = plain(label) or "all puzzles"
-        data.append(_after_each_step(records, np.isfinite(records["right_after_1"]), name, place))
+        rows, name = np.isfinite(records["right_after_1"]), plain(label) or "all puzzles"
+        data.append(_after_each_step(records, rows, name, place))
+        asked += [(data[-1], _asked(result, "", int(rows.sum())))] if not label else []
         if len(results) == 1:
             data += _after_each_step_by_difficulty(records)
     for one in depths:
-        data += _at_depths(one, len(data))
+        found = _at_depths(one, len(data))
+        data += [trace for trace, _ in found]
+        asked += found
+    _tell_apart(asked)
     if len({step for trace in data for step in trace["x"]}) < 2:
         return None
     layout = {
@@ -82,6 +87,25 @@ def steps_figure(results: Mapping[str, Result], depths: Sequence[Result] = ()) -
     }
     caption = "Share of the puzzles whose answer is right when it is read after so many steps."
     return Figure("Accuracy over ACT steps", caption, data, layout)
+
+
+Asked = tuple[str, str, str]  # What puzzles an evaluation was of: their data, set and number.
+
+
+def _asked(result: Result, set_name: str, count: float) -> Asked:
+    folders = (shown(folder, 200) for folder in listed(at(result.content, "data"))[:2])
+    data = " and ".join("/".join(folder.split("/")[-2:]) for folder in folders)
+    return data, f"set {set_name}" * bool(set_name), f"{count:,.0f} puzzles" * bool(count)
+
+
+def _tell_apart(asked: Sequence[tuple[dict[str, Any], Asked]]) -> None:
+    """Add to the names of curves what their puzzles differ in."""
+    differs = [
+        len(set(parts) - {""}) > 1 for parts in zip(*(what for _, what in asked), strict=True)
+    ]
+    for trace, what in asked:
+        told = [part for part, is_told in zip(what, differs, strict=True) if is_told and part]
+        trace["name"] = ", ".join([trace["name"], *map(plain, told)])
 
 
 def _after_each_step(
@@ -119,33 +143,37 @@ def _after_each_step_by_difficulty(records: Records) -> list[dict[str, Any]]:
     ]
 
 
-def _at_depths(result: Result, place: int) -> list[dict[str, Any]]:
-    """Return what an evaluation at several depths found, a trace for each breadth and choice."""
-    lines: dict[tuple[float, str], list[tuple[float, Estimate]]] = {}
+def _at_depths(result: Result, place: int) -> list[tuple[dict[str, Any], Asked]]:
+    """Return what an evaluation at several depths found, a trace for each set, breadth and choice,
+    and what each was asked.
+    """
+    lines: dict[tuple[float, str, Asked], list[tuple[float, Estimate]]] = {}
     for one in listed(at(result.content, "chains")):
         depth, breadth = number(at(one, "depth")), number(at(one, "breadth"))
         estimate = estimate_of(at(one, "selected"))
         if depth is not None and breadth is not None and estimate is not None:
-            key = breadth, shown(at(one, "select"))
+            asked = _asked(
+                result, shown(at(one, "set_name") or ""), number(at(one, "num_puzzles")) or 0
+            )
+            key = breadth, shown(at(one, "select")), asked
             lines.setdefault(key, []).append((depth, estimate))
-    data = []
-    for (breadth, select), points in list(lines.items())[:MAX_GROUPS]:
+    found = []
+    for (breadth, select, asked), points in list(lines.items())[:MAX_GROUPS]:
         several = f", {breadth:g} chains, select={select}" if breadth != 1 else ""
         points.sort(key=lambda point: point[0])
-        colour = (place + len(data)) % NUM_COLOURS
-        data.append(
-            {
-                "x": [depth for depth, _ in points],
-                "y": [short(estimate.value) for _, estimate in points],
-                "mode": "lines+markers",
-                "name": plain(f"with depth{several}"),
-                "line": {"color": f"@{colour}", "width": 2, "dash": "dot"},
-                "marker": {"size": 7, "symbol": "diamond", "color": f"@{colour}"},
-                "error_y": error_bars([estimate for _, estimate in points], colour),
-                "hovertemplate": "%{y:.1%}",
-            }
-        )
-    return data
+        colour = (place + len(found)) % NUM_COLOURS
+        trace = {
+            "x": [depth for depth, _ in points],
+            "y": [short(estimate.value) for _, estimate in points],
+            "mode": "lines+markers",
+            "name": plain(f"with depth{several}"),
+            "line": {"color": f"@{colour}", "width": 2, "dash": "dot"},
+            "marker": {"size": 7, "symbol": "diamond", "color": f"@{colour}"},
+            "error_y": error_bars([estimate for _, estimate in points], colour),
+            "hovertemplate": "%{y:.1%}",
+        }
+        found.append((trace, asked))
+    return found
 
 
 def halts_figure(records: Records) -> Figure | None:

@@ -42,6 +42,7 @@ _MAX_FAILURES = 8
 _MAX_ORIGINALS = 64 * 2**20
 _MAX_INPUTS = 500
 _MAX_BALLOTS = 9
+_MAX_STEPS = 8
 _FAILURE_ORDERS = {
     "surest": "Wrong answers, the surest first",
     "most_wrong": "Of the others those with the most wrong cells",
@@ -52,6 +53,7 @@ def page_of(run: Run, detail: float = 1.0) -> Page:
     """Return the page of a run; with less `detail`, from 1 to 0, fewer grids are shown."""
     page = Page(f"{run.name}: report")
     page.header = _header(run)
+    page.add("solving", "A puzzle, step by step", _solving(run))
     page.add("curves", "Training", page.draw(training_figures(run)))
     told = warnings_html([run])
     intro = (
@@ -155,6 +157,42 @@ def _environment(run: Run) -> str:
     )
 
 
+# A puzzle that is solved
+
+
+def _solving(run: Run) -> str:
+    """Return the answers to one puzzle after some ACT steps, from the first records with one."""
+    for result in run.results:
+        kind, sets = at(result.answers, "kind"), items(at(result.answers, "sets"))
+        for name, of_set in sets:
+            one = at(of_set, "solving")
+            if boards := _steps(kind if isinstance(kind, str) else None, one):
+                index, where = number(at(one, "index")) or 0, f"set {text(name)}, "
+                told = f"{where if len(sets) > 1 else ''}puzzle {index:,.0f}"
+                return (
+                    f'<p class="intro">From {text(result.name)}: {told}, of the puzzles that are '
+                    "solved the one that took the most ACT steps. Wrong cells are marked.</p>"
+                    f'<div class="board steps">{_row(boards)}</div>'
+                )
+    return ""
+
+
+def _steps(kind: str | None, one: Any) -> list[tuple[str, str]]:
+    inputs, labels = (grids.square(at(one, name)) for name in ("inputs", "labels"))
+    pairs = zip(listed(at(one, "steps")), listed(at(one, "answers")), strict=False)
+    boards = []
+    for step, tokens in list(pairs)[:_MAX_STEPS]:
+        answer, step = grids.square(tokens), number(step)
+        if step is None or (views := _viewed(kind, inputs, answer, labels)) is None:
+            return []
+        question, answer, _, wrong, given = views
+        if not boards:
+            boards.append(("the puzzle", grids.svg(kind, question, label="puzzle", given=given)))
+        told = f"step {step:,.0f}: {f'{wrong.sum():,} wrong' if wrong.any() else 'solved'}"
+        boards.append((told, grids.svg(kind, answer, label=told, given=given, wrong=wrong)))
+    return boards
+
+
 # Puzzle by puzzle
 
 
@@ -206,20 +244,10 @@ def _failures(run: Run, detail: float) -> str:
 
 def _failure(kind: str | None, failure: Any, result: Result) -> str:
     found = [grids.square(at(failure, name)) for name in ("inputs", "answer", "labels")]
-    inputs, answer, labels = found
-    if inputs is None or answer is None or labels is None:
+    if (views := _viewed(kind, *found)) is None:
         return ""
-    if not inputs.shape == answer.shape == labels.shape:
-        return ""
-    if kind == "arc":  # Of what lies outside of the right grid nothing was asked.
-        used = labels >= 0
-        inputs = grids.cropped(inputs, inputs > 0)
-        answer, labels = (grids.cropped(np.where(used, g, 0), used) for g in (answer, labels))
-    known = labels >= 0 if kind != "arc" else labels > 0
-    wrong = known & (answer != labels)
-    given = known & (inputs == labels) if kind == "sudoku" else None
-    if kind == "maze":  # Whatever is answered there, start and goal stay where they are.
-        answer = np.where(np.isin(inputs, (maze.START, maze.GOAL)), inputs, answer)
+    inputs, answer, labels, wrong, given = views
+    known = labels > 0 if kind == "arc" else labels >= 0
     index = number(at(failure, "index"))
     told = [f"puzzle {index:,.0f}"] if index is not None else []
     told.append(f"{int(wrong.sum()):,} of {int(known.sum()):,} cells wrong")
@@ -232,6 +260,31 @@ def _failure(kind: str | None, failure: Any, result: Result) -> str:
     if kind != "sudoku":  # There the clues are bold in the answer.
         boards.insert(0, ("puzzle", grids.svg(kind, inputs, label="puzzle")))
     return f'<div class="board"><p class="caption">{", ".join(told)}</p>{_row(boards)}</div>'
+
+
+def _viewed(
+    kind: str | None,
+    inputs: np.ndarray | None,
+    answer: np.ndarray | None,
+    labels: np.ndarray | None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None] | None:
+    """Return the grids of question, answer and solution as they are drawn, which cells are wrong,
+    and which are given, where that is shown; None where they are no grids of one size.
+    """
+    if inputs is None or answer is None or labels is None:
+        return None
+    if not inputs.shape == answer.shape == labels.shape:
+        return None
+    if kind == "arc":  # Of what lies outside of the right grid nothing was asked.
+        used = labels >= 0
+        inputs = grids.cropped(inputs, inputs > 0)
+        answer, labels = (grids.cropped(np.where(used, g, 0), used) for g in (answer, labels))
+    known = labels >= 0 if kind != "arc" else labels > 0
+    wrong = known & (answer != labels)
+    given = known & (inputs == labels) if kind == "sudoku" else None
+    if kind == "maze":  # Whatever is answered there, start and goal stay where they are.
+        answer = np.where(np.isin(inputs, (maze.START, maze.GOAL)), inputs, answer)
+    return inputs, answer, labels, wrong, given
 
 
 def _row(boards: Sequence[tuple[str, str]]) -> str:

@@ -196,6 +196,30 @@ def test_accuracy_over_steps_and_depths(run: Run) -> None:
     assert trace(figure, "rating ≥ 12.67")["y"][-1] == round(2 / 7, 5)
 
 
+def test_curves_over_depth_say_what_could_be_confused(run: Run) -> None:
+    def at_depths(data: str, count: int, set_name: str = "all") -> Result:
+        chain = {"breadth": 1, "select": "q", "selected": {"value": 0.5}, "num_puzzles": count}
+        chains = [chain | {"depth": depth, "set_name": set_name} for depth in (4, 16)]
+        return Result("d", {"chains": chains, "data": [f"/x/{data}/test"]})
+
+    def names(*depths: Result) -> list[str]:
+        figure = steps_figure({}, depths)
+        assert figure is not None
+        return [one["name"] for one in figure.data]
+
+    assert names(at_depths("<a>", 20)) == ["with depth"]
+    assert names(at_depths("<a>", 20), at_depths("b", 20)) == [
+        *("with depth, &lt;a&gt;/test", "with depth, b/test")
+    ]
+    assert names(at_depths("a", 20), at_depths("a", 1000, "hard")) == [
+        *("with depth, set all, 20 puzzles", "with depth, set hard, 1,000 puzzles")
+    ]
+    figure = steps_figure({"": run.results[0]}, [at_depths("a", 7)])
+    assert figure is not None
+    first, last = figure.data[0]["name"], figure.data[-1]["name"]
+    assert (first[:11], first[-12:], last[-11:]) == ("all puzzles", ", 20 puzzles", ", 7 puzzles")
+
+
 def test_columns_of_odd_names_are_no_steps(run: Run) -> None:
     odd = {
         "right_after_02": [1, 1],

@@ -309,6 +309,25 @@ def test_votes_on_the_same_inputs_are_shown_once(make_run_folder: Make) -> None:
     assert "The votes in eval_step_40/arc_tasks.json are on the same inputs." in text
 
 
+def test_a_puzzle_is_shown_step_by_step(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    path = folder / "eval_step_40_records.json"
+    content = json.loads(path.read_text())
+    assert "step by step" not in written(folder).text
+    of_set = content["sets"]["all"]
+    one = of_set["failures"]["surest"][0]
+    answers = [one["answer"], one["labels"]]
+    of_set["solving"] = one | {"index": 7, "steps": [1, 3], "answers": answers}
+    path.write_text(json.dumps(content))
+    parsed = written(folder)
+    assert "puzzle 7, of the puzzles that are solved" in parsed.text
+    told = re.findall(r"step \d: [\w ]*?(?:wrong|solved)", parsed.text)
+    assert (told[0][-5:], told[1]) == ("wrong", "step 3: solved")
+    of_set["solving"]["answers"] = [[1, 2, 3], "x", None]
+    path.write_text(json.dumps(content))
+    assert "step by step" not in written(folder).text
+
+
 def test_scores_of_different_kinds_are_not_ranked(make_run_folder: Make) -> None:
     searched, *others = map(make_run_folder, ("searched", "one", "other"))
     for other in others:
