@@ -209,10 +209,6 @@ def _draw_maze(board: Board) -> Picture:
     for row, column in np.argwhere(wrong).tolist():
         line = max(1, cell // 7)
         picture.frame(column * cell, row * cell, cell, cell, line, WRONG)
-    for row, column in np.argwhere(is_end).tolist():
-        letter = maze.CHARACTERS[tokens[row, column] - maze.WALL]
-        place = (column + 0.5) * cell, (row + 0.5) * cell
-        picture.words(*place, letter, 0.75 * cell, PAPER, bold=True)
     picture.frame(0, 0, size * cell, size * cell, 1, FAINT)
     return picture
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain
 from textwrap import wrap
 from typing import Any
 
@@ -300,23 +300,24 @@ def parallel_coordinates(
     letter = _LETTER * len(swept)
     most = max(4, min(_MAX_LETTERS, int(0.6 / letter)))
     band = letter * min(most, max(len(text) for own in ticks for _, text in own or [(0, "")]))
+    sizes = [0, 0, 0, 0, *[5, 5, 0, 0, 0] * len(swept), 0]
     order = sorted(range(len(scores)), key=lambda run: scores[run])  # The best are drawn last.
     data = []
     for run in order:
         told = [f"{key} = {values[run]}" for key, values in swept.items()]
         words = [names[run], f"{title} {scores[run]:.4g}", *told]
         colour = f"@score {heights[run]:.2f}"
-        xs, ys = [], []
-        for axis, (start, end) in enumerate(pairwise(short(column[run]) for column in places)):
-            xs += [axis + band, axis + 1, None]
-            ys += [start, end, None]
+        # Both edges of each band, with lines between bands alone; its middle is there to be hit.
+        own = [short(column[run]) for column in places]
+        xs = [[axis, None, axis + band / 2, None, axis + band] for axis in range(len(places))]
+        ys = [[height, None, height, None, height] for height in own]
         data.append(
             {
-                "x": xs[:-1],
-                "y": ys[:-1],
+                "x": list(chain(*xs)),
+                "y": list(chain(*ys)),
                 "mode": "lines+markers",
                 "line": {"color": colour, "width": 1.5 + heights[run]},
-                "marker": {"color": colour, "size": 5},
+                "marker": {"color": colour, "size": sizes, "line": {"width": 0}},
                 "text": "<br>".join(map(plain, words)),
                 "hovertemplate": "%{text}<extra></extra>",
                 "showlegend": False,

@@ -83,6 +83,6 @@ def log_axis(data: Sequence[Mapping[str, Any]], name: str, **more: Any) -> dict[
     every = -(-(high - low) // _MAX_DECADES)
     factors = (1, 2, 5) if every <= 1 and max(logs, default=0) - min(logs, default=0) < 3 else (1,)
     # One decade more at both ends: people zoom out.
-    exponents = range(low - every, high + every + 1, max(1, every))
+    exponents = range(max(-300, low - every), min(300, high + every) + 1, max(1, every))
     values = [factor * 10.0**exponent for exponent in exponents for factor in factors]
     return {"type": "log", "tickvals": values, "ticktext": [f"{v:g}" for v in values], **more}

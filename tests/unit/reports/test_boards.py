@@ -93,7 +93,6 @@ def test_start_and_goal_of_a_maze_stay_whatever_is_answered() -> None:
     puzzle = parse_maze("S  #   #       G")
     answer = np.full_like(puzzle.question, maze.PATH)
     board = Board(puzzle, answer)
-    assert [word.text for word in words_of(board)] == ["S", "G"]
     assert {maze.PALETTE[token - 1] for token in (maze.START, maze.GOAL)} < set(fills_of(board))
     html = grids.svg("maze", puzzle.question, label="x", wrong=puzzle.question > 0)
     ends = [html.index(part) for part in ('class="wrong"', 'class="start"', ">S<", ">G<")]

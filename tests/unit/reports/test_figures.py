@@ -120,14 +120,16 @@ def test_parallel_coordinates_have_an_axis_for_each_setting() -> None:
     assert figure.selects
     runs = {one["text"].partition("<br>")[0]: one for one in figure.data}
     assert list(runs) == ["a", "c", "&lt;b&gt;"]  # The best is drawn last.
-    assert runs["a"]["y"] == [0.0, 1.0, None, 1.0, 0.0]
-    assert runs["c"]["y"] == [0.5, 1.0, None, 1.0, 0.4]
-    assert runs["&lt;b&gt;"]["y"] == [1.0, 0.0, None, 0.0, 1.0]
+    assert runs["a"]["y"][::5] == [0.0, 1.0, 0.0]
+    assert runs["c"]["y"][::5] == [0.5, 1.0, 0.4]
+    assert runs["&lt;b&gt;"]["y"][::5] == [1.0, 0.0, 1.0]
+    assert runs["c"]["y"][:6] == [0.5, None, 0.5, None, 0.5, 1.0]
     assert runs["&lt;b&gt;"]["line"]["color"] == "@score 1.00"
     assert "arch = &lt;hrm&gt;" in runs["&lt;b&gt;"]["text"]
     bands = [(one["x0"], one["x1"]) for one in figure.layout["shapes"]]
     # The text of an axis lies in its band, and no line crosses a band.
-    assert runs["a"]["x"] == [bands[0][1], 1, None, bands[1][1], 2]
+    assert runs["a"]["x"][::5] == [0, 1, 2]
+    assert runs["a"]["x"][4::5] == [end for _, end in bands]
     notes = [(int(one["x"]), one["text"]) for one in figure.layout["annotations"]]
     assert all(
         bands[int(x)][0] < x < bands[int(x)][1]
@@ -146,7 +148,7 @@ def test_many_values_of_a_setting_stand_where_they_belong() -> None:
     figure = parallel_coordinates(names, swept, [0.5] * 21, "score")
     middle = next(one for one in figure.data if one["text"].startswith("10<br>"))
     # By its logarithm, as itself, and where all are the same.
-    assert middle["y"] == [0.5, 0.5, None, 0.5, 0.5]
+    assert middle["y"][::5] == [0.5, 0.5, 0.5]
 
 
 @pytest.mark.parametrize(
@@ -155,9 +157,10 @@ def test_many_values_of_a_setting_stand_where_they_belong() -> None:
         ([0.03, None, 0.4, 0.0], ["0.02", "0.05", "0.1", "0.2", "0.5"]),
         ([1e-4, 1.0], ["0.001", "0.01", "0.1"]),
         ([1e-30, 1.0], ["1e-30", "1e-26", "1e-22"]),
+        ([1e-308, 1e308], ["1e-300", "1e-223"]),
         ([None, 0.0], ["1", "2", "5"]),
     ],
-    ids=["a decade", "decades", "very many decades", "nothing"],
+    ids=["a decade", "decades", "very many decades", "all numbers", "nothing"],
 )
 def test_logarithmic_axes_have_labels_at_even_distances(
     values: list[Any], shown: list[str]
