@@ -20,6 +20,7 @@ from puzzle_dataset import PuzzleDataset
 NUM_FAILURES = 12
 """Wrong answers that are kept of each set in each of two orders."""
 
+_MOST_BOARDS = 6  # Answers that are kept of the puzzle whose solving is shown.
 _MAX_VOCABULARY = 64  # A larger table of confusions is nothing to look at.
 _UNIT = 2**30  # Confidences are added as multiples of its inverse: in any order the same sum.
 _ROWS_AT_ONCE = 4096
@@ -121,6 +122,39 @@ class Answers:
             )
         of_set.forget()
 
+    def follow(
+        self,
+        set_name: str,
+        rows: np.ndarray,
+        inputs: np.ndarray,
+        labels: np.ndarray,
+        right: np.ndarray,
+        answers: np.ndarray,
+    ) -> None:
+        """Take in how answers to rows of a set came about.
+
+        Args:
+            rows, inputs, labels: as `add` takes them.
+            right: [n, steps], not 0 where the answer was right after a step.
+            answers: integers [n, first steps, S], the tokens after each of the first steps.
+        """
+        known = right[:, : answers.shape[1]] > 0
+        took = np.where(known.any(axis=1) & (right[:, -1] > 0), known.argmax(axis=1) + 1, 0)
+        if not took.any():
+            return
+        row = int(took.argmax())
+        numbers = np.unique(np.rint(np.linspace(1, took[row], _MOST_BOARDS)).astype(int))
+        of_set = self._sets.setdefault(set_name, _OfSet(self._vocab_size))
+        of_set.take_slower(
+            {
+                "index": int(rows[row]),
+                "inputs": inputs[row].tolist(),
+                "labels": labels[row].tolist(),
+                "steps": numbers.tolist(),
+                "answers": answers[row, numbers - 1].tolist(),
+            }
+        )
+
     def finish(self, gather: Gather) -> dict[str, dict[str, Any]]:
         """Bring the ranks together, all of which take part; returns of each set, JSON-ready:
 
@@ -130,7 +164,10 @@ class Answers:
           are right (`right`), and the mean confidence (`mean`, null without a cell); null where no
           head gives one;
         - `failures`: wrong answers, in two orders: `surest`, by how sure the model is, and
-          `most_wrong`, by the number of wrong cells; what both have is in the first.
+          `most_wrong`, by the number of wrong cells; what both have is in the first;
+        - `solving`: of the puzzles that are solved the one that took the most steps, and its
+          `answers` after some of these (`steps`, of which the last solved it); null where no step
+          but the last was read, or nothing is solved.
         """
         parts = gather(self._sets)
         found = {}
@@ -150,6 +187,12 @@ class _OfSet:
         # Of each tenth: cells, right ones, and the sum of the confidences in units.
         self.confidence = np.zeros((3, NUM_BINS), np.int64)
         self.failures: list[dict[str, Any]] = []
+        self.solving: dict[str, Any] | None = None
+
+    def take_slower(self, other: dict[str, Any] | None) -> None:
+        """Keep of two solved puzzles the one that took more steps; of equal ones the first."""
+        found = [one for one in (self.solving, other) if one is not None]
+        self.solving = min(found, key=lambda one: (-one["steps"][-1], one["index"]), default=None)
 
     def count_tokens(self, labels: np.ndarray, preds: np.ndarray) -> None:
         size = len(self.confusion)
@@ -170,6 +213,7 @@ class _OfSet:
         self.confusion += other.confusion
         self.confidence += other.confidence
         self.failures += other.failures
+        self.take_slower(other.solving)
 
     def surest(self) -> list[dict[str, Any]]:
         told = [one for one in self.failures if one["q_halt"] is not None]
@@ -196,4 +240,5 @@ class _OfSet:
             "confusion": self.confusion.tolist() or None,
             "confidence": confidence,
             "failures": {"surest": surest, "most_wrong": others},
+            "solving": self.solving,
         }

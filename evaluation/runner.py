@@ -13,7 +13,7 @@ from evaluation.metrics import SetResult, summarize
 from evaluation.outputs import Outputs
 from evaluation.records import Answers
 from evaluation.report import Evaluation
-from evaluation.thinking import Forward, thoughts
+from evaluation.thinking import Forward, Thought, thoughts
 from models.act import ACTLossHead, LossOutput
 from puzzle_dataset import Batch, EvalBatches
 from runtime.device import own_random_numbers
@@ -95,7 +95,7 @@ def evaluate(
                         evaluator.add(own)
                     if answers is not None:
                         first = seen[thought.set_name] + first_row
-                        _add(answers, thought.set_name, first, own, step, model)
+                        _add(answers, thought, first, own, step, model)
                 seen[thought.set_name] += thought.count
     finally:
         model.train(was_training)
@@ -149,14 +149,14 @@ def _answered_rows(batch: Batch, step: LossOutput, count: int) -> AnsweredRows:
 
 def _add(
     answers: Answers,
-    set_name: str,
+    thought: Thought,
     first_row: int,
     own: AnsweredRows,
     step: LossOutput,
     model: ACTLossHead,
 ) -> None:
     """Hand on this rank's rows of a set, from `first_row` on."""
-    count = len(own.inputs)
+    count, set_name = len(own.inputs), thought.set_name
     confidence = q_halt = None
     if (logits := step.outputs.get("confidence_logits")) is not None:
         confidence = logits[:count].float().sigmoid().cpu().numpy()
@@ -164,6 +164,9 @@ def _add(
         q_halt = torch.from_numpy(own.q_halt_logits).sigmoid().numpy()
     rows = np.arange(first_row, first_row + count)
     answers.add(set_name, rows, own.inputs, own.labels, own.preds, q_halt, confidence)
+    if thought.right is not None and thought.answers is not None:
+        right, after = (each[:count].cpu().numpy() for each in (thought.right, thought.answers))
+        answers.follow(set_name, rows, own.inputs, own.labels, right, after)
 
 
 def _gather(

@@ -22,6 +22,9 @@ from puzzle_dataset import Batch, EvalBatches
 from runtime.ranks import Ranks
 from runtime.streams import Stream, random_words
 
+NUM_ANSWERS = 32
+"""Steps after which answers are noted."""
+
 
 class Forward(Protocol):
     """A model with its loss, plain or compiled: one ACT step."""
@@ -46,6 +49,8 @@ class Thought:
             the answer's latent alone.
         at_halt: after the step at which each row would have halted, where that was noted.
         right: which rows are right after each step, float32 [b, steps], where that was noted.
+        answers: with `right`, the tokens after each of the first steps, at most `NUM_ANSWERS`,
+            int16 [b, steps, S].
     """
 
     set_name: str
@@ -54,6 +59,7 @@ class Thought:
     carry: ACTCarry
     at_halt: ACTCarry | None = None
     right: Tensor | None = None
+    answers: Tensor | None = None
 
 
 def row_keys(stream: Stream, seed: int, first_row: int, count: int, chain: int = 0) -> np.ndarray:
@@ -88,24 +94,31 @@ def _all_steps(
     *,
     notes_halts: bool = False,
     notes_right: bool = False,
-) -> tuple[ACTCarry, ACTCarry | None, Tensor | None]:
+) -> tuple[ACTCarry, ACTCarry | None, Tensor | None, Tensor | None]:
     """Return the carry after all ACT steps on fresh examples and, where asked for, what `_noted`
-    gives, and which rows are right after each step, float32 [B, steps].
+    gives, which rows are right after each step, and their answers, as `Thought` has them.
     """
-    carry, at_halt, right = model.initial_carry(examples), None, []
+    carry, at_halt = model.initial_carry(examples), None
+    right: list[Tensor] = []
+    answers: list[Tensor] = []
     for _ in range(model.model.eval_max_steps):
         carry = forward(carry, examples, measured=False).carry
         if notes_halts:
             at_halt = _noted(model.model, at_halt, carry)
         if notes_right:
-            right.append(_right(model.model, carry))
-    return carry, at_halt, torch.stack(right, -1) if right else None
+            logits = _logits(model.model, carry)
+            right.append(Targets.of(carry.compared, logits).whole_right.float())
+            if len(answers) < NUM_ANSWERS:
+                answers.append(logits.argmax(-1).short())
+    if not right:
+        return carry, at_halt, None, None
+    return carry, at_halt, torch.stack(right, -1), torch.stack(answers, 1)
 
 
-def _right(act: ACT, carry: ACTCarry) -> Tensor:
-    """Return float32 [B], 1 where the answer in a carry is right in each labelled cell."""
+def _logits(act: ACT, carry: ACTCarry) -> Tensor:
+    """Return the logits of the answer in a carry, [B, S, V]."""
     outputs = act.inner.heads["lm"].read(act.inner.answer(act.answer_of(carry), carry.examples))
-    return Targets.of(carry.compared, outputs["logits"]).whole_right.float()
+    return outputs["logits"]
 
 
 def thoughts(

@@ -6,8 +6,11 @@ from html import escape
 from io import BytesIO
 from pathlib import Path
 
-from reports.drawing import Picture
-from reports.frames import Frame, picture_of, thinned
+from dataset.format.schema import ARC_PALETTE
+from evaluation.puzzles import ARC
+from reports.boards import RING, legend
+from reports.drawing import Picture, darkened
+from reports.frames import Frame, picture_of, thinned, without_idle_end
 from runtime.errors import ConfigError
 from runtime.files import replacing
 from runtime.text import many
@@ -25,18 +28,26 @@ _PAGE = """<!doctype html>
 <title>{title}</title>
 <style>
 :root {{ color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }}
-body {{ margin: 0 auto; padding: 1rem; max-width: 34rem; }}
+body {{ margin: 0 auto; padding: 1rem; max-width: {width}px; }}
+h1 {{ font-size: 1.5rem; margin: 0; overflow-wrap: anywhere; }}
+p {{ margin: 0 0 .75rem; overflow-wrap: anywhere; }}
 #board svg {{ width: 100%; height: auto; border-radius: 8px; }}
 .bar {{ display: flex; gap: .75rem; align-items: center; margin: .75rem 0; }}
-.bar input {{ flex: 1; }}
+.bar input {{ flex: 1; min-width: 0; }}
 button {{ font: inherit; min-width: 5rem; padding: .3rem .8rem; }}
-.keys {{ opacity: .7; font-size: .875rem; }}
+.legend {{ list-style: none; display: flex; flex-wrap: wrap; gap: .25rem 1rem; padding: 0; }}
+.legend svg {{ width: 1em; height: 1em; margin-right: .4em; vertical-align: -.1em; }}
+.legend rect {{ stroke: #8a96a3; }}
+.small {{ opacity: .75; font-size: .875rem; }}
+@media (prefers-color-scheme: dark) {{ {dark} }}
 </style></head><body>
 <h1>{title}</h1>
+<p class="small">{model}</p>
 <div id="board" aria-live="polite"></div>
 <div class="bar"><button id="play">Play</button>
 <input id="step" type="range" min="0" value="0" aria-label="step"><output id="place"></output></div>
-<p class="keys">Space plays and stops; the arrow keys go a step back or on.</p>
+<ul class="legend small">{legend}</ul>
+<p class="small">Space plays and stops; , and . or the arrow keys go a step back and on.</p>
 <noscript>This page needs scripts to show the steps.</noscript>
 <script id="frames" type="application/json">{frames}</script>
 <script>
@@ -60,30 +71,35 @@ function toggle() {{
     if (+step.value === frames.length - 1) stop();
   }}, {pause});
 }}
-step.oninput = () => show(+step.value);
+step.oninput = () => {{ stop(); show(+step.value); }};
 play.onclick = toggle;
 document.onkeydown = (event) => {{
-  const move = {{ ArrowLeft: -1, ArrowRight: 1 }}[event.key];
-  if (event.key === " ") {{ event.preventDefault(); toggle(); }}
+  const move = {{ ArrowLeft: -1, ",": -1, ArrowRight: 1, ".": 1 }}[event.key];
+  if (event.key === " " && event.target !== play) {{ event.preventDefault(); toggle(); }}
   else if (move) {{ event.preventDefault(); stop(); show(+step.value + move); }}
 }};
 show(0);
+if (!matchMedia("(prefers-reduced-motion: reduce)").matches) toggle();
 </script></body></html>
 """
 
 
-def animate(frames: Sequence[Frame], path: Path, title: str) -> str:
+def animate(frames: Sequence[Frame], path: Path, title: str, model: str = "") -> str:
     """Write frames into a file, whose suffix says how; of very many, evenly chosen ones.
 
+    Args:
+        title, model: what a page says of the puzzle, and of the model that thinks.
     Returns:
         What was written, in words.
     Raises:
         ConfigError: another suffix, the file cannot be written, or Pillow is missing.
     """
     require_suffix(path)
+    is_gif = path.suffix == ".gif"
+    frames = without_idle_end(frames) if is_gif else frames
     some = thinned(frames, _MOST_FRAMES)
     pictures = [picture_of(frame) for frame in some]
-    content = as_gif(pictures) if path.suffix == ".gif" else as_page(pictures, title).encode()
+    content = as_gif(pictures) if is_gif else as_page(some, title, model).encode()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
@@ -114,11 +130,27 @@ def as_gif(pictures: Sequence[Picture]) -> bytes:
     return content.getvalue()
 
 
-def as_page(pictures: Sequence[Picture], title: str) -> str:
-    """Return a page, complete in itself, that steps through pictures."""
-    # In a script element no tag may end it.
-    frames = json.dumps([picture.svg() for picture in pictures]).replace("</", "<\\/")
-    return _PAGE.format(title=escape(title), frames=frames, pause=_pause(len(pictures)))
+def as_page(frames: Sequence[Frame], title: str, model: str = "") -> str:
+    """Return a page, complete in itself, that steps through frames."""
+    pictures, board = [picture_of(frame) for frame in frames], frames[-1].board
+    entries = "".join(
+        f'<li><svg viewBox="0 0 9 9"><rect width="9" height="9" fill="{colour}"/></svg>{words}</li>'
+        for colour, words in legend(board)
+    )
+    # The colours of ARC mean something, and stay.
+    kept = {*ARC_PALETTE, RING} if board.puzzle.kind is ARC else set()
+    colours = {shape.fill for picture in pictures for shape in picture.shapes}
+    colours |= {colour for colour, _ in legend(board)}
+    return _PAGE.format(
+        title=escape(title),
+        model=escape(model),
+        legend=entries,
+        dark=" ".join(f'[fill="{c}"] {{ fill: {darkened(c)} }}' for c in sorted(colours - kept)),
+        # In a script element no tag may end it.
+        frames=json.dumps([picture.svg() for picture in pictures]).replace("</", "<\\/"),
+        pause=_pause(len(pictures)),
+        width=max(544, *(picture.width for picture in pictures)),
+    )
 
 
 def same_size(pictures: Sequence[Picture]) -> list[Picture]:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 
 from reports.curves import colours_of, compared_figures, parallel_coordinates
@@ -13,12 +14,14 @@ from reports.reading import Result, Run
 from reports.single import headline_tile
 from reports.tables import Headline, differing, headline, notes_html, warnings_html
 from runtime.text import many, shown
+from sweeps.table import WRITERS, Row, lines_of, over_seeds
 
 # Runs that stand side by side in a table of their settings; of more the settings are columns.
 _MAX_COLUMNS = 6
 _MAX_SETTINGS = 30
 _MAX_AXES = 8
 _MAX_POINTS = 60_000
+_SUFFIXES = {"markdown": "md", "csv": "csv", "latex": "tex"}
 
 
 def page_of(runs: Sequence[Run], title: str, detail: float = 1.0) -> Page:
@@ -35,6 +38,7 @@ def page_of(runs: Sequence[Run], title: str, detail: float = 1.0) -> Page:
     page.header = _header(title, found)
     settings = differing(runs)
     page.add("runs", "All runs", _table(found, settings if len(runs) > _MAX_COLUMNS else {}))
+    page.add("seeds", "Means over seeds", _seeds_html(runs))
     page.add("swept", "What was tried", page.draw(_swept_figures(found, settings)))
     colours = colours_of(labels, [best.estimate.value if best else None for _, best in found])
     by_label = dict(zip(labels, runs, strict=True))
@@ -115,6 +119,52 @@ def _table(
     return f'<p class="intro">{told}</p>{table(header, [r for _, r in rows], sortable=True)}'
 
 
+def seed_table(runs: Sequence[Run]) -> list[list[str]]:
+    """Return the mean score of the runs that differ in `seed` alone, with its standard deviation
+    and their number, the best first and the header before it. Runs at work, failed ones and those
+    without a score are left out; the header alone stays where there are no others.
+    """
+    found = [
+        (run, best)
+        for run in runs
+        if run.status.state in ("done", "stopped")
+        if (best := headline(run)) is not None
+    ]
+    settings = differing([run for run, _ in found])
+    names = list(dict.fromkeys(best.name for _, best in found))
+    rows = []
+    for place, (run, best) in enumerate(found):
+        values = {key: settings[key][place] for key in _tried(runs, settings)}
+        values |= {"measure": best.name} if len(names) > 1 else {}
+        rows.append(Row(run.name, values, "finished", {"score": best.estimate.value}))
+    metric = names[0] if len(names) == 1 else "score"
+    return lines_of(over_seeds(rows, "score", minimize=False), metric)
+
+
+def _tried(runs: Sequence[Run], settings: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return which of the settings that differ are compared: of a sweep those that it gave."""
+    swept = dict.fromkeys(key for run in runs for key in run.swept)
+    return [key for key in (swept or settings) if key in settings]
+
+
+def _seeds_html(runs: Sequence[Run]) -> str:
+    """Return the table over seeds, and below it its text in each form; nothing without seeds."""
+    header, *rows = lines = seed_table(runs)
+    if not any(int(row[-1]) > 1 for row in rows):
+        return ""
+    cells = [[*map(words, row[:-3]), *map(_setting, row[-3:])] for row in rows]
+    parts = [table(list(map(text, header)), cells, sortable=True)]
+    for form, write in WRITERS.items():
+        parts.append(
+            f'<details data-file="means.{_SUFFIXES[form]}"><summary>as {form}</summary>'
+            f"<pre>{escape(write(lines))}</pre></details>"
+        )
+    told = (
+        "Runs that differ in nothing but their seed are one row: mean, standard deviation, seeds."
+    )
+    return f'<p class="intro">{told}</p>{"".join(parts)}'
+
+
 def _key(colours: Mapping[str, str]) -> str:
     """Return which colour is whose; of many runs what the colours say."""
     if len(colours) > NUM_COLOURS:
@@ -152,8 +202,7 @@ def _swept_figures(
     if not scores:
         losses = ((place, run.status.loss) for place, (run, _) in enumerate(found))
         scores, names = {place: loss for place, loss in losses if loss is not None}, {"last loss"}
-    swept = dict.fromkeys(key for run, _ in found for key in run.swept)
-    keys = [key for key in (swept or settings) if key in settings]
+    keys = _tried([run for run, _ in found], settings)
     # Runs that differ in too much were not made to be compared.
     if len(scores) < 3 or not 0 < len(keys) <= _MAX_AXES or len(names) > 1:
         return []

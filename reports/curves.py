@@ -2,14 +2,27 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from textwrap import wrap
 from typing import Any
 
 from evaluation.metrics import Estimate
-from reports.figure import MAX_GROUPS, NUM_COLOURS, Figure, error_bars, plain, share_axis, short
+from reports.figure import (
+    MAX_GROUPS,
+    NUM_COLOURS,
+    Figure,
+    error_bars,
+    log_axis,
+    plain,
+    share_axis,
+    short,
+)
 from reports.reading import Run
 from reports.thinning import MAX_BINS, Curve, Points
 from reports.values import number_in, share_of
+
+_MAX_LETTERS = 18  # Of a text at an axis.
+_LETTER = 0.0078  # Width of one, as a share of a figure over the whole width of the page.
 
 
 def training_figures(run: Run) -> list[Figure]:
@@ -103,7 +116,7 @@ def _curves_figure(
     if shares:
         layout["yaxis"] = share_axis()
     if log:
-        layout["yaxis"] |= {"type": "log", "exponentformat": "power"}
+        layout["yaxis"] = log_axis(data, "y")
     if from_zero:
         layout["yaxis"]["rangemode"] = "tozero"
     if told and run.warnings:
@@ -131,6 +144,8 @@ def _curve_traces(run: Run, name: str, colour: int, *, log: bool) -> list[dict[s
     curve = {"x": steps, "y": means, "mode": "lines", "line": line, **hover}
     if points.is_exact:
         return [curve]
+    curve["customdata"] = list(zip(map(short, points.lows), map(short, points.highs), strict=True))
+    curve["hovertemplate"] += " (%{customdata[0]:.4~g} to %{customdata[1]:.4~g})"
     band = {
         **_around(points, steps, log=log),
         "mode": "none",
@@ -144,15 +159,15 @@ def _curve_traces(run: Run, name: str, colour: int, *, log: bool) -> list[dict[s
 
 
 def _around(points: Points, steps: Sequence[float], *, log: bool) -> dict[str, Any]:
-    """Return the outline of a band from the lows to the highs: a closed one for each stretch of
-    bins without a gap. On a logarithmic scale there is no place for 0.
+    """Return the outline of a band between the quartiles: a closed one for each stretch of bins
+    without a gap. On a logarithmic scale there is no place for 0.
     """
     xs: list[float | None] = []
     ys: list[float | None] = []
     upper: list[tuple[float, float | None]] = []
     lower: list[tuple[float, float | None]] = []
     for step, low, high in zip(
-        [*steps, 0], [*points.lows, None], [*points.highs, None], strict=True
+        [*steps, 0], [*points.first_quartiles, None], [*points.third_quartiles, None], strict=True
     ):
         if low is not None and (low > 0 or not log):
             upper.append((step, short(high)))
@@ -234,7 +249,7 @@ def compared_figures(
         if options.get("shares"):
             layout["yaxis"] = share_axis()
         if options.get("log"):
-            layout["yaxis"] |= {"type": "log", "exponentformat": "power"}
+            layout["yaxis"] = log_axis(data, "y")
         layout["hovermode"] = "x unified" if len(drawn) <= MAX_GROUPS else "closest"
         layout["showlegend"] = False  # One key stands for all of them.
         figures.append(Figure(title, "", data, layout))
@@ -281,19 +296,28 @@ def parallel_coordinates(
     heights, score_ticks = _on_scale(scores)
     places.append(heights)
     ticks.append(score_ticks)
+    # The text of an axis lies in a band that no line enters.
+    letter = _LETTER * len(swept)
+    most = max(4, min(_MAX_LETTERS, int(0.6 / letter)))
+    band = letter * min(most, max(len(text) for own in ticks for _, text in own or [(0, "")]))
+    sizes = [0, 0, 0, 0, *[5, 5, 0, 0, 0] * len(swept), 0]
     order = sorted(range(len(scores)), key=lambda run: scores[run])  # The best are drawn last.
     data = []
     for run in order:
         told = [f"{key} = {values[run]}" for key, values in swept.items()]
         words = [names[run], f"{title} {scores[run]:.4g}", *told]
         colour = f"@score {heights[run]:.2f}"
+        # Both edges of each band, with lines between bands alone; its middle is there to be hit.
+        own = [short(column[run]) for column in places]
+        xs = [[axis, None, axis + band / 2, None, axis + band] for axis in range(len(places))]
+        ys = [[height, None, height, None, height] for height in own]
         data.append(
             {
-                "x": list(range(len(places))),
-                "y": [short(column[run]) for column in places],
+                "x": list(chain(*xs)),
+                "y": list(chain(*ys)),
                 "mode": "lines+markers",
                 "line": {"color": colour, "width": 1.5 + heights[run]},
-                "marker": {"color": colour, "size": 5},
+                "marker": {"color": colour, "size": sizes, "line": {"width": 0}},
                 "text": "<br>".join(map(plain, words)),
                 "hovertemplate": "%{text}<extra></extra>",
                 "showlegend": False,
@@ -301,16 +325,24 @@ def parallel_coordinates(
         )
     last_parts = [key.rpartition(".")[2] for key in swept]
     heads = last_parts if len(set(last_parts)) == len(last_parts) else list(swept)
-    notes = [_note(axis, 1.0, key, above=True) for axis, key in enumerate((*heads, title))]
-    notes += [_note(axis, at, text) for axis, own in enumerate(ticks) for at, text in own]
-    line = {"color": "@muted", "width": 1}
-    rail = {"type": "line", "y0": 0, "y1": 1, "layer": "below", "line": line}
+    middles = [axis + band / 2 for axis in range(len(places))]
+    notes = [
+        _note(middle, 1.05, key, _MAX_LETTERS, yshift=14)
+        for middle, key in zip(middles, (*heads, title), strict=True)
+    ]
+    notes += [
+        _note(middle, at, text, most)
+        for middle, own in zip(middles, ticks, strict=True)
+        for at, text in own
+    ]
+    rail = {"type": "rect", "y0": -0.05, "y1": 1.05, "layer": "below"}
+    rail |= {"line": {"color": "@muted", "width": 1}}
     hidden = {"visible": False, "fixedrange": True}
     layout = {
-        "xaxis": {**hidden, "range": [-0.2, len(places) - 0.6]},
-        "yaxis": {**hidden, "range": [-0.06, 1.16]},
+        "xaxis": {**hidden, "range": [-0.1, len(swept) + band + 0.1]},
+        "yaxis": {**hidden, "range": [-0.08, 1.16]},
         "annotations": notes,
-        "shapes": [rail | {"x0": axis, "x1": axis} for axis in range(len(places))],
+        "shapes": [rail | {"x0": axis, "x1": axis + band} for axis in range(len(places))],
         "hovermode": "closest",
         "margin": {"l": 20, "r": 20, "t": 20, "b": 10},
     }
@@ -321,13 +353,11 @@ def parallel_coordinates(
     return Figure(f"Settings beside the {title}", caption, data, layout, wide=True, selects=True)
 
 
-def _note(axis: int, height: float, text: str, *, above: bool = False) -> dict[str, Any]:
-    look = {"yshift": 16, "xanchor": "center", "font": {"size": 12, "color": "@text"}}
-    if not above:
-        look = {"xshift": 4, "xanchor": "left", "bgcolor": "@card", "borderpad": 0}
-        look |= {"font": {"size": 10.5, "color": "@muted"}}
-    short_text = text if len(text) <= 18 else f"{text[:17]}…"
-    return {"x": axis, "y": height, "text": plain(short_text), "showarrow": False, **look}
+def _note(x: float, height: float, text: str, most: int, *, yshift: int = 0) -> dict[str, Any]:
+    short_text = text if len(text) <= most else f"{text[: most - 1]}…"
+    font = {"size": 12, "color": "@text"} if yshift else {"size": 10.5, "color": "@muted"}
+    place = {"x": x, "y": height, "yshift": yshift, "xanchor": "center", "showarrow": False}
+    return {**place, "text": plain(short_text), "font": font}
 
 
 Ticks = list[tuple[float, str]]

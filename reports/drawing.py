@@ -1,14 +1,18 @@
 """Flat pictures of rectangles and words: as SVG for pages, as an image for GIF and PNG."""
 
+from colorsys import hls_to_rgb, rgb_to_hls
 from dataclasses import dataclass, field
 from html import escape
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+    from PIL.ImageDraw import ImageDraw
+
+_FINER = 2  # Times as fine as its pixels an image is drawn, so that its type is clear.
 
 
 class Rectangle(NamedTuple):
@@ -100,21 +104,18 @@ class Picture:
             from PIL import Image, ImageDraw, ImageFont
         except ImportError:
             raise ConfigError("pillow is not installed (pip install '.[pictures]')") from None
-        image = Image.new("RGB", (self.width, self.height), "#ffffff")
+        image = Image.new("RGB", (_FINER * self.width, _FINER * self.height), "#ffffff")
         canvas = ImageDraw.Draw(image)
         for shape in self.shapes:
             if isinstance(shape, Rectangle):
                 corners = [round(shape.x), round(shape.y)]
-                corners += [round(shape.x + shape.width) - 1, round(shape.y + shape.height) - 1]
-                if corners[2] >= corners[0] and corners[3] >= corners[1]:
-                    canvas.rectangle(corners, fill=shape.fill)
+                corners += [round(shape.x + shape.width), round(shape.y + shape.height)]
+                left, top, right, bottom = (_FINER * corner for corner in corners)
+                if right > left and bottom > top:
+                    canvas.rectangle([left, top, right - 1, bottom - 1], fill=shape.fill)
             else:
-                font = ImageFont.load_default(shape.size)
-                anchor = {"start": "lm", "middle": "mm", "end": "rm"}[shape.anchor]
-                stroke = shape.size / 30 if shape.bold else 0
-                at = (shape.x, shape.y)
-                canvas.text(at, shape.text, shape.fill, font, anchor, stroke_width=stroke)
-        return image
+                _write(canvas, shape, ImageFont.load_default(_FINER * shape.size))
+        return image.reduce(_FINER)
 
 
 def mixed(colour: str, background: str, share: float) -> str:
@@ -122,6 +123,29 @@ def mixed(colour: str, background: str, share: float) -> str:
     both = (bytes.fromhex(each[1:]) for each in (colour, background))
     parts = (round(share * over + (1 - share) * under) for over, under in zip(*both, strict=True))
     return f"#{bytes(parts).hex()}"
+
+
+def _write(canvas: "ImageDraw", words: Words, font: Any) -> None:
+    """Write a line letter by letter, with some room between them: a bold one is drawn by a stroke
+    around it, for which the font leaves none.
+    """
+    size, stroke = _FINER * words.size, _FINER * words.size / 30 if words.bold else 0
+    widths = [font.getlength(letter) + 0.02 * size + stroke for letter in words.text]
+    x = _FINER * words.x - {"start": 0, "middle": 0.5, "end": 1}[words.anchor] * sum(widths)
+    for letter, width in zip(words.text, widths, strict=True):
+        middle = x + width / 2, _FINER * words.y
+        canvas.text(middle, letter, words.fill, font, "mm", stroke_width=stroke)
+        x += width
+
+
+def darkened(colour: str) -> str:
+    """Return the colour that takes another one's place on dark paper: light becomes dark, and dark
+    light, of the same hue.
+    """
+    hue, light, saturation = rgb_to_hls(*(part / 255 for part in bytes.fromhex(colour[1:])))
+    duller = 0.5 if light > 0.8 else 0.85  # Digits stand on the light ones.
+    parts = hls_to_rgb(hue, 0.95 - 0.85 * light, duller * saturation)
+    return f"#{bytes(round(255 * part) for part in parts).hex()}"
 
 
 def _path(paths: str, fill: str) -> str:

@@ -6,7 +6,7 @@ for curves, `@0~` for a band behind one, `@score 0.5` between the worst and the 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -16,6 +16,8 @@ from evaluation.metrics import Estimate
 NUM_COLOURS = 10
 MAX_GROUPS = 12
 """Curves, or groups of puzzles, that can still be told apart."""
+
+_MAX_DECADES = 8  # With a label each.
 
 
 @dataclass
@@ -70,3 +72,17 @@ def error_bars(estimates: Sequence[Estimate | None], colour: int) -> dict[str, A
 def share_axis(**more: Any) -> dict[str, Any]:
     """Return an axis of shares, in percent."""
     return {"tickformat": ".0%", "range": [-0.02, 1.02], **more}
+
+
+def log_axis(data: Sequence[Mapping[str, Any]], name: str, **more: Any) -> dict[str, Any]:
+    """Return a logarithmic axis for what traces have under a name, labelled at even distances:
+    over a few decades at 1, 2 and 5, over more at powers of ten.
+    """
+    logs = [math.log10(value) for trace in data for value in trace[name] if value and value > 0]
+    low, high = math.floor(min(logs, default=0)), math.ceil(max(logs, default=0))
+    every = -(-(high - low) // _MAX_DECADES)
+    factors = (1, 2, 5) if every <= 1 and max(logs, default=0) - min(logs, default=0) < 3 else (1,)
+    # One decade more at both ends: people zoom out.
+    exponents = range(max(-300, low - every), min(300, high + every) + 1, max(1, every))
+    values = [factor * 10.0**exponent for exponent in exponents for factor in factors]
+    return {"type": "log", "tickvals": values, "ticktext": [f"{v:g}" for v in values], **more}

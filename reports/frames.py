@@ -1,12 +1,12 @@
 """How a model thought about a puzzle, moment by moment: boards with a sentence each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from evaluation.narration import tell_rounds
-from evaluation.puzzles import Puzzle
+from evaluation.puzzles import ARC, Puzzle
 from evaluation.search import Found, Round
 from evaluation.solving import Reasoning
 from reports.boards import ANSWER, FAINT, INK, LINES, PAPER, Board, asked, board_of_candidates, draw
@@ -84,6 +84,28 @@ def thinned(frames: Sequence[Frame], most: int) -> list[Frame]:
     return [frames[round(place)] for place in np.linspace(0, len(frames) - 1, most)]
 
 
+def without_idle_end(frames: Sequence[Frame]) -> list[Frame]:
+    """Return frames whose last one says what came of it; of those at the end in which the answer
+    stayed as it was the last one alone.
+    """
+    last = frames[-1].board
+    place = len(frames) - 1
+    while place and _show_the_same(frames[place - 1].board, last):
+        place -= 1
+    solved = last.puzzle.kind.judge(last.puzzle.question, last.answer, last.puzzle.target).solved
+    came_to = {True: "solved", False: "not solved", None: "settled"}[solved]
+    since = f", unchanged since {frames[place].title}" if place < len(frames) - 1 else ""
+    return [*frames[: place + 1], replace(frames[-1], title=f"{came_to}{since}")]
+
+
+def _show_the_same(one: Board, other: Board) -> bool:
+    if one.marks != other.marks or not np.array_equal(one.answer, other.answer):
+        return False
+    if one.candidates is None or other.candidates is None:
+        return True
+    return np.array_equal(one.candidates, other.candidates)
+
+
 def picture_of(frame: Frame) -> Picture:
     """Draw a frame: its title, the board, what happened, and how sure the model was so far."""
     board = draw(frame.board)
@@ -92,7 +114,8 @@ def picture_of(frame: Frame) -> Picture:
     picture = Picture(width, height)
     picture.rectangle(0, 0, width, height, PAPER)
     picture.words(_MARGIN, _TOP / 2, frame.title, 17, INK, bold=True, anchor="start")
-    left = (width - board.width) / 2
+    is_arc = frame.board.puzzle.kind is ARC  # Whose boards may differ in width.
+    left = 0.0 if is_arc else (width - board.width) / 2
     picture.place(board, left, _TOP)
     y = _TOP + board.height + _LINE
     for line in frame.words[:_LINES]:
@@ -105,7 +128,7 @@ def picture_of(frame: Frame) -> Picture:
 
 def _cut(line: str, width: int) -> str:
     """Return what of a line fits into a picture."""
-    most = int(width / 7.2)
+    most = int(width / 7.6)
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
@@ -117,6 +140,6 @@ def _draw_bars(picture: Picture, frame: Frame, bottom: float) -> None:
     picture.rectangle(_MARGIN, bottom, length, 1, LINES)
     picture.words(_MARGIN, bottom - _BARS + 8, "Q after each step", 11, FAINT, anchor="start")
     for step, q in enumerate(frame.q):
-        height = max(1.0, q * (_BARS - 14))
+        height = max(1.0, q * (_BARS - 18))
         colour = ANSWER if step == len(frame.q) - 1 else FAINT
         picture.rectangle(_MARGIN + step * each, bottom - height, each - gap, height, colour)

@@ -162,4 +162,26 @@ for (const table of document.querySelectorAll("table.sortable")) {
   }
 }
 
+// Text to take along: a button copies it, another one saves it as a file.
+for (const place of document.querySelectorAll("details[data-file]")) {
+  const text = place.querySelector("pre");
+  const copy = () => {
+    getSelection().selectAllChildren(text);
+    document.execCommand("copy");
+  };
+  const save = () => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text.textContent], { type: "text/plain" }));
+    link.download = place.dataset.file;
+    link.click();
+    URL.revokeObjectURL(link.href);
+  };
+  for (const [name, act] of [["Copy", copy], ["Save", save]]) {
+    const button = document.createElement("button");
+    button.textContent = name;
+    button.addEventListener("click", act);
+    text.before(button);
+  }
+}
+
 start().catch((error) => { document.documentElement.dataset.failed = String(error); });

@@ -8,10 +8,19 @@ from typing import Any
 import numpy as np
 
 from evaluation.metrics import Estimate, wilson
-from reports.figure import MAX_GROUPS, NUM_COLOURS, Figure, error_bars, plain, share_axis, short
+from reports.figure import (
+    MAX_GROUPS,
+    NUM_COLOURS,
+    Figure,
+    error_bars,
+    log_axis,
+    plain,
+    share_axis,
+    short,
+)
 from reports.reading import Records, Result
 from reports.values import at, estimate_of, items, listed, number, number_in
-from runtime.text import shown, told_apart
+from runtime.text import shown
 
 _TENTHS = 10
 _FEWEST = 10  # Puzzles of a group, below which a share says little.
@@ -55,22 +64,21 @@ def steps_figure(results: Mapping[str, Result], depths: Sequence[Result] = ()) -
     that of its easier and harder puzzles.
     """
     data: list[dict[str, Any]] = []
+    asked: list[tuple[dict[str, Any], Asked]] = []
     for place, (label, result) in enumerate(results.items()):
         records = result.records
         if records is None or "right_after_1" not in records:
             continue
-        name = plain(label) or "all puzzles"
-        data.append(_after_each_step(records, np.isfinite(records["right_after_1"]), name, place))
+        rows, name = np.isfinite(records["right_after_1"]), plain(label) or "all puzzles"
+        data.append(_after_each_step(records, rows, name, place))
+        asked += [(data[-1], _asked(result, "", int(rows.sum())))] if not label else []
         if len(results) == 1:
             data += _after_each_step_by_difficulty(records)
-    places, files = [""] * len(data), [""] * len(data)
     for one in depths:
-        traces = _at_depths(one, len(data))
-        data += traces
-        places += [plain(", ".join(map(shown, listed(at(one.content, "data")))))] * len(traces)
-        files += [plain(one.name)] * len(traces)
-    for trace, name in zip(data, told_apart([t["name"] for t in data], places, files), strict=True):
-        trace["name"] = name
+        found = _at_depths(one, len(data))
+        data += [trace for trace, _ in found]
+        asked += found
+    _tell_apart(asked)
     if len({step for trace in data for step in trace["x"]}) < 2:
         return None
     layout = {
@@ -79,6 +87,25 @@ def steps_figure(results: Mapping[str, Result], depths: Sequence[Result] = ()) -
     }
     caption = "Share of the puzzles whose answer is right when it is read after so many steps."
     return Figure("Accuracy over ACT steps", caption, data, layout)
+
+
+Asked = tuple[str, str, str]  # What puzzles an evaluation was of: their data, set and number.
+
+
+def _asked(result: Result, set_name: str, count: float) -> Asked:
+    folders = (shown(folder, 200) for folder in listed(at(result.content, "data"))[:2])
+    data = " and ".join("/".join(folder.split("/")[-2:]) for folder in folders)
+    return data, f"set {set_name}" * bool(set_name), f"{count:,.0f} puzzles" * bool(count)
+
+
+def _tell_apart(asked: Sequence[tuple[dict[str, Any], Asked]]) -> None:
+    """Add to the names of curves what their puzzles differ in."""
+    differs = [
+        len(set(parts) - {""}) > 1 for parts in zip(*(what for _, what in asked), strict=True)
+    ]
+    for trace, what in asked:
+        told = [part for part, is_told in zip(what, differs, strict=True) if is_told and part]
+        trace["name"] = ", ".join([trace["name"], *map(plain, told)])
 
 
 def _after_each_step(
@@ -116,37 +143,37 @@ def _after_each_step_by_difficulty(records: Records) -> list[dict[str, Any]]:
     ]
 
 
-def _at_depths(result: Result, place: int) -> list[dict[str, Any]]:
-    """Return what an evaluation at several depths found, a trace for each breadth, choice and set,
-    which says how many puzzles it is of.
+def _at_depths(result: Result, place: int) -> list[tuple[dict[str, Any], Asked]]:
+    """Return what an evaluation at several depths found, a trace for each set, breadth and choice,
+    and what each was asked.
     """
-    lines: dict[tuple[float, str, str], list[tuple[float, Estimate]]] = {}
+    lines: dict[tuple[float, str, Asked], list[tuple[float, Estimate]]] = {}
     for one in listed(at(result.content, "chains")):
         depth, breadth = number(at(one, "depth")), number(at(one, "breadth"))
         estimate = estimate_of(at(one, "selected"))
         if depth is not None and breadth is not None and estimate is not None:
-            puzzles = number(at(one, "num_puzzles")) or 0
-            told = f"{puzzles:,.0f} puzzles of {shown(at(one, 'set_name'))}"
-            key = breadth, shown(at(one, "select")), told
+            asked = _asked(
+                result, shown(at(one, "set_name") or ""), number(at(one, "num_puzzles")) or 0
+            )
+            key = breadth, shown(at(one, "select")), asked
             lines.setdefault(key, []).append((depth, estimate))
-    data = []
-    for (breadth, select, told), points in list(lines.items())[:MAX_GROUPS]:
+    found = []
+    for (breadth, select, asked), points in list(lines.items())[:MAX_GROUPS]:
         several = f", {breadth:g} chains, select={select}" if breadth != 1 else ""
         points.sort(key=lambda point: point[0])
-        colour = (place + len(data)) % NUM_COLOURS
-        data.append(
-            {
-                "x": [depth for depth, _ in points],
-                "y": [short(estimate.value) for _, estimate in points],
-                "mode": "lines+markers",
-                "name": plain(f"with depth{several}, {told}"),
-                "line": {"color": f"@{colour}", "width": 2, "dash": "dot"},
-                "marker": {"size": 7, "symbol": "diamond", "color": f"@{colour}"},
-                "error_y": error_bars([estimate for _, estimate in points], colour),
-                "hovertemplate": "%{y:.1%}",
-            }
-        )
-    return data
+        colour = (place + len(found)) % NUM_COLOURS
+        trace = {
+            "x": [depth for depth, _ in points],
+            "y": [short(estimate.value) for _, estimate in points],
+            "mode": "lines+markers",
+            "name": plain(f"with depth{several}"),
+            "line": {"color": f"@{colour}", "width": 2, "dash": "dot"},
+            "marker": {"size": 7, "symbol": "diamond", "color": f"@{colour}"},
+            "error_y": error_bars([estimate for _, estimate in points], colour),
+            "hovertemplate": "%{y:.1%}",
+        }
+        found.append((trace, asked))
+    return found
 
 
 def halts_figure(records: Records) -> Figure | None:
@@ -412,6 +439,7 @@ def search_figure(result: Result) -> Figure | None:
             )
     if not data:
         return None
-    layout = {"xaxis": {"title": {"text": "calls"}, "type": "log"}, "yaxis": share_axis()}
+    axis = log_axis(data, "x", title={"text": "calls"})
+    layout = {"xaxis": axis, "yaxis": share_axis()}
     caption = "Share of the puzzles solved with at most so many rows through the model."
     return Figure("Solved within so many calls", caption, data, layout)

@@ -22,7 +22,7 @@ import yaml
 
 from reports.status import SWEEP, Status, is_run, modified, read_status, sweep_of
 from reports.thinning import Curve
-from reports.values import at, number, number_in
+from reports.values import MAX_VALUES, at, num_values, number, number_in, parsed
 from runtime.files import open_regular, read_bounded
 from runtime.text import shown
 from training.checkpoint.published import PlainLoader
@@ -148,12 +148,14 @@ def _is_folder(path: Path) -> bool:
     return False
 
 
-def read_run(folder: Path) -> Run:
-    """Read a run's folder. Whatever is wrong with it stands in its `notes`."""
+def read_run(folder: Path, most: int = MAX_VALUES) -> Run:
+    """Read a run's folder, at most so many values of JSON. Whatever is wrong with it stands in its
+    `notes`.
+    """
     run = Run(folder, shown(folder.resolve().name, 100), read_status(folder))
     _read_config(run)
     _read_metrics(run)
-    _read_results(run)
+    _read_results(run, most)
     _read_sweep(run)
     return run
 
@@ -185,7 +187,7 @@ def _read_metrics(run: Run) -> None:
         _require_no_link(path)
         with open_regular(path) as file:
             for line in lines_of(file):
-                record = None if line is None else _parsed(line)
+                record = None if line is None else _record_in(line)
                 step = None if record is None else record.get("step")
                 if record is not None and type(step) is int and 0 <= step < 2**53:
                     _add_record(run, step, record)
@@ -201,7 +203,7 @@ def _read_metrics(run: Run) -> None:
         run.notes.append(f"{path.name}: {bad:,} {what} left out")
 
 
-def _parsed(line: bytes) -> dict[str, Any] | None:
+def _record_in(line: bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -235,7 +237,7 @@ def _as_float(value: Any) -> float | None:
     return None
 
 
-def _read_results(run: Run) -> None:
+def _read_results(run: Run, most: int) -> None:
     """Read what evaluations have written in the folder, and in folders of it that are neither
     checkpoints nor hidden.
     """
@@ -244,7 +246,7 @@ def _read_results(run: Run) -> None:
     during = sorted((p for p in below if p.name.startswith("eval_step_")), key=modified)
     folders = [run.folder, *(p for p in below if p not in during), *during[-1:]]
     files = [path for folder in folders[:_MAX_RESULTS] for path in _entries(folder, "*.json")]
-    left = _MAX_ALL_JSON
+    left, values_left = _MAX_ALL_JSON, most
     for path in files[: 4 * _MAX_RESULTS]:
         name = str(path.relative_to(run.folder))
         if path.stem.endswith(RECORDS) or path.name.startswith(_OTHERS):
@@ -252,7 +254,8 @@ def _read_results(run: Run) -> None:
         try:
             text = read_without_links(path, min(_MAX_JSON, left))
             left -= len(text)
-            content = json.loads(text)
+            content = parsed(text, values_left)
+            values_left -= num_values(text)
         except (OSError, ValueError, RecursionError) as error:
             run.notes.append(f"{shown(name)}: {_reason(error)}")
             continue
@@ -261,7 +264,7 @@ def _read_results(run: Run) -> None:
                 run.votes.append((shown(name, 100), content))
         elif _is_result(content) and len(run.results) < _MAX_RESULTS:
             result = Result(shown(name, 100), content)
-            _read_records(run, result, path)
+            values_left -= _read_records(run, result, path, values_left)
             run.results.append(result)
     run.results.sort(key=lambda result: (-result.step, result.name))
 
@@ -280,7 +283,8 @@ def _is_result(content: object) -> bool:
     )
 
 
-def _read_records(run: Run, result: Result, path: Path) -> None:
+def _read_records(run: Run, result: Result, path: Path, most: int) -> int:
+    """Read what lies beside an evaluation; returns how many of `most` values of JSON that has."""
     table, answers = (path.with_name(f"{path.stem}{RECORDS}{end}") for end in (".csv", ".json"))
     try:
         _require_no_link(table)
@@ -291,12 +295,15 @@ def _read_records(run: Run, result: Result, path: Path) -> None:
     except (OSError, ValueError, csv.Error) as error:
         run.notes.append(f"{shown(table.name)}: {_reason(error)}")
     try:
-        content = json.loads(read_without_links(answers, _MAX_JSON))
+        text = read_without_links(answers, _MAX_JSON)
+        content = parsed(text, most)
         result.answers = content if isinstance(content, dict) else None
+        return num_values(text)
     except FileNotFoundError:
         pass
     except (OSError, ValueError, RecursionError) as error:
         run.notes.append(f"{shown(answers.name)}: {_reason(error)}")
+    return 0
 
 
 def _columns(file: BinaryIO) -> dict[str, np.ndarray]:

@@ -1,6 +1,5 @@
 """The report of one run."""
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dataset.format.layout import TEST_PUZZLES_NAME
+from dataset.maze import rules as maze
 from reports import grids
 from reports.curves import training_figures
 from reports.html import (
@@ -35,12 +35,14 @@ from reports.tables import (
     settings_html,
     warnings_html,
 )
-from reports.values import at, items, listed, number
+from reports.values import at, items, listed, number, parsed
 
 _MAX_WITH_PUZZLES = 3
 _MAX_FAILURES = 8
 _MAX_ORIGINALS = 64 * 2**20
 _MAX_INPUTS = 500
+_MAX_BALLOTS = 9
+_MAX_STEPS = 8
 _FAILURE_ORDERS = {
     "surest": "Wrong answers, the surest first",
     "most_wrong": "Of the others those with the most wrong cells",
@@ -51,6 +53,7 @@ def page_of(run: Run, detail: float = 1.0) -> Page:
     """Return the page of a run; with less `detail`, from 1 to 0, fewer grids are shown."""
     page = Page(f"{run.name}: report")
     page.header = _header(run)
+    page.add("solving", "A puzzle, step by step", _solving(run))
     page.add("curves", "Training", page.draw(training_figures(run)))
     told = warnings_html([run])
     intro = (
@@ -156,6 +159,42 @@ def _environment(run: Run) -> str:
     )
 
 
+# A puzzle that is solved
+
+
+def _solving(run: Run) -> str:
+    """Return the answers to one puzzle after some ACT steps, from the first records with one."""
+    for result in run.results:
+        kind, sets = at(result.answers, "kind"), items(at(result.answers, "sets"))
+        for name, of_set in sets:
+            one = at(of_set, "solving")
+            if boards := _steps(kind if isinstance(kind, str) else None, one):
+                index, where = number(at(one, "index")) or 0, f"set {text(name)}, "
+                told = f"{where if len(sets) > 1 else ''}puzzle {index:,.0f}"
+                return (
+                    f'<p class="intro">From {text(result.name)}: {told}, of the puzzles that are '
+                    "solved the one that took the most ACT steps. Wrong cells are marked.</p>"
+                    f'<div class="board steps">{_row(boards)}</div>'
+                )
+    return ""
+
+
+def _steps(kind: str | None, one: Any) -> list[tuple[str, str]]:
+    inputs, labels = (grids.square(at(one, name)) for name in ("inputs", "labels"))
+    pairs = zip(listed(at(one, "steps")), listed(at(one, "answers")), strict=False)
+    boards = []
+    for step, tokens in list(pairs)[:_MAX_STEPS]:
+        answer, step = grids.square(tokens), number(step)
+        if step is None or (views := _viewed(kind, inputs, answer, labels)) is None:
+            return []
+        question, answer, _, wrong, given = views
+        if not boards:
+            boards.append(("the puzzle", grids.svg(kind, question, label="puzzle", given=given)))
+        told = f"step {step:,.0f}: {f'{wrong.sum():,} wrong' if wrong.any() else 'solved'}"
+        boards.append((told, grids.svg(kind, answer, label=told, given=given, wrong=wrong)))
+    return boards
+
+
 # Puzzle by puzzle
 
 
@@ -207,18 +246,10 @@ def _failures(run: Run, detail: float) -> str:
 
 def _failure(kind: str | None, failure: Any, result: Result) -> str:
     found = [grids.square(at(failure, name)) for name in ("inputs", "answer", "labels")]
-    inputs, answer, labels = found
-    if inputs is None or answer is None or labels is None:
+    if (views := _viewed(kind, *found)) is None:
         return ""
-    if not inputs.shape == answer.shape == labels.shape:
-        return ""
-    if kind == "arc":  # Of what lies outside of the right grid nothing was asked.
-        used = labels >= 0
-        inputs = grids.cropped(inputs, inputs > 0)
-        answer, labels = (grids.cropped(np.where(used, g, 0), used) for g in (answer, labels))
-    known = labels >= 0 if kind != "arc" else labels > 0
-    wrong = known & (answer != labels)
-    given = known & (inputs == labels) if kind == "sudoku" else None
+    inputs, answer, labels, wrong, given = views
+    known = labels > 0 if kind == "arc" else labels >= 0
     index = number(at(failure, "index"))
     told = [f"puzzle {index:,.0f}"] if index is not None else []
     told.append(f"{int(wrong.sum()):,} of {int(known.sum()):,} cells wrong")
@@ -233,6 +264,31 @@ def _failure(kind: str | None, failure: Any, result: Result) -> str:
     return f'<div class="board"><p class="caption">{", ".join(told)}</p>{_row(boards)}</div>'
 
 
+def _viewed(
+    kind: str | None,
+    inputs: np.ndarray | None,
+    answer: np.ndarray | None,
+    labels: np.ndarray | None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None] | None:
+    """Return the grids of question, answer and solution as they are drawn, which cells are wrong,
+    and which are given, where that is shown; None where they are no grids of one size.
+    """
+    if inputs is None or answer is None or labels is None:
+        return None
+    if not inputs.shape == answer.shape == labels.shape:
+        return None
+    if kind == "arc":  # Of what lies outside of the right grid nothing was asked.
+        used = labels >= 0
+        inputs = grids.cropped(inputs, inputs > 0)
+        answer, labels = (grids.cropped(np.where(used, g, 0), used) for g in (answer, labels))
+    known = labels >= 0 if kind != "arc" else labels > 0
+    wrong = known & (answer != labels)
+    given = known & (inputs == labels) if kind == "sudoku" else None
+    if kind == "maze":  # Whatever is answered there, start and goal stay where they are.
+        answer = np.where(np.isin(inputs, (maze.START, maze.GOAL)), inputs, answer)
+    return inputs, answer, labels, wrong, given
+
+
 def _row(boards: Sequence[tuple[str, str]]) -> str:
     """Return pictures side by side, each with its words."""
     inner = "".join(
@@ -245,7 +301,34 @@ def _row(boards: Sequence[tuple[str, str]]) -> str:
 
 
 def _votes(run: Run, detail: float) -> str:
-    parts = []
+    parts, by_inputs = [], _by_inputs(run)
+    for wheres, inputs in by_inputs:
+        where, *others = wheres
+        solved = sum(at(one, "solved_at") == 1 for _, _, one in inputs)
+        known = sum(at(one, "known") is True for _, _, one in inputs)
+        also = f" The votes in {text(', '.join(others))} are on the same inputs." if others else ""
+        parts.append(
+            f"<h3>{text(where)}</h3><p class='caption'>{len(inputs):,} test inputs, {known:,} with "
+            f"a known answer, {solved:,} of which have it in the first place.{also}</p>"
+        )
+        parts.append(_votes_table(inputs))
+        originals = _originals(run, where)
+        # What was nearly solved is seen first, then what was solved, then the rest.
+        most = round(_MAX_BALLOTS * detail) // len(by_inputs)
+        chosen = sorted(inputs, key=lambda item: _nearness(item[2]))[:most]
+        boards = "".join(_ballot(*one, originals) for one in chosen)
+        parts.append(f'<div class="boards">{boards}</div>' if boards else "")
+    return "".join(parts)
+
+
+Inputs = list[tuple[str, int, Any]]  # Of tasks: name, number of the test input, its votes.
+
+
+def _by_inputs(run: Run) -> list[tuple[list[str], Inputs]]:
+    """Return the votes once for the same test inputs, with all files that have votes on them: those
+    of an evaluation after the run, if there are any. What is solved least comes first.
+    """
+    found: dict[tuple[tuple[str, int], ...], tuple[list[str], Inputs]] = {}
     for where, tasks in run.votes:
         inputs = [
             (name, place, one)
@@ -253,21 +336,14 @@ def _votes(run: Run, detail: float) -> str:
             for place, one in enumerate(listed(of_task))
             if isinstance(one, Mapping)
         ]
-        if not inputs:
-            continue
-        solved = sum(at(one, "solved_at") == 1 for _, _, one in inputs)
-        known = sum(at(one, "known") is True for _, _, one in inputs)
-        parts.append(
-            f"<h3>{text(where)}</h3><p class='caption'>{len(inputs):,} test inputs, {known:,} with "
-            f"a known answer, {solved:,} of which have it in the first place.</p>"
-        )
-        parts.append(_votes_table(inputs))
-        originals = _originals(run, where)
-        # What was nearly solved is seen first, then what was solved, then the rest.
-        chosen = sorted(inputs, key=lambda item: _nearness(item[2]))[: round(18 * detail)]
-        boards = "".join(_ballot(*one, originals) for one in chosen)
-        parts.append(f'<div class="boards">{boards}</div>' if boards else "")
-    return "".join(parts)
+        if inputs:
+            key = tuple((name, place) for name, place, _ in inputs)
+            found.setdefault(key, ([], inputs))[0].append(where)
+    return sorted(found.values(), key=lambda one: _share_solved(one[1]))
+
+
+def _share_solved(inputs: Inputs) -> float:
+    return sum(at(one, "solved_at") == 1 for _, _, one in inputs) / len(inputs)
 
 
 def _nearness(one: Any) -> tuple[bool, bool]:
@@ -303,17 +379,16 @@ def _originals(run: Run, where: str) -> Any:
     told = [Path(data).parent for data in folders if isinstance(data, str)]
     for data in told or [Path(run.settings.get("data_path", ""))]:
         with suppress(OSError, ValueError, RecursionError):
-            return json.loads(read_without_links(data / TEST_PUZZLES_NAME, _MAX_ORIGINALS))
+            return parsed(read_without_links(data / TEST_PUZZLES_NAME, _MAX_ORIGINALS))
     return None
 
 
 def _ballot(name: str, place: int, one: Any, originals: Any) -> str:
     pair = at(originals, name, "test", place)
-    pictures = []
+    right, found = grids.colour_grid(at(pair, "output")), []
     for part, words_below in (("input", "test input"), ("output", "right answer")):
-        grid = grids.colour_grid(at(pair, part))
-        if grid is not None:
-            pictures.append((words_below, grids.svg("arc", grid, label=words_below)))
+        if (grid := grids.colour_grid(at(pair, part))) is not None:
+            found.append((words_below, grid, None))
     total = number(at(one, "votes")) or 0
     for voted in listed(at(one, "grids"))[:3]:
         grid, votes = grids.colour_grid(at(voted, "grid")), number(at(voted, "votes"))
@@ -323,11 +398,19 @@ def _ballot(name: str, place: int, one: Any, originals: Any) -> str:
         told = f"{votes:,.0f} of {total:,.0f} votes" + (
             f", Q {percent(q)}" if q is not None else ""
         )
-        right = grids.colour_grid(at(pair, "output"))
-        is_right = right is not None and np.array_equal(right, grid)
-        pictures.append((f"{told}{', right' * is_right}", grids.svg("arc", grid, label=told)))
-    if not pictures:
+        wrong = None
+        if right is not None:
+            told += ", right" if np.array_equal(right, grid) else ""
+            wrong = right != grid if right.shape == grid.shape else None
+        found.append((told, grid, wrong))
+    if not found:
         return ""
+    largest = max(max(grid.shape) for _, grid, _ in found)
+    pictures = [
+        (told, grids.svg("arc", grid, label=told, wrong=wrong, width_share=share))
+        for told, grid, wrong in found
+        if (share := max(0.3, grid.shape[1] / largest))
+    ]
     solved = number(at(one, "solved_at"))
     verdict = (
         "right answer not voted for" if solved is None else f"right answer at place {solved:g}"
@@ -335,4 +418,4 @@ def _ballot(name: str, place: int, one: Any, originals: Any) -> str:
     if at(one, "known") is not True:
         verdict = "right answer not known"
     caption = f"<strong>{text(name)}</strong>, test input {place + 1}: {verdict}"
-    return f'<div class="board wide"><p class="caption">{caption}</p>{_row(pictures)}</div>'
+    return f'<div class="board ballot"><p class="caption">{caption}</p>{_row(pictures)}</div>'

@@ -17,7 +17,7 @@ import yaml
 
 from dataset.format.reading import load_metadata
 from evaluation.headline import headline_of
-from reports.values import at, number
+from reports.values import at, number, parsed
 from runtime.errors import CheckpointError
 from runtime.files import open_regular, read_bounded
 from runtime.text import shown
@@ -81,7 +81,7 @@ class Status:
 def sweep_of(folder: Path) -> dict[str, Any] | None:
     """Return the record of a sweep's folder; None where there is none that can be read."""
     with suppress(OSError, ValueError, RecursionError):
-        content = json.loads(read_bounded(folder / SWEEP, _MAX_SWEEP))
+        content = parsed(read_bounded(folder / SWEEP, _MAX_SWEEP))
         return content if isinstance(content, dict) else None
     return None
 

@@ -1,10 +1,18 @@
-"""Curves of any length in bounded memory: bins of steps that keep the mean and both extremes."""
+"""Curves of any length in bounded memory: bins of steps that keep the mean, both extremes, and a
+sample for the quartiles.
+"""
 
 import math
+from array import array
 from dataclasses import dataclass, field
+from random import Random
 
-MAX_BINS = 320
-"""Bins of a curve; a band from the smallest to the largest value makes three points of each."""
+import numpy as np
+
+MAX_BINS = 120
+"""Bins of a curve; a band between the quartiles makes three points of each."""
+
+_SAMPLE = 48  # Values of a bin that its quartiles are taken from.
 
 
 @dataclass(slots=True)
@@ -14,10 +22,33 @@ class _Bin:
     value_sum: float = 0.0
     low: float = math.inf
     high: float = -math.inf
+    sample: "array[float]" = field(default_factory=lambda: array("d"))
 
-    def join(self, other: "_Bin") -> None:
-        """Add what another bin holds."""
-        self.count += other.count
+    def add(self, step: int, value: float, random: Random) -> None:
+        """Add a finite value; each is in the sample with the same probability."""
+        self.count += 1
+        self.step_sum += step
+        self.value_sum += value
+        if value < self.low:
+            self.low = value
+        if value > self.high:
+            self.high = value
+        if self.count <= _SAMPLE:
+            self.sample.append(value)
+        elif (place := int(random.random() * self.count)) < _SAMPLE:
+            self.sample[place] = value
+
+    def join(self, other: "_Bin", random: Random) -> None:
+        """Add what another bin holds; of each sample so much stays as the bin had values."""
+        total = self.count + other.count
+        if total > _SAMPLE:
+            own = round(_SAMPLE * self.count / total)
+            kept = random.sample(self.sample, min(own, len(self.sample)))
+            more = random.sample(other.sample, min(_SAMPLE - own, len(other.sample)))
+            self.sample = array("d", kept + more)
+        else:
+            self.sample += other.sample
+        self.count = total
         self.step_sum += other.step_sum
         self.value_sum += other.value_sum
         self.low, self.high = min(self.low, other.low), max(self.high, other.high)
@@ -36,6 +67,7 @@ class Curve:
     not_finite: int | None = None
     _width: int = 1
     _bins: dict[int, _Bin] = field(default_factory=dict)
+    _random: Random = field(default_factory=lambda: Random(0))
 
     def add(self, step: int, value: float) -> None:
         """Add a value; one that is not finite leaves a gap where its bin has no other."""
@@ -49,13 +81,7 @@ class Curve:
             if self.not_finite is None or step < self.not_finite:
                 self.not_finite = step
             return
-        own.count += 1
-        own.step_sum += step
-        own.value_sum += value
-        if value < own.low:
-            own.low = value
-        if value > own.high:
-            own.high = value
+        own.add(step, value, self._random)
         if self.last is None or step >= self.last[0]:
             self.last = step, value
 
@@ -64,31 +90,36 @@ class Curve:
         self._width *= 2
         before, self._bins = self._bins, {}
         for number, one in before.items():
-            self._bins.setdefault(number // 2, _Bin()).join(one)
+            self._bins.setdefault(number // 2, _Bin()).join(one, self._random)
 
     def points(self, limit: int = MAX_BINS) -> "Points":
         """Return the bins in their order, at most `limit` of them; this widens them."""
         while len(self._bins) > max(1, limit):
             self._widen()
-        points = Points([], [], [], [])
+        points = Points([], [], [], [], [], [])
         for number, one in sorted(self._bins.items()):
             points.steps.append(one.step_sum / one.count if one.count else number * self._width)
             points.means.append(one.value_sum / one.count if one.count else None)
             points.lows.append(one.low if one.count else None)
             points.highs.append(one.high if one.count else None)
+            quartiles = np.quantile(one.sample, [0.25, 0.75]).tolist() if one.count else [None] * 2
+            points.first_quartiles.append(quartiles[0])
+            points.third_quartiles.append(quartiles[1])
         return points
 
 
 @dataclass(frozen=True)
 class Points:
-    """The bins of a curve: mean step, and mean, smallest and largest value; None where no value is
-    finite.
+    """The bins of a curve: mean step, mean, smallest and largest value, and both quartiles (of a
+    sample where a bin has many values); None where no value is finite.
     """
 
     steps: list[float]
     means: list[float | None]
     lows: list[float | None]
     highs: list[float | None]
+    first_quartiles: list[float | None]
+    third_quartiles: list[float | None]
 
     @property
     def is_exact(self) -> bool:

@@ -10,6 +10,7 @@ from reports.html import text
 from reports.page import MAX_BYTES, plotly_script
 from reports.reading import Run, find_runs, read_run
 from reports.status import SWEEP
+from reports.values import MAX_VALUES
 from runtime.errors import ConfigError, disk_errors
 from runtime.files import replacing
 
@@ -17,6 +18,7 @@ FILE = "report.html"
 
 _MAX_RUNS = 500
 _MAX_NAMED = 3
+_FEWEST_VALUES = 20_000  # That are read of each run's JSON, however many runs there are.
 _DETAILS = (1.0, 0.5, 0.2, 0.0)
 
 
@@ -33,7 +35,8 @@ def write_report(folders: Sequence[Path], output: Path | None = None) -> tuple[P
     found = list(dict.fromkeys(run for folder in folders for run in _runs_in(folder.resolve())))
     if len(found) > _MAX_RUNS:
         raise ConfigError(f"{len(found):,} runs are too many for a page: name {_MAX_RUNS} at most")
-    runs = [read_run(folder) for folder in found]
+    most = max(_FEWEST_VALUES, MAX_VALUES // len(found))
+    runs = [read_run(folder, most) for folder in found]
     output = output or _place(folders, found) / FILE
     title = folders[0].resolve().name if len(folders) == 1 else _titled(runs)
     for detail in _DETAILS:

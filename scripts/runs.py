@@ -11,10 +11,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from reports.comparison import seed_table
 from reports.listing import Listed, as_text, frames, list_runs
+from reports.reading import read_run
 from runtime.errors import ConfigError, exit_code
 from runtime.process import print_error
 from runtime.text import colours
+from sweeps.table import WRITERS
 
 _CLEAR = "\x1b[H\x1b[J"
 
@@ -30,9 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pause = "seconds between two looks at it (default: 2)"
     parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help=pause)
     parser.add_argument("--json", action="store_true", help="write JSON, for programs")
+    table = "write the mean score over seeds, and its spread, with a column for each setting"
+    forms = {"nargs": "?", "const": "markdown", "choices": list(WRITERS)}
+    parser.add_argument("--table", **forms, help=table)
     options = parser.parse_args(arguments)
     try:
-        if options.watch is not None:
+        if options.table is not None:
+            write_table(options.folder, options.table)
+        elif options.watch is not None:
             watch(_chosen(options.watch, options.folder), max(0.1, options.interval))
         else:
             show(_runs(options.folder), as_json=options.json)
@@ -71,6 +79,14 @@ def show(runs: Sequence[Listed], *, as_json: bool) -> None:
         sys.stdout.write(as_text(runs, in_colour=colours(sys.stdout)) + "\n")
     else:
         sys.stdout.write("there are no runs yet\n")
+
+
+def write_table(folder: Path, form: str) -> None:
+    """Print the table over seeds of the runs in a folder, such as a sweep's."""
+    lines = seed_table([read_run(one.folder) for one in _runs(folder)])
+    if len(lines) == 1:
+        raise ConfigError(f"{folder}: no run in it has ended and has a score")
+    sys.stdout.write(WRITERS[form](lines))
 
 
 def watch(folder: Path, interval: float) -> None:

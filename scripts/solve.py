@@ -109,12 +109,12 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> 
     prepare_host(config.num_threads)
     arch, model = load_for(puzzles, trained, device, overrides)
     if isinstance(arch, LatticeConfig):
-        return deduce(config, model, arch, device, puzzles)
+        return deduce(config, trained, model, arch, device, puzzles)
     halts = model.halting_head is not None
     config.require_model(trained.run.arch, halts=halts, name=trained.weights)
     reasonings = reason(model, puzzles, device, make_decoder(config), config)
     learns_continue = not arch.no_ACT_continue and arch.heads.q is not None
-    tally = Tally(config, puzzles)
+    tally = Tally(config, puzzles, trained)
     for reasoning in reasonings:
         text = describe(reasoning, learns_continue=learns_continue, colour=colours(sys.stdout))
         tally.tell(text, reasoning.judge().solved, partial(frames_of_steps, reasoning))
@@ -124,9 +124,11 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> 
 class Tally:
     """Prints what became of each puzzle, and at the end of how many were solved."""
 
-    def __init__(self, config: SolveConfig, puzzles: list[Puzzle]) -> None:
+    def __init__(self, config: SolveConfig, puzzles: list[Puzzle], trained: TrainedModel) -> None:
         self._animate, self._number = config.animate, len(puzzles)
         self._places = [puzzle.place for puzzle in puzzles]
+        step = "" if trained.step is None else f", step {trained.step:,}"
+        self._model = f"{trained.weights.absolute().parent.name}{step}"
         self._told: list[bool | None] = []
 
     def tell(self, text: str, solved: bool | None, frames: "Callable[[], list[Frame]]") -> None:
@@ -141,7 +143,8 @@ class Tally:
             path = Path(self._animate)
             if self._number > 1:
                 path = path.with_stem(f"{path.stem}-{number}")
-            sys.stdout.write(f"written: {animate(frames(), path, place)}\n")
+            told = animate(frames(), path, place, self._model)
+            sys.stdout.write(f"written: {told}\n")
         sys.stdout.write("\n")
 
     def close(self) -> None:
@@ -164,6 +167,7 @@ def require_read(config: SolveConfig, deduces: bool) -> None:
 
 def deduce(
     config: SolveConfig,
+    trained: TrainedModel,
     model: "ACTLossHead",
     arch: LatticeConfig,
     device: "torch.device",
@@ -173,7 +177,7 @@ def deduce(
     from evaluation.narration import tell
     from reports.frames import frames_of_rounds
 
-    tally, settings = Tally(config, puzzles), config.search
+    tally, settings = Tally(config, puzzles, trained), config.search
     for number, puzzle in enumerate(puzzles):
         row = puzzle.row if puzzle.place else number
         found, rounds = search_for(puzzle, arch, model, device, settings, row=row, seed=config.seed)

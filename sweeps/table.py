@@ -1,11 +1,14 @@
-"""The table of a sweep: a row for each job, best first, and the spread over seeds."""
+"""The table of a sweep: a row for each job, best first, and the spread over seeds, which is also
+written as Markdown, CSV and LaTeX.
+"""
 
 import csv
 import io
 import json
 import math
+import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,19 +39,20 @@ def ranked(rows: Sequence[Row], objective: str, *, minimize: bool) -> list[Row]:
     return sorted(rows, key=key)
 
 
-def over_seeds(rows: Sequence[Row], objective: str) -> list[dict[str, Any]]:
+def over_seeds(rows: Sequence[Row], objective: str, *, minimize: bool) -> list[dict[str, Any]]:
     """Return mean and standard deviation of a metric for all finished jobs that differ in `seed`
-    alone.
+    alone, the best first.
     """
     groups: dict[tuple[tuple[str, str], ...], list[float]] = {}
     for row in rows:
         others = tuple((key, value) for key, value in row.values.items() if key != "seed")
-        if row.state == "finished" and objective in row.metrics and "seed" in row.values:
+        if row.state == "finished" and objective in row.metrics:
             groups.setdefault(others, []).append(row.metrics[objective])
-    return [
-        {**dict(others), "seeds": len(found), **mean_and_std(found)}
-        for others, found in groups.items()
+    found = [
+        {**dict(others), "seeds": len(values), **mean_and_std(values)}
+        for others, values in groups.items()
     ]
+    return sorted(found, key=lambda group: group["mean"] if minimize else -group["mean"])
 
 
 def mean_and_std(values: Sequence[float]) -> dict[str, float | None]:
@@ -69,20 +73,19 @@ def write_table(folder: Path, rows: Sequence[Row], objective: str, *, minimize: 
         ConfigError: the disk refused; neither file has changed.
     """
     rows = ranked(rows, objective, minimize=minimize)
-    seeds = over_seeds(rows, objective)
-    seeds.sort(key=lambda group: group["mean"] if minimize else -group["mean"])
+    seeded = [row for row in rows if "seed" in row.values]
+    seeds = over_seeds(seeded, objective, minimize=minimize)
     content = {"objective": objective, "jobs": [row._asdict() for row in rows], "seeds": seeds}
     keys = list(dict.fromkeys(key for row in rows for key in row.values))
     metrics = list(dict.fromkeys(key for row in rows for key in row.metrics))
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["job", *keys, "state", *metrics])
+    lines = [["job", *keys, "state", *metrics]]
     for row in rows:
         values = [row.values.get(key, "") for key in keys]
-        writer.writerow([row.name, *values, row.state, *(row.metrics.get(m, "") for m in metrics)])
+        figures = [str(row.metrics.get(metric, "")) for metric in metrics]
+        lines.append([row.name, *values, row.state, *figures])
     results, text = folder / "results.json", json.dumps(content, indent=1) + "\n"
     with disk_errors(results, ConfigError):
-        write_together({results: text, folder / "results.csv": out.getvalue()})
+        write_together({results: text, folder / "results.csv": as_csv(lines)})
     return as_text(rows, seeds, keys, _most_wanted(metrics, objective))
 
 
@@ -96,14 +99,62 @@ def as_text(
         lines.append([*(row.values.get(key, "") for key in keys), *figures, row.state])
     text = in_columns(lines)
     if seeds:
-        found = dict.fromkeys(key for group in seeds for key in group)
-        header = [key for key in found if key not in ("seeds", "mean", "std")]
-        lines = [[*header, f"mean {metrics[0]}" if metrics else "mean", "std", "seeds"]]
-        for group in seeds:
-            figures = [_figure(group["mean"]), _figure(group["std"]), str(group["seeds"])]
-            lines.append([*(group.get(key, "") for key in header), *figures])
-        text += f"\n\nOver seeds:\n\n{in_columns(lines)}"
+        text += f"\n\nOver seeds:\n\n{in_columns(lines_of(seeds, ''.join(metrics[:1])))}"
     return text
+
+
+def lines_of(groups: Sequence[Mapping[str, Any]], metric: str) -> list[list[str]]:
+    """Return the table of what `over_seeds` found, its header first: a column for each setting."""
+    found = dict.fromkeys(key for group in groups for key in group)
+    keys = [key for key in found if key not in ("seeds", "mean", "std")]
+    lines = [[*keys, f"mean {metric}".strip(), "std", "seeds"]]
+    for group in groups:
+        figures = [_figure(group["mean"]), _figure(group["std"]), str(group["seeds"])]
+        lines.append([*(group.get(key, "") for key in keys), *figures])
+    return lines
+
+
+def as_markdown(lines: Sequence[Sequence[str]]) -> str:
+    """Return a table, whose first line is its header, as Markdown."""
+    header, *rows = (f"| {' | '.join(_escaped(cell) for cell in line)} |" for line in lines)
+    return "\n".join([header, f"|{'---|' * len(lines[0])}", *rows]) + "\n"
+
+
+def _escaped(cell: str) -> str:
+    return re.sub(r"([\\`*_|<>\[\]])", r"\\\1", cell)
+
+
+def as_csv(lines: Sequence[Sequence[str]]) -> str:
+    """Return a table as comma-separated values."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(lines)
+    return out.getvalue()
+
+
+def as_latex(lines: Sequence[Sequence[str]]) -> str:
+    """Return a table as LaTeX, which needs no package."""
+    header, *rows = (" & ".join(_in_latex(cell) for cell in line) + r" \\" for line in lines)
+    columns = "l" * (len(lines[0]) - 3) + "rrr"
+    parts = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", header, r"\hline", *rows]
+    return "\n".join([*parts, r"\hline", r"\end{tabular}"]) + "\n"
+
+
+def _in_latex(cell: str) -> str:
+    names = {"\\": "textbackslash", "~": "textasciitilde", "^": "textasciicircum"}
+    names |= {"<": "textless", ">": "textgreater"}
+    return re.sub(
+        r"[\\~^<>&%$#_{}]",
+        lambda sign: rf"\{names[sign[0]]}{{}}" if sign[0] in names else rf"\{sign[0]}",
+        cell,
+    )
+
+
+WRITERS: dict[str, Callable[[Sequence[Sequence[str]]], str]] = {
+    "markdown": as_markdown,
+    "csv": as_csv,
+    "latex": as_latex,
+}
+"""How the table over seeds can be written, by name."""
 
 
 def _most_wanted(metrics: Sequence[str], objective: str) -> list[str]:

@@ -96,6 +96,15 @@ def test_a_telephone_scrolls_in_one_direction(opened: Any, make_sweep: Any) -> N
     for folder in (sweep, run):
         page = opened(write_report([folder])[0], width=390)
         assert not page.execute_script("return document.documentElement.scrollWidth > innerWidth")
+        # The first share of each table is seen without scrolling.
+        shares = page.execute_script(
+            "return [...document.querySelectorAll('.scroll tbody tr:first-child')]"
+            ".map((row) => [...row.cells].find((cell) => cell.textContent.includes('%')))"
+            ".filter((cell) => cell?.checkVisibility())"
+            ".map((cell) => cell.getBoundingClientRect().right)"
+        )
+        assert shares
+        assert max(shares) <= 390
         assert errors(page) == []
 
 
@@ -167,6 +176,27 @@ def test_a_sweep_is_sorted_by_the_keyboard(opened: Any, make_sweep: Any) -> None
     heads[lr].find_element("css selector", "button").send_keys(Keys.ENTER)
     values = list(map(float, column(page, lr)))
     assert values == sorted(values, reverse=True)
+
+
+def test_means_over_seeds_are_copied_and_saved_as_they_stand(
+    opened: Any, make_sweep: Any, tmp_path: Path
+) -> None:
+    page = opened(write_report([make_sweep()])[0])
+    (place,) = page.find_elements("css selector", "details[data-file='means.csv']")
+    place.find_element("css selector", "summary").click()
+    copy, save = place.find_elements("css selector", "button")
+    copy.click()
+    copied = page.execute_script("return getSelection().toString()")
+    assert copied.strip().splitlines()[1] == "0.003,0.625,0.03536,2"
+    allowed = {"behavior": "allow", "downloadPath": str(tmp_path)}
+    page.execute_cdp_cmd("Browser.setDownloadBehavior", allowed)
+    save.click()
+    end = time.monotonic() + 30
+    while not (tmp_path / "means.csv").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    assert copied.strip() == (tmp_path / "means.csv").read_text().strip()
+    assert errors(page) == []
 
 
 def test_a_box_on_an_axis_leaves_the_runs_that_pass_through_it(

@@ -42,6 +42,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "models",
         "dataset",
         "puzzle_dataset",
+        "sweeps.table",
     ),
     "sweeps": ("runtime", "sweeps", "training", "evaluation.config", "evaluation.headline"),
     "pretrain": (*PACKAGES, "puzzle_dataset"),

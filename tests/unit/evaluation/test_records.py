@@ -141,3 +141,25 @@ def test_a_table_leaves_empty_what_is_not_known() -> None:
         "a,1,2,,",
         "a,2,3,1e+06,",
     ]
+
+
+def test_of_solved_puzzles_the_slowest_is_followed() -> None:
+    right = np.zeros((5, 9))
+    right[0, 2:] = right[1, 7:] = right[3, 7:] = 1  # Row 4 is right for a while, row 2 never.
+    right[4, 3:6] = 1
+    after = np.arange(5 * 8 * 2).reshape(5, 8, 2)
+    rows, cells = np.arange(5), np.ones((5, 2), int)
+
+    def followed(*shares: list[int]) -> Any:
+        ranks = [Answers(VOCAB) for _ in shares]
+        for rank, own in zip(ranks, shares, strict=True):
+            for r in own:
+                of_row = (each[r : r + 1] for each in (rows, cells, cells, right, after))
+                rank.follow("all", *of_row)
+        return ranks[0].finish(lambda own: [one._sets for one in ranks]).get("all")
+
+    found = followed([0, 1, 2, 3, 4])["solving"]
+    assert found == followed([3, 0], [4, 2, 1])["solving"]
+    assert (found["index"], found["steps"]) == (1, [1, 2, 4, 5, 7, 8])
+    assert found["answers"] == after[1, [0, 1, 3, 4, 6, 7]].tolist()
+    assert followed([2, 4]) is None

@@ -7,6 +7,7 @@ from dataset.format.schema import ARC_PALETTE
 from dataset.maze import rules as maze
 from dataset.sudoku.rules import parse_puzzle
 from evaluation.puzzles import ARC, SUDOKU, Puzzle, parse_maze
+from reports import grids
 from reports.boards import (
     ANSWER,
     GUESS_FILL,
@@ -86,6 +87,16 @@ def test_a_path_is_drawn_as_sure_as_it_is() -> None:
     assert NEW in fills
     assert mixed(maze.PALETTE[maze.PATH - 1], "#ffffff", 0.65) in fills
     assert WRONG in fills
+
+
+def test_start_and_goal_of_a_maze_stay_whatever_is_answered() -> None:
+    puzzle = parse_maze("S  #   #       G")
+    answer = np.full_like(puzzle.question, maze.PATH)
+    board = Board(puzzle, answer)
+    assert {maze.PALETTE[token - 1] for token in (maze.START, maze.GOAL)} < set(fills_of(board))
+    html = grids.svg("maze", puzzle.question, label="x", wrong=puzzle.question > 0)
+    ends = [html.index(part) for part in ('class="wrong"', 'class="start"', ">S<", ">G<")]
+    assert ends == sorted(ends)
 
 
 def test_arc_grids_stand_side_by_side() -> None:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 
@@ -5,14 +6,24 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dataset.arc.tasks import encode_canvas
+from dataset.format.schema import ARC_PALETTE
 from dataset.sudoku.rules import parse_puzzle
-from evaluation.puzzles import SUDOKU, Puzzle
+from evaluation.puzzles import ARC, SUDOKU, Puzzle
 from evaluation.search import Found, Round
 from evaluation.solving import Reasoning
 from models.lattice import CONTRADICTION, DECIDED
 from reports.animation import animate, as_gif, as_page
-from reports.drawing import Words
-from reports.frames import Frame, frames_of_rounds, frames_of_steps, picture_of, thinned
+from reports.boards import RING, Board, asked, legend
+from reports.drawing import Words, darkened
+from reports.frames import (
+    Frame,
+    frames_of_rounds,
+    frames_of_steps,
+    picture_of,
+    thinned,
+    without_idle_end,
+)
 from runtime.errors import ConfigError
 
 SOLUTION = parse_puzzle("1234341221434321")
@@ -94,15 +105,43 @@ def test_few_of_many_frames_keep_the_first_and_the_last() -> None:
     assert thinned(frames, 150) == frames
 
 
+def test_of_idle_frames_at_the_end_one_stays_and_says_what_came_of_it() -> None:
+    puzzle, first, second = frames_of_steps(thinking())
+    idle = [replace(second, title=f"ACT step {step} of 5") for step in (3, 4, 5)]
+    frames = without_idle_end([puzzle, first, second, *idle])
+    assert [frame.title for frame in frames] == [
+        *("the puzzle", "ACT step 1 of 2", "ACT step 2 of 2"),
+        "solved, unchanged since ACT step 2 of 2",
+    ]
+    assert [frame.title for frame in without_idle_end([puzzle, first])][1:] == [
+        *("ACT step 1 of 2", "not solved")
+    ]
+
+
+def test_no_step_moves_the_input_of_an_arc_task() -> None:
+    canvas, wide, high = (
+        ARC.to_grid(encode_canvas(np.ones(shape, np.uint8))) for shape in ((3, 3), (2, 9), (30, 5))
+    )
+    puzzle = Puzzle(ARC, canvas, wide, 1, "abc")
+    pictures = [picture_of(Frame(asked(puzzle), "", []))]
+    pictures += [picture_of(Frame(Board(puzzle, answer), "", [])) for answer in (canvas, high)]
+    inputs = [[s for s in one.shapes if s.fill == ARC_PALETTE[1]][:9] for one in pictures]
+    assert inputs[0] == inputs[1] == inputs[2]
+    assert len({(one.width, one.height) for one in pictures}) == 1
+    page = as_page([Frame(Board(puzzle, canvas), "", [])], "x")
+    assert RING in page
+    assert not any(f'[fill="{colour}"]' in page for colour in (*ARC_PALETTE, RING))
+
+
 def test_a_gif_has_a_picture_for_each_frame(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "out.gif"
     told = animate(frames_of_steps(thinking()), path, "x")
-    assert told.startswith(f"{path} (3 pictures, ")
+    assert told.startswith(f"{path} (4 pictures, ")
     with Image.open(path) as image:
-        assert image.n_frames == 3
+        assert image.n_frames == 4
         assert image.info["loop"] == 0
         durations, sizes = [], set()
-        for number in range(3):
+        for number in range(4):
             image.seek(number)
             durations.append(image.info["duration"])
             sizes.add(image.size)
@@ -118,9 +157,14 @@ def test_pictures_of_several_sizes_share_the_largest_paper() -> None:
 
 
 def test_a_page_holds_its_frames_as_data() -> None:
-    pictures = [picture_of(frame) for frame in frames_of_steps(thinking())]
-    page = as_page(pictures, "<script>alert(1)</script>")
+    frames = frames_of_steps(thinking())
+    page = as_page(frames, "<script>alert(1)</script>", "<b>run</b>, step 5")
     assert "<script>alert(1)" not in page
+    assert '<p class="small">&lt;b&gt;run&lt;/b&gt;, step 5</p>' in page
+    for colour, words in legend(frames[-1].board):
+        assert f'fill="{colour}"/></svg>{words}</li>' in page
+    colours = {shape.fill for frame in frames for shape in picture_of(frame).shapes}
+    assert all(f'[fill="{colour}"] {{ fill: {darkened(colour)} }}' in page for colour in colours)
     assert page.count("</script>") == 2
     assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
     assert "default-src 'none'" in page

@@ -18,7 +18,7 @@ from reports import page as pages
 from reports.page import MAX_BYTES, Page
 from reports.writing import write_report
 from runtime.errors import ConfigError
-from scripts import report
+from scripts import report, runs
 
 Make = Callable[..., Path]
 HOSTILE = "<script>alert(1)</script>\"'&\u202e\x1b[31m"
@@ -278,6 +278,54 @@ def test_a_page_lies_beside_the_run_that_it_is_about(
     assert write_report([Path("runs")])[0] == Path("runs/one/report.html")
     monkeypatch.chdir(folder)
     assert write_report([Path()])[0] == Path("report.html")
+
+
+def test_means_over_seeds_can_be_taken_along(
+    make_sweep: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = make_sweep()
+    markdown = "| 0.003 | 0.625 | 0.03536 | 2 |\n| 0.001 | 0.525 | 0.03536 | 2 |\n"
+    parsed = written(sweep)
+    assert [a["data-file"] for a in parsed.named("details") if "data-file" in a] == [
+        *("means.md", "means.csv", "means.tex")
+    ]
+    assert markdown in parsed.text
+    assert runs.main([str(sweep), "--table"]) == 0
+    assert capsys.readouterr().out.endswith(markdown)
+    assert runs.main([str(sweep), "--table", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "0.003,0.625,0.03536,2"
+
+
+def test_votes_on_the_same_inputs_are_shown_once(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    votes = (folder / "arc_tasks.json").read_text()
+    other = json.loads(votes)
+    other["task two"] = other.pop("task one")
+    for name, content in (("eval_step_40", votes), ("other", json.dumps(other))):
+        (folder / name).mkdir()
+        (folder / name / "arc_tasks.json").write_text(content)
+    text = written(folder).text
+    assert text.count("task one, test input 1") == text.count("task two, test input 1") == 1
+    assert "The votes in eval_step_40/arc_tasks.json are on the same inputs." in text
+
+
+def test_a_puzzle_is_shown_step_by_step(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    path = folder / "eval_step_40_records.json"
+    content = json.loads(path.read_text())
+    assert "step by step" not in written(folder).text
+    of_set = content["sets"]["all"]
+    one = of_set["failures"]["surest"][0]
+    answers = [one["answer"], one["labels"]]
+    of_set["solving"] = one | {"index": 7, "steps": [1, 3], "answers": answers}
+    path.write_text(json.dumps(content))
+    parsed = written(folder)
+    assert "puzzle 7, of the puzzles that are solved" in parsed.text
+    told = re.findall(r"step \d: [\w ]*?(?:wrong|solved)", parsed.text)
+    assert (told[0][-5:], told[1]) == ("wrong", "step 3: solved")
+    of_set["solving"]["answers"] = [[1, 2, 3], "x", None]
+    path.write_text(json.dumps(content))
+    assert "step by step" not in written(folder).text
 
 
 def test_scores_of_different_kinds_are_not_ranked(make_run_folder: Make) -> None:

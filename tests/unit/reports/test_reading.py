@@ -245,6 +245,23 @@ def test_results_of_any_content(make_run_folder: Make, file: str, content: bytes
     assert any(note.startswith(file) for note in run.notes) == (not is_json)
 
 
+@pytest.mark.parametrize("file", ["eval_step_40.json", "eval_step_40_records.json", "x.json"])
+def test_json_of_very_many_values_is_not_taken_apart(
+    make_run_folder: Make, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, loads = make_run_folder(), json.loads
+    (folder / file).write_bytes(b"[" + b",".join([b"[]"] * 2_000_000) + b"]")
+
+    def small(content: bytes | str) -> object:
+        assert len(content) < 2**20
+        return loads(content)
+
+    monkeypatch.setattr(json, "loads", small)
+    run = read_run(folder)
+    assert run.curves
+    assert any(note.startswith(f"{file}: holds more than") for note in run.notes)
+
+
 def test_links_are_not_followed(make_run_folder: Make, tmp_path: Path) -> None:
     secret = tmp_path / "secret.yaml"
     secret.write_text("password: opensesame")

@@ -17,6 +17,9 @@ def test_few_values_stay_as_they_are() -> None:
     points = curve_of([3.0, 1.0, 2.0]).points()
     assert (points.steps, points.means) == ([1, 2, 3], [3.0, 1.0, 2.0])
     assert points.is_exact
+    few = curve_of([1.0, 2.0, 3.0, 4.0, 5.0, 7.0]).points(2)
+    assert few.first_quartiles == [1.5, 4.5]
+    assert few.third_quartiles == [2.5, 6.0]
 
 
 def test_of_many_values_means_and_extremes_stay() -> None:
@@ -32,6 +35,13 @@ def test_of_many_values_means_and_extremes_stay() -> None:
     ):
         assert low <= mean <= high
         assert 1 <= step <= 50_000
+    for low, first, third, high in zip(
+        points.lows, points.first_quartiles, points.third_quartiles, points.highs, strict=True
+    ):
+        assert low <= first < third <= high
+    # Of a normal distribution, from samples.
+    assert np.mean(points.first_quartiles) == pytest.approx(-0.67, abs=0.05)
+    assert np.mean(points.third_quartiles) == pytest.approx(0.67, abs=0.05)
     # All bins but the first and the last have as many values: their mean is near that of all.
     width = points.steps[2] - points.steps[1]
     start = int(points.steps[1] - width / 2)

@@ -8,7 +8,7 @@ import pytest
 
 from runtime.errors import ConfigError
 from sweeps.programs import EVALUATION, TRAINING
-from sweeps.table import Row, write_table
+from sweeps.table import WRITERS, Row, lines_of, over_seeds, write_table
 from training.config.composition import load_config, load_configs
 from training.config.schema import TrainConfig
 
@@ -117,3 +117,48 @@ def test_the_headline_is_the_first_figure(tmp_path: Path) -> None:
     rows = [Row("job", {"seed": "0"}, "finished", figures)]
     text = write_table(tmp_path, rows, "arc/pass@2", minimize=False)
     assert text.split()[:4] == ["seed", "arc/pass@2", "exact_accuracy", "accuracy"]
+
+
+def test_jobs_that_differ_in_the_seed_alone_are_one_row() -> None:
+    found = [("1e-3", "0", 0.5), ("1e-3", "1", 0.75), ("2e-3", "0", 0.875), ("2e-3", "1", None)]
+    rows = [
+        Row(f"{lr}-{seed}", {"lr": lr, "seed": seed}, "finished", {"a_b": score} if score else {})
+        for lr, seed, score in found
+    ]
+    lines = lines_of(
+        over_seeds([*rows, rows[0]._replace(state="failed")], "a_b", minimize=False), "a_b"
+    )
+    assert lines == [
+        ["lr", "mean a_b", "std", "seeds"],
+        ["2e-3", "0.875", "-", "1"],
+        ["1e-3", "0.625", "0.1768", "2"],
+    ]
+    assert over_seeds(rows, "a_b", minimize=True)[0]["lr"] == "1e-3"
+    assert {form: write(lines).splitlines() for form, write in WRITERS.items()} == {
+        "markdown": [
+            r"| lr | mean a\_b | std | seeds |",
+            "|---|---|---|---|",
+            "| 2e-3 | 0.875 | - | 1 |",
+            "| 1e-3 | 0.625 | 0.1768 | 2 |",
+        ],
+        "csv": ["lr,mean a_b,std,seeds", "2e-3,0.875,-,1", "1e-3,0.625,0.1768,2"],
+        "latex": [
+            r"\begin{tabular}{lrrr}",
+            r"\hline",
+            r"lr & mean a\_b & std & seeds \\",
+            r"\hline",
+            r"2e-3 & 0.875 & - & 1 \\",
+            r"1e-3 & 0.625 & 0.1768 & 2 \\",
+            r"\hline",
+            r"\end{tabular}",
+        ],
+    }
+
+
+def test_what_a_cell_says_is_text_in_every_form() -> None:
+    lines = [["a|b", "x", "std", "seeds"], ["50% of <b>, \\~", "1", "-", "1"]]
+    markdown, table, latex = (write(lines) for write in WRITERS.values())
+    assert r"a\|b" in markdown
+    assert r"\<b\>" in markdown
+    assert '"50% of <b>, \\~"' in table
+    assert r"50\% of \textless{}b\textgreater{}, \textbackslash{}\textasciitilde{}" in latex
