@@ -1,6 +1,6 @@
 """Drawn boards: a puzzle with what a model answers, how sure it is, and where it is wrong."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -190,8 +190,14 @@ def _draw_maze(board: Board) -> Picture:
 
 
 def _draw_arc(board: Board) -> Picture:
-    panels = arc_panels(board)
-    cells = max(max(panel.colours.shape) for panel in panels)
+    return draw_panels(arc_panels(board))
+
+
+def draw_panels(panels: "Sequence[Panel]", most_cells: int = 0) -> Picture:
+    """Draw grids of colours side by side, each cell as large as fits `most_cells` in a row; 0: as
+    many as the largest grid has.
+    """
+    cells = most_cells or max(max(panel.colours.shape) for panel in panels)
     cell = max(6, min(36, 400 // max(1, cells)))
     widths = [max(90, cell * panel.colours.shape[1]) for panel in panels]
     height = max(cell, *(cell * panel.colours.shape[0] for panel in panels))
