@@ -300,7 +300,8 @@ class _Desk:
             data, found = records.data, records.chosen(wanted, wrong_only=request.wrong_only)
             rows, figures = [line.row for line in found[here]], records.figures
             words = [f"{data.label(line.row)}: {_said_of(line, data.kind)}" for line in found[here]]
-        bounds = {n: [v.min().item(), v.max().item()] for n, v in figures.items() if len(v)}
+        told = (n for n, v in figures.items() if len(v) and (n != "clues" or data.kind is SUDOKU))
+        bounds = {name: [figures[name].min().item(), figures[name].max().item()] for name in told}
         drawn = [draw(asked(puzzle)).svg() for puzzle in data.puzzles(rows)]
         return {
             "total": len(found),

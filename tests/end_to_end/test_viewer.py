@@ -595,8 +595,7 @@ def test_a_pasted_puzzle_fills_the_grid(page: Any) -> None:
         const event = new ClipboardEvent("paste", {clipboardData: data, bubbles: true});
         document.querySelector("[role=gridcell]").dispatchEvent(event);"""
     page.execute_script(paste, "12|34\n34|..\n..|..\n43|.1")
-    cells = [cell.text for cell in page.find_elements("css selector", "[role=gridcell]")]
-    assert "".join(cell or "." for cell in cells) == "123434......43.1"
+    assert grid_of(page) == "123434......43.1"
     page.execute_script(paste, "12345")
     assert element(page, "message").text == "5 cells; the model reads 16"
 
@@ -608,6 +607,7 @@ def test_impossible_puzzles_get_a_sentence(page: Any) -> None:
     press(page, "1", "1")
     element(page, "solve").click()
     until(page, lambda: element(page, "message").text)
+    assert element(page, "verdict").text == ""
     assert element(page, "message").text == "digit 1 stands twice in row 1"
 
 
@@ -640,19 +640,19 @@ def test_each_tab_solves_what_it_shows(page: Any) -> None:
     press(page, "4")
     element(page, "tab-data").click()
     until(page, lambda: page.find_elements("css selector", "#rows button"))
-    element(page, "solve").click()
-    until(page, lambda: element(page, "message").text == "choose a puzzle of the list")
-    page.find_element("css selector", "#rows button").click()
-    until(page, lambda: digits_of(page))
+    # The first of the list is there to be solved.
+    until(page, lambda: page.find_elements("css selector", "[aria-current=true]"))
+    until(page, lambda: len(digits_of(page)) > 1)
+    assert element(page, "puzzle").text == "puzzle 0"
     element(page, "tab-own").click()
-    assert digits_of(page) == ""
+    until(page, lambda: digits_of(page) == "4")
     element(page, "solve").click()
     until(page, lambda: "several solutions" in element(page, "message").text)
     solved(page)
     step = element(page, "step")
     page.execute_script("arguments[0].value = 0; arguments[0].oninput()", step)
-    assert "the puzzle" in digits_of(page)
-    assert digits_of(page).replace("the puzzle", "")[0] == "4"
+    assert element(page, "verdict").text == "the puzzle"
+    assert digits_of(page) == "4"
 
 
 @pytest.mark.slow
@@ -684,23 +684,23 @@ def test_another_model_ends_the_thoughts_of_the_one_before(page: Any) -> None:
     until(page, lambda: int(element(page, "step").get_attribute("max")) > 3)
     # Who goes back stays there.
     page.execute_script("document.activeElement.blur()")
-    press(page, ",", ",")
+    press(page, ",")
     place = element(page, "place").text.partition(" / ")[0]
     number = int(element(page, "step").get_attribute("max"))
     until(page, lambda: int(element(page, "step").get_attribute("max")) > number)
     assert element(page, "place").text.partition(" / ")[0] == place
     chosen = Select(element(page, "model"))
     chosen.select_by_index(1)
-    assert [element(page, name).text for name in ("verdict", "place")] == ["", ""]
-    assert digits_of(page) == ""
     assert element(page, "board").get_attribute("aria-busy") is None
-    element(page, "depth").clear()
-    element(page, "random").click()
+    assert element(page, "place").text == ""
+    # The board of the other kind, with a puzzle of its data.
     until(page, lambda: page.find_elements("css selector", ".start"))
+    until(page, lambda: element(page, "verdict").text == "the puzzle")
+    element(page, "depth").clear()
     element(page, "solve").click()
     assert "path" in solved(page)
     chosen.select_by_index(0)
-    assert "ACT step" not in digits_of(page)
+    assert "path" not in element(page, "verdict").text
 
 
 @pytest.mark.slow
@@ -709,16 +709,76 @@ def test_a_maze_is_drawn_with_keys(page: Any) -> None:
 
     ready(page)
     Select(element(page, "model")).select_by_index(1)
-    until(page, lambda: len(page.find_elements("css selector", "[role=gridcell]")) == 36)
+    until(page, lambda: page.find_elements("css selector", "#editor .start"))
+    element(page, "clear").click()
     page.execute_script("document.querySelector('[role=gridcell]').focus()")
     press(page, "s", ".", "#", "g")
     first = page.find_elements("css selector", "[role=gridcell]")[:4]
     assert [cell.get_attribute("class") for cell in first] == ["start", "free", "wall", "goal"]
     element(page, "solve").click()
     assert "path from S to G" in solved(page)
-    element(page, "random").click()
+    element(page, "another").click()
     until(page, lambda: page.find_elements("css selector", ".wall")[1:])
     assert len(page.find_elements("css selector", ".start")) == 1
+
+
+@pytest.mark.slow
+def test_a_link_opens_the_puzzle_again(page: Any, port: int) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    ready(page, empty=False)
+    puzzle, address = grid_of(page), page.current_url
+    assert address.startswith(f"http://127.0.0.1:{port}/#model=")
+    Select(element(page, "model")).select_by_index(1)
+    until(page, lambda: "maze" in page.current_url)
+    page.get(address)
+    until(page, lambda: grid_of(page) == puzzle)
+    assert page.current_url == address
+    element(page, "tab-data").click()
+    until(page, lambda: "row=0" in page.current_url)
+    page.find_elements("css selector", "#rows button")[3].click()
+    until(page, lambda: "row=3" in page.current_url)
+    address = page.current_url
+    page.get("about:blank")
+    page.get(address)
+    until(page, lambda: element(page, "puzzle").text == "puzzle 3")
+    page.get("about:blank")
+    page.get(f"http://127.0.0.1:{port}/#model=<b>gone")
+    until(page, lambda: element(page, "message").text.endswith("is not here: <b>gone"))
+
+
+@pytest.mark.slow
+def test_a_thought_plays_step_by_step_to_where_it_settles(page: Any) -> None:
+    ready(page, empty=False)
+    page.execute_script(
+        "window.places = []; new MutationObserver(() => places.push(place.textContent))"
+        ".observe(place, {childList: true})"
+    )
+    element(page, "solve").click()
+    until(page, lambda: element(page, "save").is_displayed())
+    until(page, lambda: element(page, "play").text == "Play")
+    numbers = [
+        int(place.split(" / ")[0]) for place in page.execute_script("return places") if place
+    ]
+    assert sorted(set(numbers)) == list(range(numbers[-1] + 1))
+    assert numbers == sorted(numbers)
+    words = element(page, "words").text
+    assert numbers[-1] == 3 or "settled" in words
+    element(page, "back").click()
+    element(page, "on").click()
+    assert element(page, "words").text == words
+
+
+@pytest.mark.slow
+def test_the_keypad_writes_where_the_cursor_is(page: Any) -> None:
+    ready(page)
+    page.find_elements("css selector", "[role=gridcell]")[5].click()
+    keys = page.find_elements("css selector", "#keypad button")
+    assert [key.text for key in keys] == ["1", "2", "3", "4", "\u232b"]
+    keys[2].click()
+    assert grid_of(page) == ".....3.........."
+    keys[4].click()
+    assert grid_of(page).strip(".") == ""
 
 
 @pytest.mark.slow
