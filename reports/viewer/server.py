@@ -275,7 +275,7 @@ class _Desk:
         model = self._model(request.model)
         for number in self._shelf.offered(model)[0]:
             data = self._shelf.data[number]
-            rows = data.rows(Filter(), model.identifiers)
+            rows = data.rows(Filter(), model.known(data))
             if len(rows):
                 row = int(rows[request.seed % len(rows)])
                 return {"data": number, "row": row, "text": _text(data.puzzles([row])[0])}
@@ -292,7 +292,7 @@ class _Desk:
         here = slice(first, first + _PER_PAGE)
         if request.of == "data":
             data = _at(self._shelf.data, request.number, "data set")
-            found = data.rows(wanted, self._model(request.model).identifiers)
+            found = data.rows(wanted, self._model(request.model).known(data))
             rows, figures = found[here].tolist(), data.figures
             words = [data.described(row) for row in rows]
         else:
@@ -366,8 +366,8 @@ class _Desk:
 
 
 def _task(typed: Typed) -> Task:
-    name, known = typed.task_name or "task", {"is_evaluation": True, "outputs_may_lack": True}
-    return parse_task(name, typed.task, "the task", **known)
+    name = typed.task_name or "task"
+    return parse_task(name, typed.task, "the task", is_evaluation=True, outputs_may_lack=True)
 
 
 def _demonstrations(task: Task) -> list[Puzzle]:

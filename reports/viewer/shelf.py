@@ -86,11 +86,11 @@ class Model:
             raise DatasetError(f"the model has not seen {puzzle.name} in training")
         return replace(puzzle, identifier=self.identifiers.index(puzzle.name))
 
-    def reads(self, data: "Data") -> bool:
-        """Whether a data set's puzzles are of its kind and size."""
-        facts = self.trained.facts
-        is_kind = self.kind is None or self.kind is data.kind
-        return is_kind and (facts is None or facts.seq_len == data.dataset.metadata.seq_len)
+    def known(self, data: "Data") -> set[str] | None:
+        """Return the names of the ARC puzzles that it can be asked about; None: any puzzle."""
+        if data.kind is not ARC or self.identifiers is None:
+            return None
+        return set(self.identifiers)
 
 
 @lru_cache(_MOST_RUNS)
@@ -162,22 +162,37 @@ class Data:
         """
         if self.kind is not ARC or not (self.folder / "train" / METADATA_NAME).is_file():
             return []
-        train = self if self.split == "train" else Data("", self.folder, "train")
-        (own,), task = self.puzzles([row]), _task_of(self.names[row])
-        rows = [at for at in train.listed.tolist() if _task_of(train.names[at]) == task]
-        others = [one for one in train.puzzles(rows) if one.target is not None]
-        return [one for one in others if (one.question != own.question).any()][:10]
+        train, (own,) = _training_data(self.folder), self.puzzles([row])
+        pairs = train.puzzles(train.rows_of(_task_of(own.name)))
+        others = [one for one in pairs if (one.question != own.question).any()]
+        return [one for one in others if one.target is not None][:10]
+
+    def rows_of(self, task: str) -> list[int]:
+        """Return the rows of an ARC task as it is, without augmentations."""
+        rows, before = list[int](), 0
+        for arrays in self.dataset.sets.values():
+            for puzzle in arrays.group_indices[:-1].tolist():
+                if _task_of(self.identifiers[arrays.puzzle_identifiers[puzzle]]) == task:
+                    first, end = arrays.puzzle_indices[puzzle : puzzle + 2].tolist()
+                    rows += range(before + first, before + end)
+            before += arrays.num_examples
+        return rows
+
+    @cached_property
+    def identifiers(self) -> list[str]:
+        """The name of each puzzle identifier."""
+        return identifiers_of(self.dataset)
 
     @cached_property
     def names(self) -> list[str]:
         """The names of ARC puzzles, by row; of other kinds none."""
         if self.kind is not ARC:
             return []
-        known, names = identifiers_of(self.dataset), []
+        names = []
         for arrays in self.dataset.sets.values():
             counts = np.diff(arrays.puzzle_indices)
             for identifier, count in zip(arrays.puzzle_identifiers, counts, strict=True):
-                names += [known[identifier]] * int(count)
+                names += [self.identifiers[identifier]] * int(count)
         return names
 
     @cached_property
@@ -251,6 +266,11 @@ class Data:
         figures = ((name, values[place]) for name, values in self.figures.items())
         said = (f"{n} {v}" if n == "rating" else f"{v} {n}" for n, v in figures)
         return ", ".join([self.label(row), *said])
+
+
+@lru_cache(8)
+def _training_data(folder: Path) -> Data:
+    return Data("", folder, "train")
 
 
 def _task_of(name: str) -> str:
@@ -341,12 +361,16 @@ class Shelf:
         evaluations; a broken data set is offered to each, at the end.
         """
         own = [folder.resolve() for folder in model.folders]
+        kind, facts = model.kind, model.trained.facts
 
         def rank(data: Data) -> int:
-            folder = data.folder.resolve()
-            if not _or_nothing(lambda: model.reads(data), True):
+            if _or_nothing(lambda: data.kind, None) is None:
+                return len(own) + 1
+            is_size = facts is None or facts.seq_len == data.dataset.metadata.seq_len
+            if not is_size or kind not in (None, data.kind):
                 return -1
-            return own.index(folder) if folder in own else len(own) + _is_broken(data)
+            folder = data.folder.resolve()
+            return own.index(folder) if folder in own else len(own)
 
         ranks = [rank(data) for data in self.data]
         sets = sorted((n for n, each in enumerate(ranks) if each >= 0), key=ranks.__getitem__)
@@ -359,10 +383,6 @@ class Shelf:
             _both(self.data, new.data),
             _both(self.records, new.records),
         )
-
-
-def _is_broken(data: Data) -> bool:
-    return _or_nothing(lambda: data.kind, None) is None
 
 
 def _both(known: list[_Found], found: list[_Found]) -> list[_Found]:
