@@ -701,6 +701,15 @@ def test_another_model_ends_the_thoughts_of_the_one_before(page: Any) -> None:
     assert "path" in solved(page)
     chosen.select_by_index(0)
     assert "path" not in element(page, "verdict").text
+    # In a list, too: the list is the new model's.
+    element(page, "tab-data").click()
+    until(page, lambda: "clues" in element(page, "rows").text)
+    chosen.select_by_index(1)
+    until(page, lambda: "path" in element(page, "rows").text)
+    until(page, lambda: element(page, "puzzle").text == "puzzle 0")
+    assert element(page, "message").text == ""
+    element(page, "tab-own").click()
+    until(page, lambda: page.find_elements("css selector", "#editor .start"))
 
 
 @pytest.mark.slow

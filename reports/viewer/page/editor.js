@@ -152,4 +152,7 @@ export function fill(typed) {
   found.forEach((value, at) => { state.cells[at] = value; paint(at); });
 }
 
+/** Whether nothing is typed; of ARC nothing ever is. */
+export const isEmpty = () => state.kind === "ARC" || state.cells.every((value) => !value.trim());
+
 export function clear() { state.cells.forEach((_, at) => put(at, isMaze() ? " " : "")); }

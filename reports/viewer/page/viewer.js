@@ -74,7 +74,9 @@ function typed() {
 }
 
 const another = trying(async () => {
-  const seed = Math.floor(Math.random() * 2 ** 31), found = await ask("example", { model: +$("model").value, seed });
+  const asking = begin(), seed = Math.floor(Math.random() * 2 ** 31);
+  const found = await ask("example", { model: +$("model").value, seed });
+  if (state.asking !== asking) return;
   state.task = null;
   state.chosen = model().kind === "ARC" ? { data: found.data, row: found.row } : null;
   if (!state.chosen) editor.fill(found.text);
@@ -281,7 +283,10 @@ function useModel() {
   showTab(state.tab);
 }
 
-const chooseModel = trying(async () => { useModel(); await another(); });
+const chooseModel = trying(async () => {
+  useModel();
+  if (state.tab === "own") await another();
+});
 
 const start = trying(async () => {
   state.found = await ask("found", {});
@@ -310,7 +315,7 @@ const leaveTab = trying((tab) => {
   state.chosen = null;
   showTab(tab);
   if (tab !== "own") return begin(), player.reset();
-  return model().kind === "ARC" ? another() : preview().catch(() => {});
+  return editor.isEmpty() ? another() : preview().catch(() => {});
 });
 
 editor.onChange(typed);
