@@ -315,7 +315,7 @@ class Records:
         except (KeyError, TypeError, ValueError, csv.Error):
             raise DatasetError(f"{self.path}: not the records of an evaluation") from None
 
-    @property
+    @cached_property
     def figures(self) -> dict[str, np.ndarray]:
         """The figures of all lines that have them."""
         names = dict.fromkeys(name for line in self.lines for name in line.figures)

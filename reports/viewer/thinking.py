@@ -123,7 +123,8 @@ class Thinker:
 
 def shown(frame: Frame) -> Event:
     """Return a frame as the page takes it."""
-    board, words = frame.board, [word for word in frame.words if word]
+    # The first line tells how many cells were open before; the verdict tells what is open now.
+    board, words = frame.board, [word for word in frame.words[1:] if word]
     if not board.marks:
         return {"title": frame.title, "verdict": "", "words": [], "svg": svg_of(board)}
     event: Event = {"title": frame.title, "verdict": verdict_on(board), "svg": svg_of(board)}

@@ -18,11 +18,12 @@ from dataset.build_arc_dataset import main as build_arc
 from dataset.build_maze_dataset import main as build_mazes
 from evaluation.puzzles import SUDOKU, Puzzle, parse_sudoku, puzzles_of
 from puzzle_dataset import PuzzleDataset
-from reports.boards import WRONG_FILL, Board
+from reports.boards import WRONG_FILL, Board, board_of_candidates
+from reports.frames import Frame
 from reports.viewer import serving
 from reports.viewer.server import build_app
 from reports.viewer.shelf import find
-from reports.viewer.thinking import Asked, Thinker, svg_of, verdict_on
+from reports.viewer.thinking import Asked, Thinker, shown, svg_of, verdict_on
 from scripts import viewer
 
 PORT = 8765
@@ -96,6 +97,15 @@ def test_the_words_count_what_is_marked(answer: str, compare: bool, told: str, m
     assert verdict_on(board) == told
     paths = re.findall(rf'd="([^"]*)" fill="{WRONG_FILL}"', svg_of(board))
     assert sum(path.count("M") for path in paths) == marked
+
+
+def test_a_round_counts_what_is_open_after_it() -> None:
+    puzzle = parse_sudoku("1234" + 12 * ".")
+    candidates = np.tile(np.arange(6) > 1, (16, 1))
+    candidates[:4] = np.eye(6, dtype=bool)[2:]
+    board = board_of_candidates(puzzle, candidates)
+    told = shown(Frame(board, "round 1 of 2", ["13 cells open", "4 candidates struck", ""]))
+    assert (told["verdict"], told["words"]) == ("12 cells open", ["4 candidates struck"])
 
 
 def test_thoughts_are_saved(client: TestClient) -> None:

@@ -57,7 +57,7 @@ function drawKeypad() {
     const textContent = isMaze() ? MAZE_BUTTONS[value] : value || "⌫", ariaLabel = value || isMaze() ? textContent : "clear the cell";
     const button = make("button", { textContent, ariaLabel, tabIndex: -1 });  // Keys do the same.
     button.onpointerdown = (event) => event.preventDefault();  // The cell keeps the focus.
-    button.onclick = () => { put(state.at, value); state.changed(); };
+    button.onclick = () => { put(state.at, value); move(state.at); state.changed(); };
     return button;
   }));
 }
@@ -116,7 +116,6 @@ grid.onpointerdown = (event) => {
   const at = +event.target.dataset.at;
   if (Number.isNaN(at)) return;
   event.preventDefault();
-  event.target.releasePointerCapture(event.pointerId);
   move(at);
   if (!isMaze()) return;
   state.pen = state.cells[at] === "#" ? " " : "#";
