@@ -400,8 +400,11 @@ def identifiers_of(dataset: PuzzleDataset) -> list[str]:
     return names
 
 
-def puzzles_of(dataset: PuzzleDataset, kind: Kind, rows: slice | None = None) -> Iterator[Puzzle]:
-    """Yield the puzzles of a data set, all or those of some rows, counted over its sets.
+def puzzles_of(
+    dataset: PuzzleDataset, kind: Kind, rows: slice | Sequence[int] | None = None
+) -> Iterator[Puzzle]:
+    """Yield the puzzles of a data set, all or those of some rows, counted over its sets; rows that
+    are given one by one must be in ascending order.
 
     Raises:
         DatasetError: they are not of this kind, or an identifier's name is missing.
@@ -409,7 +412,7 @@ def puzzles_of(dataset: PuzzleDataset, kind: Kind, rows: slice | None = None) ->
     place = dataset.split_dirs[0]
     names = identifiers_of(dataset) if kind is ARC else []
     counts = [arrays.num_examples for arrays in dataset.sets.values()]
-    wanted = range(*(rows or slice(None)).indices(sum(counts)))
+    wanted = rows if isinstance(rows, Sequence) else range(sum(counts))[rows or slice(None)]
     first = 0
     for (set_name, arrays), count in zip(dataset.sets.items(), counts, strict=True):
         own = np.array([row - first for row in wanted if first <= row < first + count], np.int64)

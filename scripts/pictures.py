@@ -71,7 +71,7 @@ def photograph_viewer() -> None:
         address = server.stdout.readline().split()[0]
         with _browser(1200, 900) as browser:
             browser.get(address)
-            _wait(browser, lambda: browser.find_elements("css selector", "[role=gridcell]"))
+            _wait(browser, lambda: browser.find_elements("css selector", "#board svg"))
             browser.execute_script("document.querySelector('[role=gridcell]').focus()")
             for key in _PUZZLE:
                 browser.switch_to.active_element.send_keys(key)

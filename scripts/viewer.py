@@ -24,14 +24,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve the page until Ctrl-C; return the exit code."""
     options = _parser().parse_args(arguments)
     try:
-        import uvicorn
-
         from reports.viewer.server import build_app
+        from reports.viewer.serving import server_of
     except ImportError as error:
         name = str(error.name).partition(".")[0]
         return _refuse(f"{name} is not installed (pip install '.[viewer]')")
     from reports.viewer.shelf import find
 
+    for path in (*options.checkpoints, *(options.data or [])):
+        if not path.exists() and not str(path).startswith("hf:/"):
+            return _refuse(f"{path}: no such file or folder")
+    checkpoints, data = options.checkpoints, options.data or [Path("data")]
+    if not checkpoints and (usual := Path("checkpoints")).is_dir():
+        checkpoints = [usual]
     try:
         listener = socket.create_server((_HOST, options.port))
     except OSError as error:
@@ -40,18 +45,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return _refuse(reason)
     port = listener.getsockname()[1]
-    checkpoints, data = options.checkpoints or [Path("checkpoints")], options.data or [Path("data")]
     look = partial(find, checkpoints, data)
     shelf = look()
-    found = f"{many(len(shelf.models), 'checkpoint')}, {many(len(shelf.data), 'data set')}"
+    if not shelf.models:
+        listener.close()
+        places = ", ".join(map(str, options.checkpoints)) or "checkpoints"
+        return _refuse(f"{places}: no run in it; train one (make demo), or name a run's folder")
+    folders = len({each.folder for each in shelf.data})
+    found = f"{many(len(shelf.models), 'checkpoint')}, {many(folders, 'data set')}"
     address = f"http://{_HOST}:{port}"
     sys.stdout.write(f"{found}\n{address} (Ctrl-C ends it)\n")
     sys.stdout.flush()
     if options.open:
         webbrowser.open(address)
-    config = uvicorn.Config(build_app(look, port), log_level="warning", access_log=False)
     with listener:
-        uvicorn.Server(config).run([listener])
+        server_of(build_app(look)).run([listener])
     return 0
 
 

@@ -1,26 +1,29 @@
 """The viewer's server: a page, and answers to what it asks. It listens on the loopback address.
 
-Only a page of its own may ask: requests for another host (whose name may lead here) or from another
-site's page are refused. What it names are numbers of what was found at the start, never paths.
+Only a page of its own may ask: requests for a host that is not this machine (whose name may lead
+here) or from another site's page are refused. What it names are numbers of what was found, never
+paths.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import Field
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dataset.arc.tasks import parse_task
+from dataset.arc.tasks import Task, encode_canvas, parse_task
 from dataset.maze import rules as maze
 from evaluation.puzzles import (
     ARC,
@@ -33,17 +36,21 @@ from evaluation.puzzles import (
     parse_sudoku,
 )
 from reports.asking import note_on
-from reports.boards import asked as asked_board
-from reports.boards import draw
-from reports.viewer.shelf import MISTAKES, Data, Filter, Model, Shelf
-from reports.viewer.thinking import Asked, Event, Thinker
+from reports.boards import Board, arc_panels, asked, draw, draw_panels
+from reports.html import percent
+from reports.viewer.shelf import MISTAKES, Data, Filter, Model, Record, Records, Shelf
+from reports.viewer.thinking import Asked, Event, Thinker, svg_of
 from runtime.errors import ConfigError, DatasetError
 from runtime.schema import CountOrZero, Schema, StrictBool
-from runtime.text import shown
+from runtime.streams import Stream
+from runtime.text import many, shown
 from training.config.explain import validate
 
 _PAGE = Path(__file__).parent / "page"
-_FILES = {"": "text/html", "viewer.css": "text/css", "viewer.js": "text/javascript"}
+_FILES = {"": "text/html", "viewer.css": "text/css"}
+_FILES |= dict.fromkeys(("viewer.js", "common.js", "editor.js", "player.js"), "text/javascript")
+_TYPES = {"gif": "image/gif", "html": "text/html"}
+_THIS_MACHINE = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?")
 _MOST_BYTES = 1_000_000
 _PER_PAGE = 50
 _HEADERS = {
@@ -77,9 +84,22 @@ class PuzzleRequest(Schema):
     puzzle: Typed
 
 
-class RowsRequest(Schema):
-    """Rows of a data set, or of an evaluation's records."""
+class ExampleRequest(Schema):
+    """A puzzle that a model reads: one of its data, or a new one."""
 
+    model: CountOrZero
+    seed: CountOrZero = Field(0, lt=2**32)
+
+
+class SaveRequest(Schema):
+    thought: CountOrZero
+    form: Literal["gif", "html"]
+
+
+class RowsRequest(Schema):
+    """Rows of a data set, or of an evaluation's records, that a model can be asked about."""
+
+    model: CountOrZero
     of: Literal["data", "records"]
     number: CountOrZero
     text: str = Field("", max_length=200)
@@ -91,10 +111,12 @@ class RowsRequest(Schema):
 class _Guard:
     """Refuses requests for other hosts and of other sites' pages, and bodies that are too large."""
 
-    def __init__(self, app: ASGIApp, hosts: set[str]) -> None:
-        self._app, self._hosts = app, hosts
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            return await send({"type": "websocket.close", "code": 1008})
         if scope["type"] != "http":
             return
         headers = {
@@ -102,7 +124,9 @@ class _Guard:
         }
         if refusal := self._refusal(scope["method"], headers):
             status, reason = refusal
-            return await _said(reason, status)(scope, receive, send)
+            refused = _said(reason, status)
+            refused.headers["Connection"] = "close"  # What follows of the request is not read.
+            return await refused(scope, receive, send)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -114,17 +138,21 @@ class _Guard:
 
     def _refusal(self, method: str, headers: dict[str, str]) -> tuple[int, str] | None:
         host, origin = headers.get("host", ""), headers.get("origin")
-        if host not in self._hosts:
-            return (
-                403,
-                f"this page is for {' and '.join(sorted(self._hosts))}, not for another host",
+        if not _THIS_MACHINE.fullmatch(host):
+            return 403, (
+                f"this page is for http://localhost:PORT, not for {shown(host)}; from another "
+                "machine: ssh -L PORT:localhost:PORT, and open that address there"
             )
-        if origin is not None and origin.removeprefix("http://") not in self._hosts:
+        if origin is not None and origin != f"http://{host}":
             return 403, "another site's page may not ask here"
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return 403, "another site's page may not ask here"
         if method not in ("GET", "POST"):
             return 405, f"{shown(method)} is not accepted; GET and POST are"
+        if "upgrade" in headers:
+            return 400, "this server speaks plain HTTP only"
+        if "transfer-encoding" in headers:
+            return 411, "the length of what is sent must be told, not sent in chunks"
         if method == "POST":
             if headers.get("content-type", "").split(";")[0].strip() != "application/json":
                 return 415, "accepted: application/json"
@@ -136,22 +164,22 @@ class _Guard:
         return None
 
 
-def build_app(find: Callable[[], Shelf], port: int) -> Starlette:
-    """Return the server's application, to be served on a port, for what `find` finds: it is asked
-    each time a page is opened.
+def build_app(find: Callable[[], Shelf]) -> Starlette:
+    """Return the server's application for what `find` finds: it is asked each time a page is
+    opened.
     """
     desk = _Desk(find)
     routes = [Route(f"/{name}", _file(name)) for name in _FILES]
     for name, answer in (
         ("found", desk.found),
         ("board", desk.board),
-        ("maze", desk.new_maze),
+        ("example", desk.example),
         ("rows", desk.rows),
     ):
         routes.append(Route(f"/api/{name}", _json(answer), methods=["POST"]))
     routes.append(Route("/api/think", desk.think, methods=["POST"]))
-    hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
-    guard = Middleware(_Guard, hosts=hosts)  # pyright: ignore[reportArgumentType]
+    routes.append(Route("/api/save", desk.save, methods=["POST"]))
+    guard = Middleware(_Guard)  # pyright: ignore[reportArgumentType]
     errors: Any = {HTTPException: _http_error, Exception: _failed}
     return Starlette(routes=routes, middleware=[guard], exception_handlers=errors)
 
@@ -193,6 +221,8 @@ def _json(answer: Callable[[Any], Any]) -> Callable[[Request], Any]:
 async def _body(request: Request) -> Any:
     try:
         sent = json.loads(await request.body())
+    except ClientDisconnect:
+        raise ConfigError("the request ended before all of it was here") from None
     except (ValueError, RecursionError):
         sent = None
     if not isinstance(sent, dict):
@@ -211,91 +241,100 @@ class _Desk:
         """List the models, data sets and records that there are by now."""
         self._shelf = self._shelf.with_more(self._find())
         data = [self._data_said(each) for each in self._shelf.data]
-        records = [{"name": each.name} for each in self._shelf.records]
+        records = [{"name": f"{r.name}: {r.data.name}"} for r in self._shelf.records]
         return {
-            "models": [_model_said(m) for m in self._shelf.models],
+            "models": [_model_said(model, self._shelf) for model in self._shelf.models],
             "data": data,
             "records": records,
         }
 
     def _data_said(self, data: Data) -> Event:
         try:
-            return {"name": data.name, "kind": data.kind.name, "count": data.num_puzzles}
+            return {"name": data.name, "kind": data.kind.name}
         except MISTAKES as error:
             return {"name": data.name, "error": str(error)}
 
     def board(self, sent: Any) -> Event:
-        """Draw a puzzle, and say what a plain program knows of it."""
-        asked = validate(PuzzleRequest, sent)
-        puzzle = self._puzzle(asked.puzzle, self._model(asked.model))
-        text = ""
-        if puzzle.kind is SUDOKU:
-            text = "".join(str(digit or ".") for digit in puzzle.question.flat)
-        if puzzle.kind is MAZE:
-            text = "\n".join(maze.tokens_to_text(row) for row in puzzle.question)
-        svg, note = draw(asked_board(puzzle)).svg(), note_on(puzzle)
-        return {"svg": svg, "text": text, "name": puzzle.name, "note": note}
+        """Draw a puzzle, with the demonstrations of its task, and say what is known of it."""
+        request = validate(PuzzleRequest, sent)
+        typed, puzzle = request.puzzle, self._puzzle(request.puzzle, self._model(request.model))
+        label, pairs = puzzle.name, list[Puzzle]()
+        if typed.data is not None:
+            data, row = self._shelf.data[typed.data], typed.row or 0
+            label, pairs = data.label(row), data.demonstrations(row)
+        elif typed.task is not None:
+            pairs = _demonstrations(_task(typed))
+        told = {"svg": svg_of(asked(puzzle)), "text": _text(puzzle), "note": note_on(puzzle)}
+        return {**told, "label": label, "pairs": [_pair_drawn(pair) for pair in pairs]}
 
-    def new_maze(self, sent: Any) -> Event:
-        """Make a maze that can be solved, of the size that a model reads."""
-        from dataset.maze.generator import generate_mazes
-        from runtime.streams import Stream
-
-        asked = validate(_MazeRequest, sent)
-        model = self._model(asked.model)
+    def example(self, sent: Any) -> Event:
+        """Choose a puzzle of a model's data, its own and what it was not trained on first; without
+        data make a Sudoku or a maze.
+        """
+        request = validate(ExampleRequest, sent)
+        model = self._model(request.model)
+        for number in self._shelf.offered(model)[0]:
+            data = self._shelf.data[number]
+            rows = data.rows(Filter(), model.known(data))
+            if len(rows):
+                row = int(rows[request.seed % len(rows)])
+                return {"data": number, "row": row, "text": _text(data.puzzles([row])[0])}
         facts = model.trained.facts
-        if model.kind is not MAZE or facts is None:
-            raise ConfigError("this model reads no mazes")
-        size = maze.grid_size(facts.seq_len)
-        made = generate_mazes(
-            1, seed=asked.seed, stream=Stream.NEW_TEST, size=size, min_length=size, taken=set()
-        )
-        grid = made.mazes[0].reshape(size, size)
-        return {"text": "\n".join(maze.tokens_to_text(row) for row in grid)}
+        if model.kind is ARC:
+            raise ConfigError("no data of this model was found: load an ARC task")
+        return {"text": _made(model.kind, facts.seq_len if facts else 81, request.seed)}
 
     def rows(self, sent: Any) -> Event:
         """List puzzles of a data set or of records, as many as a page takes."""
-        asked = validate(RowsRequest, sent)
-        wanted = Filter(asked.text, asked.bounds)
-        first = asked.page * _PER_PAGE
-        if asked.of == "data":
-            data = _at(self._shelf.data, asked.number, "data set")
-            rows = data.rows(wanted)
-            shown_rows = rows[first : first + _PER_PAGE].tolist()
-            some = [{"row": row, "words": data.described(row)} for row in shown_rows]
-            figures = data.figures.items()
-            bounds = {name: [int(v.min()), int(v.max())] for name, v in figures if len(v)}
-            number = asked.number
+        request = validate(RowsRequest, sent)
+        wanted = Filter(request.text, request.bounds)
+        first = request.page * _PER_PAGE
+        here = slice(first, first + _PER_PAGE)
+        if request.of == "data":
+            data = _at(self._shelf.data, request.number, "data set")
+            found = data.rows(wanted, self._model(request.model).known(data))
+            rows, figures = found[here].tolist(), data.figures
+            words = [data.described(row) for row in rows]
         else:
-            records = _at(self._shelf.records, asked.number, "evaluation")
-            rows = records.chosen(wanted, wrong_only=asked.wrong_only)
-            some = [
-                {"row": line.row, "words": _figures_said(line.figures, line.row)}
-                for line in rows[first : first + _PER_PAGE]
-            ]
-            names = dict.fromkeys(name for line in records.lines for name in line.figures)
-            bounds = {}
-            for name in names:
-                values = [line.figures[name] for line in records.lines if name in line.figures]
-                bounds[name] = [min(values), max(values)]
-            number = self._shelf.data.index(records.data)
+            records: Records = _at(self._shelf.records, request.number, "evaluation")
+            data, found = records.data, records.chosen(wanted, wrong_only=request.wrong_only)
+            rows, figures = [line.row for line in found[here]], records.figures
+            words = [f"{data.label(line.row)}: {_said_of(line, data.kind)}" for line in found[here]]
+        told = (n for n, v in figures.items() if len(v) and (n != "clues" or data.kind is SUDOKU))
+        bounds = {name: [figures[name].min().item(), figures[name].max().item()] for name in told}
+        drawn = [draw(asked(puzzle)).svg() for puzzle in data.puzzles(rows)]
         return {
-            "total": len(rows),
-            "rows": some,
+            "total": len(found),
+            "rows": [
+                {"row": row, "words": said, "svg": svg}
+                for row, said, svg in zip(rows, words, drawn, strict=True)
+            ],
             "bounds": bounds,
-            "data": number,
+            "names": {name: _FIGURES.get(name, name.replace("_", " ")) for name in bounds},
+            "data": self._shelf.data.index(data),
             "per_page": _PER_PAGE,
         }
+
+    async def save(self, request: Request) -> Response:
+        """Send a thought as a file."""
+        try:
+            wanted = validate(SaveRequest, await _body(request))
+            saved = self._thinker.saved
+            content = await run_in_threadpool(saved, wanted.thought, wanted.form)
+        except MISTAKES as error:
+            return _said(str(error), 400)
+        name = {"Content-Disposition": f"attachment; filename=thinking.{wanted.form}"}
+        return Response(content, headers=name, media_type=_TYPES[wanted.form])
 
     async def think(self, request: Request) -> Response:
         """Stream what a model does, a line of JSON for each event."""
         try:
-            asked = validate(ThinkRequest, await _body(request))
-            model = self._model(asked.model)
-            puzzle = await run_in_threadpool(self._puzzle, asked.puzzle, model)
+            wanted = validate(ThinkRequest, await _body(request))
+            model = self._model(wanted.model)
+            puzzle = await run_in_threadpool(self._puzzle, wanted.puzzle, model)
         except MISTAKES as error:
             return _said(str(error), 400)
-        events = self._thinker.events(model.trained, puzzle, asked)
+        events = self._thinker.events(model.trained, puzzle, wanted)
         return StreamingResponse(_lines(events), media_type="application/x-ndjson")
 
     def _model(self, number: int) -> Model:
@@ -310,13 +349,9 @@ class _Desk:
         kind = model.kind
         if typed.data is not None:
             data = _at(self._shelf.data, typed.data, "data set")
-            puzzle = model.as_known(data.puzzle(typed.row or 0))
+            puzzle = model.as_known(data.puzzles([typed.row or 0])[0])
         elif typed.task is not None:
-            name = typed.task_name or "task"
-            task = parse_task(
-                name, typed.task, "the task", is_evaluation=True, outputs_may_lack=True
-            )
-            puzzles = arc_puzzles(task, model.identifiers)
+            puzzles = arc_puzzles(_task(typed), model.identifiers)
             puzzle = _at(puzzles, typed.test_input, "test input")
         else:
             puzzle = _parsed(typed.text or "", kind)
@@ -330,9 +365,55 @@ class _Desk:
         return puzzle
 
 
-class _MazeRequest(Schema):
-    model: CountOrZero
-    seed: CountOrZero = Field(0, lt=2**32)
+def _task(typed: Typed) -> Task:
+    name = typed.task_name or "task"
+    return parse_task(name, typed.task, "the task", is_evaluation=True, outputs_may_lack=True)
+
+
+def _demonstrations(task: Task) -> list[Puzzle]:
+    def canvas(grid: np.ndarray | None) -> np.ndarray:
+        assert grid is not None  # A demonstration has both.
+        return ARC.to_grid(encode_canvas(grid))
+
+    return [Puzzle(ARC, canvas(given), canvas(made)) for given, made in task.train]
+
+
+def _pair_drawn(pair: Puzzle) -> str:
+    """Draw the input and the output of a demonstration."""
+    assert pair.target is not None
+    given, made = arc_panels(Board(pair, pair.target))[:2]
+    unmarked = np.zeros(made.colours.shape, bool)
+    return draw_panels([given, made._replace(title="output", marked=unmarked)]).svg()
+
+
+def _text(puzzle: Puzzle) -> str:
+    """Return a Sudoku or a maze as people type it."""
+    if puzzle.kind is SUDOKU:
+        return "".join(str(digit or ".") for digit in puzzle.question.flat)
+    return "\n".join(map(maze.tokens_to_text, puzzle.question)) if puzzle.kind is MAZE else ""
+
+
+def _made(kind: Kind | None, num_cells: int, seed: int) -> str:
+    """Make a maze that can be solved, or a Sudoku with one solution."""
+    size, stream = maze.grid_size(num_cells), Stream.NEW_TEST
+    if kind is MAZE:
+        from dataset.maze.generator import generate_mazes
+
+        made = generate_mazes(1, seed=seed, stream=stream, size=size, min_length=size, taken=set())
+        return _text(Puzzle(MAZE, MAZE.to_grid(made.mazes[0])))
+    from dataset.sudoku.generator import generate_puzzles
+
+    made = generate_puzzles(
+        1,
+        seed=seed,
+        stream=stream,
+        size=size,
+        min_clues=num_cells // 3,
+        max_clues=num_cells // 2,
+        min_rating=0,
+        taken=set(),
+    )
+    return _text(Puzzle(SUDOKU, made.questions[0].reshape(size, size)))
 
 
 def _parsed(text: str, kind: Kind | None) -> Puzzle:
@@ -344,11 +425,13 @@ def _parsed(text: str, kind: Kind | None) -> Puzzle:
         raise DatasetError(str(error)) from None
 
 
-def _model_said(model: Model) -> Event:
+def _model_said(model: Model, shelf: Shelf) -> Event:
     try:
         trained, kind = model.trained, model.kind
-        facts = trained.facts
+        facts, (data, records) = trained.facts, shelf.offered(model)
         return {
+            "data": data,
+            "records": records,
             "name": model.name,
             "kind": kind.name if kind else SUDOKU.name,
             "size": maze.grid_size(facts.seq_len) if facts else 9,
@@ -360,9 +443,29 @@ def _model_said(model: Model) -> Event:
         return {"name": model.name, "error": str(error)}
 
 
-def _figures_said(figures: dict[str, float], row: int) -> str:
-    said = ", ".join(f"{name} {value:g}" for name, value in figures.items())
-    return f"puzzle {row + 1:,}, {said}"
+_FIGURES = {
+    "accuracy": "share of the cells right",
+    "exact_accuracy": "all right (1) or not (0)",
+    "q_halt": "how sure it was",
+    "steps": "ACT steps",
+    "path_length": "moves of the path",
+    "grid_cells": "cells of the grid",
+}
+
+
+def _said_of(line: Record, kind: Kind) -> str:
+    """Say what an evaluation found about a puzzle."""
+    figures = line.figures
+    said = ["right" if figures["exact_accuracy"] == 1 else "wrong"]
+    if "accuracy" in figures:
+        said.append(f"{percent(figures['accuracy'])} of the cells right")
+    if "q_halt" in figures:
+        said.append(f"{percent(figures['q_halt'])} sure")
+    if "steps" in figures:
+        said.append(many(round(figures["steps"]), "step"))
+    if "clues" in figures and kind is SUDOKU:
+        said.append(many(round(figures["clues"]), "clue"))
+    return ", ".join(said)
 
 
 def _at(found: Any, number: int, what: str) -> Any:

@@ -5,7 +5,7 @@ The page names them by their numbers, never by paths.
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from dataset.arc.augmentation import parse_identifier
 from dataset.format.layout import METADATA_NAME
 from evaluation.arc import crop_grids
 from evaluation.puzzles import (
@@ -66,6 +67,12 @@ class Model:
     def kind(self) -> Kind | None:
         return kind_read_by(self.trained)
 
+    @property
+    def folders(self) -> list[Path]:
+        """The folders of the data that it is tested on and was trained on."""
+        run = self.trained.run
+        return [Path(path) for split in ("test", "train") for path in run.data_folders(split)]
+
     @cached_property
     def identifiers(self) -> list[str] | None:
         """Names of the puzzles that its embedding knows; None: it has none."""
@@ -86,6 +93,12 @@ class Model:
         if puzzle.name not in self.identifiers:
             raise DatasetError(f"the model has not seen {puzzle.name} in training")
         return replace(puzzle, identifier=self.identifiers.index(puzzle.name))
+
+    def known(self, data: "Data") -> set[str] | None:
+        """Return the names of the ARC puzzles that it can be asked about; None: any puzzle."""
+        if data.kind is not ARC or self.identifiers is None:
+            return None
+        return set(self.identifiers)
 
 
 @lru_cache(_MOST_RUNS)
@@ -126,38 +139,68 @@ class Data:
     def num_puzzles(self) -> int:
         return sum(arrays.num_examples for arrays in self.dataset.sets.values())
 
-    def puzzle(self, row: int) -> Puzzle:
-        """Return the puzzle of a row, counted over all sets.
+    def puzzles(self, rows: Sequence[int]) -> list[Puzzle]:
+        """Return the puzzles of rows, counted over all sets.
 
         Raises:
             DatasetError: there is no such row.
         """
-        if not 0 <= row < self.num_puzzles:
-            raise DatasetError(
-                f"{self.folder}: has {self.num_puzzles} puzzles, none with number {row}"
-            )
-        return next(puzzles_of(self.dataset, self.kind, slice(row, row + 1)))
+        for row in rows:
+            if not 0 <= row < self.num_puzzles:
+                raise DatasetError(
+                    f"{self.folder}: has {self.num_puzzles} puzzles, none with number {row}"
+                )
+        ordered = sorted(set(rows))
+        found = dict(zip(ordered, puzzles_of(self.dataset, self.kind, ordered), strict=True))
+        return [found[row] for row in rows]
+
+    def demonstrations(self, row: int) -> list[Puzzle]:
+        """Return up to 10 pairs that show what an ARC task asks for: the pairs of its training
+        data that are not the row's own; of other kinds none.
+        """
+        if self.kind is not ARC or not (self.folder / "train" / METADATA_NAME).is_file():
+            return []
+        train, (own,) = _training_data(self.folder), self.puzzles([row])
+        pairs = train.puzzles(train.rows_of(_task_of(own.name)))
+        others = [one for one in pairs if (one.question != own.question).any()]
+        return [one for one in others if one.target is not None][:10]
+
+    def rows_of(self, task: str) -> list[int]:
+        """Return the rows of an ARC task as it is, without augmentations."""
+        rows, before = list[int](), 0
+        for arrays in self.dataset.sets.values():
+            for puzzle in arrays.group_indices[:-1].tolist():
+                if _task_of(self.identifiers[arrays.puzzle_identifiers[puzzle]]) == task:
+                    first, end = arrays.puzzle_indices[puzzle : puzzle + 2].tolist()
+                    rows += range(before + first, before + end)
+            before += arrays.num_examples
+        return rows
+
+    @cached_property
+    def identifiers(self) -> list[str]:
+        """The name of each puzzle identifier."""
+        return identifiers_of(self.dataset)
 
     @cached_property
     def names(self) -> list[str]:
         """The names of ARC puzzles, by row; of other kinds none."""
         if self.kind is not ARC:
             return []
-        known, names = identifiers_of(self.dataset), []
+        names = []
         for arrays in self.dataset.sets.values():
             counts = np.diff(arrays.puzzle_indices)
             for identifier, count in zip(arrays.puzzle_identifiers, counts, strict=True):
-                names += [known[identifier]] * int(count)
+                names += [self.identifiers[identifier]] * int(count)
         return names
 
     @cached_property
     def _listed(self) -> dict[str, np.ndarray]:
-        """Of each set the rows that are listed, at most 200,000 in all: of ARC all, as the picture
-        undoes their augmentations; of other puzzles the originals, each the first of its group.
+        """Of each set the rows that are listed, at most 200,000 in all: those of the original
+        puzzles, each the first of its group; augmentations are not listed.
         """
         listed, left = {}, _MOST_ROWS
         for set_name, arrays in self.dataset.sets.items():
-            is_listed = np.full(len(arrays.puzzle_indices) - 1, self.kind is ARC)
+            is_listed = np.zeros(len(arrays.puzzle_indices) - 1, bool)
             is_listed[arrays.group_indices[:-1]] = True
             rows = np.flatnonzero(np.repeat(is_listed, np.diff(arrays.puzzle_indices)))
             listed[set_name] = rows[:left]
@@ -189,8 +232,10 @@ class Data:
                 parts.setdefault(name, []).append(ratings[rows])
         return {name: np.concatenate(values) for name, values in parts.items()}
 
-    def rows(self, wanted: Filter) -> np.ndarray:
-        """Return the rows that a filter lets through, int64."""
+    def rows(self, wanted: Filter, known: Collection[str] | None = None) -> np.ndarray:
+        """Return the rows that a filter lets through, int64; with `known` those of ARC puzzles
+        with such names only.
+        """
         chosen = np.ones(len(self.listed), bool)
         for name, (low, high) in wanted.bounds.items():
             if name in self.figures:
@@ -198,14 +243,36 @@ class Data:
         if wanted.text and self.names:
             text = wanted.text.lower()
             chosen &= np.array([text in self.names[row].lower() for row in self.listed], bool)
+        if known is not None and self.names:
+            chosen &= np.array([self.names[row] in known for row in self.listed], bool)
         return self.listed[chosen]
+
+    def label(self, row: int) -> str:
+        """Return a puzzle's number in its set, as records have it, with the set's name where there
+        are several; of an ARC puzzle its task, too.
+        """
+        sizes = [arrays.num_examples for arrays in self.dataset.sets.values()]
+        ends = np.cumsum(sizes)
+        place = int(np.searchsorted(ends, row, side="right"))
+        of_set = f"{list(self.dataset.sets)[place]}, " if len(sizes) > 1 else ""
+        task = f"task {_task_of(self.names[row])}, " if self.names else ""
+        return f"{task}{of_set}puzzle {row - ends[place] + sizes[place]:,}"
 
     def described(self, row: int) -> str:
         """Return a row that is listed in a line."""
         place = int(np.searchsorted(self.listed, row))
-        parts = [f"puzzle {row + 1:,}", *self.names[row : row + 1]]
-        parts += [f"{name} {values[place]}" for name, values in self.figures.items()]
-        return ", ".join(parts)
+        figures = ((name, values[place]) for name, values in self.figures.items())
+        said = (f"{n} {v}" if n == "rating" else f"{v} {n}" for n, v in figures)
+        return ", ".join([self.label(row), *said])
+
+
+@lru_cache(8)
+def _training_data(folder: Path) -> Data:
+    return Data("", folder, "train")
+
+
+def _task_of(name: str) -> str:
+    return parse_identifier(name)[0]
 
 
 class Record(NamedTuple):
@@ -217,8 +284,9 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Records:
-    """The records of an evaluation, puzzle by puzzle, and the data that it measured."""
+    """The records of a model's evaluation, puzzle by puzzle, and the data that it measured."""
 
+    model: Path
     name: str
     path: Path
     data: Data
@@ -245,12 +313,23 @@ class Records:
         except (KeyError, TypeError, ValueError, csv.Error):
             raise DatasetError(f"{self.path}: not the records of an evaluation") from None
 
+    @cached_property
+    def figures(self) -> dict[str, np.ndarray]:
+        """The figures of all lines that have them."""
+        names = dict.fromkeys(name for line in self.lines for name in line.figures)
+        having = {n: [line.figures[n] for line in self.lines if n in line.figures] for n in names}
+        return {name: np.array(values) for name, values in having.items()}
+
     def chosen(self, wanted: Filter, *, wrong_only: bool) -> list[Record]:
-        """Return what a filter lets through, the surest mistakes first."""
+        """Return what a filter lets through, the surest mistakes first; of ARC tasks no
+        augmentations.
+        """
+        is_listed = set(self.data.listed.tolist()) if self.data.kind is ARC else None
         lines = [
             line
             for line in self.lines
-            if not (wrong_only and line.figures["exact_accuracy"] == 1)
+            if (is_listed is None or line.row in is_listed)
+            and not (wrong_only and line.figures["exact_accuracy"] == 1)
             and all(
                 low <= line.figures.get(name, low) <= high
                 for name, (low, high) in wanted.bounds.items()
@@ -274,6 +353,26 @@ class Shelf:
     models: list[Model]
     data: list[Data]
     records: list[Records]
+
+    def offered(self, model: Model) -> tuple[list[int], list[int]]:
+        """Return the numbers of the data sets that a model reads, its own first, and those of its
+        evaluations; a broken data set is offered to each, at the end.
+        """
+        own = [folder.resolve() for folder in model.folders]
+        kind, facts = model.kind, model.trained.facts
+
+        def rank(data: Data) -> int:
+            if _or_nothing(lambda: data.kind, None) is None:
+                return len(own) + 1
+            is_size = facts is None or facts.seq_len == data.dataset.metadata.seq_len
+            if not is_size or kind not in (None, data.kind):
+                return -1
+            folder = data.folder.resolve()
+            return own.index(folder) if folder in own else len(own)
+
+        ranks = [rank(data) for data in self.data]
+        sets = sorted((n for n, each in enumerate(ranks) if each >= 0), key=ranks.__getitem__)
+        return sets, [n for n, each in enumerate(self.records) if each.model == model.path]
 
     def with_more(self, new: "Shelf") -> "Shelf":
         """Add what is new, behind the rest: it keeps its numbers, as pages may be open."""
@@ -307,10 +406,12 @@ def find(checkpoints: list[Path], data: list[Path]) -> Shelf:
     for model in models:
         folders = _or_nothing(lambda model=model: model.trained.run.data_folders("test"), [])
         own = [Path(folder, "test").resolve() for folder in folders]
-        for path in sorted(model.path.glob(f"*{_RECORDS}")):
+        written = [*model.path.glob(f"*{_RECORDS}"), *model.path.glob(f"*/*{_RECORDS}")]
+        for path in sorted(written):
             measured = _measured(path, own)
             fitting = [one for one in sets if [(one.folder / one.split).resolve()] == measured]
-            records += [Records(str(path), path, one) for one in fitting]
+            name = str(path.relative_to(model.path)).removesuffix(_RECORDS)
+            records += [Records(model.path, name, path, one) for one in fitting]
     return Shelf(models, sets, records)
 
 

@@ -3,6 +3,8 @@
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -10,13 +12,15 @@ import torch
 from pydantic import Field
 
 from evaluation.config import ArchOverrides, SearchSettings, ThinkingSettings
-from evaluation.puzzles import Puzzle
+from evaluation.puzzles import ARC, SUDOKU, Puzzle, cropped
 from evaluation.search import Found, Round
-from evaluation.solving import Glimpse, Reasoning, reason
+from evaluation.solving import Glimpse, reason
 from models.config import LatticeConfig
+from reports.animation import animate
 from reports.asking import load_for, note_on, search_for
-from reports.boards import Board, board_of_candidates
-from reports.frames import Frame, frames_of_rounds, frames_of_steps, picture_of, thinned
+from reports.boards import Board, arc_panels, asked, board_of_candidates, draw, draw_panels
+from reports.frames import Frame, frames_of_rounds, frames_of_steps, thinned
+from reports.html import percent
 from reports.viewer.shelf import MISTAKES
 from runtime.device import resolve_device
 from runtime.errors import ConfigError
@@ -25,6 +29,7 @@ from runtime.text import many
 from training.checkpoint.trained_model import TrainedModel
 
 _MOST_FRAMES = 300
+_MOST_KEPT = 8  # Thoughts that can still be saved.
 Event = dict[str, Any]
 
 
@@ -54,11 +59,13 @@ class Thinker:
 
     def __init__(self) -> None:
         self._number, self._lock = 0, threading.Lock()
+        self._kept: dict[int, list[Frame]] = {}
 
     def events(self, trained: TrainedModel, puzzle: Puzzle, asked: Asked) -> Iterator[Event]:
-        """Yield what happens: a `frame` for each step as soon as it is done, then `done` with the
-        frames of the chain that answers, a verdict, and which checkpoint of its run this was; or
-        `error` with a sentence.
+        """Yield what happens: a `frame` for the puzzle and for each step as it is done, then `done`
+        with the frames of the chain that answers, from which of them on the answer stays
+        (`settled`), a `summary`, the number under which the thought can be saved, and which
+        checkpoint of its run this was; or `error` with a sentence.
         """
         self._number += 1
         number, told = self._number, queue.Queue[Event | None]()
@@ -71,7 +78,11 @@ class Thinker:
         def work() -> None:
             try:
                 with self._lock:
-                    _think(trained, puzzle, asked, tell)
+                    frames, summary = _think(trained, puzzle, asked, tell)
+                    self._keep(number, frames)
+                    done = [shown(frame) for frame in frames]
+                    about = {"summary": summary, "train_step": trained.step, "thought": number}
+                    tell({"done": done, "settled": _settled(frames), **about})
             except _Cancelled:
                 told.put({"error": "stopped"})
             except MISTAKES as error:
@@ -90,27 +101,101 @@ class Thinker:
             if number == self._number:
                 self._number += 1  # The page has gone.
 
+    def _keep(self, number: int, frames: list[Frame]) -> None:
+        self._kept[number] = frames
+        for old in sorted(self._kept)[:-_MOST_KEPT]:
+            del self._kept[old]
+
+    def saved(self, number: int, form: str) -> bytes:
+        """Return a thought as a file, whose suffix is `form`.
+
+        Raises:
+            ConfigError: it is too long ago, or a GIF cannot be written here.
+        """
+        if number not in self._kept:
+            raise ConfigError("this thought is too long ago: solve the puzzle again")
+        frames = self._kept[number]
+        with TemporaryDirectory() as folder:
+            path = Path(folder, f"thinking.{form}")
+            animate(frames, path, f"A {frames[0].board.puzzle.kind.name}, step by step")
+            return path.read_bytes()
+
 
 def shown(frame: Frame) -> Event:
     """Return a frame as the page takes it."""
-    words = [word for word in frame.words if word]
-    return {"title": frame.title, "words": words, "svg": picture_of(frame).svg()}
+    # The first line tells how many cells were open before; the verdict tells what is open now.
+    board, words = frame.board, [word for word in frame.words[1:] if word]
+    if not board.marks:
+        return {"title": frame.title, "verdict": "", "words": [], "svg": svg_of(board)}
+    event: Event = {"title": frame.title, "verdict": verdict_on(board), "svg": svg_of(board)}
+    if frame.num_steps and board.changed is not None:
+        words = [f"{many(int(board.changed.sum()), 'cell')} changed"]
+        if frame.q:
+            words.append(f"{percent(frame.q[-1])} sure that all is right")
+            event["q"] = frame.q[-1]
+    return {**event, "words": words}
+
+
+def svg_of(board: Board) -> str:
+    """Draw a board; of an ARC puzzle each grid for itself, all on one scale."""
+    if board.puzzle.kind is not ARC:
+        return draw(board).svg()
+    question, target = board.puzzle.question, board.puzzle.target
+    known = [question] if target is None else [question, target]
+    most = max(max(cropped(question, grid).shape) for grid in known)
+    return "".join(draw_panels([panel], most).svg() for panel in arc_panels(board))
+
+
+def verdict_on(board: Board) -> str:
+    """Say what is shown on a board; the cells that are counted are those that it marks."""
+    puzzle, answer = board.puzzle, board.answer
+    judged = puzzle.kind.judge(puzzle.question, answer, puzzle.target)
+    if board.candidates is not None and (left := int((board.candidates.sum(-1) > 1).sum())):
+        marked = int(board.wrong.sum())
+        return f"{many(left, 'cell')} open" + (f", {marked} wrong" if marked else "")
+    if judged.solved is not False:
+        return judged.words
+    if puzzle.kind is ARC:
+        return _verdict_on_grids(board)
+    is_empty = (answer == 0) & board.wrong & (puzzle.kind is SUDOKU)
+    marked = many(int((board.wrong & ~is_empty).sum()), "cell")
+    if board.right is not None:
+        said = f"not the right answer: it differs in {marked}"
+    elif is_empty.any():
+        said = f"not a solution: {marked} cannot stay"
+    else:
+        return judged.words
+    return f"{said}, {int(is_empty.sum())} left empty" if is_empty.any() else said
+
+
+def _verdict_on_grids(board: Board) -> str:
+    grids = {panel.title: panel for panel in arc_panels(board)}
+    sizes = ["{} x {}".format(*grids[name].colours.shape) for name in ("answer", "right answer")]
+    if sizes[0] != sizes[1]:
+        return f"a grid of {sizes[0]} cells; the right one has {sizes[1]}"
+    marked = many(int(grids["answer"].marked.sum()), "cell")
+    return f"a grid of {sizes[0]} cells, not the right one: it differs in {marked}"
+
+
+def _settled(frames: list[Frame]) -> int:
+    """Return the number of the first frame whose answer all later ones keep."""
+    answers = [frame.board.answer for frame in frames]
+    differ = [at for at, answer in enumerate(answers) if (answer != answers[-1]).any()]
+    return differ[-1] + 1 if differ else 0
 
 
 def _think(
-    trained: TrainedModel, puzzle: Puzzle, asked: Asked, tell: Callable[[Event], None]
-) -> None:
+    trained: TrainedModel, puzzle: Puzzle, settings: Asked, tell: Callable[[Event], None]
+) -> tuple[list[Frame], str]:
+    """Return the frames of the chain that answers, and what there is to say of the whole."""
     device = torch.device(resolve_device("auto"))
-    right, note = _right_answer(puzzle, compare=asked.compare)
+    right, note = _right_answer(puzzle, compare=settings.compare)
     if note:
         tell({"note": note})
-    if isinstance(trained.run.arch, LatticeConfig):
-        frames, verdict = _search(trained, puzzle, asked, device, right, tell)
-    else:
-        frames, verdict = _reason(trained, puzzle, asked, device, right, tell)
-    few = thinned(frames, _MOST_FRAMES)
-    done = [shown(frame) for frame in few]
-    tell({"done": done, "verdict": verdict, "train_step": trained.step})
+    tell({"frame": shown(Frame(asked(puzzle), "the puzzle", []))})
+    look = _search if isinstance(trained.run.arch, LatticeConfig) else _reason
+    frames, summary = look(trained, puzzle, settings, device, right, tell)
+    return thinned(frames, _MOST_FRAMES), summary
 
 
 def _right_answer(puzzle: Puzzle, *, compare: bool) -> tuple[np.ndarray | None, str]:
@@ -157,20 +242,15 @@ def _reason(
         )
         chain = f"chain {glimpse.chain + 1} of {asked.breadth}, " if asked.breadth > 1 else ""
         title = f"{chain}ACT step {glimpse.step} of {steps}"
-        words = [puzzle.kind.judge(puzzle.question, answer, puzzle.target).words]
-        tell({"frame": shown(Frame(board, title, words, list(q), steps))})
+        tell({"frame": shown(Frame(board, title, [], list(q), steps))})
         before = answer
 
     (found,) = reason(model, [puzzle], device, settings=settings, watch=watch)
-    return frames_of_steps(found, right), _verdict(found, asked)
-
-
-def _verdict(found: Reasoning, asked: Asked) -> str:
-    words = found.judge().words
-    if asked.breadth == 1:
-        return words
-    agreeing = f"{found.num_agreeing} of {asked.breadth} give this answer"
-    return f"{words}; chain {found.chain + 1} answers, {agreeing}"
+    summary = ""
+    if asked.breadth > 1:
+        agreeing = f"{found.num_agreeing} of {asked.breadth} give this answer"
+        summary = f"chain {found.chain + 1} answers, {agreeing}"
+    return frames_of_steps(found, right), summary
 
 
 def _search(
@@ -191,16 +271,13 @@ def _search(
     def watch(found: Found, one: Round) -> None:
         before, after, guessed = one.before[0], one.after[0], int(one.guessed[0])
         board = board_of_candidates(puzzle, after, guessed, before, right)
-        words = [f"{many(int((after.sum(-1) > 1).sum()), 'cell')} open"]
-        tell({"frame": shown(Frame(board, f"chain 1, round {found.rounds}", words))})
+        tell({"frame": shown(Frame(board, f"chain 1, round {found.rounds}", []))})
 
     settings = SearchSettings(chains=asked.breadth, rounds=asked.rounds)
     found, rounds = search_for(puzzle, arch, model, device, settings, watch=watch)
     taken_back = many(found.taken_back, "guess", "guesses")
     effort = f"{many(found.rounds, 'round')}, {taken_back} taken back"
-    verdict = f"no answer: no chain has decided all cells in {effort}"
+    summary = f"no answer: no chain has decided all cells in {effort}"
     if found.answer is not None:
-        answer = puzzle.kind.to_grid(found.answer)
-        said = puzzle.kind.judge(puzzle.question, answer, puzzle.target).words
-        verdict = f"{said}; chain {(found.chain or 0) + 1} answers after {effort}"
-    return frames_of_rounds(puzzle, rounds, found, right), verdict
+        summary = f"chain {(found.chain or 0) + 1} answers after {effort}"
+    return frames_of_rounds(puzzle, rounds, found, right), summary

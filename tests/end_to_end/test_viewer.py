@@ -14,12 +14,16 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from dataset.build_arc_dataset import main as build_arc
 from dataset.build_maze_dataset import main as build_mazes
-from evaluation.puzzles import SUDOKU, puzzles_of
+from evaluation.puzzles import SUDOKU, Puzzle, parse_sudoku, puzzles_of
 from puzzle_dataset import PuzzleDataset
+from reports.boards import WRONG_FILL, Board, board_of_candidates
+from reports.frames import Frame
+from reports.viewer import serving
 from reports.viewer.server import build_app
 from reports.viewer.shelf import find
-from reports.viewer.thinking import Asked, Thinker
+from reports.viewer.thinking import Asked, Thinker, shown, svg_of, verdict_on
 from scripts import viewer
 
 PORT = 8765
@@ -33,7 +37,7 @@ def sudoku_run(save_run: Callable[..., Path], sudoku_data: Path, tmp_path: Path)
 
 @pytest.fixture
 def client(sudoku_run: Path, sudoku_data: Path) -> TestClient:
-    return TestClient(build_app(partial(find, [sudoku_run], [sudoku_data]), PORT), base_url=HOST)
+    return TestClient(build_app(partial(find, [sudoku_run], [sudoku_data])), base_url=HOST)
 
 
 def events_of(client: TestClient, **asked: Any) -> list[dict[str, Any]]:
@@ -47,35 +51,117 @@ def test_what_is_there_is_listed(client: TestClient, sudoku_run: Path, sudoku_da
     (model,) = found["models"]
     assert (model["name"], model["kind"], model["size"]) == (str(sudoku_run), "Sudoku", 4)
     assert {data["kind"] for data in found["data"]} == {"Sudoku"}
-    counts = {data["name"]: data["count"] for data in found["data"]}
-    assert (
-        counts[f"{sudoku_data} (test)"]
-        == PuzzleDataset([sudoku_data], "test").sets["all"].num_examples
-    )
-    assert found["records"] == []
+    # Its own data first, and of that what it was not trained on.
+    names = [found["data"][number]["name"] for number in model["data"]]
+    assert names == [f"{sudoku_data} ({split})" for split in ("test", "train")]
+    assert found["records"] == model["records"] == []
 
 
 def test_each_step_is_told_and_then_the_answer(client: TestClient, sudoku_data: Path) -> None:
     (puzzle,) = puzzles_of(PuzzleDataset([sudoku_data], "test"), SUDOKU, slice(2, 3))
     text = "".join(map(str, puzzle.question.flat))
     typed = events_of(client, puzzle={"text": text}, depth=3)
-    assert [event["frame"]["title"] for event in typed[:-1]] == [
-        f"ACT step {step} of 3" for step in (1, 2, 3)
-    ]
-    done = typed[-1]["done"]
-    assert [frame["title"] for frame in done[1:]] == [e["frame"]["title"] for e in typed[:-1]]
-    # The last step, and the same pictures.
-    assert done[-1]["svg"] == typed[-2]["frame"]["svg"] or done[-1]["words"] != []
+    titles = ["the puzzle", *(f"ACT step {step} of 3" for step in (1, 2, 3))]
+    assert [event["frame"]["title"] for event in typed[:-1]] == titles
+    done, settled = typed[-1]["done"], typed[-1]["settled"]
+    assert done == [event["frame"] for event in typed[:-1]]
+    changed = [frame["words"][0] for frame in done[1:]]
+    assert changed[settled:] == ["0 cells changed"] * (3 - settled)
+    assert settled == 0 or changed[settled - 1] != "0 cells changed"
     chosen = next(
         i
         for i, d in enumerate(client.post("/api/found", json={}).json()["data"])
         if d["name"] == f"{sudoku_data} (test)"
     )
     of_data = events_of(client, puzzle={"data": chosen, "row": 2}, depth=3)
-    assert of_data[-1] == typed[-1]
+    assert of_data[-1]["done"] == done
     several = events_of(client, puzzle={"text": text}, depth=2, breadth=3, compare=True)
-    assert several[0]["frame"]["title"] == "chain 1 of 3, ACT step 1 of 2"
-    assert "of 3 give this answer" in several[-1]["verdict"]
+    assert several[1]["frame"]["title"] == "chain 1 of 3, ACT step 1 of 2"
+    assert "of 3 give this answer" in several[-1]["summary"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "compare", "told", "marked"),
+    [
+        ("1234341221434321", True, "a valid Sudoku that keeps the clues", 0),
+        ("1234341221434322", False, "not a solution: 3 cells cannot stay", 3),
+        ("1234341221434322", True, "not the right answer: it differs in 1 cell", 1),
+        ("12343412214343.2", True, "not the right answer: it differs in 1 cell, 1 left empty", 1),
+        ("12343412214343.2", False, "not a solution: 2 cells cannot stay, 1 left empty", 2),
+    ],
+)
+def test_the_words_count_what_is_marked(answer: str, compare: bool, told: str, marked: int) -> None:
+    right, given = (parse_sudoku(text).question for text in ("1234341221434321", "1234" + 12 * "."))
+    found = np.array([int(digit.replace(".", "0")) for digit in answer], np.int8).reshape(4, 4)
+    board = Board(Puzzle(SUDOKU, given), found, right=right if compare else None)
+    assert verdict_on(board) == told
+    paths = re.findall(rf'd="([^"]*)" fill="{WRONG_FILL}"', svg_of(board))
+    assert sum(path.count("M") for path in paths) == marked
+
+
+def test_a_round_counts_what_is_open_after_it() -> None:
+    puzzle = parse_sudoku("1234" + 12 * ".")
+    candidates = np.tile(np.arange(6) > 1, (16, 1))
+    candidates[:4] = np.eye(6, dtype=bool)[2:]
+    board = board_of_candidates(puzzle, candidates)
+    told = shown(Frame(board, "round 1 of 2", ["13 cells open", "4 candidates struck", ""]))
+    assert (told["verdict"], told["words"]) == ("12 cells open", ["4 candidates struck"])
+
+
+def test_thoughts_are_saved(client: TestClient) -> None:
+    done = events_of(client, puzzle={"data": 0, "row": 0}, depth=2)[-1]
+    for form, start in (("gif", b"GIF89a"), ("html", b"<!doctype html>")):
+        saved = client.post("/api/save", json={"thought": done["thought"], "form": form})
+        assert saved.content.startswith(start)
+        assert saved.headers["content-disposition"] == f"attachment; filename=thinking.{form}"
+    late = client.post("/api/save", json={"thought": 99, "form": "gif"})
+    assert late.json()["error"] == "this thought is too long ago: solve the puzzle again"
+
+
+def test_examples_are_of_the_models_kind_and_size(
+    client: TestClient, maze_run: Path, sudoku_run: Path, tmp_path: Path
+) -> None:
+    (puzzle,) = client.post("/api/found", json={}).json()["models"]
+    example = client.post("/api/example", json={"model": 0, "seed": 5}).json()
+    assert (example["data"], len(example["text"])) == (puzzle["data"][0], 16)
+    # Without data one is made.
+    shutil.rmtree(tmp_path / "maze")
+    look = partial(find, [maze_run], [])
+    made = TestClient(build_app(look), base_url=HOST).post("/api/example", json={"model": 0})
+    assert list(made.json()) == ["text"]
+    assert sorted(made.json()["text"].replace("#", "").replace(" ", "").split()) == ["G", "S"]
+
+
+def test_arc_is_listed_by_task_with_its_demonstrations(
+    save_run: Callable[..., Path], sudoku_run: Path, sudoku_data: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "arc"
+    tasks = tmp_path / "tasks" / "evaluation"
+    tasks.mkdir(parents=True)
+    pairs = [{"input": [[i, 1]], "output": [[1, i]]} for i in (2, 3, 4)]
+    for name in ("first", "second"):
+        task = {"train": pairs[:2], "test": pairs[2:]}
+        (tasks / f"{name}.json").write_text(json.dumps(task))
+    flags = f"--dataset-dirs={tmp_path / 'tasks'} --num-aug=3 --output-dir={data}"
+    assert build_arc(flags.split()) == 0
+    run = save_run(tmp_path / "arc-run", data)
+    look = partial(find, [run, sudoku_run], [sudoku_data])
+    client = TestClient(build_app(look), base_url=HOST)
+    found = client.post("/api/found", json={}).json()
+    kinds = [{found["data"][n]["kind"] for n in model["data"]} for model in found["models"]]
+    assert kinds == [{"ARC"}, {"Sudoku"}]
+    number = found["models"][0]["data"][0]
+    listed = client.post("/api/rows", json={"model": 0, "of": "data", "number": number}).json()
+    assert [row["words"] for row in listed["rows"]] == [
+        f"task {name}, puzzle {row}, 2 cells of the input"
+        for name, row in (("first", 0), ("second", listed["total"] and listed["rows"][1]["row"]))
+    ]
+    puzzle = {"data": number, "row": listed["rows"][1]["row"]}
+    board = client.post("/api/board", json={"model": 0, "puzzle": puzzle}).json()
+    assert len(board["pairs"]) == 2
+    loaded = {"task": {"train": pairs[:2], "test": pairs[2:]}, "task_name": "first"}
+    board = client.post("/api/board", json={"model": 0, "puzzle": loaded}).json()
+    assert len(board["pairs"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -126,7 +212,12 @@ def test_what_is_no_json_is_refused(client: TestClient) -> None:
     "headers",
     [
         {"host": "evil.example:8765"},
-        {"host": "127.0.0.1:80"},
+        {"host": "127.0.0.1.evil.example:80"},
+        {"host": "127.0.0.1:80@evil.example"},
+        {"host": "localhost:80:80"},
+        {"host": "0.0.0.0:8765"},
+        {"origin": "http://127.0.0.1:80"},
+        {"origin": "http://localhost:8765"},
         {"host": "localhost.evil.example"},
         {"origin": "http://evil.example"},
         {"origin": "null"},
@@ -140,13 +231,23 @@ def test_other_hosts_and_sites_are_refused(client: TestClient, headers: dict[str
     assert client.post("/api/found", json={}, headers=headers).status_code == 403
 
 
+def test_the_page_is_there_behind_another_port(client: TestClient) -> None:
+    """As `ssh -L` forwards it."""
+    for host in ("localhost:9000", "127.0.0.1", "[::1]:80"):
+        headers = {"host": host, "origin": f"http://{host}", "sec-fetch-site": "same-origin"}
+        assert client.post("/api/found", json={}, headers=headers).status_code == 200
+    refused = client.get("/", headers={"host": "gpu-box:8765"}).json()["error"]
+    assert "ssh -L PORT:localhost:PORT" in refused
+
+
 def test_the_page_loads_nothing_from_elsewhere(client: TestClient) -> None:
     page = client.get("/", headers={"origin": HOST, "sec-fetch-site": "none"})
     assert page.status_code == 200
     policy = page.headers["content-security-policy"]
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
-    for name in ("/", "/viewer.css", "/viewer.js"):
+    scripts = ("/common.js", "/editor.js", "/player.js", "/viewer.js")
+    for name in ("/", "/viewer.css", *scripts):
         text = client.get(name).text
         assert "http:" not in text
         assert "https:" not in text
@@ -161,7 +262,7 @@ def test_rows_are_filtered_and_paged(client: TestClient, sudoku_data: Path) -> N
     found = client.post("/api/found", json={}).json()["data"]
     number = next(i for i, d in enumerate(found) if d["name"] == f"{sudoku_data} (train)")
     clues = (inputs > 1).sum(1)
-    asked = {"of": "data", "number": number}
+    asked = {"model": 0, "of": "data", "number": number}
     everything = client.post("/api/rows", json=asked).json()
     assert everything["total"] == len(inputs)
     assert everything["bounds"]["clues"] == [clues.min(), clues.max()]
@@ -169,37 +270,43 @@ def test_rows_are_filtered_and_paged(client: TestClient, sudoku_data: Path) -> N
     some = client.post("/api/rows", json={**asked, "bounds": {"clues": [low, 99]}}).json()
     rows = [row["row"] for row in some["rows"]]
     assert rows == (4 * np.flatnonzero(clues == low)).tolist()[:50]
-    assert some["rows"][0]["words"] == f"puzzle {rows[0] + 1}, clues {low}"
+    assert some["rows"][0]["words"] == f"puzzle {rows[0]}, {low} clues"
+    assert some["rows"][0]["svg"].startswith("<svg")
     last = client.post("/api/rows", json={**asked, "page": 10**6}).json()
     assert last["rows"] == []
 
 
 def test_mistakes_of_an_evaluation_come_with_the_surest_first(
-    sudoku_run: Path, tmp_path: Path, run_evaluation: Callable[..., Any]
+    sudoku_run: Path, sudoku_data: Path, tmp_path: Path, run_evaluation: Callable[..., Any]
 ) -> None:
     run_evaluation(tmp_path / "eval.json", f"checkpoint='{sudoku_run}'", "save_records=true")
     shutil.move(tmp_path / "eval_records.csv", sudoku_run)
-    client = TestClient(build_app(partial(find, [sudoku_run], []), PORT), base_url=HOST)
+    client = TestClient(build_app(partial(find, [sudoku_run], [])), base_url=HOST)
     found = client.post("/api/found", json={}).json()
-    assert [each["name"] for each in found["records"]] == [str(sudoku_run / "eval_records.csv")]
+    assert [each["name"] for each in found["records"]] == [f"eval: {sudoku_data} (test)"]
     lines = (sudoku_run / "eval_records.csv").read_text().splitlines()
     names = lines[0].split(",")
     records = [dict(zip(names, line.split(","), strict=True)) for line in lines[1:]]
     wrong = [record for record in records if record["exact_accuracy"] != "1"]
     wrong.sort(key=lambda record: -float(record["q_halt"]))
-    answer = client.post("/api/rows", json={"of": "records", "number": 0}).json()
+    answer = client.post("/api/rows", json={"model": 0, "of": "records", "number": 0}).json()
     assert answer["total"] == len(wrong)
-    assert answer["rows"][0]["row"] == int(wrong[0]["index"])
-    every = client.post("/api/rows", json={"of": "records", "number": 0, "wrong_only": False})
+    first = answer["rows"][0]
+    assert first["row"] == int(wrong[0]["index"])
+    assert first["words"].startswith(f"puzzle {wrong[0]['index']}: wrong, ")
+    assert "% of the cells right" in first["words"]
+    every = client.post(
+        "/api/rows", json={"model": 0, "of": "records", "number": 0, "wrong_only": False}
+    )
     assert every.json()["total"] == len(records)
     (sudoku_run / "eval_records.csv").write_text("set,index,exact_accuracy\nother,x,1\n")
-    client = TestClient(build_app(partial(find, [sudoku_run], []), PORT), base_url=HOST)
-    broken = client.post("/api/rows", json={"of": "records", "number": 0})
+    client = TestClient(build_app(partial(find, [sudoku_run], [])), base_url=HOST)
+    broken = client.post("/api/rows", json={"model": 0, "of": "records", "number": 0})
     assert "not the records of an evaluation" in broken.json()["error"]
     odd = "set,index,exact_accuracy,q_halt,odd\nall,1,0,nan,inf\nall,2,0,0.5,x\n"
     (sudoku_run / "eval_records.csv").write_text(odd)
-    client = TestClient(build_app(partial(find, [sudoku_run], []), PORT), base_url=HOST)
-    answer = client.post("/api/rows", json={"of": "records", "number": 0}).json()
+    client = TestClient(build_app(partial(find, [sudoku_run], [])), base_url=HOST)
+    answer = client.post("/api/rows", json={"model": 0, "of": "records", "number": 0}).json()
     assert [row["row"] for row in answer["rows"]] == [2, 1]
     assert answer["bounds"] == {"exact_accuracy": [0, 0], "q_halt": [0.5, 0.5]}
 
@@ -210,18 +317,18 @@ def test_an_evaluation_comes_with_the_data_that_it_measured(
     records, result = sudoku_run / "eval_records.csv", sudoku_run / "eval.json"
     records.write_text("set,index,exact_accuracy\nall,7,0\n")
     result.write_text(json.dumps({"data": [str(sudoku_data / "train")]}))
-    client = TestClient(build_app(partial(find, [sudoku_run], []), PORT), base_url=HOST)
-    answer = client.post("/api/rows", json={"of": "records", "number": 0}).json()
+    client = TestClient(build_app(partial(find, [sudoku_run], [])), base_url=HOST)
+    answer = client.post("/api/rows", json={"model": 0, "of": "records", "number": 0}).json()
     found = client.post("/api/found", json={}).json()
     assert found["data"][answer["data"]]["name"] == f"{sudoku_data} (train)"
     records.unlink()
     records.mkdir()
-    client = TestClient(build_app(partial(find, [sudoku_run], []), PORT), base_url=HOST)
-    unread = client.post("/api/rows", json={"of": "records", "number": 0})
+    client = TestClient(build_app(partial(find, [sudoku_run], [])), base_url=HOST)
+    unread = client.post("/api/rows", json={"model": 0, "of": "records", "number": 0})
     assert unread.status_code == 400
     assert "eval_records.csv: " in unread.json()["error"]
     result.write_text(json.dumps({"data": ["elsewhere/test"]}))
-    client = TestClient(build_app(partial(find, [sudoku_run], []), PORT), base_url=HOST)
+    client = TestClient(build_app(partial(find, [sudoku_run], [])), base_url=HOST)
     assert client.post("/api/found", json={}).json()["records"] == []
 
 
@@ -234,8 +341,8 @@ def test_puzzles_without_one_solution_are_told(client: TestClient, compare: bool
 
 
 def test_what_nobody_foresaw_is_told_too(sudoku_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    app = build_app(partial(find, [sudoku_run], []), PORT)
-    monkeypatch.setattr("reports.viewer.server.draw", lambda board: 1 / 0)
+    app = build_app(partial(find, [sudoku_run], []))
+    monkeypatch.setattr("reports.viewer.server.svg_of", lambda board: 1 / 0)
     client = TestClient(app, base_url=HOST, raise_server_exceptions=False)
     answer = client.post("/api/board", json={"model": 0, "puzzle": {"text": "." * 16}})
     assert answer.status_code == 500
@@ -253,7 +360,7 @@ def test_broken_things_are_listed_with_their_reason(
     nothing = tmp_path / "nothing"
     nothing.mkdir()
     look = partial(find, [sudoku_run, nothing, tmp_path / "gone"], [tmp_path / "data"])
-    client = TestClient(build_app(look, PORT), base_url=HOST)
+    client = TestClient(build_app(look), base_url=HOST)
     found = client.post("/api/found", json={}).json()
     assert len(found["models"]) == 2
     assert all("error" in model for model in found["models"])
@@ -270,7 +377,7 @@ def test_what_has_come_since_is_found_when_a_page_is_opened(
         (save_run(folder / name, sudoku_data) / "config.yaml").write_text("")
 
     save("m")
-    client = TestClient(build_app(partial(find, [folder], [sudoku_data]), PORT), base_url=HOST)
+    client = TestClient(build_app(partial(find, [folder], [sudoku_data])), base_url=HOST)
 
     def names() -> list[str]:
         found = client.post("/api/found", json={}).json()
@@ -282,7 +389,7 @@ def test_what_has_come_since_is_found_when_a_page_is_opened(
     # A newer checkpoint takes the place of the one that was the newest.
     save_run(folder / "m", sudoku_data, step=13)
     shutil.rmtree(folder / "m" / "step_12")
-    assert events_of(client, puzzle={"data": 0, "row": 0}, depth=1)[-1]["verdict"]
+    assert events_of(client, puzzle={"data": 0, "row": 0}, depth=1)[-1]["done"]
     shutil.rmtree(folder / "m")
     assert names() == ["m", "a"]
 
@@ -294,7 +401,7 @@ def test_a_new_question_ends_the_one_before(
     (puzzle,) = puzzles_of(PuzzleDataset([sudoku_data], "test"), SUDOKU, slice(0, 1))
     thinker, trained = Thinker(), shelf.models[0].trained
     first = thinker.events(trained, puzzle, Asked(depth=1024))
-    assert next(first)["frame"]["title"] == "ACT step 1 of 1024"
+    assert [next(first)["frame"]["title"] for _ in "ab"] == ["the puzzle", "ACT step 1 of 1024"]
     second = list(thinker.events(trained, puzzle, Asked(depth=2)))
     assert second[-1]["done"][-1]["title"] == "ACT step 2 of 2"
     rest = list(first)
@@ -310,28 +417,89 @@ def test_a_port_that_is_taken_is_named(capsys: pytest.CaptureFixture[str]) -> No
     assert f"--port {port}: Address already in use; --port 0 takes any free one" in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["gone"], "error: gone: no such file or folder\n"),
+        ([".", "--data", "gone"], "error: gone: no such file or folder\n"),
+        (["."], "error: .: no run in it; train one (make demo), or name a run's folder\n"),
+        ([], "error: checkpoints: no run in it; train one (make demo), or name a run's folder\n"),
+    ],
+)
+def test_where_nothing_is_it_says_so(
+    arguments: list[str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert viewer.main([*arguments, "--port=0"]) == 2
+    assert capsys.readouterr() == ("", told)
+
+
+# Over a connection
+
+
+@pytest.fixture
+def port(sudoku_run: Path, sudoku_data: Path, maze_run: Path, tmp_path: Path) -> Iterator[int]:
+    """Of a server that is at work, with a Sudoku model and a maze model."""
+    look = partial(find, [sudoku_run, maze_run], [sudoku_data, tmp_path / "maze"])
+    server = serving.server_of(build_app(look))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        server.should_exit = True
+        thread.join(10)
+
+
+@pytest.mark.parametrize(
+    ("request_line", "headers", "status"),
+    [
+        ("POST /api/board", ["Transfer-Encoding: chunked", "Content-Length: 2"], b"411"),
+        ("POST /api/board", ["Transfer-Encoding: chunked"], b"411"),
+        ("POST /api/board", ["Content-Length: 2", "Content-Length: 20"], b"400"),
+        ("POST /api/board", ["Content-Length: 1000001"], b"413"),
+        ("GET /", ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: x"], b"400"),
+    ],
+)
+def test_what_the_page_does_not_send_is_refused(
+    port: int, request_line: str, headers: list[str], status: bytes
+) -> None:
+    """Before its body is read: the connection ends, and what is still sent goes nowhere."""
+    own = [f"Host: localhost:{port}", "Content-Type: application/json"]
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as sent:
+        sent.sendall("\r\n".join([f"{request_line} HTTP/1.1", *own, *headers, "", ""]).encode())
+        assert sent.recv(12) == b"HTTP/1.1 " + status
+        while sent.recv(65536):
+            pass
+
+
+@pytest.mark.parametrize(
+    "part", ["", "GET / HTTP/1.1\r\nHost: 127", "POST /api/board HTTP/1.1\r\n{}\r\n\r\n{{"]
+)
+def test_a_request_that_does_not_come_ends(
+    port: int, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "SECONDS", 0.2)
+    headers = ["Content-Type: application/json", "Content-Length: 9", f"Host: localhost:{port}"]
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as sent:
+        sent.sendall(part.format("\r\n".join(headers)).encode())
+        assert sent.recv(1) == b""
+
+
 # In a browser
 
 
 @pytest.fixture
-def page(
-    browser: Any, sudoku_run: Path, sudoku_data: Path, maze_run: Path, tmp_path: Path
-) -> Iterator[Any]:
-    """The viewer's page, with a Sudoku model and a maze model, opened in the browser."""
-    uvicorn = pytest.importorskip("uvicorn")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-        look = partial(find, [sudoku_run, maze_run], [sudoku_data, tmp_path / "maze"])
-        config = uvicorn.Config(build_app(look, port), log_level="critical")
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-        thread.start()
-        browser.set_window_size(1280, 960)
-        browser.get_log("browser")  # Of the page before.
-        browser.get(f"http://127.0.0.1:{port}/")
-        yield browser
-        server.should_exit = True
-        thread.join(10)
+def page(browser: Any, port: int) -> Iterator[Any]:
+    """The viewer's page, opened in the browser."""
+    browser.set_window_size(1280, 960)
+    browser.get_log("browser")  # Of the page before.
+    browser.get(f"http://127.0.0.1:{port}/")
+    yield browser
+    browser.get("about:blank")
 
 
 @pytest.fixture
@@ -358,13 +526,23 @@ def press(page: Any, *keys: str) -> None:
         page.switch_to.active_element.send_keys(key)
 
 
-def ready(page: Any) -> None:
-    until(page, lambda: page.find_elements("css selector", "#editor [role=gridcell]"))
+def ready(page: Any, *, empty: bool = True) -> None:
+    """Wait for the page's example; clear it."""
+    until(page, lambda: page.find_elements("css selector", "#board svg"))
+    if empty:
+        element(page, "clear").click()
+        until(page, lambda: grid_of(page).strip(".") == "")
+
+
+def grid_of(page: Any) -> str:
+    cells = page.find_elements("css selector", "[role=gridcell]")
+    return "".join(cell.text or "." for cell in cells)
 
 
 def solved(page: Any) -> str:
-    """Wait for the verdict; an empty one or "thinking ..." is none yet."""
-    until(page, lambda: "thinking" not in (element(page, "verdict").text or "thinking"))
+    """Skip to the end of a thought; return the verdict on its answer."""
+    element(page, "skip").click()
+    until(page, lambda: element(page, "save").is_displayed())
     return element(page, "verdict").text
 
 
@@ -405,14 +583,14 @@ def test_a_typed_sudoku_is_solved_by_keyboard(
 
     trained = find([sudoku_run], []).models[0].trained
     *_, done = Thinker().events(trained, puzzle, Asked())
-    assert verdict == done["verdict"]
-    last = done["done"][-1]
-    answer = re.findall(r">([^<]*)</text>", last["svg"])
+    assert verdict == done["done"][-1]["verdict"]
+    answer = re.findall(r">([^<]*)</text>", done["done"][-1]["svg"])
     assert digits_of(page) == "".join(answer)
-    assert element(page, "place").text == "3 / 3"
-    press(page, ",", ",")
+    assert element(page, "place").text == f"{done['settled']} / 3"
+    page.execute_script("document.activeElement.blur()")
+    press(page, ",", ",", ",", ".")
     assert element(page, "place").text == "1 / 3"
-    assert "ACT step 1 of 3" in digits_of(page)
+    assert "ACT step 1 of 3" in element(page, "words").text
     # Keys in the grid: back to its first cell, and away with its digit.
     page.execute_script("document.querySelector('[role=gridcell]').focus()")
     press(page, "3", Keys.ARROW_LEFT, Keys.BACKSPACE)
@@ -427,8 +605,7 @@ def test_a_pasted_puzzle_fills_the_grid(page: Any) -> None:
         const event = new ClipboardEvent("paste", {clipboardData: data, bubbles: true});
         document.querySelector("[role=gridcell]").dispatchEvent(event);"""
     page.execute_script(paste, "12|34\n34|..\n..|..\n43|.1")
-    cells = [cell.text for cell in page.find_elements("css selector", "[role=gridcell]")]
-    assert "".join(cell or "." for cell in cells) == "123434......43.1"
+    assert grid_of(page) == "123434......43.1"
     page.execute_script(paste, "12345")
     assert element(page, "message").text == "5 cells; the model reads 16"
 
@@ -440,6 +617,7 @@ def test_impossible_puzzles_get_a_sentence(page: Any) -> None:
     press(page, "1", "1")
     element(page, "solve").click()
     until(page, lambda: element(page, "message").text)
+    assert element(page, "verdict").text == ""
     assert element(page, "message").text == "digit 1 stands twice in row 1"
 
 
@@ -472,19 +650,19 @@ def test_each_tab_solves_what_it_shows(page: Any) -> None:
     press(page, "4")
     element(page, "tab-data").click()
     until(page, lambda: page.find_elements("css selector", "#rows button"))
-    element(page, "solve").click()
-    until(page, lambda: element(page, "message").text == "choose a puzzle of the list")
-    page.find_element("css selector", "#rows button").click()
-    until(page, lambda: digits_of(page))
+    # The first of the list is there to be solved.
+    until(page, lambda: page.find_elements("css selector", "[aria-current=true]"))
+    until(page, lambda: len(digits_of(page)) > 1)
+    assert element(page, "puzzle").text == "puzzle 0"
     element(page, "tab-own").click()
-    assert digits_of(page) == ""
+    until(page, lambda: digits_of(page) == "4")
     element(page, "solve").click()
     until(page, lambda: "several solutions" in element(page, "message").text)
     solved(page)
     step = element(page, "step")
     page.execute_script("arguments[0].value = 0; arguments[0].oninput()", step)
-    assert "the puzzle" in digits_of(page)
-    assert digits_of(page).replace("the puzzle", "")[0] == "4"
+    assert element(page, "verdict").text == "the puzzle"
+    assert digits_of(page) == "4"
 
 
 @pytest.mark.slow
@@ -516,23 +694,32 @@ def test_another_model_ends_the_thoughts_of_the_one_before(page: Any) -> None:
     until(page, lambda: int(element(page, "step").get_attribute("max")) > 3)
     # Who goes back stays there.
     page.execute_script("document.activeElement.blur()")
-    press(page, ",", ",")
+    press(page, ",")
     place = element(page, "place").text.partition(" / ")[0]
     number = int(element(page, "step").get_attribute("max"))
     until(page, lambda: int(element(page, "step").get_attribute("max")) > number)
     assert element(page, "place").text.partition(" / ")[0] == place
     chosen = Select(element(page, "model"))
     chosen.select_by_index(1)
-    assert [element(page, name).text for name in ("verdict", "place")] == ["", ""]
-    assert digits_of(page) == ""
     assert element(page, "board").get_attribute("aria-busy") is None
-    element(page, "depth").clear()
-    element(page, "random").click()
+    assert element(page, "place").text == ""
+    # The board of the other kind, with a puzzle of its data.
     until(page, lambda: page.find_elements("css selector", ".start"))
+    until(page, lambda: element(page, "verdict").text == "the puzzle")
+    element(page, "depth").clear()
     element(page, "solve").click()
     assert "path" in solved(page)
     chosen.select_by_index(0)
-    assert "ACT step" not in digits_of(page)
+    assert "path" not in element(page, "verdict").text
+    # In a list, too: the list is the new model's.
+    element(page, "tab-data").click()
+    until(page, lambda: "clues" in element(page, "rows").text)
+    chosen.select_by_index(1)
+    until(page, lambda: "path" in element(page, "rows").text)
+    until(page, lambda: element(page, "puzzle").text == "puzzle 0")
+    assert element(page, "message").text == ""
+    element(page, "tab-own").click()
+    until(page, lambda: page.find_elements("css selector", "#editor .start"))
 
 
 @pytest.mark.slow
@@ -541,16 +728,76 @@ def test_a_maze_is_drawn_with_keys(page: Any) -> None:
 
     ready(page)
     Select(element(page, "model")).select_by_index(1)
-    until(page, lambda: len(page.find_elements("css selector", "[role=gridcell]")) == 36)
+    until(page, lambda: page.find_elements("css selector", "#editor .start"))
+    element(page, "clear").click()
     page.execute_script("document.querySelector('[role=gridcell]').focus()")
     press(page, "s", ".", "#", "g")
     first = page.find_elements("css selector", "[role=gridcell]")[:4]
     assert [cell.get_attribute("class") for cell in first] == ["start", "free", "wall", "goal"]
     element(page, "solve").click()
     assert "path from S to G" in solved(page)
-    element(page, "random").click()
+    element(page, "another").click()
     until(page, lambda: page.find_elements("css selector", ".wall")[1:])
     assert len(page.find_elements("css selector", ".start")) == 1
+
+
+@pytest.mark.slow
+def test_a_link_opens_the_puzzle_again(page: Any, port: int) -> None:
+    from selenium.webdriver.support.ui import Select
+
+    ready(page, empty=False)
+    puzzle, address = grid_of(page), page.current_url
+    assert address.startswith(f"http://127.0.0.1:{port}/#model=")
+    Select(element(page, "model")).select_by_index(1)
+    until(page, lambda: "maze" in page.current_url)
+    page.get(address)
+    until(page, lambda: grid_of(page) == puzzle)
+    assert page.current_url == address
+    element(page, "tab-data").click()
+    until(page, lambda: "row=0" in page.current_url)
+    page.find_elements("css selector", "#rows button")[3].click()
+    until(page, lambda: "row=3" in page.current_url)
+    address = page.current_url
+    page.get("about:blank")
+    page.get(address)
+    until(page, lambda: element(page, "puzzle").text == "puzzle 3")
+    page.get("about:blank")
+    page.get(f"http://127.0.0.1:{port}/#model=<b>gone")
+    until(page, lambda: element(page, "message").text.endswith("is not here: <b>gone"))
+
+
+@pytest.mark.slow
+def test_a_thought_plays_step_by_step_to_where_it_settles(page: Any) -> None:
+    ready(page, empty=False)
+    page.execute_script(
+        "window.places = []; new MutationObserver(() => places.push(place.textContent))"
+        ".observe(place, {childList: true})"
+    )
+    element(page, "solve").click()
+    until(page, lambda: element(page, "save").is_displayed())
+    until(page, lambda: element(page, "play").text == "Play")
+    numbers = [
+        int(place.split(" / ")[0]) for place in page.execute_script("return places") if place
+    ]
+    assert sorted(set(numbers)) == list(range(numbers[-1] + 1))
+    assert numbers == sorted(numbers)
+    words = element(page, "words").text
+    assert numbers[-1] == 3 or "settled" in words
+    element(page, "back").click()
+    element(page, "on").click()
+    assert element(page, "words").text == words
+
+
+@pytest.mark.slow
+def test_the_keypad_writes_where_the_cursor_is(page: Any) -> None:
+    ready(page)
+    page.find_elements("css selector", "[role=gridcell]")[5].click()
+    keys = page.find_elements("css selector", "#keypad button")
+    assert [key.text for key in keys] == ["1", "2", "3", "4", "\u232b"]
+    keys[2].click()
+    assert grid_of(page) == ".....3.........."
+    keys[4].click()
+    assert grid_of(page).strip(".") == ""
 
 
 @pytest.mark.slow

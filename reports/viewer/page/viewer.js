@@ -1,38 +1,20 @@
-"use strict";
-const $ = (id) => document.getElementById(id);
-const state = { found: null, kind: null, cells: [], size: 9, frames: [], at: 0, timer: 0, chosen: null, page: 0, tab: "own", task: null, asking: null, listing: 0 };
-const MAZE_KEYS = { "#": "#", " ": " ", ".": " ", s: "S", g: "G" };
-const MAZE_LOOKS = { "#": "wall", " ": "free", S: "start", G: "goal" };
+/** The page: a model, a puzzle for it, and what it does with that. */
+import { $, ask, draw, make, post, say, trying } from "./common.js";
+import * as editor from "./editor.js";
+import * as player from "./player.js";
+
 const NO_MODEL = "no checkpoint can be used: train a model first (make demo), or name its folder";
-const BOXES = { 4: [2, 2], 6: [2, 3], 9: [3, 3] };
-
-function say(text) { $("message").textContent = text || ""; }
-
-async function ask(name, body) {
-  const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
-  const response = await fetch("/api/" + name, options);
-  const answer = await response.json();
-  if (!response.ok) throw new Error(answer.error);
-  return answer;
-}
-
-/** Run what may fail; a mistake becomes a sentence on the page. */
-function trying(action) {
-  return async (...given) => {
-    try { say(""); return await action(...given); } catch (error) { say(error.message); }
-  };
-}
+const NO_LIST = {
+  data: "no data set with puzzles of this model's kind and size was found",
+  records: "no evaluation of this model has records: run evaluate.py with save_records=true",
+};
+// `chosen`: a puzzle of a data set; null: the one in the editor, or the ARC task that was loaded.
+const state = { found: null, chosen: null, task: null, tab: "own", page: 0, asking: null, listing: 0, soon: 0, thought: null };
 
 function model() {
   const chosen = state.found?.models[+$("model").value];
   if (!chosen || chosen.error) throw new Error(chosen?.error || NO_MODEL);
   return chosen;
-}
-
-function option(text, value, disabled) {
-  const made = document.createElement("option");
-  made.textContent = text; made.value = value; made.disabled = Boolean(disabled);
-  return made;
 }
 
 /** Name a model, and the step of its newest checkpoint. */
@@ -42,328 +24,64 @@ function label(one) {
   return `${one.name}${step} (${one.kind})`;
 }
 
-// The editor: Sudoku digits or the cells of a maze.
+const option = (textContent, value, disabled = false) => make("option", { textContent, value, disabled });
 
-function drawEditor() {
-  const kind = model().kind, size = model().size, editor = $("editor");
-  const [boxRows, boxColumns] = BOXES[size] || [0, 0];
-  $("arc").hidden = kind !== "ARC"; editor.hidden = kind === "ARC";
-  $("random").hidden = kind !== "maze";
-  $("keys").textContent = kind === "Sudoku" ? "Arrow keys move, digits fill, Backspace clears; paste a whole puzzle as text."
-    : kind === "maze" ? "Arrow keys move; # wall, Space or . free, S start, G goal; drag to draw walls; paste rows as text." : "";
-  if (kind === "ARC") return;
-  // What was typed for one model can be asked of another.
-  if (state.kind !== kind || state.cells.length !== size * size) state.cells = Array(size * size).fill(kind === "maze" ? " " : "");
-  state.kind = kind; state.size = size;
-  editor.style.gridTemplate = `repeat(${size}, minmax(0, 1fr)) / repeat(${size}, minmax(0, 1fr))`;
-  editor.replaceChildren();
-  for (let row = 0; row < size; row++) {
-    const line = document.createElement("div");
-    line.setAttribute("role", "row");
-    for (let column = 0; column < size; column++) {
-      const cell = document.createElement("div");
-      cell.setAttribute("role", "gridcell");
-      cell.tabIndex = row + column === 0 ? 0 : -1;
-      if (kind === "Sudoku" && (column + 1) % boxColumns === 0 && column + 1 < size) cell.classList.add("right");
-      if (kind === "Sudoku" && (row + 1) % boxRows === 0 && row + 1 < size) cell.classList.add("below");
-      cell.dataset.at = row * size + column;
-      line.append(cell);
-    }
-    editor.append(line);
-  }
-  state.cells.forEach((_, at) => paint(at));
-}
-
-const cellAt = (at) => $("editor").querySelector(`[data-at="${at}"]`);
-
-function paint(at) {
-  const cell = cellAt(at), value = state.cells[at], place = `row ${Math.floor(at / state.size) + 1}, column ${at % state.size + 1}`;
-  if (model().kind === "maze") {
-    cell.classList.remove("wall", "free", "start", "goal");
-    cell.classList.add(MAZE_LOOKS[value]);
-    cell.textContent = value === "S" || value === "G" ? value : "";
-    cell.setAttribute("aria-label", `${place}: ${MAZE_LOOKS[value]}`);
-  } else {
-    cell.textContent = value;
-    cell.setAttribute("aria-label", `${place}: ${value || "empty"}`);
-  }
-}
-
-function put(at, value) {
-  if (value === "S" || value === "G") {
-    state.cells.forEach((other, i) => { if (other === value) { state.cells[i] = " "; paint(i); } });
-  }
-  state.cells[at] = value;
-  state.chosen = null;
-  paint(at);
-}
-
-function move(at) {
-  $("editor").querySelectorAll('[tabindex="0"]').forEach((cell) => { cell.tabIndex = -1; });
-  cellAt(at).tabIndex = 0;
-  cellAt(at).focus();
-}
-
-function editorKey(event) {
-  const at = +event.target.dataset.at, size = state.size;
-  if (Number.isNaN(at) || event.ctrlKey || event.metaKey || event.altKey) return;
-  const row = Math.floor(at / size), column = at % size;
-  const to = { ArrowLeft: column > 0 && at - 1, ArrowRight: column < size - 1 && at + 1,
-    ArrowUp: row > 0 && at - size, ArrowDown: row < size - 1 && at + size }[event.key];
-  if (event.key.startsWith("Arrow")) {
-    event.preventDefault();
-    if (to !== false) move(to);
-    return;
-  }
-  const isMaze = model().kind === "maze", next = Math.min(at + 1, size * size - 1);
-  const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-  if (event.key === "Backspace" || event.key === "Delete") put(at, isMaze ? " " : "");
-  else if (isMaze && key in MAZE_KEYS) { put(at, MAZE_KEYS[key]); move(next); }
-  else if (!isMaze && (/^[1-9]$/.test(key) && +key <= size)) { put(at, key); move(next); }
-  else if (!isMaze && ["0", ".", " "].includes(key)) { put(at, ""); move(next); }
-  else return;
-  event.preventDefault();
-  event.stopPropagation();
-}
-
-function ownText() {
-  if (model().kind === "maze") {
-    return Array.from({ length: state.size }, (_, row) => state.cells.slice(row * state.size, (row + 1) * state.size).join("")).join("\n");
-  }
-  return state.cells.map((value) => value || ".").join("");
-}
-
-function fill(text) {
-  const isMaze = model().kind === "maze", size = state.size;
-  let found = [...text];
-  if (isMaze) {
-    const lines = text.replace(/\r/g, "").replace(/^\n+|\n+$/g, "").split("\n");
-    found = lines.length > 1 ? lines.flatMap((line) => [...line.padEnd(size)]) : [...lines[0]];
-    found = found.map((symbol) => (symbol === "." ? " " : symbol));
-  } else {
-    found = found.filter((symbol) => /[0-9.]/.test(symbol)).map((symbol) => (/[1-9]/.test(symbol) ? symbol : ""));
-  }
-  if (found.length !== size * size) throw new Error(`${found.length} cells; the model reads ${size * size}`);
-  const unknown = found.find((symbol) => (isMaze ? !(symbol in MAZE_LOOKS) : +symbol > size));
-  if (unknown !== undefined) throw new Error(`a cell is "${unknown}", which is not accepted here`);
-  found.forEach((value, at) => { state.cells[at] = value; paint(at); });
-  state.chosen = null;
-}
-
-// Data sets, and what evaluations recorded.
-
-function showTab(tab) {
-  if (tab !== state.tab) { end(); state.chosen = null; }  // The board shows what the tab is about.
+function soon(action) {
   clearTimeout(state.soon);
-  state.tab = tab; state.page = 0; state.listing += 1;
-  document.querySelectorAll("#tabs button").forEach((button) => {
-    button.setAttribute("aria-selected", String(button.dataset.tab === tab));
-    button.tabIndex = button.dataset.tab === tab ? 0 : -1;
-  });
-  $("own").hidden = tab !== "own"; $("browse").hidden = tab === "own";
-  if (tab === "own") return;
-  $("which-label").textContent = tab === "data" ? "Data set" : "Evaluation";
-  const listed = state.found[tab];
-  $("which").replaceChildren(...listed.map((one, number) => option(one.error ? `${one.name}: ${one.error}` : one.name, number, one.error)));
-  $("rows").replaceChildren(); $("filters").replaceChildren();
-  if (!listed.length) {
-    say(tab === "data" ? "no data set was found" : "no evaluation has records: run evaluate.py with save_records=true");
-    return;
-  }
-  const fitting = listed.findIndex((one) => !one.error && (!one.kind || one.kind === model().kind));
-  $("which").value = Math.max(0, fitting);
-  listRows(true);
+  state.soon = setTimeout(action, 250);
 }
 
-function addFilter(label, input) {
-  const made = document.createElement("label");
-  made.append(`${label} `, ...input);
-  $("filters").append(made);
+// The puzzle
+
+function wanted() {
+  if (state.chosen) return state.chosen;
+  if (state.tab !== "own") throw new Error("choose a puzzle of the list");
+  if (model().kind !== "ARC") return { text: editor.text() };
+  if (!state.task) throw new Error("load an ARC task, or choose one of a data set");
+  return { task: state.task.content, task_name: state.task.name, test_input: Math.max(0, +$("test-input").value - 1) };
 }
 
-function number(id, value) {
-  const input = document.createElement("input");
-  input.type = "number"; input.step = "any"; input.id = id; input.placeholder = value;
-  input.oninput = listSoon;
-  return input;
-}
-
-/** List again when nobody has typed for a moment. */
-function listSoon() {
-  clearTimeout(state.soon);
-  state.soon = setTimeout(() => { state.page = 0; listRows(false); }, 250);
-}
-
-function drawFilters(bounds) {
-  $("filters").replaceChildren();
-  if (state.tab === "records") {
-    const wrong = document.createElement("input");
-    wrong.type = "checkbox"; wrong.id = "wrong-only"; wrong.checked = true;
-    wrong.oninput = listSoon;
-    addFilter("wrong ones only", [wrong]);
-  } else {
-    const text = document.createElement("input");
-    text.id = "text"; text.oninput = listSoon;
-    if (state.found.data[+$("which").value].kind === "ARC") addFilter("name contains", [text]);
-  }
-  for (const [name, [low, high]] of Object.entries(bounds)) {
-    if (low === high) continue;
-    addFilter(name, [number(`low-${name}`, low), " to ", number(`high-${name}`, high)]);
-  }
-}
-
-const listRows = trying(async (isNew) => {
-  const listing = ++state.listing, bounds = {};
-  if (!isNew) {
-    document.querySelectorAll("[id^='low-']").forEach((low) => {
-      const high = $(`high-${low.id.slice(4)}`);
-      if (low.value || high.value) bounds[low.id.slice(4)] = [+(low.value || low.placeholder), +(high.value || high.placeholder)];
-    });
-  }
-  const answer = await ask("rows", { of: state.tab, number: +$("which").value, page: state.page, bounds,
-    text: isNew ? "" : $("text")?.value || "", wrong_only: isNew ? true : $("wrong-only")?.checked ?? true });
-  if (listing !== state.listing) return;  // Something else was asked for since.
-  if (isNew) drawFilters(answer.bounds);
-  const pages = Math.max(1, Math.ceil(answer.total / answer.per_page));
-  $("pages").textContent = `${answer.total} puzzles, page ${state.page + 1} of ${pages}`;
-  $("before").disabled = state.page === 0; $("after").disabled = state.page + 1 >= pages;
-  $("rows").replaceChildren(...answer.rows.map((row) => {
-    const item = document.createElement("li"), button = document.createElement("button");
-    button.textContent = row.words;
-    if (state.chosen?.data === answer.data && state.chosen.row === row.row) button.setAttribute("aria-current", "true");
-    button.onclick = trying(async () => {
-      document.querySelectorAll(".rows [aria-current]").forEach((one) => one.removeAttribute("aria-current"));
-      button.setAttribute("aria-current", "true");
-      state.chosen = { data: answer.data, row: row.row };
-      await preview(state.chosen);
-    });
-    item.append(button);
-    return item;
-  }));
-});
-
-async function preview(puzzle) {
-  const asking = begin();
-  const answer = await ask("board", { model: +$("model").value, puzzle });
-  if (state.asking !== asking) return;
-  setFrames([{ title: answer.name || "the puzzle", words: [], svg: answer.svg }]);
-  if (answer.note) say(answer.note);
-}
-
-// Thinking: a line of JSON for each step, of the model with a number.
-
-/** End what is under way, and empty the board. */
-function end() {
-  state.asking?.abort();
-  state.asking = null;
-  stop(); setFrames([]);
-  $("verdict").textContent = "";
-  $("board").removeAttribute("aria-busy");
-}
-
-/** Begin something that ends when the next begins; what comes later of an older one is dropped. */
+/** End what is under way; what comes later of it is dropped. */
 function begin() {
-  end();
+  state.asking?.abort();
+  $("board").removeAttribute("aria-busy");
   return state.asking = new AbortController();
 }
 
-function wanted() {
-  if (state.tab !== "own") {
-    if (!state.chosen) throw new Error("choose a puzzle of the list");
-    return state.chosen;
-  }
-  if (model().kind === "ARC") {
-    if (!state.task) throw new Error("load an ARC task, or choose one of a data set");
-    return { task: state.task.content, task_name: state.task.name, test_input: Math.max(0, +$("test-input").value - 1) };
-  }
-  return { text: ownText() };
-}
-
-const solve = trying(async () => {
-  const body = { model: +$("model").value, puzzle: wanted(), breadth: +$("breadth").value || 1, compare: $("compare").checked };
-  if (model().searches) body.rounds = +$("rounds").value || 200;
-  else if ($("depth").value) body.depth = +$("depth").value;
+/** Draw the puzzle that would be solved. */
+async function preview() {
   const asking = begin();
-  $("verdict").textContent = "thinking ..."; $("board").setAttribute("aria-busy", "true");
-  try {
-    const response = await fetch("/api/think", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal: asking.signal });
-    if (!response.ok) throw new Error((await response.json()).error);
-    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-    for (let rest = "", part; !(part = await reader.read()).done && state.asking === asking;) {
-      const lines = (rest + part.value).split("\n");
-      rest = lines.pop();
-      lines.forEach((line) => happened(JSON.parse(line), body.model));
-    }
-  } catch (error) {
-    if (state.asking !== asking) return;
-    $("verdict").textContent = "";
-    throw error;
-  } finally {
-    if (state.asking === asking) $("board").removeAttribute("aria-busy");
-  }
-});
-
-function happened(event, number) {
-  if (event.error) throw new Error(event.error);
-  if (event.note) say(event.note);
-  // Who has gone back to an earlier step stays there.
-  const follows = state.at >= state.frames.length - 1;
-  if (event.frame) { state.frames.push(event.frame); show(follows ? state.frames.length - 1 : state.at); }
-  if (!event.done) return;
-  setFrames(event.done, follows ? event.done.length - 1 : state.at);
-  $("verdict").textContent = event.verdict;
-  // Of a run at work it may be newer by now.
-  state.found.models[number].train_step = event.train_step;
-  $("model").options[number].textContent = label(state.found.models[number]);
+  player.reset();
+  draw($("pairs"), "");
+  $("demonstrations").hidden = true;
+  $("puzzle").textContent = "";
+  const puzzle = wanted(), answer = await ask("board", { model: +$("model").value, puzzle });
+  if (state.asking !== asking) return;
+  player.reset([{ title: "the puzzle", verdict: "", words: [], svg: answer.svg }]);
+  $("puzzle").textContent = answer.label;
+  draw($("pairs"), answer.pairs.join(""), 0.5);
+  $("demonstrations").hidden = !answer.pairs.length;
+  if (answer.note) say(answer.note);
+  keepAddress();
 }
 
-function setFrames(frames, at = 0) {
-  state.frames = frames;
-  show(at);
-}
-
-function show(at) {
-  const last = Math.max(0, state.frames.length - 1), frame = state.frames[state.at = Math.max(0, Math.min(last, at))];
-  $("board").innerHTML = frame?.svg ?? "";  // Drawn by the server, which escapes all text.
-  $("words").textContent = frame ? [frame.title, ...frame.words].join(": ") : "";
-  $("step").max = last; $("step").value = state.at;
-  $("place").textContent = frame ? `${state.at} / ${last}` : "";
-  $("play").disabled = last === 0;
-}
-
-function stop() { clearInterval(state.timer); state.timer = 0; $("play").textContent = "Play"; }
-
-function play() {
-  if (state.timer || state.frames.length < 2) return stop();
-  if (state.at >= state.frames.length - 1) show(0);
-  $("play").textContent = "Stop";
-  state.timer = setInterval(() => {
-    show(state.at + 1);
-    if (state.at >= state.frames.length - 1) stop();
-  }, Math.max(80, Math.min(600, 12000 / state.frames.length)));
-}
-
-function chooseModel() {
-  const chosen = model(), searches = Boolean(chosen.searches);
+/** Draw what is being typed; what is no puzzle yet is told when it is to be solved. */
+function typed() {
   state.chosen = null;
-  end();
-  $("board").classList.toggle("wide", chosen.kind === "ARC");
-  $("board").classList.toggle("digits", chosen.kind === "Sudoku");
-  $("depth-label").hidden = searches; $("rounds-label").hidden = !searches;
-  $("depth").placeholder = chosen.steps || "as trained";
-  drawEditor();
-  showTab(state.tab);
+  begin();
+  player.reset();
+  soon(() => preview().catch(() => {}));
 }
 
-function globalKey(event) {
-  const typing = /^(INPUT|SELECT)$/.test(event.target.tagName) && event.target.type !== "range" && event.target.type !== "checkbox";
-  const onButton = event.target.tagName === "BUTTON", hasSpace = onButton || event.target.type === "checkbox";
-  if (event.key === "Enter" && !onButton) { event.preventDefault(); solve(); }
-  else if (typing) return;
-  else if (event.key === " " && !hasSpace) { event.preventDefault(); play(); }
-  else if (event.key === ",") { stop(); show(state.at - 1); }
-  else if (event.key === "." && !event.target.dataset?.at) { stop(); show(state.at + 1); }
-}
+const another = trying(async () => {
+  const asking = begin(), seed = Math.floor(Math.random() * 2 ** 31);
+  const found = await ask("example", { model: +$("model").value, seed });
+  if (state.asking !== asking) return;
+  state.task = null;
+  state.chosen = model().kind === "ARC" ? { data: found.data, row: found.row } : null;
+  if (!state.chosen) editor.fill(found.text);
+  await preview();
+});
 
 const loadTask = trying(async () => {
   const [file] = $("task").files;
@@ -373,50 +91,263 @@ const loadTask = trying(async () => {
   try { content = JSON.parse(await file.text()); } catch { throw new Error(`${file.name}: not JSON`); }
   state.task = { name: file.name.replace(/\.json$/, ""), content };
   state.chosen = null;
-  await preview(wanted());
+  await preview();
+});
+
+// The address: a part behind # that opens this model and this puzzle again
+
+function keepAddress() {
+  const told = new URLSearchParams({ model: model().name });
+  if (state.chosen) {
+    told.set("data", state.found.data[state.chosen.data].name);
+    told.set("row", state.chosen.row);
+  } else if (model().kind !== "ARC") told.set("puzzle", editor.text());
+  history.replaceState(null, "", `#${told}`);
+}
+
+/** Open what the address says; return whether it says a puzzle. */
+async function openAddress() {
+  const told = new URLSearchParams(location.hash.slice(1)), { models, data } = state.found;
+  if (!told.has("model")) return false;
+  const number = models.findIndex((one) => one.name === told.get("model") && !one.error);
+  if (number < 0) throw new Error(`the model of this link is not here: ${told.get("model")}`);
+  $("model").value = number;
+  useModel();
+  if (told.has("data")) {
+    const set = data.findIndex((one) => one.name === told.get("data"));
+    if (set < 0) throw new Error(`the data set of this link is not here: ${told.get("data")}`);
+    state.chosen = { data: set, row: +told.get("row") || 0 };
+    const text = (await ask("board", { model: number, puzzle: state.chosen })).text;
+    if (text) editor.fill(text);
+  } else if (told.has("puzzle")) editor.fill(told.get("puzzle"));
+  else return false;
+  await preview();
+  return true;
+}
+
+// Lists: data sets, and what evaluations recorded
+
+function showTab(tab) {
+  state.tab = tab;
+  state.page = 0;
+  state.listing += 1;
+  clearTimeout(state.soon);
+  document.querySelectorAll("#tabs button").forEach((button) => {
+    button.setAttribute("aria-selected", String(button.dataset.tab === tab));
+    button.tabIndex = button.dataset.tab === tab ? 0 : -1;
+  });
+  $("own").hidden = tab !== "own";
+  $("browse").hidden = tab === "own";
+  if (tab === "own") return;
+  $("which-label").textContent = tab === "data" ? "Data set" : "Evaluation";
+  $("rows").replaceChildren();
+  $("filters").replaceChildren();
+  $("pages").textContent = "";
+  const all = state.found[tab], numbers = model()[tab];
+  $("which").replaceChildren(...numbers.map((number) => {
+    const { name, error } = all[number];
+    return option(error ? `${name}: ${error}` : name, number, Boolean(error));
+  }));
+  const usable = numbers.find((number) => !all[number].error);
+  if (usable === undefined) return say(NO_LIST[tab]);
+  $("which").value = usable;
+  listRows(true);
+}
+
+function addFilter(text, ...input) { $("filters").append(make("label", {}, `${text} `, ...input)); }
+
+function listAgain() { soon(() => { state.page = 0; listRows(false); }); }
+
+function number(id, placeholder) {
+  return make("input", { type: "number", step: "any", id, placeholder: +(+placeholder).toPrecision(4), oninput: listAgain });
+}
+
+function drawFilters(bounds, names) {
+  $("filters").replaceChildren();
+  if (state.tab === "records") {
+    addFilter("wrong ones only", make("input", { type: "checkbox", id: "wrong-only", checked: true, oninput: listAgain }));
+  } else if (model().kind === "ARC") addFilter("name contains", make("input", { id: "text", oninput: listAgain }));
+  for (const [name, [low, high]] of Object.entries(bounds)) {
+    if (low < high) addFilter(names[name], number(`low-${name}`, low), " to ", number(`high-${name}`, high));
+  }
+}
+
+/** The bounds that were typed; who typed one of two leaves the other open. */
+function typedBounds() {
+  const bounds = {};
+  document.querySelectorAll("[id^='low-']").forEach((low) => {
+    const name = low.id.slice(4), high = $(`high-${name}`);
+    if (low.value || high.value) bounds[name] = [low.value ? +low.value : -1e300, high.value ? +high.value : 1e300];
+  });
+  return bounds;
+}
+
+const listRows = trying(async (isNew) => {
+  const listing = ++state.listing;
+  const asked = { model: +$("model").value, of: state.tab, number: +$("which").value, page: state.page };
+  const filters = isNew ? {} : { bounds: typedBounds(), text: $("text")?.value || "", wrong_only: $("wrong-only")?.checked ?? true };
+  const answer = await ask("rows", { ...asked, ...filters });
+  if (listing !== state.listing) return;  // Something else was asked for since.
+  if (isNew) drawFilters(answer.bounds, answer.names);
+  const pages = Math.max(1, Math.ceil(answer.total / answer.per_page));
+  $("pages").textContent = `${answer.total.toLocaleString("en")} puzzles, page ${state.page + 1} of ${pages}`;
+  $("before").disabled = state.page === 0;
+  $("after").disabled = state.page + 1 >= pages;
+  $("rows").replaceChildren(...answer.rows.map((row) => drawRow(row, answer.data)));
+  $("rows").scrollTop = 0;
+  if (isNew && !state.chosen) $("rows").querySelector("button")?.click();
+});
+
+function drawRow({ row, words, svg }, data) {
+  const picture = make("span", { className: "small", ariaHidden: "true" }), button = make("button", {}, picture, make("span", { textContent: words }));
+  picture.innerHTML = svg;
+  if (state.chosen?.data === data && state.chosen.row === row) button.setAttribute("aria-current", "true");
+  button.onclick = trying(async () => {
+    document.querySelectorAll(".rows [aria-current]").forEach((one) => one.removeAttribute("aria-current"));
+    button.setAttribute("aria-current", "true");
+    state.chosen = { data, row };
+    await preview();
+  });
+  return make("li", {}, button);
+}
+
+// Thinking: a line of JSON for each step
+
+const solve = trying(async () => {
+  const body = { model: +$("model").value, puzzle: wanted(), breadth: +$("breadth").value || 1, compare: $("compare").checked };
+  if (model().searches) body.rounds = +$("rounds").value || 200;
+  else if ($("depth").value) body.depth = +$("depth").value;
+  clearTimeout(state.soon);
+  const asking = begin();
+  player.begin();
+  $("board").setAttribute("aria-busy", "true");
+  $("verdict").textContent = "thinking ...";
+  $("verdict").scrollIntoView({ block: "nearest" });
+  try {
+    const response = await post("think", body, asking.signal), reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (let rest = "", part; !(part = await reader.read()).done && state.asking === asking;) {
+      const lines = (rest + part.value).split("\n");
+      rest = lines.pop();
+      lines.forEach((line) => happened(JSON.parse(line), body));
+    }
+  } catch (error) {
+    if (state.asking !== asking) return;
+    player.reset();
+    throw error;
+  } finally {
+    if (state.asking === asking) $("board").removeAttribute("aria-busy");
+  }
+});
+
+function happened(event, { model: number, breadth }) {
+  if (event.error) throw new Error(event.error);
+  if (event.note) say(event.note);
+  if (event.frame) player.add(event.frame);
+  if (!event.done) return;
+  player.finish(event, breadth === 1);
+  state.thought = event.thought;
+  // Of a run at work it may be newer by now.
+  state.found.models[number].train_step = event.train_step;
+  $("model").options[number].textContent = label(state.found.models[number]);
+}
+
+function download(form) {
+  return trying(async () => {
+    const content = await (await post("save", { thought: state.thought, form })).blob();
+    const link = make("a", { href: URL.createObjectURL(content), download: `thinking.${form}` });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  });
+}
+
+const copyLink = trying(async () => {
+  keepAddress();
+  await navigator.clipboard.writeText(location.href);
+  $("link").textContent = "Copied";
+  setTimeout(() => { $("link").textContent = "Copy link"; }, 1500);
+});
+
+// The model
+
+/** Offer what a model can be asked: its kind of board, its data, its evaluations. */
+function useModel() {
+  const { kind, size, searches, steps } = model();
+  Object.assign(state, { chosen: null, task: null });
+  begin();
+  player.reset();
+  document.body.dataset.kind = kind;
+  $("depth-label").hidden = Boolean(searches);
+  $("rounds-label").hidden = !searches;
+  $("depth").placeholder = steps || "as trained";
+  editor.open(kind, size);
+  showTab(state.tab);
+}
+
+const chooseModel = trying(async () => {
+  useModel();
+  if (state.tab === "own") await another();
 });
 
 const start = trying(async () => {
   state.found = await ask("found", {});
-  $("model").replaceChildren(...state.found.models.map((one, at) => option(label(one), at, one.error)));
+  $("model").replaceChildren(...state.found.models.map((one, at) => option(label(one), at, Boolean(one.error))));
   const usable = state.found.models.findIndex((one) => !one.error);
   if (usable < 0) throw new Error(NO_MODEL);
   $("model").value = usable;
-  chooseModel();
+  useModel();
+  if (!await openAddress()) await another();
 });
 
-$("model").onchange = trying(chooseModel);
-$("editor").onkeydown = editorKey;
-document.onpaste = trying((event) => {
-  if (state.tab !== "own" || $("editor").hidden || event.target.tagName === "INPUT") return;
-  event.preventDefault();
-  fill(event.clipboardData.getData("text"));
+// Keys and buttons
+
+function onKey(event) {
+  const { tagName, type } = event.target, onButton = tagName === "BUTTON";
+  const typing = /^(INPUT|SELECT)$/.test(tagName) && type !== "range" && type !== "checkbox";
+  if (event.key === "Enter" && !onButton) { event.preventDefault(); solve(); }
+  else if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  else if (event.key === " " && !onButton && type !== "checkbox") { event.preventDefault(); player.play(); }
+  else if (event.key === ",") player.step(-1);
+  else if (event.key === ".") player.step(1);
+}
+
+const leaveTab = trying((tab) => {
+  if (tab === state.tab) return;
+  state.chosen = null;
+  showTab(tab);
+  if (tab !== "own") return begin(), player.reset();
+  return editor.isEmpty() ? another() : preview().catch(() => {});
 });
-$("editor").onpointerdown = (event) => {
-  const at = +event.target.dataset.at;
-  if (Number.isNaN(at)) return;
-  move(at);
-  if (model().kind === "maze") { state.drawing = state.cells[at] === "#" ? " " : "#"; put(at, state.drawing); event.preventDefault(); }
-};
-$("editor").onpointerover = (event) => {
-  const at = +event.target.dataset.at;
-  if (state.drawing && event.buttons && !Number.isNaN(at)) put(at, state.drawing);
-};
-document.onpointerup = () => { state.drawing = null; };
-document.onkeydown = globalKey;
-$("clear").onclick = trying(() => { state.task = null; state.cells = []; $("task").value = ""; chooseModel(); });
-$("random").onclick = trying(async () => fill((await ask("maze", { model: +$("model").value, seed: Math.floor(Math.random() * 2 ** 31) })).text));
-$("task").onchange = loadTask; $("test-input").onchange = loadTask;
-$("solve").onclick = solve; $("play").onclick = play;
-$("step").oninput = () => { stop(); show(+$("step").value); };
+
+editor.onChange(typed);
+$("model").onchange = chooseModel;
+$("another").onclick = another;
+$("clear").onclick = trying(() => { state.task = null; $("task").value = ""; if (model().kind !== "ARC") editor.clear(); typed(); });
+$("task").onchange = $("test-input").onchange = loadTask;
+$("solve").onclick = solve;
+$("play").onclick = player.play;
+$("back").onclick = () => player.step(-1);
+$("on").onclick = () => player.step(1);
+$("skip").onclick = player.skip;
+$("step").oninput = () => player.goTo(+$("step").value);
+$("gif").onclick = download("gif");
+$("html").onclick = download("html");
+$("link").onclick = copyLink;
+$("which").onchange = trying(() => { state.page = 0; return listRows(true); });
+$("before").onclick = () => { state.page -= 1; listRows(false); };
+$("after").onclick = () => { state.page += 1; listRows(false); };
+document.onkeydown = onKey;
+document.onpaste = trying((event) => {
+  if (state.tab !== "own" || model().kind === "ARC" || event.target.tagName === "INPUT") return;
+  event.preventDefault();
+  editor.fill(event.clipboardData.getData("text"));
+  typed();
+});
+window.onhashchange = trying(openAddress);
 document.querySelectorAll("#tabs button").forEach((button, at, all) => {
-  button.onclick = trying(() => showTab(button.dataset.tab));
+  button.onclick = () => leaveTab(button.dataset.tab);
   button.onkeydown = (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (step) { const next = all[(at + step + all.length) % all.length]; next.focus(); next.click(); }
   };
 });
-$("which").onchange = trying(() => { state.page = 0; return listRows(true); });
-$("before").onclick = () => { state.page -= 1; listRows(false); };
-$("after").onclick = () => { state.page += 1; listRows(false); };
 start();

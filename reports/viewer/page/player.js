@@ -1,0 +1,115 @@
+/** The steps of a thought: shown one after the other at a pace that can be followed. */
+import { $, draw, make } from "./common.js";
+
+const MOST_PAUSES = 40;  // A longer thought is played faster.
+const state = { frames: [], at: 0, timer: 0, thinking: false, settled: null, skips: false, summary: "" };
+
+const last = () => state.frames.length - 1;
+
+/** The step at which playing ends: where the answer has settled, and from there the last one. */
+function goal() {
+  return state.settled !== null && state.at < state.settled ? state.settled : last();
+}
+
+function pause() {
+  const chosen = +$("speed").value;
+  return Math.max(40, Math.min(chosen, MOST_PAUSES * chosen / (state.settled || last() || 1)));
+}
+
+/** Show the board of a puzzle that nobody has answered, or nothing. */
+export function reset(frames = []) {
+  stop();
+  Object.assign(state, { frames, thinking: false, settled: null, skips: false, summary: "" });
+  show(0);
+}
+
+export function begin() {
+  reset(state.frames.slice(0, 1));  // The board stays until the first step is there.
+  Object.assign(state, { frames: [], thinking: true });
+  play();
+}
+
+export function add(frame) {
+  state.frames.push(frame);
+  if (state.frames.length === 1) return show(0);
+  if (state.skips) show(last()); else update();
+}
+
+/** Take in the frames of the chain that answers; `same`: those that were added, told anew. */
+export function finish({ done, settled, summary }, same) {
+  const place = same || !state.timer ? Math.round(state.at * (done.length - 1) / Math.max(1, last())) : 0;
+  Object.assign(state, { frames: done, thinking: false, settled, summary });
+  show(state.skips ? settled : place);
+  if (state.skips) stop();
+}
+
+export function stop() {
+  clearTimeout(state.timer);
+  state.timer = 0;
+  $("play").textContent = "Play";
+}
+
+export function play() {
+  if (state.timer) return stop();
+  if (!state.thinking) {
+    if (last() < 1) return;
+    if (state.at >= last()) show(0);
+  }
+  $("play").textContent = "Stop";
+  state.timer = setTimeout(advance, pause());
+}
+
+function advance() {
+  const end = goal();
+  if (state.at < end) show(state.at + 1);
+  if (!state.thinking && state.at >= end) return stop();
+  state.timer = setTimeout(advance, pause());
+}
+
+export function goTo(at) { stop(); state.skips = false; show(at); }
+
+export function step(by) { goTo(state.at + by); }
+
+export function skip() {
+  stop();
+  state.skips = true;
+  show(state.settled ?? last());
+}
+
+function show(at) {
+  state.at = Math.max(0, Math.min(last(), at));
+  draw($("board"), state.frames[state.at]?.svg ?? "");
+  update();
+}
+
+function update() {
+  const frame = state.frames[state.at];
+  $("verdict").textContent = frame?.verdict || frame?.title || "";
+  $("words").textContent = frame?.verdict ? [frame.title, ...frame.words, ...later()].join(", ") : "";
+  $("summary").textContent = state.summary;
+  $("step").max = Math.max(0, last()); $("step").value = state.at;
+  $("place").textContent = last() > 0 ? `${state.at} / ${last()}` : "";
+  $("play").disabled = $("skip").disabled = $("step").disabled = last() < 1 && !state.thinking;
+  $("back").disabled = state.at < 1;
+  $("on").disabled = state.at >= last();
+  $("save").hidden = last() < 1 || state.thinking;
+  drawBars();
+}
+
+/** Say that the answer has settled, on the step from which it stays. */
+function later() {
+  const rest = last() - state.settled;
+  if (state.settled === null || state.at !== state.settled || rest < 1) return [];
+  return [`settled: the ${rest === 1 ? "step" : `${rest} steps`} after it keep${rest === 1 ? "s" : ""} this answer`];
+}
+
+/** Draw a bar for each step that says how sure the model is. */
+function drawBars() {
+  const sure = state.frames.slice(1).map((frame) => frame.q);
+  $("sure").hidden = !sure.some((q) => q !== undefined);
+  $("bars").replaceChildren(...sure.map((q, number) => {
+    const bar = make("li", { className: number + 1 === state.at ? "here" : "" });
+    bar.style.setProperty("--q", q ?? 0);
+    return bar;
+  }));
+}
