@@ -6,13 +6,13 @@ from pathlib import Path
 
 from reports.curves import colours_of, compared_figures, parallel_coordinates
 from reports.figure import MAX_GROUPS, NUM_COLOURS, Figure
-from reports.html import Cell, duration, figure, share, table, text, tile, words
+from reports.html import Cell, figure, share, table, text, tile, words
 from reports.page import Page
 from reports.puzzles import difficulty_figures, steps_figure
 from reports.reading import Result, Run
 from reports.single import headline_tile
 from reports.tables import Headline, differing, headline, notes_html, warnings_html
-from runtime.text import shown
+from runtime.text import duration, shown
 
 # Runs that stand side by side in a table of their settings; of more the settings are columns.
 _MAX_COLUMNS = 6

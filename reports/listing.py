@@ -7,12 +7,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from reports.html import duration, percent
-from reports.reading import WARNINGS, find_runs
+from reports.html import percent
+from reports.reading import find_runs
 from reports.status import SCORE, Status, last_records, modified, read_status
 from reports.values import listed, number
-from runtime.text import in_columns, shown
-from training.tracking import METRICS_FILE
+from runtime.text import duration, in_columns, shown
+from training.tracking import METRICS_FILE, WARNINGS
 
 _COLOURS = {"running": 36, "done": 32, "stopped": 33, "failed": 31, "new": 90}
 _BLOCKS = "▁▂▃▄▅▆▇█"

@@ -22,6 +22,20 @@ def many(number: int, thing: str, things: str | None = None) -> str:
     return f"{number} {thing if number == 1 else things or f'{thing}s'}"
 
 
+def duration(seconds: float) -> str:
+    """Return a time for people: 45 s, 6 min 10 s, 3 h 5 min, 4 days 2 h."""
+    whole = round(min(seconds, 1e12))
+    for unit, size, part, small in (
+        ("days", 86400, "h", 3600),
+        ("h", 3600, "min", 60),
+        ("min", 60, "s", 1),
+    ):
+        if whole >= (size if unit != "days" else 2 * size):
+            rest = whole % size // small
+            return f"{whole // size:,} {unit}" + (f" {rest} {part}" if rest else "")
+    return f"{whole} s"
+
+
 def in_columns(rows: Sequence[Sequence[str]]) -> str:
     """Return the cells of rows, all equally many, one below the other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -55,10 +55,9 @@ class Trainer:
         if self._reached_max_steps():
             return self.say(f"nothing to do: step {self.progress.step} has reached max_steps")
         self.learner.model.train()
-        total = self.learner.total_steps
         bar = ProgressBar(
             done=self.progress.step,
-            total=min(total, self.config.max_steps or total),
+            total=self._expected_steps() if self.ranks.is_main else None,
             rows_per_step=self.config.global_batch_size,
             show=self.ranks.is_main,
         )
@@ -77,9 +76,12 @@ class Trainer:
                     self._evaluate_and_save()
                 except _EvaluationStopped:
                     return self._stop()
+            bar.finish()
         # The first rank closes its logs, and W&B may have much to send.
         self.ranks.mark("the end", long=True)
-        self.say(f"training ended at step {self.progress.step} (the schedule counts {total})")
+        step, scheduled = self.progress.step, self.learner.total_steps
+        counted = "" if step == scheduled else f" (the learning rate's schedule counts {scheduled})"
+        self.say(f"training ended at step {step}{counted}")
 
     def save(self, *, score: float | None = None, permanent: bool = False) -> None:
         """Write a checkpoint of everything, see `RunKeeper.save`, unless a step was skipped."""
@@ -154,6 +156,15 @@ class Trainer:
         # It may take longer than a launcher waits; the resumed run repeats it.
         if self.ranks.any(self.stop.requested):
             raise _EvaluationStopped
+
+    def _expected_steps(self) -> int:
+        """Return the step at which this start will end, if later iterations are as long as this."""
+        progress, batches = self.progress, self.feed.batches
+        left = self.config.num_iterations - progress.iteration
+        steps = progress.step - progress.position
+        if left:
+            steps += left * batches.steps_per_iteration(progress.iteration)
+        return min(steps, self.config.max_steps or steps)
 
     def _reached_max_steps(self) -> bool:
         return self.config.max_steps is not None and self.progress.step >= self.config.max_steps
