@@ -1,7 +1,9 @@
 """Text for people: values from other people's files on one line that is safe to print; tables."""
 
+import argparse
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TextIO
 
 
@@ -34,6 +36,15 @@ def duration(seconds: float) -> str:
             rest = whole % size // small
             return f"{whole // size:,} {unit}" + (f" {rest} {part}" if rest else "")
     return f"{whole} s"
+
+
+def run_named(text: str) -> Path:
+    """Return the run that a word of a command line with `--flags` names, RUN or checkpoint=RUN."""
+    key, equals, _ = text.partition("=")
+    if equals and key.isidentifier() and key != "checkpoint" and not Path(text).exists():
+        message = f"{shown(text)}: expected RUN or checkpoint=RUN; options here are --flags"
+        raise argparse.ArgumentTypeError(message)
+    return Path(text.removeprefix("checkpoint="))
 
 
 def in_columns(rows: Sequence[Sequence[str]]) -> str:

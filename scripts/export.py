@@ -26,6 +26,7 @@ from runtime.files import sha256
 from runtime.plugins import import_plugins
 from runtime.process import print_error
 from runtime.progress import bar
+from runtime.text import run_named
 from training.checkpoint.published import average_of
 from training.checkpoint.store import MANIFEST
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Export what the command line asks for; return the exit code."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog="export.py", description=__doc__, formatter_class=raw)
-    parser.add_argument("run", type=Path, metavar="RUN", help="the trained model")
+    parser.add_argument("run", type=run_named, metavar="RUN", help="the trained model")
     parser.add_argument("output", type=Path, metavar="OUTPUT", help="the file, .onnx or .pt2")
     parser.add_argument("--one-step", action="store_true", help="one ACT step, as .pt2 always is")
     which = "the moving average, where there is one (default), or those of the last step"

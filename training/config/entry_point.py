@@ -12,7 +12,7 @@ from runtime.output import guard_output
 from runtime.process import end_with_parent, launched, leave, note_start, print_error
 from runtime.schema import Schema
 from training.config.answers import answer
-from training.config.overrides import parse_arguments
+from training.config.overrides import parse_arguments, with_checkpoint
 
 Say = Callable[[str], None]
 
@@ -47,6 +47,7 @@ def run_entry_point(
         # Its sentences about a peer that has gone come with a stack of C++ frames; ours says who.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
+        arguments = with_checkpoint(schema, arguments)
         args = parse_arguments(arguments)
         args.overrides = [line for line in args.overrides if line.partition("=")[0] not in own]
         answered = answer(schema, config_name, args, usage)

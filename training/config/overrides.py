@@ -3,6 +3,7 @@
 import argparse
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from hydra._internal.utils import get_args_parser
@@ -65,6 +66,34 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         raise ConfigError(f"{_flag(alone[0])} goes with --cfg")
     args.multirun |= "hydra.mode=MULTIRUN" in args.overrides
     return args
+
+
+def with_checkpoint(schema: type[Schema], arguments: Sequence[str]) -> list[str]:
+    """Return a command line on which a bare RUN stands as `checkpoint=RUN`, where `schema` has this
+    setting.
+
+    Raises:
+        ConfigError: there are several bare words, or a checkpoint is named beside one.
+    """
+    overrides = parse_arguments(arguments).overrides
+    bare = [word for word in overrides if _is_bare(word)]
+    if "checkpoint" not in schema.model_fields or not bare:
+        return list(arguments)
+    if len(bare) > 1 or any(word.startswith("checkpoint=") for word in overrides):
+        raise ConfigError(
+            f"{shown(bare[-1])}: name one run, RUN or checkpoint=RUN; all else is KEY=VALUE"
+        )
+    (run,) = bare
+    named = f"checkpoint={quoted_value(run)}"
+    return [named if word == run else word for word in arguments]
+
+
+def _is_bare(word: str) -> bool:
+    """Return whether a word is no override but a path, which may have a `=` in a folder's name."""
+    key, equals, _ = word.partition("=")
+    if not equals:
+        return not word.startswith("~")
+    return "/" in key and not key.startswith("hydra/") and Path(word).exists()
 
 
 def _flag(name: str) -> str:
