@@ -64,6 +64,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     alone = [name for name in ("resolve", "package") if getattr(args, name) and not args.cfg]
     if alone and not args.help:
         raise ConfigError(f"{_flag(alone[0])} goes with --cfg")
+    args.topics = [word for word in args.overrides if args.help and "=" not in word]
+    args.overrides = [word for word in args.overrides if word not in args.topics]
     args.multirun |= "hydra.mode=MULTIRUN" in args.overrides
     return args
 
