@@ -2,7 +2,8 @@
 
 import argparse
 import os
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -54,6 +55,27 @@ def in_columns(rows: Sequence[Sequence[str]]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
+
+
+def figures(values: Mapping[str, float], width: int | None) -> str:
+    """Return named figures on one line; where that is longer than `width`, below each other, those
+    of `SET/NAME` in a row for each set.
+    """
+    line = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
+    if width is None or len(line) <= width:
+        return line
+    placed = [(*name.rpartition("/")[::2], f"{value:.4f}") for name, value in values.items()]
+    sets, names = ([*dict.fromkeys(column)] for column in list(zip(*placed, strict=True))[:2])
+    cells = {(of, name): value for of, name, value in placed}
+    rows = [["", *names], *([of or "all", *(cells.get((of, n), "") for n in names)] for of in sets)]
+    if max(map(len, in_columns(rows).split("\n"))) > width:
+        rows = list(zip(*rows, strict=True))
+    return f"\n{in_columns(rows)}"
+
+
+def terminal_width(stream: TextIO) -> int | None:
+    """Return how many characters a line of a terminal has; None: it is no terminal."""
+    return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
 def colours(stream: TextIO) -> bool:

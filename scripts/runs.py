@@ -7,7 +7,6 @@ folder. What nothing tells is shown as `-`.
 import argparse
 import json
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Literal
 from reports.listing import Listed, as_text, frames, frames_of_all, list_runs
 from runtime.errors import ConfigError, exit_code
 from runtime.process import print_error
-from runtime.text import colours, run_named
+from runtime.text import colours, run_named, terminal_width
 
 _ALL = Path("checkpoints")
 _CLEAR = "\x1b[H\x1b[J"
@@ -63,8 +62,8 @@ def show(runs: Sequence[Listed], *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps([one.to_json() for one in runs], indent=1) + "\n")
     elif runs:
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        sys.stdout.write(as_text(runs, in_colour=colours(sys.stdout), width=width) + "\n")
+        width, in_colour = terminal_width(sys.stdout), colours(sys.stdout)
+        sys.stdout.write(as_text(runs, in_colour=in_colour, width=width) + "\n")
     else:
         sys.stdout.write("there are no runs yet\n")
 
@@ -73,7 +72,7 @@ def watch(folder: Path, run: Path | Literal[True], interval: float) -> None:
     """Show a run, which need not be there yet, or all that are at work, again and again; where no
     terminal shows them, a line each time that one has moved.
     """
-    width = shutil.get_terminal_size().columns
+    width = terminal_width(sys.stdout) or 200
     if run is True:
         if folder != _ALL:
             _runs(folder)

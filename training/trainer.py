@@ -1,5 +1,6 @@
 """The training loop: make steps, evaluate, save; stop and resume at any step."""
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext, suppress
@@ -9,6 +10,7 @@ from models.act import ACTLossHead
 from models.carry import Examples
 from runtime.errors import CheckpointError, NonFiniteError, Preempted
 from runtime.ranks import Ranks
+from runtime.text import figures, terminal_width
 from training.checkpoint.run import Progress, RunKeeper
 from training.config.schema import TrainConfig
 from training.feed import Feed
@@ -148,8 +150,9 @@ class Trainer:
             if self.tracker:
                 self.tracker.log([{"step": step, **metrics}])
             which = " (averaged weights)" if average else ""
-            shown = [f"{name.removeprefix('eval/')} {v:.4f}" for name, v in metrics.items()]
-            self.say(f"step {step}{which}: {', '.join(shown)}")
+            shown = {name.removeprefix("eval/"): value for name, value in metrics.items()}
+            told = figures(shown, terminal_width(sys.stdout))
+            self.say(f"step {step}{which}: {told}")
         return metrics.get(SCORE)
 
     def _stop_evaluation_if_asked(self) -> None:
