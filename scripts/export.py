@@ -23,6 +23,7 @@ from dataset.command_line import Parser
 from models.config import is_sudoku
 from runtime.errors import EXIT_INTERRUPTED, ConfigError, disk_errors, exit_code
 from runtime.files import sha256
+from runtime.output import guard_output
 from runtime.plugins import import_plugins
 from runtime.process import print_error
 from runtime.progress import bar
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     own = "modules of yours that register parts of the model, as in plugins=[A,B]"
     parser.add_argument("--plugins", type=names_in, default=[], metavar="A,B", help=own)
     options = parser.parse_all(arguments)
+    guard_output()
     try:
         sys.stdout.write(export(options))
     except KeyboardInterrupt:

@@ -138,6 +138,7 @@ def test_a_run_is_named_with_and_without_its_key(
     for run in ("checkpoints/demo", "hf://owner/name@main", "a sweep/lr=0.1,seed=2", "it's (1)"):
         told = answer("-c", "job", run, **options)
         assert yaml.safe_load(told)["checkpoint"] == run
+    assert "checkpoint_path=RUN resumes it" in complaint("a sweep")
     once = "b: name one run, RUN or checkpoint=RUN; all else is KEY=VALUE"
     assert once in complaint("checkpoint=a", "b", **options)
     assert once in complaint("a", "b", **options)
