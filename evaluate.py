@@ -728,5 +728,5 @@ def sweep(arguments: list[str], say: Callable[[str], None]) -> int:
 
 
 if __name__ == "__main__":
-    faulthandler.enable()
+    faulthandler.enable(2)  # Standard error, even if it is closed.
     run_entry_point(EvalConfig, "cfg_evaluate", main, str(__doc__), sweep)

@@ -117,7 +117,8 @@ def train(
             test_batches, evaluators, saved, learner.forward, ranks, run_dir
         )
         num_parameters = sum(p.numel() for p in learner.model.parameters())
-        say(f"{arch.name}: {num_parameters:,} parameters, {arch.forward_dtype}, {ranks}")
+        mixer = " (MLP mixer)" if arch.mlp_t else ""
+        say(f"{arch.name}{mixer}: {num_parameters:,} parameters, {arch.forward_dtype}, {ranks}")
         say(str(learner.compiling))
         say(f"run folder: {run_dir}")
         present = environment(ranks, arch.forward_dtype, compiled=learner.compiling.form)
@@ -175,5 +176,5 @@ def sweep(arguments: list[str], say: Callable[[str], None]) -> int:
 
 
 if __name__ == "__main__":
-    faulthandler.enable()
+    faulthandler.enable(2)  # Standard error, even if it is closed.
     run_entry_point(TrainConfig, "cfg_pretrain", main, str(__doc__), sweep)

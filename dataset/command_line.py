@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from dataset.sources import REFUSALS, NoPuzzleError
 from runtime.errors import EXIT_CONFIG, EXIT_DATA, EXIT_INTERRUPTED, DatasetError
+from runtime.output import guard_output
 from runtime.text import shown
 
 
@@ -59,6 +60,7 @@ def run(build: Callable[[], str], output_dir: Path, remedy: str) -> int:
 
     `remedy` is what helps when the set is too large, as "lower --subsample-size".
     """
+    guard_output()
     try:
         summary = build()
     except DatasetError as error:

@@ -47,7 +47,9 @@ class KernelOverrides(Schema):
     """What may differ from the trained model, because it has no weights; null: as recorded."""
 
     attention: AttentionBackend | None = None
+    """kernel of the attention; null: the run's"""
     forward_dtype: ForwardDtype | None = None
+    """number format of the products; null: the run's"""
 
 
 class ArchOverrides(KernelOverrides):
@@ -156,6 +158,7 @@ class EvalConfig(ThinkingSettings, MachineSettings):
     data_paths: list[str] | None = None
     """several folders: [a,b]"""
     split: Literal["test", "train", "selection"] = "test"
+    """part of the data set whose puzzles are taken"""
     global_batch_size: Size | None = None
     """puzzles at a time, over all ranks; null: the run's, on CUDA more where memory allows"""
     halting: Halting = "steps"
@@ -239,6 +242,7 @@ class SolveConfig(ThinkingSettings, PluginSettings):
     data_path: str | None = None
     """that data set; null: the run's"""
     split: Literal["test", "train", "selection"] = "test"
+    """part of the data set whose puzzles are taken"""
     set: str | None = None
     """the set of that data, by name; null: all, one after the other; for index the only one"""
     steps: Count | None = None
@@ -265,6 +269,7 @@ class SolveConfig(ThinkingSettings, PluginSettings):
     arch_overrides: KernelOverrides = KernelOverrides()
     """what may differ from the trained model, because it has no weights; null: as recorded"""
     device: Device = "auto"
+    """auto: CUDA if there is a GPU, else the CPU"""
     num_threads: Count | None = None
     """CPU threads; null: torch's choice"""
 

@@ -15,6 +15,8 @@ from evaluation.puzzles import ARC, MAZE, SUDOKU, Kind, Puzzle, cropped
 from reports.drawing import Picture, mixed
 
 PAPER, INK, FAINT, LINES = "#ffffff", "#16202c", "#8a96a3", "#c5ccd4"
+RING = "#fefefe"  # Around wrong cells of ARC; none of its colours, nor the paper: it stays light.
+
 ANSWER, WRONG, NEW, GUESS = "#1659c7", "#c81e1e", "#e58a00", "#7a2fc2"
 GIVEN_FILL, WRONG_FILL, NEW_FILL, GUESS_FILL = "#edf0f4", "#ffd9d6", "#fff0c7", "#e9dcfb"
 
@@ -89,6 +91,24 @@ def board_of_candidates(
 def draw(board: Board) -> Picture:
     """Draw a board; an ARC test input, its answer and the right one, if known, side by side."""
     return _DRAWN[board.puzzle.kind](board)
+
+
+def legend(board: Board) -> list[tuple[str, str]]:
+    """Return what the colours of a board with an answer mean."""
+    kind = board.puzzle.kind
+    surer = [] if board.certainty is None else [(FAINT, "paler: less sure")]
+    if kind is ARC:
+        surer = [(FAINT, "smaller: less sure")] if surer else []
+        known = board.puzzle.target is not None
+        return [(RING, "ringed: not the right colour")] * known + surer
+    wrong = "cannot stay" if board.right is None else "not as in the right answer"
+    if kind is MAZE:
+        ends = [(maze.PALETTE[2], "start"), (maze.PALETTE[3], "goal"), (maze.PALETTE[4], "path")]
+        return [*ends, (NEW, "changed in this step"), (WRONG, f"framed: {wrong}"), *surer]
+    found = [(GIVEN_FILL, "given"), (NEW_FILL, "changed in this step"), (WRONG_FILL, wrong)]
+    if board.candidates is not None:
+        found += [(GUESS_FILL, "guessed"), (FAINT, "small: candidates")]
+    return found + surer
 
 
 def _share(board: Board, row: int, column: int) -> float:
@@ -170,8 +190,12 @@ def _draw_maze(board: Board) -> Picture:
     picture = Picture(size * cell, size * cell)
     picture.rectangle(0, 0, size * cell, size * cell, PAPER)
 
+    # Whatever is answered there, start and goal stay where the puzzle has them.
+    is_end = (question == maze.START) | (question == maze.GOAL)
+    tokens = np.where(is_end, question, answer)
+
     def fill_of(row: int, column: int) -> str:
-        token = int(answer[row, column])
+        token = int(tokens[row, column])
         colour = maze.PALETTE[token - maze.WALL] if token >= maze.WALL else FAINT
         if token != maze.PATH:
             return colour
@@ -190,25 +214,37 @@ def _draw_maze(board: Board) -> Picture:
 
 
 def _draw_arc(board: Board) -> Picture:
-    return draw_panels(arc_panels(board))
+    """Draw grids in places that depend on the puzzle alone, so that no step moves them: an answer
+    that is larger than its place has smaller cells.
+    """
+    puzzle = board.puzzle
+    expected = puzzle.question if puzzle.target is None else puzzle.target
+    places = [panel.colours.shape for panel in arc_panels(Board(puzzle, expected))]
+    return _draw_in_places(arc_panels(board), places, 0)
 
 
 def draw_panels(panels: "Sequence[Panel]", most_cells: int = 0) -> Picture:
     """Draw grids of colours side by side, each cell as large as fits `most_cells` in a row; 0: as
     many as the largest grid has.
     """
-    cells = most_cells or max(max(panel.colours.shape) for panel in panels)
-    cell = max(6, min(36, 400 // max(1, cells)))
-    widths = [max(90, cell * panel.colours.shape[1]) for panel in panels]
-    height = max(cell, *(cell * panel.colours.shape[0] for panel in panels))
-    picture = Picture(sum(widths) + _GAP * (len(panels) + 1), height + 2 * _TITLE)
+    return _draw_in_places(panels, [panel.colours.shape for panel in panels], most_cells)
+
+
+def _draw_in_places(
+    panels: "Sequence[Panel]", shapes: Sequence[tuple[int, ...]], most_cells: int
+) -> Picture:
+    cell = max(6, min(36, 400 // (most_cells or max(1, *map(max, shapes)))))
+    widths = [max(90, cell * width) for _, width in shapes]
+    height = max(cell, *(cell * height for height, _ in shapes))
+    picture = Picture(sum(widths) + _GAP * (len(shapes) + 1), height + 2 * _TITLE)
     picture.rectangle(0, 0, picture.width, picture.height, PAPER)
     x = float(_GAP)
-    for panel, width in zip(panels, widths, strict=True):
+    for panel, width in zip(panels, widths, strict=False):
         picture.words(x, _TITLE / 2, panel.title, 14, INK, anchor="start")
         if not panel.colours.size:
             picture.words(x, 1.5 * _TITLE, "no grid", 13, FAINT, anchor="start")
-        _draw_colours(picture, panel, x, cell)
+        rows, columns = (max(1, side) for side in panel.colours.shape)
+        _draw_colours(picture, panel, x, max(2, min(cell, height // rows, width // columns)))
         x += width + _GAP
     return picture
 
@@ -240,9 +276,12 @@ def _draw_colours(picture: Picture, panel: "Panel", x: float, cell: int) -> None
     for colour in np.unique(panel.colours):
         for row, column in np.argwhere(panel.colours == colour).tolist():
             fill(row, column, float(panel.shares[row, column]), ARC_PALETTE[colour])
+    # Light in dark: one of the two is seen on every colour.
+    line = max(1, cell // 10)
     for row, column in np.argwhere(panel.marked).tolist():
         place, side = (x + column * cell, _TITLE + row * cell), cell - 1
-        picture.frame(*place, side, side, max(1, cell // 8), WRONG)
+        picture.frame(*place, side, side, 2 * line, INK)
+        picture.frame(*place, side, side, line, RING)
 
 
 def arc_panels(board: Board) -> list[Panel]:

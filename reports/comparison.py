@@ -7,13 +7,13 @@ from pathlib import Path
 
 from reports.curves import colours_of, compared_figures, parallel_coordinates
 from reports.figure import MAX_GROUPS, NUM_COLOURS, Figure
-from reports.html import Cell, duration, figure, share, table, text, tile, words
+from reports.html import Cell, figure, share, table, text, tile, words
 from reports.page import Page
 from reports.puzzles import difficulty_figures, steps_figure
 from reports.reading import Result, Run
 from reports.single import headline_tile
 from reports.tables import Headline, differing, headline, notes_html, warnings_html
-from runtime.text import many, shown
+from runtime.text import duration, many, shown
 from sweeps.table import WRITERS, Row, lines_of, over_seeds
 
 # Runs that stand side by side in a table of their settings; of more the settings are columns.

@@ -93,20 +93,6 @@ def _heading(cell: Cell) -> str:
     return str(cell).replace("<td", '<th scope="row"', 1)[: -len("</td>")] + "</th>"
 
 
-def duration(seconds: float) -> str:
-    """Return a time for people: 45 s, 6 min 10 s, 3 h 5 min, 4 days 2 h."""
-    whole = round(min(seconds, 1e12))
-    for unit, size, part, small in (
-        ("days", 86400, "h", 3600),
-        ("h", 3600, "min", 60),
-        ("min", 60, "s", 1),
-    ):
-        if whole >= (size if unit != "days" else 2 * size):
-            rest = whole % size // small
-            return f"{whole // size:,} {unit}" + (f" {rest} {part}" if rest else "")
-    return f"{whole} s"
-
-
 def tile(name: str, value: str, more: str = "", *, extra: str = "", first: bool = False) -> str:
     """Return a tile of the summary; all of it is escaped already."""
     return (

@@ -28,9 +28,8 @@ from runtime.text import shown
 from training.checkpoint.published import PlainLoader
 from training.checkpoint.run_folder import CONFIG_FILE
 from training.config.schema import flatten
-from training.tracking import METRICS_FILE
+from training.tracking import METRICS_FILE, WARNINGS
 
-WARNINGS = "diagnose/warnings"
 RECORDS = "_records"
 VOTES = "arc_tasks"
 

@@ -11,18 +11,7 @@ from dataset.format.layout import TEST_PUZZLES_NAME
 from dataset.maze import rules as maze
 from reports import grids
 from reports.curves import training_figures
-from reports.html import (
-    Cell,
-    duration,
-    figure,
-    interval,
-    interval_bar,
-    percent,
-    table,
-    text,
-    tile,
-    words,
-)
+from reports.html import Cell, figure, interval, interval_bar, percent, table, text, tile, words
 from reports.page import Page
 from reports.puzzles import puzzle_figures, search_figure
 from reports.reading import Result, Run, read_without_links
@@ -36,6 +25,7 @@ from reports.tables import (
     warnings_html,
 )
 from reports.values import at, items, listed, number, parsed
+from runtime.text import duration
 
 _MAX_WITH_PUZZLES = 3
 _MAX_FAILURES = 8

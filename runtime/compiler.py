@@ -59,7 +59,8 @@ def choose_compiling(
 
     Args:
         saved: what the run has compiled so far, for `auto`; None: it begins.
-        operations: counts those of the whole run's matrix products, for `auto` on a CPU.
+        operations: counts those of the matrix products until the run ends or stops, for `auto` on
+            a CPU.
     """
     if setting == "auto" and saved is not None:
         asked = Compiling(saved, "so the run began")

@@ -87,6 +87,7 @@ class MachineSettings(PluginSettings):
     """The machine."""
 
     device: Device = "auto"
+    """auto: CUDA if there is a GPU, else the CPU"""
     compile: CompileSetting = "auto"
     """block: each kind of block once; model or true: the whole; auto: docs/training.md"""
     num_threads: Count | None = None

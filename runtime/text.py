@@ -1,7 +1,10 @@
 """Text for people: values from other people's files on one line that is safe to print; tables."""
 
+import argparse
 import os
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TextIO
 
 
@@ -22,6 +25,20 @@ def many(number: int, thing: str, things: str | None = None) -> str:
     return f"{number} {thing if number == 1 else things or f'{thing}s'}"
 
 
+def duration(seconds: float) -> str:
+    """Return a time for people: 45 s, 6 min 10 s, 3 h 5 min, 4 days 2 h."""
+    whole = round(min(seconds, 1e12))
+    for unit, size, part, small in (
+        ("days", 86400, "h", 3600),
+        ("h", 3600, "min", 60),
+        ("min", 60, "s", 1),
+    ):
+        if whole >= (size if unit != "days" else 2 * size):
+            rest = whole % size // small
+            return f"{whole // size:,} {unit}" + (f" {rest} {part}" if rest else "")
+    return f"{whole} s"
+
+
 def told_apart(labels: Sequence[str], *further: Sequence[str]) -> list[str]:
     """Return labels; those that are alike with what else is known of them, as far as is needed."""
     told = list(labels)
@@ -34,6 +51,15 @@ def told_apart(labels: Sequence[str], *further: Sequence[str]) -> list[str]:
     return told
 
 
+def run_named(text: str) -> Path:
+    """Return the run that a word of a command line with `--flags` names, RUN or checkpoint=RUN."""
+    key, equals, _ = text.partition("=")
+    if equals and key.isidentifier() and key != "checkpoint" and not Path(text).exists():
+        message = f"{shown(text)}: expected RUN or checkpoint=RUN; options here are --flags"
+        raise argparse.ArgumentTypeError(message)
+    return Path(text.removeprefix("checkpoint="))
+
+
 def in_columns(rows: Sequence[Sequence[str]]) -> str:
     """Return the cells of rows, all equally many, one below the other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -41,6 +67,27 @@ def in_columns(rows: Sequence[Sequence[str]]) -> str:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
+
+
+def figures(values: Mapping[str, float], width: int | None) -> str:
+    """Return named figures on one line; where that is longer than `width`, below each other, those
+    of `SET/NAME` in a row for each set.
+    """
+    line = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
+    if width is None or len(line) <= width:
+        return line
+    placed = [(*name.rpartition("/")[::2], f"{value:.4f}") for name, value in values.items()]
+    sets, names = ([*dict.fromkeys(column)] for column in list(zip(*placed, strict=True))[:2])
+    cells = {(of, name): value for of, name, value in placed}
+    rows = [["", *names], *([of or "all", *(cells.get((of, n), "") for n in names)] for of in sets)]
+    if max(map(len, in_columns(rows).split("\n"))) > width:
+        rows = list(zip(*rows, strict=True))
+    return f"\n{in_columns(rows)}"
+
+
+def terminal_width(stream: TextIO) -> int | None:
+    """Return how many characters a line of a terminal has; None: it is no terminal."""
+    return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
 def colours(stream: TextIO) -> bool:

@@ -23,9 +23,11 @@ from dataset.command_line import Parser
 from dataset.kinds import kinds_with
 from runtime.errors import EXIT_INTERRUPTED, ConfigError, disk_errors, exit_code
 from runtime.files import sha256
+from runtime.output import guard_output
 from runtime.plugins import import_plugins
 from runtime.process import print_error
 from runtime.progress import bar
+from runtime.text import run_named
 from training.checkpoint.published import average_of
 from training.checkpoint.store import MANIFEST
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
@@ -43,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Export what the command line asks for; return the exit code."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog="export.py", description=__doc__, formatter_class=raw)
-    parser.add_argument("run", type=Path, metavar="RUN", help="the trained model")
+    parser.add_argument("run", type=run_named, metavar="RUN", help="the trained model")
     parser.add_argument("output", type=Path, metavar="OUTPUT", help="the file, .onnx or .pt2")
     parser.add_argument("--one-step", action="store_true", help="one ACT step, as .pt2 always is")
     which = "the moving average, where there is one (default), or those of the last step"
@@ -53,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     own = "modules of yours that register parts of the model, as in plugins=[A,B]"
     parser.add_argument("--plugins", type=names_in, default=[], metavar="A,B", help=own)
     options = parser.parse_all(arguments)
+    guard_output()
     try:
         sys.stdout.write(export(options))
     except KeyboardInterrupt:

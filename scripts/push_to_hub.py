@@ -16,7 +16,7 @@ from typing import Any
 
 from models.config import LatticeConfig
 from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_errors, exit_code
-from runtime.text import shown
+from runtime.text import run_named, shown
 from training.checkpoint import hub, store
 from training.checkpoint.state import RunState
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="push_to_hub.py", description=str(__doc__).partition("\n\n")[0]
     )
     add = parser.add_argument
-    add("run", type=Path, metavar="RUN", help="a run's folder, or a checkpoint in it")
+    add("run", type=run_named, metavar="RUN", help="a run's folder, or a checkpoint in it")
     add("repo", metavar="OWNER/NAME", help="the repository; created if it is not there")
     add("--private", action="store_true", help="create it as a private one")
     add("--revision", metavar="BRANCH", help="a branch; created if it is not there")

@@ -12,6 +12,7 @@ from pathlib import Path
 from reports.writing import write_report
 from runtime.errors import ConfigError, exit_code
 from runtime.process import end_with_parent, print_error
+from runtime.text import run_named
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -19,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     summary = str(__doc__).split("\n")[0]
     parser = argparse.ArgumentParser(prog="report.py", description=summary)
     folders, output = "folders of runs, or of a sweep", "the file to write (default: report.html)"
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help=folders)
+    parser.add_argument("runs", nargs="+", type=run_named, metavar="RUN", help=folders)
     parser.add_argument("--output", "-o", type=Path, metavar="FILE", help=output)
     options = parser.parse_args(arguments)
     end_with_parent()

@@ -1,4 +1,4 @@
-"""List all runs, or follow one: python scripts/runs.py [FOLDER] [--watch [RUN]].
+"""List all runs, or follow those at work: python scripts/runs.py [FOLDER] [--watch [RUN]].
 
 Shows the state of each run, its step, its best score, its last loss, the time that is left, and its
 folder. What nothing tells is shown as `-`.
@@ -10,15 +10,17 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from reports.comparison import seed_table
-from reports.listing import Listed, as_text, frames, list_runs
+from reports.listing import Listed, as_text, frames, frames_of_all, list_runs
 from reports.reading import read_run
 from runtime.errors import ConfigError, exit_code
 from runtime.process import print_error
-from runtime.text import colours
+from runtime.text import colours, run_named, terminal_width
 from sweeps.table import WRITERS
 
+_ALL = Path("checkpoints")
 _CLEAR = "\x1b[H\x1b[J"
 
 
@@ -27,9 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     summary = str(__doc__).split("\n")[0]
     parser = argparse.ArgumentParser(prog="runs.py", description=summary)
     where = "the folder with all runs (default: checkpoints)"
-    parser.add_argument("folder", nargs="?", type=Path, default=Path("checkpoints"), help=where)
-    follow = "follow a run until ctrl-C or its end (default: the one at work, or the last one)"
-    parser.add_argument("--watch", nargs="?", const="", metavar="RUN", help=follow)
+    parser.add_argument("folder", nargs="?", type=run_named, default=_ALL, help=where)
+    follow = "follow a run until its end (default: all that are at work, until ctrl-C)"
+    parser.add_argument(
+        "--watch", nargs="?", const=True, type=run_named, metavar="RUN", help=follow
+    )
     pause = "seconds between two looks at it (default: 2)"
     parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help=pause)
     parser.add_argument("--json", action="store_true", help="write JSON, for programs")
@@ -41,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.table is not None:
             write_table(options.folder, options.table)
         elif options.watch is not None:
-            watch(_chosen(options.watch, options.folder), max(0.1, options.interval))
+            watch(options.folder, options.watch, max(0.1, options.interval))
         else:
             show(_runs(options.folder), as_json=options.json)
     except ConfigError as error:
@@ -61,22 +65,13 @@ def _runs(folder: Path) -> list[Listed]:
     return list_runs(folder)
 
 
-def _chosen(run: str, folder: Path) -> Path:
-    """Return the folder to follow; that of a run which is named need not be there yet."""
-    if run:
-        return Path(run)
-    runs = _runs(folder)
-    if not runs:
-        raise ConfigError(f"{folder}: holds no run to follow")
-    return runs[0].folder
-
-
 def show(runs: Sequence[Listed], *, as_json: bool) -> None:
     """Print the list of runs."""
     if as_json:
         sys.stdout.write(json.dumps([one.to_json() for one in runs], indent=1) + "\n")
     elif runs:
-        sys.stdout.write(as_text(runs, in_colour=colours(sys.stdout)) + "\n")
+        width, in_colour = terminal_width(sys.stdout), colours(sys.stdout)
+        sys.stdout.write(as_text(runs, in_colour=in_colour, width=width) + "\n")
     else:
         sys.stdout.write("there are no runs yet\n")
 
@@ -89,15 +84,29 @@ def write_table(folder: Path, form: str) -> None:
     sys.stdout.write(WRITERS[form](lines))
 
 
-def watch(folder: Path, interval: float) -> None:
-    """Show a run again and again; where no terminal shows it, a line each time it has moved."""
-    told = None
-    for one, screen in frames(folder, interval):
+def watch(folder: Path, run: Path | Literal[True], interval: float) -> None:
+    """Show a run, which need not be there yet, or all that are at work, again and again; where no
+    terminal shows them, a line each time that one has moved.
+    """
+    width = terminal_width(sys.stdout) or 200
+    if run is True:
+        if folder != _ALL:
+            _runs(folder)
+        shown = frames_of_all(folder, interval, width)
+    else:
+        shown = frames(run, interval, width)
+    told: dict[Path, object] = {}
+    for runs, screen in shown:
         if sys.stdout.isatty():
             sys.stdout.write(f"{_CLEAR}{screen}\n")
-        elif told != (place := (one.status.state, one.status.step)):
-            told = place
-            sys.stdout.write(as_text([one], in_colour=False).split("\n")[1] + "\n")
+        elif not runs and not told:
+            sys.stdout.write(f"{screen}\n")
+            told[folder] = None
+        for one in () if sys.stdout.isatty() else runs:
+            place = (one.status.state, one.status.step)
+            if told.get(one.folder) != place:
+                told[one.folder] = place
+                sys.stdout.write(as_text([one], in_colour=False).split("\n")[1] + "\n")
         sys.stdout.flush()
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from runtime.errors import EXIT_CONFIG
-from runtime.text import many
+from runtime.text import many, run_named
 
 _HOST = "127.0.0.1"
 
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     summary = str(__doc__).partition("\n\n")[0]
     parser = argparse.ArgumentParser(prog="viewer.py", description=summary)
     what = "runs, checkpoints, or folders with runs (default: checkpoints)"
-    parser.add_argument("checkpoints", nargs="*", type=Path, metavar="CHECKPOINT", help=what)
+    parser.add_argument("checkpoints", nargs="*", type=run_named, metavar="CHECKPOINT", help=what)
     folders = "a folder with data sets, may be given again (default: data)"
     parser.add_argument("--data", action="append", type=Path, metavar="FOLDER", help=folders)
     port = "of the loopback address (default: 8765; 0: any free one)"

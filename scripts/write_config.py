@@ -3,14 +3,11 @@
 The schemas hold them; what stands in a file above `MARK` is written by hand and stays.
 """
 
-import ast
-import functools
 import inspect
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import yaml
 
@@ -24,11 +21,11 @@ from models.config import (
     TRMConfig,
 )
 from models.heads.config import AUXILIARY_HEADS, TOKEN_HEADS, QHeadConfig
-from runtime.registry import Registry
 from runtime.schema import Schema
 from scripts.build_dataset import BuildConfig
 from scripts.convert_checkpoint import ConvertConfig
 from sweeps.config import LAUNCHERS, SAMPLERS, SWEEPERS, SamplerConfig
+from training.config.describe import accepted, description
 from training.config.schema import MLflowConfig, OptimizerConfig, TrainConfig, WandbConfig
 from training.config.source import CONFIG_DIR
 
@@ -116,43 +113,14 @@ def setting(name: str, value: Any, text: str, indent: str) -> Iterator[str]:
 
 def comment(schema: type[Schema], name: str) -> str:
     """Return the words that a setting accepts and its description, behind a number sign."""
-    annotation = schema.model_fields[name].annotation
-    words = " | ".join(accepted(annotation, *schema.model_fields[name].metadata))
+    field = schema.model_fields[name]
+    words = " | ".join(accepted(field.annotation, *field.metadata))
     if "|" not in words:
         words = ""
-    elif list in (get_origin(annotation), *map(get_origin, get_args(annotation))):
+    elif list in (get_origin(field.annotation), *map(get_origin, get_args(field.annotation))):
         words = f"list of {words}"
-    described = [descriptions(owner).get(name) for owner in schema.__mro__]
-    text = next(filter(None, [*described, schema.model_fields[name].description]), "")
-    parts = "; ".join(filter(None, (words, text)))
+    parts = "; ".join(filter(None, (words, description(schema, name))))
     return f"# {parts}" if parts else ""
-
-
-def accepted(*annotations: Any) -> list[str]:
-    """List the words of the literals, and the names of the registries, in annotations."""
-    words = []
-    for annotation in annotations:
-        if isinstance(annotation, Registry) or get_origin(annotation) is Literal:
-            words += map(str, get_args(annotation) or annotation)
-        else:
-            words += accepted(*get_args(annotation))
-    return words
-
-
-@functools.cache
-def descriptions(owner: type) -> dict[str, str]:
-    """Return the string below each field that a schema declares itself, read when asked for only
-    (pydantic's `use_attribute_docstrings` reads them at each import).
-    """
-    if not issubclass(owner, Schema):
-        return {}
-    (definition,) = ast.parse(inspect.getsource(owner)).body
-    assert isinstance(definition, ast.ClassDef)
-    found = {}
-    for field, below in pairwise(definition.body):
-        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
-            found[ast.unparse(field.target)] = " ".join(ast.literal_eval(below.value).split())
-    return found
 
 
 def main() -> None:

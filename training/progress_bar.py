@@ -1,28 +1,20 @@
-"""The bar on standard error that shows how far a run is."""
+"""The bar, or the lines of a log, that tell how far a run is."""
 
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from tqdm import tqdm
+from runtime.progress import bar
 
 
 class ProgressBar:
     """Steps done, with loss, accuracy, ACT steps and speed; closed at the end of its block."""
 
-    def __init__(self, *, done: int, total: int, rows_per_step: int, show: bool) -> None:
+    def __init__(self, *, done: int, total: int | None, rows_per_step: int, show: bool) -> None:
         self._rows_per_step, self._num_steps = rows_per_step, 0
         self._started = time.monotonic()
         self._figures: dict[str, float] = {}
-        self._bar = tqdm(
-            total=total,
-            initial=done,
-            disable=not show,
-            unit="step",
-            desc="training",
-            dynamic_ncols=True,
-            mininterval=0.5,
-        )
+        self._bar = bar(None, "training", "steps", total=total, done=done, show=show, leave=True)
 
     def advance(self, records: Sequence[dict[str, Any]]) -> None:
         """Show the steps of these records, at least one."""
@@ -37,6 +29,10 @@ class ProgressBar:
         shown = {name: f"{value:.3g}" for name, value in self._figures.items()}
         self._bar.set_postfix(shown, refresh=False)
         self._bar.update(len(records))
+
+    def finish(self) -> None:
+        """Show that all is done, at however many steps."""
+        self._bar.total = self._bar.n
 
     def __enter__(self) -> "ProgressBar":
         return self

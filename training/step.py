@@ -41,7 +41,7 @@ from training.optim.groups import GradientBucket, build_optimizer, groups_of, se
 from training.optim.schedule import lr_factor, published_total_steps
 from training.optim.sparse_sign_sgd import SparseSignSGD
 from training.stop_signals import StopSignals
-from training.tracking import warn
+from training.tracking import WARNINGS, warn
 
 
 class Learner:
@@ -338,7 +338,7 @@ class Learner:
                 warn(warning)
         learned = self.model.learned_weights()
         numbers = diagnosis.numbers | {f"diagnose/weight/{n}": w for n, w in learned.items()}
-        told = {"diagnose/warnings": diagnosis.warnings} if diagnosis.warnings else {}
+        told = {WARNINGS: diagnosis.warnings} if diagnosis.warnings else {}
         return numbers | told
 
     def _seed(self, steps_done: int, part: int) -> None:
@@ -454,10 +454,12 @@ def build_learner(
     total_steps = published_total_steps(config.epochs, groups, examples, config.global_batch_size)
 
     def operations() -> float:
-        # Not `max_steps`, nor with `reduction=exact` the ranks: they must not change the bits.
+        # With `reduction=exact` not the ranks: they must not change the bits.
         ranks_counted = 1 if config.reduction == "exact" else ranks.world_size
         rows = config.global_batch_size // ranks_counted
-        return total_steps * rows * train_step_flop(arch, facts)
+        return (
+            min(total_steps, config.max_steps or total_steps) * rows * train_step_flop(arch, facts)
+        )
 
     compiling = choose_compiling(
         config.compile, ranks.device.type, saved=compiled, operations=operations

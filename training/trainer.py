@@ -1,5 +1,6 @@
 """The training loop: make steps, evaluate, save; stop and resume at any step."""
 
+import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext, suppress
@@ -9,6 +10,7 @@ from models.act import ACTLossHead
 from models.carry import Examples
 from runtime.errors import CheckpointError, NonFiniteError, Preempted
 from runtime.ranks import Ranks
+from runtime.text import figures, terminal_width
 from training.checkpoint.run import Progress, RunKeeper
 from training.config.schema import TrainConfig
 from training.feed import Feed
@@ -55,10 +57,9 @@ class Trainer:
         if self._reached_max_steps():
             return self.say(f"nothing to do: step {self.progress.step} has reached max_steps")
         self.learner.model.train()
-        total = self.learner.total_steps
         bar = ProgressBar(
             done=self.progress.step,
-            total=min(total, self.config.max_steps or total),
+            total=self._expected_steps() if self.ranks.is_main else None,
             rows_per_step=self.config.global_batch_size,
             show=self.ranks.is_main,
         )
@@ -77,9 +78,12 @@ class Trainer:
                     self._evaluate_and_save()
                 except _EvaluationStopped:
                     return self._stop()
+            bar.finish()
         # The first rank closes its logs, and W&B may have much to send.
         self.ranks.mark("the end", long=True)
-        self.say(f"training ended at step {self.progress.step} (the schedule counts {total})")
+        step, scheduled = self.progress.step, self.learner.total_steps
+        counted = "" if step == scheduled else f" (the learning rate's schedule counts {scheduled})"
+        self.say(f"training ended at step {step}{counted}")
 
     def save(self, *, score: float | None = None, permanent: bool = False) -> None:
         """Write a checkpoint of everything, see `RunKeeper.save`, unless a step was skipped."""
@@ -146,14 +150,24 @@ class Trainer:
             if self.tracker:
                 self.tracker.log([{"step": step, **metrics}])
             which = " (averaged weights)" if average else ""
-            shown = [f"{name.removeprefix('eval/')} {v:.4f}" for name, v in metrics.items()]
-            self.say(f"step {step}{which}: {', '.join(shown)}")
+            shown = {name.removeprefix("eval/"): value for name, value in metrics.items()}
+            told = figures(shown, terminal_width(sys.stdout))
+            self.say(f"step {step}{which}: {told}")
         return metrics.get(SCORE)
 
     def _stop_evaluation_if_asked(self) -> None:
         # It may take longer than a launcher waits; the resumed run repeats it.
         if self.ranks.any(self.stop.requested):
             raise _EvaluationStopped
+
+    def _expected_steps(self) -> int:
+        """Return the step at which this start will end, if later iterations are as long as this."""
+        progress, batches = self.progress, self.feed.batches
+        left = self.config.num_iterations - progress.iteration
+        steps = progress.step - progress.position
+        if left:
+            steps += left * batches.steps_per_iteration(progress.iteration)
+        return min(steps, self.config.max_steps or steps)
 
     def _reached_max_steps(self) -> bool:
         return self.config.max_steps is not None and self.progress.step >= self.config.max_steps

@@ -14,6 +14,7 @@ import torch
 import yaml
 
 from models.act import ACTLossHead
+from runtime import progress
 from runtime.errors import CheckpointError, ConfigError, NonFiniteError
 from training import step as step_module
 from training.checkpoint import store as checkpoint_module
@@ -60,15 +61,30 @@ def test_the_loss_falls(run: Any) -> None:
     assert sum(last) < 0.8 * sum(first)
 
 
-def test_every_iteration_is_evaluated(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("at_terminal", "parts"),
+    [
+        (True, ["| 16/16", "steps/s", "loss=", "exact=", "act=", "ex/s="]),
+        (False, ["\ntraining: 16 of 16 steps (100 %), loss ", ", exact ", ", act ", ", ex/s "]),
+    ],
+)
+def test_every_iteration_is_evaluated(
+    run: Any,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    at_terminal: bool,
+    parts: list[str],
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: at_terminal)
+    monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
     records = run().eval_records
     assert [record["step"] for record in records] == [4, 8, 12, 16]
     for record in records:
         assert record["eval/count"] == 10
         assert record["eval/steps"] == 3
         assert 0 <= record["eval/exact_accuracy"] <= record["eval/accuracy"] <= 1
-    bar = capsys.readouterr().err
-    assert all(part in bar for part in ("16/16", "step/s", "loss=", "exact=", "act=", "ex/s="))
+    told = capsys.readouterr().err
+    assert [part for part in parts if part not in told] == [], told
 
 
 @pytest.mark.parametrize(

@@ -32,14 +32,18 @@ def with_names(config: TrainConfig) -> TrainConfig:
     """Fill in project, run and folder names where the user gave none, with a random run name.
 
     The names follow the published ones: the data set and "ACT-torch" for the project, the
-    architecture and a slug for the run, checkpoints/PROJECT/RUN for the folder.
+    architecture and a slug for the run, checkpoints/PROJECT/RUN for the folder, with dashes for
+    spaces.
     """
     project = config.project_name or f"{Path(config.train_paths[0]).name.capitalize()} ACT-torch"
     if config.run_name is None and config.checkpoint_path is not None:
         run = Path(config.checkpoint_path).name
     else:
         run = config.run_name or f"{config.arch.name} {generate_slug(2)}"
-    folder = config.checkpoint_path or str(Path("checkpoints") / project / run)
+    named = Path("checkpoints") / project / run
+    if not named.is_dir():  # Earlier versions wrote names with spaces.
+        named = Path("checkpoints", *(part.replace(" ", "-") for part in (project, run)))
+    folder = config.checkpoint_path or str(named)
     names = {"project_name": project, "run_name": run, "checkpoint_path": folder}
     return config.model_copy(update=names)
 

@@ -4,16 +4,21 @@ import argparse
 import io
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from textwrap import fill
+from typing import Any
 
+from hydra import compose
 from hydra._internal.utils import get_args_parser
 from hydra.plugins.completion_plugin import CompletionPlugin
+from omegaconf import OmegaConf
 
 from runtime.errors import ConfigError
 from runtime.schema import Schema
 from training.config.composition import opened_hydra
-from training.config.explain import registries_by_path
+from training.config.describe import about, settings_of
+from training.config.explain import registries_by_path, unknown_key
 from training.config.overrides import hydra_parser, parse_arguments, parse_overrides
 from training.config.source import Source, groups_of, source_of
 
@@ -36,7 +41,10 @@ def answer(
         name, all_lines = source.config_name, [*source.usual_lines(), *lines]
         try:
             with redirect_stdout(out), redirect_stderr(err):
-                if args.help:
+                if args.help and args.topics:
+                    values = OmegaConf.to_container(compose(name, lines), resolve=True)
+                    out.write(_topics(args.topics, source, schema, values))
+                elif args.help:
                     out.write(_help(usage, source, schema))
                     hydra.show_cfg(name, lines, "job", None, args.resolve)
                 elif args.hydra_help:
@@ -63,8 +71,22 @@ def _help(usage: str, source: Source, schema: type[Schema]) -> str:
     return (
         f"{usage.rstrip()}\n\nFlags, as Hydra has them:\n{flags}\n"
         f"Groups and their choices, as GROUP=CHOICE:\n{listed}\n\n"
-        "Settings and their defaults, as KEY=VALUE:\n\n"
+        "Settings and their defaults, as KEY=VALUE. What they do is told by --help KEY\n"
+        "and --help GROUP, such as --help lr, --help arch.\n\n"
     )
+
+
+def _topics(topics: Sequence[str], source: Source, schema: type[Schema], values: Any) -> str:
+    """Return what `--help KEY` and `--help GROUP` tell of settings."""
+    settings, groups, told = list(settings_of(schema, values)), groups_of(source), []
+    for topic in topics:
+        found = about(settings, topic)
+        if topic in groups:
+            told.append(fill(f"{topic}: {', '.join(groups[topic])}", 100, subsequent_indent="    "))
+        if not found and topic not in groups:
+            raise ConfigError(unknown_key(schema, topic, groups=groups))
+        told += map(str, found)
+    return "\n".join(told) + "\n"
 
 
 def _completion(config_name: str, args: argparse.Namespace) -> str:

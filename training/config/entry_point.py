@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection
 from tqdm import tqdm
 
 from runtime.errors import EXIT_PREEMPTED, ConfigError, Preempted, exit_code
+from runtime.output import guard_output
 from runtime.process import end_with_parent, launched, leave, note_start, print_error
 from runtime.schema import Schema
 from training.config.answers import answer
-from training.config.overrides import parse_arguments
+from training.config.overrides import parse_arguments, with_checkpoint
 
 Say = Callable[[str], None]
 
@@ -38,6 +39,7 @@ def run_entry_point(
             code. None: the command makes one run at a time.
         own: settings that `main` takes and `schema` does not have; flags leave them out.
     """
+    guard_output()
     note_start()
     end_with_parent()
     arguments = sys.argv[1:]
@@ -45,11 +47,13 @@ def run_entry_point(
         # Its sentences about a peer that has gone come with a stack of C++ frames; ours says who.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
+        arguments = with_checkpoint(schema, arguments)
         args = parse_arguments(arguments)
         args.overrides = [line for line in args.overrides if line.partition("=")[0] not in own]
         answered = answer(schema, config_name, args, usage)
         if answered is not None:
-            _print(answered)
+            sys.stdout.write(answered)
+            sys.stdout.flush()
         elif args.multirun:
             if sweep is None:
                 raise ConfigError("-m: this command makes one run at a time")
@@ -74,13 +78,5 @@ def run_entry_point(
 def say(line: str) -> None:
     """Print a line at once, above the bars if there are some."""
     with tqdm.external_write_mode():
-        _print(f"{line}\n")
-
-
-def _print(text: str) -> None:
-    try:
-        sys.stdout.write(text)
+        sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
-    except BrokenPipeError:
-        # Who reads has seen enough. Python would complain again when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,6 +3,7 @@
 import argparse
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from hydra._internal.utils import get_args_parser
@@ -63,8 +64,42 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     alone = [name for name in ("resolve", "package") if getattr(args, name) and not args.cfg]
     if alone and not args.help:
         raise ConfigError(f"{_flag(alone[0])} goes with --cfg")
+    args.topics = [word for word in args.overrides if args.help and "=" not in word]
+    args.overrides = [word for word in args.overrides if word not in args.topics]
     args.multirun |= "hydra.mode=MULTIRUN" in args.overrides
     return args
+
+
+def with_checkpoint(schema: type[Schema], arguments: Sequence[str]) -> list[str]:
+    """Return a command line on which a bare RUN stands as `checkpoint=RUN`, where `schema` has this
+    setting.
+
+    Raises:
+        ConfigError: there are several bare words, a checkpoint is named beside one, or the command
+            is to train.
+    """
+    overrides = parse_arguments(arguments).overrides
+    bare = [word for word in overrides if _is_bare(word)]
+    if "checkpoint_path" in schema.model_fields and any(Path(word).is_dir() for word in bare):
+        resumes = "checkpoint_path=RUN resumes it, load_checkpoint=RUN starts from its weights"
+        raise ConfigError(f"{shown(bare[0])}: a run is named with a key here: {resumes}")
+    if "checkpoint" not in schema.model_fields or not bare:
+        return list(arguments)
+    if len(bare) > 1 or any(word.startswith("checkpoint=") for word in overrides):
+        raise ConfigError(
+            f"{shown(bare[-1])}: name one run, RUN or checkpoint=RUN; all else is KEY=VALUE"
+        )
+    (run,) = bare
+    named = f"checkpoint={quoted_value(run)}"
+    return [named if word == run else word for word in arguments]
+
+
+def _is_bare(word: str) -> bool:
+    """Return whether a word is no override but a path, which may have a `=` in a folder's name."""
+    key, equals, _ = word.partition("=")
+    if not equals:
+        return not word.startswith("~")
+    return "/" in key and not key.startswith("hydra/") and Path(word).exists()
 
 
 def _flag(name: str) -> str:

@@ -170,6 +170,7 @@ class TrainingSettings(Schema):
     micro_batch_size: Count | None = None
     """rows that pass through the model at once on a rank, to save memory; null: all it has"""
     epochs: Count = 100000
+    """passes over the groups of puzzles"""
     eval_interval: Count | None = 10000
     """epochs between evaluations; null: evaluate at the end only"""
     seed: Seed = 0
@@ -200,14 +201,21 @@ class OptimizationSettings(Schema):
     """Learning rates: linear warm-up, then cosine down to lr_min_ratio of the peak."""
 
     lr: NonNegativeFloat = 1e-4
+    """peak learning rate, after the warm-up"""
     lr_min_ratio: Probability = 1.0
+    """learning rate at the end, as a share of the peak; 1: it does not fall"""
     lr_warmup_steps: CountOrZero = 2000
-    """optimizer steps"""
+    """optimizer steps in which the learning rate rises to its peak"""
     beta1: Rate = 0.9
+    """how slowly the mean of the gradients moves"""
     beta2: Rate = 0.95
+    """how slowly the mean of their squares moves"""
     weight_decay: NonNegativeFloat = 0.1
+    """decoupled: a step takes lr times this share off each weight"""
     puzzle_emb_lr: NonNegativeFloat = 1e-2
+    """peak learning rate of the puzzle embedding"""
     puzzle_emb_weight_decay: NonNegativeFloat = 0.1
+    """weight decay of the puzzle embedding"""
     ema: StrictBool = False
     """true: keep an exponential moving average of the weights, and evaluate that"""
     ema_rate: Rate = 0.999

@@ -1,7 +1,8 @@
 import pytest
 
 from evaluation.metrics import Estimate
-from reports.html import MISSING, Cell, duration, figure, percent, share, table, text, words
+from reports.html import MISSING, Cell, figure, percent, share, table, text, words
+from runtime.text import duration
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.listing import as_text, frames, list_runs, screen
+from reports.listing import as_text, frames, frames_of_all, list_runs, screen
 from reports.status import read_status
 from runtime.text import shown
 from scripts import runs
@@ -67,22 +67,22 @@ def test_a_folder_without_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "there are no runs yet\n"
     assert runs.main([str(tmp_path / "nowhere")]) == 2
     assert "nowhere: no such folder" in capsys.readouterr().err
-    assert runs.main([str(tmp_path), "--watch"]) == 2
-    assert "holds no run to follow" in capsys.readouterr().err
+    assert runs.main([str(tmp_path / "nowhere"), "--watch"]) == 2
+    assert "nowhere: no such folder" in capsys.readouterr().err
 
 
 def test_a_run_that_is_done_is_shown_once(
     make_run_folder: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = make_run_folder()
-    assert runs.main(["--watch", str(folder)]) == 0
+    assert runs.main(["--watch", f"checkpoint={folder}"]) == 0
     (line,) = capsys.readouterr().out.splitlines()  # It is no terminal.
     assert line.startswith("done   run  40")
 
 
 def test_a_run_is_followed_from_before_it_begins(make_run_folder: Make, tmp_path: Path) -> None:
-    shown_frames = frames(tmp_path / "run", 0.0)
-    one, text = next(shown_frames)
+    shown_frames = frames(tmp_path / "run", 0.0, 80)
+    (one,), text = next(shown_frames)
     assert one.status.state == "new"
     assert "nothing was written yet" in text
     folder = make_run_folder()
@@ -92,10 +92,10 @@ def test_a_run_is_followed_from_before_it_begins(make_run_folder: Make, tmp_path
     state.write_text(json.dumps(content | {"iteration": 0, "step": 10, "total_steps": 100}))
     with run_lock(folder):
         path.write_text("\n".join(lines[:15]) + "\n" + lines[15][:20])
-        one, text = next(shown_frames)
+        (one,), text = next(shown_frames)
         assert (one.status.state, one.status.step) == ("running", 15)
         path.write_text("\n".join(lines[:31]) + "\n")
-        one, text = next(shown_frames)
+        (one,), text = next(shown_frames)
     assert one.status.step == 30
     assert "step 30 of 100" in text
     assert re.search(r"30 of 100, \d[\d.e+]* a second", text)
@@ -104,7 +104,38 @@ def test_a_run_is_followed_from_before_it_begins(make_run_folder: Make, tmp_path
     assert "warning: after step 20 the logits are flat" in text
     assert len(text.splitlines()) < 20
     state.write_text(json.dumps(content))
-    assert [one.status.state for one, _ in islice(shown_frames, 2)] == ["done"]
+    assert [one.status.state for (one,), _ in islice(shown_frames, 2)] == ["done"]
+
+
+def test_all_runs_at_work_are_followed_and_none_that_is_done(make_run_folder: Make) -> None:
+    done, first, second = (make_run_folder(name) for name in ("done", "first", "second"))
+    for folder in (first, second):
+        (folder / "step_40" / "state.json").write_text("{}")
+    looks = frames_of_all(done.parent, 0.0, 80)
+    runs, text = next(looks)
+    assert runs == []
+    assert "waiting for the next one" in text
+    with run_lock(first), run_lock(second):
+        runs, text = next(looks)
+        assert {one.name for one in runs} == {"first", "second"}
+        assert re.findall(r"^(\w+)\nstep 40$", text, re.MULTILINE) == [one.name for one in runs]
+        assert "done" not in text
+    with run_lock(second):
+        runs, text = next(looks)
+        assert {one.name for one in runs} == {"first", "second"}  # How it ended is told, once.
+        assert re.search(r"^second: running", text)
+        assert re.search(r"ended:\n.*\nstopped  first", text)
+        assert [one.name for one in next(looks)[0]] == ["second"]
+
+
+@pytest.mark.parametrize("width", [70, 80, 120, 200])
+def test_the_table_gives_way_in_its_widest_columns(make_run_folder: Make, width: int) -> None:
+    folder = make_run_folder("a-run-with-a-rather-long-name-that-has-fifty-letters")
+    make_run_folder("short")
+    text = as_text(list_runs(folder.parent), in_colour=False, width=width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "a-run-with-a-rather" in text
+    assert re.search(r"done +(short|a-\S+) +40 +75.0 % +0.05 +-", text)
 
 
 def test_the_loss_is_drawn_as_a_line_of_blocks(make_run_folder: Make) -> None:

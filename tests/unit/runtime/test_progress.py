@@ -1,4 +1,5 @@
 import io
+from collections.abc import Iterator
 
 import pytest
 
@@ -37,6 +38,33 @@ def test_who_does_not_wait_sees_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     with progress.bar(None, "x", "y", total=0) as shown:
         shown.update(1)
     assert terminal.getvalue() == ""
-    monkeypatch.setattr("sys.stderr", pipe := io.StringIO())
-    list(progress.bar([1], "x", "y"))
-    assert pipe.getvalue() == ""
+
+
+def test_a_log_gets_whole_lines_at_most_one_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = 0.0
+    monkeypatch.setattr("sys.stderr", log := io.StringIO())
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock)
+    with progress.bar(None, "training", "steps", total=2000, done=500) as shown:
+        for _ in range(20):
+            clock += 25
+            shown.set_postfix({"loss": "1.2"}, refresh=False)
+            shown.update(50)
+    first, *others = log.getvalue().splitlines()
+    assert first == "training: 650 of 2,000 steps (32 %), about 11 min 15 s left, loss 1.2"
+    assert len(others) == 5
+    assert others[-1].startswith("training: 1,400 of 2,000 steps (70 %), about 5 min left")
+    assert log.getvalue()[-1] == "\n"
+    assert "\r" not in log.getvalue()
+
+    def slow() -> Iterator[int]:
+        nonlocal clock
+        for number in range(3):
+            clock += 60
+            yield number
+
+    before = len(log.getvalue())
+    assert list(progress.bar(slow(), "reading", "rows")) == [0, 1, 2]
+    assert log.getvalue()[before:] == "".join(f"reading: {n} rows\n" for n in (1, 2, 3))
+    assert list(progress.bar([1], "x", "y", show=False)) == [1]
+    clock += 1000
+    assert len(log.getvalue().splitlines()) == 9

@@ -2,7 +2,7 @@ from io import StringIO
 
 import pytest
 
-from runtime.text import colours, many
+from runtime.text import colours, figures, many
 
 
 class Stream(StringIO):
@@ -43,3 +43,14 @@ def test_a_terminal_that_cannot_write_lines_gets_none(monkeypatch: pytest.Monkey
 def test_one_thing_is_told_apart_from_many() -> None:
     assert [many(number, "cell") for number in (0, 1, 2)] == ["0 cells", "1 cell", "2 cells"]
     assert [many(number, "guess", "guesses") for number in (1, 2)] == ["1 guess", "2 guesses"]
+
+
+@pytest.mark.parametrize(
+    ("sets", "width", "lines"), [(1, 80, 1), (6, None, 1), (6, 80, 8), (2, 35, 5)]
+)
+def test_figures_of_many_sets_are_a_table(sets: int, width: int | None, lines: int) -> None:
+    names = ("accuracy", "exact_accuracy", "lm_loss")
+    told = figures({f"s{n}/{name}": n + 0.5 for n in range(sets) for name in names}, width)
+    assert len(told.split("\n")) == lines
+    assert max(map(len, told.split("\n"))) <= (width or 1000)
+    assert told.count(f"{sets - 1}.5000") == 3

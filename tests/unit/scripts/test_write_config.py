@@ -17,9 +17,9 @@ def test_the_files_are_up_to_date(name: str) -> None:
 
 def test_a_setting_has_its_default_its_words_and_its_description() -> None:
     lines = written("cfg_pretrain").splitlines()
-    assert "lr: 0.0001" in lines
-    assert "device: auto # auto | cpu | cuda" in lines
-    assert "lr_warmup_steps: 2000 # optimizer steps" in lines
+    assert "lr: 0.0001 # peak learning rate, after the warm-up" in lines
+    device = "device: auto # auto | cpu | cuda; auto: CUDA if there is a GPU, else the CPU"
+    assert device in lines
     assert (
         "data_path: ${data.path} # the training folder, which usually holds the test split too"
         in lines

@@ -10,9 +10,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from puzzle_dataset import PuzzleDataset
+from runtime.compiler import Compiling
 from runtime.cuda_graph import CudaGraph
 from runtime.errors import ConfigError, NonFiniteError
 from runtime.ranks import Ranks
+from training import step as step_module
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
 from training.feed import build_feed
@@ -207,3 +209,18 @@ def test_a_recorded_step_stops_for_a_signal_and_for_numbers_that_are_not_finite(
 def test_a_cuda_graph_is_refused_without_cuda(learner_of: Callable[..., Learner]) -> None:
     with pytest.raises(ConfigError, match="needs a CUDA device .*, this run is on 1 x cpu"):
         learner_of("cuda_graph=true")
+
+
+def test_what_pays_to_compile_is_counted_until_max_steps(
+    learner_of: Callable[..., Learner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[float] = []
+
+    def choose(setting: object, device: str, *, saved: object, operations: Any) -> Compiling:
+        counted.append(operations())
+        return Compiling(False, "")
+
+    monkeypatch.setattr(step_module, "choose_compiling", choose)
+    for settings in ([], ["max_steps=2"], ["max_steps=1000000"]):
+        learner = learner_of(*settings)
+    assert counted[0] == counted[2] == counted[1] / 2 * learner.total_steps

@@ -48,12 +48,14 @@ def test_names_are_kept_or_follow_the_published_ones() -> None:
     assert (config.project_name, config.run_name, config.checkpoint_path) == ("p", "r", "c/d")
     config = with_names(configure("run_name=mine"))
     assert config.project_name == "Where ACT-torch"
-    assert config.checkpoint_path == "checkpoints/Where ACT-torch/mine"
+    assert config.checkpoint_path == "checkpoints/Where-ACT-torch/mine"
     assert with_names(configure("checkpoint_path=a/b")).run_name == "b"
     first, second = with_names(configure()), with_names(configure())
     assert re.fullmatch(r"hrm [a-z]+-[a-z]+", str(first.run_name))
     assert first.run_name != second.run_name
-    assert first.checkpoint_path == f"checkpoints/Where ACT-torch/{first.run_name}"
+    assert first.checkpoint_path == f"checkpoints/Where-ACT-torch/{first.run_name}".replace(
+        " ", "-"
+    )
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "..", ".", "' '", "'a\\b'"])

@@ -1,5 +1,6 @@
 """Hydra's own command line, configurations of the user's own, and what both must not do."""
 
+import argparse
 import logging
 import shlex
 import shutil
@@ -12,6 +13,8 @@ import yaml
 
 from evaluation.config import EvalConfig, SolveConfig
 from runtime.errors import ConfigError
+from runtime.text import run_named
+from scripts.convert_checkpoint import ConvertConfig
 from sweeps.plan import plan_of
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
@@ -48,8 +51,8 @@ def answer(enter: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> Ans
 def complaint(enter: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> Answer:
     """The one line with which an entry point refuses arguments."""
 
-    def run(*arguments: str) -> str:
-        assert enter(*arguments, main=compose) == 2
+    def run(*arguments: str, **options: Any) -> str:
+        assert enter(*arguments, main=compose, **options) == 2
         out, err = capsys.readouterr()
         assert (out, err.count("\n")) == ("", 1)
         return err
@@ -74,6 +77,20 @@ def write(path: str, text: str) -> None:
     {
         "--help": ["How to use it.", "--config-dir", "  loss: act_softmax, act_stab", "\nlr: 0.0"],
         "-h arch=trm": ["  hydra/launcher: pool, ", "  name: trm\n", "global_batch_size: 768"],
+        "--help lr": ["lr=0.0001\n    peak learning rate, after the warm-up; at least 0.0\n"],
+        "--help arch arch=mixer": [
+            *("arch: dec, hrm, hrm_v1, ", "arch.hidden_size=128\n    width of the states (D)"),
+            *(
+                "arch.heads.q.rule=null\n",
+                "one of auto, math, sdpa_flash",
+                "; at least 1 and at most ",
+            ),
+        ],
+        "--help logger ema": [
+            "logger: jsonl, mlflow",
+            "logger.mode=",
+            "\nema=false\n    true: keep",
+        ],
         "--hydra-help": ["Hydra (1.", "== Flags =="],
         "--hydra-help lr=1 arch=trm": ["Hydra (1.", "== Flags =="],
         "--cfg job lr=0.5": ["\nlr: 0.5\n", "data_path: ${data.path}\n"],
@@ -106,6 +123,33 @@ def test_other_entry_points_answer_alike(answer: Answer, name: str) -> None:
     options = {"schema": schema, "config_name": f"cfg_{name}"}
     assert "\ncheckpoint: null\n" in answer("--help", **options)
     assert answer("-c", "job", "checkpoint=x", **options).startswith("checkpoint: x\n")
+    assert '\nsplit="test"\n    part of the data set' in answer(
+        "--help", "checkpoint", "split", **options
+    )
+
+
+@pytest.mark.parametrize("name", ["evaluate", "solve", "convert"])
+def test_a_run_is_named_with_and_without_its_key(
+    answer: Answer, complaint: Answer, place: Path, name: str
+) -> None:
+    schema = {"evaluate": EvalConfig, "solve": SolveConfig, "convert": ConvertConfig}[name]
+    options = {"schema": schema, "config_name": f"cfg_{name}"}
+    (place / "a sweep" / "lr=0.1,seed=2").mkdir(parents=True)
+    for run in ("checkpoints/demo", "hf://owner/name@main", "a sweep/lr=0.1,seed=2", "it's (1)"):
+        told = answer("-c", "job", run, **options)
+        assert yaml.safe_load(told)["checkpoint"] == run
+    assert "checkpoint_path=RUN resumes it" in complaint("a sweep")
+    once = "b: name one run, RUN or checkpoint=RUN; all else is KEY=VALUE"
+    assert once in complaint("checkpoint=a", "b", **options)
+    assert once in complaint("a", "b", **options)
+
+
+@pytest.mark.parametrize("text", ["run", "checkpoint=run", "my=run"])
+def test_tools_with_flags_take_a_run_likewise(place: Path, text: str) -> None:
+    (place / "my=run").mkdir()
+    assert run_named(text) == Path(text.removeprefix("checkpoint="))
+    with pytest.raises(argparse.ArgumentTypeError, match="expected RUN or checkpoint=RUN"):
+        run_named("data_path=run")
 
 
 @pytest.mark.parametrize(
@@ -117,6 +161,7 @@ def test_other_entry_points_answer_alike(answer: Answer, name: str) -> None:
         "--cfg job -m": "--multirun and --cfg do not go together",
         "--cfg job -p arch.los": "package 'arch.los' not found",
         "--resolve": "--resolve goes with --cfg",
+        "--help lrr": "unknown setting lrr; did you mean lr?",
         "--help lrr=1": "lrr=1; did you mean lr?",
         "--info plugs": "choose from 'all', 'config'",
         "--info lr=1,2": "invalid choice: 'lr=1,2'",

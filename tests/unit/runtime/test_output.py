@@ -1,0 +1,79 @@
+"""Standard output and standard error that cannot be written."""
+
+import errno
+import io
+import os
+import subprocess
+import sys
+
+import pytest
+
+from runtime.output import Output, guard_output, lost_output
+
+
+class Broken(io.StringIO):
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.error: OSError | None = OSError(number, os.strerror(number))
+
+    def write(self, text: str) -> int:
+        if self.error:
+            raise self.error
+        return super().write(text)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EPIPE, errno.EIO])
+def test_what_cannot_be_written_is_dropped_and_told_once(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    broken, errors = Broken(number), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", Output(broken, "standard output"))
+    monkeypatch.setattr(sys, "stderr", errors)
+    for _ in range(3):
+        sys.stdout.write("for people\n")
+    told = f"standard output cannot be written: {os.strerror(number)}"
+    assert lost_output() == [told]
+    assert lost_output() == []
+    # `| head` is nothing to complain of.
+    assert errors.getvalue() == ("" if number == errno.EPIPE else f"warning: {told}\n")
+    broken.error = None
+    sys.stdout.write("there is room again\n")
+    assert broken.getvalue() == "there is room again\n"
+
+
+PROGRAM = """
+import os, sys
+from runtime.output import guard_output, lost_output
+guard_output()
+with open(sys.argv[1], "w") as file:
+    print("\\u2581 for people", flush=True)
+    print("\\u2581 for people", file=sys.stderr)
+    file.write(f"{file.fileno() > 2} {len(lost_output())}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("shell", "lost"), [(">&- 2>&-", 2), (">&-", 1), ("> /dev/full 2>&1", 2), ("| true", None)]
+)
+def test_a_process_ends_well_wherever_its_output_goes(
+    tmp_path_factory: pytest.TempPathFactory, shell: str, lost: int | None
+) -> None:
+    result = tmp_path_factory.mktemp("out") / "result"
+    line = f'"$0" -c "$1" "$2" {shell}'
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = ["bash", "-o", "pipefail", "-c", line, sys.executable, PROGRAM, str(result)]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert ended.returncode == 0, ended.stderr
+    assert "Traceback" not in ended.stderr
+    is_apart, number = result.read_text().split()
+    assert is_apart == "True"  # No file got the number of a stream.
+    assert lost in (None, int(number))
+
+
+def test_guarding_twice_is_guarding_once(capsys: pytest.CaptureFixture[str]) -> None:
+    guard_output()
+    guarded = sys.stdout
+    guard_output()
+    assert sys.stdout is guarded
+    sys.stdout.write("seen\n")
+    assert capsys.readouterr().out == "seen\n"
