@@ -195,7 +195,8 @@ def test_the_examples_of_extending_run(
     run = files_of(tmp_path / "checkpoints" / "sorting")
     assert {"train/progress_loss", "train/progress_error"} <= run.train_records[-1].keys()
     assert 0 <= run.eval_records[-1]["eval/sorting/ascending"] <= 1
-    assert json.loads((run.folder / "eval_step_16.json").read_text())["evaluators"]["sorting"]
+    measured = (run.folder / "eval_step_16_evaluators-sorting.json").read_text()
+    assert json.loads(measured)["evaluators"]["sorting"]
 
     evaluated = [str(ROOT / "evaluate.py"), f"checkpoint={run.folder}"]
     finished = run_python(*evaluated)
