@@ -76,10 +76,7 @@ def test_settings_of_saved_runs_are_read(
     ("setting", "told"),
     [
         ("arch.init=random", r"arch.init=random is written techniques=\[random_starts\] now"),
-        (
-            "arch.noise=0.1",
-            r"arch.techniques.damped_noise.noise=... now",
-        ),
+        ("arch.noise=0.1", r"arch.techniques.damped_noise.noise=... now"),
         ("arch.loss.step_decay=0.7", r"techniques=\[step_weights\]"),
         ("arch.techniques.anchors.prob=0.5", "but of techniques=anchors"),
         ("techniques=[anchor]", "did you mean techniques=anchors"),
