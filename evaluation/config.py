@@ -86,8 +86,8 @@ class ThinkingSettings(Schema):
     breadth: Counts = [1]
     """chains for each puzzle: 8, or in evaluate.py [1,8], where the first is part of the eight"""
     perturb: Literal["symmetry", "init", "noise"] = "symmetry"
-    """what tells chains apart: views of the puzzle, random starts (arch.init=random), or noise in
-    the latents after each step"""
+    """what tells chains apart: views of the puzzle, random starts (techniques=[random_starts]),
+    or noise in the latents after each step"""
     noise: PositiveFloat = 0.3
     """standard deviation of perturb=noise; the latents' own is 1"""
     select: Annotated[list[Choice], BeforeValidator(_as_list), Field(min_length=1)] = ["q"]
@@ -108,8 +108,8 @@ class ThinkingSettings(Schema):
         Args:
             halts: whether a head says when a puzzle is done, which is how sure it is.
         """
-        if self.perturb == "init" and arch.init == "fixed":
-            alike = "all chains of this model start alike (arch.init=fixed)"
+        if self.perturb == "init" and not arch.techniques.acting("start"):
+            alike = "all chains of this model start alike (it has no random starts)"
             raise ConfigError(f"perturb=init: {alike}; use perturb=symmetry or noise")
         if self.perturb == "noise" and arch.name == "lattice" and max(self.breadth) > 1:
             raise ConfigError(

@@ -25,7 +25,7 @@ from dataset.turns import turns
 from evaluation.config import EvalSearchSettings, SearchSettings
 from evaluation.thinking import Forward
 from models.act import ACTLossHead
-from models.carry import CANDIDATES, ACTCarry, Examples, Exploration
+from models.carry import CANDIDATES, ACTCarry, Examples
 from models.config import LatticeConfig
 from models.lattice import (
     BEGINNINGS,
@@ -277,8 +277,7 @@ class Search:
         arrays = {"halted": halted.ravel()} | self._draws(searched)
         drawn = self._ranks.on_device(arrays)
         carry = replace(carry, halted=drawn.pop("halted"))
-        exploration = Exploration(carry.steps, **drawn)
-        return self._forward(carry, offered, exploration, measured=False).carry
+        return self._forward(carry, offered, drawn, measured=False).carry
 
     def _draws(self, searched: Mapping[int, Found]) -> dict[str, np.ndarray]:
         """Draw what all rows guess in their round, and their views."""

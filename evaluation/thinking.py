@@ -15,7 +15,7 @@ from torch import Tensor
 
 from evaluation.config import Halting
 from models.act import ACT, ACTLossHead, LossOutput
-from models.carry import ACTCarry, Examples, Exploration
+from models.carry import ACTCarry, Drawn, Examples
 from models.draws import ROW_KEYS
 from models.heads.base import Targets
 from puzzle_dataset import Batch, EvalBatches
@@ -33,7 +33,7 @@ class Forward(Protocol):
         self,
         carry: ACTCarry,
         offered: Examples,
-        exploration: Exploration | None = None,
+        drawn: Drawn | None = None,
         *,
         measured: bool = True,
     ) -> LossOutput: ...

@@ -9,23 +9,42 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.carry import ACTCarry, Examples, Exploration, Latents
-from models.config import ACTLossConfig, LossWeights
-from models.draws import ROW_KEYS, noise_table
+from models.carry import ACTCarry, Drawn, Examples, Latents
+from models.config import ACTLossConfig, LossWeights, RecurrenceConfig
+from models.draws import ROW_KEYS, noise_table, rows_draw_alone
 from models.heads.base import Answer, Head, Outputs, Targets
 from models.heads.q import QHead
 from models.losses import clipped
-from models.recurrence import Recurrence, rows_draw_alone
+from models.recurrence import Recurrence
 from models.sparse_embedding import CastedSparseEmbedding
+from models.technique import Address
+from runtime.streams import Stream
 
 # Metrics that come first, in this order.
 COUNTED_METRICS = ("accuracy", "exact_accuracy", "q_halt_accuracy", "steps")
 
 # Of each row, [B] by name.
 RowLosses = dict[str, Tensor]
+
+
+def min_halt_steps(at: Address, probability: float, halt_max_steps: int) -> np.ndarray:
+    """Draw the number of ACT steps before which each row of the global batch must not halt early.
+
+    With `probability` a row gets a uniform number in [2, halt_max_steps], otherwise 0
+    (arXiv:2506.21734, 2.2).
+
+    Returns:
+        int32 [num_rows].
+    """
+    if halt_max_steps < 2:
+        return np.zeros(at.num_rows, np.int32)
+    explores, where = at.uniform(Stream.HALT)
+    steps = 2 + np.floor(where * (halt_max_steps - 1))
+    return np.where(explores < probability, steps, 0).astype(np.int32)
 
 
 class ACT(nn.Module):
@@ -35,13 +54,19 @@ class ACT(nn.Module):
         halt_max_steps: ACT steps after which a slot halts in any case.
         halting_head: name of the head that says when a slot may halt early, if there is one.
         rule: its rule; None: every slot takes all steps.
+        learns_continue: whether q_continue is learned, from a target that `look_ahead` gives.
     """
 
-    def __init__(self, inner: Recurrence, halt_max_steps: int) -> None:
+    def __init__(self, inner: Recurrence, config: RecurrenceConfig) -> None:
         super().__init__()
-        self.inner, self.halt_max_steps = inner, halt_max_steps
+        self.inner, self.halt_max_steps = inner, config.halt_max_steps
+        self.halt_exploration_prob = config.halt_exploration_prob
         rules = ((f"{name}_head", head.rule) for name, head in inner.heads.items() if head.rule)
         self.halting_head, self.rule = next(rules, (None, None))
+        q = inner.heads.get("q")
+        self.learns_continue = isinstance(q, QHead) and q.learns_continue
+        self.at_beginnings = inner.techniques.acting("begun")
+        self.at_look_ahead = inner.techniques.acting("look_ahead")
 
     @property
     def eval_max_steps(self) -> int:
@@ -60,21 +85,29 @@ class ACT(nn.Module):
             examples={name: torch.zeros_like(value) for name, value in examples.items()},
         )
 
+    def draw(self, at: Address) -> dict[str, np.ndarray]:
+        """Draw what a training step needs, [parts, ...] by name: see `models.carry.Drawn`."""
+        least = min_halt_steps(at, self.halt_exploration_prob, self.halt_max_steps)
+        drawn = {"min_steps": at.parts(least[at.own.start : at.own.stop])}
+        for technique in self.inner.techniques.acting("draw"):
+            drawn |= technique.draw(at)
+        return drawn
+
     def forward(
-        self, carry: ACTCarry, offered: Examples, exploration: Exploration | None = None
+        self, carry: ACTCarry, offered: Examples, drawn: Drawn | None = None
     ) -> tuple[ACTCarry, Outputs]:
         """Run one ACT step on every slot.
 
         Args:
             carry: state after the previous step.
             offered: the next batch; halted slots take their row of it, the others discard it.
-            exploration: None means that every slot may halt at any step, and that nothing is
-                guessed; the halting rule's is for training only.
+            drawn: None: every slot may halt at any step, and techniques that need what was drawn
+                do not act; `min_steps` is for training alone.
         Returns:
             the new carry (detached); what the heads predict at this step, and in training, where
             q_continue is learned, what `look_ahead` gives.
         """
-        carry, answer = self.think(carry, offered, exploration)
+        carry, answer = self.think(carry, offered, drawn)
         steps, last_step, examples = carry.steps, carry.halted, carry.examples
         outputs = self.inner.read(answer, examples)
         halted = last_step
@@ -82,16 +115,14 @@ class ACT(nn.Module):
             wants_to_halt = self.wants_to_halt(outputs, steps)
             if wants_to_halt is not None:
                 halted = last_step | wants_to_halt
-                if exploration is not None:
-                    halted = halted & (steps >= exploration.min_steps)
-            q_head = self.inner.heads.get("q")
-            if isinstance(q_head, QHead) and q_head.learns_continue:
-                rows = None if exploration is None else exploration.ahead
-                outputs |= self.look_ahead(q_head, carry.inner, examples, last_step, rows)
+                if drawn is not None:
+                    halted = halted & (steps >= drawn["min_steps"])
+            if self.learns_continue:
+                outputs |= self.look_ahead(carry.inner, examples, last_step, drawn or {})
         return ACTCarry(carry.inner, steps, halted, examples), outputs
 
     def think(
-        self, carry: ACTCarry, offered: Examples, exploration: Exploration | None = None
+        self, carry: ACTCarry, offered: Examples, drawn: Drawn | None = None
     ) -> tuple[ACTCarry, Tensor]:
         """Run one ACT step on every slot and read no head; arguments as those of `forward`.
 
@@ -101,7 +132,9 @@ class ACT(nn.Module):
         """
         steps, examples = self._taken(carry, offered)
         with rows_draw_alone(self.inner, examples, steps):
-            latents = self._started(carry, examples, exploration)
+            latents = self.inner.reset_carry(carry.halted, carry.inner)
+            for technique in self.at_beginnings:
+                latents = technique.begun(self.inner, carry.halted, latents, examples, drawn or {})
             latents, answer = self.inner(latents, examples)
         return ACTCarry(latents, steps, steps >= self.halt_max_steps, examples), answer
 
@@ -115,15 +148,6 @@ class ACT(nn.Module):
             for name, kept in carry.examples.items()
         }
         return steps, examples
-
-    def _started(
-        self, carry: ACTCarry, examples: Examples, exploration: Exploration | None
-    ) -> Latents:
-        """Return all latents, [B, T, D] each, with halted slots at their starts."""
-        latents = self.inner.reset_carry(carry.halted, carry.inner)
-        if exploration is None or exploration.anchors is None:
-            return latents
-        return self.inner.anchor(carry.halted, latents, examples, exploration.anchors)
 
     def losses_that_count(self, losses: RowLosses, examples: Examples) -> RowLosses:
         """Return losses with 0 in the rows that are not to learn from them; here in no row."""
@@ -155,34 +179,25 @@ class ACT(nn.Module):
         with torch.no_grad():
             return self.rule.wants_to_halt(outputs, steps, explores=self.training)
 
-    @torch.no_grad()
     def look_ahead(
-        self,
-        q_head: QHead,
-        latents: Latents,
-        examples: Examples,
-        last_step: Tensor,
-        rows: Tensor | None = None,
+        self, latents: Latents, examples: Examples, last_step: Tensor, drawn: Drawn
     ) -> Outputs:
-        """Bootstrap the target of q_continue from the Q values of one more ACT step.
+        """Return `target_q_continue`, [B]; a technique may give it to some rows alone, and
+        `weight_q_continue`, [B], which its loss is multiplied by.
 
         Args:
             last_step: bool [B], slots that could only halt then.
-            rows: int64 [n], those that look ahead; None: all.
-        Returns:
-            `target_q_continue`, [B]; with `rows` also `weight_q_continue`, [B], which its loss is
-            multiplied by: `rows_per_target` of the rows, 0 of all others.
         """
-        if rows is None:
-            answer = Answer(self.inner(latents, examples)[1])
-            return {"target_q_continue": q_head.target_of_continue(answer, last_step)}
-        target = torch.zeros_like(last_step, dtype=torch.float32)
-        weight = target.index_fill(0, rows, q_head.rows_per_target)
-        if len(rows):  # Kernels of attention may not know an empty batch.
-            own = [{n: value[rows] for n, value in part.items()} for part in (latents, examples)]
-            few = self.look_ahead(q_head, own[0], own[1], last_step[rows])["target_q_continue"]
-            target = target.to(few.dtype).index_copy(0, rows, few)
-        return {"target_q_continue": target, "weight_q_continue": weight}
+        for technique in self.at_look_ahead if drawn else ():
+            return technique.look_ahead(self, latents, examples, last_step, drawn)
+        return {"target_q_continue": self.target_of_continue(latents, examples, last_step)}
+
+    @torch.no_grad()
+    def target_of_continue(self, latents: Latents, examples: Examples, last_step: Tensor) -> Tensor:
+        """Bootstrap the target of q_continue, [B], from the Q values of one more ACT step."""
+        q_head = self.inner.heads["q"]
+        assert isinstance(q_head, QHead)
+        return q_head.target_of_continue(Answer(self.inner(latents, examples)[1]), last_step)
 
 
 class LossOutput(NamedTuple):
@@ -217,6 +232,7 @@ class ACTLossHead(nn.Module):
         super().__init__()
         self.model, self.config = model, config
         self._measure_heads(model.inner.heads)
+        self.at_losses = model.inner.techniques.acting("weighed")
         # Learned weighting: s of exp(-s) * loss + s, 0 at the start, so that it starts as fixed.
         if config.weighting == "uncertainty":
             self.log_variances = nn.ParameterDict(
@@ -268,7 +284,7 @@ class ACTLossHead(nn.Module):
         self,
         carry: ACTCarry,
         offered: Examples,
-        exploration: Exploration | None = None,
+        drawn: Drawn | None = None,
         *,
         measured: bool = True,
     ) -> LossOutput:
@@ -276,9 +292,9 @@ class ACTLossHead(nn.Module):
         gives the carry alone: no head is measured. `measure` can follow later.
         """
         if not measured:
-            carry, _ = self.model.think(carry, offered, exploration)
+            carry, _ = self.model.think(carry, offered, drawn)
             return LossOutput(carry, torch.zeros((), device=carry.steps.device), {}, {}, {})
-        return self._output(*self.model(carry, offered, exploration))
+        return self._output(*self.model(carry, offered, drawn))
 
     def measure(self, carry: ACTCarry) -> LossOutput:
         """Read the heads from the answer in a carry, and measure them as `forward` does."""
@@ -324,21 +340,14 @@ class ACTLossHead(nn.Module):
         """Return the part of a loss [B] in the sum, 0-dim; `steps`, int32 [B], as in the carry."""
         limit = getattr(self.config.clip, name)
         values = values if limit is None else clipped(values, limit)
-        if self.training and self.config.step_decay < 1:
-            values = values * self._step_weights(steps)
+        for technique in self.at_losses if self.training else ():
+            values = technique.weighed(values, steps, self.model.halt_max_steps)
         total = values.sum()
         weight = getattr(self.config.weights, name)
         if self.config.weighting == "uncertainty":
             s = self.log_variances[name]
             return weight * (torch.exp(-s) * total + s * values.shape[0])
         return total if weight == 1 else weight * total
-
-    def _step_weights(self, steps: Tensor) -> Tensor:
-        """Return what the losses of a row count at this ACT step, float32 [B]: on average over all
-        steps 1 (arXiv:2511.08653, hierarchical supervision weighting, whose sum is 1).
-        """
-        decay, most = self.config.step_decay, self.model.halt_max_steps
-        return decay ** (steps - 1) * (most * (1 - decay) / (1 - decay**most))
 
     def weighted_losses(self, output: LossOutput, states: Tensor) -> dict[str, Tensor]:
         """Read all heads again from the answer's states [B, T, D], detached from the step that gave

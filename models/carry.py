@@ -5,7 +5,6 @@ Shape letters: B batch, S cells, P puzzle prefix, T = P + S, D hidden width.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +12,9 @@ from torch import Tensor
 Examples = dict[str, Tensor]
 # State of a recurrence by name (`z_H`, `z_L`), each forward dtype [B, T, D].
 Latents = dict[str, Tensor]
+# What was drawn for a step, by name: `min_steps`, int32 [B], before which no slot halts early, and
+# what techniques and the architecture draw. It depends on (seed, step, row) alone.
+Drawn = dict[str, Tensor]
 # The latent of a lattice that its answer is about: bool [B, S, V], what cells may still hold.
 CANDIDATES = "z_candidates"
 
@@ -71,26 +73,3 @@ class ACTCarry:
         prefix = "examples."
         named = {n.removeprefix(prefix): v for n, v in tensors.items() if n.startswith(prefix)}
         return ACTCarry(inner, tensors["steps"], tensors["halted"], named)
-
-
-class Exploration(NamedTuple):
-    """What is random in a step, drawn outside the model: it depends on (seed, step, row) alone.
-
-    Attributes:
-        min_steps: int32 [B], a slot must not halt early before this many steps.
-        ahead: int64 [n], rows that look ahead for the target of q_continue; None: all of them.
-        anchors: int32 [B, S], where a new example's answer starts at its own solution: for each
-            cell the cell whose token stands there; negative in rows that start as usual. None: all.
-        guesses: float32 [B, 2], uniform in [0, 1), what a lattice guesses; None: nothing.
-        guided: bool [B, 1], rows whose guess is the solution's; None: no row is.
-        cells, tokens: int32 [B, S] and [B, V], the view in which a lattice goes on: for each cell
-            the one that it was, for each token the one that it becomes; None: as it is.
-    """
-
-    min_steps: Tensor
-    ahead: Tensor | None = None
-    anchors: Tensor | None = None
-    guesses: Tensor | None = None
-    guided: Tensor | None = None
-    cells: Tensor | None = None
-    tokens: Tensor | None = None

@@ -19,8 +19,9 @@ from models.heads.config import (
     LinearHeadConfig,
     PuzzleHeadConfig,
 )
+from models.technique import TechniquesConfig
 from runtime.errors import ConfigError
-from runtime.registry import Registry, imported, rebuild_schemas
+from runtime.registry import Registry, import_all, imported, rebuild_schemas
 from runtime.schema import (
     NonNegativeFloat,
     NumLayers,
@@ -159,9 +160,6 @@ class ACTLossConfig(Schema):
     """how logits become probabilities; published: by stablemax"""
     label_smoothing: Annotated[float, Field(strict=True, ge=0.0, lt=1.0)] = 0.0
     """share of the target that is spread evenly over the vocabulary"""
-    step_decay: Annotated[float, Field(strict=True, gt=0.0, le=1.0)] = 1.0
-    """factor of a puzzle's losses from one ACT step to the next, in training; 1: all steps count
-    alike, as published (arXiv:2511.08653: 0.7)"""
     weights: LossWeights = Field(default_factory=LossWeights)
     """factor of each loss in the sum"""
     weighting: Literal["fixed", "uncertainty"] = "fixed"
@@ -178,13 +176,8 @@ rebuild_schemas([ACTLossConfig])
 LOSSES.add("act", ACTLossConfig, imported("models.losses", "CrossEntropy"))
 
 
-class CurriculumStage(Schema):
-    """A part of the training in which an ACT step has fewer cycles (arXiv:2511.08653)."""
-
-    until: Annotated[float, Field(strict=True, gt=0.0, lt=1.0)]
-    """share of the run's steps at which it ends"""
-    H_cycles: Size
-    L_cycles: Size
+import_all("models.techniques")
+rebuild_schemas([TechniquesConfig])
 
 
 class RecurrenceConfig(Schema):
@@ -200,6 +193,8 @@ class RecurrenceConfig(Schema):
     """what the model predicts"""
     loss: Annotated[ACTLossConfig, LOSSES] = Field(default_factory=ACTLossConfig)
     """what it is trained on"""
+    techniques: TechniquesConfig = Field(default_factory=TechniquesConfig)
+    """what changes the loop of the papers: docs/training.md"""
 
     hidden_size: Size = 512
     """width of the states (D)"""
@@ -221,35 +216,12 @@ class RecurrenceConfig(Schema):
     puzzle_emb_len: SizeOrZero = 0
     """positions of the puzzle embedding in front of the cells (P); 0: as many as its width needs"""
 
-    init: Literal["fixed", "random"] = "fixed"
-    """where latents start; fixed: at a vector that was drawn once, as published; random: at numbers
-    drawn anew for each cell of each puzzle (arXiv:2605.21488)"""
-    init_std: PositiveFloat = 1.0
-    """standard deviation of init=random, cut at twice that"""
-    damping: Annotated[float, Field(strict=True, gt=0.0, le=1.0)] = 1.0
-    """share of the new value in each update of a latent, the rest stays (arXiv:2605.21488: 0.95)"""
-    noise: NonNegativeFloat = 0.0
-    """standard deviation of what is added in each update (arXiv:2605.21488: 0.01)"""
-    curriculum: Annotated[list[CurriculumStage], Field(min_length=1, max_length=4)] | None = None
-    """fewer cycles at the beginning of the training, as in [{until: 0.3, H_cycles: 1, L_cycles: 2}]
-    (arXiv:2511.08653): docs/training.md; null: always all"""
-    anchor_prob: Probability = 0.0
-    """share of the new puzzles in training whose answer starts at their own solution, with some
-    cells wrong: docs/training.md"""
-    anchor_corruption: Probability = 0.2
-    """the largest chance of an anchored puzzle's open cells to hold the token of a random cell"""
-
     halt_max_steps: Size = 16
     """ACT steps after which a puzzle halts in any case"""
     halt_exploration_prob: Probability = 0.1
     """share of the puzzles that must not halt before a random number of ACT steps"""
     no_ACT_continue: StrictBool = False
     """learn no q_continue, and halt when q_halt > 0"""
-    q_target: Literal["full", "rows", "steps"] = "full"
-    """where the target of q_continue comes from: docs/training.md"""
-    q_target_every: Size = 4
-    """with q_target=rows or steps one row, or step, in so many has a target, and counts so often"""
-
     forward_dtype: ForwardDtype = "bfloat16"
     """dtype of the states; take float32 on a CPU without bfloat16 in hardware"""
     attention: AttentionBackend = "auto"
@@ -293,19 +265,12 @@ class RecurrenceConfig(Schema):
         return self
 
     @model_validator(mode="after")
-    def _curriculum_rises(self) -> Self:
-        if self.curriculum is None:
-            return self
-        most = {name: getattr(self, name, None) for name in ("H_cycles", "L_cycles")}
-        if None in most.values():
-            raise ValueError(f"curriculum: name={self.name} has no cycles; use curriculum=null")
-        ends = [stage.until for stage in self.curriculum]
-        if ends != sorted(set(ends)):
-            raise ValueError(f"curriculum: until must rise from stage to stage, it is {ends}")
-        for stage in self.curriculum:
-            for name, full in most.items():
-                if (cycles := getattr(stage, name)) > full:
-                    raise ValueError(f"curriculum: {name}={cycles} exceeds arch.{name}={full}")
+    def _techniques_fit(self) -> Self:
+        for name, technique in self.techniques.active.items():
+            try:
+                technique.require(self)
+            except ValueError as error:
+                raise ValueError(f"techniques.{name}: {error}") from None
         return self
 
     @model_validator(mode="after")
@@ -339,17 +304,6 @@ class RecurrenceConfig(Schema):
                 "heads.q.rule=continue compares q_halt with q_continue, which is not learned with "
                 "no_ACT_continue=true; use rule=zero"
             )
-        if self.q_target != "full" and (q is None or self.no_ACT_continue):
-            why = "heads.q=null" if q is None else "no_ACT_continue=true"
-            raise ValueError(
-                f"q_target={self.q_target}: with {why} no q_continue is learned, so it has no "
-                "target; use q_target=full"
-            )
-        if self.rows_per_target > 1 and self.loss.clip.q_continue is not None:
-            raise ValueError(
-                f"loss.clip.q_continue limits the loss of a row, and q_target={self.q_target} "
-                "multiplies it first; use q_target=full, or no limit"
-            )
         if q is not None and (minimum := q.halt_min_steps) > (most := self.halt_max_steps):
             raise ValueError(f"heads.q.halt_min_steps={minimum} exceeds halt_max_steps={most}")
         return self
@@ -362,13 +316,6 @@ class RecurrenceConfig(Schema):
         """
         if self.attention_bias == "sudoku":
             sudoku_box(facts.seq_len)
-
-    def depth_at(self, share: float) -> tuple[int, int] | None:
-        """Return H_cycles and L_cycles of the curriculum where this share of the run's steps is
-        done; None: all of them.
-        """
-        stages = (stage for stage in self.curriculum or () if share < stage.until)
-        return next(((stage.H_cycles, stage.L_cycles) for stage in stages), None)
 
     @property
     def has_digits(self) -> bool:
@@ -387,7 +334,7 @@ class RecurrenceConfig(Schema):
     @property
     def rows_per_target(self) -> int:
         """One row in so many, on average over the steps, has a target for q_continue."""
-        return self.q_target_every if self.q_target in ("rows", "steps") else 1
+        return max((one.rows_per_target for one in self.techniques.active.values()), default=1)
 
     @property
     def num_prefix(self) -> int:
@@ -629,14 +576,13 @@ class LatticeConfig(RecurrenceConfig):
             "mlp_t": False,
             "puzzle_emb_ndim": 0,
             "puzzle_emb_len": 0,
-            "init": "fixed",
-            "damping": 1.0,
-            "noise": 0.0,
-            "curriculum": None,
-            "anchor_prob": 0.0,
             "halt_exploration_prob": 0.0,
             "no_ACT_continue": True,
         }
+        only_weigh = self.techniques.acting("weighed")
+        for name, technique in self.techniques.active.items():
+            if technique not in only_weigh:
+                raise ValueError(f"techniques.{name} has no meaning with name=lattice")
         for name, value in unused.items():
             if (found := getattr(self, name)) != value:
                 raise ValueError(f"{name}={found} has no meaning with name=lattice; use {value}")

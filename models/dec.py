@@ -137,10 +137,10 @@ class DECInner(TRMInner):
     def answer(self, states: Tensor, examples: Examples) -> Answer:
         return answer_of_digits(states, self.num_digits)
 
-    def _embed(self, inputs: Tensor, puzzle_identifiers: Tensor) -> Tensor:
+    def embed_puzzle(self, inputs: Tensor, puzzle_identifiers: Tensor) -> Tensor:
         """Return [B * N, S, D]: is the cell empty (0), does it hold this digit (1) or another?"""
         digits = torch.arange(self.num_digits, device=inputs.device) + FIRST_DIGIT
         tokens = inputs.unsqueeze(1)
         kinds = torch.where(tokens == digits.view(-1, 1), 1, 2)
         kinds = kinds.masked_fill(tokens < FIRST_DIGIT, 0)
-        return super()._embed(kinds.flatten(0, 1), puzzle_identifiers)
+        return super().embed_puzzle(kinds.flatten(0, 1), puzzle_identifiers)

@@ -8,9 +8,15 @@ of the draw in the step. A window is one copy, which takes less time than drawin
 
 import functools
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from models.recurrence import Recurrence
 
 ROW_KEYS = "row_keys"
 """The examples that have keys for their rows, int64 [B] from 0 to 2**32 - 1, draw by them."""
@@ -32,7 +38,23 @@ def cut_normal(uniform: Tensor, std: float) -> Tensor:
     return std * math.sqrt(2) * torch.erfinv(uniform * math.erf(math.sqrt(2)))
 
 
-class RowDraws:
+class Draws:
+    """Random numbers for a step, which torch draws for the batch as a whole."""
+
+    def normal(self, like: Tensor) -> Tensor:
+        """Draw normal numbers of the shape and dtype of `like`, [B, ...] or [B * n, ...]."""
+        return torch.randn_like(like)
+
+    def cut_normal(self, like: Tensor, std: float) -> Tensor:
+        """Draw the same of standard deviation `std`, cut at twice that."""
+        uniform = torch.empty(like.shape, device=like.device).uniform_(-1, 1)
+        return cut_normal(uniform, std).to(like.dtype)
+
+
+BATCH_DRAWS = Draws()
+
+
+class RowDraws(Draws):
     """The draws of a batch's rows in one ACT step, one after the other.
 
     Args:
@@ -46,11 +68,9 @@ class RowDraws:
         self._places = _stirred((keys + steps.long() * 0x9E3779B9) % 2**32)
 
     def normal(self, like: Tensor) -> Tensor:
-        """Draw normal numbers of the shape and dtype of `like`, [B, ...] or [B * n, ...]."""
         return self._window(like).to(like.dtype)
 
     def cut_normal(self, like: Tensor, std: float) -> Tensor:
-        """Draw the same of standard deviation `std`, cut at twice that."""
         return cut_normal(torch.erf(self._window(like) * math.sqrt(0.5)), std).to(like.dtype)
 
     def _window(self, like: Tensor) -> Tensor:
@@ -60,6 +80,22 @@ class RowDraws:
         places = (self._places + int(self._number * _GOLDEN * num_places)) % num_places
         self._number += 1
         return self._table.unfold(0, width, 1)[places].view(like.shape)
+
+
+@contextmanager
+def rows_draw_alone(
+    inner: "Recurrence", examples: dict[str, Tensor], steps: Tensor
+) -> Iterator[None]:
+    """Let the rows of a recurrence draw alone in an ACT step, where they have keys."""
+    if ROW_KEYS not in examples:
+        yield
+        return
+    assert inner.noise_table is not None  # Of `ACT.initial_carry`.
+    inner.draws = RowDraws(inner.noise_table, examples[ROW_KEYS], steps)
+    try:
+        yield
+    finally:
+        inner.draws = BATCH_DRAWS
 
 
 def _stirred(x: Tensor) -> Tensor:

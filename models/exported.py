@@ -30,7 +30,7 @@ class ExportedStep(nn.Module):
 
     Attributes:
         states: by name those latents of the carry that are kept from step to step.
-        starts_are_given: whether starts are random.
+        starts: the technique that draws starts, if there is one.
     Args:
         act: in evaluation mode; from now on it draws no starts.
     """
@@ -41,7 +41,8 @@ class ExportedStep(nn.Module):
         self.states = {name: name for name in inner.latents}
         if isinstance(inner, LatticeInner):
             self.states = {"candidates": "z_next"} | (self.states if inner.keeps_states else {})
-        self.starts_are_given, inner.starts_anywhere = inner.starts_anywhere, False
+        # Starts that a technique draws are the caller's to give.
+        self.starts, inner.at_starts = next(iter(inner.at_starts), None), []
         q = inner.heads.get("q")
         self.learns_continue = isinstance(q, QHead) and q.learns_continue
         for tensor in (*self.parameters(), *self.buffers()):
@@ -53,7 +54,7 @@ class ExportedStep(nn.Module):
         given = {"inputs": ids.unsqueeze(1).repeat(1, inner.num_positions - inner.num_prefix)}
         if inner.puzzle_emb is not None:
             given["puzzle_identifiers"] = ids
-        if not self.starts_are_given:
+        if self.starts is None:
             given["new"] = ids.bool()
         latents = inner.empty_carry(batch_size)
         return given | {name: latents[latent] for name, latent in self.states.items()}

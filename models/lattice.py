@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from models.act import ACT, RowLosses
 from models.attention import Attention, SudokuBias
-from models.carry import CANDIDATES, ACTCarry, Examples, Exploration, Latents
+from models.carry import CANDIDATES, ACTCarry, Drawn, Examples, Latents
 from models.config import DataFacts, LatticeConfig, RecurrenceConfig, is_sudoku
 from models.dec import FIRST_DIGIT, DigitBlock, answer_of_digits
 from models.heads.base import Answer, Outputs
@@ -157,11 +157,7 @@ class LatticeInner(Recurrence):
         return {"z_H": z_H, **state, "z_guess": zeros, "z_verdict": zeros.clone()}
 
     def begin(
-        self,
-        new: Tensor,
-        carry: Latents,
-        examples: Examples,
-        exploration: Exploration | None = None,
+        self, new: Tensor, carry: Latents, examples: Examples, drawn: Drawn | None = None
     ) -> tuple[Latents, Examples]:
         """Return latents with the candidates of this step, where rows are `new` (bool [B]) all that
         there are, and the examples, both in the view that was drawn; states that are kept are 0 in
@@ -173,8 +169,8 @@ class LatticeInner(Recurrence):
         candidates, z_H = (new & fresh) | (~new & carry["z_next"]), carry["z_H"]
         if self.keeps_states:
             z_H = torch.where(new, 0.0, z_H)
-        if exploration is not None and exploration.cells is not None:
-            candidates, examples = _turned(candidates, examples, exploration)
+        if drawn is not None and "cells" in drawn:
+            candidates, examples = _turned(candidates, examples, drawn)
         return carry | {"z_H": z_H, CANDIDATES: candidates}, examples
 
     def all_candidates(self, inputs: Tensor) -> Tensor:
@@ -325,7 +321,7 @@ class LatticeACT(ACT):
     inner: LatticeInner
 
     def __init__(self, inner: LatticeInner, config: LatticeConfig) -> None:
-        super().__init__(inner, config.halt_max_steps)
+        super().__init__(inner, config)
         self.eval_steps, self.learns_when_gone = config.eval_steps, config.learns_when_gone
 
     @property
@@ -333,21 +329,27 @@ class LatticeACT(ACT):
         return self.eval_steps
 
     def think(
-        self, carry: ACTCarry, offered: Examples, exploration: Exploration | None = None
+        self, carry: ACTCarry, offered: Examples, drawn: Drawn | None = None
     ) -> tuple[ACTCarry, Tensor]:
         """Run one step on every slot; as `ACT.think`, with the answers of several loops in training
-        ([K * B, T, D]). Nothing is guessed without exploration.
+        ([K * B, T, D]). Nothing is guessed that was not drawn.
+
+        Args:
+            drawn: `guesses`, float32 [B, 2], uniform in [0, 1), which cell and token are guessed;
+                `guided`, bool [B, 1], rows whose guess is the solution's; `cells` and `tokens`,
+                int32 [B, S] and [B, V], the view in which a row goes on: for each cell the one that
+                it was, for each token the one that it becomes.
         """
         steps, examples = self._taken(carry, offered)
-        latents, examples = self.inner.begin(carry.halted, carry.inner, examples, exploration)
+        latents, examples = self.inner.begin(carry.halted, carry.inner, examples, drawn)
         latents, answer = self.inner(latents, examples)
         with torch.no_grad():
             outputs = self.inner.read(latents["z_H"], examples)
         guesses = solution = None
-        if exploration is not None:
-            guesses = exploration.guesses
-            if exploration.guided is not None:
-                solution = torch.where(exploration.guided, examples["labels"], -1)
+        if drawn is not None:
+            guesses = drawn.get("guesses")
+            if "guided" in drawn:
+                solution = torch.where(drawn["guided"], examples["labels"], -1)
         deduced = self.inner.deduce(
             outputs,
             latents[CANDIDATES],
@@ -373,13 +375,9 @@ class LatticeACT(ACT):
         return losses | {name: torch.where(gone, 0.0, value) for name, value in taught.items()}
 
 
-def _turned(
-    candidates: Tensor, examples: Examples, exploration: Exploration
-) -> tuple[Tensor, Examples]:
+def _turned(candidates: Tensor, examples: Examples, drawn: Drawn) -> tuple[Tensor, Examples]:
     """Return candidates [B, S, V] and examples in another view."""
-    assert exploration.cells is not None
-    assert exploration.tokens is not None
-    cells, tokens = exploration.cells.long(), exploration.tokens.long()
+    cells, tokens = drawn["cells"].long(), drawn["tokens"].long()
     turned = {}
     for name in ("inputs", "labels"):
         if name in examples:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from models.carry import Exploration
 from models.config import ArchConfig, DataFacts
 from models.heads.tokens import Matrix, MixtureOfExperts
 from models.layers import CastedLinear
@@ -16,7 +15,7 @@ from models.registry import build_model
 class Flop(NamedTuple):
     """Floating point operations of the linear layers for one example: of an ACT step in training
     (with its gradients, the second pass for the target of q_continue, and all cycles, also where a
-    curriculum begins with fewer) and in evaluation (where no head is read).
+    technique begins with fewer) and in evaluation (where no head is read).
 
     A multiply-add is 2 operations. Backward takes as many as forward for the weight's gradient, and
     as many again where the input needs a gradient.
@@ -36,9 +35,7 @@ def train_step_flop(arch: ArchConfig, facts: DataFacts) -> int:
     counter = _Counter(arch, facts)
     total = counter.count()
     if (every := arch.rows_per_target) > 1:
-        rows = torch.zeros(0, dtype=torch.int64, device="meta")
-        nobody = Exploration(torch.zeros(1, dtype=torch.int32, device="meta"), rows)
-        total = (total + (every - 1) * counter.count(nobody)) // every
+        total -= counter.count_look_ahead() * (every - 1) // every
     return total
 
 
@@ -73,12 +70,20 @@ class _Counter:
                 # Its experts multiply what its router does.
                 layer.router.register_forward_hook(partial(self._add, layer.experts.numel()))
 
-    def count(self, *arguments: Exploration, **options: bool) -> int:
-        """Return the operations of a step."""
+    def count(self, **options: bool) -> int:
+        """Return the operations of a step in which all rows look ahead."""
         self._total = 0
         with torch.device("meta"):
             carry = self.model.initial_carry(self._examples)
-            self.model(carry, self._examples, *arguments, **options)
+            self.model(carry, self._examples, **options)
+        return self._total
+
+    def count_look_ahead(self) -> int:
+        """Return those of them that give the target of q_continue."""
+        self._total = 0
+        with torch.device("meta"):
+            carry = self.model.initial_carry(self._examples)
+            self.model.model.target_of_continue(carry.inner, self._examples, carry.halted)
         return self._total
 
     def _add(self, weights: int, layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:

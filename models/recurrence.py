@@ -7,8 +7,7 @@ Shape letters: B batch, S cells, P puzzle prefix, T = P + S, D hidden width, V v
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from models.attention import Attention, SudokuBias
 from models.carry import Examples, Latents
 from models.config import DataFacts, DECConfig, HRMConfig, RecurrenceConfig, TRMConfig
-from models.draws import ROW_KEYS, RowDraws, cut_normal
+from models.draws import BATCH_DRAWS, Draws
 from models.heads.base import Answer, Outputs
 from models.heads.build import build_heads
 from models.heads.tokens import TokenHead
@@ -29,7 +28,6 @@ from models.layers import (
     trunc_normal_,
     weights_cast_once,
 )
-from models.losses import IGNORE_LABEL_ID
 from models.sparse_embedding import CastedSparseEmbedding
 
 Rotary = tuple[Tensor, Tensor] | None
@@ -105,7 +103,7 @@ class Recurrence(nn.Module):
     num_kinds: int | None = None
     # Where rows draw alone: set for an evaluation, and for each of its ACT steps.
     noise_table: Tensor | None = None
-    draws: RowDraws | None = None
+    draws: Draws = BATCH_DRAWS
 
     def __init__(self, config: RecurrenceConfig, facts: DataFacts) -> None:
         super().__init__()
@@ -113,8 +111,9 @@ class Recurrence(nn.Module):
         self.hidden_size, self.num_prefix = config.hidden_size, config.num_prefix
         self.num_positions = self.num_states = config.num_prefix + facts.seq_len
         self.pos_encodings, self.positions_first = config.pos_encodings, config.mlp_t
-        self.starts_anywhere, self.init_std = config.init == "random", config.init_std
-        self.damping, self.noise = config.damping, config.noise
+        self.techniques = config.techniques
+        self.at_starts = self.techniques.acting("start")
+        self.at_updates = self.techniques.acting("moved")
         D, T = config.hidden_size, self.num_positions
 
         kinds = self.num_kinds or facts.vocab_size
@@ -155,7 +154,7 @@ class Recurrence(nn.Module):
     @property
     def draws_numbers(self) -> bool:
         """Whether a step draws random numbers."""
-        return self.starts_anywhere or self.noise > 0
+        return any(technique.draws_numbers for technique in self.techniques.active.values())
 
     def empty_carry(self, batch_size: int) -> Latents:
         """Return zeros, never uninitialised memory: a stray NaN there would spread."""
@@ -170,45 +169,15 @@ class Recurrence(nn.Module):
 
     def _start(self, name: str, z: Tensor) -> Tensor:
         """Return where a latent starts: [D], or [B, T, D] if each cell starts elsewhere."""
-        if not self.starts_anywhere:
-            return self.get_buffer(f"{name.removeprefix('z_')}_init")
-        if self.draws is not None:
-            return self.draws.cut_normal(z, self.init_std)
-        uniform = torch.empty(z.shape, device=z.device).uniform_(-1, 1)
-        return cut_normal(uniform, self.init_std).to(z.dtype)
-
-    @torch.no_grad()
-    def anchor(self, new: Tensor, carry: Latents, examples: Examples, sources: Tensor) -> Latents:
-        """Return `carry` with the answers of some new rows at their own solution, corrupted: as the
-        puzzle would be embedded, were that given (the anchor rows of the repository
-        Aakash-Marthandan/Fixed-Point-Reasoner-Structures). The prefix stays at its start.
-
-        Args:
-            new: bool [B], rows that take a new example.
-            examples: inputs, labels and puzzle_identifiers; a cell is open if its label differs
-                from its input. One without a label has the token of its input.
-            sources: int32 [B, S], for each open cell the cell whose token stands there; negative in
-                rows that are left as they are.
-        """
-        inputs, labels = examples["inputs"], examples["labels"]
-        solution = torch.where(labels == IGNORE_LABEL_ID, inputs, labels)
-        taken = solution.gather(1, sources.clamp_min(0).long())
-        corrupted = torch.where(solution == inputs, solution, taken)
-        name, P = self.latents[0], self.num_prefix
-        z = carry[name]
-        start = self._embed(corrupted, examples["puzzle_identifiers"]).view_as(z)
-        where = (new & (sources[:, 0] >= 0)).view(-1, *[1] * (z.ndim - 1))
-        anchored = torch.where(where, start[:, P:], z[:, P:])
-        return carry | {name: torch.cat((z[:, :P], anchored), dim=1)}
+        for technique in self.at_starts:
+            return technique.start(z, self.draws)
+        return self.get_buffer(f"{name.removeprefix('z_')}_init")
 
     def moved(self, before: Tensor, after: Tensor) -> Tensor:
         """Return a latent [B, T, D] after an update that gives `after`, the same."""
-        if self.damping < 1.0:
-            after = torch.lerp(before, after, self.damping)
-        if not self.noise:
-            return after
-        drawn = torch.randn_like(after) if self.draws is None else self.draws.normal(after)
-        return after + self.noise * drawn
+        for technique in self.at_updates:
+            after = technique.moved(before, after, self.draws)
+        return after
 
     def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
         """Run one ACT step.
@@ -219,7 +188,7 @@ class Recurrence(nn.Module):
         Returns:
             the latents after it, detached, and the answer's states [B, T, D], with gradients.
         """
-        injected = self._embed(examples["inputs"], examples["puzzle_identifiers"])
+        injected = self.embed_puzzle(examples["inputs"], examples["puzzle_identifiers"])
         rotary = self.rotary_emb() if self.pos_encodings == "rope" else None
         if self.positions_first:
             injected = _positions_first(injected)
@@ -248,7 +217,8 @@ class Recurrence(nn.Module):
         rows = self.puzzle_emb.rows_in_use(examples["puzzle_identifiers"])
         return Answer(states, self.num_prefix, rows)
 
-    def _embed(self, inputs: Tensor, puzzle_identifiers: Tensor) -> Tensor:
+    def embed_puzzle(self, inputs: Tensor, puzzle_identifiers: Tensor) -> Tensor:
+        """Return what an ACT step injects, [B, T, D], for inputs [B, S]."""
         embedding, P, D = self.embed_tokens(inputs), self.num_prefix, self.hidden_size
         if self.puzzle_emb is not None:
             rows = self.puzzle_emb(puzzle_identifiers)
@@ -265,7 +235,7 @@ class CycledRecurrence(Recurrence):
     """A recurrence whose ACT step consists of H_cycles cycles, each with L_cycles updates of z_L.
 
     Attributes:
-        depth: the two numbers in training, where a curriculum sets them (arXiv:2511.08653); None,
+        depth: the two numbers in training, where a technique sets them; None,
             and always in evaluation: those of the configuration.
     """
 
@@ -285,20 +255,6 @@ class CycledRecurrence(Recurrence):
 
     def _present_depth(self) -> tuple[int, int]:
         return self._full_depth if self.depth is None or not self.training else self.depth
-
-
-@contextmanager
-def rows_draw_alone(inner: Recurrence, examples: Examples, steps: Tensor) -> Iterator[None]:
-    """Give a recurrence `draws` for an ACT step, where its rows have keys."""
-    if ROW_KEYS not in examples:
-        yield
-        return
-    assert inner.noise_table is not None  # Of `ACT.initial_carry`.
-    inner.draws = RowDraws(inner.noise_table, examples[ROW_KEYS], steps)
-    try:
-        yield
-    finally:
-        inner.draws = None
 
 
 def _positions_first(x: Tensor) -> Tensor:

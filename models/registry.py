@@ -3,7 +3,6 @@
 from models.act import ACT, ACTLossHead
 from models.config import ARCHITECTURES, ArchConfig, DataFacts, LatticeConfig
 from models.lattice import LatticeACT, LatticeInner
-from models.recurrence import CycledRecurrence
 from runtime.device import resolve_dtype
 from runtime.errors import ConfigError
 from runtime.schema import Schema
@@ -34,15 +33,15 @@ def build_model(config: ArchConfig, facts: DataFacts) -> ACTLossHead:
     It has fresh weights, on the CPU; its state dict has the published keys (`model.inner...`).
 
     Raises:
-        ConfigError: the data do not fit `attention_bias`, or the architecture has no cycles for a
-            `curriculum`.
+        ConfigError: the data do not fit `attention_bias`, or the model does not fit a technique.
         ValueError: a head needs what the data set does not have.
     """
     inner = ARCHITECTURES.load(config.name)(config, facts)
-    if config.curriculum and not isinstance(inner, CycledRecurrence):
-        raise ConfigError(
-            f"arch.curriculum: arch.name={config.name} is no CycledRecurrence; use null"
-        )
+    for name, technique in config.techniques.active.items():
+        try:
+            technique.require_model(inner)
+        except ValueError as error:
+            raise ConfigError(f"arch.techniques.{name}: {error}") from None
     if isinstance(config, LatticeConfig) and isinstance(inner, LatticeInner):
         return ACTLossHead(LatticeACT(inner, config), config.loss)
-    return ACTLossHead(ACT(inner, config.halt_max_steps), config.loss)
+    return ACTLossHead(ACT(inner, config), config.loss)

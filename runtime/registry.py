@@ -6,6 +6,7 @@ that imports what stands behind it, so that a configuration is checked before to
 """
 
 import importlib
+import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, get_args, get_origin
@@ -70,8 +71,10 @@ class Registry:
         self._parts: dict[str, Part] = {}
         self.all.append(self)
 
-    def add(self, name: str, schema: type[Schema], load: Callable[[], Any], text: str = "") -> None:
-        """Register a part.
+    def add(
+        self, name: str, schema: type[Schema], load: Callable[[], Any] | None = None, text: str = ""
+    ) -> None:
+        """Register a part; without `load` the schema itself is what stands behind the name.
 
         Raises:
             ConfigError: the name is taken, or the schema is not one of such a part.
@@ -84,7 +87,7 @@ class Registry:
         field = schema.model_fields.get("name")
         if field and field.annotation is not str and name not in get_args(field.annotation):
             raise ConfigError(f'{schema.__name__} needs name: Literal["{name}"] = "{name}"')
-        self._parts[name] = Part(schema, load, text)
+        self._parts[name] = Part(schema, load or (lambda: schema), text)
 
     def load(self, name: str) -> Any:
         """Import and return what stands behind a name.
@@ -125,6 +128,12 @@ class Registry:
 def imported(module: str, name: str) -> Callable[[], Any]:
     """Return a function that imports a module and returns what it calls `name`."""
     return lambda: getattr(importlib.import_module(module), name)
+
+
+def import_all(package: str) -> None:
+    """Import the modules of a package, which register what is in them."""
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        importlib.import_module(f"{package}.{module.name}")
 
 
 def rebuild_schemas(

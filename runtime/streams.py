@@ -12,7 +12,7 @@ import numpy as np
 
 class Stream(IntEnum):
     """What random words are used for: the second half of the key. A number never changes: data
-    sets and resumed runs depend on it.
+    sets and resumed runs depend on it. Techniques have numbers of their own.
     """
 
     # Building data sets.
@@ -31,8 +31,6 @@ class Stream(IntEnum):
     BATCHES = 0x9A22_1E5D_A7A5_E7B0
     HALT = 0x68616C74
     TORCH = 0x746F7263
-    LOOK_AHEAD = 0x6C6F6F6B
-    ANCHORS = 0x616E6368
     GUESSES = 0x67756573
     TURNS = 0x7475726E
     # Evaluations.
@@ -43,12 +41,13 @@ class Stream(IntEnum):
 
 
 def random_words(
-    seed: int, stream: Stream, counter: tuple[int, int, int, int], count: int
+    seed: int, stream: int, counter: tuple[int, int, int, int], count: int
 ) -> np.ndarray:
     """Return words, uint64 [count], of the stream keyed by (seed, stream), from `counter` on.
 
     Args:
         seed: 0 to 2**64 - 1.
+        stream: 0 to 2**64 - 1; ours are in `Stream`.
         counter: four words of 64 bits, the lowest first. Each step of the lowest one gives four
             words; a caller that counts in the other three never draws the same words twice.
     """

@@ -28,15 +28,15 @@ from dataset.sudoku.generator import generate_puzzles
 from dataset.sudoku.symmetries import augment_sudoku
 from evaluation.thinking import think
 from models.act import ACTLossHead
-from models.carry import ACTCarry, Examples, Exploration
+from models.carry import ACTCarry, Examples
 from models.config import DataFacts
 from models.metrics import mean_metrics
 from models.registry import build_model
+from models.technique import Address
 from runtime.streams import Stream
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
 from training.config.source import CONFIG_DIR
-from training.exploration import min_halt_steps
 
 # Those of `arch=lattice` need its candidate sets: no other trunk takes them.
 HEADS = sorted({path.stem for path in (CONFIG_DIR / "heads").glob("*.yaml")} - {"lattice"})
@@ -123,18 +123,18 @@ def train(task: ExampleSet, settings: list[str], *, steps: int) -> tuple[ACTLoss
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=0.1)
     rng = np.random.Generator(np.random.Philox(0))
     names = ("inputs", "labels", "puzzle_identifiers", *config.arch.heads.fields.values())
-    most, share = config.arch.halt_max_steps, config.arch.halt_exploration_prob
     seconds: list[float] = []
     carry: ACTCarry | None = None
     for step in range(steps):
         rows = torch.from_numpy(rng.integers(len(task.train["inputs"]), size=BATCH_SIZE))
         examples = {name: task.train[name][rows] for name in names}
         carry = carry or model.initial_carry(examples)
-        shortest = min_halt_steps(0, step, BATCH_SIZE, probability=share, halt_max_steps=most)
+        at = Address(0, step, BATCH_SIZE, range(BATCH_SIZE), 1, task.facts.seq_len)
+        drawn = {name: torch.from_numpy(rows[0]) for name, rows in model.model.draw(at).items()}
         for group in optimizer.param_groups:
             group["lr"] = lr * min(1.0, (step + 1) / 30) * (1 - step / steps)
         began = time.perf_counter()
-        output = model(carry, examples, Exploration(torch.from_numpy(shortest)))
+        output = model(carry, examples, drawn)
         carry = output.carry
         optimizer.zero_grad()
         (output.loss / BATCH_SIZE).backward()

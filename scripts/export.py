@@ -81,9 +81,9 @@ def export(options: argparse.Namespace) -> str:
     require_output(output)
     import_plugins(options.plugins)
     trained = find_trained_model(options.run, warn)
-    if trained.run.arch.noise:
-        drawn = f"arch.noise={trained.run.arch.noise:g} draws random numbers in each update"
-        raise ConfigError(f"{trained.weights} cannot be exported: {drawn}")
+    for name, technique in trained.run.arch.techniques.active.items():
+        if why := technique.not_exported:
+            raise ConfigError(f"{trained.weights} cannot be exported: techniques.{name}.{why}")
     averaged = options.weights == "averaged" and trained.has_average
     one_step = options.one_step or output.suffix == ".pt2"
 
@@ -189,8 +189,8 @@ def facts_of(
         "checkpoint_sha256": sha256(source),
         "weights": "averaged" if averaged else "last",
     }
-    if step.starts_are_given:
-        facts["init_std"] = inner.init_std
+    if step.starts is not None:
+        facts |= step.starts.exported_facts
     return {name: str(value) for name, value in facts.items()}
 
 

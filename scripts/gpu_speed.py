@@ -30,6 +30,7 @@ from models.attention import require_backend
 from models.config import ArchConfig, AttentionBackend, DataFacts
 from models.operations import count_flop
 from models.registry import arch_on_device
+from models.technique import TechniquesConfig
 from runtime.compiler import choose_compiling
 from runtime.device import prepare_host, resolve_device
 from runtime.errors import ConfigError
@@ -97,7 +98,7 @@ def published(folder: str, name: str, seconds: str, *settings: str) -> dict[str,
     config = load_config(TrainConfig, "cfg_pretrain", settings)
     device = torch.device(resolve_device(config.device))
     arch, size = arch_on_device(config.arch, device.type), config.global_batch_size
-    flop = count_flop(arch.model_copy(update={"q_target": "full"}), SUDOKU)
+    flop = count_flop(arch.model_copy(update={"techniques": TechniquesConfig()}), SUDOKU)
     compiled = choose_compiling(config.compile, device.type).form is not False
     prepare_host(config.num_threads)
     step, parameters, optimizer = published_step(

@@ -21,6 +21,7 @@ from models.config import (
     TRMConfig,
 )
 from models.heads.config import AUXILIARY_HEADS, TOKEN_HEADS, QHeadConfig
+from models.technique import TECHNIQUES
 from runtime.schema import Schema
 from scripts.build_dataset import BuildConfig
 from scripts.convert_checkpoint import ConvertConfig
@@ -32,7 +33,7 @@ from training.config.source import CONFIG_DIR
 MARK = "# Written by `make config` from the schemas, with their defaults:\n"
 WIDTH = 120
 # Settings of the schemas that are groups, with files of their own.
-GROUPS = ("arch", "heads", "loss", "optimizer", "logger", "data")
+GROUPS = ("arch", "heads", "loss", "techniques", "optimizer", "logger", "data")
 # The field of the data set that an auxiliary head needs.
 FIELDS = {"action": {"field": "actions"}, "pixel": {"field": "pixels"}}
 
@@ -62,6 +63,8 @@ for name in SAMPLERS:
 for name in TOKEN_HEADS:
     choice = "standard" if name == "linear" else name
     SECTIONS[f"heads/{choice}"] = {"lm": TOKEN_HEADS[name].schema()}
+for name in TECHNIQUES:
+    SECTIONS[f"techniques/{name}"] = {name: TECHNIQUES[name].schema()}
 LATTICE_HEADS = ("candidates", "contradiction")
 for name in AUXILIARY_HEADS:
     head = AUXILIARY_HEADS[name].schema(**FIELDS.get(name, {}))
@@ -102,6 +105,8 @@ def setting(name: str, value: Any, text: str, indent: str) -> Iterator[str]:
         yield f"{indent}{name}: {text}".rstrip()
         yield from lines(value, f"{indent}  ")
         return
+    if isinstance(value, list):
+        value = [one.model_dump() if isinstance(one, Schema) else one for one in value]
     line = f"{indent}{name}: {yaml.safe_dump(value, default_flow_style=True).splitlines()[0]}"
     if len(f"{line} {text}") > WIDTH:
         yield from textwrap.wrap(

@@ -1,7 +1,7 @@
 """One optimizer step: forward and backward over parts of this rank's rows, update, outcome."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from models.act import ACTLossHead, LossOutput
-from models.carry import ACTCarry, Examples, Exploration
+from models.carry import ACTCarry, Drawn, Examples
 from models.compiled import compiled_forward
 from models.config import ArchConfig, DataFacts, LatticeConfig
 from models.operations import train_step_flop
-from models.recurrence import CycledRecurrence
 from models.registry import build_model
+from models.technique import Address
 from puzzle_dataset import PuzzleDataset
 from runtime.compiler import Compiling, choose_compiling
 from runtime.cuda_graph import CudaGraph
@@ -27,13 +27,7 @@ from training.checkpoint.start_weights import load_start_weights
 from training.config.schema import CANONICAL_SHARDS, TrainConfig
 from training.data import data_facts
 from training.diagnostics import Diagnostics, MeasuredShard, trunk_gradient_norms
-from training.exploration import (
-    anchor_sources,
-    min_halt_steps,
-    noise_of_lattice,
-    rows_ahead,
-    torch_seed,
-)
+from training.exploration import noise_of_lattice, torch_seed
 from training.metrics import MetricBlock
 from training.optim.adam_atan2 import AdamATan2
 from training.optim.ema import WeightAverage
@@ -72,6 +66,7 @@ class Learner:
         self.num_shards = config.num_shards(ranks.world_size)
         self.num_parts = config.num_parts(ranks.world_size)
         self.local_batch_size = config.global_batch_size // ranks.world_size
+        self.techniques = model.model.inner.techniques
         self.groups = groups_of(model, config)
         # First, because it moves the weights to other places.
         self.bucket = GradientBucket(
@@ -140,10 +135,8 @@ class Learner:
             total_steps=self.total_steps,
             min_ratio=config.lr_min_ratio,
         )
-        if config.arch.curriculum:
-            inner = self.model.model.inner
-            assert isinstance(inner, CycledRecurrence)
-            inner.depth = self.depth_at(step)
+        for technique in self.techniques.acting("set_depth"):
+            technique.set_depth(self.model.model.inner, self._share(step))
         noise = self.ranks.on_device(self._noise(step))
         numbers = {"factor": np.array(factor), "stop": np.array(stop.requested)}
         numbers = self.ranks.on_device(numbers)
@@ -159,9 +152,14 @@ class Learner:
             known |= self._diagnose(step, done.measured, done.norms)
         self.metrics.record(done.metrics, done.norms, known)
 
-    def depth_at(self, step: int) -> tuple[int, int] | None:
-        """Return H_cycles and L_cycles at a step, from 1, where it has fewer than the model."""
-        return self.config.arch.depth_at((step - 1) / max(1, self.total_steps))
+    def form_at(self, step: int) -> Hashable:
+        """Return what the compiled code of a step, from 1, depends on."""
+        techniques = self.techniques.acting("form")
+        return tuple(technique.form(step, self._share(step)) for technique in techniques)
+
+    def _share(self, step: int) -> float:
+        """Return the share of the run's steps that are done before a step."""
+        return (step - 1) / max(1, self.total_steps)
 
     def seed_other_ranks(self, step: int) -> None:
         """Give other ranks random numbers of their own after `step` steps; the first one goes on
@@ -234,8 +232,8 @@ class Learner:
                     self._seed(step - 1, self.ranks.rank * self.num_shards + shard)
             rows = slice(number * size, (number + 1) * size)
             offered = {name: values[rows] for name, values in batch.items()}
-            exploration = Exploration(**{name: drawn[number] for name, drawn in noise.items()})
-            done.append(self._forward_backward_part(part, offered, exploration, step))
+            drawn = {name: of_parts[number] for name, of_parts in noise.items()}
+            done.append(self._forward_backward_part(part, offered, drawn, step))
         if self.exact:
             assert step is not None
             # What draws next finds the same state on all ranks, however many there are.
@@ -244,39 +242,22 @@ class Learner:
 
     def _noise(self, step: int) -> dict[str, np.ndarray]:
         """Draw what is random in a step, [parts, ...] for the parts of this rank's rows."""
-        config, parts, local = self.config, self.num_parts, self.local_batch_size
-        start, drawn = self.ranks.rank * local, (config.seed, step - 1, config.global_batch_size)
-        min_steps = min_halt_steps(
-            *drawn,
-            probability=config.arch.halt_exploration_prob,
-            halt_max_steps=config.arch.halt_max_steps,
-        )
-        noise: dict[str, np.ndarray] = {
-            "min_steps": min_steps[start : start + local].reshape(parts, local // parts)
-        }
-        ahead = rows_ahead(*drawn, config.arch)
-        if ahead is not None:
-            own = ahead[(start <= ahead) & (ahead < start + local)] - start
-            # Ascending, and as many of each part.
-            noise["ahead"] = own.reshape(parts, len(own) // parts) % (local // parts)
-        anchors = anchor_sources(
-            *drawn,
-            range(start, start + local),
-            self.facts.seq_len,
-            probability=config.arch.anchor_prob,
-            corruption=config.arch.anchor_corruption,
-        )
-        if anchors is not None:
-            noise["anchors"] = anchors.reshape(parts, local // parts, -1)
+        config, local = self.config, self.local_batch_size
+        start = self.ranks.rank * local
+        own, num_rows = range(start, start + local), config.global_batch_size
+        at = Address(config.seed, step - 1, num_rows, own, self.num_parts, self.facts.seq_len)
+        noise = self.model.model.draw(at)
         if isinstance(config.arch, LatticeConfig):
-            for name, rows in noise_of_lattice(*drawn, config.arch, self.facts).items():
-                noise[name] = rows[start : start + local].reshape(parts, local // parts, -1)
+            drawn = noise_of_lattice(config.seed, step - 1, num_rows, config.arch, self.facts)
+            noise |= {
+                name: at.parts(of_rows[start : start + local]) for name, of_rows in drawn.items()
+            }
         return noise
 
     def _forward_backward_part(
-        self, carry: ACTCarry, offered: Examples, exploration: Exploration, step: int | None
+        self, carry: ACTCarry, offered: Examples, drawn: Drawn, step: int | None
     ) -> "_Part":
-        output = self.forward(carry, offered, exploration)
+        output = self.forward(carry, offered, drawn)
         (output.loss / self.config.global_batch_size).backward()
         measured = None
         if self.diagnostics and self._diagnoses(step):

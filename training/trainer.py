@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
 
@@ -43,7 +43,8 @@ class Trainer:
     say: Callable[[str], None]
     profiler: StepProfiler | None = None
     stop: StopSignals = field(default_factory=StopSignals, init=False)
-    _steps_made: int = field(default=0, init=False)  # By this start.
+    # Of the steps of this start; a new one may be compiled.
+    _forms_seen: set[Hashable] = field(default_factory=set, init=False)
     _saved_at: float = field(default_factory=time.monotonic, init=False)
 
     def fit(self) -> None:
@@ -113,15 +114,12 @@ class Trainer:
 
     def _train_step(self, batch: Examples) -> None:
         step = self.progress.step + 1
-        # The first step compiles; so does the first of a stage of `curriculum`, and with
-        # `q_target=steps` the first one that looks ahead.
-        may_compile = self._steps_made <= self.config.arch.q_target_every
-        may_compile |= self.learner.depth_at(step) != self.learner.depth_at(step - 1)
-        self.ranks.mark(f"step {step}", long=may_compile)
+        form = self.learner.form_at(step)
+        self.ranks.mark(f"step {step}", long=form not in self._forms_seen)
+        self._forms_seen.add(form)
         with self.profiler.around(step) if self.profiler else nullcontext():
             self.learner.step(step, batch, self.stop)
         self.progress.step = step
-        self._steps_made += 1
 
     def _evaluate_and_save(self) -> None:
         """Evaluate at the end of an iteration, and keep a checkpoint where one is due."""

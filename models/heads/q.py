@@ -32,7 +32,6 @@ class QHead(Head, CastedLinear):
         compares = not config.no_ACT_continue if q.rule is None else q.rule == "continue"
         self.rule = HaltingRule(compares, q.halt_min_steps, q.exploration_bonus)
         self.learns_continue = not config.no_ACT_continue and config.halt_max_steps > 1
-        self.rows_per_target = config.rows_per_target
         self.loss_names = ("q_halt", "q_continue") if self.learns_continue else ("q_halt",)
 
     def read(self, answer: Answer) -> Outputs:

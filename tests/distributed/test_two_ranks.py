@@ -178,8 +178,8 @@ def test_micro_batches_and_a_look_ahead_of_some_rows_are_the_same_on_two_ranks(
     exact_settings: Any, run: Any
 ) -> None:
     more = ["global_batch_size=16", "eval_batch_size=16", "micro_batch_size=2", "max_steps=4"]
-    more += ["arch.q_target=rows", "arch.q_target_every=2", "arch.puzzle_emb_ndim=32"]
-    more += ["arch.anchor_prob=0.5"]
+    more += ["techniques=[sparse_look_ahead,anchors]", "arch.puzzle_emb_ndim=32"]
+    more += ["arch.techniques.sparse_look_ahead.every=2", "arch.techniques.anchors.prob=0.5"]
     one, _ = run("one", exact_settings, *more)
     two, _ = run("two", exact_settings, *more, ranks=2)
     assert two.digest() == one.digest()
@@ -188,7 +188,7 @@ def test_micro_batches_and_a_look_ahead_of_some_rows_are_the_same_on_two_ranks(
 
 @pytest.mark.slow
 def test_random_starts_and_noise_are_the_same_on_two_ranks(exact_settings: Any, run: Any) -> None:
-    more = ["arch.init=random", "arch.noise=0.05", "global_batch_size=16", "eval_batch_size=16"]
+    more = ["techniques=[random_starts,damped_noise]", "global_batch_size=16", "eval_batch_size=16"]
     more += ["micro_batch_size=2", "eval_interval=3", "max_steps=6"]
     one, _ = run("one", exact_settings, *more)
     two, _ = run("two", exact_settings, *more, ranks=2)

@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from models.act import ACTLossHead
-from models.carry import Exploration
 from models.config import DataFacts
 from models.registry import build_model
 from runtime.errors import NonFiniteError
@@ -125,7 +124,7 @@ def step(tiny_settings: list[str]) -> Callable[..., tuple[ACTLossHead, Any, Tens
         cells = torch.from_numpy(np.random.default_rng(0).integers(1, 6, (2, 4, 16))).int()
         ids = torch.tensor([0, 1, 2, 1], dtype=torch.int32)
         examples = {"inputs": cells[0], "labels": cells[1], "puzzle_identifiers": ids}
-        output = model(model.initial_carry(examples), examples, Exploration(torch.zeros(4).int()))
+        output = model(model.initial_carry(examples), examples, {"min_steps": torch.zeros(4).int()})
         hook.remove()
         (output.loss / 8).backward()
         (answer,) = answers

@@ -29,13 +29,19 @@ VARIANTS = {
     "more heads": ["heads=enhanced", "arch.loss.weighting=uncertainty", "optimizer=grouped"],
     "diagnosed": ["data_path=tasks", EXPLORES, "diagnose_interval=2"],
     "micro-batches": ["data_path=tasks", EXPLORES, "micro_batch_size=2", "diagnose_interval=2"],
-    "few rows look ahead": [EXPLORES, "arch.q_target=rows", "reduction=exact"]
-    + ["arch.q_target_every=2", "ema=true"],
-    "few steps look ahead": ["data_path=tasks", EXPLORES, "arch.q_target=steps"],
-    "random starts": ["arch.init=random", "arch.noise=0.1", "arch.damping=0.9", EXPLORES],
-    "anchors": ["arch.anchor_prob=0.5", "arch.anchor_corruption=0.9", EXPLORES],
-    "a curriculum": ["arch=trm", "arch.mlp_t=true", EXPLORES, "arch.loss.step_decay=0.7"]
-    + [f"arch.curriculum=[{SHALLOW},{MEDIUM}]", "ema=true"],
+    "few rows look ahead": [EXPLORES, "techniques=[sparse_look_ahead]", "reduction=exact"]
+    + ["arch.techniques.sparse_look_ahead.every=2", "ema=true"],
+    "few steps look ahead": ["data_path=tasks", EXPLORES, "techniques=[sparse_look_ahead]"]
+    + ["arch.techniques.sparse_look_ahead.by=steps"],
+    "random starts": ["techniques=[random_starts,damped_noise]", EXPLORES],
+    "anchors": ["techniques=[anchors]", "arch.techniques.anchors.prob=0.5", EXPLORES],
+    "a curriculum": [
+        "arch=trm",
+        "arch.mlp_t=true",
+        EXPLORES,
+        "techniques=[curriculum,step_weights]",
+    ]
+    + [f"arch.techniques.curriculum.stages=[{SHALLOW},{MEDIUM}]", "ema=true"],
     "muon": ["optimizer=muon", "ema=true"],
     "digits alike": ["arch=dec", "arch.hidden_size=16", "ema=true", EXPLORES],
     "candidates": ["arch=lattice", "heads=lattice", "arch.loops=2", "ema=true"]

@@ -79,7 +79,8 @@ def test_compiled_and_eager_train_alike(run: Any) -> None:
     [
         ["diagnose_interval=8", "ema=true"],
         ["compile=true", "arch.forward_dtype=bfloat16"],
-        ["arch.q_target=rows", "arch.q_target_every=2", "micro_batch_size=4"],
+        ["techniques=[sparse_look_ahead]", "arch.techniques.sparse_look_ahead.every=2"]
+        + ["micro_batch_size=4"],
     ],
     ids=["diagnosed", "compiled", "parts"],
 )

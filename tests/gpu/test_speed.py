@@ -72,7 +72,7 @@ def test_published_code_is_timed(gpu: str, run_python: Any, tmp_path: Path) -> N
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(source)
     settings = [*TINY_ARCH, "global_batch_size=4", f"device={gpu}", "compile=false"]
-    theirs = ["arch.q_target=rows", "arch.q_target_every=2"]
+    theirs = ["techniques=[sparse_look_ahead]", "arch.techniques.sparse_look_ahead.every=2"]
     command = ["-m", "scripts.gpu_speed", "published", str(tmp_path / "theirs"), "case", "0.01"]
     result, root = tmp_path / "result.json", str(Path(__file__).resolve().parents[2])
     path = ":".join([root, *filter(None, sys.path)])

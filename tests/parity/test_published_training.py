@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from models.act import ACTLossHead
-from models.carry import ACTCarry, Examples, Exploration
+from models.carry import ACTCarry, Examples
 from models.config import DataFacts, HRMConfig
 from models.losses import IGNORE_LABEL_ID
 from models.registry import build_model
@@ -86,7 +86,7 @@ def test_training_run(
     )
 
     carry: ACTCarry = model.initial_carry(example)
-    free = Exploration(torch.zeros(1, dtype=torch.int32))
+    free = {"min_steps": torch.zeros(1, dtype=torch.int32)}
     for record in expected["trace"]:
         factor = lr_factor(
             record["step"],

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 import torch
 
-from models.act import ACTLossHead, LossOutput
-from models.carry import ACTCarry, Examples, Exploration
+from models.act import ACTLossHead, LossOutput, min_halt_steps
+from models.carry import ACTCarry, Drawn, Examples
 from models.config import DataFacts, HRMConfig, TRMConfig
 from models.registry import build_model
+from models.technique import Address
 from runtime.ranks import Ranks
 from runtime.schema import Schema
 from training.config.schema import OptimizerConfig, ParamGroupConfig
-from training.exploration import min_halt_steps
 from training.optim.groups import GradientBucket, assign_groups, build_optimizer, skip_update
 from training.optim.sparse_sign_sgd import SparseSignSGD
 
@@ -211,16 +211,12 @@ def test_training(trace: Trace) -> None:
         assert_near(state[key], value, FINAL_WEIGHTS, f"final {key}")
 
 
-def no_exploration(trace: Trace, step: int) -> Exploration:
+def no_exploration(trace: Trace, step: int) -> Drawn:
     config = trace.spec["config"]
-    steps = min_halt_steps(
-        trace.spec["seed"],
-        step,
-        trace.spec["train"]["global_batch_size"],
-        probability=config["halt_exploration_prob"],
-        halt_max_steps=config["halt_max_steps"],
-    )
-    return Exploration(torch.from_numpy(steps).to(trace.device))
+    rows = trace.spec["train"]["global_batch_size"]
+    at = Address(trace.spec["seed"], step, rows, range(rows), num_parts=1, seq_len=0)
+    steps = min_halt_steps(at, config["halt_exploration_prob"], config["halt_max_steps"])
+    return {"min_steps": torch.from_numpy(steps).to(trace.device)}
 
 
 def leaves_of(model: ACTLossHead) -> dict[str, torch.Tensor]:

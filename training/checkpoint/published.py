@@ -116,9 +116,10 @@ def published_arch(arch: ArchConfig) -> dict[str, Any]:
     if arch.name not in PUBLISHED_ARCHITECTURES.values():
         raise ConfigError(f"arch.name={arch.name}: no published class is this architecture")
     _require_published_heads(arch)
-    ours = {"name", "heads", "loss", "attention", "q_target", "q_target_every"}
-    # Of the training alone.
-    ours |= {"anchor_prob", "anchor_corruption", "curriculum"}
+    for name, technique in arch.techniques.active.items():
+        if technique.acts_in_evaluation:
+            raise ConfigError(f"arch.techniques.{name}: no published class has this technique")
+    ours = {"name", "heads", "loss", "attention", "techniques"}
     settings = arch.model_dump(mode="json", exclude=ours)
     if isinstance(arch, HRMConfig) and settings.pop("gradient") != "last_step":
         raise ConfigError(f"arch.gradient={arch.gradient}: no published architecture has this")
@@ -145,8 +146,7 @@ def published_arch(arch: ArchConfig) -> dict[str, Any]:
 
 def _require_published_heads(arch: ArchConfig) -> None:
     heads = HeadsConfig()
-    # The type is recorded, and the decay is for training alone.
-    loss = ACTLossConfig(loss_type=arch.loss.loss_type, step_decay=arch.loss.step_decay)
+    loss = ACTLossConfig(loss_type=arch.loss.loss_type)  # Which is recorded.
     unlike = [f"arch.heads.{key}" for key, own in arch.heads if own != getattr(heads, key)]
     unlike += [f"arch.loss.{key}" for key, own in arch.loss if own != getattr(loss, key, None)]
     if unlike:

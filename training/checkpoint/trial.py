@@ -17,7 +17,7 @@ import torch
 
 from models.act import ACTLossHead
 from models.config import DataFacts
-from models.draws import cut_normal
+from models.draws import BATCH_DRAWS
 from models.exported import ExportedStep
 from models.heads.tokens import NEVER
 from puzzle_dataset import EvalBatches, PuzzleDataset
@@ -136,7 +136,7 @@ def think_here(model: ACTLossHead, step: ExportedStep, given: Arrays, num_steps:
     tensors = {name: torch.from_numpy(value) for name, value in given.items()}
     examples = {name: tensors[name] for name in ("inputs", "puzzle_identifiers")}
     act, carry = model.model, model.initial_carry(examples)
-    if step.starts_are_given:
+    if step.starts is not None:
         starts = {latent: tensors[name].to(act.inner.dtype) for name, latent in step.states.items()}
         carry = replace(carry, inner=starts, halted=~carry.halted, examples=examples)
     with torch.no_grad():
@@ -217,13 +217,12 @@ def random_puzzles(step: ExportedStep) -> Arrays:
 
 def random_starts(step: ExportedStep) -> Arrays:
     """Return starts of the states, where the model has none of its own."""
-    if not step.starts_are_given:
+    if step.starts is None:
         return {}
-    draws, zeros = torch.Generator().manual_seed(0), step.zeros(NUM_TRIED)
-    uniform = {
-        name: torch.empty_like(zeros[name]).uniform_(-1, 1, generator=draws) for name in step.states
-    }
-    return {name: cut_normal(u, step.act.inner.init_std).numpy() for name, u in uniform.items()}
+    zeros = step.zeros(NUM_TRIED)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return {name: step.starts.start(zeros[name], BATCH_DRAWS).numpy() for name in step.states}
 
 
 def seconds_of(run: Run, given: Arrays, num_steps: int) -> float:

@@ -170,7 +170,7 @@ def _one_line(error: Exception) -> str:
 def _where_it_is(source: Source, key: str, overrides: Sequence[Override]) -> str:
     """Say which choices of the group at that place have a setting."""
     group, *path = key.replace("hydra.", "hydra/", 1).split(".")
-    if group == "arch" and path[0] in ("heads", "loss"):
+    if group == "arch" and path[0] in ("heads", "loss", "techniques"):
         group, *path = path
     if not path:
         return f"write +{key}, for {source.find(source.config_name)} does not have it"

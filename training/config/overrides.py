@@ -24,8 +24,13 @@ from training.config.source import (
     groups_of,
 )
 
-# Groups whose choices are put together, with the part that is usual and what marks such a part.
-_PARTS = {"heads": ("standard", ["lm", "name"]), "logger": ("jsonl", ["name"])}
+# Groups whose choices are put together, with the part that is usual and what marks such a part; ""
+# where there may be none.
+_PARTS = {
+    "heads": ("standard", ["lm", "name"]),
+    "logger": ("jsonl", ["name"]),
+    "techniques": ("", ["name"]),
+}
 # Flags of which there may be one.
 _COMMANDS = ("run", "multirun", "cfg", "info", "shell_completion")
 _HELP = {
@@ -188,7 +193,8 @@ def _require_harmless(override: Override) -> None:
 def _require_choice(override: Override, known: Sequence[str]) -> None:
     key, chosen = override.key_or_group, _choices(override)
     unknown = [choice for choice in chosen if choice not in known]
-    if unknown or not chosen or override.is_delete():
+    may_be_none = _PARTS.get(key, ("one",))[0] == ""
+    if unknown or not (chosen or may_be_none) or override.is_delete():
         near = suggest(unknown[0], known) if unknown else None
         hint = f"; did you mean {key}={near}?" if near else ""
         accepted = f"there is no such choice; accepted: {', '.join(known)}"
@@ -208,7 +214,7 @@ def _with_first_part(source: Source, override: Override) -> str:
             f"{shown(override.input_line)}: {' and '.join(first)} are {what}; choose one"
         )
     others = [part for part in parts if part not in first]
-    return f"{group}=[{','.join([*(first or [usual]), *others])}]"
+    return f"{group}=[{','.join(filter(None, [*(first or [usual]), *others]))}]"
 
 
 def text_of(override: Override) -> str:

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from dataset.kinds import AnyBuilder, AnyEvaluator, ArcEvaluatorConfig, EvaluatorConfig
 from models.config import ArchConfig
 from models.outputs import OutputField
+from models.technique import with_techniques
 from runtime.errors import ConfigError
 from runtime.plugins import plugins_added
 from runtime.registry import Registry, imported
@@ -308,10 +309,9 @@ class TrainConfig(
         """What the host decides anew in each step, of which a graph would keep the first."""
         if self.reduction == "exact":
             return "reduction=exact sets torch's random numbers anew in each step"
-        if self.arch.q_target == "steps":
-            return "with arch.q_target=steps not every step looks ahead"
-        if self.arch.curriculum:
-            return "with arch.curriculum the number of cycles changes"
+        for name, technique in self.arch.techniques.active.items():
+            if technique.varies:
+                return f"with techniques=[{name}] {technique.varies}"
         if (self.optimizer.name, self.optimizer.kernel) != ("adam_atan2", "ours"):
             return "it takes the optimizer adam_atan2, and kernel=ours"
         return ""
@@ -389,18 +389,18 @@ class TrainConfig(
 
     def _check_parts(self, rows: int) -> None:
         """Check what is made of the rows of a rank, or of a shard."""
-        micro, every = self.micro_batch_size or rows, self.arch.q_target_every
+        micro = self.micro_batch_size or rows
         if rows % min(micro, rows):
             near = max(size for size in range(1, micro) if rows % size == 0)
             of = "shard" if self.reduction == "exact" else "rank"
             raise ConfigError(
                 f"micro_batch_size={micro} must divide the {rows} rows of a {of}: try {near}"
             )
-        if self.arch.q_target == "rows" and min(micro, rows) % every:
-            raise ConfigError(
-                f"arch.q_target=rows: arch.q_target_every={every} must divide the "
-                f"{min(micro, rows)} rows that pass through the model at once on a rank"
-            )
+        for name, technique in self.arch.techniques.active.items():
+            try:
+                technique.require_rows(min(micro, rows))
+            except ValueError as error:
+                raise ConfigError(f"arch.techniques.{name}: {error}") from None
 
     def check_restarts(self, max_restarts: int) -> None:
         """Raise ConfigError when restarts would not go on from the newest checkpoint."""
@@ -456,8 +456,8 @@ _GONE = {"chains": 1, "rollout_prob": 0.0, "rollout_max_steps": 64}
 
 
 def in_present_terms(saved: Mapping[str, Any], *, training: bool) -> dict[str, Any]:
-    """Return the settings of a saved run without those that are gone. For `training` a setting that
-    changed the run stays, so that it is reported as a difference.
+    """Return the settings of a saved run in the terms of this version, without those that are gone.
+    For `training` a setting that changed the run stays, so that it is reported as a difference.
     """
     arch = saved.get("arch")
     if not isinstance(arch, Mapping):
@@ -469,7 +469,7 @@ def in_present_terms(saved: Mapping[str, Any], *, training: bool) -> dict[str, A
     }
     if not training and kept.get("q_target") == "first":
         kept["q_target"] = "full"  # The same target, computed in another way.
-    return {**saved, "arch": kept}
+    return {**saved, "arch": with_techniques(kept)}
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -182,8 +182,10 @@ def _with_registered(source: Source) -> Source:
         if group is None or file:
             continue
         section = registry[name].schema.model_construct(name=name)
-        # Heads and loss of an architecture are groups of their own.
-        node = section.model_dump(mode="json", exclude={"heads", "loss"}, warnings=False)
+        # Heads, loss and techniques of an architecture are groups of their own.
+        node = section.model_dump(
+            mode="json", exclude={"heads", "loss", "techniques"}, warnings=False
+        )
         if registry.key:
             node = {registry.key.replace("NAME", name): node}
         ConfigStore.instance().store(name, node, group, package=registry.package)
@@ -200,7 +202,7 @@ def groups_of(source: Source) -> dict[str, list[str]]:
             groups |= groups_of(source._replace(config_name=name))
         group = _group(name)
         if group not in groups and source.choices(group):
-            groups[group] = source.choices(group) + ([] if choice else ["null"])
+            groups[group] = source.choices(group) + (["null"] if choice is None else [])
     return groups
 
 

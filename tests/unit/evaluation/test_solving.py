@@ -171,8 +171,13 @@ def test_many_puzzles_keep_their_order(make_model: Make) -> None:
 
 @pytest.mark.parametrize("select", ["q", "residual", "majority", "first_halt"])
 @pytest.mark.parametrize(
-    ("perturb", "arch"),
-    [("symmetry", {}), ("noise", {}), ("noise", {"noise": 0.05}), ("init", {"init": "random"})],
+    ("perturb", "techniques"),
+    [
+        ("symmetry", {}),
+        ("noise", {}),
+        ("noise", {"damped_noise": {}}),
+        ("init", {"random_starts": {}}),
+    ],
 )
 def test_the_chain_that_answers_is_the_one_of_an_evaluation(
     make_model: Make,
@@ -180,10 +185,10 @@ def test_the_chain_that_answers_is_the_one_of_an_evaluation(
     monkeypatch: pytest.MonkeyPatch,
     select: str,
     perturb: str,
-    arch: dict[str, Any],
+    techniques: dict[str, Any],
 ) -> None:
     sudokus = PuzzleDataset([sudoku_data], "test")
-    model = make_model(sudokus, halt_max_steps=5, **arch)
+    model = make_model(sudokus, halt_max_steps=5, techniques=techniques)
     settings = ThinkingSettings.model_validate(
         {"breadth": 3, "select": select, "perturb": perturb, "noise": 0.8, "seed": 4}
     )

@@ -66,7 +66,7 @@ def test_refilled_slots_give_the_bits_of_the_plain_loop(
     assert torch.equal(found, expected)
 
 
-DRAWING = {"init": "random", "init_std": 0.5, "noise": 0.05}
+DRAWING = {"techniques": {"random_starts": {"std": 0.5}, "damped_noise": {"noise": 0.05}}}
 
 
 def test_refilled_slots_draw_what_their_rows_draw(make_model: Make, tasks: PuzzleDataset) -> None:

@@ -1,18 +1,19 @@
 """Adaptive computation time on a scripted recurrence, whose Q values the test chooses."""
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from models.act import ACT
-from models.carry import ACTCarry, Examples, Exploration, Latents
+from models.carry import ACTCarry, Drawn, Examples, Latents
 from models.config import HRMConfig
 from models.heads.base import Answer, HaltingRule, Head, Outputs
 from models.heads.q import QHead
-from tests.unit.models.tiny import first_step, inner_of, make_examples, make_model
+from models.technique import TechniquesConfig
+from tests.unit.models.tiny import first_step, make_examples, make_model
 
 START_H, START_L = 100.0, 200.0
 
@@ -39,6 +40,7 @@ class Scripted(nn.Module):
     """A recurrence that counts: each call adds 1 to z_H and 2 to z_L, and reads the inputs."""
 
     latents = ("z_H", "z_L")
+    techniques = TechniquesConfig()
 
     def __init__(self, config: HRMConfig, script: tuple[Q, ...]) -> None:
         super().__init__()
@@ -72,8 +74,8 @@ def offer(number: int, batch_size: int = 3) -> Examples:
     return {"inputs": cells, "labels": cells + 1000, "puzzle_identifiers": rows.clone()}
 
 
-def min_steps(*steps: int) -> Exploration:
-    return Exploration(torch.tensor(steps, dtype=torch.int32))
+def min_steps(*steps: int) -> Drawn:
+    return {"min_steps": torch.tensor(steps, dtype=torch.int32)}
 
 
 def working_on(carry: ACTCarry) -> list[int]:
@@ -89,7 +91,7 @@ def build(*script: Q, halt_max_steps: int = 4, learns_continue: bool = True, **q
         | {"heads": {"q": q}, "hidden_size": 8, "num_heads": 1}
     )
     inner: Any = Scripted(config, script)
-    return ACT(inner, halt_max_steps).train()
+    return ACT(inner, config).train()
 
 
 def calls_of(act: ACT) -> list[tuple[Tensor, Examples, bool]]:
@@ -292,63 +294,6 @@ def test_the_bonus_is_for_training_alone() -> None:
     outputs, steps = act.inner.heads["q"].read(Answer(torch.ones(()))), torch.ones(3)
     assert act.train().wants_to_halt(outputs, steps).tolist() == [False, True, False]
     assert act.eval().wants_to_halt(outputs, steps).tolist() == [True, True, False]
-
-
-# What looks ahead for the target of q_continue
-
-
-class Measured(NamedTuple):
-    """A step's sum of losses, its metrics, its target and all gradients, end to end."""
-
-    loss: Tensor
-    metrics: dict[str, Tensor]
-    target: Tensor
-    gradient: Tensor
-
-
-def third_step(ahead: list[int] | None = None, **overrides: Any) -> Measured:
-    """The third ACT step, at which some slots may only halt at the next one."""
-    model = make_model(signal=True, forward_dtype="float64", **overrides).train()
-    rows = None if ahead is None else torch.tensor(ahead, dtype=torch.int64)
-    exploration = Exploration(torch.tensor([0, 9, 0], dtype=torch.int32), rows)
-    carry = model.initial_carry(make_examples())
-    for step in (1, 2):
-        carry = model(carry, make_examples(step), exploration).carry
-    output = model(carry, make_examples(3), exploration)
-    output.loss.backward()
-    leaves: list[Any] = [*model.parameters(), inner_of(model).puzzle_emb.local_weights]
-    gradient = torch.cat([leaf.grad.flatten() for leaf in leaves]).double()
-    return Measured(
-        output.loss, output.metrics, output.outputs["target_q_continue"].detach(), gradient
-    )
-
-
-@pytest.mark.parametrize(
-    ("q_target", "draws"), [("rows", [[0], [1], [2]]), ("steps", [[0, 1, 2], [], []])]
-)
-def test_on_average_the_gradient_is_that_of_all_rows(q_target: str, draws: list[list[int]]) -> None:
-    full = third_step()
-    drawn = [third_step(rows, q_target=q_target, q_target_every=3) for rows in draws]
-    for rows, one in zip(draws, drawn, strict=True):
-        torch.testing.assert_close(one.target[rows].double(), full.target[rows])
-        assert one.target.count_nonzero() == len(rows)
-        assert not torch.allclose(one.gradient, full.gradient, rtol=1e-2, atol=1e-4)
-        for name, value in one.metrics.items():
-            if name != "q_continue_loss":
-                torch.testing.assert_close(value, full.metrics[name], msg=name)
-    mean_loss = torch.stack([one.loss for one in drawn]).mean()
-    torch.testing.assert_close(mean_loss, full.loss, rtol=1e-12, atol=1e-12)
-    # Gradients of parameters pass through float32.
-    bound = 2.0**-22 * full.gradient.abs().max().item()
-    mean_gradient = torch.stack([one.gradient for one in drawn]).mean(0)
-    torch.testing.assert_close(mean_gradient, full.gradient, rtol=1e-6, atol=bound)
-    losses = torch.stack([one.metrics["q_continue_loss"] for one in drawn])
-    torch.testing.assert_close(losses.mean(), full.metrics["q_continue_loss"])
-
-
-def test_without_a_choice_all_rows_look_ahead_and_count_once() -> None:
-    full, all_rows = third_step(), third_step(q_target="rows")
-    assert torch.equal(all_rows.gradient, full.gradient)
 
 
 # Rules of other kinds

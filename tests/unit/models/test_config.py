@@ -221,20 +221,20 @@ def test_the_default_is_the_published_model() -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"no_ACT_continue": True}, "q_target=rows: with no_ACT_continue=true no q_continue is"),
-        ({"heads": {"q": None}}, "q_target=rows: with heads.q=null no q_continue is learned"),
+        ({"no_ACT_continue": True}, "sparse_look_ahead: with no_ACT_continue=true no q_continue"),
+        ({"heads": {"q": None}}, "sparse_look_ahead: with heads.q=null no q_continue is learned"),
     ],
 )
 def test_a_target_of_what_is_not_learned_is_refused(more: dict[str, Any], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
-        HRMConfig.model_validate({"q_target": "rows"} | more)
+        HRMConfig.model_validate({"techniques": {"sparse_look_ahead": {}}} | more)
     HRMConfig.model_validate(more)
 
 
-@pytest.mark.parametrize(("q_target", "every"), [("full", 1), ("rows", 4)])
-def test_a_loss_that_is_multiplied_has_no_limit(q_target: str, every: int) -> None:
-    assert HRMConfig.model_validate({"q_target": q_target}).rows_per_target == every
-    limited = {"q_target": q_target, "loss": {"clip": {"q_continue": 1.0}}}
+@pytest.mark.parametrize(("sparse", "every"), [({}, 1), ({"sparse_look_ahead": {}}, 4)])
+def test_a_loss_that_is_multiplied_has_no_limit(sparse: dict[str, Any], every: int) -> None:
+    assert HRMConfig.model_validate({"techniques": sparse}).rows_per_target == every
+    limited = {"techniques": sparse, "loss": {"clip": {"q_continue": 1.0}}}
     if every == 1:
         HRMConfig.model_validate(limited)
     else:

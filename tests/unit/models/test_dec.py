@@ -13,6 +13,7 @@ from models.config import DataFacts, DECConfig
 from models.dec import DigitBlock, UnitMeans
 from models.draws import ROW_KEYS
 from models.registry import build_model
+from models.techniques.anchors import Anchors
 from runtime.errors import ConfigError
 from tests.unit.models.tiny import inner_of
 
@@ -172,7 +173,10 @@ def test_every_parameter_learns(units: bool) -> None:
 
 
 def test_a_puzzle_draws_alone_in_an_evaluation() -> None:
-    model, examples = model_of(init="random", noise=0.1).eval(), examples_of(4)
+    model, examples = (
+        model_of(techniques={"random_starts": {}, "damped_noise": {"noise": 0.1}}).eval(),
+        examples_of(4),
+    )
     examples |= {ROW_KEYS: torch.tensor([7, 8, 9])}
     alone = {name: value[1:2] for name, value in examples.items()}
     together, single = after_two_steps(model, examples), after_two_steps(model, alone)
@@ -180,11 +184,12 @@ def test_a_puzzle_draws_alone_in_an_evaluation() -> None:
 
 
 def test_an_anchored_puzzle_starts_at_its_solution() -> None:
-    inner, examples = inner_of(model_of(anchor_prob=1.0)), examples_of(4)
+    inner, examples = inner_of(model_of()), examples_of(4)
     cells = torch.arange(16, dtype=torch.int32).expand(3, -1)
     new = torch.tensor([True, True, False])
-    start = inner.anchor(new, inner.empty_carry(3), examples, cells)["z_H"]
-    solved = inner._embed(examples["labels"], examples["puzzle_identifiers"]).view_as(start)
+    drawn = {"anchors": cells}
+    start = Anchors().begun(inner, new, inner.empty_carry(3), examples, drawn)["z_H"]
+    solved = inner.embed_puzzle(examples["labels"], examples["puzzle_identifiers"]).view_as(start)
     assert torch.equal(start[:2], solved[:2])
     assert not start[2].any()
 

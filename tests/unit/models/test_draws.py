@@ -1,12 +1,10 @@
 """Numbers that each row draws alone."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 
-from models.draws import ROW_KEYS, RowDraws, noise_table
+from models.draws import BATCH_DRAWS, ROW_KEYS, RowDraws, noise_table
 from tests.unit.models import tiny
 
 TABLE = noise_table(torch.device("cpu"))
@@ -45,12 +43,10 @@ def test_they_are_normal_and_starts_are_cut() -> None:
     assert draws.normal(like.bfloat16()).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("settings", [{"init": "random"}, {"noise": 0.1}])
+@pytest.mark.parametrize("name", ["random_starts", "damped_noise"])
 @pytest.mark.parametrize("mlp_t", [False, True])
-def test_a_model_whose_rows_have_keys_asks_torch_for_no_numbers(
-    settings: dict[str, Any], mlp_t: bool
-) -> None:
-    model = tiny.make_model(forward_dtype="float64", mlp_t=mlp_t, **settings).eval()
+def test_a_model_whose_rows_have_keys_asks_torch_for_no_numbers(name: str, mlp_t: bool) -> None:
+    model = tiny.make_model(forward_dtype="float64", mlp_t=mlp_t, techniques={name: {}}).eval()
     examples = tiny.make_examples()
     examples[ROW_KEYS] = torch.arange(len(examples["inputs"]))
 
@@ -66,4 +62,4 @@ def test_a_model_whose_rows_have_keys_asks_torch_for_no_numbers(
         whole, two = think([0, 1, 2]), think([2, 0])
     torch.testing.assert_close(two, whole[[2, 0]], rtol=1e-9, atol=1e-9)
     assert torch.equal(torch.get_rng_state(), before)
-    assert model.model.inner.draws is None
+    assert model.model.inner.draws is BATCH_DRAWS

@@ -32,9 +32,11 @@ FORMS: dict[str, Any] = {
     "lattice": LATTICE,
     "lattice, states kept": LATTICE | {"keep_states": True, "views": "none"},
     "lattice of digits": LATTICE | {"symmetry": "digits"},
-    "damped": TRM | {"damping": 0.9, "no_ACT_continue": False},
+    "damped": TRM
+    | {"no_ACT_continue": False}
+    | {"techniques": {"damped_noise": {"damping": 0.9, "noise": 0.0}}},
 }
-RANDOM = TRM | {"init": "random"}
+RANDOM = TRM | {"techniques": {"random_starts": {}}}
 
 
 def built(settings: Any) -> ACTLossHead:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from dataset.sudoku.symmetries import sudoku_symmetries
-from models.carry import Examples, Exploration
+from models.carry import Drawn, Examples
 from models.config import DataFacts, HRMConfig, LatticeConfig
 from models.lattice import CONTRADICTION, DECIDED
 from models.registry import build_model
@@ -54,10 +54,9 @@ def examples_of(size: int = 4, rows: int = 3) -> Examples:
     return {"inputs": torch.where(given, labels, 1), "labels": labels, "puzzle_identifiers": ids}
 
 
-def exploring(rows: int = 3, seed: int = 0, **views: Tensor) -> Exploration:
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.rand(rows, 2, generator=generator)
-    return Exploration(torch.zeros(rows, dtype=torch.int32), guesses=drawn, **views)
+def exploring(rows: int = 3, seed: int = 0, **views: Tensor) -> Drawn:
+    guesses = torch.rand(rows, 2, generator=torch.Generator().manual_seed(seed))
+    return {"min_steps": torch.zeros(rows, dtype=torch.int32), "guesses": guesses, **views}
 
 
 def one_row(candidates: list[set[int]], *, vocab: int = 6) -> Tensor:
@@ -168,8 +167,8 @@ def test_only_rows_that_are_guided_are_told() -> None:
     guided = torch.arange(64).view(-1, 1) < 32
     plain = exploring(rows=64)
     carries = [
-        model(model.initial_carry(examples), examples, plain._replace(guided=told)).carry.inner
-        for told in (None, guided)
+        model(model.initial_carry(examples), examples, plain | told).carry.inner
+        for told in ({}, {"guided": guided})
     ]
     cell = carries[0]["z_guess"]
     assert torch.equal(carries[1]["z_guess"], cell)
@@ -455,8 +454,7 @@ def test_digits_are_those_of_sudoku(facts: DataFacts) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"noise": 0.1}, "noise=0.1 has no meaning with name=lattice"),
-        ({"init": "random"}, "init=random has no meaning"),
+        ({"techniques": {"anchors": {}}}, r"techniques\.anchors has no meaning with name=lattice"),
         ({"heads": {}}, "use heads=lattice"),
         ({"units": True}, "need symmetry=digits"),
         (UNITS | {"pos_encodings": "rope"}, "pos_encodings=rope with units=true"),

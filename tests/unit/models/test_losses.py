@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from models.act import ACT, COUNTED_METRICS, ACTLossHead, LossOutput
-from models.carry import ACTCarry, Examples, Exploration
+from models.carry import ACTCarry, Drawn, Examples
 from models.config import HRMConfig
 from models.heads.base import Outputs
 from models.heads.q import QHead
@@ -106,17 +106,19 @@ class Fixed(nn.Module):
         self.halt_max_steps = config.halt_max_steps
         lm = Linear(1, 5)
         lm.loss = CrossEntropy(config.loss)
-        self.inner = SimpleNamespace(heads={"lm": lm, "q": QHead(config)})
+        heads = {"lm": lm, "q": QHead(config)}
+        self.inner = SimpleNamespace(heads=heads, techniques=config.techniques)
 
     def forward(
-        self, carry: ACTCarry, offered: Examples, exploration: Exploration | None
+        self, carry: ACTCarry, offered: Examples, drawn: Drawn | None
     ) -> tuple[ACTCarry, Outputs]:
         return self.carry, self.outputs
 
 
 def measured_as(carry: ACTCarry, outputs: Outputs, **settings: Any) -> ACTLossHead:
-    """A loss head on these outputs; `settings` are those of the loss."""
-    config = HRMConfig.model_validate({"hidden_size": 8, "num_heads": 1, "loss": settings})
+    """A loss head on these outputs; `settings` are those of the loss, and `techniques`."""
+    own = {"techniques": settings.pop("techniques", {}), "loss": settings}
+    config = HRMConfig.model_validate({"hidden_size": 8, "num_heads": 1, **own})
     act: Any = Fixed(carry, outputs, config)
     return ACTLossHead(act, config.loss)
 
@@ -270,7 +272,9 @@ def test_weights_are_those_of_the_configuration() -> None:
 
 
 def test_later_steps_count_less_and_all_together_as_much() -> None:
-    output = measure(**GIVEN, step_decay=0.7, clip={"lm": 1.0}, weights={"q_continue": 2.0})
+    techniques = {"step_weights": {}}
+    others = {"clip": {"lm": 1.0}, "weights": {"q_continue": 2.0}}
+    output = measure(**GIVEN, techniques=techniques, **others)
     shares = [0.7**step for step in range(16)]
     share_of = {step: 16 * shares[step - 1] / sum(shares) for step in STEPS}
     lm, q_halt, q_continue = parts(output)
@@ -280,7 +284,7 @@ def test_later_steps_count_less_and_all_together_as_much() -> None:
     assert output.loss.item() == pytest.approx(whole, rel=1e-5)
     # What is recorded is not weighted, nor is an evaluation.
     assert output.metrics == measure(**GIVEN).metrics
-    head = measured_as(output.carry, output.outputs, step_decay=0.7).eval()
+    head = measured_as(output.carry, output.outputs, techniques=techniques).eval()
     assert head(output.carry, {}, None).loss == measure(**GIVEN).loss
 
 

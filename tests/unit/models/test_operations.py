@@ -33,8 +33,9 @@ def test_without_q_continue_its_target_is_not_computed():
 def test_a_traded_look_ahead_is_counted_as_it_runs():
     full = count_flop(HRMConfig(), SUDOKU).train_step
     q = 2 * 512 * 2
-    for q_target in ("rows", "steps"):
-        arch = HRMConfig.model_validate({"q_target": q_target, "q_target_every": 8})
+    for by in ("rows", "steps"):
+        sparse = {"sparse_look_ahead": {"by": by, "every": 8}}
+        arch = HRMConfig.model_validate({"techniques": sparse})
         flop = count_flop(arch, SUDOKU).train_step
         assert full - flop == (6 * published_pass() + q) * 7 // 8
 

@@ -110,7 +110,7 @@ def test_outputs_and_gradients_are_those_of_the_schedule(name: str) -> None:
     for use_twin in (False, True):
         model.zero_grad()
         if use_twin:
-            injected = inner._embed(examples["inputs"], examples["puzzle_identifiers"])
+            injected = inner.embed_puzzle(examples["inputs"], examples["puzzle_identifiers"])
             new_carry = written_out(inner, config, carry, injected)
             answer = new_carry[inner.latents[0]]
             logits = inner.lm_head(answer)[:, config.num_prefix :]
@@ -394,8 +394,8 @@ def test_a_step_is_one_graph(variant: str, training: bool) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("ahead", [None, [1], []])
 def test_a_compiled_look_ahead_is_the_same(ahead: list[int] | None) -> None:
-    model = make_model(q_target="rows", q_target_every=3).train()
-    tiny.require_same_compiled(model, "aot_eager", ahead)
+    techniques = {"sparse_look_ahead": {"every": 3}} if ahead is not None else {}
+    tiny.require_same_compiled(make_model(techniques=techniques).train(), "aot_eager", ahead)
 
 
 @pytest.mark.slow

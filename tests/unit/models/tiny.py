@@ -5,9 +5,10 @@ from typing import Any
 import torch
 
 from models.act import ACTLossHead
-from models.carry import Examples, Exploration
-from models.config import DataFacts, HRMConfig
+from models.carry import Examples
+from models.config import DataFacts, HRMConfig, TRMConfig
 from models.losses import IGNORE_LABEL_ID
+from models.recurrence import Recurrence
 from models.registry import build_model
 
 FACTS = DataFacts(7, 5, 6, fields={"actions": (4, 0), "pixels": (8, 3)})
@@ -69,8 +70,9 @@ def require_same_compiled(model: ACTLossHead, backend: str, ahead: list[int] | N
     torch.compiler.reset()
     compiled = torch.compile(model, fullgraph=True, dynamic=False, backend=backend)
     carry = twin_carry = model.initial_carry(make_examples())
-    rows = None if ahead is None else torch.tensor(ahead, dtype=torch.int64)
-    free = Exploration(torch.tensor([0, 2, 3], dtype=torch.int32), rows)
+    free = {"min_steps": torch.tensor([0, 2, 3], dtype=torch.int32)}
+    if ahead is not None:
+        free["ahead"] = torch.tensor(ahead, dtype=torch.int64)
     for step in range(3):
         examples = make_examples(seed=step)
         output, twin = compiled(carry, examples, free), model(twin_carry, examples, free)
@@ -83,3 +85,20 @@ def require_same_compiled(model: ACTLossHead, backend: str, ahead: list[int] | N
             grads = torch.autograd.grad(output.loss, parameters)
             twins = torch.autograd.grad(twin.loss, parameters)
             torch.testing.assert_close(grads, twins, rtol=1e-4, atol=1e-4)
+
+
+# A model with its own positions, and one without.
+ARCHS: list[dict[str, Any]] = [{}, {"name": "trm", "mlp_t": True, "pos_encodings": "none"}]
+
+
+def small_inner(name: str = "hrm", **settings: Any) -> Recurrence:
+    """A recurrence in evaluation mode."""
+    kind = TRMConfig if name == "trm" else HRMConfig
+    torch.manual_seed(0)
+    config = kind.model_validate(TINY | {"forward_dtype": "float32"} | settings)
+    return build_model(config, FACTS).eval().model.inner
+
+
+def latents(inner: Recurrence, rows: int = 3) -> dict[str, torch.Tensor]:
+    """Latents of 1."""
+    return {name: z + 1 for name, z in inner.empty_carry(rows).items()}

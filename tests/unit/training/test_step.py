@@ -21,6 +21,9 @@ from training.feed import build_feed
 from training.step import Learner, build_learner
 from training.stop_signals import StopSignals
 
+SPARSE = ["techniques=[sparse_look_ahead]"]
+ANCHORS = ["techniques=[anchors]", "arch.techniques.anchors.prob=0.5"]
+
 
 class Outcome(NamedTuple):
     """What some steps leave."""
@@ -63,9 +66,9 @@ def make_steps(tasks_data: Path, tiny_settings: list[str]) -> Callable[..., Outc
         ([], 4),
         ([], 1),
         (["reduction=exact"], 1),
-        (["arch.q_target=rows", "arch.q_target_every=2"], 2),
-        (["arch.q_target=steps"], 2),
-        (["arch.anchor_prob=0.5", "reduction=exact"], 1),
+        ([*SPARSE, "arch.techniques.sparse_look_ahead.every=2"], 2),
+        ([*SPARSE, "arch.techniques.sparse_look_ahead.by=steps"], 2),
+        ([*ANCHORS, "reduction=exact"], 1),
     ],
 )
 def test_micro_batches_make_the_step_of_the_whole_batch(
@@ -163,8 +166,12 @@ GRAPH_SETTINGS = {
     "hrm": [],
     "several rates": ["optimizer=grouped", "optimizer.name=adam_atan2", "weight_decay=0.3"]
     + ["ema=true"],
-    "few rows look ahead": ["arch.q_target=rows", "arch.q_target_every=2", "micro_batch_size=4"],
-    "anchors": ["arch.anchor_prob=0.5", "micro_batch_size=4"],
+    "few rows look ahead": [
+        *SPARSE,
+        "arch.techniques.sparse_look_ahead.every=2",
+        "micro_batch_size=4",
+    ],
+    "anchors": [*ANCHORS, "micro_batch_size=4"],
     "trm": ["arch=trm", "arch.mlp_t=true", "arch.pos_encodings=none", "arch.L_cycles=2"],
 }
 

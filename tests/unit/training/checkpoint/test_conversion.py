@@ -122,7 +122,7 @@ def test_hrm_that_was_saved_with_shared_levels_is_written_as_trm(tmp_path: Path)
         ({"name": "trm", "heads": {"confidence": {}}}, r"arch\.heads\.confidence"),
         ({"name": "trm", "loss": {"weights": {"q_halt": 1.0}}}, r"arch\.loss\.weights"),
         ({"name": "trm", "loss": {"weighting": "uncertainty"}}, r"arch\.loss\.weighting"),
-        ({"name": "trm", "damping": 0.95}, "arch.damping=0.95"),
+        ({"name": "trm", "techniques": {"damped_noise": {}}}, r"arch\.techniques\.damped_noise"),
     ],
 )
 def test_what_no_published_class_computes_is_refused(

@@ -52,7 +52,7 @@ def test_a_run_stands_for_its_newest_checkpoint(tmp_path: Path) -> None:
     arch |= {"rollout_prob": 0.5, "chains": 4, "q_target": "first"}
     older = find(save(tmp_path, 200, config=CONFIG | {"arch": arch}))
     assert older.run.arch.heads == HeadsConfig()
-    assert older.run.arch.q_target == "full"
+    assert not older.run.arch.techniques.active
 
 
 def test_a_checkpoint_is_taken_itself_and_never_falls_back(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from training.config.explain import setting_paths
 from training.config.schema import OptimizerConfig, ParamGroupConfig, TrainConfig
 from training.config.source import CONFIG_DIR
 
+SPARSE = "techniques=[sparse_look_ahead]"
+
 
 def configure(*settings: str) -> TrainConfig:
     return load_config(TrainConfig, "cfg_pretrain", settings)
@@ -293,15 +295,17 @@ def test_exact_reduction_needs_its_shards(setting: str, world_size: int, shown: 
     ("setting", "told"),
     [
         ("reduction=exact", "reduction=exact sets torch's random numbers anew"),
-        ("arch.q_target=steps", "not every step looks ahead"),
+        ("techniques=[curriculum] arch.H_cycles=3 arch.L_cycles=4", "the number of cycles changes"),
+        (f"{SPARSE} arch.techniques.sparse_look_ahead.by=steps", "not every step looks ahead"),
         ("optimizer.name=adamw", "it takes the optimizer adam_atan2"),
         ("optimizer.kernel=package", "and kernel=ours; use cuda_graph=false"),
     ],
 )
 def test_a_cuda_graph_takes_steps_that_are_alike(setting: str, told: str) -> None:
-    configure(setting)
+    settings = setting.split()
+    configure(*settings)
     with pytest.raises(ConfigError, match=f"cuda_graph=true: .*{told}"):
-        configure(setting, "cuda_graph=true")
+        configure(*settings, "cuda_graph=true")
 
 
 def test_a_cuda_graph_takes_one_rank() -> None:
@@ -343,8 +347,8 @@ def test_parts_are_micro_batches_of_shards(
     [
         (["micro_batch_size=9"], "micro_batch_size=9 must divide the 12 rows of a rank: try 6"),
         (["micro_batch_size=4", "reduction=exact"], "must divide the 6 rows of a shard: try 3"),
-        (["arch.q_target=rows", "arch.q_target_every=5"], "must divide the 12 rows that pass"),
-        (["arch.q_target=rows", "micro_batch_size=6"], "q_target_every=4 must divide the 6 rows"),
+        ([SPARSE, "arch.techniques.sparse_look_ahead.every=5"], "must divide the 12 rows"),
+        ([SPARSE, "micro_batch_size=6"], "every=4 must divide the 6 rows"),
     ],
 )
 def test_parts_of_unequal_size_are_refused(settings: list[str], told: str) -> None:

@@ -7,11 +7,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from models.carry import Exploration
 from models.config import HRMConfig, RecurrenceConfig, TRMConfig
 from models.recurrence import CycledRecurrence
 from models.registry import build_model
-from models.trm import TRMInner
+from models.techniques.curriculum import Curriculum
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError
 from runtime.ranks import Ranks
@@ -29,10 +28,10 @@ PUBLISHED = [
 
 
 def test_the_stages_of_the_paper() -> None:
-    arch = TRMConfig.model_validate({"curriculum": PUBLISHED})
-    found = [arch.depth_at(share) for share in (0.0, 0.29, 0.3, 0.59, 0.6, 1.0, 1.2)]
+    curriculum = Curriculum.model_validate({"stages": PUBLISHED})
+    assert curriculum == Curriculum()
+    found = [curriculum.depth_at(share) for share in (0.0, 0.29, 0.3, 0.59, 0.6, 1.0, 1.2)]
     assert found == [(1, 2), (1, 2), (2, 4), (2, 4), None, None, None]
-    assert TRMConfig().depth_at(0.0) is None
 
 
 @pytest.mark.parametrize(
@@ -48,16 +47,17 @@ def test_the_stages_of_the_paper() -> None:
 )
 def test_stages_that_do_not_lead_to_all_cycles_are_refused(curriculum: Any, told: str) -> None:
     with pytest.raises(ValidationError, match=told):
-        TRMConfig.model_validate({"curriculum": curriculum})
+        TRMConfig.model_validate({"techniques": {"curriculum": {"stages": curriculum}}})
 
 
 def test_an_architecture_without_cycles_has_no_curriculum(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = ["arch=transformer", "arch.curriculum=[{until:0.3,H_cycles:1,L_cycles:1}]"]
-    with pytest.raises(ConfigError, match="name=transformer has no cycles; use curriculum=null"):
+    settings = ["arch=transformer", "techniques=[curriculum]"]
+    with pytest.raises(ConfigError, match="name=transformer has no cycles; leave the technique"):
         load_config(TrainConfig, "cfg_pretrain", settings)
-    monkeypatch.setattr("models.registry.CycledRecurrence", TRMInner)
-    config = HRMConfig.model_validate(tiny.TINY | {"curriculum": PUBLISHED[:1]})
-    with pytest.raises(ConfigError, match=r"arch\.name=hrm is no CycledRecurrence"):
+    monkeypatch.delattr(CycledRecurrence, "depth")
+    own = {"techniques": {"curriculum": {"stages": [{"until": 0.3, "H_cycles": 1, "L_cycles": 2}]}}}
+    config = HRMConfig.model_validate(tiny.TINY | own)
+    with pytest.raises(ConfigError, match=r"curriculum: HRMInner is no CycledRecurrence"):
         build_model(config, tiny.FACTS)
 
 
@@ -104,7 +104,8 @@ def test_a_run_makes_each_step_with_the_cycles_of_its_stage(
     sudoku_data: Path, tiny_settings: list[str]
 ) -> None:
     stages = "{until:0.3,H_cycles:1,L_cycles:2},{until:0.5,H_cycles:2,L_cycles:1}"
-    settings = ["arch=trm", "arch.L_layers=1", f"arch.curriculum=[{stages}]"]
+    settings = ["arch=trm", "arch.L_layers=1", "techniques=[curriculum]"]
+    settings += [f"arch.techniques.curriculum.stages=[{stages}]"]
     settings += ["eval_interval=null", "log_interval=16", "diagnose_interval=null"]
     config = load_config(TrainConfig, "cfg_pretrain", [*tiny_settings, *settings])
     dataset = PuzzleDataset([sudoku_data], "train")
@@ -118,12 +119,6 @@ def test_a_run_makes_each_step_with_the_cycles_of_its_stage(
     assert [found.count(step) for step in range(1, 17)] == [1 * 3] * 5 + [2 * 2] * 3 + [3 * 7] * 8
 
 
-def test_a_cuda_graph_is_refused_with_a_curriculum() -> None:
-    settings = ["arch.curriculum=[{until:0.3,H_cycles:1,L_cycles:1}]", "cuda_graph=true"]
-    with pytest.raises(ConfigError, match="cuda_graph=true: with arch.curriculum"):
-        load_config(TrainConfig, "cfg_pretrain", settings)
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_compiled_model_follows_the_stages() -> None:
@@ -131,7 +126,7 @@ def test_a_compiled_model_follows_the_stages() -> None:
     torch.compiler.reset()
     compiled = torch.compile(model, fullgraph=True, dynamic=False, backend="aot_eager")
     examples = tiny.make_examples()
-    noise = Exploration(torch.zeros(3, dtype=torch.int32))
+    noise = {"min_steps": torch.zeros(3, dtype=torch.int32)}
     losses = []
     for depth in ((1, 1), (1, 2), None):
         tiny.inner_of(model).depth = depth

@@ -1,0 +1,258 @@
+"""What a technique may change in the loop of the papers, and what is registered of it.
+
+A technique is one file of `models/techniques/`: one class, whose fields are its settings and whose
+methods act at the places named here. HRM and TRM as published have none. Nothing here imports
+torch: a configuration is checked before torch is loaded.
+"""
+
+import copy
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from pydantic import model_validator
+from pydantic.fields import FieldInfo
+
+from runtime.registry import Registry
+from runtime.schema import Schema, further_field
+from runtime.streams import random_words
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from models.act import ACT
+    from models.carry import Drawn, Examples, Latents
+    from models.config import RecurrenceConfig
+    from models.draws import Draws
+    from models.recurrence import Recurrence
+
+
+class Address(NamedTuple):
+    """Where a step's random numbers stand: they depend on nothing but this.
+
+    Attributes:
+        step: optimizer steps before this one.
+        num_rows: of the global batch.
+        own: rows of it that this rank has.
+        num_parts: in which its rows pass through the model, one after the other.
+        seq_len: cells of a puzzle.
+    """
+
+    seed: int
+    step: int
+    num_rows: int
+    own: range
+    num_parts: int
+    seq_len: int
+
+    def words(self, stream: int, count: int, counter: int = 0) -> np.ndarray:
+        """Draw words, uint64 [count], the same in all versions of numpy (raw Philox words).
+
+        Args:
+            stream: a number that nothing else draws with.
+            counter: of several draws in a step.
+        """
+        return random_words(self.seed, stream, (0, self.step, counter, 0), count)
+
+    def uniform(self, stream: int) -> np.ndarray:
+        """Draw two numbers in [0, 1) for each row of the global batch, float64 [2, num_rows]."""
+        words = self.words(stream, 2 * self.num_rows)
+        return (words >> np.uint64(11)).astype(np.float64).reshape(2, -1) * 2.0**-53
+
+    def parts(self, rows: np.ndarray) -> np.ndarray:
+        """Cut what this rank's rows have, [rows, ...], into its parts, [parts, rows, ...]."""
+        return rows.reshape(self.num_parts, len(rows) // self.num_parts, *rows.shape[1:])
+
+
+class Former(NamedTuple):
+    """A setting of `arch` that earlier versions had in a technique's place.
+
+    Attributes:
+        field: the setting that it is now; "": that the technique is named says it.
+        off: its value in runs without the technique; `...`: it says nothing of that.
+    """
+
+    field: str
+    off: Any = ...
+
+
+class Technique(Schema):
+    """A change of the loop. Each method is a place where it may act; here they change nothing.
+
+    A technique has no weights, and its order among others changes nothing. Its methods in a step
+    are traced by the compiler.
+
+    Attributes:
+        acts_in_evaluation: whether it acts in evaluations and in exported models, too.
+        former: its settings in earlier versions, by their keys below `arch`.
+    """
+
+    acts_in_evaluation: ClassVar[bool] = False
+    former: ClassVar[dict[str, Former]] = {}
+
+    # What it needs, told before anything runs.
+
+    def require(self, arch: "RecurrenceConfig") -> None:
+        """Raise ValueError where the architecture does not fit; the key is put in front."""
+
+    def require_rows(self, rows: int) -> None:
+        """Raise ValueError where so many rows cannot pass through the model at once."""
+
+    def require_model(self, inner: "Recurrence") -> None:
+        """Raise ValueError where the model does not fit."""
+
+    @property
+    def varies(self) -> str:
+        """What differs from step to step, so that no CUDA graph repeats it; "": nothing."""
+        return ""
+
+    @property
+    def not_exported(self) -> str:
+        """Why no file can hold the model; "": one can."""
+        return ""
+
+    @property
+    def exported_facts(self) -> dict[str, object]:
+        """What an exported file says of it, by name."""
+        return {}
+
+    @property
+    def draws_numbers(self) -> bool:
+        """Whether it draws in a step, so that rows of an evaluation need keys."""
+        return False
+
+    @property
+    def rows_per_target(self) -> int:
+        """One row in so many looks ahead for q_continue, on average over the steps."""
+        return 1
+
+    # What is settled before a step.
+
+    def form(self, step: int, share: float) -> Hashable:
+        """Return what a step's compiled code depends on: the watch waits longer for a new one.
+
+        Args:
+            step: its number, from 1.
+            share: of the run's steps, which are done.
+        """
+        return None
+
+    def set_depth(self, inner: "Recurrence", share: float) -> None:
+        """Say how deep the next step is, where a share of the run's steps is done."""
+
+    def draw(self, at: Address) -> dict[str, np.ndarray]:
+        """Draw what the step needs, [parts, ...] by name."""
+        return {}
+
+    # What acts in a step.
+
+    def start(self, z: "Tensor", draws: "Draws") -> "Tensor":
+        """Return where a latent starts, of the shape and dtype of z [B, T, D]. At most one
+        technique does.
+        """
+        raise NotImplementedError
+
+    def begun(
+        self,
+        inner: "Recurrence",
+        new: "Tensor",
+        latents: "Latents",
+        examples: "Examples",
+        drawn: "Drawn",
+    ) -> "Latents":
+        """Return the latents [B, T, D] to begin a training step with; `new`, bool [B], marks rows
+        that have just taken their example.
+        """
+        return latents
+
+    def moved(self, before: "Tensor", after: "Tensor", draws: "Draws") -> "Tensor":
+        """Return a latent after an update that gives `after`, all [B, T, D]."""
+        return after
+
+    def look_ahead(
+        self,
+        act: "ACT",
+        latents: "Latents",
+        examples: "Examples",
+        last_step: "Tensor",
+        drawn: "Drawn",
+    ) -> "dict[str, Tensor]":
+        """Return what `ACT.look_ahead` does, in its place. At most one technique does."""
+        raise NotImplementedError
+
+    def weighed(self, losses: "Tensor", steps: "Tensor", most: int) -> "Tensor":
+        """Return what losses of rows, [B], count after `steps` of at most so many ACT steps."""
+        return losses
+
+
+TECHNIQUES = Registry("technique", Technique, None, "techniques", "arch.techniques", "NAME")
+"""Behind each name stands a `Technique`, which is its own schema."""
+
+_ONE_ALONE = {"start": "where latents start", "look_ahead": "which rows look ahead"}
+
+
+class TechniquesConfig(Schema):
+    """Techniques by name; those that are not named are left out."""
+
+    @classmethod
+    def further_fields(cls) -> dict[str, FieldInfo]:
+        parts = {name: TECHNIQUES[name] for name in TECHNIQUES}
+        return {
+            name: further_field(part.schema | None, None, part.text) for name, part in parts.items()
+        }
+
+    @property
+    def active(self) -> dict[str, Technique]:
+        """Those that are asked for, by name, in the order of their names."""
+        found = {name: getattr(self, name) for name in sorted(TECHNIQUES)}
+        return {name: technique for name, technique in found.items() if technique is not None}
+
+    def acting(self, place: str) -> list[Technique]:
+        """Return those that act at a place, the name of a method."""
+        active = self.active.values()
+        return [one for one in active if getattr(type(one), place) != getattr(Technique, place)]
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        for place, decided in _ONE_ALONE.items():
+            if len(self.acting(place)) > 1:
+                names = [name for name, one in self.active.items() if one in self.acting(place)]
+                raise ValueError(f"{' and '.join(names)} all say {decided}; choose one")
+        return self
+
+
+def with_techniques(arch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of an architecture that was saved, with techniques in place of the
+    settings that they had in earlier versions.
+    """
+    arch = copy.deepcopy(dict(arch))
+    techniques = dict(arch.get("techniques") or {})
+    for name, former in _former().items():
+        off = {key: row.off for key, row in former.items() if row.off is not ...}
+        saved = off | {key: value for key in former for value in _taken(arch, key)}
+        if any(saved[key] != value for key, value in off.items()):
+            techniques[name] = {
+                row.field: saved[key] for key, row in former.items() if row.field and key in saved
+            }
+    return arch | ({"techniques": techniques} if techniques else {})
+
+
+def present_name(key: str) -> str | None:
+    """Return how a setting of earlier versions is written now; None: it was never another one."""
+    for name, former in _former().items():
+        if row := former.get(key.removeprefix("arch.")):
+            setting = f" arch.techniques.{name}.{row.field}=..." if row.field else ""
+            return f"techniques=[{name}]{setting}"
+    return None
+
+
+def _former() -> dict[str, dict[str, Former]]:
+    return {name: getattr(TECHNIQUES[name].schema, "former", {}) for name in TECHNIQUES}
+
+
+def _taken(tree: dict[str, Any], key: str) -> list[Any]:
+    """Take a dotted key out of a tree; returns its value, in a list, if it was there."""
+    section, _, rest = key.partition(".")
+    if rest:
+        return _taken(tree[section], rest) if isinstance(tree.get(section), dict) else []
+    return [tree.pop(section)] if section in tree else []

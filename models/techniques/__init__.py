@@ -1,0 +1,1 @@
+"""Techniques, one file each; each is registered where it stands."""

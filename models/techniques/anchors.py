@@ -1,0 +1,90 @@
+"""Anchors: in training the answer of some puzzles starts at their own solution, with some cells
+wrong (the anchor rows of the repository Aakash-Marthandan/Fixed-Point-Reasoner-Structures).
+
+The model learns that a right answer is one to stay at, and how to mend a wrong cell.
+"""
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from models.technique import TECHNIQUES, Address, Former, Technique
+from runtime.schema import Probability
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from models.carry import Drawn, Examples, Latents
+    from models.recurrence import Recurrence
+
+_STREAM = 0x616E6368
+
+
+class Anchors(Technique):
+    former: ClassVar = {
+        "anchor_prob": Former("prob", 0.0),
+        "anchor_corruption": Former("corruption"),
+    }
+
+    prob: Probability = 0.25
+    """share of the new puzzles whose answer starts at their solution"""
+    corruption: Probability = 0.2
+    """the largest chance of such a puzzle's open cells to hold the token of a random cell"""
+
+    def draw(self, at: Address) -> dict[str, np.ndarray]:
+        """Draw how the solutions of this rank's rows are corrupted.
+
+        With `prob` a row is anchored. Then a share of its cells, uniform in [0, corruption] for the
+        row, takes the token of a random cell of the solution: of a Sudoku each digit is as likely.
+
+        Returns:
+            `anchors`, int32 [parts, rows, seq_len], for each cell the cell whose token it takes,
+            mostly its own; -1 in rows that are not anchored. Nothing, where no row can be.
+        """
+        if not self.prob:
+            return {}
+        anchored, share = at.uniform(_STREAM)
+        sources = np.full((len(at.own), at.seq_len), -1, np.int32)
+        for place, row in enumerate(at.own):
+            if anchored[row] < self.prob:
+                words = at.words(_STREAM, at.seq_len, 1 + row)
+                # The upper half of a word says whether a cell is corrupted, the lower by which.
+                corrupted = (words >> np.uint64(32)) * 2.0**-32 < self.corruption * share[row]
+                others = (words & np.uint64(2**32 - 1)) % np.uint64(at.seq_len)
+                own = np.arange(at.seq_len, dtype=np.uint64)
+                sources[place] = np.where(corrupted, others, own)
+        return {"anchors": at.parts(sources)}
+
+    def begun(
+        self,
+        inner: "Recurrence",
+        new: "Tensor",
+        latents: "Latents",
+        examples: "Examples",
+        drawn: "Drawn",
+    ) -> "Latents":
+        """Put the answers of new rows where the puzzle would be embedded, were its corrupted
+        solution given. The prefix stays at its start. A cell is open if its label differs from its
+        input; one without a label has the token of its input.
+        """
+        import torch
+
+        from models.losses import IGNORE_LABEL_ID
+
+        sources = drawn.get("anchors")
+        if sources is None:
+            return latents
+        inputs, labels = examples["inputs"], examples["labels"]
+        solution = torch.where(labels == IGNORE_LABEL_ID, inputs, labels)
+        taken = solution.gather(1, sources.clamp_min(0).long())
+        corrupted = torch.where(solution == inputs, solution, taken)
+        name, P = inner.latents[0], inner.num_prefix
+        z = latents[name]
+        with torch.no_grad():
+            start = inner.embed_puzzle(corrupted, examples["puzzle_identifiers"]).view_as(z)
+        where = (new & (sources[:, 0] >= 0)).view(-1, *[1] * (z.ndim - 1))
+        anchored = torch.where(where, start[:, P:], z[:, P:])
+        return latents | {name: torch.cat((z[:, :P], anchored), dim=1)}
+
+
+TECHNIQUES.add("anchors", Anchors, text="some answers start at their solution, with wrong cells")

@@ -1,0 +1,70 @@
+"""A curriculum of depth (arXiv:2511.08653): fewer cycles in an ACT step early in the training.
+
+Early steps learn little from the last cycles and cost as much; the paper saves a third of the
+training's operations. Evaluations always have all cycles.
+"""
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Annotated, ClassVar, cast
+
+from pydantic import Field
+
+from models.technique import TECHNIQUES, Former, Technique
+from runtime.schema import Schema, Size
+
+if TYPE_CHECKING:
+    from models.config import RecurrenceConfig
+    from models.recurrence import CycledRecurrence, Recurrence
+
+
+class CurriculumStage(Schema):
+    """A part of the training in which an ACT step has fewer cycles."""
+
+    until: Annotated[float, Field(strict=True, gt=0.0, lt=1.0)]
+    """share of the run's steps at which it ends"""
+    H_cycles: Size
+    L_cycles: Size
+
+
+class Curriculum(Technique):
+    former: ClassVar = {"curriculum": Former("stages", None)}
+
+    stages: Annotated[list[CurriculumStage], Field(min_length=1, max_length=4)] = [
+        CurriculumStage(until=0.3, H_cycles=1, L_cycles=2),
+        CurriculumStage(until=0.6, H_cycles=2, L_cycles=4),
+    ]
+    """where each stage ends, as a share of the run's steps, and its cycles; then come all cycles"""
+
+    def require(self, arch: "RecurrenceConfig") -> None:
+        most = {name: getattr(arch, name, None) for name in ("H_cycles", "L_cycles")}
+        if None in most.values():
+            raise ValueError(f"name={arch.name} has no cycles; leave the technique out")
+        ends = [stage.until for stage in self.stages]
+        if ends != sorted(set(ends)):
+            raise ValueError(f"until must rise from stage to stage, it is {ends}")
+        for stage in self.stages:
+            for name, full in most.items():
+                if (cycles := getattr(stage, name)) > full:
+                    raise ValueError(f"{name}={cycles} exceeds arch.{name}={full}")
+
+    def require_model(self, inner: "Recurrence") -> None:
+        if not hasattr(inner, "depth"):
+            raise ValueError(f"{type(inner).__name__} is no CycledRecurrence; leave it out")
+
+    @property
+    def varies(self) -> str:
+        return "the number of cycles changes"
+
+    def depth_at(self, share: float) -> tuple[int, int] | None:
+        """Return H_cycles and L_cycles where this share of the run's steps is done; None: all."""
+        stages = (stage for stage in self.stages if share < stage.until)
+        return next(((stage.H_cycles, stage.L_cycles) for stage in stages), None)
+
+    def form(self, step: int, share: float) -> Hashable:
+        return self.depth_at(share)
+
+    def set_depth(self, inner: "Recurrence", share: float) -> None:
+        cast("CycledRecurrence", inner).depth = self.depth_at(share)
+
+
+TECHNIQUES.add("curriculum", Curriculum, text="fewer cycles at the beginning of the training")

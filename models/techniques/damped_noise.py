@@ -1,0 +1,44 @@
+"""Damping and noise (arXiv:2605.21488): an update of a latent goes a part of the way, and a little
+beside it.
+
+A recurrence that learns so comes to rest at its answer and finds back to it, so that more ACT steps
+than in training help rather than harm.
+"""
+
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from pydantic import Field
+
+from models.technique import TECHNIQUES, Former, Technique
+from runtime.schema import NonNegativeFloat
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from models.draws import Draws
+
+
+class DampedNoise(Technique):
+    acts_in_evaluation: ClassVar[bool] = True
+    former: ClassVar = {"damping": Former("damping", 1.0), "noise": Former("noise", 0.0)}
+
+    damping: Annotated[float, Field(strict=True, gt=0.0, le=1.0)] = 0.95
+    """share of the new value in each update of a latent; the rest stays"""
+    noise: NonNegativeFloat = 0.01
+    """standard deviation of what is added in each update"""
+
+    @property
+    def draws_numbers(self) -> bool:
+        return self.noise > 0
+
+    @property
+    def not_exported(self) -> str:
+        return f"noise={self.noise:g} draws random numbers in each update" if self.noise else ""
+
+    def moved(self, before: "Tensor", after: "Tensor", draws: "Draws") -> "Tensor":
+        if self.damping < 1.0:
+            after = before.lerp(after, self.damping)
+        return after + self.noise * draws.normal(after) if self.noise else after
+
+
+TECHNIQUES.add("damped_noise", DampedNoise, text="updates are damped and noisy")

@@ -1,0 +1,38 @@
+"""Random starts (arXiv:2605.21488): each cell of each latent starts at numbers drawn anew.
+
+A model that finds its answer from anywhere can be asked several times: chains with other starts
+(`evaluate.py breadth=8 perturb=init`) give several answers to choose from. Without this technique
+the start is one vector, drawn once, as published.
+"""
+
+from typing import TYPE_CHECKING, ClassVar
+
+from models.technique import TECHNIQUES, Former, Technique
+from runtime.schema import PositiveFloat
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from models.draws import Draws
+
+
+class RandomStarts(Technique):
+    acts_in_evaluation: ClassVar[bool] = True
+    former: ClassVar = {"init": Former("", "fixed"), "init_std": Former("std")}
+
+    std: PositiveFloat = 1.0
+    """standard deviation of the numbers, which are cut at twice that"""
+
+    @property
+    def draws_numbers(self) -> bool:
+        return True
+
+    @property
+    def exported_facts(self) -> dict[str, object]:
+        return {"init_std": self.std}
+
+    def start(self, z: "Tensor", draws: "Draws") -> "Tensor":
+        return draws.cut_normal(z, self.std)
+
+
+TECHNIQUES.add("random_starts", RandomStarts, text="latents start at random numbers")

@@ -1,0 +1,100 @@
+"""Which rows look ahead for the target of q_continue, and how often they count."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from models.technique import Address
+from models.techniques.sparse_look_ahead import SparseLookAhead
+from tests.unit.models import tiny
+
+
+def ahead(step: int, rows: int = 64, every: int = 4, by: Any = "rows", seed: int = 0) -> Any:
+    at = Address(seed, step, rows, range(rows), num_parts=1, seq_len=0)
+    return SparseLookAhead(by=by, every=every).draw(at)["ahead"][0]
+
+
+def test_the_rows_that_look_ahead_are_pinned() -> None:
+    """A resumed run must go on with the rows that it would have taken."""
+    assert ahead(2, 20, seed=1).tolist() == [3, 4, 10, 12, 19]
+    assert len({ahead(step, seed=seed).tobytes() for step in range(9) for seed in (0, 1)}) == 18
+
+
+def test_one_of_each_few_neighbours_looks_ahead_however_the_batch_is_cut() -> None:
+    for step in range(20):
+        rows = ahead(step)
+        assert (rows // 4).tolist() == [*range(16)]
+
+
+def test_every_row_looks_ahead_as_often() -> None:
+    counts = np.bincount(np.concatenate([ahead(step, 12) for step in range(4000)]), minlength=12)
+    # Five deviations of a binomial count.
+    assert np.abs(counts - 1000).max() < 5 * np.sqrt(4000 * 0.25 * 0.75)
+
+
+def test_all_rows_look_ahead_at_every_few_steps() -> None:
+    found = [ahead(step, 3, 3, "steps").tolist() for step in range(5)]
+    assert found == [[0, 1, 2], [], [], [0, 1, 2], []]
+
+
+def test_parts_count_their_own_rows() -> None:
+    whole = ahead(2, 24)
+    for rank, own in enumerate((range(12), range(12, 24))):
+        at = Address(0, 2, 24, own, num_parts=3, seq_len=0)
+        parts = SparseLookAhead().draw(at)["ahead"]
+        places = parts + np.arange(rank * 12, (rank + 1) * 12, 4)[:, None]
+        assert places.ravel().tolist() == whole[(own[0] <= whole) & (whole <= own[-1])].tolist()
+
+
+class Measured(NamedTuple):
+    """A step's sum of losses, its metrics, its target and all gradients, end to end."""
+
+    loss: Tensor
+    metrics: dict[str, Tensor]
+    target: Tensor
+    gradient: Tensor
+
+
+def third_step(ahead: list[int] | None = None, **overrides: Any) -> Measured:
+    """The third ACT step, at which some slots may only halt at the next one."""
+    model = tiny.make_model(signal=True, forward_dtype="float64", **overrides).train()
+    drawn = {"min_steps": torch.tensor([0, 9, 0], dtype=torch.int32)}
+    if ahead is not None:
+        drawn["ahead"] = torch.tensor(ahead, dtype=torch.int64)
+    carry = model.initial_carry(tiny.make_examples())
+    for step in (1, 2):
+        carry = model(carry, tiny.make_examples(step), drawn).carry
+    output = model(carry, tiny.make_examples(3), drawn)
+    output.loss.backward()
+    leaves: list[Any] = [*model.parameters(), tiny.inner_of(model).puzzle_emb.local_weights]
+    gradient = torch.cat([leaf.grad.flatten() for leaf in leaves]).double()
+    return Measured(
+        output.loss, output.metrics, output.outputs["target_q_continue"].detach(), gradient
+    )
+
+
+@pytest.mark.parametrize(
+    ("by", "draws"), [("rows", [[0], [1], [2]]), ("steps", [[0, 1, 2], [], []])]
+)
+def test_on_average_the_gradient_is_that_of_all_rows(by: str, draws: list[list[int]]) -> None:
+    full = third_step()
+    sparse = {"techniques": {"sparse_look_ahead": {"by": by, "every": 3}}}
+    drawn = [third_step(rows, **sparse) for rows in draws]
+    for rows, one in zip(draws, drawn, strict=True):
+        torch.testing.assert_close(one.target[rows].double(), full.target[rows])
+        assert one.target.count_nonzero() == len(rows)
+        assert not torch.allclose(one.gradient, full.gradient, rtol=1e-2, atol=1e-4)
+        for name, value in one.metrics.items():
+            if name != "q_continue_loss":
+                torch.testing.assert_close(value, full.metrics[name], msg=name)
+    mean_loss = torch.stack([one.loss for one in drawn]).mean()
+    torch.testing.assert_close(mean_loss, full.loss, rtol=1e-12, atol=1e-12)
+    # Gradients of parameters pass through float32.
+    bound = 2.0**-22 * full.gradient.abs().max().item()
+    mean_gradient = torch.stack([one.gradient for one in drawn]).mean(0)
+    torch.testing.assert_close(mean_gradient, full.gradient, rtol=1e-6, atol=bound)
+    losses = torch.stack([one.metrics["q_continue_loss"] for one in drawn])
+    torch.testing.assert_close(losses.mean(), full.metrics["q_continue_loss"])

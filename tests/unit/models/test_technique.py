@@ -1,0 +1,127 @@
+"""Techniques: what is registered, what earlier versions called them, and what they may not do."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from models.config import HRMConfig
+from models.technique import TECHNIQUES, Technique, present_name, with_techniques
+from runtime.errors import ConfigError
+from tests.unit.models import tiny
+from training.config.composition import load_config
+from training.config.schema import TrainConfig
+
+ROOT = Path(__file__).parents[3]
+
+
+def configure(*settings: str) -> TrainConfig:
+    return load_config(TrainConfig, "cfg_pretrain", ["data_path=none", *settings])
+
+
+def test_each_file_registers_one_technique_and_the_published_models_have_none() -> None:
+    files = {path.stem for path in (ROOT / "models/techniques").glob("[a-z]*.py")}
+    assert files == set(TECHNIQUES) == {p.stem for p in (ROOT / "config/techniques").glob("*.yaml")}
+    for name in ("hrm_v1", "trm", "trm_singlez", "transformer"):
+        assert configure(f"arch={name}").arch.techniques.active == {}
+
+
+def test_nothing_but_its_own_file_names_a_technique() -> None:
+    for folder in ("models", "training", "puzzle_dataset.py"):
+        path = ROOT / folder
+        for file in path.rglob("*.py") if path.is_dir() else [path]:
+            text = "" if file.parent.name == "techniques" else file.read_text()
+            assert not [name for name in TECHNIQUES if f"{name}" in text.split()]
+            assert "models.techniques." not in text
+
+
+@pytest.mark.parametrize(
+    ("saved", "techniques"),
+    [
+        ({"init": "random", "init_std": 0.5}, {"random_starts": {"std": 0.5}}),
+        ({"damping": 1.0, "noise": 0.1}, {"damped_noise": {"damping": 1.0, "noise": 0.1}}),
+        ({"damping": 0.9}, {"damped_noise": {"damping": 0.9, "noise": 0.0}}),
+        (
+            {"anchor_prob": 0.25, "anchor_corruption": 0.1},
+            {"anchors": {"prob": 0.25, "corruption": 0.1}},
+        ),
+        ({"curriculum": [{"until": 0.5}]}, {"curriculum": {"stages": [{"until": 0.5}]}}),
+        (
+            {"q_target": "rows", "q_target_every": 8},
+            {"sparse_look_ahead": {"by": "rows", "every": 8}},
+        ),
+        ({"loss": {"step_decay": 0.7, "name": "act"}}, {"step_weights": {"decay": 0.7}}),
+        (
+            {"init": "fixed", "init_std": 2.0, "damping": 1.0, "noise": 0.0, "anchor_prob": 0.0}
+            | {"anchor_corruption": 0.2, "curriculum": None, "q_target": "full"}
+            | {"q_target_every": 4, "loss": {"step_decay": 1.0}},
+            None,
+        ),
+    ],
+)
+def test_settings_of_saved_runs_are_read(
+    saved: dict[str, Any], techniques: dict[str, Any] | None
+) -> None:
+    before = {key: dict(value) if key == "loss" else value for key, value in saved.items()}
+    now = with_techniques(saved)
+    assert saved == before
+    assert now.get("techniques") == techniques
+    assert now.keys() <= {"loss", "techniques"}
+    assert now.get("loss", {}).keys() <= {"name"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("arch.init=random", r"arch.init=random is written techniques=\[random_starts\] now"),
+        ("arch.noise=0.1", r"arch.techniques.damped_noise.noise=... now"),
+        ("arch.loss.step_decay=0.7", r"techniques=\[step_weights\]"),
+        ("arch.techniques.anchors.prob=0.5", "but of techniques=anchors"),
+        ("techniques=[anchor]", "did you mean techniques=anchors"),
+    ],
+)
+def test_a_command_line_is_told_the_present_name(setting: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        configure(setting)
+    assert present_name("arch.hidden_size") is None
+
+
+def test_techniques_are_chosen_in_any_order() -> None:
+    names = ["step_weights", "damped_noise", "anchors"]
+    one, other = (
+        configure(f"techniques=[{','.join(order)}]", "arch.techniques.anchors.prob=0.5")
+        for order in (names, names[::-1])
+    )
+    assert one == other
+    assert list(one.arch.techniques.active) == sorted(names)
+    assert configure("techniques=[]") == configure()
+
+
+def test_two_that_decide_the_same_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    step_weights: Any = TECHNIQUES["step_weights"].schema
+    monkeypatch.setattr(step_weights, "start", lambda self, z, draws: z, raising=False)
+    with pytest.raises(ValidationError, match="random_starts and step_weights all say where"):
+        HRMConfig.model_validate({"techniques": {"random_starts": {}, "step_weights": {}}})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(TECHNIQUES))
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_each_traces_as_one_graph(name: str) -> None:
+    own = {"curriculum": {"stages": [{"until": 0.5, "H_cycles": 1, "L_cycles": 1}]}}
+    own |= {"damped_noise": {"noise": 0.0}, "anchors": {"prob": 1.0}}
+    model = tiny.make_model(techniques={name: own.get(name, {})}).train()
+    technique: Technique = model.model.inner.techniques.active[name]
+    technique.set_depth(model.model.inner, 0.0)
+    if name == "random_starts":
+        model.model.inner.draws = Ones()
+    tiny.require_same_compiled(model, "aot_eager", [1] if name == "sparse_look_ahead" else None)
+
+
+class Ones:
+    """Draws that are not random."""
+
+    def cut_normal(self, like: torch.Tensor, std: float) -> torch.Tensor:
+        return std * torch.ones_like(like)
