@@ -320,6 +320,16 @@ def parse_sudoku(text: str) -> Puzzle:
     return Puzzle(SUDOKU, sudoku.parse_puzzle(text))
 
 
+def parse_puzzle(text: str, kind: Kind | None) -> Puzzle:
+    """Read a Sudoku or a maze; of an unknown kind, a maze is what has walls or ends.
+
+    Raises:
+        ValueError: it is none.
+    """
+    is_maze = kind is MAZE or (kind is None and any(symbol in text for symbol in "#SG"))
+    return parse_maze(text) if is_maze else parse_sudoku(text)
+
+
 def parse_maze(text: str) -> Puzzle:
     """Read a maze, in rows or in one line: `#` a wall, a space or `.` free, `S` and `G` its ends.
 

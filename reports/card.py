@@ -1,6 +1,5 @@
 """A model card for the Hugging Face Hub, written from what a run's files say."""
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,7 @@ from typing import Any
 
 from evaluation.headline import MEASURES, differs, score_of, weight_of
 from evaluation.metrics import Estimate
-from reports.values import at, estimate_of, items, listed, number
+from reports.values import at, estimate_of, items, listed, number, parsed
 from runtime.files import read_bounded
 from runtime.text import many, shown, told_apart
 from training.checkpoint.state import RunState
@@ -56,7 +55,7 @@ def read_json_files(paths: Sequence[Path]) -> dict[str, dict[str, Any]]:
     found = {}
     for path in paths:
         try:
-            content = json.loads(read_bounded(path, _MAX_JSON))
+            content = parsed(read_bounded(path, _MAX_JSON))
         except (OSError, ValueError, RecursionError):
             continue
         if isinstance(content, dict):

@@ -38,8 +38,7 @@ from evaluation.puzzles import (
     arc_puzzles,
     identifiers_of,
     kind_of_data,
-    parse_maze,
-    parse_sudoku,
+    parse_puzzle,
     puzzles_of,
     read_arc_task,
 )
@@ -285,9 +284,8 @@ def _parsed(place: str, text: str, kind: Kind | None) -> Puzzle:
         raise DatasetError(
             f"{place}: this model reads ARC tasks; give it file=TASK.json, index=N or count=N"
         )
-    is_maze = kind is MAZE or (kind is None and any(symbol in text for symbol in "#SG"))
     try:
-        return parse_maze(text) if is_maze else parse_sudoku(text)
+        return parse_puzzle(text, kind)
     except ValueError as error:
         raise DatasetError(f"{place}: {error}") from None
 

@@ -25,16 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dataset.arc.tasks import Task, encode_canvas, parse_task
 from dataset.maze import rules as maze
-from evaluation.puzzles import (
-    ARC,
-    MAZE,
-    SUDOKU,
-    Kind,
-    Puzzle,
-    arc_puzzles,
-    parse_maze,
-    parse_sudoku,
-)
+from evaluation.puzzles import ARC, MAZE, SUDOKU, Kind, Puzzle, arc_puzzles, parse_puzzle
 from reports.asking import note_on
 from reports.boards import Board, arc_panels, asked, draw, draw_panels
 from reports.html import percent
@@ -420,7 +411,7 @@ def _parsed(text: str, kind: Kind | None) -> Puzzle:
     if kind is ARC:
         raise DatasetError("an ARC task is loaded from a file, or chosen from a data set")
     try:
-        return parse_maze(text) if kind is MAZE else parse_sudoku(text)
+        return parse_puzzle(text, kind)
     except ValueError as error:
         raise DatasetError(str(error)) from None
 

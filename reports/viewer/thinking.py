@@ -248,7 +248,8 @@ def _reason(
     (found,) = reason(model, [puzzle], device, settings=settings, watch=watch)
     summary = ""
     if asked.breadth > 1:
-        agreeing = f"{found.num_agreeing} of {asked.breadth} give this answer"
+        gives = "gives" if found.num_agreeing == 1 else "give"
+        agreeing = f"{found.num_agreeing} of {asked.breadth} {gives} this answer"
         summary = f"chain {found.chain + 1} answers, {agreeing}"
     return frames_of_steps(found, right), summary
 

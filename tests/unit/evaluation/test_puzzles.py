@@ -15,6 +15,7 @@ from evaluation.puzzles import (
     cropped,
     kind_of,
     parse_maze,
+    parse_puzzle,
     parse_sudoku,
     puzzles_of,
     read_arc_task,
@@ -179,3 +180,8 @@ def test_the_puzzles_of_a_data_set(sudoku_data: Path, tasks_data: Path) -> None:
     assert np.array_equal(third.question, puzzles[2].question)
     with pytest.raises(DatasetError, match="not Sudoku puzzles: 9 cells are no Sudoku"):
         list(puzzles_of(PuzzleDataset([tasks_data], "test"), SUDOKU))
+
+
+def test_of_an_unknown_kind_walls_and_ends_make_a_maze() -> None:
+    kinds = [parse_puzzle(text, None).kind for text in (ROOM, "1234" + 12 * ".")]
+    assert kinds == [MAZE, SUDOKU]

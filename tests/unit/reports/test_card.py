@@ -1,9 +1,11 @@
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reports.card import Known, card
+from reports.card import Known, card, read_json_files
+from reports.values import MAX_VALUES
 from training.checkpoint.state import RunState
 
 pytest.importorskip("huggingface_hub", reason="huggingface-hub is not installed (the extra `hub`)")
@@ -111,3 +113,11 @@ def test_figures_of_odd_kinds_are_left_out() -> None:
     state = RunState(step=1, config={})
     manifests = {"x": {"command": "build", "counts": {"test": 1}}}
     assert "built by `not recorded`" in card(Known("me/x", "mit", 1, state, manifests))
+
+
+def test_files_of_too_many_values_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "eval.json"
+    path.write_text('{"data": [1, 2]}')
+    assert read_json_files([path]) == {"eval.json": {"data": [1, 2]}}
+    path.write_text(f'{{"data": [{"0," * MAX_VALUES}0]}}')
+    assert read_json_files([path]) == {}
