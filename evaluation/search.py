@@ -25,8 +25,9 @@ from dataset.turns import turns
 from evaluation.config import EvalSearchSettings, SearchSettings
 from evaluation.thinking import Forward
 from models.act import ACTLossHead
-from models.carry import CANDIDATES, ACTCarry, Examples
+from models.carry import ACTCarry, Examples
 from models.config import LatticeConfig
+from models.heads.lattice import CANDIDATES
 from models.lattice import (
     BEGINNINGS,
     CONTRADICTION,

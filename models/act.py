@@ -65,8 +65,9 @@ class ACT(nn.Module):
         self.halting_head, self.rule = next(rules, (None, None))
         q = inner.heads.get("q")
         self.learns_continue = isinstance(q, QHead) and q.learns_continue
-        self.at_beginnings = inner.techniques.acting("begun")
-        self.at_look_ahead = inner.techniques.acting("look_ahead")
+        acting = inner.techniques.acting
+        self.at_draw, self.at_beginnings = acting("draw"), acting("begun")
+        self.at_look_ahead = acting("look_ahead")
 
     @property
     def eval_max_steps(self) -> int:
@@ -89,7 +90,7 @@ class ACT(nn.Module):
         """Draw what a training step needs, [parts, ...] by name: see `models.carry.Drawn`."""
         least = min_halt_steps(at, self.halt_exploration_prob, self.halt_max_steps)
         drawn = {"min_steps": at.parts(least[at.own.start : at.own.stop])}
-        for technique in self.inner.techniques.acting("draw"):
+        for technique in self.at_draw:
             drawn |= technique.draw(at)
         return drawn
 
@@ -148,6 +149,10 @@ class ACT(nn.Module):
             for name, kept in carry.examples.items()
         }
         return steps, examples
+
+    def compared(self, carry: ACTCarry) -> Examples:
+        """Return what the answers of heads are compared with."""
+        return carry.examples
 
     def losses_that_count(self, losses: RowLosses, examples: Examples) -> RowLosses:
         """Return losses with 0 in the rows that are not to learn from them; here in no row."""
@@ -317,7 +322,7 @@ class ACTLossHead(nn.Module):
         """Return metrics and losses of each row, [B] by name. Of several answers the last one has
         the metrics; losses are the mean over all.
         """
-        B, examples = len(carry.steps), carry.compared
+        B, examples = len(carry.steps), self.model.compared(carry)
         several = len(outputs["logits"]) // B
         if several > 1:
             examples = {n: v.repeat(several, *[1] * (v.ndim - 1)) for n, v in examples.items()}

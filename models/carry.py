@@ -15,8 +15,6 @@ Latents = dict[str, Tensor]
 # What was drawn for a step, by name: `min_steps`, int32 [B], before which no slot halts early, and
 # what techniques and the architecture draw. It depends on (seed, step, row) alone.
 Drawn = dict[str, Tensor]
-# The latent of a lattice that its answer is about: bool [B, S, V], what cells may still hold.
-CANDIDATES = "z_candidates"
 
 
 @dataclass
@@ -35,12 +33,6 @@ class ACTCarry:
     steps: Tensor
     halted: Tensor
     examples: Examples
-
-    @property
-    def compared(self) -> Examples:
-        """What the answers of heads are compared with: the examples, and a lattice's candidates."""
-        kept = {name: z for name, z in self.inner.items() if name == CANDIDATES}
-        return self.examples | kept
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by name, row by row the slots; what a checkpoint keeps."""

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from models.act import ACT, RowLosses
 from models.attention import Attention, SudokuBias
-from models.carry import CANDIDATES, ACTCarry, Drawn, Examples, Latents
+from models.carry import ACTCarry, Drawn, Examples, Latents
 from models.config import DataFacts, LatticeConfig, RecurrenceConfig, is_sudoku
 from models.dec import FIRST_DIGIT, DigitBlock, answer_of_digits
 from models.heads.base import Answer, Outputs
-from models.heads.lattice import solution_gone
+from models.heads.lattice import CANDIDATES, solution_gone
 from models.layers import (
     CastedEmbedding,
     CastedLinear,
@@ -366,6 +366,9 @@ class LatticeACT(ACT):
         verdict = torch.where(deduced.contradiction, CONTRADICTION, 0)
         latents["z_verdict"] = torch.where(deduced.decided, DECIDED, verdict)
         return ACTCarry(latents, steps, halted, examples), answer
+
+    def compared(self, carry: ACTCarry) -> Examples:
+        return carry.examples | {CANDIDATES: carry.inner[CANDIDATES]}
 
     def losses_that_count(self, losses: RowLosses, examples: Examples) -> RowLosses:
         if self.learns_when_gone or not self.training:

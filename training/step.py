@@ -66,7 +66,8 @@ class Learner:
         self.num_shards = config.num_shards(ranks.world_size)
         self.num_parts = config.num_parts(ranks.world_size)
         self.local_batch_size = config.global_batch_size // ranks.world_size
-        self.techniques = model.model.inner.techniques
+        acting = model.model.inner.techniques.acting
+        self.at_depth, self.at_form = acting("set_depth"), acting("form")
         self.groups = groups_of(model, config)
         # First, because it moves the weights to other places.
         self.bucket = GradientBucket(
@@ -135,7 +136,7 @@ class Learner:
             total_steps=self.total_steps,
             min_ratio=config.lr_min_ratio,
         )
-        for technique in self.techniques.acting("set_depth"):
+        for technique in self.at_depth:
             technique.set_depth(self.model.model.inner, self._share(step))
         noise = self.ranks.on_device(self._noise(step))
         numbers = {"factor": np.array(factor), "stop": np.array(stop.requested)}
@@ -154,8 +155,7 @@ class Learner:
 
     def form_at(self, step: int) -> Hashable:
         """Return what the compiled code of a step, from 1, depends on."""
-        techniques = self.techniques.acting("form")
-        return tuple(technique.form(step, self._share(step)) for technique in techniques)
+        return tuple(technique.form(step, self._share(step)) for technique in self.at_form)
 
     def _share(self, step: int) -> float:
         """Return the share of the run's steps that are done before a step."""

@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from models.carry import CANDIDATES
 from models.config import DataFacts, RecurrenceConfig
 from models.heads.auxiliary import AuxiliaryHead
 from models.heads.base import Answer, Outputs, Targets
@@ -16,6 +15,9 @@ from models.heads.config import CandidatesHeadConfig
 from models.heads.tokens import Linear, LinearOfDigits
 from models.layers import CastedLinear, widened
 from models.losses import binary_cross_entropy
+
+# The latent that the answer is about: bool [B, S, V], what cells may still hold.
+CANDIDATES = "z_candidates"
 
 
 def solution_in(candidates: Tensor, labels: Tensor) -> Tensor:
