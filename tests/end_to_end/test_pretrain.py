@@ -4,7 +4,6 @@ import math
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,14 @@ import pytest
 import torch
 import yaml
 
-from models.act import ACTLossHead
+from models import act
+from models.act import ACTLossHead, min_halt_steps
+from models.technique import Address
 from runtime import progress
 from runtime.errors import CheckpointError, ConfigError, NonFiniteError
-from training import step as step_module
 from training.checkpoint import store as checkpoint_module
 from training.checkpoint.tensors import load_tensors, model_tensors, optimizer_tensors
 from training.config.schema import TrainConfig
-from training.exploration import min_halt_steps
 from training.optim.schedule import lr_factor
 from training.tracking import WandbLog
 from training.trainer import Trainer
@@ -145,25 +144,23 @@ def test_a_run_says_where_its_folder_lies(
 def test_exploration_draws_anew_at_every_step(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn, used = [], []
 
-    def noting(seed: int, step: int, rows: int, **options: Any) -> np.ndarray:
-        drawn.append((seed, step, rows, options["probability"], options["halt_max_steps"]))
-        return min_halt_steps(seed, step, rows, **options)
+    def noting(at: Address, *options: Any) -> np.ndarray:
+        drawn.append((at.seed, at.step, at.num_rows, *options))
+        return min_halt_steps(at, *options)
 
     forward = ACTLossHead.forward
 
-    def using(
-        model: ACTLossHead, carry: Any, offered: Any, exploration: Any = None, **how: Any
-    ) -> Any:
-        if exploration is not None:
-            used.append(exploration.min_steps.tolist())
-        return forward(model, carry, offered, exploration, **how)
+    def using(model: ACTLossHead, carry: Any, offered: Any, noise: Any = None, **how: Any) -> Any:
+        if noise is not None:
+            used.append(noise["min_steps"].tolist())
+        return forward(model, carry, offered, noise, **how)
 
-    monkeypatch.setattr(step_module, "min_halt_steps", noting)
+    monkeypatch.setattr(act, "min_halt_steps", noting)
     monkeypatch.setattr(ACTLossHead, "forward", using)
     run("arch.halt_exploration_prob=0.5", "seed=3")
     assert drawn == [(3, step, 8, 0.5, 3) for step in range(16)]
-    draw = partial(min_halt_steps, 3, num_rows=8, probability=0.5, halt_max_steps=3)
-    assert used == [draw(step).tolist() for step in range(16)]
+    steps = (Address(3, step, 8, range(8), num_parts=1, seq_len=0) for step in range(16))
+    assert used == [min_halt_steps(at, 0.5, 3).tolist() for at in steps]
     assert len(set(map(tuple, used))) > 8
 
 
