@@ -27,7 +27,8 @@ from evaluation.headline import score_of
 from evaluation.records import Answers, size_of_answers
 from evaluation.report import Evaluation, as_csv, as_json, as_text, pooled
 from evaluation.views import Views, views_of
-from models.config import DataFacts, LatticeConfig
+from models.config import DataFacts
+from models.lattice.config import LatticeConfig
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_errors
 from runtime.files import sha256, write_together
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from evaluation.search import Found, Ledger, Round
     from evaluation.thinking import Forward
     from models.act import ACTLossHead
-    from models.config import ArchConfig
+    from models.architectures import ArchConfig
     from runtime.ranks import Ranks
 
 _MAX_LOOKS = 20  # For the newest checkpoint of a run that saves all the time.

@@ -7,7 +7,7 @@ import numpy as np
 
 from evaluation.puzzles import SUDOKU, Kind
 from evaluation.search import Round
-from models.lattice import CONTRADICTION, DECIDED
+from models.lattice.model import CONTRADICTION, DECIDED
 from runtime.text import many
 
 

@@ -26,9 +26,9 @@ from evaluation.config import EvalSearchSettings, SearchSettings
 from evaluation.thinking import Forward
 from models.act import ACTLossHead
 from models.carry import ACTCarry, Examples
-from models.config import LatticeConfig
-from models.heads.lattice import CANDIDATES
-from models.lattice import (
+from models.lattice.config import LatticeConfig
+from models.lattice.heads import CANDIDATES
+from models.lattice.model import (
     BEGINNINGS,
     CONTRADICTION,
     DECIDED,

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 from dataset.sudoku.rules import count_solutions
 from evaluation.config import ArchOverrides, SearchSettings
 from evaluation.puzzles import ARC, SUDOKU, Kind, Puzzle, kind_of, kind_of_data
-from models.config import ArchConfig, DataFacts, LatticeConfig
+from models.architectures import ArchConfig
+from models.config import DataFacts
+from models.lattice.config import LatticeConfig
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import CheckpointError, DatasetError
 from training.checkpoint.trained_model import TrainedModel

@@ -43,7 +43,7 @@ from evaluation.puzzles import (
     puzzles_of,
     read_arc_task,
 )
-from models.config import LatticeConfig
+from models.lattice.config import LatticeConfig
 from puzzle_dataset import PuzzleDataset
 from reports.asking import kind_read_by, load_for, note_on, search_for
 from reports.boards import Board

@@ -5,7 +5,8 @@ goes on, seeds of torch.
 import numpy as np
 
 from dataset.turns import turns
-from models.config import DataFacts, LatticeConfig, is_sudoku
+from models.config import DataFacts, is_sudoku
+from models.lattice.config import LatticeConfig
 from runtime.streams import Stream, random_words
 
 
@@ -14,7 +15,7 @@ def noise_of_lattice(
 ) -> dict[str, np.ndarray]:
     """Draw what the rows of the global batch guess at a step, from 0, and in which view each goes
     on, if it does in another one: `guesses`, `guided`, `cells` and `tokens` of
-    `models.lattice.LatticeACT.think`.
+    `models.lattice.model.LatticeACT.think`.
     """
     words = random_words(seed, Stream.GUESSES, (0, step, 0, 0), 2 * num_rows)
     guesses = ((words >> np.uint64(40)) * 2.0**-24).astype(np.float32)

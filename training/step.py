@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from models.act import ACTLossHead, LossOutput
+from models.architectures import ArchConfig
 from models.carry import ACTCarry, Drawn, Examples
 from models.compiled import compiled_forward
-from models.config import ArchConfig, DataFacts, LatticeConfig
+from models.config import DataFacts
+from models.lattice.config import LatticeConfig
 from models.operations import train_step_flop
 from models.registry import build_model
 from models.technique import Address

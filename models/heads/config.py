@@ -142,15 +142,6 @@ class FieldHeadConfig(AuxiliaryHeadConfig):
     """name of the field"""
 
 
-class CandidatesHeadConfig(AuxiliaryHeadConfig):
-    """A head that says which candidates to keep."""
-
-    keep_weight: NonNegativeFloat = 4.0
-    """weight of the candidates that must stay (arXiv:2605.08605)"""
-    strike_weight: NonNegativeFloat = 0.5
-    """weight of those that must go"""
-
-
 AUXILIARY_HEADS = Registry("head", AuxiliaryHeadConfig, None, "heads", "arch.heads", "NAME")
 """Behind each name stands a `models.heads.auxiliary.AuxiliaryHead`."""
 for _name, _schema, _class, _text in (
@@ -161,11 +152,6 @@ for _name, _schema, _class, _text in (
     ("halt", AuxiliaryHeadConfig, "HaltHead", "stop here? Without q it decides"),
 ):
     AUXILIARY_HEADS.add(_name, _schema, imported("models.heads.auxiliary", _class), _text)
-for _name, _schema, _class, _text in (
-    ("candidates", CandidatesHeadConfig, "CandidatesHead", "which candidates stay; arch=lattice"),
-    ("contradiction", AuxiliaryHeadConfig, "ContradictionHead", "is the solution gone?"),
-):
-    AUXILIARY_HEADS.add(_name, _schema, imported("models.heads.lattice", _class), _text)
 
 
 class HeadsConfig(Schema):

@@ -13,8 +13,9 @@ from evaluation.config import EvalSearchSettings
 from evaluation.narration import tell
 from evaluation.search import Chain, Found, Ledger, Round, Search, search_sets
 from evaluation.search_report import as_text, figures_of, solver_figures
-from models.config import DataFacts, LatticeConfig
-from models.lattice import CONTRADICTION
+from models.config import DataFacts
+from models.lattice.config import LatticeConfig
+from models.lattice.model import CONTRADICTION
 from models.registry import build_model
 from puzzle_dataset import Batch
 from runtime.ranks import Ranks

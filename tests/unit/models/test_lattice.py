@@ -10,8 +10,10 @@ from torch import Tensor
 
 from dataset.sudoku.symmetries import sudoku_symmetries
 from models.carry import Drawn, Examples
-from models.config import DataFacts, HRMConfig, LatticeConfig
-from models.lattice import CONTRADICTION, DECIDED
+from models.config import DataFacts
+from models.hrm.config import HRMConfig
+from models.lattice.config import LatticeConfig
+from models.lattice.model import CONTRADICTION, DECIDED
 from models.registry import build_model
 from runtime.errors import ConfigError
 

@@ -12,7 +12,7 @@ from dataset.sudoku.rules import parse_puzzle
 from evaluation.puzzles import ARC, SUDOKU, Puzzle
 from evaluation.search import Found, Round
 from evaluation.solving import Reasoning
-from models.lattice import CONTRADICTION, DECIDED
+from models.lattice.model import CONTRADICTION, DECIDED
 from reports.animation import animate, as_gif, as_page
 from reports.boards import RING, Board, asked, legend
 from reports.drawing import Words, darkened

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from models.config import DataFacts, LatticeConfig
+from models.config import DataFacts
+from models.lattice.config import LatticeConfig
 from training.exploration import noise_of_lattice, torch_seed
 
 

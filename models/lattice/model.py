@@ -19,10 +19,11 @@ from torch import Tensor, nn
 from models.act import ACT, RowLosses
 from models.attention import Attention, SudokuBias
 from models.carry import ACTCarry, Drawn, Examples, Latents
-from models.config import DataFacts, LatticeConfig, RecurrenceConfig, is_sudoku
-from models.dec import FIRST_DIGIT, DigitBlock, answer_of_digits
+from models.config import DataFacts, RecurrenceConfig, is_sudoku
+from models.dec.model import FIRST_DIGIT, DigitBlock, answer_of_digits
 from models.heads.base import Answer, Outputs
-from models.heads.lattice import CANDIDATES, solution_gone
+from models.lattice.config import LatticeConfig
+from models.lattice.heads import CANDIDATES, solution_gone
 from models.layers import (
     CastedEmbedding,
     CastedLinear,
@@ -156,6 +157,10 @@ class LatticeInner(Recurrence):
         state = {CANDIDATES: candidates, "z_next": candidates.clone()}
         return {"z_H": z_H, **state, "z_guess": zeros, "z_verdict": zeros.clone()}
 
+    @property
+    def kept_states(self) -> dict[str, str]:
+        return {"candidates": "z_next"} | (super().kept_states if self.keeps_states else {})
+
     def begin(
         self, new: Tensor, carry: Latents, examples: Examples, drawn: Drawn | None = None
     ) -> tuple[Latents, Examples]:
@@ -287,7 +292,7 @@ class LatticeInner(Recurrence):
 
 class DigitLatticeInner(LatticeInner):
     """The same with a state for each digit and cell, z_H [B, N * S, D], and weights that all digits
-    share, as in `models.dec`: permuting the digits of a puzzle permutes all that is deduced.
+    share, as in `models.dec.model`: permuting the digits of a puzzle permutes all that is deduced.
     """
 
     num_kinds = 4  # Where a cell is open a digit is struck or possible, else another's or its own.
@@ -376,6 +381,9 @@ class LatticeACT(ACT):
         gone = solution_gone(examples[CANDIDATES], examples["labels"])
         taught = {name: losses[name] for name in ("lm", "candidates") if name in losses}
         return losses | {name: torch.where(gone, 0.0, value) for name, value in taught.items()}
+
+
+LatticeInner.act_type = LatticeACT
 
 
 def _turned(candidates: Tensor, examples: Examples, drawn: Drawn) -> tuple[Tensor, Examples]:
