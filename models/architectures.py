@@ -12,6 +12,7 @@ from models.config import ARCHITECTURES, RecurrenceConfig
 from runtime.registry import import_all, rebuild_schemas
 
 import_all("models", "config")
+import_all("apps", "config")
 rebuild_schemas()
 
 # How the published configurations call them.

@@ -291,11 +291,11 @@ class RecurrenceConfig(Schema):
                     f"heads.lm.div_value={lm.div_value:g}: with hidden_size={self.hidden_size} the "
                     f"last of {tails} tails would have no width; lower it, or give fewer cutoffs"
                 )
-        lattice_heads = {"candidates", "contradiction"} & self.heads.auxiliary.keys()
-        if lattice_heads and self.name != "lattice":
-            raise ValueError(
-                f"heads.{min(lattice_heads)} is for name=lattice, and this is name={self.name}"
-            )
+        for name, head in self.heads.auxiliary.items():
+            try:
+                head.require(self)
+            except ValueError as error:
+                raise ValueError(f"heads.{name} {error}") from None
         if q is not None and q.rule == "continue" and self.no_ACT_continue:
             raise ValueError(
                 "heads.q.rule=continue compares q_halt with q_continue, which is not learned with "
@@ -318,6 +318,11 @@ class RecurrenceConfig(Schema):
         """
         if self.attention_bias == "sudoku":
             sudoku_box(facts.seq_len)
+
+    @property
+    def searches(self) -> bool:
+        """Whether the model strikes candidates and guesses, so that evaluations can search."""
+        return False
 
     @property
     def has_digits(self) -> bool:

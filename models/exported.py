@@ -25,7 +25,7 @@ class ExportedStep(nn.Module):
         logits: float32 [B, S, V]; q_halt_logits and q_continue_logits [B], where they are learned;
             NAME_logits of the other heads.
         q_halt: float32 [B], the chance that the answer is right, where a head says so.
-        verdict: int32 [B], of a lattice: `models.lattice.model.DECIDED`, `CONTRADICTION`, or 0.
+        verdict: int32 [B], of a lattice: `apps.lattice.model.DECIDED`, `CONTRADICTION`, or 0.
 
     Attributes:
         states: by name those latents of the carry that are kept from step to step.

@@ -133,8 +133,10 @@ def imported(module: str, name: str) -> Callable[[], Any]:
 
 def import_all(package: str, module: str | None = None) -> None:
     """Import the modules of a package, or of each package in it one `module`; they register what is
-    in them.
+    in them. A package that is not there has none.
     """
+    if importlib.util.find_spec(package) is None:
+        return
     for found in pkgutil.iter_modules(importlib.import_module(package).__path__):
         name = f"{package}.{found.name}"
         if module is None:

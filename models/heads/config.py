@@ -13,6 +13,9 @@ from pydantic.fields import FieldInfo
 from runtime.registry import Registry, imported, rebuild_schemas
 from runtime.schema import Count, NonNegativeFloat, Schema, Size, StrictBool, further_field
 
+if TYPE_CHECKING:
+    from models.config import RecurrenceConfig
+
 
 class TokenHeadConfig(Schema):
     """What every token head has in front of its projection."""
@@ -133,6 +136,9 @@ class AuxiliaryHeadConfig(Schema):
 
     detach: StrictBool = False
     """keep the head's gradient from the trunk"""
+
+    def require(self, arch: "RecurrenceConfig") -> None:
+        """Raise ValueError where the architecture does not fit; the key is put in front."""
 
 
 class FieldHeadConfig(AuxiliaryHeadConfig):

@@ -8,12 +8,12 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from apps.lattice.config import LatticeConfig
+from apps.lattice.model import CONTRADICTION, DECIDED
 from dataset.sudoku.symmetries import sudoku_symmetries
 from models.carry import Drawn, Examples
 from models.config import DataFacts
 from models.hrm.config import HRMConfig
-from models.lattice.config import LatticeConfig
-from models.lattice.model import CONTRADICTION, DECIDED
 from models.registry import build_model
 from runtime.errors import ConfigError
 

@@ -28,17 +28,32 @@ class CandidatesHeadConfig(AuxiliaryHeadConfig):
     strike_weight: NonNegativeFloat = 0.5
     """weight of those that must go"""
 
+    def require(self, arch: RecurrenceConfig) -> None:
+        _require_lattice(arch)
+
+
+class ContradictionHeadConfig(AuxiliaryHeadConfig):
+    """A head that says whether the solution is gone."""
+
+    def require(self, arch: RecurrenceConfig) -> None:
+        _require_lattice(arch)
+
+
+def _require_lattice(arch: RecurrenceConfig) -> None:
+    if not isinstance(arch, LatticeConfig):
+        raise ValueError(f"is for name=lattice, and this is name={arch.name}")
+
 
 AUXILIARY_HEADS.add(
     "candidates",
     CandidatesHeadConfig,
-    imported("models.lattice.heads", "CandidatesHead"),
+    imported("apps.lattice.heads", "CandidatesHead"),
     "which candidates stay; arch=lattice",
 )
 AUXILIARY_HEADS.add(
     "contradiction",
-    AuxiliaryHeadConfig,
-    imported("models.lattice.heads", "ContradictionHead"),
+    ContradictionHeadConfig,
+    imported("apps.lattice.heads", "ContradictionHead"),
     "is the solution gone?",
 )
 
@@ -112,6 +127,10 @@ class LatticeConfig(RecurrenceConfig):
     """share of the puzzles that must not halt before a random number of steps"""
     no_ACT_continue: StrictBool = True
     """there is no q_continue"""
+
+    @property
+    def searches(self) -> bool:
+        return True
 
     @property
     def has_digits(self) -> bool:
@@ -189,4 +208,4 @@ class LatticeConfig(RecurrenceConfig):
         return self
 
 
-ARCHITECTURES.add("lattice", LatticeConfig, imported("models.lattice.model", "lattice"))
+ARCHITECTURES.add("lattice", LatticeConfig, imported("apps.lattice.model", "lattice"))

@@ -12,18 +12,20 @@ D hidden width, K loops.
 import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from apps.lattice.config import LatticeConfig
+from apps.lattice.heads import CANDIDATES, solution_gone
+from dataset.turns import turns
 from models.act import ACT, RowLosses
 from models.attention import Attention, SudokuBias
 from models.carry import ACTCarry, Drawn, Examples, Latents
 from models.config import DataFacts, RecurrenceConfig, is_sudoku
 from models.dec.model import FIRST_DIGIT, DigitBlock, answer_of_digits
 from models.heads.base import Answer, Outputs
-from models.lattice.config import LatticeConfig
-from models.lattice.heads import CANDIDATES, solution_gone
 from models.layers import (
     CastedEmbedding,
     CastedLinear,
@@ -33,6 +35,8 @@ from models.layers import (
     weights_cast_once,
 )
 from models.recurrence import Block, ReasoningLevel, Recurrence, Rotary
+from models.technique import Address
+from runtime.streams import Stream
 
 # Examples that have these know for each cell, int64 [B, S], and for each token, int64 [B, V], which
 # one of the puzzle itself it is in their present view.
@@ -327,11 +331,18 @@ class LatticeACT(ACT):
 
     def __init__(self, inner: LatticeInner, config: LatticeConfig) -> None:
         super().__init__(inner, config)
+        self.config = config
         self.eval_steps, self.learns_when_gone = config.eval_steps, config.learns_when_gone
 
     @property
     def eval_max_steps(self) -> int:
         return self.eval_steps
+
+    def draw(self, at: Address) -> dict[str, np.ndarray]:
+        own, inner = slice(at.own.start, at.own.stop), self.inner
+        sizes = inner.seq_len, len(inner.open_cell)
+        drawn = guesses_and_views(at, self.config, *sizes, is_sudoku=inner.is_sudoku)
+        return super().draw(at) | {name: at.parts(rows[own]) for name, rows in drawn.items()}
 
     def think(
         self, carry: ACTCarry, offered: Examples, drawn: Drawn | None = None
@@ -384,6 +395,27 @@ class LatticeACT(ACT):
 
 
 LatticeInner.act_type = LatticeACT
+
+
+def guesses_and_views(
+    at: Address, config: LatticeConfig, seq_len: int, vocab_size: int, *, is_sudoku: bool
+) -> dict[str, np.ndarray]:
+    """Draw what the rows of the global batch guess at a step, and in which view each goes on, if it
+    does in another one: `guesses`, `guided`, `cells` and `tokens` of `LatticeACT.think`.
+    """
+    words = at.words(Stream.GUESSES, 2 * at.num_rows)
+    guesses = ((words >> np.uint64(40)) * 2.0**-24).astype(np.float32)
+    drawn: dict[str, np.ndarray] = {"guesses": guesses.reshape(at.num_rows, 2)}
+    if config.guided_guesses:
+        words = at.words(Stream.GUESSES, at.num_rows, counter=1)
+        drawn["guided"] = ((words >> np.uint64(11)) * 2.0**-53 < config.guided_guesses)[:, None]
+    if config.views != "none":
+        words = at.words(Stream.TURNS, 2 * at.num_rows).reshape(2, -1)
+        every = config.views == "all"
+        drawn["cells"], drawn["tokens"] = turns(
+            words, seq_len, vocab_size, is_sudoku=is_sudoku, every_symmetry=every
+        )
+    return drawn
 
 
 def _turned(candidates: Tensor, examples: Examples, drawn: Drawn) -> tuple[Tensor, Examples]:
