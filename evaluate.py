@@ -21,13 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from apps.lattice.config import LatticeConfig
 from evaluation.config import EvalConfig, EvalSearchSettings, ThinkingSettings
 from evaluation.evaluators import Evaluator, build_evaluators, build_fitting
 from evaluation.headline import score_of
 from evaluation.records import Answers, size_of_answers
 from evaluation.report import Evaluation, as_csv, as_json, as_text, pooled
 from evaluation.views import Views, views_of
-from models.config import DataFacts, LatticeConfig
+from models.config import DataFacts
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_errors
 from runtime.files import sha256, write_together
@@ -44,11 +45,12 @@ from training.tracking import warn
 if TYPE_CHECKING:
     import torch
 
-    from evaluation import chains, search_report
-    from evaluation.search import Found, Ledger, Round
+    from apps.lattice import search_report
+    from apps.lattice.search import Found, Ledger, Round
+    from evaluation import chains
     from evaluation.thinking import Forward
     from models.act import ACTLossHead
-    from models.config import ArchConfig
+    from models.architectures import ArchConfig
     from runtime.ranks import Ranks
 
 _MAX_LOOKS = 20  # For the newest checkpoint of a run that saves all the time.
@@ -290,8 +292,8 @@ def search(
     """
     import torch
 
-    from evaluation.search import Ledger, Search, search_sets
-    from evaluation.search_report import figures_of, solver_figures
+    from apps.lattice.search import Ledger, Search, search_sets
+    from apps.lattice.search_report import figures_of, solver_figures
     from models.registry import build_model
 
     config, settings = job.config, job.config.search
@@ -452,7 +454,7 @@ def report_search(
     seconds: float,
 ) -> None:
     """Write what a search gave as JSON, and the records asked for; print it as a table."""
-    from evaluation import search_report
+    from apps.lattice import search_report
 
     settings = job.config.search.model_dump()
     content = facts | {"search": settings, "searchers": search_report.as_json(figures)}
@@ -469,7 +471,7 @@ def report_search(
 
 def records_of_search(found: "Mapping[str, Sequence[Found]]", job: Job) -> dict[Path, str]:
     """Return `records` of a search; a puzzle without an answer has none that could be wrong."""
-    from evaluation import search_report
+    from apps.lattice import search_report
 
     answers, labels, known = Answers(job.facts.vocab_size), {}, {}
     for name, puzzles in found.items():

@@ -111,7 +111,7 @@ class ThinkingSettings(Schema):
         if self.perturb == "init" and not arch.techniques.acting("start"):
             alike = "all chains of this model start alike (it has no random starts)"
             raise ConfigError(f"perturb=init: {alike}; use perturb=symmetry or noise")
-        if self.perturb == "noise" and arch.name == "lattice" and max(self.breadth) > 1:
+        if self.perturb == "noise" and arch.searches and max(self.breadth) > 1:
             raise ConfigError(
                 "perturb=noise: candidates are no numbers to disturb (arch=lattice); use "
                 "perturb=symmetry, or search.chains"

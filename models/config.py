@@ -4,11 +4,10 @@ Nothing here imports torch: a configuration is checked before torch is loaded. W
 says is a fact, not a setting, and arrives as `DataFacts`.
 """
 
-import math
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic.fields import FieldInfo
 
 from models.heads.config import (
@@ -16,7 +15,6 @@ from models.heads.config import (
     AdaptiveHeadConfig,
     HeadsConfig,
     HierarchicalHeadConfig,
-    LinearHeadConfig,
     PuzzleHeadConfig,
 )
 from models.technique import TechniquesConfig
@@ -24,7 +22,6 @@ from runtime.errors import ConfigError
 from runtime.registry import Registry, import_all, imported, rebuild_schemas
 from runtime.schema import (
     NonNegativeFloat,
-    NumLayers,
     PositiveFloat,
     Probability,
     Schema,
@@ -294,11 +291,11 @@ class RecurrenceConfig(Schema):
                     f"heads.lm.div_value={lm.div_value:g}: with hidden_size={self.hidden_size} the "
                     f"last of {tails} tails would have no width; lower it, or give fewer cutoffs"
                 )
-        lattice_heads = {"candidates", "contradiction"} & self.heads.auxiliary.keys()
-        if lattice_heads and self.name != "lattice":
-            raise ValueError(
-                f"heads.{min(lattice_heads)} is for name=lattice, and this is name={self.name}"
-            )
+        for name, head in self.heads.auxiliary.items():
+            try:
+                head.require(self)
+            except ValueError as error:
+                raise ValueError(f"heads.{name} {error}") from None
         if q is not None and q.rule == "continue" and self.no_ACT_continue:
             raise ValueError(
                 "heads.q.rule=continue compares q_halt with q_continue, which is not learned with "
@@ -308,6 +305,11 @@ class RecurrenceConfig(Schema):
             raise ValueError(f"heads.q.halt_min_steps={minimum} exceeds halt_max_steps={most}")
         return self
 
+    @classmethod
+    def in_present_terms(cls, arch: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings of a saved run in the terms of this version."""
+        return arch
+
     def require_data(self, facts: DataFacts) -> None:
         """Check that the model is one for such puzzles.
 
@@ -316,6 +318,11 @@ class RecurrenceConfig(Schema):
         """
         if self.attention_bias == "sudoku":
             sudoku_box(facts.seq_len)
+
+    @property
+    def searches(self) -> bool:
+        """Whether the model strikes candidates and guesses, so that evaluations can search."""
+        return False
 
     @property
     def has_digits(self) -> bool:
@@ -344,331 +351,8 @@ class RecurrenceConfig(Schema):
         return self.puzzle_emb_len or -(-self.puzzle_emb_ndim // self.hidden_size)
 
 
-class HRMConfig(RecurrenceConfig):
-    """Hierarchical Reasoning Model, arXiv:2506.21734."""
-
-    name: Literal["hrm"] = "hrm"
-    """Hierarchical Reasoning Model"""
-
-    H_cycles: Size = 2
-    """updates of z_H in an ACT step"""
-    L_cycles: Size = 2
-    """updates of z_L before each update of z_H"""
-    H_layers: NumLayers = 4
-    """blocks of the H level"""
-    L_layers: NumLayers = 4
-    """blocks of the L level"""
-    gradient: Literal["last_step", "last_cycle"] = "last_step"
-    """what has gradients: the last update of each level, or the whole last cycle, as in TRM"""
-
-    @model_validator(mode="after")
-    def _prefix_has_an_embedding(self) -> Self:
-        if self.puzzle_emb_len and not self.puzzle_emb_ndim:
-            length = self.puzzle_emb_len
-            raise ValueError(f"puzzle_emb_len={length} needs puzzle_emb_ndim > 0 (it is 0)")
-        return self
-
-
-class TRMConfig(RecurrenceConfig):
-    """Tiny Recursive Model, arXiv:2510.04871; `trm_singlez` is its variant with a single latent.
-
-    Where there is no puzzle embedding, `puzzle_emb_len` is ignored.
-    """
-
-    name: Literal["trm", "trm_singlez"] = "trm"
-    """Tiny Recursive Model; trm_singlez has one latent, answer and reasoning at once"""
-
-    H_cycles: Size = 3
-    """updates of z_H in an ACT step, the last of them with gradients"""
-    L_cycles: Size = 6
-    """updates of z_L before each update of z_H"""
-    H_layers: SizeOrZero = 0
-    """accepted, as published, and ignored: one network does all"""
-    L_layers: NumLayers = 2
-    """blocks of the network"""
-    puzzle_emb_len: SizeOrZero = 16
-    """positions of the puzzle embedding in front of the cells (P); 0: as many as its width needs"""
-    no_ACT_continue: StrictBool = True
-    """false: HRM's q_continue loss and halting rule"""
-
-
-class DECConfig(RecurrenceConfig):
-    """TRM's recursion on a state for each digit and cell (Fixed-Point-Reasoner-Structures, "DEC");
-    defaults are those of its source, but for `halt_exploration_prob`.
-    """
-
-    width_multiple: ClassVar[int] = 8
-
-    name: Literal["dec"] = "dec"
-    """TRM whose states are of each digit and cell, and which treats all digits alike"""
-
-    H_cycles: Size = 3
-    """updates of z_H in an ACT step, the last of them with gradients"""
-    L_cycles: Size = 6
-    """updates of z_L before each update of z_H"""
-    L_layers: NumLayers = 2
-    """blocks of the network"""
-    hidden_size: Size = 192
-    """width of the state of a digit in a cell (D)"""
-    mlp_t: StrictBool = True
-    """mix the cells with a SwiGLU over them; false: with attention"""
-    cell_expansion: Annotated[float, Field(strict=True, gt=0.0, le=1024.0)] = 4.0
-    """width of that SwiGLU, times the number of cells, before the factor 2/3"""
-    units: StrictBool = False
-    """mix the cells by the means over rows, columns, boxes and their crossings, and nothing else:
-    so all symmetries of Sudoku are the model's"""
-    digit_attention: StrictBool = False
-    """a digit knows the others in its cell by attention; false: by their mean"""
-    pos_encodings: Literal["rope", "learned", "none"] = "none"
-    """how attention knows the positions"""
-    puzzle_emb_ndim: SizeOrZero = 0
-    """0: there is no puzzle embedding"""
-    no_ACT_continue: StrictBool = True
-    """false: HRM's q_continue loss and halting rule"""
-
-    @property
-    def has_digits(self) -> bool:
-        return True
-
-    def require_data(self, facts: DataFacts) -> None:
-        super().require_data(facts)
-        require_sudoku(facts, "arch.name=dec")
-
-    @property
-    def position_expansion(self) -> float:
-        return self.cell_expansion
-
-    @model_validator(mode="after")
-    def _treats_digits_alike(self) -> Self:
-        if not isinstance(self.heads.lm, LinearHeadConfig):
-            raise ValueError(
-                f"heads.lm.name={self.heads.lm.name} has weights for each digit, and arch=dec one "
-                "row for all of them; use heads.lm.name=linear"
-            )
-        if self.loss.label_smoothing:
-            raise ValueError(
-                f"loss.label_smoothing={self.loss.label_smoothing:g} spreads over all tokens, and "
-                "arch=dec predicts digits alone; use 0"
-            )
-        if self.units and self.attention_bias != "none":
-            raise ValueError(
-                f"attention_bias={self.attention_bias} with units=true: there is no attention over "
-                "the cells; use units=false"
-            )
-        if self.puzzle_emb_ndim:
-            raise ValueError(
-                f"puzzle_emb_ndim={self.puzzle_emb_ndim}: arch=dec has no puzzle embedding; use 0"
-            )
-        return self
-
-
-class LatticeConfig(RecurrenceConfig):
-    """Deduction on a grid of candidates (lattice deduction transformer, arXiv:2605.08605); sizes
-    and thresholds are those of its source.
-    """
-
-    width_multiple: ClassVar[int] = 8
-
-    name: Literal["lattice"] = "lattice"
-    """strikes candidates from a grid of possibilities, and guesses where it is stuck"""
-
-    symmetry: Literal["none", "digits"] = "none"
-    """digits: a state for each digit in each cell, and the same weights for all digits, as in
-    arch=dec; for Sudoku"""
-    units: StrictBool = False
-    """with symmetry=digits: cells are mixed by the means over rows, columns, boxes and their
-    crossings instead of attention, as in arch=dec"""
-    digit_attention: StrictBool = False
-    """with symmetry=digits: a digit knows the others in its cell by attention; false: by their
-    mean"""
-    loops: Size = 16
-    """passes through the blocks in a step"""
-    backprop_loops: Size | None = None
-    """the last loops, which have losses and gradients; null: all"""
-    keep_states: StrictBool = False
-    """a step begins with the states of the puzzle's last one; false: afresh, as published"""
-    L_layers: NumLayers = 4
-    """blocks"""
-    hidden_size: Size = 128
-    """width of the states (D)"""
-    num_heads: Size = 4
-    """attention heads (N); must divide hidden_size"""
-    heads: HeadsConfig = Field(
-        default_factory=lambda: HeadsConfig.model_validate(
-            {"q": None, "candidates": {}, "contradiction": {}}
-        )
-    )
-    """what the model predicts"""
-    dropout: Annotated[float, Field(strict=True, ge=0.0, lt=1.0)] = 0.1
-    """share of what a block adds that is set to 0 in training, with symmetry=none"""
-    pos_encodings: Literal["rope", "learned", "none"] = "learned"
-    """how attention knows the positions; learned: by row and column"""
-    puzzle_emb_ndim: SizeOrZero = 0
-    """0: there is no puzzle embedding"""
-
-    views: Literal["none", "dihedral", "all"] = "dihedral"
-    """images of the puzzle that are drawn anew for each row at each step in training: none;
-    turned and mirrored, with the digits of a Sudoku permuted; all symmetries of Sudoku"""
-    strike_below: Probability = 0.1
-    """probability of a candidate to stay, below which it is struck"""
-    guess: Literal["always", "stuck"] = "always"
-    """always: in each step, as published; stuck: where nothing was struck"""
-    guess_temperature: PositiveFloat = 1.5
-    """of the token that is guessed"""
-    contradiction_above: Probability = 0.6
-    """probability of a contradiction, above which nothing more is guessed"""
-    guided_guesses: Probability = 0.0
-    """share of the guesses in training that take the solution's token; 0: none, as published"""
-    learns_when_gone: StrictBool = True
-    """true: candidates and tokens have losses where the solution is gone, too, as published; false:
-    only the contradiction has one there"""
-
-    halt_max_steps: Size = 100
-    """steps after which a puzzle is replaced in training in any case"""
-    eval_steps: Size = 1
-    """steps of a puzzle in evaluations without search, which only strike and never guess"""
-    halt_exploration_prob: Probability = 0.0
-    """share of the puzzles that must not halt before a random number of steps"""
-    no_ACT_continue: StrictBool = True
-    """there is no q_continue"""
-
-    @property
-    def has_digits(self) -> bool:
-        return self.symmetry == "digits"
-
-    def with_depth(self, steps: int) -> Self:
-        return self.model_copy(update={"eval_steps": steps})
-
-    def require_data(self, facts: DataFacts) -> None:
-        super().require_data(facts)
-        if self.has_digits:
-            require_sudoku(facts, "arch.symmetry=digits")
-        self.open_cells(facts)
-
-    @staticmethod
-    def open_cells(facts: DataFacts) -> tuple[int, range | tuple[int, ...]]:
-        """Return the token of a cell that is open, and those that it may hold in the end.
-
-        Raises:
-            ConfigError: the data are neither Sudokus nor square mazes.
-        """
-        seq_len, vocab_size = facts.seq_len, facts.vocab_size
-        if is_sudoku(facts):
-            return 1, range(2, vocab_size)
-        if vocab_size == 6 and math.isqrt(seq_len) ** 2 == seq_len:
-            return 2, (2, 5)  # A free cell may lie on the path.
-        raise ConfigError(
-            f"arch.name=lattice is for Sudokus of 4 x 4, 6 x 6 or 9 x 9 cells and for square mazes;"
-            f" the data have {seq_len} cells and {vocab_size} tokens"
-        )
-
-    @model_validator(mode="after")
-    def _deduces(self) -> Self:
-        heads = self.heads
-        if heads.q is not None or {"candidates", "contradiction"} - heads.auxiliary.keys():
-            raise ValueError(
-                "name=lattice needs the heads candidates and contradiction, and no q; use "
-                "heads=lattice"
-            )
-        if not isinstance(heads.lm, LinearHeadConfig):
-            raise ValueError(f"name=lattice: heads.lm.name={heads.lm.name}; use linear")
-        unused = {
-            "mlp_t": False,
-            "puzzle_emb_ndim": 0,
-            "puzzle_emb_len": 0,
-            "halt_exploration_prob": 0.0,
-            "no_ACT_continue": True,
-        }
-        only_weigh = self.techniques.acting("weighed")
-        for name, technique in self.techniques.active.items():
-            if technique not in only_weigh:
-                raise ValueError(f"techniques.{name} has no meaning with name=lattice")
-        for name, value in unused.items():
-            if (found := getattr(self, name)) != value:
-                raise ValueError(f"{name}={found} has no meaning with name=lattice; use {value}")
-        if (last := self.backprop_loops or 0) > self.loops:
-            raise ValueError(f"backprop_loops={last} exceeds loops={self.loops}")
-        if heads.fields:
-            name = min(heads.fields)
-            raise ValueError(f"heads.{name}: name=lattice does not turn fields; leave it out")
-        if self.units and self.attention_bias != "none":
-            raise ValueError(
-                f"attention_bias={self.attention_bias} with units=true: there is no attention over "
-                "the cells; use units=false"
-            )
-        if self.symmetry == "none" and (self.units or self.digit_attention):
-            raise ValueError("units and digit_attention need symmetry=digits")
-        if self.keep_states and self.views != "none":
-            raise ValueError(
-                f"keep_states=true with views={self.views}: states are those of another view; use "
-                "views=none"
-            )
-        if self.units and self.pos_encodings != "none":
-            raise ValueError(f"pos_encodings={self.pos_encodings} with units=true; use none")
-        return self
-
-
-class TransformerConfig(RecurrenceConfig):
-    """A plain transformer under the ACT loop, without an inner recursion."""
-
-    name: Literal["transformer"] = "transformer"
-    """plain transformer under the ACT loop"""
-
-    H_cycles: Size = 1
-    """accepted, as published, and ignored: there are no inner cycles"""
-    H_layers: NumLayers = 8
-    """blocks"""
-
-
-# How the published configurations call them.
-PUBLISHED_ARCHITECTURES = {
-    "hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1": "hrm",
-    "recursive_reasoning.hrm@HierarchicalReasoningModel_ACTV1": "hrm",
-    "recursive_reasoning.trm@TinyRecursiveReasoningModel_ACTV1": "trm",
-    "recursive_reasoning.trm_singlez@TinyRecursiveReasoningModel_ACTV1": "trm_singlez",
-    "recursive_reasoning.transformers_baseline@Model_ACTV2": "transformer",
-}
-PUBLISHED_LOSSES = {"losses@ACTLossHead": "act"}
-
-
-def _with_own_names(arch: object) -> object:
-    """Translate published names, and settings that earlier versions saved."""
-    if not isinstance(arch, dict):
-        return arch
-    arch = {"name": ARCHITECTURES.default} | arch
-    loss = arch.get("loss")
-    if isinstance(arch["name"], str):
-        arch["name"] = PUBLISHED_ARCHITECTURES.get(arch["name"], arch["name"])
-    if isinstance(loss, dict) and isinstance(name := loss.get("name"), str):
-        arch["loss"] = loss | {"name": PUBLISHED_LOSSES.get(name, name)}
-    if arch["name"] != "hrm" or not isinstance(arch.get("shared_levels"), bool):
-        return arch
-    # An HRM with one stack for both levels: with `gradient=last_cycle` that is TRM.
-    if not arch.pop("shared_levels"):
-        return arch
-    if arch.pop("gradient", "last_step") != "last_cycle":
-        raise ValueError(
-            "shared_levels=true with gradient=last_step: an HRM with one stack for both levels is "
-            "not supported any more, except with gradient=last_cycle, which is TRM"
-        )
-    fields = HRMConfig.model_fields
-    defaults = {name: fields[name].default for name in TRMConfig.model_fields if name in fields}
-    return defaults | arch | {"name": "trm", "H_layers": 0}
-
-
 ARCHITECTURES = Registry("architecture", RecurrenceConfig, "hrm", "arch")
 """Behind each name stands a `models.recurrence.Recurrence`, its schema is a `RecurrenceConfig`."""
-for _name, _schema, _module, _class in (
-    ("hrm", HRMConfig, "models.hrm", "HRMInner"),
-    ("trm", TRMConfig, "models.trm", "TRMInner"),
-    ("trm_singlez", TRMConfig, "models.trm", "TRMSingleInner"),
-    ("dec", DECConfig, "models.dec", "DECInner"),
-    ("lattice", LatticeConfig, "models.lattice", "lattice"),
-    ("transformer", TransformerConfig, "models.transformer", "TransformerInner"),
-):
-    ARCHITECTURES.add(_name, _schema, imported(_module, _class))
-
-ArchConfig = Annotated[RecurrenceConfig, ARCHITECTURES, BeforeValidator(_with_own_names)]
 
 
 def _divisors_near(total: int, wanted: int) -> str:

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from models.act import ACT
 from models.carry import ACTCarry
 from models.heads.q import QHead
-from models.lattice import LatticeInner
 
 Tensors = dict[str, Tensor]
 
@@ -26,7 +25,7 @@ class ExportedStep(nn.Module):
         logits: float32 [B, S, V]; q_halt_logits and q_continue_logits [B], where they are learned;
             NAME_logits of the other heads.
         q_halt: float32 [B], the chance that the answer is right, where a head says so.
-        verdict: int32 [B], of a lattice: `models.lattice.DECIDED`, `CONTRADICTION`, or 0.
+        verdict: int32 [B], of a lattice: `apps.lattice.model.DECIDED`, `CONTRADICTION`, or 0.
 
     Attributes:
         states: by name those latents of the carry that are kept from step to step.
@@ -38,9 +37,7 @@ class ExportedStep(nn.Module):
     def __init__(self, act: ACT) -> None:
         super().__init__()
         self.act, inner = act, act.inner
-        self.states = {name: name for name in inner.latents}
-        if isinstance(inner, LatticeInner):
-            self.states = {"candidates": "z_next"} | (self.states if inner.keeps_states else {})
+        self.states = inner.kept_states
         # Starts that a technique draws are the caller's to give.
         self.starts, inner.at_starts = next(iter(inner.at_starts), None), []
         q = inner.heads.get("q")

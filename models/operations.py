@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from models.config import ArchConfig, DataFacts
+from models.architectures import ArchConfig
+from models.config import DataFacts
 from models.heads.tokens import Matrix, MixtureOfExperts
 from models.layers import CastedLinear
 from models.registry import build_model

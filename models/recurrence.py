@@ -1,20 +1,21 @@
 """What all recurrences share: blocks, embeddings in front, latent states that a carry keeps, heads.
 
-A model of the family (`models.hrm`, `models.trm`, `models.transformer`) adds its stacks and says in
-`recur` how the latents are updated; nothing else differs.
+A model of the family (HRM, TRM, the transformer) adds its stacks and says in `recur` how the
+latents are updated; nothing else differs.
 
 Shape letters: B batch, S cells, P puzzle prefix, T = P + S, D hidden width, V vocabulary.
 """
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from models.attention import Attention, SudokuBias
 from models.carry import Examples, Latents
-from models.config import DataFacts, DECConfig, HRMConfig, RecurrenceConfig, TRMConfig
+from models.config import DataFacts, RecurrenceConfig
 from models.draws import BATCH_DRAWS, Draws
 from models.heads.base import Answer, Outputs
 from models.heads.build import build_heads
@@ -29,6 +30,9 @@ from models.layers import (
     weights_cast_once,
 )
 from models.sparse_embedding import CastedSparseEmbedding
+
+if TYPE_CHECKING:
+    from models.act import ACT
 
 Rotary = tuple[Tensor, Tensor] | None
 
@@ -99,6 +103,8 @@ class Recurrence(nn.Module):
 
     lm_head: TokenHead
     block: type[Block] = Block
+    # The ACT loop that it stands under, where that is not `models.act.ACT`.
+    act_type: "type[ACT] | None" = None
     # Kinds of cells that the input embedding tells apart; None: all tokens.
     num_kinds: int | None = None
     # Where rows draw alone: set for an evaluation, and for each of its ACT steps.
@@ -150,6 +156,11 @@ class Recurrence(nn.Module):
             the latents after it.
         """
         raise NotImplementedError
+
+    @property
+    def kept_states(self) -> dict[str, str]:
+        """The latents that are kept from step to step, by the names that exported files give."""
+        return {name: name for name in self.latents}
 
     @property
     def draws_numbers(self) -> bool:
@@ -241,7 +252,7 @@ class CycledRecurrence(Recurrence):
 
     depth: tuple[int, int] | None = None
 
-    def __init__(self, config: HRMConfig | TRMConfig | DECConfig, facts: DataFacts) -> None:
+    def __init__(self, config: Any, facts: DataFacts) -> None:
         super().__init__(config, facts)
         self._full_depth = (config.H_cycles, config.L_cycles)
 

@@ -1,8 +1,8 @@
 """The model that a configuration names. A checkpoint's folder never has a say in the class."""
 
 from models.act import ACT, ACTLossHead
-from models.config import ARCHITECTURES, ArchConfig, DataFacts, LatticeConfig
-from models.lattice import LatticeACT, LatticeInner
+from models.architectures import ArchConfig
+from models.config import ARCHITECTURES, DataFacts
 from runtime.device import resolve_dtype
 from runtime.errors import ConfigError
 from runtime.schema import Schema
@@ -42,6 +42,4 @@ def build_model(config: ArchConfig, facts: DataFacts) -> ACTLossHead:
             technique.require_model(inner)
         except ValueError as error:
             raise ConfigError(f"arch.techniques.{name}: {error}") from None
-    if isinstance(config, LatticeConfig) and isinstance(inner, LatticeInner):
-        return ACTLossHead(LatticeACT(inner, config), config.loss)
-    return ACTLossHead(ACT(inner, config), config.loss)
+    return ACTLossHead((inner.act_type or ACT)(inner, config), config.loss)

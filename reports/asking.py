@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from apps.lattice.config import LatticeConfig
 from dataset.sudoku.rules import count_solutions
 from evaluation.config import ArchOverrides, SearchSettings
 from evaluation.puzzles import ARC, SUDOKU, Kind, Puzzle, kind_of, kind_of_data
-from models.config import ArchConfig, DataFacts, LatticeConfig
+from models.architectures import ArchConfig
+from models.config import DataFacts
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import CheckpointError, DatasetError
 from training.checkpoint.trained_model import TrainedModel
@@ -14,7 +16,7 @@ from training.checkpoint.trained_model import TrainedModel
 if TYPE_CHECKING:
     import torch
 
-    from evaluation.search import Found, Round
+    from apps.lattice.search import Found, Round
     from models.act import ACTLossHead
 
 
@@ -94,7 +96,7 @@ def search_for(
         row: of the puzzle, from which its guesses follow.
         watch: called after each round.
     """
-    from evaluation.search import Search
+    from apps.lattice.search import Search
     from runtime.ranks import Ranks
 
     rounds: list[Round] = []

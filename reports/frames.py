@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from evaluation.narration import tell_rounds
+from apps.lattice.narration import tell_rounds
+from apps.lattice.search import Found, Round
 from evaluation.puzzles import ARC, Puzzle
-from evaluation.search import Found, Round
 from evaluation.solving import Reasoning
 from reports.boards import ANSWER, FAINT, INK, LINES, PAPER, Board, asked, board_of_candidates, draw
 from reports.drawing import Picture

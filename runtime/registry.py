@@ -6,6 +6,7 @@ that imports what stands behind it, so that a configuration is checked before to
 """
 
 import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -130,10 +131,18 @@ def imported(module: str, name: str) -> Callable[[], Any]:
     return lambda: getattr(importlib.import_module(module), name)
 
 
-def import_all(package: str) -> None:
-    """Import the modules of a package, which register what is in them."""
-    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
-        importlib.import_module(f"{package}.{module.name}")
+def import_all(package: str, module: str | None = None) -> None:
+    """Import the modules of a package, or of each package in it one `module`; they register what is
+    in them. A package that is not there has none.
+    """
+    if importlib.util.find_spec(package) is None:
+        return
+    for found in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        name = f"{package}.{found.name}"
+        if module is None:
+            importlib.import_module(name)
+        elif found.ispkg and importlib.util.find_spec(f"{name}.{module}"):
+            importlib.import_module(f"{name}.{module}")
 
 
 def rebuild_schemas(

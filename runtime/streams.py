@@ -53,3 +53,13 @@ def random_words(
     """
     key, start = np.array([seed, stream], np.uint64), np.array(counter, np.uint64)
     return np.random.Philox(key=key, counter=start).random_raw(count)
+
+
+def torch_seed(seed: int, step: int, part: int) -> int:
+    """Return the seed of what torch draws (dropout, a user's module), 0 to 2**64 - 1.
+
+    Args:
+        step: optimizer steps before this one.
+        part: of the batch: number of a shard, or of a rank.
+    """
+    return int(random_words(seed, Stream.TORCH, (0, step, part, 0), 1)[0])

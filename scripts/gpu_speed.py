@@ -26,8 +26,9 @@ from torch import Tensor, nn
 from torch.cuda import nccl
 from torch.optim import AdamW, Optimizer
 
+from models.architectures import ArchConfig
 from models.attention import require_backend
-from models.config import ArchConfig, AttentionBackend, DataFacts
+from models.config import AttentionBackend, DataFacts
 from models.operations import count_flop
 from models.registry import arch_on_device
 from models.technique import TechniquesConfig

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from models.config import LatticeConfig
+from apps.lattice.config import LatticeConfig
 from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_errors, exit_code
 from runtime.text import run_named, shown
 from training.checkpoint import hub, store

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from apps.lattice.config import LatticeConfig
 from dataset.sources import CSV_COLUMNS
 from dataset.sudoku.rules import split_puzzles
 from evaluation.config import ArchOverrides, SolveConfig, ThinkingSettings
@@ -42,7 +43,6 @@ from evaluation.puzzles import (
     puzzles_of,
     read_arc_task,
 )
-from models.config import LatticeConfig
 from puzzle_dataset import PuzzleDataset
 from reports.asking import kind_read_by, load_for, note_on, search_for
 from reports.boards import Board
@@ -59,7 +59,7 @@ from training.tracking import warn
 if TYPE_CHECKING:
     import torch
 
-    from evaluation.search import Found
+    from apps.lattice.search import Found
     from evaluation.solving import Reasoning
     from models.act import ACTLossHead
     from reports.frames import Frame
@@ -173,7 +173,7 @@ def deduce(
     puzzles: list[Puzzle],
 ) -> None:
     """Print what the chain of a search that answered struck and guessed, and its answer."""
-    from evaluation.narration import tell
+    from apps.lattice.narration import tell
     from reports.frames import frames_of_rounds
 
     tally, settings = Tally(config, puzzles, trained), config.search

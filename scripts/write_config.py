@@ -11,17 +11,15 @@ from typing import Any, get_args, get_origin
 
 import yaml
 
+from apps.lattice.config import LatticeConfig
 from evaluation.config import EvalConfig, SolveConfig
-from models.config import (
-    ACTLossConfig,
-    DECConfig,
-    HRMConfig,
-    LatticeConfig,
-    TransformerConfig,
-    TRMConfig,
-)
+from models.config import ACTLossConfig
+from models.dec.config import DECConfig
 from models.heads.config import AUXILIARY_HEADS, TOKEN_HEADS, QHeadConfig
+from models.hrm.config import HRMConfig
 from models.technique import TECHNIQUES
+from models.transformer.config import TransformerConfig
+from models.trm.config import TRMConfig
 from runtime.schema import Schema
 from scripts.build_dataset import BuildConfig
 from scripts.convert_checkpoint import ConvertConfig

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from models.act import ACTLossHead, LossOutput
+from models.architectures import ArchConfig
 from models.carry import ACTCarry, Drawn, Examples
 from models.compiled import compiled_forward
-from models.config import ArchConfig, DataFacts, LatticeConfig
+from models.config import DataFacts
 from models.operations import train_step_flop
 from models.registry import build_model
 from models.technique import Address
@@ -23,11 +24,11 @@ from runtime.device import require_room
 from runtime.errors import ConfigError, NonFiniteError
 from runtime.ranks import Ranks, sum_in_order
 from runtime.schema import CompiledForm
+from runtime.streams import torch_seed
 from training.checkpoint.start_weights import load_start_weights
 from training.config.schema import CANONICAL_SHARDS, TrainConfig
 from training.data import data_facts
 from training.diagnostics import Diagnostics, MeasuredShard, trunk_gradient_norms
-from training.exploration import noise_of_lattice, torch_seed
 from training.metrics import MetricBlock
 from training.optim.adam_atan2 import AdamATan2
 from training.optim.ema import WeightAverage
@@ -246,13 +247,7 @@ class Learner:
         start = self.ranks.rank * local
         own, num_rows = range(start, start + local), config.global_batch_size
         at = Address(config.seed, step - 1, num_rows, own, self.num_parts, self.facts.seq_len)
-        noise = self.model.model.draw(at)
-        if isinstance(config.arch, LatticeConfig):
-            drawn = noise_of_lattice(config.seed, step - 1, num_rows, config.arch, self.facts)
-            noise |= {
-                name: at.parts(of_rows[start : start + local]) for name, of_rows in drawn.items()
-            }
-        return noise
+        return self.model.model.draw(at)
 
     def _forward_backward_part(
         self, carry: ACTCarry, offered: Examples, drawn: Drawn, step: int | None

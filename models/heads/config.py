@@ -13,6 +13,9 @@ from pydantic.fields import FieldInfo
 from runtime.registry import Registry, imported, rebuild_schemas
 from runtime.schema import Count, NonNegativeFloat, Schema, Size, StrictBool, further_field
 
+if TYPE_CHECKING:
+    from models.config import RecurrenceConfig
+
 
 class TokenHeadConfig(Schema):
     """What every token head has in front of its projection."""
@@ -134,21 +137,15 @@ class AuxiliaryHeadConfig(Schema):
     detach: StrictBool = False
     """keep the head's gradient from the trunk"""
 
+    def require(self, arch: "RecurrenceConfig") -> None:
+        """Raise ValueError where the architecture does not fit; the key is put in front."""
+
 
 class FieldHeadConfig(AuxiliaryHeadConfig):
     """A head whose classes are told by a field that the data set declares."""
 
     field: str
     """name of the field"""
-
-
-class CandidatesHeadConfig(AuxiliaryHeadConfig):
-    """A head that says which candidates to keep."""
-
-    keep_weight: NonNegativeFloat = 4.0
-    """weight of the candidates that must stay (arXiv:2605.08605)"""
-    strike_weight: NonNegativeFloat = 0.5
-    """weight of those that must go"""
 
 
 AUXILIARY_HEADS = Registry("head", AuxiliaryHeadConfig, None, "heads", "arch.heads", "NAME")
@@ -161,11 +158,6 @@ for _name, _schema, _class, _text in (
     ("halt", AuxiliaryHeadConfig, "HaltHead", "stop here? Without q it decides"),
 ):
     AUXILIARY_HEADS.add(_name, _schema, imported("models.heads.auxiliary", _class), _text)
-for _name, _schema, _class, _text in (
-    ("candidates", CandidatesHeadConfig, "CandidatesHead", "which candidates stay; arch=lattice"),
-    ("contradiction", AuxiliaryHeadConfig, "ContradictionHead", "is the solution gone?"),
-):
-    AUXILIARY_HEADS.add(_name, _schema, imported("models.heads.lattice", _class), _text)
 
 
 class HeadsConfig(Schema):

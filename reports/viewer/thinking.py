@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from apps.lattice.config import LatticeConfig
+from apps.lattice.search import Found, Round
 from evaluation.config import ArchOverrides, SearchSettings, ThinkingSettings
 from evaluation.puzzles import ARC, SUDOKU, Puzzle, cropped
-from evaluation.search import Found, Round
 from evaluation.solving import Glimpse, reason
-from models.config import LatticeConfig
 from reports.animation import animate
 from reports.asking import load_for, note_on, search_for
 from reports.boards import Board, arc_panels, asked, board_of_candidates, draw, draw_panels

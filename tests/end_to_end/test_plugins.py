@@ -12,7 +12,8 @@ PLUGIN = """
 from pathlib import Path
 from typing import Literal
 
-from models.config import ARCHITECTURES, HRMConfig
+from models.config import ARCHITECTURES
+from models.hrm.config import HRMConfig
 from models.heads.config import AUXILIARY_HEADS, TOKEN_HEADS, AuxiliaryHeadConfig, TokenHeadConfig
 from runtime.registry import imported
 from runtime.schema import Size

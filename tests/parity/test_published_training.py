@@ -14,7 +14,8 @@ import torch
 
 from models.act import ACTLossHead
 from models.carry import ACTCarry, Examples
-from models.config import DataFacts, HRMConfig
+from models.config import DataFacts
+from models.hrm.config import HRMConfig
 from models.losses import IGNORE_LABEL_ID
 from models.registry import build_model
 from runtime.ranks import Ranks

@@ -10,14 +10,9 @@ from typing import Any
 
 import yaml
 
-from models.config import (
-    PUBLISHED_ARCHITECTURES,
-    PUBLISHED_LOSSES,
-    ACTLossConfig,
-    ArchConfig,
-    HeadsConfig,
-    HRMConfig,
-)
+from models.architectures import PUBLISHED_ARCHITECTURES, PUBLISHED_LOSSES, ArchConfig
+from models.config import ACTLossConfig, HeadsConfig
+from models.hrm.config import HRMConfig
 from runtime.errors import CheckpointError, ConfigError
 from runtime.files import read_bounded
 from runtime.text import shown

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import field_validator
 
 from dataset.kinds import AnyEvaluator, EvaluatorConfig
-from models.config import ArchConfig, DataFacts
+from models.architectures import ArchConfig
+from models.config import DataFacts
 from runtime.errors import CheckpointError, ConfigError
 from runtime.schema import Count, Schema
 from runtime.text import shown

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from dataset.kinds import AnyBuilder, AnyEvaluator, ArcEvaluatorConfig, EvaluatorConfig
-from models.config import ArchConfig
+from models.architectures import ArchConfig
 from models.outputs import OutputField
 from models.technique import with_techniques
 from runtime.errors import ConfigError

@@ -52,7 +52,7 @@ def add_by_rank() -> None:
 def draw_by_rank() -> None:
     """dropout drawn by rank instead of by shard"""
     from runtime.process import env_rank
-    from training.step import torch_seed
+    from runtime.streams import torch_seed
 
     def keyed(seed: Any, step: Any, part: Any) -> Any:
         return torch_seed(seed, step, env_rank())

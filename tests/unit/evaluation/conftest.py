@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from models.act import ACTLossHead
-from models.config import DataFacts, HRMConfig
+from models.config import DataFacts
+from models.hrm.config import HRMConfig
 from models.registry import build_model
 from puzzle_dataset import PuzzleDataset
 from training.data import data_facts

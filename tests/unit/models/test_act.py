@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from models.act import ACT
 from models.carry import ACTCarry, Drawn, Examples, Latents
-from models.config import HRMConfig
 from models.heads.base import Answer, HaltingRule, Head, Outputs
 from models.heads.q import QHead
+from models.hrm.config import HRMConfig
 from models.technique import TechniquesConfig
 from tests.unit.models.tiny import first_step, make_examples, make_model
 

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from dataset.sudoku.rules import layout_of
 from models.attention import Attention, SudokuBias
-from models.config import DataFacts, HRMConfig, TRMConfig
+from models.config import DataFacts
+from models.hrm.config import HRMConfig
 from models.registry import arch_on_device, build_model
+from models.trm.config import TRMConfig
 from runtime.errors import ConfigError
 from runtime.schema import Schema
 from tests.unit.models import tiny

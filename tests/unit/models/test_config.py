@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from models.config import DataFacts, HRMConfig
+from models.config import DataFacts
+from models.hrm.config import HRMConfig
 from runtime.errors import ConfigError
 from training.config.composition import load_config
 from training.config.explain import validate
@@ -133,7 +134,7 @@ def test_what_is_no_count_number_or_boolean_is_refused(path: str, value: object)
         ("arch.forward_dtype", "bf16", "'bfloat16'"),
         ("arch.attention", "flash", "'fa2'"),
         ("arch.loss.loss_type", "cross_entropy", "'softmax_cross_entropy'"),
-        ("arch.name", "hrm_v2", "hrm, trm,"),
+        ("arch.name", "hrm_v2", "trm, trm_singlez,"),
         ("optimizer.name", "sgd", "adamw"),
         ("device", "gpu", "'cuda'"),
         ("lr_min_ratio", 1.5, "less than or equal to 1"),

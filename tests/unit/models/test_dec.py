@@ -9,8 +9,9 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from models.carry import Examples
-from models.config import DataFacts, DECConfig
-from models.dec import DigitBlock, UnitMeans
+from models.config import DataFacts
+from models.dec.config import DECConfig
+from models.dec.model import DigitBlock, UnitMeans
 from models.draws import ROW_KEYS
 from models.registry import build_model
 from models.techniques.anchors import Anchors

@@ -1,6 +1,7 @@
 """Operations are those that run, as counted by hand."""
 
-from models.config import DataFacts, HRMConfig
+from models.config import DataFacts
+from models.hrm.config import HRMConfig
 from models.operations import count_flop
 from training.config.composition import load_config
 from training.config.schema import TrainConfig

@@ -11,10 +11,14 @@ from torch import Tensor
 
 import models.recurrence
 from models.act import ACTLossHead
+from models.architectures import ArchConfig
 from models.carry import Examples, Latents
-from models.config import ArchConfig, DataFacts, HRMConfig, TransformerConfig, TRMConfig
+from models.config import DataFacts
+from models.hrm.config import HRMConfig
 from models.layers import add_rms_norm
 from models.registry import build_model
+from models.transformer.config import TransformerConfig
+from models.trm.config import TRMConfig
 from tests.unit.models import tiny
 from tests.unit.models.tiny import FACTS, first_step, inner_of, make_examples, make_model
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from models.config import HRMConfig
+from models.hrm.config import HRMConfig
 from models.technique import TECHNIQUES, Technique, present_name, with_techniques
 from runtime.errors import ConfigError
 from tests.unit.models import tiny

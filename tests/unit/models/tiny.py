@@ -6,10 +6,12 @@ import torch
 
 from models.act import ACTLossHead
 from models.carry import Examples
-from models.config import DataFacts, HRMConfig, TRMConfig
+from models.config import DataFacts
+from models.hrm.config import HRMConfig
 from models.losses import IGNORE_LABEL_ID
 from models.recurrence import Recurrence
 from models.registry import build_model
+from models.trm.config import TRMConfig
 
 FACTS = DataFacts(7, 5, 6, fields={"actions": (4, 0), "pixels": (8, 3)})
 TINY = {"H_layers": 1, "L_layers": 1, "hidden_size": 16, "num_heads": 2, "expansion": 1.0}

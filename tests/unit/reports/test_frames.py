@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from apps.lattice.model import CONTRADICTION, DECIDED
+from apps.lattice.search import Found, Round
 from dataset.arc.tasks import encode_canvas
 from dataset.format.schema import ARC_PALETTE
 from dataset.sudoku.rules import parse_puzzle
 from evaluation.puzzles import ARC, SUDOKU, Puzzle
-from evaluation.search import Found, Round
 from evaluation.solving import Reasoning
-from models.lattice import CONTRADICTION, DECIDED
 from reports.animation import animate, as_gif, as_page
 from reports.boards import RING, Board, asked, legend
 from reports.drawing import Words, darkened

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from runtime.streams import Stream, random_words
+from runtime.streams import Stream, random_words, torch_seed
 
 
 def test_a_stream_is_a_function_of_its_key():
@@ -20,3 +20,12 @@ def test_a_stream_is_a_function_of_its_key():
     ]
     assert len({word for stream in [words, *others] for word in stream.tolist()}) == 45
     assert random_words(2**64 - 1, Stream.SUBSAMPLE, (0, 0, 2**64 - 1, 0), 1).shape == (1,)
+
+
+def test_every_part_of_every_step_has_a_seed_of_its_own() -> None:
+    places = [(seed, step, part) for seed in (0, 1) for step in range(50) for part in range(5)]
+    seeds = [torch_seed(*place) for place in places]
+    # torch's generator on a CPU takes the lower half alone.
+    assert len({seed % 2**32 for seed in seeds}) == len(places)
+    assert [torch_seed(*place) for place in reversed(places)] == seeds[::-1]
+    assert all(0 <= seed < 2**64 for seed in seeds)

@@ -12,7 +12,8 @@ from dataset.sudoku.rules import parse_puzzle
 from evaluation.config import SolveConfig
 from evaluation.puzzles import ARC, MAZE, SUDOKU, Kind, Puzzle
 from evaluation.solving import Reasoning
-from models.config import DataFacts, HRMConfig
+from models.config import DataFacts
+from models.hrm.config import HRMConfig
 from reports.terminal import grid_lines
 from runtime.errors import CheckpointError, ConfigError, DatasetError
 from scripts import solve

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from models.config import HRMConfig, TRMConfig
+from models.hrm.config import HRMConfig
+from models.trm.config import TRMConfig
 from training.config.composition import load_config
 from training.config.schema import TrainConfig, changed_keys
 

@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from models.carry import Examples
-from models.config import DataFacts, HRMConfig
+from models.config import DataFacts
 from models.heads.auxiliary import AuxiliaryHead, HaltHead
 from models.heads.base import Answer, Targets
 from models.heads.calibration import CALIBRATION_ERROR, GAPS, with_calibration_error
 from models.heads.config import AUXILIARY_HEADS
+from models.hrm.config import HRMConfig
 from models.losses import IGNORE_LABEL_ID
 
 B, S, P, D = 4, 6, 2, 6

@@ -8,9 +8,10 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from models.act import ACTLossHead
-from models.config import DataFacts, TRMConfig
+from models.config import DataFacts
 from models.heads.q import QHead
 from models.registry import build_model
+from models.trm.config import TRMConfig
 from tests.unit.models.tiny import (
     FACTS,
     first_step,

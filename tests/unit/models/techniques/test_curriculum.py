@@ -7,10 +7,12 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from models.config import HRMConfig, RecurrenceConfig, TRMConfig
+from models.config import RecurrenceConfig
+from models.hrm.config import HRMConfig
 from models.recurrence import CycledRecurrence
 from models.registry import build_model
 from models.techniques.curriculum import Curriculum
+from models.trm.config import TRMConfig
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError
 from runtime.ranks import Ranks

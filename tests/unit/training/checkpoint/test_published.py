@@ -5,7 +5,10 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 
-from models.config import ArchConfig, HRMConfig, TransformerConfig, TRMConfig
+from models.architectures import ArchConfig
+from models.hrm.config import HRMConfig
+from models.transformer.config import TransformerConfig
+from models.trm.config import TRMConfig
 from runtime.errors import CheckpointError
 from training.checkpoint.published import published_arch, read_published_config
 

@@ -14,7 +14,8 @@ import torch
 from torch.testing import assert_close
 
 from models.act import ACTLossHead
-from models.config import DataFacts, HRMConfig
+from models.config import DataFacts
+from models.hrm.config import HRMConfig
 from models.registry import build_model
 from runtime.errors import CheckpointError
 from training.checkpoint.archive import read_state_dict

@@ -6,8 +6,9 @@ import pytest
 import torch
 import yaml
 
-from models.config import DataFacts, HRMConfig
+from models.config import DataFacts
 from models.heads.config import HeadsConfig
+from models.hrm.config import HRMConfig
 from runtime.errors import CheckpointError, ConfigError
 from training.checkpoint.state import RunState
 from training.checkpoint.store import MODEL, STATE, save_checkpoint

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from models.act import ACTLossHead
-from models.config import DataFacts, HRMConfig
+from models.config import DataFacts
+from models.hrm.config import HRMConfig
 from models.registry import build_model
 from runtime.errors import ConfigError
 from runtime.ranks import Ranks

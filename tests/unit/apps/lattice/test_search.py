@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from apps.lattice.config import LatticeConfig
+from apps.lattice.model import CONTRADICTION
+from apps.lattice.narration import tell
+from apps.lattice.search import Chain, Found, Ledger, Round, Search, search_sets
+from apps.lattice.search_report import as_text, figures_of, solver_figures
 from dataset.sudoku import rules
 from evaluation.config import EvalSearchSettings
-from evaluation.narration import tell
-from evaluation.search import Chain, Found, Ledger, Round, Search, search_sets
-from evaluation.search_report import as_text, figures_of, solver_figures
-from models.config import DataFacts, LatticeConfig
-from models.lattice import CONTRADICTION
+from models.config import DataFacts
 from models.registry import build_model
 from puzzle_dataset import Batch
 from runtime.ranks import Ranks

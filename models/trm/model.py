@@ -4,20 +4,21 @@ One small network does everything: it refines the latent z_L given puzzle and an
 times, and then the answer z_H. Gradients flow through the whole last H cycle.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from models.carry import Latents
-from models.config import DataFacts, DECConfig, TRMConfig
+from models.config import DataFacts
 from models.recurrence import CycledRecurrence, ReasoningLevel, Rotary
+from models.trm.config import TRMConfig
 
 
 class _TinyRecurrence(CycledRecurrence):
     """H_cycles - 1 cycles without gradients, then one with; a subclass says what a cycle is."""
 
-    def __init__(
-        self, config: TRMConfig | DECConfig, facts: DataFacts, latents: tuple[str, ...]
-    ) -> None:
+    def __init__(self, config: Any, facts: DataFacts, latents: tuple[str, ...]) -> None:
         super().__init__(config, facts)
         self.L_level = ReasoningLevel(config, config.L_layers, self.num_positions, self.block)
         self.add_initial_states(latents)
@@ -36,7 +37,7 @@ class _TinyRecurrence(CycledRecurrence):
 class TRMInner(_TinyRecurrence):
     """Two latents: the answer z_H and the reasoning z_L."""
 
-    def __init__(self, config: TRMConfig | DECConfig, facts: DataFacts) -> None:
+    def __init__(self, config: Any, facts: DataFacts) -> None:
         super().__init__(config, facts, ("H", "L"))
 
     def cycle(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:

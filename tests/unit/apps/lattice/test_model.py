@@ -8,10 +8,12 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
+from apps.lattice.config import LatticeConfig
+from apps.lattice.model import CONTRADICTION, DECIDED
 from dataset.sudoku.symmetries import sudoku_symmetries
 from models.carry import Drawn, Examples
-from models.config import DataFacts, HRMConfig, LatticeConfig
-from models.lattice import CONTRADICTION, DECIDED
+from models.config import DataFacts
+from models.hrm.config import HRMConfig
 from models.registry import build_model
 from runtime.errors import ConfigError
 

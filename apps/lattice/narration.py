@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from apps.lattice.model import CONTRADICTION, DECIDED
+from apps.lattice.search import Round
 from evaluation.puzzles import SUDOKU, Kind
-from evaluation.search import Round
-from models.lattice import CONTRADICTION, DECIDED
 from runtime.text import many
 
 

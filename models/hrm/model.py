@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from models.carry import Latents
-from models.config import DataFacts, HRMConfig
+from models.config import DataFacts
+from models.hrm.config import HRMConfig
 from models.recurrence import CycledRecurrence, ReasoningLevel, Rotary
 
 

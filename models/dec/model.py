@@ -9,17 +9,19 @@ Shape letters: B batch, N digits, S = N * N cells, D hidden width.
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from models.attention import Attention
 from models.carry import Examples, Latents
-from models.config import DataFacts, DECConfig, LatticeConfig, RecurrenceConfig, sudoku_box
+from models.config import DataFacts, sudoku_box
+from models.dec.config import DECConfig
 from models.heads.base import Answer
 from models.layers import CastedLinear, add_rms_norm
 from models.recurrence import Block, Rotary
-from models.trm import TRMInner
+from models.trm.model import TRMInner
 
 # Tokens below are no digits: 0 is padding, 1 an empty cell.
 FIRST_DIGIT = 2
@@ -31,9 +33,8 @@ class DigitBlock(Block):
     Without attention over the cells its result is a view of [S, B * N, D] in memory.
     """
 
-    def add_mixer(self, config: RecurrenceConfig, num_positions: int) -> None:
-        """Build what mixes the cells, and the digits."""
-        assert isinstance(config, DECConfig | LatticeConfig)
+    def add_mixer(self, config: Any, num_positions: int) -> None:
+        """Build what mixes the cells, and the digits, by the settings that `DECConfig` has."""
         D, self.num_digits = config.hidden_size, math.isqrt(num_positions)
         self.mixes_by_units = config.units
         if config.units:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from apps.lattice.search import Found
 from dataset.sudoku import rules
 from evaluation.metrics import Estimate, wilson
 from evaluation.records import table_as_csv
-from evaluation.search import Found
 from runtime.text import in_columns
 
 

@@ -12,17 +12,20 @@ D hidden width, K loops.
 import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from apps.lattice.config import LatticeConfig
+from apps.lattice.heads import CANDIDATES, solution_gone
+from dataset.turns import turns
 from models.act import ACT, RowLosses
 from models.attention import Attention, SudokuBias
 from models.carry import ACTCarry, Drawn, Examples, Latents
-from models.config import DataFacts, LatticeConfig, RecurrenceConfig, is_sudoku
-from models.dec import FIRST_DIGIT, DigitBlock, answer_of_digits
+from models.config import DataFacts, RecurrenceConfig, is_sudoku
+from models.dec.model import FIRST_DIGIT, DigitBlock, answer_of_digits
 from models.heads.base import Answer, Outputs
-from models.heads.lattice import CANDIDATES, solution_gone
 from models.layers import (
     CastedEmbedding,
     CastedLinear,
@@ -32,6 +35,8 @@ from models.layers import (
     weights_cast_once,
 )
 from models.recurrence import Block, ReasoningLevel, Recurrence, Rotary
+from models.technique import Address
+from runtime.streams import Stream
 
 # Examples that have these know for each cell, int64 [B, S], and for each token, int64 [B, V], which
 # one of the puzzle itself it is in their present view.
@@ -155,6 +160,10 @@ class LatticeInner(Recurrence):
         zeros = torch.zeros(batch_size, dtype=torch.int64, device=z_H.device)
         state = {CANDIDATES: candidates, "z_next": candidates.clone()}
         return {"z_H": z_H, **state, "z_guess": zeros, "z_verdict": zeros.clone()}
+
+    @property
+    def kept_states(self) -> dict[str, str]:
+        return {"candidates": "z_next"} | (super().kept_states if self.keeps_states else {})
 
     def begin(
         self, new: Tensor, carry: Latents, examples: Examples, drawn: Drawn | None = None
@@ -287,7 +296,7 @@ class LatticeInner(Recurrence):
 
 class DigitLatticeInner(LatticeInner):
     """The same with a state for each digit and cell, z_H [B, N * S, D], and weights that all digits
-    share, as in `models.dec`: permuting the digits of a puzzle permutes all that is deduced.
+    share, as in `models.dec.model`: permuting the digits of a puzzle permutes all that is deduced.
     """
 
     num_kinds = 4  # Where a cell is open a digit is struck or possible, else another's or its own.
@@ -322,11 +331,18 @@ class LatticeACT(ACT):
 
     def __init__(self, inner: LatticeInner, config: LatticeConfig) -> None:
         super().__init__(inner, config)
+        self.config = config
         self.eval_steps, self.learns_when_gone = config.eval_steps, config.learns_when_gone
 
     @property
     def eval_max_steps(self) -> int:
         return self.eval_steps
+
+    def draw(self, at: Address) -> dict[str, np.ndarray]:
+        own, inner = slice(at.own.start, at.own.stop), self.inner
+        sizes = inner.seq_len, len(inner.open_cell)
+        drawn = guesses_and_views(at, self.config, *sizes, is_sudoku=inner.is_sudoku)
+        return super().draw(at) | {name: at.parts(rows[own]) for name, rows in drawn.items()}
 
     def think(
         self, carry: ACTCarry, offered: Examples, drawn: Drawn | None = None
@@ -376,6 +392,30 @@ class LatticeACT(ACT):
         gone = solution_gone(examples[CANDIDATES], examples["labels"])
         taught = {name: losses[name] for name in ("lm", "candidates") if name in losses}
         return losses | {name: torch.where(gone, 0.0, value) for name, value in taught.items()}
+
+
+LatticeInner.act_type = LatticeACT
+
+
+def guesses_and_views(
+    at: Address, config: LatticeConfig, seq_len: int, vocab_size: int, *, is_sudoku: bool
+) -> dict[str, np.ndarray]:
+    """Draw what the rows of the global batch guess at a step, and in which view each goes on, if it
+    does in another one: `guesses`, `guided`, `cells` and `tokens` of `LatticeACT.think`.
+    """
+    words = at.words(Stream.GUESSES, 2 * at.num_rows)
+    guesses = ((words >> np.uint64(40)) * 2.0**-24).astype(np.float32)
+    drawn: dict[str, np.ndarray] = {"guesses": guesses.reshape(at.num_rows, 2)}
+    if config.guided_guesses:
+        words = at.words(Stream.GUESSES, at.num_rows, counter=1)
+        drawn["guided"] = ((words >> np.uint64(11)) * 2.0**-53 < config.guided_guesses)[:, None]
+    if config.views != "none":
+        words = at.words(Stream.TURNS, 2 * at.num_rows).reshape(2, -1)
+        every = config.views == "all"
+        drawn["cells"], drawn["tokens"] = turns(
+            words, seq_len, vocab_size, is_sudoku=is_sudoku, every_symmetry=every
+        )
+    return drawn
 
 
 def _turned(candidates: Tensor, examples: Examples, drawn: Drawn) -> tuple[Tensor, Examples]:

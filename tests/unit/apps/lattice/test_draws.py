@@ -1,18 +1,19 @@
-"""What a lattice draws, and seeds of torch."""
+"""What a lattice draws."""
 
 import numpy as np
 
-from models.config import DataFacts, LatticeConfig
-from training.exploration import noise_of_lattice, torch_seed
+from apps.lattice.config import LatticeConfig
+from apps.lattice.model import guesses_and_views
+from models.config import DataFacts
+from models.technique import Address
 
 
-def test_every_part_of_every_step_has_a_seed_of_its_own() -> None:
-    places = [(seed, step, part) for seed in (0, 1) for step in range(50) for part in range(5)]
-    seeds = [torch_seed(*place) for place in places]
-    # torch's generator on a CPU takes the lower half alone.
-    assert len({seed % 2**32 for seed in seeds}) == len(places)
-    assert [torch_seed(*place) for place in reversed(places)] == seeds[::-1]
-    assert all(0 <= seed < 2**64 for seed in seeds)
+def noise_of_lattice(
+    seed: int, step: int, rows: int, config: LatticeConfig, facts: DataFacts
+) -> dict[str, np.ndarray]:
+    at = Address(seed, step, rows, range(rows), num_parts=1, seq_len=facts.seq_len)
+    sizes = facts.seq_len, facts.vocab_size
+    return guesses_and_views(at, config, *sizes, is_sudoku=True)
 
 
 def test_guesses_and_views_of_a_lattice_depend_on_seed_step_and_row_alone() -> None:

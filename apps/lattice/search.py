@@ -21,14 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dataset.turns import turns
-from evaluation.config import EvalSearchSettings, SearchSettings
-from evaluation.thinking import Forward
-from models.act import ACTLossHead
-from models.carry import ACTCarry, Examples
-from models.config import LatticeConfig
-from models.heads.lattice import CANDIDATES
-from models.lattice import (
+from apps.lattice.config import LatticeConfig
+from apps.lattice.heads import CANDIDATES
+from apps.lattice.model import (
     BEGINNINGS,
     CONTRADICTION,
     DECIDED,
@@ -36,6 +31,11 @@ from models.lattice import (
     ORIGIN_TOKENS,
     STRIKE_BELOW,
 )
+from dataset.turns import turns
+from evaluation.config import EvalSearchSettings, SearchSettings
+from evaluation.thinking import Forward
+from models.act import ACTLossHead
+from models.carry import ACTCarry, Examples
 from puzzle_dataset import Batch
 from runtime.errors import ConfigError, disk_errors
 from runtime.files import write_atomically

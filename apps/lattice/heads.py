@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from apps.lattice.config import CandidatesHeadConfig
 from models.config import DataFacts, RecurrenceConfig
 from models.heads.auxiliary import AuxiliaryHead
 from models.heads.base import Answer, Outputs, Targets
-from models.heads.config import CandidatesHeadConfig
 from models.heads.tokens import Linear, LinearOfDigits
 from models.layers import CastedLinear, widened
 from models.losses import binary_cross_entropy

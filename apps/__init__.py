@@ -1,0 +1,1 @@
+"""What uses the core, or plugs into it by name; the core knows none of it."""

@@ -1,0 +1,1 @@
+"""Deduction on candidate sets."""

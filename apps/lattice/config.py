@@ -1,0 +1,211 @@
+"""Settings of deduction on candidate sets, and of the heads that it needs."""
+
+import math
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from models.config import ARCHITECTURES, DataFacts, RecurrenceConfig, is_sudoku, require_sudoku
+from models.heads.config import AUXILIARY_HEADS, AuxiliaryHeadConfig, HeadsConfig, LinearHeadConfig
+from runtime.errors import ConfigError
+from runtime.registry import imported
+from runtime.schema import (
+    NonNegativeFloat,
+    NumLayers,
+    PositiveFloat,
+    Probability,
+    Size,
+    SizeOrZero,
+    StrictBool,
+)
+
+
+class CandidatesHeadConfig(AuxiliaryHeadConfig):
+    """A head that says which candidates to keep."""
+
+    keep_weight: NonNegativeFloat = 4.0
+    """weight of the candidates that must stay (arXiv:2605.08605)"""
+    strike_weight: NonNegativeFloat = 0.5
+    """weight of those that must go"""
+
+    def require(self, arch: RecurrenceConfig) -> None:
+        _require_lattice(arch)
+
+
+class ContradictionHeadConfig(AuxiliaryHeadConfig):
+    """A head that says whether the solution is gone."""
+
+    def require(self, arch: RecurrenceConfig) -> None:
+        _require_lattice(arch)
+
+
+def _require_lattice(arch: RecurrenceConfig) -> None:
+    if not isinstance(arch, LatticeConfig):
+        raise ValueError(f"is for name=lattice, and this is name={arch.name}")
+
+
+AUXILIARY_HEADS.add(
+    "candidates",
+    CandidatesHeadConfig,
+    imported("apps.lattice.heads", "CandidatesHead"),
+    "which candidates stay; arch=lattice",
+)
+AUXILIARY_HEADS.add(
+    "contradiction",
+    ContradictionHeadConfig,
+    imported("apps.lattice.heads", "ContradictionHead"),
+    "is the solution gone?",
+)
+
+
+class LatticeConfig(RecurrenceConfig):
+    """Deduction on a grid of candidates (lattice deduction transformer, arXiv:2605.08605); sizes
+    and thresholds are those of its source.
+    """
+
+    width_multiple: ClassVar[int] = 8
+
+    name: Literal["lattice"] = "lattice"
+    """strikes candidates from a grid of possibilities, and guesses where it is stuck"""
+
+    symmetry: Literal["none", "digits"] = "none"
+    """digits: a state for each digit in each cell, and the same weights for all digits, as in
+    arch=dec; for Sudoku"""
+    units: StrictBool = False
+    """with symmetry=digits: cells are mixed by the means over rows, columns, boxes and their
+    crossings instead of attention, as in arch=dec"""
+    digit_attention: StrictBool = False
+    """with symmetry=digits: a digit knows the others in its cell by attention; false: by their
+    mean"""
+    loops: Size = 16
+    """passes through the blocks in a step"""
+    backprop_loops: Size | None = None
+    """the last loops, which have losses and gradients; null: all"""
+    keep_states: StrictBool = False
+    """a step begins with the states of the puzzle's last one; false: afresh, as published"""
+    L_layers: NumLayers = 4
+    """blocks"""
+    hidden_size: Size = 128
+    """width of the states (D)"""
+    num_heads: Size = 4
+    """attention heads (N); must divide hidden_size"""
+    heads: HeadsConfig = Field(
+        default_factory=lambda: HeadsConfig.model_validate(
+            {"q": None, "candidates": {}, "contradiction": {}}
+        )
+    )
+    """what the model predicts"""
+    dropout: Annotated[float, Field(strict=True, ge=0.0, lt=1.0)] = 0.1
+    """share of what a block adds that is set to 0 in training, with symmetry=none"""
+    pos_encodings: Literal["rope", "learned", "none"] = "learned"
+    """how attention knows the positions; learned: by row and column"""
+    puzzle_emb_ndim: SizeOrZero = 0
+    """0: there is no puzzle embedding"""
+
+    views: Literal["none", "dihedral", "all"] = "dihedral"
+    """images of the puzzle that are drawn anew for each row at each step in training: none;
+    turned and mirrored, with the digits of a Sudoku permuted; all symmetries of Sudoku"""
+    strike_below: Probability = 0.1
+    """probability of a candidate to stay, below which it is struck"""
+    guess: Literal["always", "stuck"] = "always"
+    """always: in each step, as published; stuck: where nothing was struck"""
+    guess_temperature: PositiveFloat = 1.5
+    """of the token that is guessed"""
+    contradiction_above: Probability = 0.6
+    """probability of a contradiction, above which nothing more is guessed"""
+    guided_guesses: Probability = 0.0
+    """share of the guesses in training that take the solution's token; 0: none, as published"""
+    learns_when_gone: StrictBool = True
+    """true: candidates and tokens have losses where the solution is gone, too, as published; false:
+    only the contradiction has one there"""
+
+    halt_max_steps: Size = 100
+    """steps after which a puzzle is replaced in training in any case"""
+    eval_steps: Size = 1
+    """steps of a puzzle in evaluations without search, which only strike and never guess"""
+    halt_exploration_prob: Probability = 0.0
+    """share of the puzzles that must not halt before a random number of steps"""
+    no_ACT_continue: StrictBool = True
+    """there is no q_continue"""
+
+    @property
+    def searches(self) -> bool:
+        return True
+
+    @property
+    def has_digits(self) -> bool:
+        return self.symmetry == "digits"
+
+    def with_depth(self, steps: int) -> Self:
+        return self.model_copy(update={"eval_steps": steps})
+
+    def require_data(self, facts: DataFacts) -> None:
+        super().require_data(facts)
+        if self.has_digits:
+            require_sudoku(facts, "arch.symmetry=digits")
+        self.open_cells(facts)
+
+    @staticmethod
+    def open_cells(facts: DataFacts) -> tuple[int, range | tuple[int, ...]]:
+        """Return the token of a cell that is open, and those that it may hold in the end.
+
+        Raises:
+            ConfigError: the data are neither Sudokus nor square mazes.
+        """
+        seq_len, vocab_size = facts.seq_len, facts.vocab_size
+        if is_sudoku(facts):
+            return 1, range(2, vocab_size)
+        if vocab_size == 6 and math.isqrt(seq_len) ** 2 == seq_len:
+            return 2, (2, 5)  # A free cell may lie on the path.
+        raise ConfigError(
+            f"arch.name=lattice is for Sudokus of 4 x 4, 6 x 6 or 9 x 9 cells and for square mazes;"
+            f" the data have {seq_len} cells and {vocab_size} tokens"
+        )
+
+    @model_validator(mode="after")
+    def _deduces(self) -> Self:
+        heads = self.heads
+        if heads.q is not None or {"candidates", "contradiction"} - heads.auxiliary.keys():
+            raise ValueError(
+                "name=lattice needs the heads candidates and contradiction, and no q; use "
+                "heads=lattice"
+            )
+        if not isinstance(heads.lm, LinearHeadConfig):
+            raise ValueError(f"name=lattice: heads.lm.name={heads.lm.name}; use linear")
+        unused = {
+            "mlp_t": False,
+            "puzzle_emb_ndim": 0,
+            "puzzle_emb_len": 0,
+            "halt_exploration_prob": 0.0,
+            "no_ACT_continue": True,
+        }
+        only_weigh = self.techniques.acting("weighed")
+        for name, technique in self.techniques.active.items():
+            if technique not in only_weigh:
+                raise ValueError(f"techniques.{name} has no meaning with name=lattice")
+        for name, value in unused.items():
+            if (found := getattr(self, name)) != value:
+                raise ValueError(f"{name}={found} has no meaning with name=lattice; use {value}")
+        if (last := self.backprop_loops or 0) > self.loops:
+            raise ValueError(f"backprop_loops={last} exceeds loops={self.loops}")
+        if heads.fields:
+            name = min(heads.fields)
+            raise ValueError(f"heads.{name}: name=lattice does not turn fields; leave it out")
+        if self.units and self.attention_bias != "none":
+            raise ValueError(
+                f"attention_bias={self.attention_bias} with units=true: there is no attention over "
+                "the cells; use units=false"
+            )
+        if self.symmetry == "none" and (self.units or self.digit_attention):
+            raise ValueError("units and digit_attention need symmetry=digits")
+        if self.keep_states and self.views != "none":
+            raise ValueError(
+                f"keep_states=true with views={self.views}: states are those of another view; use "
+                "views=none"
+            )
+        if self.units and self.pos_encodings != "none":
+            raise ValueError(f"pos_encodings={self.pos_encodings} with units=true; use none")
+        return self
+
+
+ARCHITECTURES.add("lattice", LatticeConfig, imported("apps.lattice.model", "lattice"))

@@ -1,0 +1,45 @@
+"""The architectures that there are, by their own names and by those of the published trainers.
+
+Each is a folder with its settings, `config.py`, which registers it, and its model. Nothing here
+imports torch.
+"""
+
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+from models.config import ARCHITECTURES, RecurrenceConfig
+from runtime.registry import import_all, rebuild_schemas
+
+import_all("models", "config")
+import_all("apps", "config")
+rebuild_schemas()
+
+# How the published configurations call them.
+PUBLISHED_ARCHITECTURES = {
+    "hrm.hrm_act_v1@HierarchicalReasoningModel_ACTV1": "hrm",
+    "recursive_reasoning.hrm@HierarchicalReasoningModel_ACTV1": "hrm",
+    "recursive_reasoning.trm@TinyRecursiveReasoningModel_ACTV1": "trm",
+    "recursive_reasoning.trm_singlez@TinyRecursiveReasoningModel_ACTV1": "trm_singlez",
+    "recursive_reasoning.transformers_baseline@Model_ACTV2": "transformer",
+}
+PUBLISHED_LOSSES = {"losses@ACTLossHead": "act"}
+
+
+def _with_own_names(arch: object) -> object:
+    """Translate published names, and settings that earlier versions saved."""
+    if not isinstance(arch, dict):
+        return arch
+    arch = {"name": ARCHITECTURES.default} | arch
+    loss = arch.get("loss")
+    if isinstance(loss, dict) and isinstance(name := loss.get("name"), str):
+        arch["loss"] = loss | {"name": PUBLISHED_LOSSES.get(name, name)}
+    if not isinstance(arch["name"], str):
+        return arch
+    arch["name"] = name = PUBLISHED_ARCHITECTURES.get(arch["name"], arch["name"])
+    schema = ARCHITECTURES[name].schema if name in ARCHITECTURES else RecurrenceConfig
+    assert issubclass(schema, RecurrenceConfig)
+    return schema.in_present_terms(arch)
+
+
+ArchConfig = Annotated[RecurrenceConfig, ARCHITECTURES, BeforeValidator(_with_own_names)]

@@ -1,0 +1,1 @@
+"""TRM's recursion with a state for each digit in each cell."""

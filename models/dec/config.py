@@ -1,0 +1,83 @@
+"""Settings of TRM's recursion with a state for each digit in each cell."""
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from models.config import ARCHITECTURES, DataFacts, RecurrenceConfig, require_sudoku
+from models.heads.config import LinearHeadConfig
+from runtime.registry import imported
+from runtime.schema import NumLayers, Size, SizeOrZero, StrictBool
+
+
+class DECConfig(RecurrenceConfig):
+    """TRM's recursion on a state for each digit and cell (Fixed-Point-Reasoner-Structures, "DEC");
+    defaults are those of its source, but for `halt_exploration_prob`.
+    """
+
+    width_multiple: ClassVar[int] = 8
+
+    name: Literal["dec"] = "dec"
+    """TRM whose states are of each digit and cell, and which treats all digits alike"""
+
+    H_cycles: Size = 3
+    """updates of z_H in an ACT step, the last of them with gradients"""
+    L_cycles: Size = 6
+    """updates of z_L before each update of z_H"""
+    L_layers: NumLayers = 2
+    """blocks of the network"""
+    hidden_size: Size = 192
+    """width of the state of a digit in a cell (D)"""
+    mlp_t: StrictBool = True
+    """mix the cells with a SwiGLU over them; false: with attention"""
+    cell_expansion: Annotated[float, Field(strict=True, gt=0.0, le=1024.0)] = 4.0
+    """width of that SwiGLU, times the number of cells, before the factor 2/3"""
+    units: StrictBool = False
+    """mix the cells by the means over rows, columns, boxes and their crossings, and nothing else:
+    so all symmetries of Sudoku are the model's"""
+    digit_attention: StrictBool = False
+    """a digit knows the others in its cell by attention; false: by their mean"""
+    pos_encodings: Literal["rope", "learned", "none"] = "none"
+    """how attention knows the positions"""
+    puzzle_emb_ndim: SizeOrZero = 0
+    """0: there is no puzzle embedding"""
+    no_ACT_continue: StrictBool = True
+    """false: HRM's q_continue loss and halting rule"""
+
+    @property
+    def has_digits(self) -> bool:
+        return True
+
+    def require_data(self, facts: DataFacts) -> None:
+        super().require_data(facts)
+        require_sudoku(facts, "arch.name=dec")
+
+    @property
+    def position_expansion(self) -> float:
+        return self.cell_expansion
+
+    @model_validator(mode="after")
+    def _treats_digits_alike(self) -> Self:
+        if not isinstance(self.heads.lm, LinearHeadConfig):
+            raise ValueError(
+                f"heads.lm.name={self.heads.lm.name} has weights for each digit, and arch=dec one "
+                "row for all of them; use heads.lm.name=linear"
+            )
+        if self.loss.label_smoothing:
+            raise ValueError(
+                f"loss.label_smoothing={self.loss.label_smoothing:g} spreads over all tokens, and "
+                "arch=dec predicts digits alone; use 0"
+            )
+        if self.units and self.attention_bias != "none":
+            raise ValueError(
+                f"attention_bias={self.attention_bias} with units=true: there is no attention over "
+                "the cells; use units=false"
+            )
+        if self.puzzle_emb_ndim:
+            raise ValueError(
+                f"puzzle_emb_ndim={self.puzzle_emb_ndim}: arch=dec has no puzzle embedding; use 0"
+            )
+        return self
+
+
+ARCHITECTURES.add("dec", DECConfig, imported("models.dec.model", "DECInner"))

@@ -1,0 +1,1 @@
+"""The Hierarchical Reasoning Model."""

@@ -1,0 +1,1 @@
+"""The Tiny Recursive Model, and its variant with one latent."""
