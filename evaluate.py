@@ -724,7 +724,7 @@ def require_writable(output: Path) -> None:
 
 def sweep(arguments: list[str], say: Callable[[str], None]) -> int:
     """Run a command line with `-m`; returns the exit code."""
-    from sweeps.programs import sweep_evaluations  # A single run needs nothing of it.
+    from apps.sweeps.programs import sweep_evaluations  # A single run needs nothing of it.
 
     return sweep_evaluations(arguments, say)
 

@@ -170,7 +170,7 @@ def print_line(line: str) -> None:
 
 def sweep(arguments: list[str], say: Callable[[str], None]) -> int:
     """Run a command line with `-m`; returns the exit code."""
-    from sweeps.programs import sweep_trainings  # A single run needs nothing of it.
+    from apps.sweeps.programs import sweep_trainings  # A single run needs nothing of it.
 
     return sweep_trainings(arguments, say)
 

@@ -17,17 +17,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from apps.sweeps.jobs import Job, expand, swept
+from apps.sweeps.plan import Plan, plan_of
+from apps.sweeps.programs import EVALUATION, TRAINING
+from apps.sweeps.run import run_sweep
+from apps.sweeps.table import mean_and_std
 from dataset.format.reading import load_metadata
 from evaluation.config import EvalConfig
 from runtime.errors import CheckpointError, ConfigError, DatasetError
 from runtime.files import write_atomically
 from runtime.process import leave
 from runtime.schema import MachineSettings, Schema
-from sweeps.jobs import Job, expand, swept
-from sweeps.plan import Plan, plan_of
-from sweeps.programs import EVALUATION, TRAINING
-from sweeps.run import run_sweep
-from sweeps.table import mean_and_std
 from training.checkpoint.lock import run_lock
 from training.checkpoint.store import checkpoint_path, list_steps, load_checkpoint
 from training.config.composition import load_configs

@@ -74,7 +74,7 @@ def prepare(run: Path, repo: str, folder: Path, license_id: str) -> None:
         CheckpointError, ConfigError: there is no checkpoint of ours, the address is none, or the
             folder cannot be written.
     """
-    from reports.card import PICTURE, Known, card
+    from apps.reports.card import PICTURE, Known, card
 
     address = hub.parse_address(f"{hub.SCHEME}{repo}")
     if address is None or address.revision is not None:
@@ -104,7 +104,7 @@ def prepare(run: Path, repo: str, folder: Path, license_id: str) -> None:
 
 def evaluations_of(trained: TrainedModel) -> dict[str, dict[str, Any]]:
     """Return what evaluations of the checkpoint have written into the run's folder, by file."""
-    from reports.card import read_json_files
+    from apps.reports.card import read_json_files
 
     found = read_json_files(sorted(trained.weights.parent.glob("eval*.json")))
     return {name: content for name, content in found.items() if content.get("step") == trained.step}
@@ -170,7 +170,7 @@ def overview(folder: Path) -> str:
 
 def manifests(trained: TrainedModel) -> dict[str, dict[str, Any]]:
     """Return the manifests of the run's data by folder, where they are still there."""
-    from reports.card import read_json_files
+    from apps.reports.card import read_json_files
 
     found = {}
     for folder in [*trained.run.data_folders("train"), *trained.run.data_folders("test")]:
@@ -185,13 +185,13 @@ def draw(trained: TrainedModel) -> tuple[bytes | None, int]:
     """
     import torch
 
+    from apps.reports.animation import as_gif
+    from apps.reports.asking import kind_read_by, load_for, search_for
+    from apps.reports.frames import frames_of_rounds, frames_of_steps, picture_of, thinned
     from evaluation.config import ArchOverrides, SearchSettings
     from evaluation.puzzles import kind_of_data, puzzles_of
     from evaluation.solving import reason
     from puzzle_dataset import PuzzleDataset
-    from reports.animation import as_gif
-    from reports.asking import kind_read_by, load_for, search_for
-    from reports.frames import frames_of_rounds, frames_of_steps, picture_of, thinned
 
     device = torch.device("cpu")
     try:

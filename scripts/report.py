@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from reports.writing import write_report
+from apps.reports.writing import write_report
 from runtime.errors import ConfigError, exit_code
 from runtime.process import end_with_parent, print_error
 from runtime.text import run_named

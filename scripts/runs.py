@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from reports.comparison import seed_table
-from reports.listing import Listed, as_text, frames, frames_of_all, list_runs
-from reports.reading import read_run
+from apps.reports.comparison import seed_table
+from apps.reports.listing import Listed, as_text, frames, frames_of_all, list_runs
+from apps.reports.reading import read_run
+from apps.sweeps.table import WRITERS
 from runtime.errors import ConfigError, exit_code
 from runtime.process import print_error
 from runtime.text import colours, run_named, terminal_width
-from sweeps.table import WRITERS
 
 _ALL = Path("checkpoints")
 _CLEAR = "\x1b[H\x1b[J"

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from apps.reports.terminal import arc_lines, side_by_side
 from dataset.format.files import read_json
 from dataset.format.schema import ARC_NUM_COLOURS
-from reports.terminal import arc_lines, side_by_side
 from runtime.errors import EXIT_DATA, DatasetError
 from runtime.text import colours, shown
 

@@ -27,6 +27,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from apps.lattice.config import LatticeConfig
+from apps.reports.asking import kind_read_by, load_for, note_on, search_for
+from apps.reports.boards import Board
+from apps.reports.terminal import as_text
 from dataset.sources import CSV_COLUMNS
 from dataset.sudoku.rules import split_puzzles
 from evaluation.config import ArchOverrides, SolveConfig, ThinkingSettings
@@ -44,9 +47,6 @@ from evaluation.puzzles import (
     read_arc_task,
 )
 from puzzle_dataset import PuzzleDataset
-from reports.asking import kind_read_by, load_for, note_on, search_for
-from reports.boards import Board
-from reports.terminal import as_text
 from runtime.errors import ConfigError, DatasetError
 from runtime.text import colours, many
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
@@ -60,9 +60,9 @@ if TYPE_CHECKING:
     import torch
 
     from apps.lattice.search import Found
+    from apps.reports.frames import Frame
     from evaluation.solving import Reasoning
     from models.act import ACTLossHead
-    from reports.frames import Frame
 
 # Where each puzzle stands, and the puzzle.
 Puzzles = Iterator[tuple[str, Puzzle]]
@@ -75,7 +75,7 @@ def main(overrides: list[str]) -> None:
     config.require_model(trained.run.arch, halts=trained.may_halt, name=trained.weights)
     require_read(config, isinstance(trained.run.arch, LatticeConfig))
     if config.animate is not None:
-        from reports.animation import require_suffix
+        from apps.reports.animation import require_suffix
 
         require_suffix(Path(config.animate))
     kind = kind_read_by(trained)
@@ -99,8 +99,8 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> 
     """Load torch, build the model, and print its reasoning about each puzzle."""
     import torch
 
+    from apps.reports.frames import frames_of_steps
     from evaluation.solving import make_decoder, reason
-    from reports.frames import frames_of_steps
     from runtime.device import prepare_host, resolve_device
 
     device = torch.device(resolve_device(config.device))
@@ -137,7 +137,7 @@ class Tally:
         place = self._places[number - 1] or f"puzzle {number} of {self._number}"
         sys.stdout.write(f"{place}\n{text}\n")
         if self._animate is not None:
-            from reports.animation import animate
+            from apps.reports.animation import animate
 
             path = Path(self._animate)
             if self._number > 1:
@@ -174,7 +174,7 @@ def deduce(
 ) -> None:
     """Print what the chain of a search that answered struck and guessed, and its answer."""
     from apps.lattice.narration import tell
-    from reports.frames import frames_of_rounds
+    from apps.reports.frames import frames_of_rounds
 
     tally, settings = Tally(config, puzzles, trained), config.search
     for number, puzzle in enumerate(puzzles):
@@ -246,7 +246,7 @@ def file_puzzles(
         names = arc_identifiers(config, trained)
         yield from ((str(path), puzzle) for puzzle in arc_puzzles(read_arc_task(path), names))
     elif path.suffix == ".png":
-        from reports.pixels import read_maze
+        from apps.reports.pixels import read_maze
 
         yield str(path), read_maze(path, trained.facts and trained.facts.seq_len)
     else:

@@ -24,12 +24,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve the page until Ctrl-C; return the exit code."""
     options = _parser().parse_args(arguments)
     try:
-        from reports.viewer.server import build_app
-        from reports.viewer.serving import server_of
+        from apps.viewer.server import build_app
+        from apps.viewer.serving import server_of
     except ImportError as error:
         name = str(error.name).partition(".")[0]
         return _refuse(f"{name} is not installed (pip install '.[viewer]')")
-    from reports.viewer.shelf import find
+    from apps.viewer.shelf import find
 
     for path in (*options.checkpoints, *(options.data or [])):
         if not path.exists() and not str(path).startswith("hf:/"):

@@ -12,6 +12,7 @@ from typing import Any, get_args, get_origin
 import yaml
 
 from apps.lattice.config import LatticeConfig
+from apps.sweeps.config import LAUNCHERS, SAMPLERS, SWEEPERS, SamplerConfig
 from evaluation.config import EvalConfig, SolveConfig
 from models.config import ACTLossConfig
 from models.dec.config import DECConfig
@@ -23,7 +24,6 @@ from models.trm.config import TRMConfig
 from runtime.schema import Schema
 from scripts.build_dataset import BuildConfig
 from scripts.convert_checkpoint import ConvertConfig
-from sweeps.config import LAUNCHERS, SAMPLERS, SWEEPERS, SamplerConfig
 from training.config.describe import accepted, description
 from training.config.schema import MLflowConfig, OptimizerConfig, TrainConfig, WandbConfig
 from training.config.source import CONFIG_DIR

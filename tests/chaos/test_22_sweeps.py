@@ -15,8 +15,8 @@ from harness import mutants
 from harness.lab import Lab
 from harness.processes import Child, Fault, require_success, sweep, until
 
-from sweeps.config import OptunaConfig
-from sweeps.search import open_study
+from apps.sweeps.config import OptunaConfig
+from apps.sweeps.search import open_study
 
 SEEDS = (0, 1, 2)
 SEARCHES, ROUNDS = 4, 3

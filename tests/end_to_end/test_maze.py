@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from apps.reports.asking import kind_read_by
 from dataset.build_maze_dataset import main as build
 from dataset.build_sudoku_dataset import main as build_sudokus
 from evaluation.puzzles import KINDS, kind_of_data
 from puzzle_dataset import PuzzleDataset
-from reports.asking import kind_read_by
 from runtime.errors import ConfigError
 from scripts import export, solve
 from training.checkpoint.trained_model import find_trained_model

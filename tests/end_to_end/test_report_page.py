@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reports.writing import write_report
+from apps.reports.writing import write_report
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("plotly", reason="plotly is not installed (pip install '.[pictures]')")

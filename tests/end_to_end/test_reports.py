@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import evaluate
-from reports.writing import write_report
+from apps.reports.writing import write_report
 from training import logs
 
 LEARNS = ("arch.mlp_t=true", "loss=act_softmax", "lr=3e-3", "epochs=48", "eval_interval=48")

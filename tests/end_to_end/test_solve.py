@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from apps.reports.boards import asked, draw
 from dataset.build_arc_dataset import main as build_arc
 from dataset.build_maze_dataset import main as build_mazes
 from evaluation.puzzles import parse_maze
-from reports.boards import asked, draw
 from runtime.errors import ConfigError, DatasetError
 from scripts import solve
 

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
+from apps.reports.boards import WRONG_FILL, Board, board_of_candidates
+from apps.reports.frames import Frame
+from apps.viewer import serving
+from apps.viewer.server import build_app
+from apps.viewer.shelf import find
+from apps.viewer.thinking import Asked, Thinker, shown, svg_of, verdict_on
 from dataset.build_arc_dataset import main as build_arc
 from dataset.build_maze_dataset import main as build_mazes
 from evaluation.puzzles import SUDOKU, Puzzle, parse_sudoku, puzzles_of
 from puzzle_dataset import PuzzleDataset
-from reports.boards import WRONG_FILL, Board, board_of_candidates
-from reports.frames import Frame
-from reports.viewer import serving
-from reports.viewer.server import build_app
-from reports.viewer.shelf import find
-from reports.viewer.thinking import Asked, Thinker, shown, svg_of, verdict_on
 from scripts import viewer
 
 PORT = 8765
@@ -342,7 +342,7 @@ def test_puzzles_without_one_solution_are_told(client: TestClient, compare: bool
 
 def test_what_nobody_foresaw_is_told_too(sudoku_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = build_app(partial(find, [sudoku_run], []))
-    monkeypatch.setattr("reports.viewer.server.svg_of", lambda board: 1 / 0)
+    monkeypatch.setattr("apps.viewer.server.svg_of", lambda board: 1 / 0)
     client = TestClient(app, base_url=HOST, raise_server_exceptions=False)
     answer = client.post("/api/board", json={"model": 0, "puzzle": {"text": "." * 16}})
     assert answer.status_code == 500

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("apps", "runtime", "dataset", "models", "training", "evaluation", "reports", "sweeps")
+CORE_PACKAGES = ("runtime", "dataset", "models", "training", "evaluation")
+PACKAGES = (*CORE_PACKAGES, "apps")
 ENTRY_POINTS = ("pretrain", "evaluate")
 OURS = (*PACKAGES, *ENTRY_POINTS, "puzzle_dataset", "scripts", "tests")
 
@@ -35,19 +36,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "apps.__init__": (),
     "apps.lattice": ("apps.lattice", "runtime", "models", "dataset", "evaluation")
     + ("puzzle_dataset",),
+    "apps": CORE_PACKAGES + ("apps", "puzzle_dataset"),
     "evaluation": ("runtime", "evaluation", "models", "dataset", "puzzle_dataset"),
-    "reports": (
-        "apps",
-        "runtime",
-        "reports",
-        "evaluation",
-        "training",
-        "models",
-        "dataset",
-        "puzzle_dataset",
-        "sweeps.table",
-    ),
-    "sweeps": ("runtime", "sweeps", "training", "evaluation.config", "evaluation.headline"),
     "pretrain": (*PACKAGES, "puzzle_dataset"),
     "evaluate": (*PACKAGES, "puzzle_dataset"),
 }
@@ -64,12 +54,13 @@ import pretrain
 import puzzle_dataset
 import runtime.ahead, runtime.errors, runtime.files, runtime.process, runtime.schema
 import runtime.streams, runtime.watch
-import reports.listing, reports.writing
+import apps.reports.listing, apps.reports.writing
 import training.checkpoint.lock, training.checkpoint.published, training.checkpoint.run_folder
 import training.checkpoint.state, training.checkpoint.store, training.checkpoint.trained_model
 import training.config.composition, training.config.schema, training.data, training.logs
 import training.tracking
-import sweeps.folder, sweeps.grid, sweeps.local, sweeps.programs, sweeps.run, sweeps.table
+import apps.sweeps.folder, apps.sweeps.grid, apps.sweeps.local, apps.sweeps.programs
+import apps.sweeps.run, apps.sweeps.table
 import sys
 """
 

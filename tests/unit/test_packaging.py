@@ -17,7 +17,7 @@ def test_every_module_and_configuration_is_in_the_wheel() -> None:
     config = ROOT / "config"
     found = {path for pattern in SETUP["package-data"]["config"] for path in config.glob(pattern)}
     assert found == {path for path in config.rglob("*") if path.is_file()}
-    reports = ROOT / "reports"
-    found = {path for pattern in SETUP["package-data"]["reports"] for path in reports.glob(pattern)}
-    code = {path for path in reports.rglob("*.py*") if path.is_file()}
-    assert found == {path for path in reports.rglob("*") if path.is_file()} - code
+    apps = ROOT / "apps"
+    found = {path for pattern in SETUP["package-data"]["apps"] for path in apps.glob(pattern)}
+    code = {path for path in apps.rglob("*.py*") if path.is_file()}
+    assert found == {path for path in apps.rglob("*") if path.is_file()} - code

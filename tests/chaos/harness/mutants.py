@@ -118,17 +118,17 @@ def explain_nothing() -> None:
 
 def forget_finished_jobs() -> None:
     """a sweep that does not record which jobs have finished"""
-    patch("sweeps.folder.SweepFolder.note", lambda self, *told: None).start()
+    patch("apps.sweeps.folder.SweepFolder.note", lambda self, *told: None).start()
 
 
 def open_storage_once() -> None:
     """a search that does not open its storage again when another was creating it"""
-    patch("sweeps.search._MOST_OPENINGS", 1).start()
+    patch("apps.sweeps.search._MOST_OPENINGS", 1).start()
 
 
 def give_up_at_once() -> None:
     """a search that counts a trial as failed the first time"""
-    patch("sweeps.search._MOST_FAILURES", 1).start()
+    patch("apps.sweeps.search._MOST_FAILURES", 1).start()
 
 
 def omit_sparse_check() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from apps.sweeps.table import Row, write_table
 from runtime import files
 from runtime.errors import ConfigError
-from sweeps.table import Row, write_table
 
 
 @pytest.fixture(params=[1, 2, 3, 4])

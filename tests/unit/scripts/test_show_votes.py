@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reports.terminal import side_by_side
+from apps.reports.terminal import side_by_side
 from scripts.show_votes import lines_of, main
 
 VOTES: dict[str, Any] = {

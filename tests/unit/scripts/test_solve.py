@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from apps.reports.terminal import grid_lines
 from dataset.format.writing import write_puzzles
 from dataset.sudoku.rules import parse_puzzle
 from evaluation.config import SolveConfig
@@ -14,7 +15,6 @@ from evaluation.puzzles import ARC, MAZE, SUDOKU, Kind, Puzzle
 from evaluation.solving import Reasoning
 from models.config import DataFacts
 from models.hrm.config import HRMConfig
-from reports.terminal import grid_lines
 from runtime.errors import CheckpointError, ConfigError, DatasetError
 from scripts import solve
 from training.checkpoint.trained_model import RecordedRun, TrainedModel

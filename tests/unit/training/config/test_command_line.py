@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
+from apps.sweeps.plan import plan_of
 from evaluation.config import EvalConfig, SolveConfig
 from runtime.errors import ConfigError
 from runtime.text import run_named
 from scripts.convert_checkpoint import ConvertConfig
-from sweeps.plan import plan_of
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
 from training.config.source import CONFIG_DIR

@@ -1,0 +1,223 @@
+"""The report of several runs, or of a sweep: a table to sort, and their figures over each other."""
+
+import os
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+from apps.reports.curves import colours_of, compared_figures, parallel_coordinates
+from apps.reports.figure import MAX_GROUPS, NUM_COLOURS, Figure
+from apps.reports.html import Cell, figure, share, table, text, tile, words
+from apps.reports.page import Page
+from apps.reports.puzzles import difficulty_figures, steps_figure
+from apps.reports.reading import Result, Run
+from apps.reports.single import headline_tile
+from apps.reports.tables import Headline, differing, headline, notes_html, warnings_html
+from apps.sweeps.table import WRITERS, Row, lines_of, over_seeds
+from runtime.text import duration, many, shown
+
+# Runs that stand side by side in a table of their settings; of more the settings are columns.
+_MAX_COLUMNS = 6
+_MAX_SETTINGS = 30
+_MAX_AXES = 8
+_MAX_POINTS = 60_000
+_SUFFIXES = {"markdown": "md", "csv": "csv", "latex": "tex"}
+
+
+def page_of(runs: Sequence[Run], title: str, detail: float = 1.0) -> Page:
+    """Return the page of several runs; with less `detail`, from 1 to 0, curves have fewer points.
+
+    Args:
+        title: of the page, as text.
+    """
+    labels = labels_of([run.folder for run in runs])
+    for run, label in zip(runs, labels, strict=True):
+        run.name = label
+    found = [(run, headline(run)) for run in runs]
+    page = Page(f"{title}: report")
+    page.header = _header(title, found)
+    settings = differing(runs)
+    page.add("runs", "All runs", _table(found, settings if len(runs) > _MAX_COLUMNS else {}))
+    page.add("seeds", "Means over seeds", _seeds_html(runs))
+    page.add("swept", "What was tried", page.draw(_swept_figures(found, settings)))
+    colours = colours_of(labels, [best.estimate.value if best else None for _, best in found])
+    by_label = dict(zip(labels, runs, strict=True))
+    drawn = page.draw(compared_figures(by_label, colours, int(_MAX_POINTS * detail)))
+    page.add("curves", "Curves", _key(colours) + drawn if drawn else "")
+    page.add("puzzles", "Puzzle by puzzle", page.draw(_puzzle_figures(runs)))
+    page.add("diagnosis", "Diagnosis", warnings_html(runs))
+    if len(runs) <= _MAX_COLUMNS:
+        page.add("settings", "Settings that differ", _settings_table(labels, settings))
+    page.add("notes", "What could not be read", notes_html(runs))
+    return page
+
+
+def labels_of(folders: Sequence[Path]) -> list[str]:
+    """Return short names that tell folders apart: the last part of each, or as much of the path as
+    is needed.
+    """
+    paths = [folder.resolve() for folder in folders]
+    names = [path.name for path in paths]
+    if len(set(names)) < len(names):
+        common = Path(os.path.commonpath(paths))
+        names = [str(path.relative_to(common)) for path in paths]
+    return [shown(name, 200) for name in names]
+
+
+def _header(title: str, found: Sequence[tuple[Run, Headline | None]]) -> str:
+    scored = [(run, best) for run, best in found if best is not None]
+    tiles = []
+    if len({best.name for _, best in scored}) == 1:  # Scores of other kinds are no better or worse.
+        run, best = max(scored, key=lambda one: one[1].estimate.value)
+        words_below = f"best of {many(len(scored), 'run')}: {run.name}; {best.words}"
+        tiles.append(headline_tile(Headline(best.name, best.estimate, words_below)))
+    states = [run.status.state for run, _ in found]
+    counted = [f"{states.count(s)} {s}" for s in dict.fromkeys(states)]
+    tiles.append(tile("runs", f"{len(found):,}", text(", ".join(counted))))
+    seconds = [run.status.seconds for run, _ in found if run.status.seconds]
+    if seconds:
+        told = f"in {len(seconds):,} run{'s together' * (len(seconds) > 1)}"
+        tiles.append(tile("training", duration(sum(seconds)), told))
+    number_told = sum(len(run.warnings) for run, _ in found)
+    told = f"{number_told:,} warning{'s' * (number_told != 1)}" if number_told else "no warning"
+    tiles.append(tile("diagnosis", told, "that runs recorded of themselves"))
+    return (
+        f'<p class="kicker">Report of {len(found):,} runs</p><h1>{text(title)}</h1>'
+        f'<div class="tiles">{"".join(tiles)}</div>'
+    )
+
+
+def _table(
+    found: Sequence[tuple[Run, Headline | None]], settings: Mapping[str, Sequence[str]]
+) -> str:
+    """Return a row for each run, the best first, with the settings in which they differ."""
+    keys = list(settings)[:_MAX_SETTINGS]
+    rows = []
+    what = list(dict.fromkeys(best.name for _, best in found if best is not None))
+    for place, (run, best) in enumerate(found):
+        status = run.status
+        state = f'<span class="state {status.state}">{status.state}</span>'
+        cells = [
+            words(run.name),
+            share(best.estimate if best else None),
+            *([words(best.name if best else "")] if len(what) > 1 else []),
+            Cell(state),
+            figure(None if status.step is None else float(status.step), ",.0f"),
+            figure(status.loss),
+            figure(float(len(run.warnings)), ",.0f"),
+            *(_setting(settings[key][place]) for key in keys),
+        ]
+        rows.append((best.estimate.value if best else -1.0, cells))
+    rows.sort(key=lambda row: -row[0])
+    score = [text(what[0])] if len(what) == 1 else ["score", "of what"] if what else ["score"]
+    header = ["run", *score, "state", "step", "last loss", "warnings", *map(text, keys)]
+    left = len(settings) - len(keys)
+    told = "Click a heading, or press Enter on it, to sort."
+    if keys:
+        told += " Of the settings those that differ have a column"
+        told += f"; {left} more differ, too." if left else "."
+    return f'<p class="intro">{told}</p>{table(header, [r for _, r in rows], sortable=True)}'
+
+
+def seed_table(runs: Sequence[Run]) -> list[list[str]]:
+    """Return the mean score of the runs that differ in `seed` alone, with its standard deviation
+    and their number, the best first and the header before it. Runs at work, failed ones and those
+    without a score are left out; the header alone stays where there are no others.
+    """
+    found = [
+        (run, best)
+        for run in runs
+        if run.status.state in ("done", "stopped")
+        if (best := headline(run)) is not None
+    ]
+    settings = differing([run for run, _ in found])
+    names = list(dict.fromkeys(best.name for _, best in found))
+    rows = []
+    for place, (run, best) in enumerate(found):
+        values = {key: settings[key][place] for key in _tried(runs, settings)}
+        values |= {"measure": best.name} if len(names) > 1 else {}
+        rows.append(Row(run.name, values, "finished", {"score": best.estimate.value}))
+    metric = names[0] if len(names) == 1 else "score"
+    return lines_of(over_seeds(rows, "score", minimize=False), metric)
+
+
+def _tried(runs: Sequence[Run], settings: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return which of the settings that differ are compared: of a sweep those that it gave."""
+    swept = dict.fromkeys(key for run in runs for key in run.swept)
+    return [key for key in (swept or settings) if key in settings]
+
+
+def _seeds_html(runs: Sequence[Run]) -> str:
+    """Return the table over seeds, and below it its text in each form; nothing without seeds."""
+    header, *rows = lines = seed_table(runs)
+    if not any(int(row[-1]) > 1 for row in rows):
+        return ""
+    cells = [[*map(words, row[:-3]), *map(_setting, row[-3:])] for row in rows]
+    parts = [table(list(map(text, header)), cells, sortable=True)]
+    for form, write in WRITERS.items():
+        parts.append(
+            f'<details data-file="means.{_SUFFIXES[form]}"><summary>as {form}</summary>'
+            f"<pre>{escape(write(lines))}</pre></details>"
+        )
+    told = (
+        "Runs that differ in nothing but their seed are one row: mean, standard deviation, seeds."
+    )
+    return f'<p class="intro">{told}</p>{"".join(parts)}'
+
+
+def _key(colours: Mapping[str, str]) -> str:
+    """Return which colour is whose; of many runs what the colours say."""
+    if len(colours) > NUM_COLOURS:
+        return '<p class="intro">The stronger the colour, the higher the run\'s score.</p>'
+    entries = "".join(
+        f'<li><span class="swatch" data-colour="{colour}"></span>{text(label)}</li>'
+        for label, colour in colours.items()
+    )
+    return f'<ul class="key">{entries}</ul>'
+
+
+def _settings_table(labels: Sequence[str], settings: Mapping[str, Sequence[str]]) -> str:
+    if not settings:
+        return '<p class="intro">None: all of them have the same settings.</p>'
+    rows = [[words(key), *map(words, values)] for key, values in settings.items()]
+    return table(["setting", *map(text, labels)], rows)
+
+
+def _setting(value: str) -> Cell:
+    cell = words(value)
+    try:
+        return Cell(cell.html, float(value), "n")
+    except ValueError:
+        return cell
+
+
+def _swept_figures(
+    found: Sequence[tuple[Run, Headline | None]], settings: Mapping[str, Sequence[str]]
+) -> list[Figure]:
+    """Return parallel coordinates of the runs with a score, where they differ in anything; before
+    there are scores, with the last loss.
+    """
+    scores = {place: best.estimate.value for place, (_, best) in enumerate(found) if best}
+    names = {best.name for _, best in found if best}
+    if not scores:
+        losses = ((place, run.status.loss) for place, (run, _) in enumerate(found))
+        scores, names = {place: loss for place, loss in losses if loss is not None}, {"last loss"}
+    keys = _tried([run for run, _ in found], settings)
+    # Runs that differ in too much were not made to be compared.
+    if len(scores) < 3 or not 0 < len(keys) <= _MAX_AXES or len(names) > 1:
+        return []
+    labels = [found[place][0].name for place in scores]
+    values = {key: [settings[key][place] for place in scores] for key in keys}
+    return [parallel_coordinates(labels, values, list(scores.values()), names.pop())]
+
+
+def _puzzle_figures(runs: Sequence[Run]) -> list[Figure]:
+    results: dict[str, Result] = {}
+    for run in runs:
+        for result in run.results:
+            if result.records is not None and len(results) < MAX_GROUPS:
+                results.setdefault(run.name, result)
+    if not results:
+        return []
+    figures = [steps_figure(results), *difficulty_figures(results)]
+    return [one for one in figures if one is not None]

@@ -1,0 +1,155 @@
+"""How a model thought about a puzzle, moment by moment: boards with a sentence each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from apps.lattice.narration import tell_rounds
+from apps.lattice.search import Found, Round
+from apps.reports.boards import (
+    ANSWER,
+    FAINT,
+    INK,
+    LINES,
+    PAPER,
+    Board,
+    asked,
+    board_of_candidates,
+    draw,
+)
+from apps.reports.drawing import Picture
+from evaluation.puzzles import ARC, Puzzle
+from evaluation.solving import Reasoning
+from runtime.text import many
+
+_TOP, _LINE, _BARS, _MARGIN = 40, 22, 46, 16
+_LINES = 3  # Of words below a board, at most.
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A moment.
+
+    Attributes:
+        title: where in the thinking it is.
+        words: what happened, a line each.
+        q: how sure the model was after this and each earlier ACT step, 0 to 1; empty where it does
+            not say.
+        num_steps: ACT steps in all, of which `q` shows those so far.
+    """
+
+    board: Board
+    title: str
+    words: list[str]
+    q: list[float] = field(default_factory=list)
+    num_steps: int = 0
+
+
+def frames_of_steps(reasoning: Reasoning, right: np.ndarray | None = None) -> list[Frame]:
+    """Return the puzzle itself, and a frame for each ACT step; `right` as `Board` has it."""
+    puzzle = reasoning.puzzle
+    assert puzzle is not None
+    num_steps, q_halt = len(reasoning.answers), reasoning.q_halt.tolist()
+    frames = [Frame(asked(puzzle), "the puzzle", [], [], num_steps)]
+    before = puzzle.question
+    for step, answer in enumerate(reasoning.answers):
+        changed = puzzle.kind.changed(puzzle.question, before, answer)
+        certainty = None if reasoning.certainty is None else reasoning.certainty[step]
+        board = Board(puzzle, answer, certainty, changed, right=right)
+        verdict = reasoning.judge(step)
+        words = [f"{many(int(changed.sum()), 'cell')} changed", verdict.words]
+        said = [] if np.isnan(q_halt[step]) else q_halt[: step + 1]
+        if said:
+            words[0] += f"; Q: {said[-1]:.1%} sure that all is right"
+        frames.append(Frame(board, f"ACT step {step + 1} of {num_steps}", words, said, num_steps))
+        before = answer
+    return frames
+
+
+def frames_of_rounds(
+    puzzle: Puzzle, rounds: Sequence[Round], found: Found, right: np.ndarray | None = None
+) -> list[Frame]:
+    """Return the puzzle itself, and what the chain that answered did in each round of a search;
+    where none answered, the first chain. `right` is as `Board` has it.
+    """
+    chain = found.chain or 0
+    frames = [Frame(asked(puzzle), "the puzzle", [])]
+    told = tell_rounds(rounds, chain, puzzle.kind)
+    for number, (one, words) in enumerate(zip(rounds, told, strict=False), start=1):
+        before, after = one.before[chain], one.after[chain]
+        board = board_of_candidates(puzzle, after, int(one.guessed[chain]), before, right)
+        num_decided = int(((before.sum(-1) > 1) & (after.sum(-1) == 1)).sum())
+        struck = f"{many(int((before & ~after).sum()), 'candidate')} struck"
+        happened = f"{struck}, {many(num_decided, 'cell')} decided"
+        lines = [words.left, happened, words.ending]
+        frames.append(Frame(board, f"round {number} of {len(rounds)}", lines))
+    return frames
+
+
+def thinned(frames: Sequence[Frame], most: int) -> list[Frame]:
+    """Return at most so many of the frames, evenly, with the first and the last one."""
+    if len(frames) <= most:
+        return list(frames)
+    return [frames[round(place)] for place in np.linspace(0, len(frames) - 1, most)]
+
+
+def without_idle_end(frames: Sequence[Frame]) -> list[Frame]:
+    """Return frames whose last one says what came of it; of those at the end in which the answer
+    stayed as it was the last one alone.
+    """
+    last = frames[-1].board
+    place = len(frames) - 1
+    while place and _show_the_same(frames[place - 1].board, last):
+        place -= 1
+    solved = last.puzzle.kind.judge(last.puzzle.question, last.answer, last.puzzle.target).solved
+    came_to = {True: "solved", False: "not solved", None: "settled"}[solved]
+    since = f", unchanged since {frames[place].title}" if place < len(frames) - 1 else ""
+    return [*frames[: place + 1], replace(frames[-1], title=f"{came_to}{since}")]
+
+
+def _show_the_same(one: Board, other: Board) -> bool:
+    if one.marks != other.marks or not np.array_equal(one.answer, other.answer):
+        return False
+    if one.candidates is None or other.candidates is None:
+        return True
+    return np.array_equal(one.candidates, other.candidates)
+
+
+def picture_of(frame: Frame) -> Picture:
+    """Draw a frame: its title, the board, what happened, and how sure the model was so far."""
+    board = draw(frame.board)
+    width = max(board.width, 380) + 2 * _MARGIN
+    height = _TOP + board.height + _LINES * _LINE + _MARGIN + (_BARS if frame.num_steps else 0)
+    picture = Picture(width, height)
+    picture.rectangle(0, 0, width, height, PAPER)
+    picture.words(_MARGIN, _TOP / 2, frame.title, 17, INK, bold=True, anchor="start")
+    is_arc = frame.board.puzzle.kind is ARC  # Whose boards may differ in width.
+    left = 0.0 if is_arc else (width - board.width) / 2
+    picture.place(board, left, _TOP)
+    y = _TOP + board.height + _LINE
+    for line in frame.words[:_LINES]:
+        picture.words(_MARGIN, y, _cut(line, width), 14, INK, anchor="start")
+        y += _LINE
+    if frame.num_steps:
+        _draw_bars(picture, frame, height - _MARGIN)
+    return picture
+
+
+def _cut(line: str, width: int) -> str:
+    """Return what of a line fits into a picture."""
+    most = int(width / 7.6)
+    return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
+def _draw_bars(picture: Picture, frame: Frame, bottom: float) -> None:
+    """Draw a bar for Q after each ACT step so far, as high as it is sure."""
+    length = picture.width - 2 * _MARGIN
+    each = length / frame.num_steps
+    gap = 1 if each >= 4 else 0
+    picture.rectangle(_MARGIN, bottom, length, 1, LINES)
+    picture.words(_MARGIN, bottom - _BARS + 8, "Q after each step", 11, FAINT, anchor="start")
+    for step, q in enumerate(frame.q):
+        height = max(1.0, q * (_BARS - 18))
+        colour = ANSWER if step == len(frame.q) - 1 else FAINT
+        picture.rectangle(_MARGIN + step * each, bottom - height, each - gap, height, colour)

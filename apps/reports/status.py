@@ -1,0 +1,261 @@
+"""Where a run stands, read from the ends of its files: quick for hundreds of runs, however large
+their metrics are.
+"""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from apps.reports.values import at, number, parsed
+from dataset.format.reading import load_metadata
+from evaluation.headline import headline_of
+from runtime.errors import CheckpointError
+from runtime.files import open_regular, read_bounded
+from runtime.text import shown
+from training.checkpoint.lock import LOCK_FILE, Owner
+from training.checkpoint.published import PlainLoader
+from training.checkpoint.run_folder import CONFIG_FILE
+from training.checkpoint.state import RunState, parse_state
+from training.checkpoint.store import MANIFEST, STATE, checkpoint_path, list_steps, read_json
+from training.optim.schedule import published_total_steps
+from training.tracking import METRICS_FILE
+
+State = Literal["running", "done", "stopped", "failed", "new"]
+
+SWEEP = "sweep.json"
+RANKS = "eval/exact_accuracy"  # By which a run compares its own checkpoints.
+
+_MAX_SWEEP = 64 * 2**20
+_MAX_CONFIG = 2**18
+_MAX_STEP = 2**53
+_TAIL_BYTES = 2**20
+# A lock of another machine is believed as long as something is written.
+_SILENT_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a run stands; None is what nothing tells.
+
+    Attributes:
+        state: running: a live process has its lock. done: the schedule has ended. failed: its last
+            loss was not finite. stopped: anything else that has begun. new: nothing was written.
+        detail: more words on it.
+        step, total_steps: optimizer steps done, and those of the schedule (or `max_steps`).
+        loss: of the last step.
+        score: the best headline of the evaluations (`evaluation.headline`).
+        measure: its name, such as `eval/exact_accuracy`.
+        seconds: that it was at work until its newest checkpoint, over all starts.
+        seconds_left: as its last steps went; of a running one alone.
+        newest: what the newest checkpoint that can be read says.
+    """
+
+    state: State
+    detail: str = ""
+    step: int | None = None
+    total_steps: int | None = None
+    loss: float | None = None
+    score: float | None = None
+    measure: str | None = None
+    seconds: float | None = None
+    seconds_left: float | None = None
+    newest: RunState | None = None
+
+    @property
+    def steps_ahead(self) -> int:
+        """How many steps of the schedule are still to come, as far as that is known."""
+        if self.state == "done" or self.step is None or self.total_steps is None:
+            return 0
+        return max(0, self.total_steps - self.step)
+
+
+def sweep_of(folder: Path) -> dict[str, Any] | None:
+    """Return the record of a sweep's folder; None where there is none that can be read."""
+    with suppress(OSError, ValueError, RecursionError):
+        content = parsed(read_bounded(folder / SWEEP, _MAX_SWEEP))
+        return content if isinstance(content, dict) else None
+    return None
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder is that of a run, or of an evaluation in a sweep."""
+    names = (CONFIG_FILE, METRICS_FILE, f"{folder.name}.json")
+    with suppress(OSError):
+        if (folder / SWEEP).is_file():
+            return False
+        # Of a folder that holds a run named step_3 there is no such checkpoint.
+        steps = (checkpoint_path(folder, step) / MANIFEST for step in list_steps(folder))
+        return any((folder / name).is_file() for name in names) or any(map(Path.is_file, steps))
+    return False
+
+
+def read_status(folder: Path) -> Status:
+    """Look where the run in a folder stands; nothing in it is believed."""
+    states = _newest_states(folder)
+    newest = states[-1] if states else None
+    train, evaluations = _last_step_and_evaluations(folder / METRICS_FILE)
+    steps = [int(train["step"])] if train else []
+    step = max([*steps, *(state.step for state in states[-1:])], default=None)
+    measure = next((one for r in reversed(evaluations) if (one := headline_of(r, "eval/"))), RANKS)
+    scores = [found for r in evaluations if (found := number(r.get(measure))) is not None]
+    if newest is not None and measure == RANKS and (best := number(newest.best_score)) is not None:
+        scores.append(best)
+    loss = number(train.get("train/lm_loss")) if train else None
+    state, detail = _state(folder, newest, train, step)
+    total = _total_steps(folder, newest) if newest or state == "running" else None
+    best, seconds = max(scores, default=None), number(newest.seconds) if newest else None
+    score = {"score": best, "measure": measure if scores else None}
+    status = Status(state, detail, step, total, loss, **score, seconds=seconds, newest=newest)
+    pace = None
+    if state == "running" and step is not None and total is not None:
+        pace = _seconds_per_step(states, folder, step)
+    return status if pace is None else replace(status, seconds_left=pace * status.steps_ahead)
+
+
+def _newest_states(folder: Path) -> list[RunState]:
+    """Return what the two newest checkpoints that can be read say, in their order."""
+    found: list[RunState] = []
+    with suppress(OSError):
+        for step in reversed(list_steps(folder)[-10:]):
+            path = checkpoint_path(folder, step) / STATE
+            with suppress(CheckpointError):
+                state = parse_state(read_json(path), path)
+                if max(state.step, state.total_steps or 0) < _MAX_STEP:
+                    found.append(state)
+            if len(found) == 2:
+                break
+    return found[::-1]
+
+
+def last_records(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the records at the end of a run's metrics, the last one first."""
+    return (record for line in reversed(_last_lines(path)) if (record := _record(line)))
+
+
+def _last_lines(path: Path) -> list[bytes]:
+    with suppress(OSError), open_regular(path) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        return file.read(_TAIL_BYTES).split(b"\n")
+    return []
+
+
+def _last_step_and_evaluations(path: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
+    """Return the last record of a training step, and the evaluations, at the end of a file."""
+    lines = _last_lines(path)
+    steps = (_record(line) for line in reversed(lines) if b'"train/lr"' in line)
+    evaluations = (_record(line) for line in lines if b'"eval/' in line)
+    return next((one for one in steps if one), None), [one for one in evaluations if one]
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    with suppress(ValueError, RecursionError):
+        record = json.loads(line)
+        step = record.get("step") if isinstance(record, dict) else None
+        if type(step) is int and 0 <= step < _MAX_STEP:
+            return record
+    return None
+
+
+def _total_steps(folder: Path, newest: RunState | None) -> int | None:
+    """Return the steps of a run's schedule, or `max_steps`: as its newest checkpoint says, or else
+    its settings and its data, where these are found from here.
+    """
+    config, total = (newest.config, newest.total_steps) if newest else _planned(folder)
+    limit = at(config, "max_steps")
+    return min(total, limit) if total is not None and type(limit) is int else total
+
+
+def _planned(folder: Path) -> tuple[Any, int | None]:
+    with suppress(OSError, ValueError, TypeError, ArithmeticError, RecursionError, yaml.YAMLError):
+        config = yaml.load(read_bounded(folder / CONFIG_FILE, _MAX_CONFIG), PlainLoader)
+        (data,) = at(config, "data_paths") or [at(config, "data_path")]
+        facts = load_metadata(Path(data) / "train")
+        passes, rows = at(config, "epochs"), at(config, "global_batch_size")
+        examples = facts.total_groups, facts.mean_puzzle_examples
+        total = published_total_steps(passes, *examples, rows)
+        return config, total if 0 < total < _MAX_STEP else None
+    return None, None
+
+
+def _state(
+    folder: Path, newest: RunState | None, train: dict[str, Any] | None, step: int | None
+) -> tuple[State, str]:
+    owner = Owner.recorded(folder / LOCK_FILE)
+    if owner is not None and not owner.is_gone:
+        here = owner.host == socket.gethostname()
+        silent = time.time() - modified(folder / METRICS_FILE)
+        if here or silent < _SILENT_SECONDS:
+            # It may be writing its last page, after its last checkpoint.
+            ended = _end(newest) if newest and _is_own(folder, newest, owner) else None
+            return ended or ("running", str(owner))
+        return "stopped", f"{owner} holds it, and has written nothing for {silent / 3600:.0f} hours"
+    if train is not None and number(train.get("train/lm_loss")) is None:
+        return "failed", f"the loss was not finite at step {train['step']:,}"
+    ended = _end(newest) if newest else None
+    if ended is not None and ended[0] == "done":
+        return ended
+    if step is None and (folder / f"{folder.name}.json").is_file():
+        return "done", "an evaluation"
+    job = at(sweep_of(folder.parent), "jobs", folder.name)
+    if at(job, "state") == "failed":
+        return "failed", f"exit code {shown(at(job, 'exit_code'), 20)}"
+    if step is None:
+        return "new", "nothing was written yet"
+    return ended or ("stopped", "killed" if owner is not None else "")
+
+
+def _end(newest: RunState) -> tuple[State, str] | None:
+    """Return what a run has come to whose newest checkpoint is its last one; None: it is not."""
+    config = newest.config or {}
+    epochs, interval, limit = map(config.get, ("epochs", "eval_interval", "max_steps"))
+    if newest.iteration is not None and type(epochs) is int:
+        done = newest.iteration * (interval if type(interval) is int else epochs)
+        if done >= epochs:
+            return "done", ""
+    if type(limit) is int and newest.step >= limit:
+        return "stopped", f"at max_steps={limit}"
+    return None
+
+
+def _is_own(folder: Path, newest: RunState, owner: Owner) -> bool:
+    """Whether a checkpoint was written since its run's folder has its owner."""
+    began = _began(owner)  # In whole seconds.
+    written = modified(checkpoint_path(folder, newest.step) / STATE)
+    return began is not None and written >= began + 1
+
+
+def _began(owner: Owner) -> float | None:
+    with suppress(ValueError, TypeError):
+        return datetime.fromisoformat(owner.since).timestamp()
+    return None
+
+
+def _seconds_per_step(states: list[RunState], folder: Path, step: int) -> float | None:
+    """Return the pace of a run that is at work: between its checkpoints; before there are any,
+    since it was started.
+    """
+    known = [(state.seconds, state.step) for state in states if state.seconds is not None]
+    if known:
+        seconds, steps = known[-1]
+        if len(known) == 2 and known[0][0] < seconds and known[0][1] < steps:
+            seconds, steps = seconds - known[0][0], steps - known[0][1]
+        return seconds / steps if steps else None
+    owner = Owner.recorded(folder / LOCK_FILE)
+    began = _began(owner) if owner is not None and not states else None
+    return max(0.0, modified(folder / METRICS_FILE) - began) / step if began and step else None
+
+
+def modified(path: Path) -> float:
+    """Return when a file was last written, 0 where it is not there."""
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0

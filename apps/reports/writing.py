@@ -1,0 +1,93 @@
+"""Choose what a report is about, and write it: one run, or several."""
+
+import os
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from apps.reports import comparison, single
+from apps.reports.html import text
+from apps.reports.page import MAX_BYTES, plotly_script
+from apps.reports.reading import Run, find_runs, read_run
+from apps.reports.status import SWEEP
+from apps.reports.values import MAX_VALUES
+from runtime.errors import ConfigError, disk_errors
+from runtime.files import replacing
+
+FILE = "report.html"
+
+_MAX_RUNS = 500
+_MAX_NAMED = 3
+_FEWEST_VALUES = 20_000  # That are read of each run's JSON, however many runs there are.
+_DETAILS = (1.0, 0.5, 0.2, 0.0)
+
+
+def write_report(folders: Sequence[Path], output: Path | None = None) -> tuple[Path, int]:
+    """Write the page about the runs in some folders; returns its path and its size in bytes.
+
+    Args:
+        output: where; None: `report.html` in the folder of a single run or sweep, otherwise in the
+            working folder.
+    Raises:
+        ConfigError: there is no run, the page cannot be written, or plotly is not installed.
+    """
+    plotly_script()  # Before any work.
+    found = list(dict.fromkeys(run for folder in folders for run in _runs_in(folder.resolve())))
+    if len(found) > _MAX_RUNS:
+        raise ConfigError(f"{len(found):,} runs are too many for a page: name {_MAX_RUNS} at most")
+    most = max(_FEWEST_VALUES, MAX_VALUES // len(found))
+    runs = [read_run(folder, most) for folder in found]
+    output = output or _place(folders, found) / FILE
+    title = folders[0].resolve().name if len(folders) == 1 else _titled(runs)
+    for detail in _DETAILS:
+        if len(runs) == 1:
+            page = single.page_of(runs[0], detail)
+        else:
+            page = comparison.page_of(runs, title, detail)
+        page.footer = _footer(folders)
+        content = page.to_html().encode()
+        if len(content) < MAX_BYTES:
+            break
+    else:
+        fewer = ": name fewer runs" if len(runs) > 1 else ""
+        raise ConfigError(f"{output}: the page has over {MAX_BYTES / 1e6:.0f} MB{fewer}")
+    try:
+        with replacing(output) as file:
+            file.write(content)
+    except OSError as error:
+        raise ConfigError(f"{output}: cannot be written: {error.strerror or error}") from None
+    return output, len(content)
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    with disk_errors(folder, ConfigError):
+        is_there = folder.is_dir()
+    if not is_there:
+        raise ConfigError(f"{folder}: no such folder")
+    runs = find_runs(folder)
+    if not runs:
+        raise ConfigError(
+            f"{folder}: holds no run: neither settings (config.yaml), metrics nor checkpoints"
+        )
+    return runs
+
+
+def _place(folders: Sequence[Path], found: Sequence[Path]) -> Path:
+    """Return the folder of a single run or sweep, otherwise the one where the user is."""
+    if len(folders) == 1 and (folders[0].resolve() == found[0] or (folders[0] / SWEEP).exists()):
+        return folders[0]
+    return Path(os.path.relpath(found[0])) if len(found) == 1 else Path()
+
+
+def _titled(runs: Sequence[Run]) -> str:
+    names = [run.name for run in runs]
+    return " · ".join(names) if len(names) <= _MAX_NAMED else f"{len(names)} runs"
+
+
+def _footer(folders: Sequence[Path]) -> str:
+    now = datetime.now().astimezone().isoformat(sep=" ", timespec="minutes")
+    named = ", ".join(str(folder) for folder in folders[:10])
+    return (
+        f"Written on {text(now)} from {text(named)} by scripts/report.py. The page is complete in "
+        "itself: it loads nothing."
+    )

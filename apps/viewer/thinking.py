@@ -1,0 +1,284 @@
+"""Let a model think about a puzzle, and tell each step as it is computed."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from apps.lattice.config import LatticeConfig
+from apps.lattice.search import Found, Round
+from apps.reports.animation import animate
+from apps.reports.asking import load_for, note_on, search_for
+from apps.reports.boards import Board, arc_panels, asked, board_of_candidates, draw, draw_panels
+from apps.reports.frames import Frame, frames_of_rounds, frames_of_steps, thinned
+from apps.reports.html import percent
+from apps.viewer.shelf import MISTAKES
+from evaluation.config import ArchOverrides, SearchSettings, ThinkingSettings
+from evaluation.puzzles import ARC, SUDOKU, Puzzle, cropped
+from evaluation.solving import Glimpse, reason
+from runtime.device import resolve_device
+from runtime.errors import ConfigError
+from runtime.schema import Count, Schema, StrictBool
+from runtime.text import many
+from training.checkpoint.trained_model import TrainedModel
+
+_MOST_FRAMES = 300
+_MOST_KEPT = 8  # Thoughts that can still be saved.
+Event = dict[str, Any]
+
+
+class Asked(Schema):
+    """How a puzzle is thought about.
+
+    Attributes:
+        depth: ACT steps; None: as many as in training.
+        breadth: chains.
+        rounds: of a search, at most.
+        compare: mark what differs from the right answer, where that is known, instead of what
+            cannot stay by the rules.
+    """
+
+    depth: Count | None = Field(None, le=1024)
+    breadth: Count = Field(1, le=64)
+    rounds: Count = Field(200, le=5000)
+    compare: StrictBool = False
+
+
+class _Cancelled(Exception):
+    """Nobody waits for the answer any more."""
+
+
+class Thinker:
+    """Thinks about one puzzle at a time; a new one ends the one before."""
+
+    def __init__(self) -> None:
+        self._number, self._lock = 0, threading.Lock()
+        self._kept: dict[int, list[Frame]] = {}
+
+    def events(self, trained: TrainedModel, puzzle: Puzzle, asked: Asked) -> Iterator[Event]:
+        """Yield what happens: a `frame` for the puzzle and for each step as it is done, then `done`
+        with the frames of the chain that answers, from which of them on the answer stays
+        (`settled`), a `summary`, the number under which the thought can be saved, and which
+        checkpoint of its run this was; or `error` with a sentence.
+        """
+        self._number += 1
+        number, told = self._number, queue.Queue[Event | None]()
+
+        def tell(event: Event) -> None:
+            if number != self._number:
+                raise _Cancelled
+            told.put(event)
+
+        def work() -> None:
+            try:
+                with self._lock:
+                    frames, summary = _think(trained, puzzle, asked, tell)
+                    self._keep(number, frames)
+                    done = [shown(frame) for frame in frames]
+                    about = {"summary": summary, "train_step": trained.step, "thought": number}
+                    tell({"done": done, "settled": _settled(frames), **about})
+            except _Cancelled:
+                told.put({"error": "stopped"})
+            except MISTAKES as error:
+                told.put({"error": str(error)})
+            except Exception as error:
+                # Of the model itself, or of the machine: the page stays, and says so.
+                told.put({"error": f"{type(error).__name__}: {error}"})
+            finally:
+                told.put(None)
+
+        threading.Thread(target=work, daemon=True).start()
+        try:
+            while (event := told.get()) is not None:
+                yield event
+        finally:
+            if number == self._number:
+                self._number += 1  # The page has gone.
+
+    def _keep(self, number: int, frames: list[Frame]) -> None:
+        self._kept[number] = frames
+        for old in sorted(self._kept)[:-_MOST_KEPT]:
+            del self._kept[old]
+
+    def saved(self, number: int, form: str) -> bytes:
+        """Return a thought as a file, whose suffix is `form`.
+
+        Raises:
+            ConfigError: it is too long ago, or a GIF cannot be written here.
+        """
+        if number not in self._kept:
+            raise ConfigError("this thought is too long ago: solve the puzzle again")
+        frames = self._kept[number]
+        with TemporaryDirectory() as folder:
+            path = Path(folder, f"thinking.{form}")
+            animate(frames, path, f"A {frames[0].board.puzzle.kind.name}, step by step")
+            return path.read_bytes()
+
+
+def shown(frame: Frame) -> Event:
+    """Return a frame as the page takes it."""
+    # The first line tells how many cells were open before; the verdict tells what is open now.
+    board, words = frame.board, [word for word in frame.words[1:] if word]
+    if not board.marks:
+        return {"title": frame.title, "verdict": "", "words": [], "svg": svg_of(board)}
+    event: Event = {"title": frame.title, "verdict": verdict_on(board), "svg": svg_of(board)}
+    if frame.num_steps and board.changed is not None:
+        words = [f"{many(int(board.changed.sum()), 'cell')} changed"]
+        if frame.q:
+            words.append(f"{percent(frame.q[-1])} sure that all is right")
+            event["q"] = frame.q[-1]
+    return {**event, "words": words}
+
+
+def svg_of(board: Board) -> str:
+    """Draw a board; of an ARC puzzle each grid for itself, all on one scale."""
+    if board.puzzle.kind is not ARC:
+        return draw(board).svg()
+    question, target = board.puzzle.question, board.puzzle.target
+    known = [question] if target is None else [question, target]
+    most = max(max(cropped(question, grid).shape) for grid in known)
+    return "".join(draw_panels([panel], most).svg() for panel in arc_panels(board))
+
+
+def verdict_on(board: Board) -> str:
+    """Say what is shown on a board; the cells that are counted are those that it marks."""
+    puzzle, answer = board.puzzle, board.answer
+    judged = puzzle.kind.judge(puzzle.question, answer, puzzle.target)
+    if board.candidates is not None and (left := int((board.candidates.sum(-1) > 1).sum())):
+        marked = int(board.wrong.sum())
+        return f"{many(left, 'cell')} open" + (f", {marked} wrong" if marked else "")
+    if judged.solved is not False:
+        return judged.words
+    if puzzle.kind is ARC:
+        return _verdict_on_grids(board)
+    is_empty = (answer == 0) & board.wrong & (puzzle.kind is SUDOKU)
+    marked = many(int((board.wrong & ~is_empty).sum()), "cell")
+    if board.right is not None:
+        said = f"not the right answer: it differs in {marked}"
+    elif is_empty.any():
+        said = f"not a solution: {marked} cannot stay"
+    else:
+        return judged.words
+    return f"{said}, {int(is_empty.sum())} left empty" if is_empty.any() else said
+
+
+def _verdict_on_grids(board: Board) -> str:
+    grids = {panel.title: panel for panel in arc_panels(board)}
+    sizes = ["{} x {}".format(*grids[name].colours.shape) for name in ("answer", "right answer")]
+    if sizes[0] != sizes[1]:
+        return f"a grid of {sizes[0]} cells; the right one has {sizes[1]}"
+    marked = many(int(grids["answer"].marked.sum()), "cell")
+    return f"a grid of {sizes[0]} cells, not the right one: it differs in {marked}"
+
+
+def _settled(frames: list[Frame]) -> int:
+    """Return the number of the first frame whose answer all later ones keep."""
+    answers = [frame.board.answer for frame in frames]
+    differ = [at for at, answer in enumerate(answers) if (answer != answers[-1]).any()]
+    return differ[-1] + 1 if differ else 0
+
+
+def _think(
+    trained: TrainedModel, puzzle: Puzzle, settings: Asked, tell: Callable[[Event], None]
+) -> tuple[list[Frame], str]:
+    """Return the frames of the chain that answers, and what there is to say of the whole."""
+    device = torch.device(resolve_device("auto"))
+    right, note = _right_answer(puzzle, compare=settings.compare)
+    if note:
+        tell({"note": note})
+    tell({"frame": shown(Frame(asked(puzzle), "the puzzle", []))})
+    look = _search if isinstance(trained.run.arch, LatticeConfig) else _reason
+    frames, summary = look(trained, puzzle, settings, device, right, tell)
+    return thinned(frames, _MOST_FRAMES), summary
+
+
+def _right_answer(puzzle: Puzzle, *, compare: bool) -> tuple[np.ndarray | None, str]:
+    """Return the right answer, where it is to be compared with, and what people have to know."""
+    if puzzle.target is None and (note := note_on(puzzle)):
+        return None, note
+    if not compare:
+        return None, ""
+    right = puzzle.kind.solution(puzzle.question) if puzzle.target is None else puzzle.target
+    unknown = "the right answer is not known: marked is what cannot stay by the rules"
+    return right, unknown if right is None else ""
+
+
+def _reason(
+    trained: TrainedModel,
+    puzzle: Puzzle,
+    asked: Asked,
+    device: torch.device,
+    right: np.ndarray | None,
+    tell: Callable[[Event], None],
+) -> tuple[list[Frame], str]:
+    _, model = load_for([puzzle], trained, device, ArchOverrides(halt_max_steps=asked.depth))
+    halts = model.halting_head is not None
+    select = "q" if halts else "residual"
+    settings = ThinkingSettings(breadth=[asked.breadth], select=[select])
+    settings.require_model(trained.run.arch, halts=halts, name=trained.weights)
+    steps, q = model.model.eval_max_steps, list[float]()
+    before = puzzle.question
+
+    def watch(glimpse: Glimpse) -> None:
+        nonlocal before
+        if glimpse.step == 1:
+            q.clear()
+            before = puzzle.question
+        answer = puzzle.kind.to_grid(glimpse.tokens[0])
+        if halts:
+            q.append(float(glimpse.q_halt[0]))
+        board = Board(
+            puzzle,
+            answer,
+            glimpse.certainty[0].reshape(answer.shape),
+            puzzle.kind.changed(puzzle.question, before, answer),
+            right=right,
+        )
+        chain = f"chain {glimpse.chain + 1} of {asked.breadth}, " if asked.breadth > 1 else ""
+        title = f"{chain}ACT step {glimpse.step} of {steps}"
+        tell({"frame": shown(Frame(board, title, [], list(q), steps))})
+        before = answer
+
+    (found,) = reason(model, [puzzle], device, settings=settings, watch=watch)
+    summary = ""
+    if asked.breadth > 1:
+        gives = "gives" if found.num_agreeing == 1 else "give"
+        agreeing = f"{found.num_agreeing} of {asked.breadth} {gives} this answer"
+        summary = f"chain {found.chain + 1} answers, {agreeing}"
+    return frames_of_steps(found, right), summary
+
+
+def _search(
+    trained: TrainedModel,
+    puzzle: Puzzle,
+    asked: Asked,
+    device: torch.device,
+    right: np.ndarray | None,
+    tell: Callable[[Event], None],
+) -> tuple[list[Frame], str]:
+    if asked.depth is not None:
+        raise ConfigError(
+            "depth says nothing: this model strikes candidates and guesses; set rounds"
+        )
+    arch, model = load_for([puzzle], trained, device, ArchOverrides())
+    assert isinstance(arch, LatticeConfig)
+
+    def watch(found: Found, one: Round) -> None:
+        before, after, guessed = one.before[0], one.after[0], int(one.guessed[0])
+        board = board_of_candidates(puzzle, after, guessed, before, right)
+        tell({"frame": shown(Frame(board, f"chain 1, round {found.rounds}", []))})
+
+    settings = SearchSettings(chains=asked.breadth, rounds=asked.rounds)
+    found, rounds = search_for(puzzle, arch, model, device, settings, watch=watch)
+    taken_back = many(found.taken_back, "guess", "guesses")
+    effort = f"{many(found.rounds, 'round')}, {taken_back} taken back"
+    summary = f"no answer: no chain has decided all cells in {effort}"
+    if found.answer is not None:
+        summary = f"chain {(found.chain or 0) + 1} answers after {effort}"
+    return frames_of_rounds(puzzle, rounds, found, right), summary

@@ -1,0 +1,141 @@
+import numpy as np
+import pytest
+
+from apps.reports import grids
+from apps.reports.boards import (
+    ANSWER,
+    GUESS_FILL,
+    INK,
+    NEW,
+    WRONG,
+    WRONG_FILL,
+    Board,
+    arc_panels,
+    asked,
+    board_of_candidates,
+    draw,
+)
+from apps.reports.drawing import Rectangle, Words, mixed
+from dataset.arc.augmentation import augment_grid, format_identifier
+from dataset.arc.tasks import encode_canvas
+from dataset.format.schema import ARC_PALETTE
+from dataset.maze import rules as maze
+from dataset.sudoku.rules import parse_puzzle
+from evaluation.puzzles import ARC, SUDOKU, Puzzle, parse_maze
+
+SOLUTION = parse_puzzle("1234341221434321")
+QUESTION = np.where(np.eye(4, dtype=bool), SOLUTION, 0).astype(np.int8)
+PUZZLE = Puzzle(SUDOKU, QUESTION)
+
+
+def words_of(board: Board) -> list[Words]:
+    return [shape for shape in draw(board).shapes if isinstance(shape, Words)]
+
+
+def fills_of(board: Board) -> list[str]:
+    return [shape.fill for shape in draw(board).shapes if isinstance(shape, Rectangle)]
+
+
+def test_clues_and_answers_are_told_apart() -> None:
+    words = words_of(Board(PUZZLE, SOLUTION))
+    assert [word.text for word in words] == [str(digit) for digit in SOLUTION.flat]
+    bold = np.reshape([word.bold for word in words], (4, 4))
+    assert np.array_equal(bold, QUESTION > 0)
+    assert {word.fill for word in words if word.bold} == {INK}
+    assert {word.fill for word in words if not word.bold} == {ANSWER}
+    assert WRONG_FILL not in fills_of(Board(PUZZLE, SOLUTION))
+
+
+def test_unsure_digits_are_paler_and_wrong_ones_red() -> None:
+    certainty = np.ones((4, 4))
+    certainty[0, 1] = 0.0
+    answer = SOLUTION.copy()
+    answer[3, 0] = 3
+    words = words_of(Board(PUZZLE, answer, certainty))
+    assert words[1].fill == mixed(ANSWER, "#ffffff", 0.3)
+    red = [number for number, word in enumerate(words) if word.fill == WRONG]
+    assert red == [4, 12, 13]  # The other 3 of the column, and that of the row and box.
+
+
+def test_nothing_is_marked_in_a_puzzle_that_nobody_answered() -> None:
+    assert len(words_of(asked(PUZZLE))) == 4
+    maze_board = asked(parse_maze("S  #   #       G"))
+    assert not maze_board.wrong.any()
+    assert Board(maze_board.puzzle, maze_board.answer).wrong.sum() == 2
+
+
+def test_open_cells_show_their_candidates() -> None:
+    candidates = np.zeros((16, 6), bool)
+    candidates[np.arange(16), SUDOKU.to_tokens(SOLUTION)] = True
+    candidates[1, 2:] = True
+    candidates[4] = False
+    board = board_of_candidates(PUZZLE, candidates, guessed=7)
+    words = words_of(board)
+    small = [word.text for word in words if word.size < 40]
+    assert small == ["1", "2", "3", "4"]
+    assert [word.text for word in words if word.text == "x"] == ["x"]
+    assert GUESS_FILL in fills_of(board)
+
+
+def test_a_path_is_drawn_as_sure_as_it_is() -> None:
+    puzzle = parse_maze("S  #   #       G")
+    answer = puzzle.question.copy()
+    answer[0, 1] = answer[1, 1] = maze.PATH
+    certainty, changed = np.ones((4, 4)), np.zeros((4, 4), bool)
+    certainty[1, 1], changed[0, 1] = 0.5, True
+    fills = fills_of(Board(puzzle, answer, certainty, changed))
+    assert NEW in fills
+    assert mixed(maze.PALETTE[maze.PATH - 1], "#ffffff", 0.65) in fills
+    assert WRONG in fills
+
+
+def test_start_and_goal_of_a_maze_stay_whatever_is_answered() -> None:
+    puzzle = parse_maze("S  #   #       G")
+    answer = np.full_like(puzzle.question, maze.PATH)
+    board = Board(puzzle, answer)
+    assert {maze.PALETTE[token - 1] for token in (maze.START, maze.GOAL)} < set(fills_of(board))
+    html = grids.svg("maze", puzzle.question, label="x", wrong=puzzle.question > 0)
+    ends = [html.index(part) for part in ('class="wrong"', 'class="start"', ">S<", ">G<")]
+    assert ends == sorted(ends)
+
+
+def test_arc_grids_stand_side_by_side() -> None:
+    grid = np.array([[1, 2], [3, 4]], np.uint8)
+    canvas, other = (ARC.to_grid(encode_canvas(each)) for each in (grid, grid[:1]))
+    puzzle = Puzzle(ARC, canvas, canvas, 1, "abc")
+    assert [word.text for word in words_of(Board(puzzle, other))] == [
+        *("input", "answer", "right answer")
+    ]
+    _, answer, target = arc_panels(Board(puzzle, other))
+    assert (answer.colours.shape, target.colours.shape) == ((1, 2), (2, 2))
+    assert answer.marked.all()
+    empty = Board(puzzle, np.zeros_like(canvas))
+    assert "no grid" in [word.text for word in words_of(empty)]
+
+
+def test_colours_of_arc_stay_as_they_are_and_are_the_smaller_the_less_sure() -> None:
+    grid = np.array([[0, 2], [3, 0]], np.uint8)
+    canvas = ARC.to_grid(encode_canvas(grid))
+    certainty = np.ones(canvas.shape)
+    certainty[0, 0] = 0.0
+    shapes = draw(Board(Puzzle(ARC, canvas, None, 1, "abc"), canvas, certainty)).shapes
+    cells = [each for each in shapes if isinstance(each, Rectangle) and each.fill in ARC_PALETTE]
+    assert [each.fill for each in cells] == [ARC_PALETTE[c] for c in (0, 0, 2, 3)] * 2
+    full = cells[0].width
+    assert [each.width for each in cells] == pytest.approx([full] * 4 + [0.3 * full] + [full] * 3)
+    unsure = cells[4]
+    assert unsure.height == unsure.width
+    assert unsure.y - cells[0].y == pytest.approx((full - unsure.height) / 2)
+
+
+def test_views_of_a_named_puzzle_are_undone() -> None:
+    colours = np.array([[1, 2, 3], [4, 5, 6]], np.uint8)
+    permuted = np.array([0, 3, 1, 2, 9, 8, 7, 6, 5, 4], np.uint8)
+    for view in range(8):
+        seen = ARC.to_grid(encode_canvas(augment_grid(colours, view, permuted)))
+        puzzle = Puzzle(ARC, seen, None, 1, format_identifier("abc", view, permuted))
+        question, answer = arc_panels(Board(puzzle, seen, seen / 100))
+        assert np.array_equal(question.colours, colours)
+        assert np.array_equal(answer.colours, colours)
+        sure = (permuted[colours] + 2.0) / 100
+        assert answer.shares == pytest.approx(0.3 + 0.7 * sure)

@@ -1,0 +1,123 @@
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apps.reports.card import Known, card, read_json_files
+from apps.reports.values import MAX_VALUES
+from training.checkpoint.state import RunState
+
+pytest.importorskip("huggingface_hub", reason="huggingface-hub is not installed (the extra `hub`)")
+
+HARMFUL = "</code><script>alert(1)</script>`]|*[x](http://evil)\n# title"
+SHARE = {"value": 0.5, "low": 0.4, "high": 0.6}
+
+
+def known(evaluations: dict[str, Any] | None = None, **more: Any) -> Known:
+    config = {"arch": {"name": HARMFUL}, "data_path": HARMFUL, HARMFUL: HARMFUL}
+    state = RunState(step=12, config=config, environment={"torch": HARMFUL})
+    manifest = {"command": [HARMFUL], "counts": {"test": {HARMFUL: 1}, "x": 2}}
+    manifests = {HARMFUL: manifest}
+    return Known("me/x", "mit", 1234, state, manifests, evaluations or {}, **more)
+
+
+def test_names_with_markup_are_text() -> None:
+    text = card(known())
+    # What stands between backticks is shown as it is.
+    outside = re.sub(r"`[^`\n]*`", "", text.split("```yaml")[0])
+    assert "<script" not in outside
+    assert "[x](http" not in outside
+    assert "\n# title" not in text
+    # In the block of settings nothing ends it but its own fence.
+    settings = text.split("```yaml\n")[1]
+    assert settings.count("```") == 1
+    assert "No evaluation was found" in text
+    assert "hours of training: not recorded" in text
+    assert "thinking.gif" not in text
+    assert "](thinking.gif)" in card(known(has_picture=True))
+
+
+def test_scores_of_each_kind_are_listed_with_their_intervals() -> None:
+    common = {"data": ["/home/somebody/data/x/test"], "arch": {"halt_max_steps": 16}}
+    sets = {"all": {"metrics": {"exact_accuracy": SHARE}, "count": 1000}}
+    metrics = {"exact_accuracy": 0.5, "count": 1000}
+    chain = {"set_name": "all", "depth": 64, "breadth": 8, "select": "q", "selected": SHARE}
+    searcher = {"set_name": "all", "searcher": "model", "solved": SHARE, "num_puzzles": 7}
+    text = card(
+        known(
+            {
+                "eval_1.json": common | {"sets": sets, "metrics": metrics},
+                "eval_2.json": common | {"chains": [chain | {"num_puzzles": 20}]},
+                "eval_3.json": common
+                | {
+                    "searchers": [searcher, searcher | {"searcher": "solver"}],
+                    "search": {"chains": 8, "rounds": 400},
+                },
+            }
+        )
+    )
+    assert "somebody" not in text
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "0.5000" in line]
+    assert len(rows) == 3
+    assert "one pass of 16 ACT steps | x/test | 1,000 | 0.5000 \\[0.4000, 0.6000\\]" in rows[0]
+    assert "8 chains of 64 ACT steps, select=q" in rows[1]
+    assert "solved by search, all, 8 chains, 400 rounds" in rows[2]
+    assert text.count("value: 0.5") == 3
+
+
+def test_what_stands_for_the_checkpoint_comes_first_and_like_names_are_told_apart() -> None:
+    chain = {"set_name": "all", "depth": 4, "breadth": 1, "select": "q", "selected": SHARE}
+    common = {"data": ["x/test"], "arch": {"halt_max_steps": 4}, "step": 12, "thinking": {}}
+    sample = common | {"max_examples": 20, "chains": [chain | {"num_puzzles": 20}]}
+    whole = common | {"chains": [chain | {"num_puzzles": 1000}]}
+    other = whole | {"data": ["y/test"]}
+    votes = {"metrics": {"pass@2": 0.2}, "details": {"num_scored_tasks": 10}}
+    arc = common | {"metrics": {"exact_accuracy": 0.1, "count": 8000}, "evaluators": {"arc": votes}}
+    text = card(known({"a.json": sample, "b.json": whole, "c.json": other, "d.json": arc}))
+    named = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")][1:]
+    line = "| exact accuracy, all, 1 chain of 4 ACT steps, select=q"
+    assert named == [
+        "| ARC pass@2, answers of 4 ACT steps",
+        f"{line}, x/test, 1,000 puzzles",
+        f"{line}, y/test",
+        f"{line}, x/test, 20 puzzles",
+    ]
+    assert "| 10 tasks | 0.2000 \\[0.0567, 0.5098\\]" in text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{}, {"data": 7}, {"data": [1]}, {"data": [], "sets": 7}, {"data": [], "chains": [{}]}]
+    + [{"data": [], "arch": {}, "sets": {"a": {"metrics": {"exact_accuracy": {"value": "x"}}}}}],
+)
+def test_files_that_are_no_evaluations_say_nothing(content: dict[str, Any]) -> None:
+    assert "No evaluation was found" in card(known({"eval.json": content}))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"sets": {"all": {"metrics": {"exact_accuracy": SHARE}, "count": "many"}}},
+        {"sets": {"all": {"metrics": {"exact_accuracy": {"value": "x"}}, "count": 3}}},
+        {"sets": [1], "chains": {"a": 1}, "searchers": [None, 3], "data": 5, "arch": []},
+    ],
+)
+def test_what_is_no_evaluation_says_nothing(content: Any) -> None:
+    assert "No evaluation was found" in card(known({"eval.json": content}))
+
+
+def test_figures_of_odd_kinds_are_left_out() -> None:
+    odd = {"sets": {"all": {"metrics": {"exact_accuracy": SHARE | {"low": ""}}, "count": 3}}}
+    assert "| 3 | 0.5000 |" in card(known({"eval.json": odd | {"data": ["x"]}}))
+    state = RunState(step=1, config={})
+    manifests = {"x": {"command": "build", "counts": {"test": 1}}}
+    assert "built by `not recorded`" in card(Known("me/x", "mit", 1, state, manifests))
+
+
+def test_files_of_too_many_values_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "eval.json"
+    path.write_text('{"data": [1, 2]}')
+    assert read_json_files([path]) == {"eval.json": {"data": [1, 2]}}
+    path.write_text(f'{{"data": [{"0," * MAX_VALUES}0]}}')
+    assert read_json_files([path]) == {}

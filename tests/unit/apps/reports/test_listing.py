@@ -1,0 +1,175 @@
+import json
+import re
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from apps.reports.listing import as_text, frames, frames_of_all, list_runs, screen
+from apps.reports.status import read_status
+from runtime.text import shown
+from scripts import runs
+from training.checkpoint.lock import run_lock
+
+Make = Callable[..., Path]
+
+
+def test_all_runs_are_listed_those_at_work_first(make_sweep: Make, make_run_folder: Make) -> None:
+    sweep = make_sweep()
+    at_work = make_run_folder("at work", score=0.25)
+    with run_lock(at_work):
+        header, first, *others = as_text(list_runs(sweep.parent), in_colour=False).splitlines()
+    names = re.split(r"\s{2,}", header)
+    assert names == ["state", "run", "step", "best score", "last loss", "time left", "folder"]
+    assert re.split(r"\s{2,}", first)[:5] == ["running", "at work", "40", "25.0 %", "0.05"]
+    assert first.endswith(str(at_work))
+    assert len(others) == 4
+    assert all(line.startswith("done") for line in others)
+
+
+def test_colours_do_not_move_the_columns(make_run_folder: Make) -> None:
+    listed = list_runs(make_run_folder())
+    coloured = as_text(listed, in_colour=True)
+    assert "\x1b[32mdone\x1b[0m" in coloured
+    assert re.sub(r"\x1b\[\d+m", "", coloured) == as_text(listed, in_colour=False)
+
+
+def test_names_from_elsewhere_are_printed_safely(make_run_folder: Make) -> None:
+    (line,) = as_text(list_runs(make_run_folder("a\x1b[31m\nb")), in_colour=False).splitlines()[1:]
+    assert "\x1b" not in line
+    assert "a\\x1b[31m\\nb" in line
+
+
+def test_programs_get_json(make_run_folder: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = make_run_folder()
+    make_run_folder("new").joinpath("metrics.jsonl").unlink()
+    assert runs.main([str(folder.parent), "--json"]) == 0
+    listed = {one["run"]: one for one in json.loads(capsys.readouterr().out)}
+    assert listed["run"] == {
+        "run": "run",
+        "state": "done",
+        "detail": "",
+        "step": 40,
+        "total_steps": 40,
+        "score": 0.75,
+        "measure": "eval/exact_accuracy",
+        "loss": 0.05,
+        "seconds": 370.5,
+        "seconds_left": None,
+        "folder": str(folder),
+    }
+    assert listed["new"]["loss"] is None
+
+
+def test_a_folder_without_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert runs.main([str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "there are no runs yet\n"
+    assert runs.main([str(tmp_path / "nowhere")]) == 2
+    assert "nowhere: no such folder" in capsys.readouterr().err
+    assert runs.main([str(tmp_path / "nowhere"), "--watch"]) == 2
+    assert "nowhere: no such folder" in capsys.readouterr().err
+
+
+def test_a_run_that_is_done_is_shown_once(
+    make_run_folder: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_run_folder()
+    assert runs.main(["--watch", f"checkpoint={folder}"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()  # It is no terminal.
+    assert line.startswith("done   run  40")
+
+
+def test_a_run_is_followed_from_before_it_begins(make_run_folder: Make, tmp_path: Path) -> None:
+    shown_frames = frames(tmp_path / "run", 0.0, 80)
+    (one,), text = next(shown_frames)
+    assert one.status.state == "new"
+    assert "nothing was written yet" in text
+    folder = make_run_folder()
+    path, lines = folder / "metrics.jsonl", (folder / "metrics.jsonl").read_text().splitlines()
+    state = folder / "step_40" / "state.json"
+    content = json.loads(state.read_text())
+    state.write_text(json.dumps(content | {"iteration": 0, "step": 10, "total_steps": 100}))
+    with run_lock(folder):
+        path.write_text("\n".join(lines[:15]) + "\n" + lines[15][:20])
+        (one,), text = next(shown_frames)
+        assert (one.status.state, one.status.step) == ("running", 15)
+        path.write_text("\n".join(lines[:31]) + "\n")
+        (one,), text = next(shown_frames)
+    assert one.status.step == 30
+    assert "step 30 of 100" in text
+    assert re.search(r"30 of 100, \d[\d.e+]* a second", text)
+    assert "[##################....." in text
+    assert "evaluation at step 20: exact accuracy 75.0 %" in text
+    assert "warning: after step 20 the logits are flat" in text
+    assert len(text.splitlines()) < 20
+    state.write_text(json.dumps(content))
+    assert [one.status.state for (one,), _ in islice(shown_frames, 2)] == ["done"]
+
+
+def test_all_runs_at_work_are_followed_and_none_that_is_done(make_run_folder: Make) -> None:
+    done, first, second = (make_run_folder(name) for name in ("done", "first", "second"))
+    for folder in (first, second):
+        (folder / "step_40" / "state.json").write_text("{}")
+    looks = frames_of_all(done.parent, 0.0, 80)
+    runs, text = next(looks)
+    assert runs == []
+    assert "waiting for the next one" in text
+    with run_lock(first), run_lock(second):
+        runs, text = next(looks)
+        assert {one.name for one in runs} == {"first", "second"}
+        assert re.findall(r"^(\w+)\nstep 40$", text, re.MULTILINE) == [one.name for one in runs]
+        assert "done" not in text
+    with run_lock(second):
+        runs, text = next(looks)
+        assert {one.name for one in runs} == {"first", "second"}  # How it ended is told, once.
+        assert re.search(r"^second: running", text)
+        assert re.search(r"ended:\n.*\nstopped  first", text)
+        assert [one.name for one in next(looks)[0]] == ["second"]
+
+
+@pytest.mark.parametrize("width", [70, 80, 120, 200])
+def test_the_table_gives_way_in_its_widest_columns(make_run_folder: Make, width: int) -> None:
+    folder = make_run_folder("a-run-with-a-rather-long-name-that-has-fifty-letters")
+    make_run_folder("short")
+    text = as_text(list_runs(folder.parent), in_colour=False, width=width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "a-run-with-a-rather" in text
+    assert re.search(r"done +(short|a-\S+) +40 +75.0 % +0.05 +-", text)
+
+
+def test_the_loss_is_drawn_as_a_line_of_blocks(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    (one,) = list_runs(folder)
+    line = next(line for line in screen(one, None).splitlines() if line.startswith("loss"))
+    assert line.startswith("loss  █")
+    assert line.endswith("▁  0.05")
+    (folder / "metrics.jsonl").write_text('{"step": 1, "train/lr": 1, "train/lm_loss": 1.0}\n' * 3)
+    assert "▁▁▁" in screen(one, None)
+
+
+def test_ctrl_c_ends_it_without_a_word(
+    make_run_folder: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_run_folder()
+    (folder / "step_40" / "state.json").write_text("{}")
+
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("apps.reports.listing.time.sleep", interrupt)
+    assert runs.main(["--watch", str(folder)]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_screen_of_damaged_metrics(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    odd = {"step": 50, "eval/exact_accuracy": "nan", "train/lm_loss": [], "train/lr": 1}
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(odd | {"diagnose/warnings": ["\x1b[2J", 7]}) + "\n\x00\n[")
+    (one,) = list_runs(folder)
+    text = screen(one, None)
+    assert "exact accuracy not finite" in text
+    assert "\x1b" not in text
+    assert read_status(folder).step == 50
+    assert shown("\x1b[2J") in text

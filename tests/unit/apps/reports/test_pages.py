@@ -1,0 +1,418 @@
+"""Pages are complete, small and harmless, whatever a run's folder holds."""
+
+import base64
+import gzip
+import hashlib
+import json
+import random
+import re
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apps.reports import page as pages
+from apps.reports.page import MAX_BYTES, Page
+from apps.reports.writing import write_report
+from runtime.errors import ConfigError
+from scripts import report, runs
+
+Make = Callable[..., Path]
+HOSTILE = "<script>alert(1)</script>\"'&\u202e\x1b[31m"
+
+pytest.importorskip("plotly", reason="plotly is not installed (pip install '.[pictures]')")
+
+
+class Parsed(HTMLParser):
+    """The elements of a page, and its text outside of scripts and styles."""
+
+    VOID = ("meta", "br", "wbr", "rect", "path")
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.scripts: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] == ["script"]:
+            self.scripts.append(data)
+        elif self.open[-1:] != ["style"]:
+            self.text += data
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def written(*folders: Path, output: Path | None = None) -> Parsed:
+    path, size = write_report(folders, output)
+    content = path.read_bytes()
+    assert len(content) == size < MAX_BYTES
+    return Parsed(content.decode())
+
+
+def figures_in(parsed: Parsed) -> list[Any]:
+    return json.loads(parsed.scripts[0])
+
+
+def test_the_page_of_a_run_is_complete(make_run_folder: Make) -> None:
+    folder = make_run_folder(steps=40, score=0.75)
+    parsed = written(folder)
+    assert (folder / "report.html").is_file()
+    for words in (
+        *("run", "75.0 %", "12,345 parameters", "40 steps", "6 min 10 s", "1 warning"),
+        *("after step 20 the logits are flat", "trm trained on data/easy", "ACT steps"),
+        *("task one", "place 1", "puzzle 19", "arch.hidden_size", "3 of 4 votes"),
+    ):
+        assert words in parsed.text, words
+    headings = re.findall(r"<h2[^>]*>([^<]*)", (folder / "report.html").read_text())
+    assert headings == [
+        *("Training", "Diagnosis", "Evaluations", "Puzzle by puzzle", "The hardest failures"),
+        *("ARC tasks and their votes", "Settings"),
+    ]
+    assert len(figures_in(parsed)) == len(
+        [a for a in parsed.named("div") if a.get("class") == "plot"]
+    )
+    assert "What could not be read" not in parsed.text
+
+
+def test_nothing_is_loaded_and_only_two_scripts_may_run(make_run_folder: Make) -> None:
+    parsed = written(make_run_folder())
+    loads = {"src", "srcset", "data", "action", "formaction", "poster", "background", "xlink:href"}
+    assert [a for _, a in parsed.tags if loads & a.keys()] == []
+    assert all(str(a["href"])[0] == "#" for _, a in parsed.tags if "href" in a)
+    assert not any(name.startswith("on") for _, a in parsed.tags for name in a)
+    assert not parsed.named("link") + parsed.named("iframe")
+    (policy,) = [a["content"] for a in parsed.named("meta") if a.get("http-equiv")]
+    assert policy is not None
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert "unsafe" not in rules["script-src"]
+    assert "http" not in policy
+    kinds = [a.get("type") for a in parsed.named("script")]
+    assert kinds == ["application/json", "text/plain", None]
+    library = gzip.decompress(base64.b64decode(parsed.scripts[1])).decode()
+    assert library == pages.plotly_script()
+    hashes = [
+        f"'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
+        for code in (parsed.scripts[2], library)
+    ]
+    assert rules["script-src"].split() == hashes
+
+
+def test_hostile_names_and_settings_are_text(make_run_folder: Make) -> None:
+    settings = {HOSTILE: HOSTILE, "arch": {"name": HOSTILE}, "data_path": HOSTILE}
+    folder = make_run_folder("<script>alert(1)<", settings={**settings, "project_name": HOSTILE})
+    record = {"step": 41, "train/lr": 1.0, "diagnose/warnings": [HOSTILE, {"a": HOSTILE}, 7]}
+    record |= {f"train/lr/{HOSTILE}": 1.0, "train/grad_norm/$x^2$": 1.0}
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(record) + "\n" + json.dumps(record | {"step": 42}) + "\n")
+    for name in ("eval_step_40.json", "eval_step_40_records.json", "arc_tasks.json"):
+        text = (folder / name).read_text()
+        for word in ("all", "task one", "trm", "valid", "sudoku", "step_40"):
+            text = text.replace(f'"{word}"', json.dumps(HOSTILE))
+        (folder / name).write_text(text)
+    parsed = written(folder)
+    assert len(parsed.named("script")) == 3
+    assert "<script>alert(1)</script>" in parsed.text
+    assert not any(sign in parsed.text for sign in ("\x1b", "\u202e"))
+    for text in re.findall(r'"(?:name|text)":("(?:[^"\\]|\\.)*")', parsed.scripts[0]):
+        assert "<script" not in json.loads(text)
+    assert "<" not in parsed.scripts[0]
+
+
+def test_a_title_is_escaped() -> None:
+    parsed = Parsed(Page(HOSTILE).to_html())
+    assert len(parsed.named("script")) == 3
+    assert parsed.text.count("<script>alert(1)</script>") == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"config.yaml": b""},
+        {"config.yaml": b"\x00\x01", "metrics.jsonl": b"\x00\x01\xff"},
+        {"metrics.jsonl": b'{"step": 1, "train/lr": "nan", "train/lm_loss": "inf"}\n'},
+        {"metrics.jsonl": b'{"step": 1, "train/lr": 1, "train/lm_loss": -1e308}\n' * 3},
+        {"config.yaml": b"lr: .nan\narch: 7\nglobal_batch_size: [1]\n"},
+    ],
+    ids=range(6),
+)
+def test_a_broken_run_has_a_page_or_one_line(
+    tmp_path: Path, content: dict[str, bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, data in content.items():
+        (tmp_path / name).write_bytes(data)
+    code = report.main([str(tmp_path)])
+    told = capsys.readouterr()
+    assert code == (0 if content else 2)
+    assert len(told.err.splitlines()) == (0 if content else 1)
+    if content:
+        assert Parsed((tmp_path / "report.html").read_text()).text
+    else:
+        assert "holds no run" in told.err
+
+
+def test_what_cannot_be_written_or_found_is_one_line(
+    make_run_folder: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_run_folder()
+    output = tmp_path / "no" / "such" / "folder.html"
+    for arguments, told in (
+        (["nowhere"], "nowhere: no such folder"),
+        ([str(folder), "-o", str(output)], f"{output}: cannot be written: No such file"),
+        ([str(folder), "-o", str(tmp_path)], "cannot be written"),
+    ):
+        assert report.main(arguments) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert told in line
+
+
+def test_without_plotly_one_line_says_how_to_get_it(
+    make_run_folder: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    pages.plotly_script.cache_clear()
+    assert report.main([str(make_run_folder())]) == 2
+    assert "plotly is not installed (pip install '.[pictures]')" in capsys.readouterr().err
+
+
+def test_the_command_says_what_it_has_written(
+    make_run_folder: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_run_folder()
+    output = tmp_path / "page.html"
+    assert report.main([str(folder), "--output", str(output)]) == 0
+    assert re.fullmatch(rf"written: {output} \(\d\.\d MB\)\n", capsys.readouterr().out)
+    assert not (folder / "report.html").exists()
+
+
+def test_a_killed_report_leaves_the_old_page(
+    make_run_folder: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run_folder()
+    (folder / "report.html").write_text("old")
+
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("runtime.files.flush", fail)
+    with pytest.raises(KeyboardInterrupt):
+        write_report([folder])
+    assert (folder / "report.html").read_text() == "old"
+    assert [path.name for path in folder.glob(".*")] == []
+
+
+# Several runs
+
+
+def test_several_runs_are_compared(
+    make_run_folder: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = [make_run_folder(n, settings={"lr": lr}) for n, lr in (("a", 0.1), ("b", 0.2))]
+    parsed = written(*runs)
+    assert (tmp_path / "report.html").is_file()
+    assert "a · b" in parsed.text
+    (settings,) = re.findall(
+        r"Settings that differ</h2>(.*)</section>", (tmp_path / "report.html").read_text()
+    )
+    assert re.findall('<th scope="row">([^<]*)<', settings) == ["lr"]
+
+
+def test_a_sweep_has_a_table_and_parallel_coordinates(make_sweep: Make) -> None:
+    sweep = make_sweep(rates=(1e-3, 3e-3, 1e-2), seeds=3)
+    parsed = written(sweep)
+    assert (sweep / "report.html").is_file()
+    (coordinates,) = [one for one in figures_in(parsed) if one["selects"]]
+    axes = [note["text"] for note in coordinates["layout"]["annotations"]]
+    assert axes[:3] == ["lr", "seed", "solved by search"]
+    assert len(coordinates["data"]) == 9
+    assert "best of 9 runs: lr-0.01__seed-2" in parsed.text
+    text = (sweep / "report.html").read_text().partition("</tbody>")[0]
+    rows = re.findall(r'<tr><th scope="row">(lr-[^<]*(?:<wbr>[^<]*)*)</th>', text)
+    assert len(rows) == 9
+    assert rows[0].replace("<wbr>", "") == "lr-0.01__seed-2"  # The best one first.
+
+
+def test_runs_of_the_same_name_are_told_apart(make_run_folder: Make, tmp_path: Path) -> None:
+    runs = [make_run_folder("x/run"), make_run_folder("y/run")]
+    written(*runs, output=tmp_path / "r.html")
+    text = (tmp_path / "r.html").read_text().replace("<wbr>", "")
+    assert re.findall(r'<tr><th scope="row">(./run)', text)[:2] == ["x/run", "y/run"]
+
+
+def test_the_same_run_named_twice_is_one(
+    make_run_folder: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run_folder()
+    monkeypatch.chdir(folder.parent)
+    assert write_report([folder, Path(folder.name)], folder / "r.html")[0].is_file()
+    assert "Report of" not in (folder / "r.html").read_text()
+
+
+def test_a_page_lies_beside_the_run_that_it_is_about(
+    make_run_folder: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run_folder("runs/one")
+    monkeypatch.chdir(folder.parents[1])
+    assert write_report([Path("runs")])[0] == Path("runs/one/report.html")
+    monkeypatch.chdir(folder)
+    assert write_report([Path()])[0] == Path("report.html")
+
+
+def test_means_over_seeds_can_be_taken_along(
+    make_sweep: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = make_sweep()
+    markdown = "| 0.003 | 0.625 | 0.03536 | 2 |\n| 0.001 | 0.525 | 0.03536 | 2 |\n"
+    parsed = written(sweep)
+    assert [a["data-file"] for a in parsed.named("details") if "data-file" in a] == [
+        *("means.md", "means.csv", "means.tex")
+    ]
+    assert markdown in parsed.text
+    assert runs.main([str(sweep), "--table"]) == 0
+    assert capsys.readouterr().out.endswith(markdown)
+    assert runs.main([str(sweep), "--table", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "0.003,0.625,0.03536,2"
+
+
+def test_votes_on_the_same_inputs_are_shown_once(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    votes = (folder / "arc_tasks.json").read_text()
+    other = json.loads(votes)
+    other["task two"] = other.pop("task one")
+    for name, content in (("eval_step_40", votes), ("other", json.dumps(other))):
+        (folder / name).mkdir()
+        (folder / name / "arc_tasks.json").write_text(content)
+    text = written(folder).text
+    assert text.count("task one, test input 1") == text.count("task two, test input 1") == 1
+    assert "The votes in eval_step_40/arc_tasks.json are on the same inputs." in text
+
+
+def test_a_puzzle_is_shown_step_by_step(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    path = folder / "eval_step_40_records.json"
+    content = json.loads(path.read_text())
+    assert "step by step" not in written(folder).text
+    of_set = content["sets"]["all"]
+    one = of_set["failures"]["surest"][0]
+    answers = [one["answer"], one["labels"]]
+    of_set["solving"] = one | {"index": 7, "steps": [1, 3], "answers": answers}
+    path.write_text(json.dumps(content))
+    parsed = written(folder)
+    assert "puzzle 7, of the puzzles that are solved" in parsed.text
+    told = re.findall(r"step \d: [\w ]*?(?:wrong|solved)", parsed.text)
+    assert (told[0][-5:], told[1]) == ("wrong", "step 3: solved")
+    of_set["solving"]["answers"] = [[1, 2, 3], "x", None]
+    path.write_text(json.dumps(content))
+    assert "step by step" not in written(folder).text
+
+
+def test_scores_of_different_kinds_are_not_ranked(make_run_folder: Make) -> None:
+    searched, *others = map(make_run_folder, ("searched", "one", "other"))
+    for other in others:
+        (other / "eval_step_40_search8x100.json").unlink()
+    page = searched.parent / "page.html"
+    parsed = written(searched, *others, output=page)
+    assert "best of" not in parsed.text
+    for heading in ("of what", "solved by search", "exact accuracy"):
+        assert heading in parsed.text
+    assert "best of 2 runs" in written(*others, output=page).text
+
+
+def test_many_long_runs_stay_below_the_limit(make_sweep: Make) -> None:
+    sweep = make_sweep(rates=[i / 1000 for i in range(1, 61)], seeds=2)
+    parsed = written(sweep)
+    assert "120" in parsed.text
+
+
+@pytest.mark.slow
+def test_a_run_with_much_of_everything_stays_below_the_limit(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    with (folder / "metrics.jsonl").open("a") as file:
+        for step in range(41, 1000):
+            record = {f"train/lr/{n}": random.Random(step * n).random() for n in range(300)}
+            file.write(json.dumps({"step": step, "train/lr": 1.0, **record}) + "\n")
+    grid = {"votes": 3, "mean_q": 0.5, "grid": [[i % 10 for i in range(30)]] * 30}
+    ballot = {"votes": 4, "num_grids": 2, "known": True, "solved_at": 1, "grids": [grid] * 100}
+    tasks = {f"task {n}": [ballot] for n in range(40)}
+    (folder / "arc_tasks.json").write_text(json.dumps(tasks))
+    written(folder)
+
+
+def test_what_is_too_much_for_a_page_is_refused(
+    make_run_folder: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("apps.reports.writing.MAX_BYTES", 1_000_000)
+    with pytest.raises(ConfigError, match="the page has over 1 MB"):
+        write_report([make_run_folder()])
+
+
+# Anything else
+
+
+VALUES = (
+    None,
+    True,
+    0,
+    -1,
+    1e308,
+    10**400,
+    "nan",
+    "",
+    "x" * 10_000,
+    [],
+    {},
+    [[]],
+    [None],
+    {"a": 1},
+)
+
+
+def changed(value: Any, draw: random.Random) -> Any:
+    """Return JSON with about one value in ten replaced by one of another kind."""
+    if draw.random() < 0.1:
+        return draw.choice(VALUES)
+    if isinstance(value, dict):
+        return {key: changed(inner, draw) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [changed(inner, draw) for inner in value]
+    return value
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_page_is_written_whatever_the_files_say(make_run_folder: Make, seed: int) -> None:
+    draw, folders = random.Random(seed), [make_run_folder("a"), make_run_folder("b")]
+    for folder in folders:
+        for path in [*folder.glob("*.json"), folder / "config.yaml", *folder.glob("*/state.json")]:
+            path.write_text(json.dumps(changed(json.loads(path.read_text()), draw)))
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        lines = [json.dumps(changed(json.loads(line), draw)) for line in lines]
+        (folder / "metrics.jsonl").write_text("\n".join(lines))
+        table = folder / "eval_step_40_records.csv"
+        cells = [line.split(",") for line in table.read_text().splitlines()]
+        table.write_text(
+            "\n".join(",".join(str(changed(cell, draw))[:100] for cell in row) for row in cells)
+        )
+    written(folders[0])
+    written(*folders, output=folders[0] / "both.html")

@@ -1,0 +1,349 @@
+"""Folders of runs are read whatever is in them."""
+
+import json
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from apps.reports import reading
+from apps.reports.listing import Listed, as_text
+from apps.reports.reading import find_runs, lines_of, read_run
+from apps.reports.tables import headline
+
+Make = Callable[..., Path]
+
+
+def test_a_whole_run(make_run_folder: Make) -> None:
+    run = read_run(make_run_folder(steps=40, score=0.75))
+    assert run.notes == []
+    assert run.settings["arch.hidden_size"] == "32"
+    assert (run.settings["ema"], run.settings["max_steps"]) == ("true", "null")
+    assert run.curves["train/lm_loss"].last == (40, 0.05)
+    assert run.curves["eval/exact_accuracy"].points().steps == [20, 40]
+    assert run.warnings == [(20, "after step 20 the logits are flat")]
+    result, *others = run.results
+    assert (result.name, result.step) == ("eval_step_40.json", 40)
+    assert [one.name[13:] for one in others] == ["search8x100.json", "thinking_depth4-16.json"]
+    assert result.records is not None
+    assert result.records["exact_accuracy"].sum() == 15
+    assert "at_halt_steps" not in result.records
+    assert result.answers is not None
+    assert [name for name, _ in run.votes] == ["arc_tasks.json"]
+
+
+@pytest.mark.parametrize("missing", ["config.yaml", "metrics.jsonl", "step_40", None])
+def test_whatever_is_missing_the_rest_is_read(make_run_folder: Make, missing: str | None) -> None:
+    folder = make_run_folder()
+    for path in folder.iterdir():
+        if missing is None or path.name == missing:
+            for inner in path.iterdir() if path.is_dir() else ():
+                inner.unlink()
+            path.rmdir() if path.is_dir() else path.unlink()
+    run = read_run(folder)
+    told = missing if missing in ("config.yaml", "metrics.jsonl") else ""
+    assert any(told in note for note in run.notes) == bool(told or missing is None)
+    assert bool(run.curves) == (missing in ("config.yaml", "step_40"))
+
+
+HALF = b'{"step": 3, "train/lr": 1.0, "train/lm_l'
+LINES = [
+    (b'{"step": 2, "train/lr": 1.0}\n', 0),
+    (HALF, 1),
+    (b"\x00\xff\xfe binary \x80\n", 1),
+    (b"[1, 2]\n", 1),
+    (b'{"train/lr": 1.0}\n', 1),
+    (b'{"step": "2"}\n', 1),
+    (b'{"step": -1}\n', 1),
+    (b'{"step": 1e400}\n', 1),
+    (b'{"step": true}\n', 1),
+    (b'{"step": %d}\n' % 10**30, 1),
+    (b'{"step": 2, "x": ' + b"9" * 5000 + b"}\n", 1),
+    (b"[" * 100_000 + b"\n", 1),
+    (b"\n", 1),
+]
+
+
+@pytest.mark.parametrize(("line", "left_out"), LINES, ids=range(len(LINES)))
+def test_lines_that_cannot_be_read_are_counted(
+    make_run_folder: Make, line: bytes, left_out: int
+) -> None:
+    folder = make_run_folder(steps=1)
+    path = folder / "metrics.jsonl"
+    path.write_bytes(path.read_bytes() + line)
+    run = read_run(folder)
+    assert run.curves["train/lr"].last == (2 - left_out, 1.0 if not left_out else 1e-3)
+    assert any("left out" in note for note in run.notes) == bool(left_out)
+
+
+def test_values_that_are_none_are_no_points(make_run_folder: Make) -> None:
+    folder = make_run_folder(steps=1)
+    record = {"step": 2, "train/lr": "nan", "train/lm_loss": 10**400, "train/steps": [1]}
+    record |= {"train/<b>": 1.0, "other": 1.0, "train/" + "x" * 500: 1.0, "train/count": None}
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(record) + "\n")
+    run = read_run(folder)
+    assert run.curves["train/lr"].not_finite == 2
+    assert run.curves["train/lm_loss"].not_finite == 2
+    assert run.curves["train/steps"].last == (1, 3.0)
+    assert not any("<" in name or len(name) > 200 or "other" in name for name in run.curves)
+
+
+def test_no_more_curves_and_warnings_than_can_be_shown(make_run_folder: Make) -> None:
+    folder = make_run_folder(steps=1)
+    with (folder / "metrics.jsonl").open("a") as file:
+        for step in range(2, 400):
+            record = {"step": step, f"train/{step}": 1.0, "diagnose/warnings": ["again"] * 3}
+            file.write(json.dumps(record) + "\n")
+    run = read_run(folder)
+    assert len(run.curves) == 200
+    assert len(run.warnings) == 100
+
+
+def test_a_line_without_end_needs_little_memory(tmp_path: Path, make_run_folder: Make) -> None:
+    folder = make_run_folder(steps=2)
+    path = folder / "metrics.jsonl"
+    last = path.read_bytes()
+    with path.open("ab") as file:
+        for _ in range(200):
+            file.write(b"x" * 2**20)
+        file.write(b"\n" + last)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    run = read_run(folder)
+    # 200 MiB of one line; in KiB, or in bytes on macOS.
+    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert used / (2**20 if os.uname().sysname == "Darwin" else 2**10) < 50
+    assert any("1 line that cannot be read" in note for note in run.notes)
+    assert len(run.curves["train/lr"].points().steps) == 2
+
+
+def test_lines_keep_their_ends_and_none_stands_for_a_long_one(tmp_path: Path) -> None:
+    path = tmp_path / "lines"
+    whole = b"a" * (2**20 - 1) + b"\n"
+    path.write_bytes(b"1\n" + whole + b"b" * 2**20 + b"\n\n2")
+    with path.open("rb") as file:
+        assert list(lines_of(file)) == [b"1\n", whole, None, b"\n", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "holds no settings"),
+        (b"[1, 2]", "holds no settings"),
+        (b"a: [", "no YAML"),
+        (b"!!python/object/apply:os.system ['touch hacked']", "no YAML"),
+        (b"a: &a {b: *a}", "it has an alias"),
+        (b"\xff\xfe\x00", "no"),
+        (b"a: 1\n" * 60_000, "larger than"),
+        (b"{" * 5000, "nested too deep"),
+    ],
+)
+def test_settings_that_cannot_be_read_are_said_to(
+    make_run_folder: Make, content: bytes, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run_folder()
+    monkeypatch.chdir(folder)
+    (folder / "config.yaml").write_bytes(content)
+    run = read_run(folder)
+    assert [note for note in run.notes if note.startswith("config.yaml") and told in note]
+    assert not (folder / "hacked").exists()
+    assert run.curves
+
+
+@pytest.mark.parametrize(
+    ("first", "next_one"),
+    [
+        ("[x, x, x, x, x, x, x, x, x, x]", "[" + ", ".join(["*a{0}"] * 10) + "]"),
+        ("{}", "{{x: *a{0}, y: *a{0}}}"),
+        ("{x: 1}", "{{<<: [*a{0}, *a{0}, *a{0}, *a{0}]}}"),
+    ],
+    ids=["lists", "empty mappings", "merged mappings"],
+)
+def test_references_of_yaml_do_not_explode(
+    make_run_folder: Make, first: str, next_one: str
+) -> None:
+    folder = make_run_folder()
+    lines = [f"a0: &a0 {first}"]
+    lines += [f"a{n}: &a{n} {next_one.format(n - 1)}" for n in range(1, 60)]
+    (folder / "config.yaml").write_text("\n".join(lines))
+    run = read_run(folder)
+    assert run.settings == {}
+    assert "config.yaml: no YAML: it has an alias (*)" in run.notes
+
+
+def test_a_table_of_very_many_columns_keeps_the_first(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    names = ["set", "index", "q_halt", *(f"right_after_{step}" for step in range(1, 1500))]
+    row = ["all", "0", "0.5", *["1"] * 1499]
+    table = folder / "eval_step_40_records.csv"
+    table.write_text(f"{','.join(names)}\n{','.join(row)}\n")
+    records = read_run(folder).results[0].records
+    assert records is not None
+    assert records["q_halt"].tolist() == [0.5]
+    assert "right_after_1024" in records
+
+
+def test_evaluations_are_read_as_long_as_there_is_room(
+    make_run_folder: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run_folder()
+    monkeypatch.setattr(reading, "_MAX_ALL_JSON", (folder / "arc_tasks.json").stat().st_size)
+    run = read_run(folder)
+    assert (len(run.votes), run.results) == (1, [])
+    assert any("larger than" in note or "too large" in note for note in run.notes)
+
+
+def test_a_folder_that_cannot_be_looked_into_hides_no_other(
+    make_run_folder: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run_folder("runs/good")
+    is_dir = Path.is_dir
+
+    def refused(path: Path) -> bool:
+        if path.name == "secret":
+            raise PermissionError(13, "Permission denied")
+        return is_dir(path)
+
+    (folder.parent / "secret").mkdir()
+    monkeypatch.setattr(Path, "is_dir", refused)
+    assert find_runs(folder.parent) == [folder]
+
+
+def test_records_of_any_content(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    table = folder / "eval_step_40_records.csv"
+    table.write_bytes(
+        b'set,index,q_halt,odd\nall,0,0.5\nall,1,nan,"x\nall,2,1e999,\nall,3,0.25,7\n'
+    )
+    run = read_run(folder)
+    records = run.results[0].records
+    assert records is not None
+    assert records["q_halt"].shape == records["odd"].shape
+    assert 0.25 in records["q_halt"]
+    assert "set" not in records
+    table.write_bytes(b"\x00\xff" * 1000)
+    assert read_run(folder).results[0].name == "eval_step_40.json"
+    table.write_bytes(b"")
+    records = read_run(folder).results[0].records
+    assert records is not None
+    assert records.columns == {}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"7", b"[" * 200_000, b'{"a": NaN}'])
+@pytest.mark.parametrize(
+    "file", ["eval_step_40.json", "eval_step_40_records.json", "arc_tasks.json"]
+)
+def test_results_of_any_content(make_run_folder: Make, file: str, content: bytes) -> None:
+    folder = make_run_folder()
+    (folder / file).write_bytes(content)
+    run = read_run(folder)
+    assert run.curves
+    is_json = content in (b"[]", b"7", b'{"a": NaN}')
+    assert any(note.startswith(file) for note in run.notes) == (not is_json)
+
+
+@pytest.mark.parametrize("file", ["eval_step_40.json", "eval_step_40_records.json", "x.json"])
+def test_json_of_very_many_values_is_not_taken_apart(
+    make_run_folder: Make, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, loads = make_run_folder(), json.loads
+    (folder / file).write_bytes(b"[" + b",".join([b"[]"] * 2_000_000) + b"]")
+
+    def small(content: bytes | str) -> object:
+        assert len(content) < 2**20
+        return loads(content)
+
+    monkeypatch.setattr(json, "loads", small)
+    run = read_run(folder)
+    assert run.curves
+    assert any(note.startswith(f"{file}: holds more than") for note in run.notes)
+
+
+def test_links_are_not_followed(make_run_folder: Make, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.yaml"
+    secret.write_text("password: opensesame")
+    folder = make_run_folder()
+    for name in ("config.yaml", "metrics.jsonl", "eval_step_40.json"):
+        (folder / name).unlink()
+        (folder / name).symlink_to(secret)
+    (folder / "elsewhere").symlink_to(tmp_path)
+    run = read_run(folder)
+    assert run.settings == {}
+    assert run.curves == {}
+    assert "eval_step_40.json" not in [result.name for result in run.results]
+    assert sum("is a link" in note for note in run.notes) == 2
+
+
+def test_a_pipe_does_not_hold_up(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    (folder / "metrics.jsonl").unlink()
+    os.mkfifo(folder / "metrics.jsonl")
+    assert any("not a regular file" in note for note in read_run(folder).notes)
+
+
+def test_what_a_sweep_gave_a_run(make_sweep: Make) -> None:
+    run = read_run(make_sweep() / "lr-0.003__seed-1")
+    assert run.swept == {"lr": "0.003", "seed": "1"}
+
+
+def test_runs_are_found_below_folders(make_sweep: Make, make_run_folder: Make) -> None:
+    sweep = make_sweep()
+    single = make_run_folder("deep/er/run")
+    (sweep.parent / "loop").symlink_to(sweep.parent)
+    assert len(find_runs(sweep)) == 4
+    assert find_runs(single) == [single]
+    assert find_runs(sweep.parent) == [single, *find_runs(sweep)]
+    assert find_runs(sweep.parent / "nowhere") == []
+
+
+def test_only_the_newest_evaluation_of_a_run_is_opened(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    for step in range(1, 5):
+        (folder / f"eval_step_{step}").mkdir()
+        (folder / f"eval_step_{step}" / "arc_tasks.json").write_text(json.dumps({f"t{step}": []}))
+        os.utime(folder / f"eval_step_{step}", (step, step))
+    assert [name for name, _ in read_run(folder).votes] == [
+        "arc_tasks.json",
+        "eval_step_4/arc_tasks.json",
+    ]
+
+
+def test_a_table_has_numbers_alone(make_run_folder: Make) -> None:
+    records = read_run(make_run_folder()).results[0].records
+    assert records is not None
+    assert all(column.dtype == np.float64 for column in records.columns.values())
+
+
+def test_a_quick_evaluation_stands_for_nothing(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    (folder / "eval_step_40_search8x100.json").unlink()
+    whole = json.loads((folder / "eval_step_40.json").read_text())
+    known = headline(read_run(folder))
+    quick = whole | {"max_examples": 5, "metrics": {"count": 5.0, "exact_accuracy": 1.0}}
+    (folder / "eval_step_40_a.json").write_text(json.dumps(quick | {"step": 41}))
+    assert headline(read_run(folder)) == known
+    # Without the whole, what the run itself measured of all its puzzles counts.
+    (folder / "eval_step_40.json").unlink()
+    found = headline(read_run(folder))
+    assert found is not None
+    assert found.words == "20 puzzles, in the run, step 40"
+
+
+def test_votes_of_the_course_of_a_run_have_an_interval(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    for path in folder.glob("eval_step_40*.json"):
+        path.unlink()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 41, "eval/exact_accuracy": 0.1, "eval/arc/pass@2": 0.2}))
+    votes = folder / "eval_step_41" / "arc_tasks.json"
+    votes.parent.mkdir()
+    votes.write_text(json.dumps({f"t{n}": [{"known": True}] for n in range(10)}))
+    run = read_run(folder)
+    found = headline(run)
+    assert found is not None
+    assert (found.name, found.words) == ("ARC pass@2", "10 tasks, in the run, step 41")
+    assert (run.status.score, run.status.measure) == (0.2, "eval/arc/pass@2")
+    assert "20.0 % (ARC pass@2)" in as_text([Listed(folder, run.status)], in_colour=False)

@@ -1,0 +1,201 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from apps.reports.status import is_run, last_records, read_status
+from training.checkpoint.lock import Owner, run_lock
+
+Make = Callable[..., Path]
+
+
+def test_a_run_that_is_done(make_run_folder: Make) -> None:
+    status = read_status(make_run_folder(steps=40, score=0.75))
+    assert (status.state, status.step, status.total_steps) == ("done", 40, 40)
+    assert (status.loss, status.score, status.seconds) == (0.05, 0.75, 370.5)
+    assert (status.seconds_left, status.steps_ahead) == (None, 0)
+
+
+def test_a_run_that_is_at_work(make_run_folder: Make) -> None:
+    folder = make_run_folder(steps=40)
+    state = json.loads((folder / "step_40" / "state.json").read_text())
+    state |= {"total_steps": 100, "iteration": 1}
+    (folder / "step_40" / "state.json").write_text(json.dumps(state))
+    with run_lock(folder):
+        status = read_status(folder)
+        assert status.state == "running"
+        # 370.5 s for 40 steps, and 60 are to come.
+        assert status.seconds_left == pytest.approx(370.5 / 40 * 60)
+        # Of two checkpoints their distance counts: it is twice as fast by now.
+        (folder / "step_60").mkdir()
+        later = state | {"step": 60, "seconds": 370.5 + 370.5 / 4}
+        (folder / "step_60" / "state.json").write_text(json.dumps(later))
+        assert read_status(folder).seconds_left == pytest.approx(370.5 / 80 * 40)
+    status = read_status(folder)
+    assert (status.state, status.step, status.seconds_left) == ("stopped", 60, None)
+
+
+@pytest.fixture
+def beginner(make_run_folder: Make) -> Make:
+    """Write a run of 4 steps without a checkpoint."""
+
+    def make(**settings: object) -> Path:
+        folder = make_run_folder(steps=4, settings=settings)
+        shutil.rmtree(folder / "step_4")
+        return folder
+
+    return make
+
+
+def test_before_there_is_a_checkpoint_the_data_tell_the_end(
+    beginner: Make, sudoku_data: Path
+) -> None:
+    folder = beginner(data_path=str(sudoku_data), epochs=10, global_batch_size=4)
+    facts = json.loads((sudoku_data / "train" / "dataset.json").read_text())
+    with run_lock(folder):
+        status = read_status(folder)
+        assert status.total_steps == int(
+            10 * facts["total_groups"] * facts["mean_puzzle_examples"] / 4
+        )
+        assert status.total_steps > 4
+        assert status.seconds_left is not None
+        limited = (
+            (folder / "config.yaml").read_text().replace('"max_steps": null', '"max_steps": 7')
+        )
+        (folder / "config.yaml").write_text(limited)
+        assert read_status(folder).total_steps == 7
+    assert read_status(folder).total_steps is None  # It is not at work, and nothing was saved.
+
+
+@pytest.mark.parametrize("epochs", [10**400, -1, 1.5e300, None, "4", [4]])
+def test_odd_settings_tell_no_end(beginner: Make, sudoku_data: Path, epochs: object) -> None:
+    folder = beginner(data_path=str(sudoku_data), epochs=epochs)
+    with run_lock(folder):
+        assert read_status(folder).total_steps is None
+
+
+def test_without_checkpoint_and_data_the_end_is_not_known(beginner: Make) -> None:
+    folder = beginner()
+    with run_lock(folder):
+        status = read_status(folder)
+    assert (status.state, status.step, status.total_steps) == ("running", 4, None)
+    assert (status.seconds_left, status.seconds) == (None, None)
+    assert status.score == 0.75
+
+
+def test_a_run_that_was_killed_is_not_at_work(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    state = folder / "step_40" / "state.json"
+    state.write_text(state.read_text().replace('"iteration": 2', '"iteration": 1'))
+    code = "import os; from training.checkpoint.lock import Owner; from dataclasses import asdict;"
+    code += "import json; print(json.dumps(asdict(Owner.this_process())))"
+    owner = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+    (folder / ".lock").write_bytes(owner)
+    status = read_status(folder)
+    assert (status.state, status.detail) == ("stopped", "killed")
+
+
+def test_a_lock_of_another_machine_is_believed_while_something_is_written(
+    make_run_folder: Make,
+) -> None:
+    folder = make_run_folder()
+    owner = asdict(Owner.this_process()) | {"host": "elsewhere", "boot": "another"}
+    (folder / ".lock").write_text(json.dumps(owner))
+    assert read_status(folder).state == "running"
+    long_ago = time.time() - 7200
+    os.utime(folder / "metrics.jsonl", (long_ago, long_ago))
+    status = read_status(folder)
+    assert status.state == "stopped"
+    assert "elsewhere" in status.detail
+    assert "2 hours" in status.detail
+
+
+def test_a_loss_that_was_not_finite(make_run_folder: Make) -> None:
+    folder = make_run_folder()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 41, "train/lr": 0.1, "train/lm_loss": "nan"}\n')
+    status = read_status(folder)
+    assert (status.state, status.loss) == ("failed", None)
+    assert "step 41" in status.detail
+
+
+def test_what_a_sweep_says_of_its_jobs(make_sweep: Make) -> None:
+    sweep = make_sweep()
+    record = json.loads((sweep / "sweep.json").read_text())
+    name = "lr-0.001__seed-0"
+    record["jobs"][name] |= {"state": "failed", "exit_code": 5}
+    (sweep / "sweep.json").write_text(json.dumps(record))
+    for path in (sweep / name / "step_40").iterdir():
+        path.unlink()
+    status = read_status(sweep / name)
+    assert (status.state, status.detail) == ("failed", "exit code 5")
+    assert not is_run(sweep)
+
+
+def test_nothing_there_is_new(tmp_path: Path) -> None:
+    assert read_status(tmp_path / "nowhere").state == "new"
+    (tmp_path / "config.yaml").write_text("lr: 1")
+    status = read_status(tmp_path)
+    assert (status.state, status.step, status.loss) == ("new", None, None)
+
+
+def test_max_steps_is_an_end(make_run_folder: Make) -> None:
+    folder = make_run_folder(steps=40)
+    state = json.loads((folder / "step_40" / "state.json").read_text())
+    state |= {"total_steps": 100, "iteration": 0, "config": {"epochs": 4, "max_steps": 40}}
+    (folder / "step_40" / "state.json").write_text(json.dumps(state))
+    status = read_status(folder)
+    assert (status.state, status.detail, status.total_steps) == ("stopped", "at max_steps=40", 40)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"step": "x"}', "[" * 100_000, "\x00"])
+def test_damaged_checkpoints_and_locks_are_passed_over(make_run_folder: Make, content: str) -> None:
+    folder = make_run_folder(steps=40)
+    (folder / "step_50").mkdir()
+    (folder / "step_50" / "state.json").write_text(content)
+    (folder / ".lock").write_text(content)
+    status = read_status(folder)
+    assert (status.state, status.step) == ("done", 40)
+
+
+def test_an_evaluation_of_a_sweep_is_done(tmp_path: Path) -> None:
+    (tmp_path / "depth-4").mkdir()
+    (tmp_path / "depth-4" / "depth-4.json").write_text("{}")
+    assert is_run(tmp_path / "depth-4")
+    assert read_status(tmp_path / "depth-4").state == "done"
+
+
+def test_only_the_end_of_a_large_file_is_read(make_run_folder: Make) -> None:
+    folder = make_run_folder(steps=3)
+    path = folder / "metrics.jsonl"
+    last = path.read_bytes()
+    with path.open("wb") as file:
+        file.truncate(2**33)  # 8 GiB, of which nothing is on the disk.
+        file.seek(2**33)
+        file.write(b"\n" + last)
+    status = read_status(folder)
+    assert (status.step, status.score) == (3, 0.75)
+    assert [record["step"] for record in last_records(path)][:2] == [3, 3]
+
+
+def test_the_last_page_of_a_run_does_not_call_it_running(make_run_folder: Make) -> None:
+    """It is written after the last checkpoint, when the run still has its lock."""
+    folder = make_run_folder()
+    state = folder / "step_40" / "state.json"
+    with run_lock(folder):
+        assert read_status(folder).state == "running"  # The checkpoint of an earlier start.
+        later = time.time() + 2
+        os.utime(state, (later, later))
+        assert read_status(folder).state == "done"
+        content = json.loads(state.read_text()) | {"iteration": 1, "config": {"max_steps": 40}}
+        state.write_text(json.dumps(content))
+        os.utime(state, (later, later))
+        status = read_status(folder)
+    assert (status.state, status.detail) == ("stopped", "at max_steps=40")

@@ -1,0 +1,168 @@
+"""A stand-in for an entry point: counts to a number, saves after each step, and resumes."""
+
+import contextlib
+import json
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+JOB = """
+import json, os, signal, sys, time
+
+from runtime.process import end_with_parent
+
+end_with_parent()
+given = dict(argument.split("=", 1) for argument in sys.argv[1:])
+folder, asked = given["folder"], []
+if "deaf" not in given:
+    signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+os.makedirs(folder, exist_ok=True)
+log, state = f"{folder}/log.jsonl", f"{folder}/step"
+step = int(open(state).read()) if os.path.exists(state) else 0
+with open(f"{folder}/starts", "a") as file:
+    shown = {name: os.environ.get(name) for name in ("CUDA_VISIBLE_DEVICES", "WANDB_RUN_GROUP")}
+    file.write(json.dumps({"step": step} | shown | given) + "\\n")
+while step < int(given.get("steps", 3)):
+    if asked:
+        sys.exit(75)
+    time.sleep(float(given.get("seconds", 0.01)))
+    step += 1
+    with open(log, "a") as file:
+        score = -abs(float(given.get("lr", 0)) - 0.003) * step
+        file.write(json.dumps({"step": step, "score": score}) + "\\n")
+    with open(state, "w") as file:
+        file.write(str(step))
+print(f"the last words of {os.path.basename(folder)}", end="\\n\\n")
+sys.exit(int(given.get("code", 0)))
+"""
+
+SWEEP = """
+import json, signal, sys
+from pathlib import Path
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from runtime.errors import ConfigError, Preempted
+from runtime.schema import MachineSettings
+from apps.sweeps.config import LAUNCHERS, SWEEPERS
+from apps.sweeps.plan import Plan, Program
+from apps.sweeps.run import run_sweep
+
+job, folder, settings, *overrides = sys.argv[1:]
+usual = {"launcher": {"name": "serial"}, "sweeper": {"name": "grid"}, "threads": 1}
+settings = usual | json.loads(settings)
+
+
+def read(folder, name, objective):
+    log = folder / name / "log.jsonl"
+    records = map(json.loads, log.read_text().splitlines()) if log.exists() else ()
+    return {"eval/score": {record["step"]: record["score"] for record in records}}
+
+
+class Settings(MachineSettings):
+    overrides: list[str]
+
+
+def load(flags, jobs, ranks):
+    if any("lr=wrong" in overrides for overrides in jobs):
+        raise ConfigError("lr=wrong")
+    given = {"device": "cpu", "sweep_name": Path(folder).name, "num_threads": settings["threads"]}
+    return [Settings(**given, overrides=overrides) for overrides in jobs]
+
+
+program = Program(
+    Path(job),
+    load,
+    lambda config: "",
+    lambda folder, name: f"folder={folder / name}",
+    lambda folder, name: folder / name / "log.jsonl",
+    read,
+    "eval/score",
+)
+plan = Plan(
+    OverridesParser.create().parse_overrides(overrides),
+    LAUNCHERS[settings["launcher"]["name"]].model_validate(settings["launcher"]),
+    SWEEPERS[settings["sweeper"]["name"]].model_validate(settings["sweeper"]),
+    Path(folder).parent,
+    lambda group: [],
+)
+try:
+    sys.exit(run_sweep(program, plan, lambda line: print(line, flush=True)))
+except ConfigError as error:
+    sys.exit(f"error: {error}")
+except Preempted as error:
+    print(error)
+    sys.exit(75)
+"""
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Return the processes of the job that writes into a folder."""
+    found = []
+    for command in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if f"folder={folder}".encode() in command.read_bytes():
+                found.append(int(command.parent.name))
+    return found
+
+
+class SweepCommand:
+    """Starts sweeps of the stand-in in a process of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "sweep"
+        self._output = folder / "output"
+        self._job, self._sweep = folder / "job.py", folder / "sweep.py"
+        self._job.write_text(textwrap.dedent(JOB))
+        self._sweep.write_text(textwrap.dedent(SWEEP))
+
+    def start(self, settings: dict[str, Any], *overrides: str) -> subprocess.Popen[str]:
+        arguments = [str(self._job), str(self.folder), json.dumps(settings), *overrides]
+        command = [sys.executable, str(self._sweep), *arguments]
+        with self._output.open("w") as output:
+            return subprocess.Popen(command, stdout=output, stderr=output, text=True)
+
+    def run(self, settings: dict[str, Any], *overrides: str) -> tuple[int, str]:
+        code = self.start(settings, *overrides).wait(timeout=120)
+        return code, self._output.read_text()
+
+    wait_until = staticmethod(wait_until)
+
+    def processes(self) -> list[int]:
+        """The jobs that are at work."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if f"folder={self.folder}/".encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+        return found
+
+    def steps(self) -> dict[str, list[int]]:
+        """The steps that each job has made, in order."""
+        return {
+            log.parent.name: [json.loads(line)["step"] for line in log.read_text().splitlines()]
+            for log in self.folder.glob("*/log.jsonl")
+        }
+
+    def starts(self, name: str) -> list[dict[str, Any]]:
+        """How a job was started, each time: its step, its settings, and variables."""
+        lines = (self.folder / name / "starts").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> SweepCommand:
+    return SweepCommand(tmp_path)
