@@ -34,9 +34,9 @@ from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.tracking import warn
 
 if TYPE_CHECKING:
+    from apps.export.step import ExportedStep
+    from apps.export.trial import Tried
     from models.act import ACTLossHead
-    from models.exported import ExportedStep
-    from training.checkpoint.trial import Tried
 
 _PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 
@@ -87,8 +87,8 @@ def export(options: argparse.Namespace) -> str:
     averaged = options.weights == "averaged" and trained.has_average
     one_step = options.one_step or output.suffix == ".pt2"
 
-    from models.exported import ExportedStep
-    from training.checkpoint import exported, trial
+    from apps.export import trial, writing
+    from apps.export.step import ExportedStep
 
     tried = trial.read_puzzles(trained, options.data)
     with bar(None, "exporting", "stages", total=4) as shown, written_beside(output) as path:
@@ -97,9 +97,9 @@ def export(options: argparse.Namespace) -> str:
         facts = facts_of(trained, step, tried, averaged=averaged)
         shown.update()
         if output.suffix == ".pt2":
-            exported.write_program(step, path, facts)
+            writing.write_program(step, path, facts)
         else:
-            exported.write_onnx(step, path, facts, one_step=one_step)
+            writing.write_onnx(step, path, facts, one_step=one_step)
         shown.update()
         exact = load(trained, tried, "float64", averaged=averaged)
         run = trial.opened(path, step, one_step=one_step)

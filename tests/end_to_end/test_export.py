@@ -11,8 +11,8 @@ import onnxruntime
 import pytest
 import torch
 
+from apps.export.writing import METADATA
 from scripts import export
-from training.checkpoint.exported import METADATA
 
 pytestmark = pytest.mark.slow
 

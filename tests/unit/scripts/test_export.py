@@ -13,17 +13,17 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from tests.unit.models.test_exported import FORMS, RANDOM, TRM, built, puzzles
 
-import training.checkpoint.exported as exported
+import apps.export.writing as exported
+from apps.export import trial
+from apps.export.step import ExportedStep
+from apps.export.trial import Arrays, Run, Tried, compare, opened, think_here
+from apps.export.writing import METADATA, write_onnx, write_program
 from models.act import ACTLossHead
-from models.exported import ExportedStep
 from runtime.errors import CheckpointError
 from scripts import export
 from scripts.export import main
-from tests.unit.models.test_exported import FORMS, RANDOM, TRM, built, puzzles
-from training.checkpoint import trial
-from training.checkpoint.exported import METADATA, write_onnx, write_program
-from training.checkpoint.trial import Arrays, Run, Tried, compare, opened, think_here
 
 ROOT = Path(__file__).resolve().parents[3]
 PARITY = ROOT / "tests" / "parity" / "published_format"

@@ -1,4 +1,4 @@
-"""Files of `training.checkpoint.exported`, run beside the model that they were made of.
+"""Files of `apps.export.writing`, run beside the model that they were made of.
 
 Needs the packages of the extra `export`.
 """
@@ -15,10 +15,10 @@ import numpy as np
 import onnxruntime
 import torch
 
+from apps.export.step import ExportedStep
 from models.act import ACTLossHead
 from models.config import DataFacts
 from models.draws import BATCH_DRAWS
-from models.exported import ExportedStep
 from models.heads.tokens import NEVER
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError

@@ -1,6 +1,6 @@
 """A trained model as a file for other programs: ONNX, or a program of torch.export.
 
-Needs the packages of the extra `export`. What goes in and comes out: `models.exported`.
+Needs the packages of the extra `export`. What goes in and comes out: `apps.export.step`.
 """
 
 import json
@@ -17,7 +17,7 @@ import torch
 from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 from torch.export import Dim, ExportedProgram
 
-from models.exported import ExportedStep
+from apps.export.step import ExportedStep
 from runtime.errors import ConfigError
 from runtime.text import shown
 

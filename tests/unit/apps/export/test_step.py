@@ -8,11 +8,11 @@ import torch
 from pydantic import TypeAdapter
 from torch import Tensor
 
+from apps.export.step import ExportedStep, Tensors
 from apps.lattice.model import CONTRADICTION, DECIDED
 from models.act import ACTLossHead
 from models.architectures import ArchConfig
 from models.config import DataFacts
-from models.exported import ExportedStep, Tensors
 from models.registry import build_model
 
 FACTS = DataFacts(6, 16, 4)

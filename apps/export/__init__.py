@@ -1,0 +1,1 @@
+"""Trained models as files for ONNX Runtime and torch.export, tried against the model."""
