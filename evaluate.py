@@ -34,7 +34,7 @@ from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_erro
 from runtime.files import sha256, write_together
 from runtime.process import env_world_size
 from runtime.schema import Schema
-from training.checkpoint.hub import parse_address
+from training.checkpoint.addresses import parse_address
 from training.checkpoint.store import MANIFEST
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.composition import load_config

@@ -14,10 +14,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from apps.hub import address as hub
 from apps.lattice.config import LatticeConfig
 from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_errors, exit_code
 from runtime.text import run_named, shown
-from training.checkpoint import hub, store
+from training.checkpoint import store
 from training.checkpoint.state import RunState
 from training.checkpoint.trained_model import TrainedModel, find_trained_model
 from training.config.schema import flatten
@@ -74,7 +75,7 @@ def prepare(run: Path, repo: str, folder: Path, license_id: str) -> None:
         CheckpointError, ConfigError: there is no checkpoint of ours, the address is none, or the
             folder cannot be written.
     """
-    from apps.reports.card import PICTURE, Known, card
+    from apps.hub.card import PICTURE, Known, card
 
     address = hub.parse_address(f"{hub.SCHEME}{repo}")
     if address is None or address.revision is not None:
@@ -104,7 +105,7 @@ def prepare(run: Path, repo: str, folder: Path, license_id: str) -> None:
 
 def evaluations_of(trained: TrainedModel) -> dict[str, dict[str, Any]]:
     """Return what evaluations of the checkpoint have written into the run's folder, by file."""
-    from apps.reports.card import read_json_files
+    from apps.hub.card import read_json_files
 
     found = read_json_files(sorted(trained.weights.parent.glob("eval*.json")))
     return {name: content for name, content in found.items() if content.get("step") == trained.step}
@@ -170,7 +171,7 @@ def overview(folder: Path) -> str:
 
 def manifests(trained: TrainedModel) -> dict[str, dict[str, Any]]:
     """Return the manifests of the run's data by folder, where they are still there."""
-    from apps.reports.card import read_json_files
+    from apps.hub.card import read_json_files
 
     found = {}
     for folder in [*trained.run.data_folders("train"), *trained.run.data_folders("test")]:

@@ -17,7 +17,8 @@ from models.config import DataFacts
 from runtime.errors import CheckpointError, ConfigError
 from runtime.schema import Count, Schema
 from runtime.text import shown
-from training.checkpoint import hub, store
+from training.checkpoint import store
+from training.checkpoint.addresses import parse_address
 from training.checkpoint.published import CONFIG_FILE, FACTS_KEY, average_of, read_published_config
 from training.checkpoint.state import read_facts
 from training.config.explain import validate
@@ -184,7 +185,7 @@ def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
     Args:
         path: a run's folder (its newest good checkpoint; of a published run its newest `step_N`
             file, or the file `checkpoint`), a checkpoint's folder or a published file `step_N`; or
-            hf://OWNER/NAME[@REVISION], a run's folder on the Hugging Face Hub.
+            the address of a run's folder elsewhere, such as hf://OWNER/NAME[@REVISION].
         warn: told of damaged checkpoints that were passed over.
     Raises:
         CheckpointError: names the file that is missing, damaged, or of an unknown kind.
@@ -223,12 +224,9 @@ def find_start_weights(path: Path, warn: Callable[[str], None]) -> Path:
 
 
 def _on_this_machine(path: Path) -> tuple[Path, str | None]:
-    """Return where a path leads, and for one on the Hub its address with the commit."""
-    address = hub.parse_address(path)
-    if address is None:
-        return path, None
-    folder = hub.fetch(address)
-    return folder, f"{hub.SCHEME}{address.repo}@{folder.name}"
+    """Return where a path leads, and for one elsewhere its address with the version."""
+    address = parse_address(path)
+    return (path, None) if address is None else address.fetch()
 
 
 def _find(path: Path, warn: Callable[[str], None]) -> store.Checkpoint | Path:

@@ -36,8 +36,14 @@ class Address(NamedTuple):
 
     @property
     def folder_name(self) -> str:
-        """A name for what belongs to the repository on this machine."""
         return self.repo.replace("/", "--")
+
+    def fetch(self) -> tuple[Path, str]:
+        """Fetch a repository's checkpoint; the folder is in the Hub's cache, named like the commit.
+        See `training.checkpoint.addresses.Address`.
+        """
+        folder = _downloaded(self)
+        return folder, f"{SCHEME}{self.repo}@{folder.name}"
 
 
 def parse_address(path: Path | str) -> Address | None:
@@ -62,14 +68,7 @@ def reason_of(error: Exception) -> str:
     return shown((str(error).splitlines() or [type(error).__name__])[0], 300)
 
 
-def fetch(address: Address) -> Path:
-    """Return the folder in the Hub's cache that holds a repository's checkpoint; fetches what is
-    missing. It is named like the commit.
-
-    Raises:
-        CheckpointError: there is no such repository or revision, it needs a token, or the Hub
-            cannot be reached; says what to do.
-    """
+def _downloaded(address: Address) -> Path:
     try:
         from huggingface_hub import errors, snapshot_download
         from huggingface_hub.utils import disable_progress_bars

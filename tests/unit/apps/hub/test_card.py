@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from apps.reports.card import Known, card, read_json_files
+from apps.hub.card import Known, card, read_json_files
 from apps.reports.values import MAX_VALUES
 from training.checkpoint.state import RunState
 

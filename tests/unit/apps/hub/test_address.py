@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from apps.hub.address import FILES, Address, parse_address
 from runtime.errors import CheckpointError
-from training.checkpoint.hub import FILES, Address, parse_address
 
 
 @pytest.mark.parametrize(
