@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from runtime.errors import ConfigError
 from runtime.schema import Schema
 from training.config.composition import opened_hydra
-from training.config.describe import about, settings_of
+from training.config.describe import about, declared, settings_of
 from training.config.explain import registries_by_path, unknown_key
 from training.config.overrides import hydra_parser, parse_arguments, parse_overrides
 from training.config.source import Source, groups_of, source_of
@@ -80,7 +80,7 @@ def _topics(topics: Sequence[str], source: Source, schema: type[Schema], values:
     """Return what `--help KEY` and `--help GROUP` tell of settings."""
     settings, groups, told = list(settings_of(schema, values)), groups_of(source), []
     for topic in topics:
-        found = about(settings, topic)
+        found = about(settings, topic) or about(list(declared(schema)), topic)
         if topic in groups:
             told.append(fill(f"{topic}: {', '.join(groups[topic])}", 100, subsequent_indent="    "))
         if not found and topic not in groups:

@@ -10,6 +10,7 @@ from textwrap import fill
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
 
 from runtime.registry import Registry, named_in
 from runtime.schema import Schema
@@ -56,6 +57,23 @@ def settings_of(
             yield Setting(path, schema, value)
         else:
             yield from settings_of(inner, value, f"{path}.")
+
+
+def declared(schema: type[Schema], prefix: str = "") -> Iterator[Setting]:
+    """Yield the settings that there are with their defaults, those of parts that are left out, too;
+    of parts that are chosen by name those of the usual one.
+    """
+    for name, field in schema.model_fields.items():
+        path, named = f"{prefix}{name}", named_in(field.annotation, *field.metadata)
+        section = next((one for one, inside in named if not inside), None)
+        if isinstance(section, Registry):
+            section = section[section.default].schema if section.default else None
+        if section is None:
+            # "???": it must be given, as Hydra says it.
+            default = "???" if field.is_required() else field.get_default(call_default_factory=True)
+            yield Setting(path, schema, to_jsonable_python(default))
+        else:
+            yield from declared(section, f"{path}.")
 
 
 def about(settings: Sequence[Setting], topic: str) -> list[Setting]:

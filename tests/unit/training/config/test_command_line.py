@@ -91,6 +91,11 @@ def write(path: str, text: str) -> None:
             "logger.mode=",
             "\nema=false\n    true: keep",
         ],
+        "--help techniques arch.heads.action": [
+            "techniques: anchors, curriculum",
+            "\narch.techniques.anchors.prob=0.25\n    share of the new puzzles",
+            "arch.heads.action.field=",
+        ],
         "--hydra-help": ["Hydra (1.", "== Flags =="],
         "--hydra-help lr=1 arch=trm": ["Hydra (1.", "== Flags =="],
         "--cfg job lr=0.5": ["\nlr: 0.5\n", "data_path: ${data.path}\n"],
