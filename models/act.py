@@ -15,13 +15,12 @@ from torch import Tensor, nn
 
 from models.carry import ACTCarry, Drawn, Examples, Latents
 from models.config import ACTLossConfig, LossWeights, RecurrenceConfig
-from models.draws import ROW_KEYS, noise_table, rows_draw_alone
+from models.draws import ROW_KEYS, Address, noise_table, rows_draw_alone
 from models.heads.base import Answer, Head, Outputs, Targets
 from models.heads.q import QHead
 from models.losses import clipped
 from models.recurrence import Recurrence
 from models.sparse_embedding import CastedSparseEmbedding
-from models.technique import Address
 from runtime.streams import Stream
 
 # Metrics that come first, in this order.

@@ -10,10 +10,13 @@ import functools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from runtime.streams import random_words
 
 if TYPE_CHECKING:
     from models.recurrence import Recurrence
@@ -23,6 +26,43 @@ ROW_KEYS = "row_keys"
 
 _TABLE_SIZE = 2**24
 _GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+class Address(NamedTuple):
+    """Where a step's random numbers stand: they depend on nothing but this.
+
+    Attributes:
+        step: optimizer steps before this one.
+        num_rows: of the global batch.
+        own: rows of it that this rank has.
+        num_parts: in which its rows pass through the model, one after the other.
+        seq_len: cells of a puzzle.
+    """
+
+    seed: int
+    step: int
+    num_rows: int
+    own: range
+    num_parts: int
+    seq_len: int
+
+    def words(self, stream: int, count: int, counter: int = 0) -> np.ndarray:
+        """Draw words, uint64 [count], the same in all versions of numpy (raw Philox words).
+
+        Args:
+            stream: a number that nothing else draws with.
+            counter: of several draws in a step.
+        """
+        return random_words(self.seed, stream, (0, self.step, counter, 0), count)
+
+    def uniform(self, stream: int) -> np.ndarray:
+        """Draw two numbers in [0, 1) for each row of the global batch, float64 [2, num_rows]."""
+        words = self.words(stream, 2 * self.num_rows)
+        return (words >> np.uint64(11)).astype(np.float64).reshape(2, -1) * 2.0**-53
+
+    def parts(self, rows: np.ndarray) -> np.ndarray:
+        """Cut what this rank's rows have, [rows, ...], into its parts, [parts, rows, ...]."""
+        return rows.reshape(self.num_parts, len(rows) // self.num_parts, *rows.shape[1:])
 
 
 @functools.cache

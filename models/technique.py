@@ -5,63 +5,24 @@ methods act at the places named here. HRM and TRM as published have none. Nothin
 torch: a configuration is checked before torch is loaded.
 """
 
-import copy
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
-import numpy as np
 from pydantic import model_validator
 from pydantic.fields import FieldInfo
 
 from runtime.registry import Registry
-from runtime.schema import Schema, further_field
-from runtime.streams import random_words
+from runtime.schema import Schema
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     from models.act import ACT
     from models.carry import Drawn, Examples, Latents
     from models.config import RecurrenceConfig
-    from models.draws import Draws
+    from models.draws import Address, Draws
     from models.recurrence import Recurrence
-
-
-class Address(NamedTuple):
-    """Where a step's random numbers stand: they depend on nothing but this.
-
-    Attributes:
-        step: optimizer steps before this one.
-        num_rows: of the global batch.
-        own: rows of it that this rank has.
-        num_parts: in which its rows pass through the model, one after the other.
-        seq_len: cells of a puzzle.
-    """
-
-    seed: int
-    step: int
-    num_rows: int
-    own: range
-    num_parts: int
-    seq_len: int
-
-    def words(self, stream: int, count: int, counter: int = 0) -> np.ndarray:
-        """Draw words, uint64 [count], the same in all versions of numpy (raw Philox words).
-
-        Args:
-            stream: a number that nothing else draws with.
-            counter: of several draws in a step.
-        """
-        return random_words(self.seed, stream, (0, self.step, counter, 0), count)
-
-    def uniform(self, stream: int) -> np.ndarray:
-        """Draw two numbers in [0, 1) for each row of the global batch, float64 [2, num_rows]."""
-        words = self.words(stream, 2 * self.num_rows)
-        return (words >> np.uint64(11)).astype(np.float64).reshape(2, -1) * 2.0**-53
-
-    def parts(self, rows: np.ndarray) -> np.ndarray:
-        """Cut what this rank's rows have, [rows, ...], into its parts, [parts, rows, ...]."""
-        return rows.reshape(self.num_parts, len(rows) // self.num_parts, *rows.shape[1:])
 
 
 class Former(NamedTuple):
@@ -140,7 +101,7 @@ class Technique(Schema):
     def set_depth(self, inner: "Recurrence", share: float) -> None:
         """Say how deep the next step is, where a share of the run's steps is done."""
 
-    def draw(self, at: Address) -> dict[str, np.ndarray]:
+    def draw(self, at: "Address") -> "dict[str, np.ndarray]":
         """Draw what the step needs, [parts, ...] by name."""
         return {}
 
@@ -196,16 +157,12 @@ class TechniquesConfig(Schema):
 
     @classmethod
     def further_fields(cls) -> dict[str, FieldInfo]:
-        parts = {name: TECHNIQUES[name] for name in TECHNIQUES}
-        return {
-            name: further_field(part.schema | None, None, part.text) for name, part in parts.items()
-        }
+        return TECHNIQUES.optional_fields()
 
     @property
     def active(self) -> dict[str, Technique]:
         """Those that are asked for, by name, in the order of their names."""
-        found = {name: getattr(self, name) for name in sorted(TECHNIQUES)}
-        return {name: technique for name, technique in found.items() if technique is not None}
+        return dict(sorted(TECHNIQUES.chosen(self).items()))
 
     def acting(self, place: str) -> list[Technique]:
         """Return those that act at a place, the name of a method."""
@@ -225,8 +182,9 @@ def with_techniques(arch: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of an architecture that was saved, with techniques in place of the
     settings that they had in earlier versions.
     """
-    arch = copy.deepcopy(dict(arch))
-    techniques = dict(arch.get("techniques") or {})
+    arch = dict(arch)
+    given = arch.get("techniques")
+    techniques = dict(given) if isinstance(given, Mapping) else {}
     for name, former in _former().items():
         off = {key: row.off for key, row in former.items() if row.off is not ...}
         saved = off | {key: value for key in former for value in _taken(arch, key)}
@@ -251,8 +209,13 @@ def _former() -> dict[str, dict[str, Former]]:
 
 
 def _taken(tree: dict[str, Any], key: str) -> list[Any]:
-    """Take a dotted key out of a tree; returns its value, in a list, if it was there."""
+    """Take a dotted key out of a tree, whose sections stay as they are for others; returns its
+    value, in a list, if it was there.
+    """
     section, _, rest = key.partition(".")
-    if rest:
-        return _taken(tree[section], rest) if isinstance(tree.get(section), dict) else []
-    return [tree.pop(section)] if section in tree else []
+    if not rest:
+        return [tree.pop(section)] if section in tree else []
+    if not isinstance(tree.get(section), Mapping):
+        return []
+    tree[section] = dict(tree[section])
+    return _taken(tree[section], rest)

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, get_args, get_origin
 
 from pydantic import GetCoreSchemaHandler
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
 from runtime.errors import ConfigError
-from runtime.schema import Schema
+from runtime.schema import Schema, further_field
 
 CONFIG_FOLDERS: list[Path] = []
 """Folders of plug-ins with YAML files, which are laid out as ours, `config/`."""
@@ -100,6 +101,18 @@ class Registry:
             return self._parts[name].load()
         except (ImportError, AttributeError) as error:
             raise ConfigError(f"the {self.kind} {name!r} cannot be imported: {error}") from error
+
+    def optional_fields(self) -> dict[str, FieldInfo]:
+        """Return a field for each part by its name, for a section that leaves out what it does not
+        name.
+        """
+        parts = self._parts.items()
+        return {name: further_field(part.schema | None, None, part.text) for name, part in parts}
+
+    def chosen(self, section: Schema) -> dict[str, Any]:
+        """Return by name the settings of the parts that a section with `optional_fields` names."""
+        found = {name: getattr(section, name) for name in self._parts}
+        return {name: settings for name, settings in found.items() if settings is not None}
 
     def __getitem__(self, name: str) -> Part:
         return self._parts[name]

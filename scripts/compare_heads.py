@@ -30,9 +30,9 @@ from evaluation.thinking import think
 from models.act import ACTLossHead
 from models.carry import ACTCarry, Examples
 from models.config import DataFacts
+from models.draws import Address
 from models.metrics import mean_metrics
 from models.registry import build_model
-from models.technique import Address
 from runtime.streams import Stream
 from training.config.composition import load_config
 from training.config.schema import TrainConfig

@@ -183,8 +183,8 @@ def gpu() -> str:
     return "cuda"
 
 
-@pytest.fixture
-def restored_host() -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def _restored_host() -> Iterator[None]:
     """Put back what a run sets for its whole process."""
     import torch
 
@@ -196,7 +196,7 @@ def restored_host() -> Iterator[None]:
 
 
 @pytest.fixture
-def train(restored_host: None) -> Callable[[Sequence[str]], None]:
+def train() -> Callable[[Sequence[str]], None]:
     """`pretrain.main` in this process."""
     import pretrain
 
@@ -204,7 +204,7 @@ def train(restored_host: None) -> Callable[[Sequence[str]], None]:
 
 
 @pytest.fixture
-def run_evaluation(restored_host: None) -> Callable[..., dict[str, Any]]:
+def run_evaluation() -> Callable[..., dict[str, Any]]:
     """`evaluate.main` in this process; returns the JSON that it wrote to `output`."""
     import evaluate
 

@@ -14,9 +14,9 @@ from models.architectures import ArchConfig
 from models.carry import ACTCarry, Drawn, Examples
 from models.compiled import compiled_forward
 from models.config import DataFacts
+from models.draws import Address
 from models.operations import train_step_flop
 from models.registry import build_model
-from models.technique import Address
 from puzzle_dataset import PuzzleDataset
 from runtime.compiler import Compiling, choose_compiling
 from runtime.cuda_graph import CudaGraph

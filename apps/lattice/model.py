@@ -25,6 +25,7 @@ from models.attention import Attention, SudokuBias
 from models.carry import ACTCarry, Drawn, Examples, Latents
 from models.config import DataFacts, RecurrenceConfig, is_sudoku
 from models.dec.model import FIRST_DIGIT, DigitBlock, answer_of_digits
+from models.draws import Address
 from models.heads.base import Answer, Outputs
 from models.layers import (
     CastedEmbedding,
@@ -35,7 +36,6 @@ from models.layers import (
     weights_cast_once,
 )
 from models.recurrence import Block, ReasoningLevel, Recurrence, Rotary
-from models.technique import Address
 from runtime.streams import Stream
 
 # Examples that have these know for each cell, int64 [B, S], and for each token, int64 [B, V], which

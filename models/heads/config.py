@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from runtime.registry import Registry, imported, rebuild_schemas
-from runtime.schema import Count, NonNegativeFloat, Schema, Size, StrictBool, further_field
+from runtime.schema import Count, NonNegativeFloat, Schema, Size, StrictBool
 
 if TYPE_CHECKING:
     from models.config import RecurrenceConfig
@@ -170,16 +170,12 @@ class HeadsConfig(Schema):
 
     @classmethod
     def further_fields(cls) -> dict[str, FieldInfo]:
-        parts = {name: AUXILIARY_HEADS[name] for name in AUXILIARY_HEADS}
-        return {
-            name: further_field(part.schema | None, None, part.text) for name, part in parts.items()
-        }
+        return AUXILIARY_HEADS.optional_fields()
 
     @property
     def auxiliary(self) -> dict[str, AuxiliaryHeadConfig]:
         """The auxiliary heads that are asked for, by name."""
-        heads = {name: getattr(self, name) for name in AUXILIARY_HEADS}
-        return {name: head for name, head in heads.items() if head is not None}
+        return AUXILIARY_HEADS.chosen(self)
 
     @property
     def fields(self) -> dict[str, str]:

@@ -6,15 +6,15 @@ The model learns that a right answer is one to stay at, and how to mend a wrong 
 
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-
-from models.technique import TECHNIQUES, Address, Former, Technique
+from models.technique import TECHNIQUES, Former, Technique
 from runtime.schema import Probability
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     from models.carry import Drawn, Examples, Latents
+    from models.draws import Address
     from models.recurrence import Recurrence
 
 _STREAM = 0x616E6368
@@ -31,7 +31,7 @@ class Anchors(Technique):
     corruption: Probability = 0.2
     """the largest chance of such a puzzle's open cells to hold the token of a random cell"""
 
-    def draw(self, at: Address) -> dict[str, np.ndarray]:
+    def draw(self, at: "Address") -> "dict[str, np.ndarray]":
         """Draw how the solutions of this rank's rows are corrupted.
 
         With `prob` a row is anchored. Then a share of its cells, uniform in [0, corruption] for the
@@ -41,6 +41,8 @@ class Anchors(Technique):
             `anchors`, int32 [parts, rows, seq_len], for each cell the cell whose token it takes,
             mostly its own; -1 in rows that are not anchored. Nothing, where no row can be.
         """
+        import numpy as np
+
         if not self.prob:
             return {}
         anchored, share = at.uniform(_STREAM)

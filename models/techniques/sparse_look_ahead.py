@@ -7,17 +7,17 @@ Here one row in a few has one, and counts so often, so that the gradient stays t
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import numpy as np
-
-from models.technique import TECHNIQUES, Address, Former, Technique
+from models.technique import TECHNIQUES, Former, Technique
 from runtime.schema import Size
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     from models.act import ACT
     from models.carry import Drawn, Examples, Latents
     from models.config import RecurrenceConfig
+    from models.draws import Address
 
 _STREAM = 0x6C6F6F6B
 
@@ -58,7 +58,7 @@ class SparseLookAhead(Technique):
     def form(self, step: int, share: float) -> Hashable:
         return self.by == "rows" or (step - 1) % self.every == 0
 
-    def draw(self, at: Address) -> dict[str, np.ndarray]:
+    def draw(self, at: "Address") -> "dict[str, np.ndarray]":
         """Choose the rows that look ahead. By rows it is one of each few neighbours, at random: so
         a rank, a shard or a micro-batch has a fixed number of them, and the same ones however the
         batch is cut.
@@ -66,6 +66,8 @@ class SparseLookAhead(Technique):
         Returns:
             `ahead`, int64 [parts, n], ascending.
         """
+        import numpy as np
+
         rows = np.arange(0 if at.step % self.every else at.num_rows)
         if self.by == "rows":
             starts = np.arange(0, at.num_rows, self.every)

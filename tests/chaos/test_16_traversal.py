@@ -176,7 +176,7 @@ USES: tuple[Use, ...] = (
 )
 
 
-@pytest.mark.usefixtures("restored_host", "capsys")
+@pytest.mark.usefixtures("capsys")
 def test_no_name_leads_outside(lab: Lab, original: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(lab.folder)
     faults, refused, total = [], 0, 0

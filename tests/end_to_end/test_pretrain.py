@@ -14,7 +14,7 @@ import yaml
 
 from models import act
 from models.act import ACTLossHead, min_halt_steps
-from models.technique import Address
+from models.draws import Address
 from runtime import progress
 from runtime.errors import CheckpointError, ConfigError, NonFiniteError
 from training.checkpoint import store as checkpoint_module

@@ -55,7 +55,6 @@ def test_a_signal_saves_at_the_end_of_the_step_and_stops(
 
 def test_the_exit_code_of_a_run_that_was_asked_to_stop(
     tiny_settings: list[str],
-    restored_host: None,
     signal_at: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

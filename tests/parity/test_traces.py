@@ -18,9 +18,9 @@ import torch
 from models.act import ACTLossHead, LossOutput, min_halt_steps
 from models.carry import ACTCarry, Drawn, Examples
 from models.config import DataFacts
+from models.draws import Address
 from models.hrm.config import HRMConfig
 from models.registry import build_model
-from models.technique import Address
 from models.trm.config import TRMConfig
 from runtime.ranks import Ranks
 from runtime.schema import Schema

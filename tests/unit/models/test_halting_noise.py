@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.act import min_halt_steps
-from models.technique import Address
+from models.draws import Address
 
 
 def draw(

@@ -72,6 +72,16 @@ def test_settings_of_saved_runs_are_read(
     assert now.get("loss", {}).keys() <= {"name"}
 
 
+@pytest.mark.parametrize("value", [["anchors"], "anchors", 3, [[]]])
+def test_a_saved_section_that_is_none_is_left_for_the_schema_to_refuse(value: Any) -> None:
+    assert with_techniques({"techniques": value, "loss": value}) == {
+        "techniques": value,
+        "loss": value,
+    }
+    with pytest.raises(ValidationError, match="techniques"):
+        HRMConfig.model_validate(with_techniques({"techniques": value}))
+
+
 @pytest.mark.parametrize(
     ("setting", "told"),
     [

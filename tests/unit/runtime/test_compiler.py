@@ -39,7 +39,7 @@ def test_a_setting_says_what_is_compiled(
         assert choice == (form, f"compile={setting}".lower())
 
 
-def test_auto_goes_by_the_length_of_the_run(has_compiler: None, restored_host: None) -> None:
+def test_auto_goes_by_the_length_of_the_run(has_compiler: None) -> None:
     def choose(operations: float, device: str = "cpu", **saved: Any) -> Any:
         return choose_compiling("auto", device, operations=lambda: operations, **saved).form
 

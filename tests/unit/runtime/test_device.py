@@ -61,9 +61,7 @@ def test_any_of_the_instruction_sets_is_enough(monkeypatch: pytest.MonkeyPatch) 
             assert cpu_has_bfloat16()
 
 
-def test_attention_is_asked_for_equal_bits_where_all_is(
-    restored_host: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_attention_is_asked_for_equal_bits_where_all_is(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, **options: bool) -> Tensor:
@@ -81,7 +79,7 @@ def test_attention_is_asked_for_equal_bits_where_all_is(
         torch.zeros(2).put_(torch.tensor([0, 0]), torch.ones(2))
 
 
-def test_threads_are_set_when_asked_for_and_denormal_numbers_flushed(restored_host: None) -> None:
+def test_threads_are_set_when_asked_for_and_denormal_numbers_flushed() -> None:
     torch.set_num_threads(1)
     prepare_host(None)
     assert torch.get_num_threads() == 1

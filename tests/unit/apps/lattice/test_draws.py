@@ -5,7 +5,7 @@ import numpy as np
 from apps.lattice.config import LatticeConfig
 from apps.lattice.model import guesses_and_views
 from models.config import DataFacts
-from models.technique import Address
+from models.draws import Address
 
 
 def noise_of_lattice(

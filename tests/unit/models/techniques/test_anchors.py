@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from models.draws import Address
 from models.losses import IGNORE_LABEL_ID
-from models.technique import Address
 from models.techniques.anchors import Anchors
 from tests.unit.models import tiny
 from tests.unit.models.tiny import ARCHS, latents, small_inner

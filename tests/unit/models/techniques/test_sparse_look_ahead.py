@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.technique import Address
+from models.draws import Address
 from models.techniques.sparse_look_ahead import SparseLookAhead
 from tests.unit.models import tiny
 
