@@ -13,7 +13,6 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from tests.unit.models.test_exported import FORMS, RANDOM, TRM, built, puzzles
 
 import apps.export.writing as exported
 from apps.export import trial
@@ -24,6 +23,7 @@ from models.act import ACTLossHead
 from runtime.errors import CheckpointError
 from scripts import export
 from scripts.export import main
+from tests.unit.apps.export.test_step import FORMS, RANDOM, TRM, built, puzzles
 
 ROOT = Path(__file__).resolve().parents[3]
 PARITY = ROOT / "tests" / "parity" / "published_format"
