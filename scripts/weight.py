@@ -142,11 +142,20 @@ def turns(files: Sequence[Path]) -> dict[str, float]:
 
 
 def training_step() -> dict[str, int]:
+    """Return of `traced_step` the files, the lines executed, and the lines of its functions."""
+    seen = traced_step()
+    return {
+        "files": len({code.co_filename for code in seen}),
+        "lines executed": sum(map(len, seen.values())),
+        "lines of their functions": sum(map(_lines_of, seen)),
+    }
+
+
+def traced_step() -> dict[CodeType, set[int]]:
     """Run three steps of a small HRM on one CPU thread, and trace the third, its batch included.
 
     Returns:
-        files of the project that it runs through, lines that it executes, lines of the functions
-        that these stand in.
+        the project's functions that it runs through, and the lines of each that it executes.
     """
     import pretrain
     from training.trainer import Trainer
@@ -178,11 +187,7 @@ def training_step() -> dict[str, int]:
     finally:
         sys.settrace(None)
         Trainer._train_step = train_step
-    return {
-        "files": len({code.co_filename for code in seen}),
-        "lines executed": sum(map(len, seen.values())),
-        "lines of their functions": sum(map(_lines_of, seen)),
-    }
+    return seen
 
 
 def _lines_of(code: CodeType) -> int:

@@ -174,3 +174,17 @@ def require_same_data(fingerprint: str, ranks: "Ranks") -> None:
     others = ", ".join(map(str, ranks.that_differ(fingerprint)))
     if others:
         raise DatasetError(f"the data of rank {others} are not those of rank 0")
+
+
+def published_total_steps(
+    epochs: int, total_groups: int, mean_puzzle_examples: float, global_batch_size: int
+) -> int:
+    """Return the number of steps in the published schedule, which also counts the batches that are
+    dropped at the end of an iteration.
+
+    Args:
+        epochs: passes over the groups.
+        mean_puzzle_examples: examples of a puzzle.
+        global_batch_size: sequences of a step, over all ranks.
+    """
+    return int(epochs * total_groups * mean_puzzle_examples / global_batch_size)

@@ -27,13 +27,18 @@ from runtime.schema import CompiledForm
 from runtime.streams import torch_seed
 from training.checkpoint.start_weights import load_start_weights
 from training.config.schema import CANONICAL_SHARDS, TrainConfig
-from training.data import data_facts
+from training.data import data_facts, published_total_steps
 from training.diagnostics import Diagnostics, MeasuredShard, trunk_gradient_norms
 from training.metrics import MetricBlock
-from training.optim.adam_atan2 import AdamATan2
 from training.optim.ema import WeightAverage
-from training.optim.groups import GradientBucket, build_optimizer, groups_of, set_rates, skip_update
-from training.optim.schedule import lr_factor, published_total_steps
+from training.optim.groups import (
+    GradientBucket,
+    build_optimizer,
+    groups_of,
+    lr_factor,
+    set_rates,
+    update_by,
+)
 from training.optim.sparse_sign_sgd import SparseSignSGD
 from training.stop_signals import StopSignals
 from training.tracking import WARNINGS, warn
@@ -78,8 +83,8 @@ class Learner:
         self.optimizer = (
             build_optimizer(config.optimizer, self.groups, betas) if self.groups else None
         )
+        self.update = update_by(self.optimizer)
         self.average = WeightAverage(model, config.ema_rate) if config.ema else None
-        self._in_groups = {name for group in self.groups for name in group.params}
         self.sparse = None
         if (embedding := model.puzzle_embedding) is not None:
             weight_decay = config.puzzle_emb_weight_decay
@@ -282,20 +287,8 @@ class Learner:
             finite = finite & self.sparse.finite()
         norms, not_finite, stops = self.bucket.reduce(self.ranks, finite=finite, stop=stop)
         skip = self.outcomes.skip_from_now_if(not_finite)
-        if type(self.optimizer) is AdamATan2:
-            # Clips and averages in its own pass over memory.
-            skip_update(self.optimizer, skip)
-            with self.ranks.wait():  # On a CPU, and with the package's kernel, for `skip`.
-                self.optimizer.step(factors=self.bucket.clip_factors(norms), average=self.average)
-            if self.average:
-                self.average.update(skip, without=self._in_groups)
-        else:
-            self.bucket.clip_(norms, skip)
-            if self.optimizer:
-                skip_update(self.optimizer, skip)
-                self.optimizer.step()
-            if self.average:
-                self.average.update(skip)
+        with self.ranks.wait():  # On a CPU, and with the package's kernel, for `skip`.
+            self.update(self.bucket, norms, skip, self.average)
         if self.sparse:
             self.sparse.lr = self.config.puzzle_emb_lr * factor
             self.sparse.step(skip)

@@ -26,7 +26,7 @@ from training.checkpoint.published import PlainLoader
 from training.checkpoint.run_folder import CONFIG_FILE
 from training.checkpoint.state import RunState, parse_state
 from training.checkpoint.store import MANIFEST, STATE, checkpoint_path, list_steps, read_json
-from training.optim.schedule import published_total_steps
+from training.data import published_total_steps
 from training.tracking import METRICS_FILE
 
 State = Literal["running", "done", "stopped", "failed", "new"]

@@ -20,7 +20,7 @@ from runtime.errors import CheckpointError, ConfigError, NonFiniteError
 from training.checkpoint import store as checkpoint_module
 from training.checkpoint.tensors import load_tensors, model_tensors, optimizer_tensors
 from training.config.schema import TrainConfig
-from training.optim.schedule import lr_factor
+from training.optim.groups import lr_factor
 from training.tracking import WandbLog
 from training.trainer import Trainer
 

@@ -19,8 +19,9 @@ from models.hrm.config import HRMConfig
 from models.losses import IGNORE_LABEL_ID
 from models.registry import build_model
 from runtime.ranks import Ranks
+from training.data import published_total_steps
 from training.optim.adam_atan2 import AdamATan2
-from training.optim.schedule import lr_factor, published_total_steps
+from training.optim.groups import lr_factor
 from training.optim.sparse_sign_sgd import SparseSignSGD
 
 FOLDER = Path(__file__).parent / "published_format"

@@ -98,9 +98,12 @@ class MuonConfig(OptimizerConfig):
         return self
 
 
-for _name in ("adam_atan2", "adamw"):
-    OPTIMIZERS.add(_name, OptimizerConfig, imported("training.optim.groups", _name))
-OPTIMIZERS.add("muon", MuonConfig, imported("training.optim.groups", "muon"))
+for _name, _schema, _file in (
+    ("adam_atan2", OptimizerConfig, "adam_atan2"),
+    ("adamw", OptimizerConfig, "muon"),
+    ("muon", MuonConfig, "muon"),
+):
+    OPTIMIZERS.add(_name, _schema, imported(f"training.optim.{_file}", _name))
 
 
 class MLflowConfig(Schema):

@@ -1,5 +1,8 @@
-"""AdamATan2 as the published trainers use it."""
+"""AdamATan2 as the published trainers use it, and the CUDA kernel of the package `adam-atan2`, for
+`optimizer.kernel=package`.
+"""
 
+import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -8,11 +11,14 @@ from numpy import float32
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from runtime.errors import ConfigError
+from training.config.schema import OptimizerConfig
 from training.optim.ema import WeightAverage, move_
-from training.optim.flat import join, joined
+from training.optim.groups import GROUP_NAME, GradientBucket, join, joined
 
-# Key of a torch parameter group for the name of the group of ours that it belongs to.
-GROUP_NAME = "name"
+_MODULE, _FUNCTION = "adam_atan2_backend", "adam_atan2_cuda_impl_"
+# Of float32, a few roundings in each of the check's steps.
+_RELATIVE, _ABSOLUTE = 1e-5, 1e-6
 _STATE = ("step", "exp_avg", "exp_avg_sq")
 MIN_FOR_KERNEL = 2**17
 """Numbers in a buffer from which on the compiled pass makes the step on a CPU."""
@@ -92,6 +98,15 @@ class AdamATan2(Optimizer):
                     self._step_by_package(self._package_kernel, piece, group, factor)
                     if piece.average is not None:
                         move_([piece.average], [piece.p], rate, None)
+
+    def fused_update(
+        self, bucket: GradientBucket, norms: Tensor, skip: Tensor, average: WeightAverage | None
+    ) -> None:
+        """Make an update (see `Update`), clipping and averaging in the pass of the step."""
+        self.skip = skip
+        self.step(factors=bucket.clip_factors(norms), average=average)
+        if average:
+            average.update(skip, without={p for g in self.param_groups for p in g["params"]})
 
     def _pieces(
         self, params: list[nn.Parameter], average: WeightAverage | None
@@ -209,3 +224,55 @@ class _Piece(NamedTuple):
             t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous()
             for t in tensors
         )
+
+
+def adam_atan2(
+    config: OptimizerConfig, groups: list[dict[str, Any]], betas: tuple[float, float]
+) -> Optimizer:
+    """Build AdamATan2, with the package's kernel where `optimizer.kernel` asks for it."""
+    kernel = None
+    if config.kernel == "package":
+        kernel = package_kernel(groups[0]["params"][0].device)
+    return AdamATan2(groups, betas=betas, package_kernel=kernel)
+
+
+def package_kernel(device: torch.device) -> PackageKernel:
+    """Load the kernel, and compare it with ours on the device.
+
+    Raises:
+        ConfigError: the device is not CUDA, the package is missing, or its numbers are others.
+    """
+    where = "optimizer.kernel=package"
+    if device.type != "cuda":
+        raise ConfigError(f"{where} runs on CUDA only, not on {device.type}; use ours")
+    try:
+        kernel = getattr(importlib.import_module(_MODULE), _FUNCTION)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{where}: {_MODULE}.{_FUNCTION} cannot be loaded ({error}); install it with CUDA's "
+            "compiler at hand (pip install --no-build-isolation adam-atan2), or use ours"
+        ) from None
+    require_agreement(kernel, device)
+    return kernel
+
+
+def require_agreement(kernel: PackageKernel, device: torch.device) -> None:
+    """Raise ConfigError if three steps by `kernel` differ from ours by more than rounding."""
+    results = [_three_steps(each, device) for each in (kernel, None)]
+    for name, theirs, own in zip(("weights", "exp_avg", "exp_avg_sq"), *results, strict=True):
+        if not torch.allclose(theirs, own, rtol=_RELATIVE, atol=_ABSOLUTE):
+            difference = (theirs - own).abs().max().item()
+            raise ConfigError(
+                f"optimizer.kernel=package: its {name} differ from ours by up to {difference:.2g} "
+                "after three steps; use ours"
+            )
+
+
+def _three_steps(kernel: PackageKernel | None, device: torch.device) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    p = nn.Parameter(torch.randn(1000, generator=generator).to(device))
+    optimizer = AdamATan2([p], lr=0.01, weight_decay=0.1, package_kernel=kernel)
+    for _ in range(3):
+        p.grad = torch.randn(1000, generator=generator).to(device)
+        optimizer.step()
+    return [p.detach(), optimizer.state[p]["exp_avg"], optimizer.state[p]["exp_avg_sq"]]

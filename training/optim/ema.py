@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from runtime.errors import CheckpointError
-from training.optim.flat import join
+from training.optim.groups import join
 
 
 class WeightAverage:
@@ -20,11 +20,11 @@ class WeightAverage:
         self._names = {p: name for name, p in self._weights.items()}
         self._average = {name: p.detach().clone() for name, p in self._weights.items()}
 
-    def update(self, skip: Tensor, *, without: Collection[str] = ()) -> None:
+    def update(self, skip: Tensor, *, without: Collection[nn.Parameter] = ()) -> None:
         """Update the average after a step, unless `skip` (bool []) is true; but for the parameters
-        of these names, which an optimizer has averaged.
+        that an optimizer has averaged.
         """
-        if names := self._weights.keys() - without:
+        if names := self._weights.keys() - {self._names[p] for p in without}:
             averages = [self._average[name] for name in names]
             move_(averages, [self._weights[name] for name in names], self.rate, skip)
 

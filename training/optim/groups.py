@@ -1,9 +1,13 @@
-"""Groups of parameters with their rate, decay and clipping, and the one buffer of all gradients."""
+"""Groups of parameters with their rate, decay and clipping; the one buffer of all gradients; and
+how an optimizer makes its update from it.
+"""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -11,20 +15,15 @@ from torch.optim import Optimizer
 
 from runtime.errors import ConfigError
 from runtime.ranks import Ranks, sum_in_order
-from training.config.schema import (
-    OPTIMIZERS,
-    MuonConfig,
-    OptimizerConfig,
-    ParamGroupConfig,
-    TrainConfig,
-)
-from training.optim.adam_atan2 import GROUP_NAME, AdamATan2
-from training.optim.muon import MUON, Muon
-from training.optim.package import package_kernel
+from training.config.schema import OPTIMIZERS, OptimizerConfig, ParamGroupConfig, TrainConfig
+
+if TYPE_CHECKING:
+    from training.optim.ema import WeightAverage
 
 LOSS_WEIGHTS_PREFIX = "log_variances."
-# Key of a torch parameter group for its rate where the schedule's factor is 1.
-PEAK_RATE = "peak_lr"
+# Keys of a torch parameter group: the name of our group that it belongs to, and its rate where the
+# schedule's factor is 1.
+GROUP_NAME, PEAK_RATE = "name", "peak_lr"
 # Of the starts of tensors in a buffer, in numbers: a cache line, and what vectors of a GPU need.
 _ALIGNMENT = 16
 
@@ -132,42 +131,6 @@ def build_optimizer(
     return optimizer
 
 
-def adam_atan2(
-    config: OptimizerConfig, groups: list[dict[str, Any]], betas: tuple[float, float]
-) -> Optimizer:
-    """Build AdamATan2, with the package's kernel where `optimizer.kernel` asks for it."""
-    kernel = None
-    if config.kernel == "package":
-        kernel = package_kernel(groups[0]["params"][0].device)
-    return AdamATan2(groups, betas=betas, package_kernel=kernel)
-
-
-def adamw(
-    config: OptimizerConfig, groups: list[dict[str, Any]], betas: tuple[float, float]
-) -> Optimizer:
-    """Build torch's AdamW."""
-    return torch.optim.AdamW(groups, betas=betas, fused=True)
-
-
-def muon(config: MuonConfig, groups: list[dict[str, Any]], betas: tuple[float, float]) -> Optimizer:
-    """Build Muon, and in it AdamW for what is no matrix of the groups that it steps."""
-    split = []
-    for group in groups:
-        chosen = group[GROUP_NAME] in config.muon_groups
-        matrices = [p for p in group["params"] if chosen and p.ndim == 2]
-        others = [p for p in group["params"] if not (chosen and p.ndim == 2)]
-        for params, is_muon in ((matrices, True), (others, False)):
-            if params:
-                split.append({**group, "params": params, MUON: is_muon})
-    return Muon(
-        split,
-        betas,
-        momentum=config.momentum,
-        steps=config.newton_schulz_steps,
-        scale=config.rate_scale,
-    )
-
-
 def set_rates(optimizer: Optimizer, factor: float | Tensor) -> None:
     """Set each group's rate to this share of its peak, a number or float64 [] on the device."""
     for group in optimizer.param_groups:
@@ -176,11 +139,23 @@ def set_rates(optimizer: Optimizer, factor: float | Tensor) -> None:
 
 def skip_update(optimizer: Optimizer, skip: Tensor) -> None:
     """Make the next steps change nothing while `skip` (bool []) is true; the host need not know."""
-    if hasattr(optimizer, "skip"):
-        optimizer.skip = skip  # type: ignore[attr-defined]
-    else:
-        # Torch's fused optimizers read this attribute, which gradient scalers set.
-        optimizer.found_inf = skip.float()  # type: ignore[attr-defined]
+    optimizer.skip = skip  # type: ignore[attr-defined]
+    # Torch's fused optimizers read this attribute, which gradient scalers set.
+    optimizer.found_inf = skip.float()  # type: ignore[attr-defined]
+
+
+def lr_factor(step: int, *, warmup_steps: int, total_steps: int, min_ratio: float) -> float:
+    """Return the learning rate at `step`, as a share of the peak rate.
+
+    Args:
+        step: from 1.
+        warmup_steps: length of the linear rise; at `step == warmup_steps` the factor is 1.
+        total_steps: step with the factor `min_ratio`. After it that rises again, as published.
+    """
+    if step < warmup_steps:
+        return step / max(1, warmup_steps)
+    progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
+    return min_ratio + max(0.0, (1 - min_ratio) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
 class GradientBucket:
@@ -284,3 +259,55 @@ class GradientBucket:
             if group.name in factors:
                 part.mul_(factors[group.name])
         self.flat.masked_fill_(skip, 0.0)
+
+
+Update = Callable[["GradientBucket", Tensor, Tensor, "WeightAverage | None"], None]
+"""Makes an update from a bucket, the `norms` and `skip` of its `reduce`, and an average to move."""
+
+
+def update_by(optimizer: Optimizer | None) -> Update:
+    """Return what makes an update: the `fused_update` of the optimizer's class, which clips and
+    averages in its own pass, or else clipping, its step and averaging in turn. None: no weights.
+    """
+    # Not an inherited one: a subclass may have a step that can do less.
+    own = vars(type(optimizer)).get("fused_update", _update_in_turn)
+    return partial(own, optimizer)
+
+
+def _update_in_turn(
+    optimizer: Optimizer | None,
+    bucket: GradientBucket,
+    norms: Tensor,
+    skip: Tensor,
+    average: "WeightAverage | None",
+) -> None:
+    bucket.clip_(norms, skip)
+    if optimizer:
+        skip_update(optimizer, skip)
+        optimizer.step()
+    if average:
+        average.update(skip)
+
+
+def joined(tensors: Sequence[Tensor]) -> Tensor | None:
+    """Return one view [numbers] of all `tensors` where they lie back to back, otherwise None."""
+    first, end = tensors[0].detach(), tensors[0].data_ptr()
+    for tensor in tensors:
+        if tensor.data_ptr() != end or not tensor.is_contiguous():
+            return None
+        end += tensor.nbytes
+    # Two allocations may be neighbours by chance.
+    if tensors[-1].untyped_storage().data_ptr() != first.untyped_storage().data_ptr():
+        return None
+    return first.as_strided((sum(tensor.numel() for tensor in tensors),), (1,))
+
+
+def join(tensors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Return all `tensors` (of one dtype and device) as one [numbers], and each as a view of it:
+    themselves if they lie back to back, otherwise copies.
+    """
+    if (whole := joined(tensors)) is not None:
+        return whole, list(tensors)
+    whole = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+    parts = whole.split([tensor.numel() for tensor in tensors])
+    return whole, [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]

@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW
+from torch.optim import AdamW, Optimizer
+
+from training.config.schema import MuonConfig, OptimizerConfig
+from training.optim.groups import GROUP_NAME
 
 # Of the quintic iteration that brings singular values near 1 (Keller Jordan's Muon, 2024).
 _A, _B, _C = 3.4445, -4.7750, 2.0315
@@ -100,3 +103,29 @@ def rate_scale(scale: str, shape: torch.Size) -> float:
     if scale == "original":
         return math.sqrt(max(1, rows / columns))
     return 0.2 * math.sqrt(max(rows, columns))
+
+
+def adamw(
+    config: OptimizerConfig, groups: list[dict[str, Any]], betas: tuple[float, float]
+) -> Optimizer:
+    """Build torch's AdamW."""
+    return AdamW(groups, betas=betas, fused=True)
+
+
+def muon(config: MuonConfig, groups: list[dict[str, Any]], betas: tuple[float, float]) -> Optimizer:
+    """Build Muon, and in it AdamW for what is no matrix of the groups that it steps."""
+    split = []
+    for group in groups:
+        chosen = group[GROUP_NAME] in config.muon_groups
+        matrices = [p for p in group["params"] if chosen and p.ndim == 2]
+        others = [p for p in group["params"] if not (chosen and p.ndim == 2)]
+        for params, is_muon in ((matrices, True), (others, False)):
+            if params:
+                split.append({**group, "params": params, MUON: is_muon})
+    return Muon(
+        split,
+        betas,
+        momentum=config.momentum,
+        steps=config.newton_schulz_steps,
+        scale=config.rate_scale,
+    )

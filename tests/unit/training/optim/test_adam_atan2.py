@@ -15,7 +15,7 @@ from training.config.schema import OptimizerConfig, ParamGroupConfig
 from training.optim import adam_atan2, kernels
 from training.optim.adam_atan2 import AdamATan2
 from training.optim.ema import WeightAverage
-from training.optim.groups import GradientBucket, assign_groups, build_optimizer
+from training.optim.groups import GradientBucket, assign_groups, build_optimizer, update_by
 
 
 @pytest.fixture(autouse=True, params=["compiled pass", "torch"])
@@ -131,8 +131,7 @@ class Flat:
         norms, *_ = self.bucket.reduce(Ranks("cpu"), finite=torch.tensor(True), stop=False)
         if skip:
             self.bucket.flat.fill_(torch.nan)
-        self.optimizer.skip = torch.tensor(skip)
-        self.optimizer.step(factors=self.bucket.clip_factors(norms), average=self.average)
+        update_by(self.optimizer)(self.bucket, norms, torch.tensor(skip), self.average)
         return norms
 
     def tensors(self) -> dict[str, Tensor]:
@@ -272,3 +271,14 @@ def test_other_tensors_take_torch_operations_to_the_same_numbers(kind: str) -> N
         value = optimizers[1].state[other][key].float()
         value = value.t() if kind == "transposed" and value.ndim else value
         torch.testing.assert_close(value, optimizers[0].state[plain][key], rtol=1e-5, atol=1e-9)
+
+
+def test_a_subclass_is_clipped_and_averaged_around_its_step() -> None:
+    class Slower(AdamATan2):
+        def step(self) -> None:  # type: ignore[override]
+            super().step()
+
+    p = nn.Parameter(torch.ones(3))
+    called = update_by(Slower([p]))
+    assert update_by(AdamATan2([p])).func is AdamATan2.fused_update  # type: ignore[attr-defined]
+    assert called.func is not AdamATan2.fused_update  # type: ignore[attr-defined]

@@ -18,8 +18,7 @@ from training.config.composition import load_config
 from training.config.schema import OptimizerConfig, ParamGroupConfig, TrainConfig
 from training.optim import groups as optim
 from training.optim.adam_atan2 import AdamATan2
-from training.optim.flat import joined
-from training.optim.groups import GradientBucket, ParamGroup, assign_groups, build_optimizer
+from training.optim.groups import GradientBucket, ParamGroup, assign_groups, build_optimizer, joined
 
 FACTS = DataFacts(vocab_size=5, seq_len=4, num_puzzle_identifiers=6)
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from runtime.errors import ConfigError
-from training.optim.adam_atan2 import GROUP_NAME, AdamATan2
+from training.optim.adam_atan2 import AdamATan2, package_kernel, require_agreement
 from training.optim.ema import WeightAverage
-from training.optim.package import package_kernel, require_agreement
+from training.optim.groups import GROUP_NAME
 
 CPU = torch.device("cpu")
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from training.optim.schedule import lr_factor, published_total_steps
+from training.data import published_total_steps
+from training.optim.groups import lr_factor
 
 
 @pytest.mark.parametrize(
