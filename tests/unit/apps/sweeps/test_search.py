@@ -14,7 +14,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from tests.unit.sweeps.conftest import processes_of, wait_until
+from tests.unit.apps.sweeps.conftest import processes_of, wait_until
 
 from apps.sweeps.config import OptunaConfig
 from apps.sweeps.jobs import Job

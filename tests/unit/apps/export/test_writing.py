@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from tests.unit.models.test_exported import FORMS, RANDOM, TRM, built, puzzles
+from tests.unit.apps.export.test_step import FORMS, RANDOM, TRM, built, puzzles
 
 import apps.export.writing as exported
 from apps.export import trial
@@ -25,7 +25,7 @@ from runtime.errors import CheckpointError
 from scripts import export
 from scripts.export import main
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 PARITY = ROOT / "tests" / "parity" / "published_format"
 PUBLISHED = [str(PARITY / "checkpoint" / "step_7"), f"--data={PARITY / 'data'}"]
 STABLE: Any = {"loss": {"loss_type": "softmax_cross_entropy"}}
