@@ -14,13 +14,13 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from tests.unit.apps.sweeps.conftest import processes_of, wait_until
 
 from apps.sweeps.config import OptunaConfig
 from apps.sweeps.jobs import Job
 from apps.sweeps.programs import TRAINING
 from apps.sweeps.search import EXIT_CODE, Search, corners, distribution, open_study
 from runtime.errors import EXIT_LOCKED, EXIT_NON_FINITE, EXIT_PREEMPTED, ConfigError
+from tests.unit.apps.sweeps.conftest import processes_of, wait_until
 from training.checkpoint.lock import Owner
 
 POOL = {"launcher": {"name": "pool", "max_jobs": 2}}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import weight
+from apps.bench import weight
 
 
 @pytest.fixture
