@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import pretrain
 from apps.bench import weight
 
 
@@ -52,6 +53,6 @@ def test_density_long_functions_and_turns(project: Path) -> None:
 
 
 def test_a_training_step_is_traced() -> None:
-    found = weight.training_step()
+    found = weight.training_step(pretrain.main)
     assert 5 < found["files"] < 60
     assert 200 < found["lines executed"] < found["lines of their functions"]
