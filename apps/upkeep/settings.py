@@ -30,6 +30,8 @@ MARK = "# Written by `make config` from the schemas, with their defaults:\n"
 WIDTH = 120
 # Settings of the schemas that are groups, with files of their own.
 GROUPS = ("arch", "heads", "loss", "techniques", "optimizer", "logger", "data")
+# Heads of an app: what they add to a section of the core stands in the app's own file.
+LATTICE_HEADS = ("candidates", "contradiction")
 # The field of the data set that an auxiliary head needs.
 FIELDS = {"action": {"field": "actions"}, "pixel": {"field": "pixels"}}
 
@@ -59,7 +61,6 @@ for name in TOKEN_HEADS:
     SECTIONS[f"heads/{choice}"] = {"lm": TOKEN_HEADS[name].schema()}
 for name in TECHNIQUES:
     SECTIONS[f"techniques/{name}"] = {name: TECHNIQUES[name].schema()}
-LATTICE_HEADS = ("candidates", "contradiction")
 for name in AUXILIARY_HEADS:
     head = AUXILIARY_HEADS[name].schema(**FIELDS.get(name, {}))
     if name not in LATTICE_HEADS:
@@ -81,7 +82,7 @@ def lines(section: Schema | Mapping[str, Any], indent: str = "") -> Iterator[str
             yield from setting(name, value, "", indent)
         return
     schema = type(section)
-    left = [name for name in schema.model_fields if name not in GROUPS]
+    left = [name for name in schema.model_fields if name not in (*GROUPS, *LATTICE_HEADS)]
     for owner in (schema, *reversed(schema.__mro__[1:])):
         names = [name for name in vars(owner).get("__annotations__", {}) if name in left]
         left = [name for name in left if name not in names]
