@@ -1,85 +1,8 @@
-"""Watch a model think, on a page of this machine: python scripts/viewer.py [CHECKPOINT ...].
+"""Watch a model think, on a page of this machine: python scripts/viewer.py [CHECKPOINT ...]."""
 
-CHECKPOINT is a run's folder, a checkpoint in it, a published `step_N` file, or a folder with runs
-below it (default: checkpoints). The address that is printed can be opened in a browser of this
-machine, and of no other. Nothing leaves the machine.
-"""
-
-import argparse
-import os
-import socket
 import sys
-import webbrowser
-from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 
-from runtime.errors import EXIT_CONFIG
-from runtime.text import many, run_named
-
-_HOST = "127.0.0.1"
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve the page until Ctrl-C; return the exit code."""
-    options = _parser().parse_args(arguments)
-    try:
-        from apps.viewer.server import build_app
-        from apps.viewer.serving import server_of
-    except ImportError as error:
-        name = str(error.name).partition(".")[0]
-        return _refuse(f"{name} is not installed (pip install '.[viewer]')")
-    from apps.viewer.shelf import find
-
-    for path in (*options.checkpoints, *(options.data or [])):
-        if not path.exists() and not str(path).startswith("hf:/"):
-            return _refuse(f"{path}: no such file or folder")
-    checkpoints, data = options.checkpoints, options.data or [Path("data")]
-    if not checkpoints and (usual := Path("checkpoints")).is_dir():
-        checkpoints = [usual]
-    try:
-        listener = socket.create_server((_HOST, options.port))
-    except OSError as error:
-        reason = (
-            f"--port {options.port}: {os.strerror(error.errno or 0)}; --port 0 takes any free one"
-        )
-        return _refuse(reason)
-    port = listener.getsockname()[1]
-    look = partial(find, checkpoints, data)
-    shelf = look()
-    if not shelf.models:
-        listener.close()
-        places = ", ".join(map(str, options.checkpoints)) or "checkpoints"
-        return _refuse(f"{places}: no run in it; train one (make demo), or name a run's folder")
-    folders = len({each.folder for each in shelf.data})
-    found = f"{many(len(shelf.models), 'checkpoint')}, {many(folders, 'data set')}"
-    address = f"http://{_HOST}:{port}"
-    sys.stdout.write(f"{found}\n{address} (Ctrl-C ends it)\n")
-    sys.stdout.flush()
-    if options.open:
-        webbrowser.open(address)
-    with listener:
-        server_of(build_app(look)).run([listener])
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    summary = str(__doc__).partition("\n\n")[0]
-    parser = argparse.ArgumentParser(prog="viewer.py", description=summary)
-    what = "runs, checkpoints, or folders with runs (default: checkpoints)"
-    parser.add_argument("checkpoints", nargs="*", type=run_named, metavar="CHECKPOINT", help=what)
-    folders = "a folder with data sets, may be given again (default: data)"
-    parser.add_argument("--data", action="append", type=Path, metavar="FOLDER", help=folders)
-    port = "of the loopback address (default: 8765; 0: any free one)"
-    parser.add_argument("--port", type=int, default=8765, metavar="N", help=port)
-    parser.add_argument("--open", action="store_true", help="open the page in the usual browser")
-    return parser
-
-
-def _refuse(reason: str) -> int:
-    sys.stderr.write(f"error: {reason}\n")
-    return EXIT_CONFIG
-
+from apps.viewer.command import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -297,7 +297,7 @@ def scored(place: Place, *, tasks: str = TASKS, preds: Any = None, shape: str = 
                 archive.writestr(f"{name}.npy", header("'<i8'", shape))
     (place.folder / "tasks.json").write_text(tasks)
     paths = (str(place.folder / name) for name in ("rows.npz", "tasks.json"))
-    return call_main, ("scripts.score_arc", *paths)
+    return call_main, ("apps.reports.score_arc", *paths)
 
 
 SCORED = {
@@ -311,7 +311,7 @@ payloads("score_arc", 3, lambda place, content: scored(place, **content), SCORED
 
 def with_votes(place: Place, content: str) -> Call:
     (place.folder / "votes.json").write_text(content)
-    return call_main, ("scripts.show_votes", *[str(place.folder / "votes.json")] * 2)
+    return call_main, ("apps.reports.votes", *[str(place.folder / "votes.json")] * 2)
 
 
 VOTES = {

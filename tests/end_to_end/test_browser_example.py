@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
+from apps.export import exporting
 from dataset import build_sudoku_dataset
 from dataset.sudoku.rules import count_solutions, parse_puzzle, tokens_to_grid
 from evaluation.solving import Reasoning, reason
-from scripts import export
 from training.checkpoint.trained_model import find_trained_model
 
 pytestmark = pytest.mark.slow
@@ -135,7 +135,7 @@ def text_of(grid: np.ndarray) -> str:
 def test_a_typed_sudoku_is_answered_as_in_python(
     trained: Path, folder: Path, open_page: Callable[[], Page]
 ) -> None:
-    assert export.main([str(trained), str(folder / "model.onnx")]) == 0
+    assert exporting.main([str(trained), str(folder / "model.onnx")]) == 0
     thoughts = sorted(thoughts_of(trained), key=Reasoning.is_solved)
     assert thoughts[-1].is_solved()  # Not of the page, but of what it is tested with.
     page = open_page()

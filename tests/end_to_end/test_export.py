@@ -11,8 +11,8 @@ import onnxruntime
 import pytest
 import torch
 
+from apps.export import exporting
 from apps.export.writing import METADATA
-from scripts import export
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ SHORT = ("arch.H_cycles=1", "arch.L_cycles=1", "epochs=8", "eval_interval=null")
 def exported(capsys: Any, *arguments: object) -> str:
     """What the command prints."""
     capsys.readouterr()
-    assert export.main([str(argument) for argument in arguments]) == 0
+    assert exporting.main([str(argument) for argument in arguments]) == 0
     return capsys.readouterr().out
 
 
@@ -62,7 +62,7 @@ def test_a_run_answers_as_its_evaluation_says(
             "num_puzzle_identifiers": "1",
             "num_steps": "3",
             "checkpoint": "run/step_8",
-            "checkpoint_sha256": export.sha256(files.folder / "step_8" / "MANIFEST.json"),
+            "checkpoint_sha256": exporting.sha256(files.folder / "step_8" / "MANIFEST.json"),
             "weights": weights,
         }
         evaluated = tmp_path / f"{weights}.json"
@@ -112,6 +112,6 @@ def test_a_published_checkpoint_gives_the_published_logits(run_python: Any, tmp_
 
 def test_noise_is_refused(run: Any, tmp_path: Path, capsys: Any) -> None:
     files = run(*SHORT, "techniques=[damped_noise]")
-    assert export.main([str(files.folder), str(tmp_path / "out.onnx")]) == 2
+    assert exporting.main([str(files.folder), str(tmp_path / "out.onnx")]) == 2
     told = "step_8 cannot be exported: techniques.damped_noise.noise=0.01 draws random numbers in"
     assert told in capsys.readouterr().err

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from apps.bench import compare_heads
 from dataset.maze.rules import GOAL, PATH, START
-from scripts import compare_heads
 
 # Where half of the puzzles cannot be solved there is something to say of one's own answer.
 OWN = {

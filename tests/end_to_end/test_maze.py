@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from apps.export import exporting
 from apps.reports.asking import kind_read_by
 from dataset.build_maze_dataset import main as build
 from dataset.build_sudoku_dataset import main as build_sudokus
 from evaluation.puzzles import KINDS, kind_of_data
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError
-from scripts import export, solve
+from scripts import solve
 from training.checkpoint.trained_model import find_trained_model
 
 LATTICE = ["arch=lattice", "heads=lattice", "arch.loops=1", "arch.L_layers=1", "arch.views=all"]
@@ -84,7 +85,7 @@ def test_an_exported_model_says_its_kind(
     kind: str, four_by_four: Path, run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(f"data_path={four_by_four}", "arch.H_cycles=1", "arch.L_cycles=1", "epochs=4")
-    assert export.main([str(tmp_path / "run"), str(tmp_path / "x.onnx")]) == 0
+    assert exporting.main([str(tmp_path / "run"), str(tmp_path / "x.onnx")]) == 0
     import onnxruntime
 
     session = onnxruntime.InferenceSession(tmp_path / "x.onnx")

@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 
 from apps.reports.boards import WRONG_FILL, Board, board_of_candidates
 from apps.reports.frames import Frame
+from apps.viewer import command as viewer
 from apps.viewer import serving
 from apps.viewer.server import build_app
 from apps.viewer.shelf import find
@@ -24,7 +25,6 @@ from dataset.build_arc_dataset import main as build_arc
 from dataset.build_maze_dataset import main as build_mazes
 from evaluation.puzzles import SUDOKU, Puzzle, parse_sudoku, puzzles_of
 from puzzle_dataset import PuzzleDataset
-from scripts import viewer
 
 PORT = 8765
 HOST = f"http://127.0.0.1:{PORT}"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from apps.bench.gpu_speed import PUBLISHED, SUDOKU
 from models.operations import count_flop
-from scripts.gpu_speed import PUBLISHED, SUDOKU
 from tests.conftest import TINY_ARCH
 from training.config.composition import load_config
 from training.config.schema import TrainConfig

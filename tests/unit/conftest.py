@@ -1,12 +1,16 @@
 """Small ARC tasks."""
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from runtime import files
 
 
 def _task(rng: np.random.Generator, num_train: int, num_test: int) -> dict[str, Any]:
@@ -66,3 +70,20 @@ def _built(tasks: Path, name: str, *flags: str) -> Path:
     arguments = ["--dataset-dirs", str(tasks), f"--output-dir={output}", "--num-aug=6"]
     assert main([*arguments, *flags]) == 0
     return output
+
+
+@pytest.fixture(params=[1, 2, 3, 4])
+def failing_flush(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The number of the write that finds the disk full, of two files; the later ones are those of
+    the moment before each replaces what was there.
+    """
+    left, flush = [request.param], files.flush
+
+    def fail(file: files.BinaryIO) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        flush(file)
+
+    monkeypatch.setattr(files, "flush", fail)
+    return request.param

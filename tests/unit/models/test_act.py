@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.act import ACT
+from models.act import ACT, min_halt_steps
 from models.carry import ACTCarry, Drawn, Examples, Latents
+from models.draws import Address
 from models.heads.base import Answer, HaltingRule, Head, Outputs
 from models.heads.q import QHead
 from models.hrm.config import HRMConfig
@@ -339,3 +340,9 @@ def test_a_carry_that_is_split_and_joined_is_the_same() -> None:
         assert torch.equal(joined[name], value), name
     assert carry.split(1) == [carry]
     assert ACTCarry.join([second]) is second
+
+
+def test_exploration_asks_for_2_to_all_steps() -> None:
+    at = Address(0, 0, 512, range(512), 1, 4)
+    assert set(min_halt_steps(at, 1.0, 4).tolist()) == {2, 3, 4}
+    assert set(min_halt_steps(at, 0.5, 4).tolist()) == {0, 2, 3, 4}

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from models.hrm.config import HRMConfig
 from models.technique import TECHNIQUES, Technique, present_name, with_techniques
+from models.techniques.step_weights import StepWeights
 from runtime.errors import ConfigError
 from tests.unit.models import tiny
 from training.config.composition import load_config
@@ -135,3 +136,8 @@ class Ones:
 
     def cut_normal(self, like: torch.Tensor, std: float) -> torch.Tensor:
         return std * torch.ones_like(like)
+
+
+def test_step_weights_fall_and_are_1_on_average() -> None:
+    weights = StepWeights(decay=0.5).weighed(torch.ones(4), torch.arange(1, 5), 4)
+    torch.testing.assert_close(weights, torch.tensor([8.0, 4.0, 2.0, 1.0]) * 4 / 15)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from apps.reports import runs
 from apps.reports.listing import as_text, frames, frames_of_all, list_runs, screen
 from apps.reports.status import read_status
 from runtime.text import shown
-from scripts import runs
 from training.checkpoint.lock import run_lock
 
 Make = Callable[..., Path]

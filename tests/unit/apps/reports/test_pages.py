@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from apps.reports import page as pages
+from apps.reports import runs
 from apps.reports.page import MAX_BYTES, Page
 from apps.reports.writing import write_report
 from runtime.errors import ConfigError
-from scripts import report, runs
+from scripts import report
 
 Make = Callable[..., Path]
 HOSTILE = "<script>alert(1)</script>\"'&\u202e\x1b[31m"

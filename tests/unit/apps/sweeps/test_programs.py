@@ -6,9 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from apps.sweeps.plan import plan_of
 from apps.sweeps.programs import EVALUATION, TRAINING
 from apps.sweeps.table import WRITERS, Row, lines_of, over_seeds, write_table
 from runtime.errors import ConfigError
+from tests.unit.training.config.test_command_line import (
+    HOSTILE,
+    MINE,
+    REFUSED,
+    write,
+    write_hostile,
+)
 from training.config.composition import load_config, load_configs
 from training.config.schema import TrainConfig
 
@@ -162,3 +170,34 @@ def test_what_a_cell_says_is_text_in_every_form() -> None:
     assert r"\<b\>" in markdown
     assert '"50% of <b>, \\~"' in table
     assert r"50\% of \textless{}b\textgreater{}, \textbackslash{}\textasciitilde{}" in latex
+
+
+def test_a_table_of_a_sweep_without_room_is_one_line(tmp_path: Path, failing_flush: int) -> None:
+    if failing_flush > 2:
+        pytest.skip("what is on the disk can be renamed")
+    rows = [Row("a", {"lr": "1"}, "finished", {"exact_accuracy": 0.5})]
+    with pytest.raises(ConfigError, match=r"results.json: No space left on device$"):
+        write_table(tmp_path, rows, "exact_accuracy", minimize=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_files_of_ones_own_change_nothing_else_of_hydra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    write_hostile(text)
+    with pytest.raises(ConfigError, match=REFUSED):
+        plan_of(TrainConfig, "cfg_pretrain", [*MINE, "-m", "seed=0,1"])
+    assert not Path("canary").exists()
+
+
+def test_a_value_that_a_launchers_file_leaves_out_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write("hydra/launcher/mine.yaml", "name: pool\nmax_jobs: ???")
+    flags = ["--config-dir", ".", "-m", "hydra/launcher=mine", "seed=0,1"]
+    with pytest.raises(ConfigError, match=r"^hydra\.launcher\.max_jobs=\?\?\?: input should be"):
+        plan_of(TrainConfig, "cfg_pretrain", flags)

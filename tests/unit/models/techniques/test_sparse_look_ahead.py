@@ -98,3 +98,10 @@ def test_on_average_the_gradient_is_that_of_all_rows(by: str, draws: list[list[i
     torch.testing.assert_close(mean_gradient, full.gradient, rtol=1e-6, atol=bound)
     losses = torch.stack([one.metrics["q_continue_loss"] for one in drawn])
     torch.testing.assert_close(losses.mean(), full.metrics["q_continue_loss"])
+
+
+def test_the_form_of_a_step_says_whether_it_looks_ahead() -> None:
+    few = SparseLookAhead(by="steps", every=3)
+    for step in range(7):
+        ahead = few.draw(Address(0, step, 4, range(4), 1, 4))["ahead"]
+        assert few.form(step + 1, 0.0) == bool(ahead.size)

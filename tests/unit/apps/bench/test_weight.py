@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts import weight
+import pretrain
+from apps.bench import weight
 
 
 @pytest.fixture
@@ -55,14 +56,14 @@ def test_density_long_functions_and_turns(project: Path) -> None:
 
 
 def test_the_tour_names_each_file_of_a_training_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = weight.traced_step()
+    seen = weight.traced_step(pretrain.main)
     files = {str(Path(code.co_filename).relative_to(weight.ROOT)) for code in seen}
     named = re.findall(r"`([\w/]+\.py):([\w.]+)`", (weight.ROOT / "docs/tour.md").read_text())
     assert files <= {path for path, _ in named}
     for path, name in named:
         module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
         assert attrgetter(name)(module), (path, name)
-    monkeypatch.setattr(weight, "traced_step", lambda: seen)
-    found = weight.training_step()
+    monkeypatch.setattr(weight, "traced_step", lambda _: seen)
+    found = weight.training_step(pretrain.main)
     assert found["files"] == len(files)
     assert 200 < found["lines executed"] < found["lines of their functions"]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from apps.bench import protocol
 from runtime.errors import CheckpointError, ConfigError, DatasetError
-from scripts import protocol
 from tests.conftest import TINY_ARCH
 from training.config.source import CONFIG_DIR
 

@@ -15,17 +15,16 @@ import pytest
 import torch
 
 import apps.export.writing as exported
-from apps.export import trial
+from apps.export import exporting, trial
+from apps.export.exporting import main
 from apps.export.step import ExportedStep
 from apps.export.trial import Arrays, Run, Tried, compare, opened, think_here
 from apps.export.writing import METADATA, write_onnx, write_program
 from models.act import ACTLossHead
 from runtime.errors import CheckpointError
-from scripts import export
-from scripts.export import main
 from tests.unit.apps.export.test_step import FORMS, RANDOM, TRM, built, puzzles
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 PARITY = ROOT / "tests" / "parity" / "published_format"
 PUBLISHED = [str(PARITY / "checkpoint" / "step_7"), f"--data={PARITY / 'data'}"]
 STABLE: Any = {"loss": {"loss_type": "softmax_cross_entropy"}}
@@ -267,7 +266,7 @@ def exit_code_of(arguments: list[str]) -> object:
 def test_a_package_that_is_missing_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(export, "find_spec", lambda name: None if name == "onnxscript" else name)
+    monkeypatch.setattr(exporting, "find_spec", lambda name: None if name == "onnxscript" else name)
     assert main(["nowhere", "out.onnx"]) == 2
     assert "onnxscript is not installed (pip install '.[export]')" in capsys.readouterr().err
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 
+from apps.bench import benchmark
 from models.config import DataFacts
 from models.registry import build_model
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError
 from runtime.ranks import Ranks
-from scripts import benchmark
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from scripts import gpu_programme
-from scripts.gpu_programme import Part, as_table, programme, run
+from apps.bench import gpu_programme
+from apps.bench.gpu_programme import Part, as_table, programme, run
 
 
 def part(name: str, code: str, limit: float = 60.0, missing: str = "") -> Part:
@@ -166,11 +166,12 @@ def test_no_child_survives_its_part(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_signal_ends_the_part_that_runs(start_command: Any, tmp_path: Path) -> None:
-    root = Path(gpu_programme.__file__).parents[1]
+    root = Path(gpu_programme.__file__).parents[2]
     code = "\n".join(
         [
-            "import signal, sys; from pathlib import Path; from scripts import gpu_programme as g",
-            "signal.signal(signal.SIGTERM, g._stop)",
+            "import signal, sys; from pathlib import Path",
+            "from apps.bench import gpu_programme as g",
+            "signal.signal(signal.SIGTERM, g.stop)",
             f"g.run([g.Part('hangs', 600, (sys.executable, '-c', {PARENT!r}))], Path('gpu'), 600)",
         ]
     )

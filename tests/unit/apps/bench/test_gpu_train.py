@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts import gpu_train
-from scripts.gpu_train import last_metrics, run_for
+from apps.bench import gpu_train
+from apps.bench.gpu_train import last_metrics, run_for
 
 # Ends at SIGTERM as a run does that has saved itself.
 SAVES = "import signal, sys; signal.sigwait([signal.SIGTERM]); sys.exit(75)"

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scripts import score_arc
+from apps.reports import score_arc
 
 FIELDS = ("puzzle_identifiers", "inputs", "preds", "q_halt_logits")
 
 
+ROOT = Path(__file__).resolve().parents[4]
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -160,7 +161,9 @@ def test_it_starts_without_torch(
     run_python: Callable[..., Any], small: tuple[Path, Path], tmp_path: Path
 ) -> None:
     (tmp_path / "torch.py").write_text("raise AssertionError('torch was loaded')")
-    finished = run_python("scripts/score_arc.py", *small, env={"PYTHONPATH": str(tmp_path)})
+    finished = run_python(
+        "scripts/score_arc.py", *small, env={"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    )
     told = "1 of 5 predictions belong to no test input of their task and have no vote\n"
     assert (finished.code, finished.err) == (0, told)
     assert "submission" in json.loads(finished.out)

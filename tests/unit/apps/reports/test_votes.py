@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from apps.reports.terminal import side_by_side
-from scripts.show_votes import lines_of, main
+from apps.reports.votes import lines_of, main
 
 VOTES: dict[str, Any] = {
     "hard": [{"votes": 2, "solved_at": None, "grids": [{"votes": 2, "grid": [[1]]}]}],

@@ -1,0 +1,328 @@
+"""A score, taken as docs/protocol.md says: `scripts/protocol.py` explains its settings."""
+
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from apps.sweeps.jobs import Job, expand, swept
+from apps.sweeps.plan import Plan, plan_of
+from apps.sweeps.programs import EVALUATION, TRAINING
+from apps.sweeps.run import run_sweep
+from apps.sweeps.table import mean_and_std
+from dataset.format.reading import load_metadata
+from evaluation.config import EvalConfig
+from runtime.errors import CheckpointError, ConfigError, DatasetError
+from runtime.files import write_atomically
+from runtime.process import leave
+from runtime.schema import MachineSettings, Schema
+from training.checkpoint.lock import run_lock
+from training.checkpoint.store import checkpoint_path, list_steps, load_checkpoint
+from training.config.composition import load_configs
+from training.config.entry_point import say
+from training.config.explain import validate
+from training.config.overrides import is_of_hydra, parse_arguments, parse_overrides, quoted_value
+from training.config.schema import NEUTRAL_KEYS, TrainConfig, flatten
+from training.data import require_folders
+
+SCORE = "exact_accuracy"
+# What a row shows, by title. The first line counts whose figures were all measured.
+SCORES = (
+    {"pass@1": "arc/pass@1", "pass@2": "arc/pass@2"},
+    {"exact": SCORE, "any shortest path": "maze/shortest_path"},
+    {"exact": SCORE},
+)
+DECIDED = ("checkpoint_path", "sweep_name", "hydra.sweep.dir", "hydra/sweeper")
+BY_SELECTION = {
+    "held_out": {"eval_split": "selection", "checkpoint_every_eval": "true"},
+    "last": {"eval_split": "null"},
+}
+# Any run may be resumed with others of these, but then it is another score.
+_DECIDE = "data_path data_paths data_paths_test evaluators eval_split eval_max_examples"
+MAY_CHANGE = NEUTRAL_KEYS.difference(f"{_DECIDE} min_eval_interval max_steps".split())
+STAGES = ("train", "test")
+
+
+class ProtocolSettings(Schema):
+    """What is told beside the settings of training runs."""
+
+    selection: Literal["held_out", "last"] = "held_out"
+    folder: str | None = None
+
+
+class Protocol(NamedTuple):
+    """What the command line asks for, validated: the runs of `plan`, one for each of its `jobs`."""
+
+    name: str
+    selection: str
+    folder: Path
+    plan: Plan
+    jobs: Sequence[Job]
+    runs: Sequence[TrainConfig]
+    launcher: Sequence[str]  # As on the command line.
+
+
+class Choice(NamedTuple):
+    """The checkpoint of a seed. With selection=last no score was looked at."""
+
+    seed: int
+    step: int
+    checkpoint: Path
+    score: float | None = None
+    num_checkpoints: int | None = None
+    num_puzzles: int | None = None
+
+    def __str__(self) -> str:
+        if self.score is None:
+            return f"seed {self.seed}: step {self.step}, the last one"
+        found = f"{self.score:.4f} on {self.num_puzzles} selection puzzles"
+        return f"seed {self.seed}: step {self.step}, of {self.num_checkpoints} checkpoints: {found}"
+
+
+def main(arguments: list[str]) -> None:
+    """Do what is left to do, print the table, and leave with an exit code."""
+    asked = parse(arguments)
+    try:
+        asked.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"folder={asked.folder}: cannot be created: {error.strerror}") from None
+    with run_lock(asked.folder, instead="another folder"):
+        require_same_recipe(asked)
+        say(f"{asked.name}, selection={asked.selection}, in {asked.folder}")
+        say(f"1 of 3: train {len(asked.runs)} seeds")
+        with timed(asked.folder, "train"):
+            code = run_sweep(TRAINING, asked.plan, say)
+        if code:
+            leave(code)
+        say("2 of 3: choose checkpoints")
+        choices = [choose(asked, *of) for of in zip(asked.jobs, asked.runs, strict=True)]
+        for choice in choices:
+            say(str(choice))
+        say("3 of 3: measure them once on the test set")
+        plan = evaluations(asked, [choice.checkpoint for choice in choices])
+        with timed(asked.folder, "test"):
+            code = run_sweep(EVALUATION, plan, say)
+        if code:
+            leave(code)
+        content = summary(
+            asked, choices, [job.name for job in expand(plan.overrides, plan.choices)]
+        )
+        table, written = as_table(content), asked.folder / "protocol.json"
+        write_atomically(written, json.dumps(content, indent=1) + "\n")
+        write_atomically(written.with_suffix(".md"), table)
+        say(f"\n{table}\nwritten: {written}, {written.with_suffix('.md')}")
+
+
+def parse(arguments: Sequence[str]) -> Protocol:
+    """Read the command line.
+
+    Raises:
+        ConfigError: a setting is wrong, is the protocol's to decide, or has several values.
+        DatasetError: data are missing; says how they are built.
+    """
+    overrides = parse_overrides(parse_arguments(arguments).overrides)
+    given = {override.key_or_group: override for override in overrides}
+    own = {key: given[key].value() for key in ProtocolSettings.model_fields if key in given}
+    settings = validate(ProtocolSettings, own)
+    decided = BY_SELECTION[settings.selection]
+    for key in (*DECIDED, *decided):
+        if key in given:
+            raise ConfigError(f"{key}: the protocol decides about it; selection= and folder= stay")
+    experiment = given["experiment"].value() if "experiment" in given else None
+    if experiment is None and settings.folder is None:
+        raise ConfigError("set experiment=NAME, or folder=FOLDER for a run without an experiment")
+    folder = Path(settings.folder or f"protocol/{experiment}_{settings.selection}")
+    lines = [
+        *(["seed=0,1,2"] if "seed" not in given else []),
+        *(line for line in arguments if line.partition("=")[0] not in own),
+        *(f"{key}={value}" for key, value in decided.items()),
+        *place(folder, "train"),
+    ]
+    plan = plan_of(TrainConfig, "cfg_pretrain", lines)
+    if several := [o.key_or_group for o in swept(plan.overrides) if o.key_or_group != "seed"]:
+        raise ConfigError(f"{several[0]}: only seed takes several values: a row has one recipe")
+    jobs = expand(plan.overrides, plan.choices)
+    runs = load_configs(TrainConfig, "cfg_pretrain", plan.flags, [job.overrides for job in jobs])
+    runs[0].check_world_size(plan.launcher.ranks)
+    require_data(runs[0])
+    launcher = [str(o.input_line) for o in overrides if is_of_hydra(o)]
+    name = str(experiment or folder.name)
+    asked = Protocol(name, settings.selection, folder, plan, jobs, runs, launcher)
+    # What is wrong with the evaluations is told before hours of training.
+    plan = evaluations(asked, [folder])
+    of_jobs = [job.overrides for job in expand(plan.overrides, plan.choices)]
+    load_configs(EvalConfig, "cfg_evaluate", plan.flags, of_jobs)
+    return asked
+
+
+def require_data(run: TrainConfig) -> None:
+    """Raise DatasetError when data are missing that a run or its evaluation needs."""
+    try:
+        require_folders(run)
+    except DatasetError as error:
+        is_there = run.eval_split and all(Path(path).is_dir() for path in run.test_paths)
+        raise DatasetError(f"{error}{', or selection=last' if is_there else ''}") from None
+    if not any((Path(path) / "test").is_dir() for path in run.test_paths):
+        raise DatasetError(f"{', '.join(run.test_paths)}: there is no test split to measure")
+
+
+def require_same_recipe(asked: Protocol) -> None:
+    """Note in recipe.json what the folder is for; seeds may be added later.
+
+    Raises:
+        ConfigError: the folder is for something else.
+    """
+    file = asked.folder / "recipe.json"
+    all_settings = dict(flatten(asked.runs[0].model_dump(mode="json", exclude={"seed"})))
+    settings = {k: v for k, v in all_settings.items() if k.split(".")[0] not in MAY_CHANGE}
+    seeds = {job.name: run.seed for job, run in zip(asked.jobs, asked.runs, strict=True)}
+    if file.exists():
+        before = json.loads(file.read_bytes())
+        saved = before["settings"]
+        changed = sorted(k for k in saved | settings if saved.get(k) != settings.get(k))
+        changed += [] if before["seeds"].items() <= seeds.items() else ["seed"]
+        if changed:
+            raise ConfigError(
+                f"folder={asked.folder}: was begun with another {', '.join(changed)}; use the old "
+                "settings, or another folder="
+            )
+    write_atomically(file, json.dumps({"settings": settings, "seeds": seeds}, indent=1) + "\n")
+
+
+def place(folder: Path, stage: str) -> list[str]:
+    """Return the settings that make FOLDER/STAGE the folder of a sweep."""
+    return [f"hydra.sweep.dir={quoted_value(folder)}", f"sweep_name={stage}"]
+
+
+@contextmanager
+def timed(folder: Path, stage: str) -> Iterator[None]:
+    """Note in hours.json when each start of a stage began and ended; one that was killed ended
+    with the last line that it has written.
+    """
+    file = folder / "hours.json"
+    starts = json.loads(file.read_bytes()) if file.exists() else {name: [] for name in STAGES}
+    own = starts[stage]
+    if own and own[-1][1] is None:
+        written = [*(folder / stage).glob("*/metrics.jsonl"), *(folder / stage).glob("logs/*.log")]
+        own[-1][1] = max([own[-1][0], *(path.stat().st_mtime for path in written)])
+    own.append([time.time(), None])
+    write_atomically(file, json.dumps(starts) + "\n")
+    try:
+        yield
+    finally:
+        own[-1][1] = time.time()
+        write_atomically(file, json.dumps(starts) + "\n")
+
+
+def choose(asked: Protocol, job: Job, run: TrainConfig) -> Choice:
+    """Choose a checkpoint of a run that has ended; the test set is not looked at.
+
+    Raises:
+        CheckpointError: there is none, or none was measured on the selection puzzles.
+    """
+    folder = asked.folder / "train" / job.name
+    if asked.selection == "last":
+        if not (steps := list_steps(folder)):
+            raise CheckpointError(f"{folder}: there is no checkpoint")
+        return Choice(run.seed, steps[-1], checkpoint_path(folder, steps[-1]))
+    figures = TRAINING.read(folder.parent, job.name, f"eval/{SCORE}")
+    scores = {s: v for s, v in figures.get(f"eval/{SCORE}", {}).items() if math.isfinite(v)}
+    if not scores:
+        raise CheckpointError(f"{folder}: nothing was measured on the selection puzzles")
+    step = earliest_best(scores)
+    count = round(figures["eval/count"][step])
+    return Choice(run.seed, step, checkpoint_path(folder, step), scores[step], len(scores), count)
+
+
+def earliest_best(scores: Mapping[int, float]) -> int:
+    """Return the step of the highest score, the first of equals."""
+    return min(scores, key=lambda step: (-scores[step], step))
+
+
+def evaluations(asked: Protocol, checkpoints: Sequence[Path]) -> Plan:
+    """Return the sweep that measures the checkpoints, with the machine settings of the training."""
+    chosen = ",".join(quoted_value(checkpoint.resolve()) for checkpoint in checkpoints)
+    flags = zip(asked.plan.flags[::2], asked.plan.flags[1::2], strict=True)
+    machine = asked.runs[0].model_dump(include=MachineSettings.model_fields.keys() - {"sweep_name"})
+    return plan_of(
+        EvalConfig,
+        "cfg_evaluate",
+        [
+            *(part for flag in flags if flag[0] == "--config-dir" for part in flag),
+            f"checkpoint=choice({chosen})",
+            "split=test",
+            *(f"{key}={json.dumps(value)}" for key, value in machine.items()),
+            *asked.launcher,
+            *place(asked.folder, "test"),
+        ],
+    )
+
+
+def summary(asked: Protocol, choices: Sequence[Choice], names: Sequence[str]) -> dict[str, Any]:
+    """Put together what `protocol.json` holds; `names` are those of the evaluations."""
+    folder = asked.folder / "test"
+    read = [EVALUATION.read(folder, name, SCORE) for name in names]
+    figures = [{key: at[0] for key, at in found.items()} for found in read]
+    result = json.loads(EVALUATION.result(folder, names[0]).read_bytes())
+    shown = next((some for some in SCORES if figures[0].keys() >= set(some.values())), None)
+    if shown is None:
+        raise DatasetError(f"{', '.join(asked.runs[0].test_paths)}: the test split has no labels")
+    environment = load_checkpoint(choices[0].checkpoint).state.environment
+    starts = json.loads((asked.folder / "hours.json").read_bytes())
+    train_dirs = [Path(path) / "train" for path in asked.runs[0].train_paths]
+    return {
+        "name": asked.name,
+        "selection": asked.selection,
+        "scores": {
+            title: mean_and_spread([found[key] for found in figures])
+            for title, key in shown.items()
+        },
+        "num_parameters": result["num_parameters"],
+        "num_training_puzzles": sum(load_metadata(path).total_groups for path in train_dirs),
+        "num_selection_puzzles": choices[0].num_puzzles,
+        "num_checkpoints": choices[0].num_checkpoints,
+        "num_test_examples": round(figures[0]["count"]),
+        "depth": result["arch"].get("eval_steps", result["arch"]["halt_max_steps"]),
+        "hardware": f"{environment['world_size']} x {environment['device_name']}",
+        "hours": {name: sum(end - begin for begin, end in starts[name]) / 3600 for name in STAGES},
+        "data": result["data"],
+        "data_fingerprint": result["data_fingerprint"],
+        "seeds": [
+            {"seed": choice.seed, "step": choice.step, "selection": choice.score, "test": found}
+            for choice, found in zip(choices, figures, strict=True)
+        ],
+    }
+
+
+def mean_and_spread(values: Sequence[float]) -> dict[str, Any]:
+    """Return the values with their mean and sample standard deviation."""
+    return {**mean_and_std(values), "values": list(values)}
+
+
+def as_table(content: Mapping[str, Any]) -> str:
+    """Return the row as a Markdown table, scores in per cent."""
+    chosen = "last checkpoint"
+    if content["selection"] == "held_out":
+        best = f"best of {content['num_checkpoints']} checkpoints"
+        chosen = f"{best} on {content['num_selection_puzzles']:,} held-out puzzles"
+    seeds = len(content["seeds"])
+    how = [
+        f"{content['num_training_puzzles']:,} training puzzles",
+        f"{seeds} seed{'s' if seeds > 1 else ''}",
+        chosen,
+        f"{content['num_test_examples']:,} test examples",
+        f"depth {content['depth']}, single pass",
+    ]
+    cells = {"recipe": content["name"]}
+    for title, found in content["scores"].items():
+        spread = "" if found["std"] is None else f" ± {100 * found['std']:.2f}"
+        cells[title] = f"{100 * found['mean']:.2f}{spread}"
+    cells["parameters"] = f"{content['num_parameters']:,}"
+    cells["protocol"] = "; ".join(how)
+    cells["hardware"] = content["hardware"]
+    cells["hours, training + test"] = " + ".join(f"{content['hours'][name]:.2f}" for name in STAGES)
+    rows = [list(cells), ["---"] * len(cells), list(cells.values())]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)

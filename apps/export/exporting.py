@@ -1,0 +1,194 @@
+"""Take a trained model out of Python: python scripts/export.py RUN out.onnx
+
+RUN is a run's folder (its newest good checkpoint), a checkpoint in it, a published step_N file, or
+hf://OWNER/NAME. out.onnx takes puzzles and a number of ACT steps, and answers in float32. With
+--one-step it is one ACT step, which takes and gives the states; out.pt2 is such a step for
+torch.export.load.
+
+The file is tried first, in ONNX Runtime or PyTorch, and compared with the model here: where they
+differ by more than the rounding of float32 explains, it is not kept. docs/export.md
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dataset.command_line import Parser
+from dataset.kinds import kinds_with
+from runtime.errors import EXIT_INTERRUPTED, ConfigError, disk_errors, exit_code
+from runtime.files import sha256
+from runtime.output import guard_output
+from runtime.plugins import import_plugins
+from runtime.process import print_error
+from runtime.progress import bar
+from runtime.text import run_named
+from training.checkpoint.published import average_of
+from training.checkpoint.store import MANIFEST
+from training.checkpoint.trained_model import TrainedModel, find_trained_model
+from training.tracking import warn
+
+if TYPE_CHECKING:
+    from apps.export.step import ExportedStep
+    from apps.export.trial import Tried
+    from models.act import ACTLossHead
+
+_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Export what the command line asks for; return the exit code."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = Parser(prog="export.py", description=__doc__, formatter_class=raw)
+    parser.add_argument("run", type=run_named, metavar="RUN", help="the trained model")
+    parser.add_argument("output", type=Path, metavar="OUTPUT", help="the file, .onnx or .pt2")
+    parser.add_argument("--one-step", action="store_true", help="one ACT step, as .pt2 always is")
+    which = "the moving average, where there is one (default), or those of the last step"
+    parser.add_argument("--weights", choices=["averaged", "last"], default="averaged", help=which)
+    tried = "data whose test puzzles the file is tried with (default: the run's)"
+    parser.add_argument("--data", metavar="FOLDER", help=tried)
+    own = "modules of yours that register parts of the model, as in plugins=[A,B]"
+    parser.add_argument("--plugins", type=names_in, default=[], metavar="A,B", help=own)
+    options = parser.parse_all(arguments)
+    guard_output()
+    try:
+        sys.stdout.write(export(options))
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return EXIT_INTERRUPTED
+    except Exception as error:
+        if (code := exit_code(error)) is None:
+            raise
+        print_error(str(error))
+        return code
+    return 0
+
+
+def export(options: argparse.Namespace) -> str:
+    """Write the file, try it, and return what is to be said of it.
+
+    Raises:
+        ConfigError: the file cannot be written, or the model not be exported.
+        CheckpointError: the model is missing or damaged, or the file differs from it.
+        DatasetError: the puzzles cannot be read.
+    """
+    output: Path = options.output
+    require_output(output)
+    import_plugins(options.plugins)
+    trained = find_trained_model(options.run, warn)
+    for name, technique in trained.run.arch.techniques.active.items():
+        if why := technique.not_exported:
+            raise ConfigError(f"{trained.weights} cannot be exported: techniques.{name}.{why}")
+    averaged = options.weights == "averaged" and trained.has_average
+    one_step = options.one_step or output.suffix == ".pt2"
+
+    from apps.export import trial, writing
+    from apps.export.step import ExportedStep
+
+    tried = trial.read_puzzles(trained, options.data)
+    with bar(None, "exporting", "stages", total=4) as shown, written_beside(output) as path:
+        model = load(trained, tried, "float32", averaged=averaged)
+        step = ExportedStep(model.model)
+        facts = facts_of(trained, step, tried, averaged=averaged)
+        shown.update()
+        if output.suffix == ".pt2":
+            writing.write_program(step, path, facts)
+        else:
+            writing.write_onnx(step, path, facts, one_step=one_step)
+        shown.update()
+        exact = load(trained, tried, "float64", averaged=averaged)
+        run = trial.opened(path, step, one_step=one_step)
+        shown.update()
+        compared = trial.compare(run, model, exact, step, tried)
+        shown.update()
+        size = sum(written.stat().st_size for written in path.parent.iterdir())
+    what = "one ACT step" if one_step else "the recurrence"
+    of_table = ""
+    if (table := model.puzzle_embedding) is not None and table.weights.nbytes > 1e6:
+        of_table = f", {table.weights.nbytes / 1e6:,.2f} of them the puzzle embedding"
+    return (
+        f"{output}: {what} of arch={facts['arch']}, {size / 1e6:,.2f} MB{of_table}\n"
+        f"tried with {tried.source}, one alone and three at once\n\n{compared}"
+    )
+
+
+def names_in(text: str) -> list[str]:
+    """Return the names in a list as the settings of other commands write it."""
+    return text.strip("[]").split(",")
+
+
+def require_output(output: Path) -> None:
+    """Raise ConfigError where there can be no such file, or a package is missing."""
+    if output.suffix not in (".onnx", ".pt2"):
+        raise ConfigError(f"{output}: expected a name that ends in .onnx or .pt2")
+    if output.is_dir():
+        raise ConfigError(f"{output}: is a folder, expected a file")
+    for name in _PACKAGES:
+        if find_spec(name) is None:
+            raise ConfigError(f"{name} is not installed (pip install '.[export]')")
+
+
+@contextmanager
+def written_beside(output: Path) -> Iterator[Path]:
+    """Yield where to write a file, in a hidden folder beside `output`; what is in the folder after
+    the block is moved out of it. After an error nothing is left.
+
+    Raises:
+        ConfigError: the disk refuses.
+    """
+    with disk_errors(output, ConfigError):
+        folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+        try:
+            yield folder / output.name
+            # What the file refers to, with a longer name, is there before it.
+            for path in sorted(folder.iterdir(), reverse=True):
+                path.replace(output.with_name(path.name))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def load(trained: TrainedModel, tried: "Tried", dtype: str, *, averaged: bool) -> "ACTLossHead":
+    """Load the model, which is to compute in `dtype` on the CPU."""
+    import torch
+
+    data = tried.facts or trained.recorded_facts
+    assert data is not None  # Of `read_puzzles`.
+    arch = trained.run.arch.model_copy(update={"forward_dtype": dtype, "attention": "auto"})
+    return trained.load(arch, data, tried.source, torch.device("cpu"), averaged=averaged)
+
+
+def facts_of(
+    trained: TrainedModel, step: "ExportedStep", tried: "Tried", *, averaged: bool
+) -> dict[str, str]:
+    """Return what the file says of itself."""
+    inner, logits = step.act.inner, step(step.zeros(1))["logits"]
+    _, seq_len, vocab_size = logits.shape
+    kinds = [evaluator.name for evaluator in trained.run.active_evaluators]
+    if not kinds:
+        told = [tried.facts.kind] if tried.facts and tried.facts.kind else None
+        kinds = told or kinds_with(seq_len, vocab_size)
+        kinds = kinds if len(kinds) == 1 else []  # Of 4 x 4 cells there are Sudokus and mazes.
+    source = trained.weights
+    if not trained.is_published:
+        source = source / MANIFEST
+    elif averaged:
+        source = average_of(source)
+    facts: dict[str, object] = {
+        "arch": trained.run.arch.name,
+        "puzzles": ",".join(kinds),
+        "seq_len": seq_len,
+        "vocab_size": vocab_size,
+        "num_puzzle_identifiers": 0 if inner.puzzle_emb is None else len(inner.puzzle_emb.weights),
+        "num_steps": step.act.eval_max_steps,
+        "checkpoint": "/".join(trained.weights.resolve().parts[-2:]),
+        "checkpoint_sha256": sha256(source),
+        "weights": "averaged" if averaged else "last",
+    }
+    if step.starts is not None:
+        facts |= step.starts.exported_facts
+    return {name: str(value) for name, value in facts.items()}

@@ -1,0 +1,110 @@
+"""List all runs, or follow those at work: python scripts/runs.py [FOLDER] [--watch [RUN]].
+
+Shows the state of each run, its step, its best score, its last loss, the time that is left, and its
+folder. What nothing tells is shown as `-`.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from apps.reports.comparison import seed_table
+from apps.reports.listing import Listed, as_text, frames, frames_of_all, list_runs
+from apps.reports.reading import read_run
+from apps.sweeps.table import WRITERS
+from runtime.errors import ConfigError, exit_code
+from runtime.process import print_error
+from runtime.text import colours, run_named, terminal_width
+
+_ALL = Path("checkpoints")
+_CLEAR = "\x1b[H\x1b[J"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """List or follow what the command line asks for; return the exit code."""
+    summary = str(__doc__).split("\n")[0]
+    parser = argparse.ArgumentParser(prog="runs.py", description=summary)
+    where = "the folder with all runs (default: checkpoints)"
+    parser.add_argument("folder", nargs="?", type=run_named, default=_ALL, help=where)
+    follow = "follow a run until its end (default: all that are at work, until ctrl-C)"
+    parser.add_argument(
+        "--watch", nargs="?", const=True, type=run_named, metavar="RUN", help=follow
+    )
+    pause = "seconds between two looks at it (default: 2)"
+    parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help=pause)
+    parser.add_argument("--json", action="store_true", help="write JSON, for programs")
+    table = "write the mean score over seeds, and its spread, with a column for each setting"
+    forms = {"nargs": "?", "const": "markdown", "choices": list(WRITERS)}
+    parser.add_argument("--table", **forms, help=table)
+    options = parser.parse_args(arguments)
+    try:
+        if options.table is not None:
+            write_table(options.folder, options.table)
+        elif options.watch is not None:
+            watch(options.folder, options.watch, max(0.1, options.interval))
+        else:
+            show(_runs(options.folder), as_json=options.json)
+    except ConfigError as error:
+        print_error(str(error))
+        return exit_code(error) or 1
+    except KeyboardInterrupt:
+        sys.stdout.write("\n")
+    except BrokenPipeError:
+        # Who reads has seen enough. Python would complain again when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _runs(folder: Path) -> list[Listed]:
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder; runs.py FOLDER looks elsewhere")
+    return list_runs(folder)
+
+
+def show(runs: Sequence[Listed], *, as_json: bool) -> None:
+    """Print the list of runs."""
+    if as_json:
+        sys.stdout.write(json.dumps([one.to_json() for one in runs], indent=1) + "\n")
+    elif runs:
+        width, in_colour = terminal_width(sys.stdout), colours(sys.stdout)
+        sys.stdout.write(as_text(runs, in_colour=in_colour, width=width) + "\n")
+    else:
+        sys.stdout.write("there are no runs yet\n")
+
+
+def write_table(folder: Path, form: str) -> None:
+    """Print the table over seeds of the runs in a folder, such as a sweep's."""
+    lines = seed_table([read_run(one.folder) for one in _runs(folder)])
+    if len(lines) == 1:
+        raise ConfigError(f"{folder}: no run in it has ended and has a score")
+    sys.stdout.write(WRITERS[form](lines))
+
+
+def watch(folder: Path, run: Path | Literal[True], interval: float) -> None:
+    """Show a run, which need not be there yet, or all that are at work, again and again; where no
+    terminal shows them, a line each time that one has moved.
+    """
+    width = terminal_width(sys.stdout) or 200
+    if run is True:
+        if folder != _ALL:
+            _runs(folder)
+        shown = frames_of_all(folder, interval, width)
+    else:
+        shown = frames(run, interval, width)
+    told: dict[Path, object] = {}
+    for runs, screen in shown:
+        if sys.stdout.isatty():
+            sys.stdout.write(f"{_CLEAR}{screen}\n")
+        elif not runs and not told:
+            sys.stdout.write(f"{screen}\n")
+            told[folder] = None
+        for one in () if sys.stdout.isatty() else runs:
+            place = (one.status.state, one.status.step)
+            if told.get(one.folder) != place:
+                told[one.folder] = place
+                sys.stdout.write(as_text([one], in_colour=False).split("\n")[1] + "\n")
+        sys.stdout.flush()

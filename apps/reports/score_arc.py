@@ -1,0 +1,130 @@
+"""Score saved answers to ARC tasks: python scripts/score_arc.py PREDICTIONS.npz... TASKS.json
+
+Each PREDICTIONS.npz holds rows of augmented test inputs: puzzle_identifiers [N], inputs and preds
+[N, S] (canvases of tokens) and q_halt_logits [N]; several files, such as one of each rank, count
+together. TASKS.json holds `identifiers`, the name of each puzzle identifier, and `test_puzzles`,
+the original tasks.
+
+Prints pass@K by both rules and the two-attempt submission as JSON.
+"""
+
+import argparse
+import json
+import math
+import sys
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.lib import format as npy
+
+from dataset.command_line import integer
+from dataset.format.files import read_json
+from evaluation.arc import PuzzleNames, Tally, parse_names, parse_tasks, score, submission
+from runtime.errors import EXIT_DATA, DatasetError
+from runtime.files import open_regular, write_atomically
+from runtime.text import shown
+
+FIELDS = ("puzzle_identifiers", "inputs", "preds", "q_halt_logits")
+_MAX_BYTES = 2**35
+_READ_HEADER = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+DEFAULT_KS = (1, 2, 5, 10, 100)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Score and print; returns the exit code, 3 for a file that cannot be used."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("predictions", nargs="+", type=Path, metavar="PREDICTIONS.npz")
+    parser.add_argument("tasks", type=Path, metavar="TASKS.json")
+    parser.add_argument("--submission", type=Path, metavar="FILE", help="write it there, too")
+    parser.add_argument(
+        "--ks", nargs="+", type=integer(1), default=DEFAULT_KS, metavar="K", help="of pass@K"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        run(options.predictions, options.tasks, options.submission, options.ks)
+    except DatasetError as error:
+        sys.stderr.write(f"{parser.prog}: {shown(error, 10_000)}\n")
+        return EXIT_DATA
+    return 0
+
+
+def run(
+    predictions: Sequence[Path], tasks_path: Path, submission_path: Path | None, ks: Sequence[int]
+) -> None:
+    """Count the votes of all files and print the result."""
+    content = read_json(tasks_path)
+    if not isinstance(content, dict):
+        raise DatasetError(f"{tasks_path}: expected an object with identifiers and test_puzzles")
+    tasks = parse_tasks(content.get("test_puzzles"), f"{tasks_path}: test_puzzles")
+    source = f"{tasks_path}: identifiers"
+    names = PuzzleNames(parse_names(content.get("identifiers"), source), source)
+    tally = Tally()
+    for path in predictions:
+        tally.add_rows(tasks, names, **read_predictions(path))
+
+    scores, attempts = score(tasks, tally, ks), submission(tasks, tally)
+    if submission_path is not None:
+        try:
+            write_atomically(submission_path, json.dumps(attempts) + "\n")
+        except OSError as error:
+            raise DatasetError(f"{submission_path}: {error.strerror or error}") from None
+    if tally.num_unmatched:
+        rows = f"{tally.num_unmatched} of {tally.num_predictions} predictions"
+        sys.stderr.write(f"{rows} belong to no test input of their task and have no vote\n")
+    result = {
+        "score_per_test_output": {f"ARC/pass@{k}": v for k, v in scores.per_test_output.items()},
+        "score_per_task_all_outputs": {f"pass@{k}": v for k, v in scores.per_task.items()},
+        "submission": attempts,
+    }
+    sys.stdout.write(json.dumps(result) + "\n")
+
+
+def read_predictions(path: Path) -> dict[str, np.ndarray]:
+    """Read the arrays of one file by name.
+
+    Raises:
+        DatasetError: unreadable, or an array is missing or has the wrong shape or type.
+    """
+    try:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            if sum(entry.file_size for entry in archive.infolist()) > _MAX_BYTES:
+                raise DatasetError(f"{path}: more than {_MAX_BYTES} bytes when unpacked")
+            arrays = {field: _read_array(archive, field, path) for field in FIELDS}
+    except DatasetError:
+        raise
+    except OSError as error:
+        raise DatasetError(f"{path}: {error.strerror or error}") from None
+    # The last is of a size that NumPy cannot count.
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, OverflowError) as error:
+        raise DatasetError(f"{path}: cannot be read: {error}") from None
+    num_rows, cells = (*arrays["inputs"].shape, 0, 0)[:2]
+    for field, array in arrays.items():
+        shape = (num_rows, cells) if field in ("inputs", "preds") else (num_rows,)
+        kinds = "f" if field == "q_halt_logits" else "iu"
+        if array.shape != shape or array.dtype.kind not in kinds:
+            wanted = f"{'floats' if kinds == 'f' else 'integers'} {list(shape)}"
+            found = f"{field} is {array.dtype} {list(array.shape)}"
+            raise DatasetError(f"{path}: {found}, expected {wanted}")
+    if not cells or math.isqrt(cells) ** 2 != cells:
+        raise DatasetError(f"{path}: {cells} cells in a row are no square canvas")
+    return arrays
+
+
+def _read_array(archive: zipfile.ZipFile, field: str, path: Path) -> np.ndarray:
+    """Read an array whose header claims no more bytes than the archive says that there are."""
+    name = f"{field}.npy"
+    if name not in archive.namelist():
+        raise DatasetError(f"{path}: has no {field}")
+    with archive.open(name) as member:
+        version = npy.read_magic(member)
+        if version not in _READ_HEADER:
+            raise DatasetError(f"{path}: {field} has an unknown version of the .npy format")
+        shape, _, dtype = _READ_HEADER[version](member)
+        if math.prod(shape) * dtype.itemsize > archive.getinfo(name).file_size:
+            raise DatasetError(f"{path}: {field} is smaller than its header says")
+        member.seek(0)
+        return npy.read_array(member, allow_pickle=False)

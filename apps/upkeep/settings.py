@@ -1,0 +1,132 @@
+"""The settings of the schemas in config/, with their defaults and descriptions.
+
+What stands in a file above `MARK` is written by hand and stays.
+"""
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args, get_origin
+
+import yaml
+
+from apps.lattice.config import LatticeConfig
+from apps.sweeps.config import LAUNCHERS, SAMPLERS, SWEEPERS, SamplerConfig
+from evaluation.config import EvalConfig, SolveConfig
+from models.config import ACTLossConfig
+from models.dec.config import DECConfig
+from models.heads.config import AUXILIARY_HEADS, TOKEN_HEADS, QHeadConfig
+from models.hrm.config import HRMConfig
+from models.technique import TECHNIQUES
+from models.transformer.config import TransformerConfig
+from models.trm.config import TRMConfig
+from runtime.schema import Schema
+from training.config.describe import accepted, description
+from training.config.schema import MLflowConfig, OptimizerConfig, TrainConfig, WandbConfig
+from training.config.source import CONFIG_DIR
+
+MARK = "# Written by `make config` from the schemas, with their defaults:\n"
+WIDTH = 120
+# Settings of the schemas that are groups, with files of their own.
+GROUPS = ("arch", "heads", "loss", "techniques", "optimizer", "logger", "data")
+# Heads of an app: what they add to a section of the core stands in the app's own file.
+LATTICE_HEADS = ("candidates", "contradiction")
+# The field of the data set that an auxiliary head needs.
+FIELDS = {"action": {"field": "actions"}, "pixel": {"field": "pixels"}}
+
+AS_WIDE = {"puzzle_emb_ndim": "${.hidden_size}"}
+SECTIONS: dict[str, Any] = {
+    "cfg_pretrain": TrainConfig.model_construct(data_path="${data.path}"),
+    "cfg_evaluate": EvalConfig.model_construct(),
+    "cfg_solve": SolveConfig.model_construct(),
+    "arch/hrm_v1": HRMConfig.model_construct(None, **AS_WIDE),
+    "arch/trm": TRMConfig.model_construct(None, **AS_WIDE),
+    "arch/dec": DECConfig(),
+    "arch/lattice": LatticeConfig(),
+    "arch/transformer": TransformerConfig.model_construct(None, **AS_WIDE),
+    "loss/act_stablemax": ACTLossConfig(),
+    "optimizer/adam_atan2": OptimizerConfig(),
+    "logger/wandb": WandbConfig(),
+    "logger/tensorboard": {"tensorboard": True},
+    "logger/mlflow": {"mlflow": MLflowConfig()},
+    "heads/base/q": {"q": QHeadConfig()},
+    **{f"hydra/launcher/{name}": launcher() for name, launcher in LAUNCHERS.items()},
+    **{f"hydra/sweeper/{name}": sweeper() for name, sweeper in SWEEPERS.items()},
+}
+for name in SAMPLERS:
+    SECTIONS[f"hydra/sweeper/sampler/{name}"] = SamplerConfig(name=name)
+for name in TOKEN_HEADS:
+    choice = "standard" if name == "linear" else name
+    SECTIONS[f"heads/{choice}"] = {"lm": TOKEN_HEADS[name].schema()}
+for name in TECHNIQUES:
+    SECTIONS[f"techniques/{name}"] = {name: TECHNIQUES[name].schema()}
+for name in AUXILIARY_HEADS:
+    head = AUXILIARY_HEADS[name].schema(**FIELDS.get(name, {}))
+    if name not in LATTICE_HEADS:
+        SECTIONS[f"heads/{name}"] = {name: head}
+heads = {name: AUXILIARY_HEADS[name].schema() for name in LATTICE_HEADS}
+SECTIONS["heads/lattice"] = {"q": None, **heads}
+
+
+def written(name: str, section: Any) -> str:
+    """Return what `config/NAME.yaml` should hold: its head as it is, and its settings anew."""
+    head = (CONFIG_DIR / f"{name}.yaml").read_text().partition(MARK)[0]
+    return head + MARK + "".join(f"{line}\n" for line in lines(section))
+
+
+def lines(section: Schema | Mapping[str, Any], indent: str = "") -> Iterator[str]:
+    """Yield a section: its own settings, then, at the top level below a title, those of bases."""
+    if isinstance(section, Mapping):
+        for name, value in section.items():
+            yield from setting(name, value, "", indent)
+        return
+    schema = type(section)
+    left = [name for name in schema.model_fields if name not in (*GROUPS, *LATTICE_HEADS)]
+    for owner in (schema, *reversed(schema.__mro__[1:])):
+        names = [name for name in vars(owner).get("__annotations__", {}) if name in left]
+        left = [name for name in left if name not in names]
+        if names and owner is not schema and not indent:
+            yield from ("", f"# {inspect.cleandoc(str(owner.__doc__)).splitlines()[0]}")
+        for name in names:
+            yield from setting(name, getattr(section, name, None), comment(schema, name), indent)
+    for name in left:  # Those that were registered.
+        yield from setting(name, getattr(section, name), comment(schema, name), indent)
+
+
+def setting(name: str, value: Any, text: str, indent: str) -> Iterator[str]:
+    """Yield a setting with its comment, or a section below its name."""
+    if isinstance(value, Schema | Mapping):
+        yield f"{indent}{name}: {text}".rstrip()
+        yield from lines(value, f"{indent}  ")
+        return
+    if isinstance(value, list):
+        value = [one.model_dump() if isinstance(one, Schema) else one for one in value]
+    line = f"{indent}{name}: {yaml.safe_dump(value, default_flow_style=True).splitlines()[0]}"
+    if len(f"{line} {text}") > WIDTH:
+        yield from textwrap.wrap(
+            text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}# "
+        )
+        text = ""
+    yield f"{line} {text}".rstrip()
+
+
+def comment(schema: type[Schema], name: str) -> str:
+    """Return the words that a setting accepts and its description, behind a number sign."""
+    field = schema.model_fields[name]
+    words = " | ".join(accepted(field.annotation, *field.metadata))
+    if "|" not in words:
+        words = ""
+    elif list in (get_origin(field.annotation), *map(get_origin, get_args(field.annotation))):
+        words = f"list of {words}"
+    parts = "; ".join(filter(None, (words, description(schema, name))))
+    return f"# {parts}" if parts else ""
+
+
+def write(sections: Mapping[str, Any]) -> None:
+    """Write the files that are out of date, and say which."""
+    for name, section in sections.items():
+        path = CONFIG_DIR / f"{name}.yaml"
+        if path.read_text() != (content := written(name, section)):
+            path.write_text(content)
+            sys.stdout.write(f"written: {path}\n")

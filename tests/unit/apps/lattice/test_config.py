@@ -1,0 +1,31 @@
+"""What the choices named after the lattice compose."""
+
+import pytest
+
+from models.heads.config import HeadsConfig
+from training.config.composition import compose_config, load_config
+from training.config.schema import TrainConfig
+from training.config.source import CONFIG_DIR
+
+EXPERIMENTS = sorted(path.stem for path in (CONFIG_DIR / "experiment").glob("lattice*.yaml"))
+
+
+@pytest.mark.parametrize(
+    "command", ["arch=lattice heads=lattice", *(f"experiment={name}" for name in EXPERIMENTS)]
+)
+def test_every_choice_composes(command: str) -> None:
+    of_losses = ["arch.loss.weights.candidates=0.25", "arch.loss.clip.contradiction=3"]
+    config = load_config(TrainConfig, "cfg_pretrain", ["data_path=x", *command.split(), *of_losses])
+    assert config.arch.name == "lattice"
+    weights, clip = (getattr(config.arch.loss, name).model_dump() for name in ("weights", "clip"))
+    assert (weights["candidates"], clip["contradiction"], clip["candidates"]) == (0.25, 3, None)
+
+
+def test_its_heads() -> None:
+    composed = compose_config(TrainConfig, "cfg_pretrain", ["heads=lattice"])["arch"]["heads"]
+    detach = {"detach": False}
+    expected = {"q": None, "candidates": detach, "contradiction": detach}
+    heads = HeadsConfig.model_validate(expected)
+    assert HeadsConfig.model_validate(composed) == heads
+    assert composed == {key: heads.model_dump()[key] for key in composed}
+    assert {key for key, value in heads if value is not None} <= composed.keys()
