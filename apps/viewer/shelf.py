@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain, islice
+from math import isqrt
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -66,6 +67,12 @@ class Model:
     @property
     def kind(self) -> Kind | None:
         return kind_read_by(self.trained)
+
+    @property
+    def size(self) -> int:
+        """Rows of its puzzles; where nothing tells, those of most Sudokus."""
+        facts = self.trained.facts
+        return isqrt(facts.seq_len) if facts else 9
 
     @property
     def folders(self) -> list[Path]:
