@@ -113,36 +113,35 @@ def panels_of(board: Board) -> list[Panel]:
     """Return input, answer and, of a canvas whose right answer is known, that; of a puzzle that
     nobody has answered the input alone. Titles are for canvases only.
     """
-    puzzle, look, no = board.puzzle, board.look, np.zeros(board.answer.shape, bool)
+    puzzle, look, shape = board.puzzle, board.look, board.answer.shape
+    none, given = np.zeros(shape, bool), puzzle.tokens.reshape(shape) != look.open
 
-    def seen(grid: np.ndarray, values: np.ndarray | None = None) -> np.ndarray:
-        return puzzle.kind.seen(puzzle, grid, values)
-
-    def panel(title: str, grid: np.ndarray) -> Panel:
-        tokens, nothing = seen(grid), seen(grid, no)
-        given = seen(grid, puzzle.tokens.reshape(no.shape) != look.open)
-        title = title if look.canvas else ""
-        return Panel(title, tokens, np.ones(tokens.shape), nothing, given, nothing, nothing)
+    def panel(title: str, grid: np.ndarray, **told: np.ndarray | None) -> Panel:
+        values = {"shares": np.ones(shape), "given": given}
+        values |= dict.fromkeys(("marked", "changed", "guessed"), none)
+        values |= {name: value for name, value in told.items() if value is not None}
+        seen = {name: puzzle.kind.seen(puzzle, grid, value) for name, value in values.items()}
+        return Panel(title * look.canvas, puzzle.kind.seen(puzzle, grid), **seen)
 
     panels = [panel("input", puzzle.question)]
     if not board.marks:
         return panels
-    grid, guessed = board.answer, no.copy()
-    answer = panel("answer", grid)._replace(marked=seen(grid, board.wrong))
-    if board.certainty is not None:
-        answer = answer._replace(shares=0.3 + 0.7 * seen(grid, board.certainty.astype(np.float64)))
-    if board.changed is not None:
-        answer = answer._replace(changed=seen(grid, board.changed))
-    if board.candidates is not None:
-        guessed.flat[board.guessed] = board.guessed >= 0
-        left = seen(grid, board.candidates.reshape(*no.shape, -1))
-        answer = answer._replace(guessed=seen(grid, guessed), candidates=left)
-    if look.canvas and puzzle.target is not None:
-        right = panel("right answer", puzzle.target)
-        if right.tokens.shape != answer.tokens.shape:
-            answer = answer._replace(marked=np.ones(answer.tokens.shape, bool))
-        return [*panels, answer, right]
-    return [*panels, answer]
+    certainty, left = board.certainty, board.candidates
+    answer = panel(
+        "answer",
+        board.answer,
+        marked=board.wrong,
+        changed=board.changed,
+        shares=None if certainty is None else 0.3 + 0.7 * certainty.astype(np.float64),
+        guessed=np.arange(none.size).reshape(shape) == board.guessed,
+        candidates=None if left is None else left.reshape(*shape, -1),
+    )
+    if not look.canvas or puzzle.target is None:
+        return [*panels, answer]
+    right = panel("right answer", puzzle.target)
+    if right.tokens.shape != answer.tokens.shape:
+        answer = answer._replace(marked=np.ones(answer.tokens.shape, bool))
+    return [*panels, answer, right]
 
 
 def legend(board: Board) -> list[tuple[str, str]]:
@@ -182,7 +181,7 @@ def draw(board: Board) -> Picture:
     side = cell * size + 2 * margin
     picture = Picture(side, side)
     picture.rectangle(0, 0, side, side, PAPER)
-    _draw_cells(picture, look, panel, margin, margin, cell)
+    picture.place(_drawn(look, panel, cell), margin, margin)
     if look.cells != "written":
         picture.frame(0, 0, side, side, 1, FAINT)
     return picture
@@ -210,54 +209,48 @@ def draw_panels(
             picture.words(x, 1.5 * _TITLE, "no grid", 13, FAINT, anchor="start")
         rows, columns = (max(1, side) for side in panel.tokens.shape)
         side = max(2, min(cell, height // rows, width // columns))
-        _draw_cells(picture, look, panel, x, _TITLE, side)
+        picture.place(_drawn(look, panel, side), x, _TITLE)
         x += width + _GAP
     return picture
 
 
-def _draw_cells(
-    picture: Picture, look: BoardLook, panel: Panel, left: float, top: float, cell: int
-) -> None:
+def _drawn(look: BoardLook, panel: Panel, cell: int) -> Picture:
     """Draw the cells of a grid, each so large, what is written in them, and what marks them."""
     height, width = panel.tokens.shape
+    picture = Picture(width * cell, height * cell)
     is_coloured = look.cells == "coloured"
     gap, fills = int(is_coloured), []
     if is_coloured:
         # Between the cells there are lines, on which a small one needs paper.
-        picture.rectangle(left, top, width * cell, height * cell, LINES)
+        picture.rectangle(0, 0, width * cell, height * cell, LINES)
         fills = [(-1, PAPER, *at, 1.0) for at in np.argwhere(panel.shares < 1).tolist()]
-    for row, column in np.ndindex(height, width):
-        fill, share = _fill(look, panel, row, column), 1.0
-        order = 0
+    for at in np.ndindex(height, width):
+        fill = _fill(look, panel, at)
         if is_coloured:
             # The less sure, the smaller: mixed with paper one colour would look like another.
-            order, share = int(panel.tokens[row, column]), float(panel.shares[row, column])
-        elif fill.lower() == PAPER:
-            continue
-        fills.append((order, fill, row, column, share))
+            fills.append((int(panel.tokens[at]), fill, *at, float(panel.shares[at])))
+        elif fill.lower() != PAPER:
+            fills.append((0, fill, *at, 1.0))
     for _, fill, row, column, share in sorted(fills):
         side = share * (cell - gap)
         inset = (cell - gap - side) / 2
-        picture.rectangle(left + column * cell + inset, top + row * cell + inset, side, side, fill)
+        picture.rectangle(column * cell + inset, row * cell + inset, side, side, fill)
     if look.cells == "written":
-        for row, column in np.ndindex(height, width):
-            _write(
-                picture, look, panel, (row, column), left + column * cell, top + row * cell, cell
-            )
-        _draw_boxes(picture, look.box or (height, width), panel.tokens.shape, left, top, cell)
-        return
+        for at in np.ndindex(height, width):
+            _write(picture, look, panel, at, cell)
+        _draw_boxes(picture, look.box or (height, width), cell)
+        return picture
     # Light in dark: one of the two is seen on every colour.
     line = max(1, cell // (10 if is_coloured else 7))
     frames = [(2 * line, INK), (line, RING)] if is_coloured else [(line, WRONG)]
     for row, column in np.argwhere(panel.marked).tolist():
         for line, fill in frames:
-            place, side = (left + column * cell, top + row * cell), cell - gap
-            picture.frame(*place, side, side, line, fill)
+            picture.frame(column * cell, row * cell, cell - gap, cell - gap, line, fill)
+    return picture
 
 
-def _fill(look: BoardLook, panel: Panel, row: int, column: int) -> str:
+def _fill(look: BoardLook, panel: Panel, at: tuple[int, ...]) -> str:
     """Return the colour of a cell: that of its token, or of what happened to it."""
-    at = row, column
     one = look.token(int(panel.tokens[at]))
     if look.cells == "written":
         if panel.guessed[at]:
@@ -270,24 +263,17 @@ def _fill(look: BoardLook, panel: Panel, row: int, column: int) -> str:
     return one.fill or FAINT
 
 
-def _write(
-    picture: Picture,
-    look: BoardLook,
-    panel: Panel,
-    at: tuple[int, int],
-    x: float,
-    y: float,
-    cell: int,
-) -> None:
+def _write(picture: Picture, look: BoardLook, panel: Panel, at: tuple[int, ...], cell: int) -> None:
     """Write a cell's token, where it has one, or its candidates, small."""
-    token, middle = int(panel.tokens[at]), (x + cell / 2, y + cell / 2)
+    token, (y, x) = int(panel.tokens[at]), (place * cell for place in at)
+    middle = x + cell / 2, y + cell / 2
     left = None if panel.candidates is None else np.flatnonzero(panel.candidates[at])
     if token != look.open and (left is None or len(left) < 2):
         given = bool(panel.given[at])
         colour = INK if given else GUESS if panel.guessed[at] else ANSWER
         colour = WRONG if panel.marked[at] else colour
         share = 1.0 if given else float(panel.shares[at])
-        shown = mixed(colour, _fill(look, panel, *at), share)
+        shown = mixed(colour, _fill(look, panel, at), share)
         picture.words(*middle, look.token(token).text, 0.58 * cell, shown, bold=given)
     elif left is not None:
         box_rows, box_columns = look.box or (1, len(look.tokens))
@@ -300,21 +286,13 @@ def _write(
             picture.words(*middle, "x", 0.5 * cell, WRONG, bold=True)
 
 
-def _draw_boxes(
-    picture: Picture,
-    box: tuple[int, int],
-    shape: tuple[int, ...],
-    left: float,
-    top: float,
-    cell: int,
-) -> None:
-    (box_rows, box_columns), (rows, columns) = box, shape
-    width, height = columns * cell, rows * cell
-    for row in range(rows + 1):
-        picture.rectangle(left, top + row * cell, width, 1, LINES)
-    for column in range(columns + 1):
-        picture.rectangle(left + column * cell, top, 1, height, LINES)
-    for row in range(0, rows + 1, box_rows):
-        picture.rectangle(left - 1, top + row * cell - 1, width + 2, 2, INK)
-    for column in range(0, columns + 1, box_columns):
-        picture.rectangle(left + column * cell - 1, top - 1, 2, height + 2, INK)
+def _draw_boxes(picture: Picture, box: tuple[int, int], cell: int) -> None:
+    width, height = picture.width, picture.height
+    for y in range(0, height + 1, cell):
+        picture.rectangle(0, y, width, 1, LINES)
+    for x in range(0, width + 1, cell):
+        picture.rectangle(x, 0, 1, height, LINES)
+    for y in range(0, height + 1, box[0] * cell):
+        picture.rectangle(-1, y - 1, width + 2, 2, INK)
+    for x in range(0, width + 1, box[1] * cell):
+        picture.rectangle(x - 1, -1, 2, height + 2, INK)

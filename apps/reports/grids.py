@@ -45,7 +45,7 @@ def look_of(kind: str | None, grid: np.ndarray) -> BoardLook:
     """Return the look of a kind, named as in files; of any other, tokens are colours."""
     if kind in KINDS:
         return KINDS[kind].board(grid.shape[-1])
-    return plain_colours(int(grid.max()) + 1)
+    return plain_colours(256)
 
 
 def svg(
@@ -104,11 +104,11 @@ def _boxes(look: BoardLook, height: int, width: int) -> str:
 
 def _fills(look: BoardLook, grid: np.ndarray, once: bool = False) -> str:
     """Return the cells of each token, in its colour, which the page's own may replace by name."""
-    named = look.cells == "filled"
+    named, found = look.cells == "filled", set(np.unique(grid).tolist())
     return "".join(
         _cells(grid == one.token, f'class="{one.name}" ' * named + f'fill="{one.fill}"')
         for one in look.tokens
-        if one.once == once and not (named and one.token == look.open)
+        if one.token in found and one.once == once and not (named and one.token == look.open)
     )
 
 
