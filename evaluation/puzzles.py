@@ -69,10 +69,6 @@ class Kind:
         """Turn a grid into uint8 [cells] tokens."""
         return grid.reshape(-1).astype(np.uint8)
 
-    def symbol(self, token: int) -> str:
-        """Return how a token is written."""
-        raise NotImplementedError
-
     def board(self, size: int) -> BoardLook:
         """Return how boards of `size` rows look."""
         return plain_colours(self.vocab_size(size))
@@ -137,9 +133,6 @@ class SudokuKind(Kind):
 
     def to_tokens(self, grid: np.ndarray) -> np.ndarray:
         return sudoku.grid_to_tokens(grid)
-
-    def symbol(self, token: int) -> str:
-        return str(token - sudoku.EMPTY_TOKEN)
 
     def board(self, size: int) -> BoardLook:
         digits = {digit + sudoku.EMPTY_TOKEN: str(digit) for digit in range(1, size + 1)}
@@ -215,9 +208,6 @@ class MazeKind(Kind):
         maze.tokens_to_text(tokens)
         return tokens.reshape(size, size).astype(np.int8)
 
-    def symbol(self, token: int) -> str:
-        return {maze.FREE: "free", maze.PATH: "path"}.get(token, maze.CHARACTERS[token - maze.WALL])
-
     def board(self, size: int) -> BoardLook:
         wall, free, start, goal, path = maze.PALETTE
         return BoardLook(
@@ -288,10 +278,6 @@ class ArcKind(Kind):
             found = f"tokens from {tokens.min()} to {tokens.max()}"
             raise ValueError(f"{found}; accepted: 0 to {ARC_VOCAB_SIZE - 1}")
         return tokens.reshape(size, size).astype(np.int8)
-
-    def symbol(self, token: int) -> str:
-        colour = token - ARC_FIRST_COLOUR_TOKEN
-        return str(colour) if colour >= 0 else " "
 
     def board(self, size: int) -> BoardLook:
         return BoardLook(tuple(colour_tokens(ARC_PALETTE, ARC_FIRST_COLOUR_TOKEN)), canvas=True)

@@ -29,6 +29,7 @@ from apps.reports.html import percent
 from apps.viewer.shelf import MISTAKES, Data, Filter, Model, Record, Records, Shelf
 from apps.viewer.thinking import Asked, Event, Thinker, svg_of
 from dataset.arc.tasks import Task, encode_canvas, parse_task
+from dataset.kinds.board import BoardLook
 from evaluation.puzzles import ARC, SUDOKU, Kind, Puzzle, arc_puzzles, parse_puzzle
 from runtime.errors import ConfigError, DatasetError
 from runtime.schema import CountOrZero, Schema, StrictBool
@@ -288,8 +289,9 @@ class _Desk:
             records: Records = _at(self._shelf.records, request.number, "evaluation")
             data, found = records.data, records.chosen(wanted, wrong_only=request.wrong_only)
             rows, figures = [line.row for line in found[here]], records.figures
-            words = [f"{data.label(line.row)}: {_said_of(line, data.kind)}" for line in found[here]]
-        told = (n for n, v in figures.items() if len(v) and (n != "clues" or data.kind is SUDOKU))
+            words = [f"{data.label(line.row)}: {_said_of(line, data.look)}" for line in found[here]]
+        has_clues = data.look.cells == "written"
+        told = (n for n, v in figures.items() if len(v) and (n != "clues" or has_clues))
         bounds = {name: [figures[name].min().item(), figures[name].max().item()] for name in told}
         drawn = [draw(asked(puzzle)).svg() for puzzle in data.puzzles(rows)]
         return {
@@ -421,7 +423,7 @@ _FIGURES = {
 }
 
 
-def _said_of(line: Record, kind: Kind) -> str:
+def _said_of(line: Record, look: BoardLook) -> str:
     """Say what an evaluation found about a puzzle."""
     figures = line.figures
     said = ["right" if figures["exact_accuracy"] == 1 else "wrong"]
@@ -431,7 +433,7 @@ def _said_of(line: Record, kind: Kind) -> str:
         said.append(f"{percent(figures['q_halt'])} sure")
     if "steps" in figures:
         said.append(many(round(figures["steps"]), "step"))
-    if "clues" in figures and kind is SUDOKU:
+    if "clues" in figures and look.cells == "written":
         said.append(many(round(figures["clues"]), "clue"))
     return ", ".join(said)
 

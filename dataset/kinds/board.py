@@ -75,7 +75,7 @@ class BoardLook:
 
     def token(self, token: int) -> TokenLook:
         """Return how a token looks, one that the kind does not have among them."""
-        return self._by_token.get(token) or TokenLook(token, str(token))
+        return self._by_token.get(token) or TokenLook(token, f"token {token}")
 
     def text(self, tokens: np.ndarray) -> str:
         """Write a puzzle [h, w] as people type it: digits in one line, other cells in rows."""

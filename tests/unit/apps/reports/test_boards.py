@@ -5,6 +5,7 @@ import pytest
 
 from apps.reports import grids
 from apps.reports.animation import as_page
+from apps.reports.asking import note_on
 from apps.reports.boards import (
     ANSWER,
     GUESS_FILL,
@@ -197,6 +198,7 @@ def test_a_kind_from_elsewhere_is_drawn_everywhere(monkeypatch: pytest.MonkeyPat
         ("p", "#ff66aa", ["p"]),
         ("t", "#00aaaa", ["t"]),
     ]
+    assert note_on(puzzle) == ""
     assert board.look.text(puzzle.tokens.reshape(3, 3)) == "ptp\nppp\nttt"
 
 
