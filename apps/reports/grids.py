@@ -1,7 +1,6 @@
 """Puzzles as pictures in a page: tokens become inline SVG, drawn with the page's own colours."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -69,11 +68,12 @@ def svg(
     height, width = grid.shape
     marked = "" if wrong is None else _cells(wrong, 'class="wrong"')
     if look.cells == "written":
-        layers = [marked, _texts(look, grid, given), _boxes(look, height, width)]
+        thick = _lines("thick", height, width, look.box) if look.box else ""
+        layers = [marked, _texts(look, grid, given), _lines("thin", height, width), thick]
     elif look.cells == "filled":
         # What stands once lies above the marks: it stays whole.
-        layers = [_fills(look, grid, once=False), marked, _fills(look, grid, once=True)]
-        layers.append(_letters(look, grid))
+        ends = _fills(look, grid, once=True) + _letters(look, grid)
+        layers = [_fills(look, grid), marked, ends]
     else:
         # Light in dark: on every colour one of the two is seen.
         edge = "" if wrong is None else _cells(wrong, 'class="edge"')
@@ -95,11 +95,6 @@ def _texts(look: BoardLook, grid: np.ndarray, given: np.ndarray | None) -> str:
             digit = look.token(int(token)).text
             texts.append(f'<text x="{column + 0.5}" y="{row + 0.72}"{bold}>{digit}</text>')
     return "".join(texts)
-
-
-def _boxes(look: BoardLook, height: int, width: int) -> str:
-    thick = _lines("thick", height, width, look.box) if look.box else ""
-    return _lines("thin", height, width) + thick
 
 
 def _fills(look: BoardLook, grid: np.ndarray, once: bool = False) -> str:
@@ -132,10 +127,6 @@ def _cells(where: np.ndarray, look: str) -> str:
     runs = []
     for row, cells in enumerate(where):
         edges = np.flatnonzero(np.diff(np.concatenate(([False], cells, [False])).astype(np.int8)))
-        for start, end in _pairs(edges.tolist()):
+        for start, end in edges.reshape(-1, 2).tolist():
             runs.append(f"M{start} {row}h{end - start}v1h-{end - start}z")
     return f'<path {look} d="{"".join(runs)}"/>' if runs else ""
-
-
-def _pairs(edges: Sequence[int]) -> list[tuple[int, int]]:
-    return list(zip(edges[::2], edges[1::2], strict=True))

@@ -8,6 +8,7 @@ paths.
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -404,7 +405,7 @@ def _model_said(model: Model, shelf: Shelf) -> Event:
             "name": model.name,
             "kind": kind.name,
             "size": model.size,
-            "board": kind.board(model.size).as_json(),
+            "board": asdict(kind.board(model.size)),
             "train_step": trained.step,
             "steps": getattr(trained.run.arch, "halt_max_steps", None),
             "searches": trained.run.arch.name == "lattice",

@@ -2,10 +2,10 @@
 puzzles reads it here, and names no kind.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -42,7 +42,7 @@ class TokenLook:
 
 @dataclass(frozen=True)
 class BoardLook:
-    """How the boards of one kind and size look.
+    """How the boards of one kind and size look; `dataclasses.asdict` makes JSON of it for a page.
 
     Attributes:
         tokens: those that are drawn, in the order of a keypad.
@@ -82,17 +82,13 @@ class BoardLook:
         rows = ("".join(self.token(token).text for token in row) for row in tokens.tolist())
         return ("" if self.cells == "written" else "\n").join(rows)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it for the scripts of a page."""
-        return asdict(self)
-
 
 def plain_colours(vocab_size: int) -> BoardLook:
     """Return a look for tokens of which nothing else is known: a colour each."""
     return BoardLook(tuple(colour_tokens(_COLOURS[i % len(_COLOURS)] for i in range(vocab_size))))
 
 
-def colour_tokens(palette: Sequence[str] | Any, first: int = 0) -> list[TokenLook]:
+def colour_tokens(palette: Iterable[str], first: int = 0) -> list[TokenLook]:
     """Return tokens from `first` on that are numbered colours; `.` is the text of colour 0."""
     return [
         TokenLook(first + number, str(number), str(number or ".")[-1], fill)

@@ -1,4 +1,5 @@
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -193,7 +194,7 @@ def test_a_kind_from_elsewhere_is_drawn_everywhere(monkeypatch: pytest.MonkeyPat
     html = grids.svg(grids.look_of("flag", answer), answer, label="x", wrong=board.wrong)
     assert all(part in html for part in ('fill="#ff66aa"', 'fill="#00aaaa"', 'class="wrong"'))
     assert '[fill="#00aaaa"]' not in as_page([Frame(board, "step", [])], "A flag")
-    facts = json.loads(json.dumps(board.look.as_json()))
+    facts = json.loads(json.dumps(asdict(board.look)))
     assert [(one["text"], one["fill"], one["keys"]) for one in facts["tokens"]] == [
         ("p", "#ff66aa", ["p"]),
         ("t", "#00aaaa", ["t"]),
