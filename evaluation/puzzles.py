@@ -6,17 +6,26 @@ tokens of its canvas, in which the grid of colours lies in a corner.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isqrt
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from dataset.arc.augmentation import IDENTITY, parse_identifier, undo_grid
 from dataset.arc.tasks import BLANK_NAME, Task, encode_canvas, parse_task
+from dataset.dihedral import INVERSE_VIEWS, dihedral_view
 from dataset.format.files import read_json
 from dataset.format.layout import IDENTIFIERS_NAME, METADATA_NAME
 from dataset.format.reading import load_metadata
-from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_VOCAB_SIZE, IGNORE_LABEL_ID
+from dataset.format.schema import (
+    ARC_FIRST_COLOUR_TOKEN,
+    ARC_PALETTE,
+    ARC_VOCAB_SIZE,
+    IGNORE_LABEL_ID,
+)
 from dataset.kinds import kinds_with
+from dataset.kinds.board import BoardLook, TokenLook, colour_tokens, plain_colours
 from dataset.maze import rules as maze
 from dataset.sudoku import rules as sudoku
 from evaluation.arc import crop_grids, parse_names
@@ -24,6 +33,7 @@ from evaluation.views import DihedralViews, SudokuViews, Views
 from models.config import DataFacts
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import DatasetError
+from runtime.streams import Stream
 from runtime.text import many
 
 
@@ -59,9 +69,33 @@ class Kind:
         """Turn a grid into uint8 [cells] tokens."""
         return grid.reshape(-1).astype(np.uint8)
 
-    def symbol(self, token: int) -> str:
-        """Return how a token is written."""
-        raise NotImplementedError
+    def board(self, size: int) -> BoardLook:
+        """Return how boards of `size` rows look."""
+        return plain_colours(self.vocab_size(size))
+
+    def seen(
+        self, puzzle: "Puzzle", grid: np.ndarray, values: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Return the tokens of a grid as people look at it, [h, w]; or `values` [size, size, ...]
+        of its cells, in the same places.
+        """
+        return self.to_tokens(grid).reshape(grid.shape) if values is None else values
+
+    def parse(self, text: str) -> "Puzzle":
+        """Read a puzzle that was typed: its board's characters, in rows or in one line.
+
+        Raises:
+            ValueError: it is none of this kind.
+        """
+        cells = text.replace("\n", "")
+        tokens = {one.text: one.token for one in self.board(isqrt(len(cells))).tokens}
+        if unknown := [cell for cell in cells if cell not in tokens]:
+            raise ValueError(f"a cell is {unknown[0]!r}; accepted: {' '.join(tokens)}")
+        return Puzzle(self, self.to_grid(np.array([tokens[cell] for cell in cells], np.uint8)))
+
+    def example(self, size: int, seed: int) -> "Puzzle | None":
+        """Make a puzzle of `size` rows that can be solved; None: no program here makes them."""
+        return None
 
     def views(self, size: int) -> Views | None:
         """Return the symmetries of grids of `size` rows, None where none are known."""
@@ -100,8 +134,36 @@ class SudokuKind(Kind):
     def to_tokens(self, grid: np.ndarray) -> np.ndarray:
         return sudoku.grid_to_tokens(grid)
 
-    def symbol(self, token: int) -> str:
-        return str(token - sudoku.EMPTY_TOKEN)
+    def board(self, size: int) -> BoardLook:
+        digits = {digit + sudoku.EMPTY_TOKEN: str(digit) for digit in range(1, size + 1)}
+        return BoardLook(
+            (
+                *(TokenLook(token, text, text, keys=(text,)) for token, text in digits.items()),
+                TokenLook(sudoku.EMPTY_TOKEN, "empty", ".", keys=(*sudoku.EMPTY_MARKS, " ")),
+            ),
+            cells="written",
+            open=sudoku.EMPTY_TOKEN,
+            box=sudoku.BOX_SHAPES.get(size),
+            hint="Arrow keys move, digits fill, Backspace clears; paste a whole puzzle as text.",
+        )
+
+    def parse(self, text: str) -> "Puzzle":
+        return parse_sudoku(text)
+
+    def example(self, size: int, seed: int) -> "Puzzle":
+        from dataset.sudoku.generator import generate_puzzles
+
+        made = generate_puzzles(
+            1,
+            seed=seed,
+            stream=Stream.NEW_TEST,
+            size=size,
+            min_clues=size**2 // 3,
+            max_clues=size**2 // 2,
+            min_rating=0,
+            taken=set(),
+        )
+        return Puzzle(self, made.questions[0].reshape(size, size))
 
     def views(self, size: int) -> Views:
         return SudokuViews(size)
@@ -146,8 +208,32 @@ class MazeKind(Kind):
         maze.tokens_to_text(tokens)
         return tokens.reshape(size, size).astype(np.int8)
 
-    def symbol(self, token: int) -> str:
-        return {maze.FREE: "free", maze.PATH: "path"}.get(token, maze.CHARACTERS[token - maze.WALL])
+    def board(self, size: int) -> BoardLook:
+        wall, free, start, goal, path = maze.PALETTE
+        return BoardLook(
+            (
+                TokenLook(maze.WALL, "wall", "#", wall, style="48;5;244", keys=("#",)),
+                TokenLook(maze.FREE, "free", " ", free, style="0", keys=(" ", ".")),
+                TokenLook(maze.START, "start", "S", start, "S", "42;30", ("S",), once=True),
+                TokenLook(maze.GOAL, "goal", "G", goal, "G", "41;97", ("G",), once=True),
+                TokenLook(maze.PATH, "path", "o", path, style="44;97", drawn=True),
+            ),
+            cells="filled",
+            open=maze.FREE,
+            pen=maze.WALL,
+            hint="Arrow keys move; # wall, Space or . free, S start, G goal; drag to draw walls; "
+            "paste rows as text.",
+        )
+
+    def parse(self, text: str) -> "Puzzle":
+        return parse_maze(text)
+
+    def example(self, size: int, seed: int) -> "Puzzle":
+        from dataset.maze.generator import generate_mazes
+
+        stream = Stream.NEW_TEST
+        made = generate_mazes(1, seed=seed, stream=stream, size=size, min_length=size, taken=set())
+        return Puzzle(self, self.to_grid(made.mazes[0]))
 
     def views(self, size: int) -> Views:
         return DihedralViews(size)
@@ -193,9 +279,23 @@ class ArcKind(Kind):
             raise ValueError(f"{found}; accepted: 0 to {ARC_VOCAB_SIZE - 1}")
         return tokens.reshape(size, size).astype(np.int8)
 
-    def symbol(self, token: int) -> str:
-        colour = token - ARC_FIRST_COLOUR_TOKEN
-        return str(colour) if colour >= 0 else " "
+    def board(self, size: int) -> BoardLook:
+        return BoardLook(tuple(colour_tokens(ARC_PALETTE, ARC_FIRST_COLOUR_TOKEN)), canvas=True)
+
+    def seen(
+        self, puzzle: "Puzzle", grid: np.ndarray, values: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Cut the grid of colours out of its canvas, and undo the augmentation."""
+        view, colours = 0, IDENTITY
+        if puzzle.name:
+            _, view, colours = parse_identifier(puzzle.name)
+        found, (row, column) = cropped(puzzle.question, grid), _corner(puzzle.question)
+        if values is None:
+            return undo_grid(found, view, colours) + ARC_FIRST_COLOUR_TOKEN
+        height, width = found.shape
+        return dihedral_view(
+            values[row : row + height, column : column + width], INVERSE_VIEWS[view]
+        )
 
     def wrong(
         self, question: np.ndarray, answer: np.ndarray, target: np.ndarray | None
@@ -321,13 +421,13 @@ def parse_sudoku(text: str) -> Puzzle:
 
 
 def parse_puzzle(text: str, kind: Kind | None) -> Puzzle:
-    """Read a Sudoku or a maze; of an unknown kind, a maze is what has walls or ends.
+    """Read a puzzle; of an unknown kind, a maze is what has walls or ends, the rest a Sudoku.
 
     Raises:
         ValueError: it is none.
     """
-    is_maze = kind is MAZE or (kind is None and any(symbol in text for symbol in "#SG"))
-    return parse_maze(text) if is_maze else parse_sudoku(text)
+    guessed = MAZE if any(symbol in text for symbol in "#SG") else SUDOKU
+    return (kind or guessed).parse(text)
 
 
 def parse_maze(text: str) -> Puzzle:

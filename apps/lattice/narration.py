@@ -1,12 +1,14 @@
 """What a chain of a search did with a puzzle, in words."""
 
 from collections.abc import Iterator, Sequence
+from math import isqrt
 from typing import NamedTuple
 
 import numpy as np
 
 from apps.lattice.model import CONTRADICTION, DECIDED
 from apps.lattice.search import Round
+from dataset.kinds.board import BoardLook
 from evaluation.puzzles import SUDOKU, Kind
 from runtime.text import many
 
@@ -31,6 +33,7 @@ def tell_rounds(rounds: Sequence[Round], chain: int, kind: Kind) -> Iterator[Tol
     guesses: list[str] = []
     for number, one in enumerate(rounds, start=1):
         before, after = one.before[chain], one.after[chain]
+        look = kind.board(isqrt(len(before)))
         guess, verdict = int(one.guessed[chain]), int(one.verdicts[chain])
         num_open = int((before.sum(-1) > 1).sum())
         left = f"{many(num_open, 'cell')} open, {many(int(before.sum()), 'candidate')}"
@@ -42,30 +45,30 @@ def tell_rounds(rounds: Sequence[Round], chain: int, kind: Kind) -> Iterator[Tol
             if (cell := int(one.taken_back[chain])) >= 0:
                 then = f"so {_place(cell, before)} is not {guesses.pop()}"
                 if number < len(rounds):
-                    then += _but(rounds[number].before[chain, cell], kind)
+                    then += _but(rounds[number].before[chain, cell], look)
             ending = f"contradiction: {why}; {then}"
         elif verdict == DECIDED:
             ending = "all cells are decided"
         elif guess >= 0:
-            guesses += _symbols(after[guess], kind)
+            guesses += _symbols(after[guess], look)
             ending = f"guess {_place(guess, before)} = {guesses[-1]}"
-        yield Told(left, list(_struck(before, after, guess, kind)), ending)
+        yield Told(left, list(_struck(before, after, guess, look)), ending)
         if verdict == DECIDED:
             return
 
 
-def _but(others: np.ndarray, kind: Kind) -> str:
+def _but(others: np.ndarray, look: BoardLook) -> str:
     """Say what a cell is whose guess was taken back, where one token is left."""
-    left = _symbols(others, kind)
+    left = _symbols(others, look)
     return f" but {left[0]}" if len(left) == 1 else ""
 
 
-def _struck(before: np.ndarray, after: np.ndarray, guess: int, kind: Kind) -> Iterator[str]:
+def _struck(before: np.ndarray, after: np.ndarray, guess: int, look: BoardLook) -> Iterator[str]:
     """Yield what was struck, cell by cell where that decides it."""
     further = 0
     for cell in np.flatnonzero((before != after).any(-1)).tolist():
-        gone = _symbols(before[cell] & ~after[cell], kind)
-        left = _symbols(after[cell], kind)
+        gone = _symbols(before[cell] & ~after[cell], look)
+        left = _symbols(after[cell], look)
         if cell == guess:
             continue
         if len(left) != 1:
@@ -76,8 +79,8 @@ def _struck(before: np.ndarray, after: np.ndarray, guess: int, kind: Kind) -> It
         yield f"struck elsewhere: {many(further, 'candidate')}"
 
 
-def _symbols(cell: np.ndarray, kind: Kind) -> list[str]:
-    return [kind.symbol(int(token)) for token in np.flatnonzero(cell)]
+def _symbols(cell: np.ndarray, look: BoardLook) -> list[str]:
+    return [look.token(token).name for token in np.flatnonzero(cell).tolist()]
 
 
 def _place(cell: int, candidates: np.ndarray) -> str:

@@ -9,8 +9,6 @@ from pathlib import Path
 from apps.reports.boards import RING, legend
 from apps.reports.drawing import Picture, darkened
 from apps.reports.frames import Frame, picture_of, thinned, without_idle_end
-from dataset.format.schema import ARC_PALETTE
-from evaluation.puzzles import ARC
 from runtime.errors import ConfigError
 from runtime.files import replacing
 from runtime.text import many
@@ -137,8 +135,9 @@ def as_page(frames: Sequence[Frame], title: str, model: str = "") -> str:
         f'<li><svg viewBox="0 0 9 9"><rect width="9" height="9" fill="{colour}"/></svg>{words}</li>'
         for colour, words in legend(board)
     )
-    # The colours of ARC mean something, and stay.
-    kept = {*ARC_PALETTE, RING} if board.puzzle.kind is ARC else set()
+    # Colours that mean something stay.
+    is_kept = board.look.cells == "coloured"
+    kept = {RING, *(one.fill for one in board.look.tokens)} if is_kept else set()
     colours = {shape.fill for picture in pictures for shape in picture.shapes}
     colours |= {colour for colour, _ in legend(board)}
     return _PAGE.format(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from apps.lattice.config import LatticeConfig
 from dataset.sudoku.rules import count_solutions
 from evaluation.config import ArchOverrides, SearchSettings
-from evaluation.puzzles import ARC, SUDOKU, Kind, Puzzle, kind_of, kind_of_data
+from evaluation.puzzles import SUDOKU, Kind, Puzzle, kind_of, kind_of_data
 from models.architectures import ArchConfig
 from models.config import DataFacts
 from puzzle_dataset import PuzzleDataset
@@ -70,11 +70,12 @@ def load_for(
 
 def note_on(puzzle: Puzzle) -> str:
     """Return what a plain program says of a puzzle that does not have one solution; of others, and
-    of ARC, which it does not know, nothing.
+    of a kind that no such program solves, nothing.
     """
     if puzzle.kind is SUDOKU and count_solutions(puzzle.question) > 1:
         return "this puzzle has several solutions, one of which is looked for"
-    if puzzle.kind is not ARC and puzzle.kind.solution(puzzle.question) is None:
+    is_known = type(puzzle.kind).solution is not Kind.solution
+    if is_known and puzzle.kind.solution(puzzle.question) is None:
         return "this puzzle has no solution"
     return ""
 

@@ -1,21 +1,17 @@
 """Drawn boards: a puzzle with what a model answers, how sure it is, and where it is wrong."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from apps.reports.drawing import Picture, mixed
-from dataset.arc.augmentation import IDENTITY, parse_identifier, undo_grid
-from dataset.dihedral import INVERSE_VIEWS, dihedral_view
-from dataset.format.schema import ARC_PALETTE
-from dataset.maze import rules as maze
-from dataset.sudoku.rules import BOX_SHAPES, EMPTY_TOKEN
-from evaluation.puzzles import ARC, MAZE, SUDOKU, Kind, Puzzle, cropped
+from dataset.kinds.board import BoardLook
+from evaluation.puzzles import Puzzle
 
 PAPER, INK, FAINT, LINES = "#ffffff", "#16202c", "#8a96a3", "#c5ccd4"
-RING = "#fefefe"  # Around wrong cells of ARC; none of its colours, nor the paper: it stays light.
+RING = "#fefefe"  # Around wrong cells of coloured boards; not the paper: it stays light.
 
 ANSWER, WRONG, NEW, GUESS = "#1659c7", "#c81e1e", "#e58a00", "#7a2fc2"
 GIVEN_FILL, WRONG_FILL, NEW_FILL, GUESS_FILL = "#edf0f4", "#ffd9d6", "#fff0c7", "#e9dcfb"
@@ -47,6 +43,10 @@ class Board:
     guessed: int = -1
     marks: bool = True
     right: np.ndarray | None = None
+
+    @property
+    def look(self) -> BoardLook:
+        return self.puzzle.kind.board(len(self.puzzle.question))
 
     @property
     def wrong(self) -> np.ndarray:
@@ -88,151 +88,115 @@ def board_of_candidates(
     return Board(puzzle, answer, None, changed, candidates, guessed, right=right)
 
 
-def draw(board: Board) -> Picture:
-    """Draw a board; an ARC test input, its answer and the right one, if known, side by side."""
-    return _DRAWN[board.puzzle.kind](board)
+class Panel(NamedTuple):
+    """A grid of tokens [h, w] as people look at it, its title, and of each of its cells:
+
+    Attributes:
+        shares: how strongly it is drawn, 0 to 1.
+        marked: whether it is wrong.
+        given, changed, guessed: whether the puzzle gives it, the last step changed it, and it was
+            guessed.
+        candidates: bool [h, w, V]; None: not known.
+    """
+
+    title: str
+    tokens: np.ndarray
+    shares: np.ndarray
+    marked: np.ndarray
+    given: np.ndarray
+    changed: np.ndarray
+    guessed: np.ndarray
+    candidates: np.ndarray | None = None
+
+
+def panels_of(board: Board) -> list[Panel]:
+    """Return input, answer and, of a canvas whose right answer is known, that; of a puzzle that
+    nobody has answered the input alone. Titles are for canvases only.
+    """
+    puzzle, look, shape = board.puzzle, board.look, board.answer.shape
+    none, given = np.zeros(shape, bool), puzzle.tokens.reshape(shape) != look.open
+
+    def panel(title: str, grid: np.ndarray, **told: np.ndarray | None) -> Panel:
+        values = {"shares": np.ones(shape), "given": given}
+        values |= dict.fromkeys(("marked", "changed", "guessed"), none)
+        values |= {name: value for name, value in told.items() if value is not None}
+        seen = {name: puzzle.kind.seen(puzzle, grid, value) for name, value in values.items()}
+        return Panel(title * look.canvas, puzzle.kind.seen(puzzle, grid), **seen)
+
+    panels = [panel("input", puzzle.question)]
+    if not board.marks:
+        return panels
+    certainty, left = board.certainty, board.candidates
+    answer = panel(
+        "answer",
+        board.answer,
+        marked=board.wrong,
+        changed=board.changed,
+        shares=None if certainty is None else 0.3 + 0.7 * certainty.astype(np.float64),
+        guessed=np.arange(none.size).reshape(shape) == board.guessed,
+        candidates=None if left is None else left.reshape(*shape, -1),
+    )
+    if not look.canvas or puzzle.target is None:
+        return [*panels, answer]
+    right = panel("right answer", puzzle.target)
+    if right.tokens.shape != answer.tokens.shape:
+        answer = answer._replace(marked=np.ones(answer.tokens.shape, bool))
+    return [*panels, answer, right]
 
 
 def legend(board: Board) -> list[tuple[str, str]]:
     """Return what the colours of a board with an answer mean."""
-    kind = board.puzzle.kind
+    look = board.look
     surer = [] if board.certainty is None else [(FAINT, "paler: less sure")]
-    if kind is ARC:
+    if look.cells == "coloured":
         surer = [(FAINT, "smaller: less sure")] if surer else []
         known = board.puzzle.target is not None
         return [(RING, "ringed: not the right colour")] * known + surer
     wrong = "cannot stay" if board.right is None else "not as in the right answer"
-    if kind is MAZE:
-        ends = [(maze.PALETTE[2], "start"), (maze.PALETTE[3], "goal"), (maze.PALETTE[4], "path")]
-        return [*ends, (NEW, "changed in this step"), (WRONG, f"framed: {wrong}"), *surer]
+    if look.cells == "filled":
+        tokens = [(one.fill, one.name) for one in look.tokens if one.once or one.drawn]
+        return [*tokens, (NEW, "changed in this step"), (WRONG, f"framed: {wrong}"), *surer]
     found = [(GIVEN_FILL, "given"), (NEW_FILL, "changed in this step"), (WRONG_FILL, wrong)]
     if board.candidates is not None:
         found += [(GUESS_FILL, "guessed"), (FAINT, "small: candidates")]
     return found + surer
 
 
-def _share(board: Board, row: int, column: int) -> float:
-    """Return how strongly a cell is drawn: the surer, the more."""
-    return 1.0 if board.certainty is None else 0.3 + 0.7 * float(board.certainty[row, column])
-
-
-def _draw_sudoku(board: Board) -> Picture:
-    question, answer, wrong = board.puzzle.question, board.answer, board.wrong
-    size = len(question)
-    cell = _SIDE // size
-    side = cell * size + 4
+def draw(board: Board) -> Picture:
+    """Draw a board; of canvases input, answer and the right answer, if known, side by side, in
+    places that depend on the puzzle alone, so that no step moves them: an answer that is larger
+    than its place has smaller cells.
+    """
+    puzzle, look, panels = board.puzzle, board.look, panels_of(board)
+    if look.canvas:
+        expected = puzzle.question if puzzle.target is None else puzzle.target
+        places = [panel.tokens.shape for panel in panels_of(Board(puzzle, expected))]
+        return draw_panels(look, panels, places=places)
+    panel = panels[-1]
+    if once := [each.token for each in look.tokens if each.once]:
+        given = panels[0].tokens
+        panel = panel._replace(tokens=np.where(np.isin(given, once), given, panel.tokens))
+    size = len(panel.tokens)
+    cell, margin = max(6, _SIDE // size), 2 if look.cells == "written" else 0
+    side = cell * size + 2 * margin
     picture = Picture(side, side)
     picture.rectangle(0, 0, side, side, PAPER)
-    for row, column in np.ndindex(question.shape):
-        x, y = 2 + column * cell, 2 + row * cell
-        is_new = board.changed is not None and bool(board.changed[row, column])
-        given, digit = int(question[row, column]), int(answer[row, column])
-        is_guess = board.guessed == row * size + column
-        fill = GIVEN_FILL if given else PAPER
-        if is_guess:
-            fill = GUESS_FILL
-        elif wrong[row, column] and digit:
-            fill = WRONG_FILL
-        elif is_new:
-            fill = NEW_FILL
-        picture.rectangle(x, y, cell, cell, fill)
-        left = _left(board, row * size + column)
-        if digit and not (left and len(left) > 1):
-            colour = INK if digit == given else GUESS if is_guess else ANSWER
-            colour = WRONG if wrong[row, column] else colour
-            shown = mixed(colour, fill, 1.0 if given else _share(board, row, column))
-            at = x + cell / 2, y + cell / 2
-            picture.words(*at, str(digit), 0.58 * cell, shown, bold=bool(given))
-        elif left is not None:
-            _draw_candidates(picture, x, y, cell, size, left)
-            if not left:
-                picture.words(x + cell / 2, y + cell / 2, "x", 0.5 * cell, WRONG, bold=True)
-    _draw_boxes(picture, size, cell)
+    picture.place(_drawn(look, panel, cell), margin, margin)
+    if look.cells != "written":
+        picture.frame(0, 0, side, side, 1, FAINT)
     return picture
 
 
-def _left(board: Board, cell: int) -> list[int] | None:
-    """Return the digits that a cell may still hold; None: no candidates are known."""
-    if board.candidates is None:
-        return None
-    return [int(token) - EMPTY_TOKEN for token in np.flatnonzero(board.candidates[cell])]
-
-
-def _draw_candidates(
-    picture: Picture, x: float, y: float, cell: int, size: int, digits: list[int]
-) -> None:
-    box_rows, box_columns = BOX_SHAPES[size]
-    for digit in digits:
-        row, column = divmod(digit - 1, box_columns)
-        at = x + (column + 0.5) * cell / box_columns, y + (row + 0.5) * cell / box_rows
-        picture.words(*at, str(digit), 0.24 * cell, FAINT)
-
-
-def _draw_boxes(picture: Picture, size: int, cell: int) -> None:
-    box_rows, box_columns = BOX_SHAPES[size]
-    length = size * cell
-    for number in range(size + 1):
-        at = 2 + number * cell
-        picture.rectangle(2, at, length, 1, LINES)
-        picture.rectangle(at, 2, 1, length, LINES)
-    for number in range(size + 1):
-        at = 2 + number * cell
-        if number % box_rows == 0:
-            picture.rectangle(1, at - 1, length + 2, 2, INK)
-        if number % box_columns == 0:
-            picture.rectangle(at - 1, 1, 2, length + 2, INK)
-
-
-def _draw_maze(board: Board) -> Picture:
-    question, answer, wrong = board.puzzle.question, board.answer, board.wrong
-    size = len(question)
-    cell = max(6, _SIDE // size)
-    picture = Picture(size * cell, size * cell)
-    picture.rectangle(0, 0, size * cell, size * cell, PAPER)
-
-    # Whatever is answered there, start and goal stay where the puzzle has them.
-    is_end = (question == maze.START) | (question == maze.GOAL)
-    tokens = np.where(is_end, question, answer)
-
-    def fill_of(row: int, column: int) -> str:
-        token = int(tokens[row, column])
-        colour = maze.PALETTE[token - maze.WALL] if token >= maze.WALL else FAINT
-        if token != maze.PATH:
-            return colour
-        is_new = board.changed is not None and bool(board.changed[row, column])
-        return mixed(NEW if is_new else colour, PAPER, _share(board, row, column))
-
-    cells = [(fill_of(row, column), row, column) for row, column in np.ndindex(question.shape)]
-    for fill, row, column in sorted(cells):
-        if fill.lower() != PAPER:
-            picture.rectangle(column * cell, row * cell, cell, cell, fill)
-    for row, column in np.argwhere(wrong).tolist():
-        line = max(1, cell // 7)
-        picture.frame(column * cell, row * cell, cell, cell, line, WRONG)
-    picture.frame(0, 0, size * cell, size * cell, 1, FAINT)
-    return picture
-
-
-def _draw_arc(board: Board) -> Picture:
-    """Draw grids in places that depend on the puzzle alone, so that no step moves them: an answer
-    that is larger than its place has smaller cells.
-    """
-    puzzle = board.puzzle
-    expected = puzzle.question if puzzle.target is None else puzzle.target
-    places = [panel.colours.shape for panel in arc_panels(Board(puzzle, expected))]
-    return _draw_in_places(arc_panels(board), places, 0)
-
-
-def draw_panels(panels: "Sequence[Panel]", most_cells: int = 0) -> Picture:
-    """Draw grids of colours side by side, each cell as large as fits `most_cells` in a row; 0: as
-    many as the largest grid has.
-    """
-    return _draw_in_places(panels, [panel.colours.shape for panel in panels], most_cells)
-
-
-def _draw_in_places(
-    panels: "Sequence[Panel]", shapes: Sequence[tuple[int, ...]], most_cells: int
+def draw_panels(
+    look: BoardLook,
+    panels: Sequence[Panel],
+    most_cells: int = 0,
+    places: Sequence[tuple[int, ...]] = (),
 ) -> Picture:
+    """Draw grids side by side, each cell as large as fits `most_cells` in a row; 0: as many as the
+    largest has of the `places`, which are of the size of the grids unless they are given.
+    """
+    shapes = places or [panel.tokens.shape for panel in panels]
     cell = max(6, min(36, 400 // (most_cells or max(1, *map(max, shapes)))))
     widths = [max(90, cell * width) for _, width in shapes]
     height = max(cell, *(cell * height for height, _ in shapes))
@@ -241,84 +205,94 @@ def _draw_in_places(
     x = float(_GAP)
     for panel, width in zip(panels, widths, strict=False):
         picture.words(x, _TITLE / 2, panel.title, 14, INK, anchor="start")
-        if not panel.colours.size:
+        if not panel.tokens.size:
             picture.words(x, 1.5 * _TITLE, "no grid", 13, FAINT, anchor="start")
-        rows, columns = (max(1, side) for side in panel.colours.shape)
-        _draw_colours(picture, panel, x, max(2, min(cell, height // rows, width // columns)))
+        rows, columns = (max(1, side) for side in panel.tokens.shape)
+        side = max(2, min(cell, height // rows, width // columns))
+        picture.place(_drawn(look, panel, side), x, _TITLE)
         x += width + _GAP
     return picture
 
 
-class Panel(NamedTuple):
-    """A grid of colours, uint8 [h, w], its title, and of each cell how large it is drawn (0 to 1)
-    and whether it is marked.
-    """
-
-    title: str
-    colours: np.ndarray
-    shares: np.ndarray
-    marked: np.ndarray
-
-
-def _draw_colours(picture: Picture, panel: "Panel", x: float, cell: int) -> None:
-    height, width = panel.colours.shape
-    picture.rectangle(x, _TITLE, width * cell, height * cell, LINES)
-
-    def fill(row: int, column: int, share: float, colour: str) -> None:
-        side = share * (cell - 1)
-        inset = (cell - 1 - side) / 2
-        place = x + column * cell + inset, _TITLE + row * cell + inset
-        picture.rectangle(*place, side, side, colour)
-
-    # The less sure, the smaller: mixed with the paper one of ARC's colours would look like another.
-    for row, column in np.argwhere(panel.shares < 1).tolist():
-        fill(row, column, 1, PAPER)
-    for colour in np.unique(panel.colours):
-        for row, column in np.argwhere(panel.colours == colour).tolist():
-            fill(row, column, float(panel.shares[row, column]), ARC_PALETTE[colour])
+def _drawn(look: BoardLook, panel: Panel, cell: int) -> Picture:
+    """Draw the cells of a grid, each so large, what is written in them, and what marks them."""
+    height, width = panel.tokens.shape
+    picture = Picture(width * cell, height * cell)
+    is_coloured = look.cells == "coloured"
+    gap, fills = int(is_coloured), []
+    if is_coloured:
+        # Between the cells there are lines, on which a small one needs paper.
+        picture.rectangle(0, 0, width * cell, height * cell, LINES)
+        fills = [(-1, PAPER, *at, 1.0) for at in np.argwhere(panel.shares < 1).tolist()]
+    for at in np.ndindex(height, width):
+        fill = _fill(look, panel, at)
+        if is_coloured:
+            # The less sure, the smaller: mixed with paper one colour would look like another.
+            fills.append((int(panel.tokens[at]), fill, *at, float(panel.shares[at])))
+        elif fill.lower() != PAPER:
+            fills.append((0, fill, *at, 1.0))
+    for _, fill, row, column, share in sorted(fills):
+        side = share * (cell - gap)
+        inset = (cell - gap - side) / 2
+        picture.rectangle(column * cell + inset, row * cell + inset, side, side, fill)
+    if look.cells == "written":
+        for at in np.ndindex(height, width):
+            _write(picture, look, panel, at, cell)
+        _draw_boxes(picture, look.box or (height, width), cell)
+        return picture
     # Light in dark: one of the two is seen on every colour.
-    line = max(1, cell // 10)
+    line = max(1, cell // (10 if is_coloured else 7))
+    frames = [(2 * line, INK), (line, RING)] if is_coloured else [(line, WRONG)]
     for row, column in np.argwhere(panel.marked).tolist():
-        place, side = (x + column * cell, _TITLE + row * cell), cell - 1
-        picture.frame(*place, side, side, 2 * line, INK)
-        picture.frame(*place, side, side, line, RING)
+        for line, fill in frames:
+            picture.frame(column * cell, row * cell, cell - gap, cell - gap, line, fill)
+    return picture
 
 
-def arc_panels(board: Board) -> list[Panel]:
-    """Return input, answer and, if known, the right answer, with the augmentation undone; of a
-    puzzle that nobody has answered the input alone.
-    """
-    puzzle = board.puzzle
-    view, colours = 0, IDENTITY
-    if puzzle.name:
-        _, view, colours = parse_identifier(puzzle.name)
-    question, answer = (cropped(puzzle.question, each) for each in (puzzle.question, board.answer))
-    shares, marked = np.ones(answer.shape), np.zeros(answer.shape, bool)
-    if board.certainty is not None:
-        (top, left) = (int((puzzle.question > 0).any(axis).argmax()) for axis in (1, 0))
-        height, width = answer.shape
-        shares = 0.3 + 0.7 * board.certainty[top : top + height, left : left + width]
-    panels = [("input", question), ("answer", answer)]
-    if puzzle.target is not None:
-        target = cropped(puzzle.question, puzzle.target)
-        panels.append(("right answer", target))
-        marked = target != answer if target.shape == answer.shape else ~marked
-    plain = {title: (np.ones(grid.shape), np.zeros(grid.shape, bool)) for title, grid in panels}
-    if not board.marks:
-        panels = panels[:1]
-    cells = plain | {"answer": (shares, marked)}
-    return [
-        Panel(
-            title,
-            undo_grid(grid, view, colours),
-            *(dihedral_view(values, INVERSE_VIEWS[view]) for values in cells[title]),
-        )
-        for title, grid in panels
-    ]
+def _fill(look: BoardLook, panel: Panel, at: tuple[int, ...]) -> str:
+    """Return the colour of a cell: that of its token, or of what happened to it."""
+    one = look.token(int(panel.tokens[at]))
+    if look.cells == "written":
+        if panel.guessed[at]:
+            return GUESS_FILL
+        if panel.marked[at] and one.token != look.open:
+            return WRONG_FILL
+        return NEW_FILL if panel.changed[at] else GIVEN_FILL if panel.given[at] else PAPER
+    if look.cells == "filled" and one.drawn:
+        return mixed(NEW if panel.changed[at] else one.fill, PAPER, float(panel.shares[at]))
+    return one.fill or FAINT
 
 
-_DRAWN: dict[Kind, Callable[[Board], Picture]] = {
-    SUDOKU: _draw_sudoku,
-    MAZE: _draw_maze,
-    ARC: _draw_arc,
-}
+def _write(picture: Picture, look: BoardLook, panel: Panel, at: tuple[int, ...], cell: int) -> None:
+    """Write a cell's token, where it has one, or its candidates, small."""
+    token, (y, x) = int(panel.tokens[at]), (place * cell for place in at)
+    middle = x + cell / 2, y + cell / 2
+    left = None if panel.candidates is None else np.flatnonzero(panel.candidates[at])
+    if token != look.open and (left is None or len(left) < 2):
+        given = bool(panel.given[at])
+        colour = INK if given else GUESS if panel.guessed[at] else ANSWER
+        colour = WRONG if panel.marked[at] else colour
+        share = 1.0 if given else float(panel.shares[at])
+        shown = mixed(colour, _fill(look, panel, at), share)
+        picture.words(*middle, look.token(token).text, 0.58 * cell, shown, bold=given)
+    elif left is not None:
+        box_rows, box_columns = look.box or (1, len(look.tokens))
+        for place, one in enumerate(look.tokens):
+            if one.token in left:
+                row, column = divmod(place, box_columns)
+                spot = x + (column + 0.5) * cell / box_columns, y + (row + 0.5) * cell / box_rows
+                picture.words(*spot, one.text, 0.24 * cell, FAINT)
+        if not len(left):
+            picture.words(*middle, "x", 0.5 * cell, WRONG, bold=True)
+
+
+def _draw_boxes(picture: Picture, box: tuple[int, int], cell: int) -> None:
+    width, height = picture.width, picture.height
+    for y in range(0, height + 1, cell):
+        picture.rectangle(0, y, width, 1, LINES)
+    for x in range(0, width + 1, cell):
+        picture.rectangle(x, 0, 1, height, LINES)
+    for y in range(0, height + 1, box[0] * cell):
+        picture.rectangle(-1, y - 1, width + 2, 2, INK)
+    for x in range(0, width + 1, box[1] * cell):
+        picture.rectangle(x - 1, -1, 2, height + 2, INK)

@@ -19,7 +19,7 @@ from apps.reports.boards import (
     draw,
 )
 from apps.reports.drawing import Picture
-from evaluation.puzzles import ARC, Puzzle
+from evaluation.puzzles import Puzzle
 from evaluation.solving import Reasoning
 from runtime.text import many
 
@@ -124,8 +124,8 @@ def picture_of(frame: Frame) -> Picture:
     picture = Picture(width, height)
     picture.rectangle(0, 0, width, height, PAPER)
     picture.words(_MARGIN, _TOP / 2, frame.title, 17, INK, bold=True, anchor="start")
-    is_arc = frame.board.puzzle.kind is ARC  # Whose boards may differ in width.
-    left = 0.0 if is_arc else (width - board.width) / 2
+    # Canvases side by side may differ in width.
+    left = 0.0 if frame.board.look.canvas else (width - board.width) / 2
     picture.place(board, left, _TOP)
     y = _TOP + board.height + _LINE
     for line in frame.words[:_LINES]:

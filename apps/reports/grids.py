@@ -1,20 +1,15 @@
 """Puzzles as pictures in a page: tokens become inline SVG, drawn with the page's own colours."""
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_PALETTE
-from dataset.maze import rules as maze
-from dataset.sudoku.rules import BOX_SHAPES, EMPTY_TOKEN
+from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN
+from dataset.kinds.board import BoardLook, plain_colours
+from evaluation.puzzles import KINDS
 
-_MAZE_CLASSES = {maze.WALL: "wall", maze.PATH: "path"}
-_MAZE_ENDS = {maze.START: "start", maze.GOAL: "goal"}
 _MAX_SIDE = 64
-# Behind the ten of ARC, for puzzles of another kind.
-_MORE_COLOURS = ("#9AA5B1", "#5B2C6F", "#117A65", "#7E5109", "#78281F", "#1B4F72")
 
 
 def square(tokens: Any) -> np.ndarray | None:
@@ -45,8 +40,15 @@ def cropped(grid: np.ndarray, used: np.ndarray) -> np.ndarray:
     return grid[:height, :width]
 
 
+def look_of(kind: str | None, grid: np.ndarray) -> BoardLook:
+    """Return the look of a kind, named as in files; of any other, tokens are colours."""
+    if kind in KINDS:
+        return KINDS[kind].board(grid.shape[-1])
+    return plain_colours(256)
+
+
 def svg(
-    kind: str | None,
+    look: BoardLook,
     grid: np.ndarray,
     *,
     label: str,
@@ -57,77 +59,67 @@ def svg(
     """Return a grid of tokens as SVG.
 
     Args:
-        kind: "sudoku", "maze" or "arc"; of anything else tokens are colours.
         grid: integers [h, w].
         label: what it is, for people who do not see it; escaped already.
         given: bool [h, w], cells that the puzzle gives.
         wrong: bool [h, w], cells to mark.
         width_share: of its place in the page, 0 to 1.
     """
-    (height, width), ends = grid.shape, ""
-    if kind == "sudoku" and height in BOX_SHAPES:
-        body = _sudoku(grid, given)
-    elif kind == "maze":
-        body = _kinds_of_cells(grid, _MAZE_CLASSES)
-        # Above the marks: they stay whole.
-        ends = _kinds_of_cells(grid, _MAZE_ENDS) + _letters(grid)
-    else:
-        body = _colours(grid, ARC_FIRST_COLOUR_TOKEN if kind == "arc" else 0)
+    height, width = grid.shape
     marked = "" if wrong is None else _cells(wrong, 'class="wrong"')
-    if kind not in ("sudoku", "maze"):
-        body += _lines(width, height)
-        # Light in dark: on every colour of ARC one of the two is seen, and neither is one of them.
-        marked = "" if wrong is None else _cells(wrong, 'class="edge"') + marked
+    if look.cells == "written":
+        thick = _lines("thick", height, width, look.box) if look.box else ""
+        layers = [marked, _texts(look, grid, given), _lines("thin", height, width), thick]
+    elif look.cells == "filled":
+        # What stands once lies above the marks: it stays whole.
+        ends = _fills(look, grid, once=True) + _letters(look, grid)
+        layers = [_fills(look, grid), marked, ends]
+    else:
+        # Light in dark: on every colour one of the two is seen.
+        edge = "" if wrong is None else _cells(wrong, 'class="edge"')
+        layers = [_fills(look, grid), _lines("cells", height, width), edge, marked]
     narrow = "" if width_share == 1 else f' style="width:{100 * width_share:.0f}%"'
-    name = kind if kind in ("sudoku", "maze", "arc") else "tokens"
     return (
-        f'<svg class="grid {name}" viewBox="-0.1 -0.1 {width + 0.2} {height + 0.2}" role="img" '
-        f'aria-label="{label}"{narrow}><rect class="ground" width="{width}" height="{height}"/>'
-        f"{marked if kind == 'sudoku' else ''}{body}{'' if kind == 'sudoku' else marked}{ends}"
+        f'<svg class="grid {look.cells}" viewBox="-0.1 -0.1 {width + 0.2} {height + 0.2}" '
+        f'role="img" aria-label="{label}"{narrow}>'
+        f'<rect class="ground" width="{width}" height="{height}"/>{"".join(layers)}'
         f'<rect class="frame" width="{width}" height="{height}"/></svg>'
     )
 
 
-def _sudoku(grid: np.ndarray, given: np.ndarray | None) -> str:
-    side = len(grid)
-    box_height, box_width = BOX_SHAPES[side]
-    thin = "".join(f"M{i} 0V{side}M0 {i}H{side}" for i in range(1, side))
-    thick = "".join(f"M{i} 0V{side}" for i in range(box_width, side, box_width))
-    thick += "".join(f"M0 {i}H{side}" for i in range(box_height, side, box_height))
+def _texts(look: BoardLook, grid: np.ndarray, given: np.ndarray | None) -> str:
     texts = []
     for (row, column), token in np.ndenumerate(grid):
-        if EMPTY_TOKEN < token <= side + EMPTY_TOKEN:
+        if token != look.open and token in look:
             bold = ' class="given"' if given is not None and given[row, column] else ""
-            digit = token - EMPTY_TOKEN
+            digit = look.token(int(token)).text
             texts.append(f'<text x="{column + 0.5}" y="{row + 0.72}"{bold}>{digit}</text>')
-    return f'{"".join(texts)}<path class="thin" d="{thin}"/><path class="thick" d="{thick}"/>'
+    return "".join(texts)
 
 
-def _kinds_of_cells(grid: np.ndarray, classes: Mapping[int, str]) -> str:
-    return "".join(_cells(grid == token, f'class="{name}"') for token, name in classes.items())
-
-
-def _letters(grid: np.ndarray) -> str:
+def _fills(look: BoardLook, grid: np.ndarray, once: bool = False) -> str:
+    """Return the cells of each token, in its colour, which the page's own may replace by name."""
+    named, found = look.cells == "filled", set(np.unique(grid).tolist())
     return "".join(
-        f'<text x="{column + 0.5}" y="{row + 0.78}">{maze.CHARACTERS[token - maze.WALL]}</text>'
+        _cells(grid == one.token, f'class="{one.name}" ' * named + f'fill="{one.fill}"')
+        for one in look.tokens
+        if one.token in found and one.once == once and not (named and one.token == look.open)
+    )
+
+
+def _letters(look: BoardLook, grid: np.ndarray) -> str:
+    letters = {one.token: one.letter for one in look.tokens if one.letter}
+    return "".join(
+        f'<text x="{column + 0.5}" y="{row + 0.78}">{letters[token]}</text>'
         for (row, column), token in np.ndenumerate(grid)
-        if token in _MAZE_ENDS
+        if token in letters
     )
 
 
-def _colours(grid: np.ndarray, first: int) -> str:
-    palette = ARC_PALETTE + _MORE_COLOURS
-    tokens = [int(token) for token in np.unique(grid) if token >= first]
-    return "".join(
-        _cells(grid == token, f'fill="{palette[(token - first) % len(palette)]}"')
-        for token in tokens
-    )
-
-
-def _lines(width: int, height: int) -> str:
-    lines = "".join(f"M{x} 0V{height}" for x in range(1, width))
-    lines += "".join(f"M0 {y}H{width}" for y in range(1, height))
-    return f'<path class="cells" d="{lines}"/>' if lines else ""
+def _lines(name: str, height: int, width: int, box: tuple[int, int] = (1, 1)) -> str:
+    lines = "".join(f"M{x} 0V{height}" for x in range(box[1], width, box[1]))
+    lines += "".join(f"M0 {y}H{width}" for y in range(box[0], height, box[0]))
+    return f'<path class="{name}" d="{lines}"/>' if lines else ""
 
 
 def _cells(where: np.ndarray, look: str) -> str:
@@ -135,10 +127,6 @@ def _cells(where: np.ndarray, look: str) -> str:
     runs = []
     for row, cells in enumerate(where):
         edges = np.flatnonzero(np.diff(np.concatenate(([False], cells, [False])).astype(np.int8)))
-        for start, end in _pairs(edges.tolist()):
+        for start, end in edges.reshape(-1, 2).tolist():
             runs.append(f"M{start} {row}h{end - start}v1h-{end - start}z")
     return f'<path {look} d="{"".join(runs)}"/>' if runs else ""
-
-
-def _pairs(edges: Sequence[int]) -> list[tuple[int, int]]:
-    return list(zip(edges[::2], edges[1::2], strict=True))

@@ -34,7 +34,9 @@ from apps.reports.tables import (
 )
 from apps.reports.values import at, items, listed, number, parsed
 from dataset.format.layout import TEST_PUZZLES_NAME
-from dataset.maze import rules as maze
+from dataset.format.schema import ARC_SIDE
+from dataset.kinds.board import BoardLook
+from evaluation.puzzles import ARC
 from runtime.text import duration
 
 _MAX_WITH_PUZZLES = 3
@@ -187,11 +189,11 @@ def _steps(kind: str | None, one: Any) -> list[tuple[str, str]]:
         answer, step = grids.square(tokens), number(step)
         if step is None or (views := _viewed(kind, inputs, answer, labels)) is None:
             return []
-        question, answer, _, wrong, given = views
+        look, question, answer, _, wrong, given = views
         if not boards:
-            boards.append(("the puzzle", grids.svg(kind, question, label="puzzle", given=given)))
+            boards.append(("the puzzle", grids.svg(look, question, label="puzzle", given=given)))
         told = f"step {step:,.0f}: {f'{wrong.sum():,} wrong' if wrong.any() else 'solved'}"
-        boards.append((told, grids.svg(kind, answer, label=told, given=given, wrong=wrong)))
+        boards.append((told, grids.svg(look, answer, label=told, given=given, wrong=wrong)))
     return boards
 
 
@@ -248,19 +250,19 @@ def _failure(kind: str | None, failure: Any, result: Result) -> str:
     found = [grids.square(at(failure, name)) for name in ("inputs", "answer", "labels")]
     if (views := _viewed(kind, *found)) is None:
         return ""
-    inputs, answer, labels, wrong, given = views
-    known = labels > 0 if kind == "arc" else labels >= 0
+    look, inputs, answer, labels, wrong, given = views
+    known = labels > 0 if look.canvas else labels >= 0
     index = number(at(failure, "index"))
     told = [f"puzzle {index:,.0f}"] if index is not None else []
     told.append(f"{int(wrong.sum()):,} of {int(known.sum()):,} cells wrong")
     if (q := number(at(failure, "q_halt"))) is not None:
         told.append(f"Q {percent(q)}")
     boards = [
-        ("answer", grids.svg(kind, answer, label="answer", given=given, wrong=wrong)),
-        ("solution", grids.svg(kind, labels, label="solution", given=given)),
+        ("answer", grids.svg(look, answer, label="answer", given=given, wrong=wrong)),
+        ("solution", grids.svg(look, labels, label="solution", given=given)),
     ]
-    if kind != "sudoku":  # There the clues are bold in the answer.
-        boards.insert(0, ("puzzle", grids.svg(kind, inputs, label="puzzle")))
+    if look.cells != "written":  # There the clues are bold in the answer.
+        boards.insert(0, ("puzzle", grids.svg(look, inputs, label="puzzle")))
     return f'<div class="board"><p class="caption">{", ".join(told)}</p>{_row(boards)}</div>'
 
 
@@ -269,24 +271,28 @@ def _viewed(
     inputs: np.ndarray | None,
     answer: np.ndarray | None,
     labels: np.ndarray | None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None] | None:
-    """Return the grids of question, answer and solution as they are drawn, which cells are wrong,
-    and which are given, where that is shown; None where they are no grids of one size.
+) -> tuple[BoardLook, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray | None] | None:
+    """Return how they look, the grids of question, answer and solution as they are drawn, which
+    cells are wrong, and which are given, where that is shown; None where they are no grids of one
+    size.
     """
     if inputs is None or answer is None or labels is None:
         return None
     if not inputs.shape == answer.shape == labels.shape:
         return None
-    if kind == "arc":  # Of what lies outside of the right grid nothing was asked.
-        used = labels >= 0
+    look = grids.look_of(kind, np.stack([inputs, answer, labels]))
+    known = labels >= 0
+    if look.canvas:  # Of what lies outside of the right grid nothing was asked.
+        used = known
         inputs = grids.cropped(inputs, inputs > 0)
         answer, labels = (grids.cropped(np.where(used, g, 0), used) for g in (answer, labels))
-    known = labels >= 0 if kind != "arc" else labels > 0
+        known = labels > 0
     wrong = known & (answer != labels)
-    given = known & (inputs == labels) if kind == "sudoku" else None
-    if kind == "maze":  # Whatever is answered there, start and goal stay where they are.
-        answer = np.where(np.isin(inputs, (maze.START, maze.GOAL)), inputs, answer)
-    return inputs, answer, labels, wrong, given
+    given = known & (inputs == labels) if look.cells == "written" else None
+    once = [one.token for one in look.tokens if one.once]
+    if once:  # Whatever is answered there, it stays where it is.
+        answer = np.where(np.isin(inputs, once), inputs, answer)
+    return look, inputs, answer, labels, wrong, given
 
 
 def _row(boards: Sequence[tuple[str, str]]) -> str:
@@ -405,9 +411,10 @@ def _ballot(name: str, place: int, one: Any, originals: Any) -> str:
         found.append((told, grid, wrong))
     if not found:
         return ""
+    look = ARC.board(ARC_SIDE)
     largest = max(max(grid.shape) for _, grid, _ in found)
     pictures = [
-        (told, grids.svg("arc", grid, label=told, wrong=wrong, width_share=share))
+        (told, grids.svg(look, grid, label=told, wrong=wrong, width_share=share))
         for told, grid, wrong in found
         if (share := max(0.3, grid.shape[1] / largest))
     ]

@@ -1,34 +1,29 @@
 """Boards as text, in colour where the terminal has it."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 
 import numpy as np
 
-from apps.reports.boards import Board, arc_panels
-from dataset.format.schema import ARC_PALETTE
-from dataset.maze import rules as maze
-from dataset.sudoku.rules import BOX_SHAPES
-from evaluation.puzzles import ARC, MAZE, SUDOKU, Kind
+from apps.reports.boards import Board, panels_of
+from dataset.kinds.board import BoardLook
 
 Block = tuple[str, list[str]]
 """A title, which may be empty, and lines of equal length."""
 
 _ESCAPES = re.compile("\x1b\\[[0-9;]*m")
-_BOLD, _BLUE, _RED, _DIM = "1", "34", "1;31", "2"
+_BOLD, _BLUE, _RED, _DIM, _MARKED = "1", "34", "1;31", "2", "43;30"
 
 
 def as_text(board: Board, *, colour: bool) -> str:
     """Return question and answer side by side; wrong cells have `!` before them, or are red."""
-    return side_by_side(_BLOCKS[board.puzzle.kind](board, colour))
-
-
-def grid_lines(grid: np.ndarray, marked: np.ndarray) -> list[str]:
-    """Draw a Sudoku with its boxes, '.' where empty and '!' before the cells that are marked."""
-    pairs = zip(marked.flat, grid.flat, strict=True)
-    cells = [f"{'!' if is_marked else ' '}{digit or '.'}" for is_marked, digit in pairs]
-    return _boxed(cells, len(grid))
+    return side_by_side(
+        [
+            (each.title, grid_lines(board.look, each.tokens, each.marked, each.given, colour))
+            for each in panels_of(board)
+        ]
+    )
 
 
 def side_by_side(blocks: Sequence[Block]) -> str:
@@ -53,94 +48,69 @@ def visible(line: str) -> int:
     return len(_ESCAPES.sub("", line))
 
 
-def arc_lines(colours: np.ndarray, marked: np.ndarray, *, colour: bool) -> list[str]:
-    """Draw a grid of ARC colours: digits, `.` for 0; or two columns of its colour for each cell."""
-    lines = []
-    for row, flags in zip(colours.tolist(), marked.tolist(), strict=True):
-        cells = zip(row, flags, strict=True)
-        if colour:
-            lines.append("".join(_tile(number, is_marked) for number, is_marked in cells))
-        else:
-            lines.append(
-                "".join(f"{'!' if flag else ' '}{number or '.'}" for number, flag in cells)
-            )
-    return lines or ["(empty)"]
+def grid_lines(
+    look: BoardLook,
+    tokens: np.ndarray,
+    marked: np.ndarray | None = None,
+    given: np.ndarray | None = None,
+    colour: bool = False,
+) -> list[str]:
+    """Write a grid of tokens: characters, with `!` at cells that are marked; or in colour."""
+    nothing = np.zeros(tokens.shape, bool)
+    marked, given = (nothing if flags is None else flags for flags in (marked, given))
+    cells = [["" for _ in row] for row in tokens]
+    for (row, column), token in np.ndenumerate(tokens):
+        at = row, column
+        cells[row][column] = _cell(look, int(token), bool(marked[at]), bool(given[at]), colour)
+    if look.box:
+        return _boxed(cells, look.box, lines=colour)
+    return ["".join(row) for row in cells] or ["(empty)"]
 
 
-def _tile(number: int, is_marked: bool) -> str:
-    red, green, blue = bytes.fromhex(ARC_PALETTE[number][1:])
-    ink = "97" if red + green + blue < 380 else "30"
-    return f"\x1b[48;2;{red};{green};{blue};{ink}m{'><' if is_marked else '  '}\x1b[0m"
-
-
-def _sudoku(board: Board, colour: bool) -> list[Block]:
-    question, answer, wrong = board.puzzle.question, board.answer, board.wrong
+def _cell(look: BoardLook, token: int, is_marked: bool, is_given: bool, colour: bool) -> str:
+    """Write a cell, in two columns; of a filled board without colour in one."""
+    one = look.token(token)
     if not colour:
-        nothing = np.zeros(question.shape, bool)
-        return [("", grid_lines(question, nothing)), ("", grid_lines(answer, wrong))]
-    given = [_painted(f" {digit or '.'}", _BOLD if digit else _DIM) for digit in question.flat]
-    cells = []
-    for place in np.ndindex(question.shape):
-        style = _RED if wrong[place] else _BOLD if question[place] else _BLUE
-        cells.append(_painted(f" {answer[place] or '.'}", style))
-    return [("", _boxed(each, len(question), lines=True)) for each in (given, cells)]
+        mark = "!" if is_marked else " "
+        if look.cells == "filled":
+            return mark if is_marked else one.text
+        return f"{mark}{one.text}"
+    if look.cells == "written":
+        style = _RED if is_marked else _BOLD if is_given else _BLUE
+        style = _DIM if token == look.open and not is_marked else style
+        return _painted(f" {one.text}", style)
+    if look.cells == "filled" and is_marked:
+        return _painted("> ", _MARKED)
+    return _painted("><" if is_marked else "  ", one.style or _style(one.fill))
 
 
-def _boxed(cells: Sequence[str], size: int, *, lines: bool = False) -> list[str]:
+def _style(fill: str) -> str:
+    """Return the numbers of an escape for a cell of this colour; "": the terminal's own."""
+    if not fill:
+        return "0"
+    red, green, blue = bytes.fromhex(fill[1:])
+    ink = "97" if red + green + blue < 380 else "30"
+    return f"48;2;{red};{green};{blue};{ink}"
+
+
+def _boxed(cells: Sequence[Sequence[str]], box: tuple[int, int], *, lines: bool) -> list[str]:
     """Draw the frame of the boxes around cells of two columns each; with lines, or in ASCII."""
-    box_rows, box_columns = BOX_SHAPES[size]
+    box_rows, box_columns = box
     dash, bar = ("─", "│") if lines else ("-", "|")
-    part, boxes = dash * (2 * box_columns + 1), size // box_columns
+    part, size = dash * (2 * box_columns + 1), len(cells[0])
 
     def rule(corners: str) -> str:
         left, middle, right = corners if lines else "+++"
-        return left + middle.join([part] * boxes) + right
+        return left + middle.join([part] * (size // box_columns)) + right
 
     drawn = []
-    for row in range(size):
+    for row, own in enumerate(cells):
         if row % box_rows == 0:
             drawn.append(rule("├┼┤" if row else "┌┬┐"))
-        own = cells[row * size : (row + 1) * size]
         parts = ("".join(own[left : left + box_columns]) for left in range(0, size, box_columns))
         drawn.append(f"{bar}{f' {bar}'.join(parts)} {bar}")
     return [*drawn, rule("└┴┘")]
 
 
-def _maze(board: Board, colour: bool) -> list[Block]:
-    question, answer, wrong = board.puzzle.question, board.answer, board.wrong
-    nothing = np.zeros(question.shape, bool)
-    return [
-        ("", list(_maze_lines(question, nothing, colour))),
-        ("", list(_maze_lines(answer, wrong, colour))),
-    ]
-
-
-def _maze_lines(grid: np.ndarray, marked: np.ndarray, colour: bool) -> Iterator[str]:
-    styles = {maze.WALL: "48;5;244", maze.START: "42;30", maze.GOAL: "41;97", maze.PATH: "44;97"}
-    for row, flags in zip(grid, marked, strict=True):
-        text = maze.tokens_to_text(row)
-        if colour:
-            yield "".join(
-                _painted("> " if flag else "  ", "43;30" if flag else styles.get(int(token), "0"))
-                for token, flag in zip(row, flags, strict=True)
-            )
-        else:
-            yield "".join("!" if flag else c for c, flag in zip(text, flags, strict=True))
-
-
-def _arc(board: Board, colour: bool) -> list[Block]:
-    panels = arc_panels(board)
-    return [
-        (panel.title, arc_lines(panel.colours, panel.marked, colour=colour)) for panel in panels
-    ]
-
-
 def _painted(text: str, style: str) -> str:
     return f"\x1b[{style}m{text}\x1b[0m"
-
-
-_BLOCKS: dict[Kind, Callable[[Board, bool], list[Block]]] = {
-    SUDOKU: _sudoku,
-    MAZE: _maze,
-    ARC: _arc,
-}

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from apps.reports.terminal import arc_lines, side_by_side
+from apps.reports.terminal import grid_lines, side_by_side
 from dataset.format.files import read_json
-from dataset.format.schema import ARC_NUM_COLOURS
+from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_NUM_COLOURS, ARC_SIDE
+from evaluation.puzzles import ARC
 from runtime.errors import EXIT_DATA, DatasetError
 from runtime.text import colours, shown
 
@@ -75,6 +76,7 @@ def describe(name: str, number: int, found: Any, pair: Any, best: int) -> str:
 def lines_of(grid: Any) -> list[str]:
     """Write a grid of colours 0 to 9; `.` is colour 0. In a terminal each cell has its colour."""
     if grid and colours(sys.stdout) and np.max(grid) < ARC_NUM_COLOURS:
-        return arc_lines(np.array(grid), np.zeros(np.shape(grid), bool), colour=True)
+        tokens = np.array(grid) + ARC_FIRST_COLOUR_TOKEN
+        return grid_lines(ARC.board(ARC_SIDE), tokens, colour=True)
     lines = [" ".join("." if colour == 0 else str(colour) for colour in row) for row in grid]
     return lines or ["(empty)"]

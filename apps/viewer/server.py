@@ -8,6 +8,7 @@ paths.
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -24,16 +25,15 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apps.reports.asking import note_on
-from apps.reports.boards import Board, arc_panels, asked, draw, draw_panels
+from apps.reports.boards import Board, asked, draw, draw_panels, panels_of
 from apps.reports.html import percent
 from apps.viewer.shelf import MISTAKES, Data, Filter, Model, Record, Records, Shelf
 from apps.viewer.thinking import Asked, Event, Thinker, svg_of
 from dataset.arc.tasks import Task, encode_canvas, parse_task
-from dataset.maze import rules as maze
-from evaluation.puzzles import ARC, MAZE, SUDOKU, Kind, Puzzle, arc_puzzles, parse_puzzle
+from dataset.kinds.board import BoardLook
+from evaluation.puzzles import ARC, SUDOKU, Kind, Puzzle, arc_puzzles, parse_puzzle
 from runtime.errors import ConfigError, DatasetError
 from runtime.schema import CountOrZero, Schema, StrictBool
-from runtime.streams import Stream
 from runtime.text import many, shown
 from training.config.explain import validate
 
@@ -260,7 +260,7 @@ class _Desk:
 
     def example(self, sent: Any) -> Event:
         """Choose a puzzle of a model's data, its own and what it was not trained on first; without
-        data make a Sudoku or a maze.
+        data make one.
         """
         request = validate(ExampleRequest, sent)
         model = self._model(request.model)
@@ -270,10 +270,10 @@ class _Desk:
             if len(rows):
                 row = int(rows[request.seed % len(rows)])
                 return {"data": number, "row": row, "text": _text(data.puzzles([row])[0])}
-        facts = model.trained.facts
-        if model.kind is ARC:
-            raise ConfigError("no data of this model was found: load an ARC task")
-        return {"text": _made(model.kind, facts.seq_len if facts else 81, request.seed)}
+        made = (model.kind or SUDOKU).example(model.size, request.seed)
+        if made is None:
+            raise ConfigError("no data of this model was found: load or type a puzzle")
+        return {"text": _text(made)}
 
     def rows(self, sent: Any) -> Event:
         """List puzzles of a data set or of records, as many as a page takes."""
@@ -290,8 +290,9 @@ class _Desk:
             records: Records = _at(self._shelf.records, request.number, "evaluation")
             data, found = records.data, records.chosen(wanted, wrong_only=request.wrong_only)
             rows, figures = [line.row for line in found[here]], records.figures
-            words = [f"{data.label(line.row)}: {_said_of(line, data.kind)}" for line in found[here]]
-        told = (n for n, v in figures.items() if len(v) and (n != "clues" or data.kind is SUDOKU))
+            words = [f"{data.label(line.row)}: {_said_of(line, data.look)}" for line in found[here]]
+        has_clues = data.look.cells == "written"
+        told = (n for n, v in figures.items() if len(v) and (n != "clues" or has_clues))
         bounds = {name: [figures[name].min().item(), figures[name].max().item()] for name in told}
         drawn = [draw(asked(puzzle)).svg() for puzzle in data.puzzles(rows)]
         return {
@@ -345,7 +346,7 @@ class _Desk:
             puzzles = arc_puzzles(_task(typed), model.identifiers)
             puzzle = _at(puzzles, typed.test_input, "test input")
         else:
-            puzzle = _parsed(typed.text or "", kind)
+            puzzle = _parsed(typed.text or "", kind, model.size)
         facts = model.trained.facts
         if kind is not None and puzzle.kind is not kind:
             raise DatasetError(
@@ -372,44 +373,22 @@ def _demonstrations(task: Task) -> list[Puzzle]:
 def _pair_drawn(pair: Puzzle) -> str:
     """Draw the input and the output of a demonstration."""
     assert pair.target is not None
-    given, made = arc_panels(Board(pair, pair.target))[:2]
-    unmarked = np.zeros(made.colours.shape, bool)
-    return draw_panels([given, made._replace(title="output", marked=unmarked)]).svg()
+    board = Board(pair, pair.target)
+    given, made = panels_of(board)[:2]
+    return draw_panels(board.look, [given, made._replace(title="output")]).svg()
 
 
 def _text(puzzle: Puzzle) -> str:
-    """Return a Sudoku or a maze as people type it."""
-    if puzzle.kind is SUDOKU:
-        return "".join(str(digit or ".") for digit in puzzle.question.flat)
-    return "\n".join(map(maze.tokens_to_text, puzzle.question)) if puzzle.kind is MAZE else ""
+    """Return a puzzle as people type it; "" where they do not."""
+    size = len(puzzle.question)
+    look = puzzle.kind.board(size)
+    return look.text(puzzle.tokens.reshape(size, size)) if look.hint else ""
 
 
-def _made(kind: Kind | None, num_cells: int, seed: int) -> str:
-    """Make a maze that can be solved, or a Sudoku with one solution."""
-    size, stream = maze.grid_size(num_cells), Stream.NEW_TEST
-    if kind is MAZE:
-        from dataset.maze.generator import generate_mazes
-
-        made = generate_mazes(1, seed=seed, stream=stream, size=size, min_length=size, taken=set())
-        return _text(Puzzle(MAZE, MAZE.to_grid(made.mazes[0])))
-    from dataset.sudoku.generator import generate_puzzles
-
-    made = generate_puzzles(
-        1,
-        seed=seed,
-        stream=stream,
-        size=size,
-        min_clues=num_cells // 3,
-        max_clues=num_cells // 2,
-        min_rating=0,
-        taken=set(),
-    )
-    return _text(Puzzle(SUDOKU, made.questions[0].reshape(size, size)))
-
-
-def _parsed(text: str, kind: Kind | None) -> Puzzle:
-    if kind is ARC:
-        raise DatasetError("an ARC task is loaded from a file, or chosen from a data set")
+def _parsed(text: str, kind: Kind | None, size: int) -> Puzzle:
+    if kind and not kind.board(size).hint:
+        told = "are loaded from a file, or chosen from a data set"
+        raise DatasetError(f"{kind.name} puzzles {told}")
     try:
         return parse_puzzle(text, kind)
     except ValueError as error:
@@ -418,14 +397,15 @@ def _parsed(text: str, kind: Kind | None) -> Puzzle:
 
 def _model_said(model: Model, shelf: Shelf) -> Event:
     try:
-        trained, kind = model.trained, model.kind
-        facts, (data, records) = trained.facts, shelf.offered(model)
+        trained, kind = model.trained, model.kind or SUDOKU
+        data, records = shelf.offered(model)
         return {
             "data": data,
             "records": records,
             "name": model.name,
-            "kind": kind.name if kind else SUDOKU.name,
-            "size": maze.grid_size(facts.seq_len) if facts else 9,
+            "kind": kind.name,
+            "size": model.size,
+            "board": asdict(kind.board(model.size)),
             "train_step": trained.step,
             "steps": getattr(trained.run.arch, "halt_max_steps", None),
             "searches": trained.run.arch.name == "lattice",
@@ -444,7 +424,7 @@ _FIGURES = {
 }
 
 
-def _said_of(line: Record, kind: Kind) -> str:
+def _said_of(line: Record, look: BoardLook) -> str:
     """Say what an evaluation found about a puzzle."""
     figures = line.figures
     said = ["right" if figures["exact_accuracy"] == 1 else "wrong"]
@@ -454,7 +434,7 @@ def _said_of(line: Record, kind: Kind) -> str:
         said.append(f"{percent(figures['q_halt'])} sure")
     if "steps" in figures:
         said.append(many(round(figures["steps"]), "step"))
-    if "clues" in figures and kind is SUDOKU:
+    if "clues" in figures and look.cells == "written":
         said.append(many(round(figures["clues"]), "clue"))
     return ", ".join(said)
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import chain, islice
+from math import isqrt
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -20,17 +21,9 @@ from apps.reports.status import modified
 from apps.reports.values import at, number_in
 from dataset.arc.augmentation import parse_identifier
 from dataset.format.layout import METADATA_NAME
+from dataset.kinds.board import BoardLook
 from evaluation.arc import crop_grids
-from evaluation.puzzles import (
-    ARC,
-    MAZE,
-    SUDOKU,
-    Kind,
-    Puzzle,
-    identifiers_of,
-    kind_of_data,
-    puzzles_of,
-)
+from evaluation.puzzles import ARC, MAZE, Kind, Puzzle, identifiers_of, kind_of_data, puzzles_of
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_errors
 from runtime.files import read_bounded
@@ -66,6 +59,12 @@ class Model:
     @property
     def kind(self) -> Kind | None:
         return kind_read_by(self.trained)
+
+    @property
+    def size(self) -> int:
+        """Rows of its puzzles; where nothing tells, those of most Sudokus."""
+        facts = self.trained.facts
+        return isqrt(facts.seq_len) if facts else 9
 
     @property
     def folders(self) -> list[Path]:
@@ -134,6 +133,10 @@ class Data:
             DatasetError: none that is known.
         """
         return kind_of_data(self.dataset)
+
+    @property
+    def look(self) -> BoardLook:
+        return self.kind.board(isqrt(self.dataset.metadata.seq_len))
 
     @property
     def num_puzzles(self) -> int:
@@ -222,8 +225,8 @@ class Data:
         for set_name, rows in self._listed.items():
             ids = np.zeros(len(rows), np.int32)
             inputs = self.dataset.read(set_name, rows, ids).inputs
-            if self.kind is SUDOKU:
-                parts.setdefault("clues", []).append((inputs > 1).sum(1))
+            if self.look.cells == "written":
+                parts.setdefault("clues", []).append((inputs != self.look.open).sum(1))
             if self.kind is ARC:
                 cells = [grid.size for grid in crop_grids(inputs)]
                 parts.setdefault("cells of the input", []).append(np.array(cells))

@@ -15,12 +15,12 @@ from apps.lattice.config import LatticeConfig
 from apps.lattice.search import Found, Round
 from apps.reports.animation import animate
 from apps.reports.asking import load_for, note_on, search_for
-from apps.reports.boards import Board, arc_panels, asked, board_of_candidates, draw, draw_panels
+from apps.reports.boards import Board, asked, board_of_candidates, draw, draw_panels, panels_of
 from apps.reports.frames import Frame, frames_of_rounds, frames_of_steps, thinned
 from apps.reports.html import percent
 from apps.viewer.shelf import MISTAKES
 from evaluation.config import ArchOverrides, SearchSettings, ThinkingSettings
-from evaluation.puzzles import ARC, SUDOKU, Puzzle, cropped
+from evaluation.puzzles import Puzzle
 from evaluation.solving import Glimpse, reason
 from runtime.device import resolve_device
 from runtime.errors import ConfigError
@@ -137,13 +137,13 @@ def shown(frame: Frame) -> Event:
 
 
 def svg_of(board: Board) -> str:
-    """Draw a board; of an ARC puzzle each grid for itself, all on one scale."""
-    if board.puzzle.kind is not ARC:
+    """Draw a board; of canvases each grid for itself, all on one scale."""
+    if not board.look.canvas:
         return draw(board).svg()
-    question, target = board.puzzle.question, board.puzzle.target
-    known = [question] if target is None else [question, target]
-    most = max(max(cropped(question, grid).shape) for grid in known)
-    return "".join(draw_panels([panel], most).svg() for panel in arc_panels(board))
+    puzzle = board.puzzle
+    known = [puzzle.question] if puzzle.target is None else [puzzle.question, puzzle.target]
+    most = max(max(puzzle.kind.seen(puzzle, grid).shape) for grid in known)
+    return "".join(draw_panels(board.look, [panel], most).svg() for panel in panels_of(board))
 
 
 def verdict_on(board: Board) -> str:
@@ -155,9 +155,11 @@ def verdict_on(board: Board) -> str:
         return f"{many(left, 'cell')} open" + (f", {marked} wrong" if marked else "")
     if judged.solved is not False:
         return judged.words
-    if puzzle.kind is ARC:
+    look = board.look
+    if look.canvas:
         return _verdict_on_grids(board)
-    is_empty = (answer == 0) & board.wrong & (puzzle.kind is SUDOKU)
+    is_open = puzzle.kind.to_tokens(answer).reshape(answer.shape) == look.open
+    is_empty = is_open & board.wrong & (look.cells == "written")
     marked = many(int((board.wrong & ~is_empty).sum()), "cell")
     if board.right is not None:
         said = f"not the right answer: it differs in {marked}"
@@ -169,8 +171,8 @@ def verdict_on(board: Board) -> str:
 
 
 def _verdict_on_grids(board: Board) -> str:
-    grids = {panel.title: panel for panel in arc_panels(board)}
-    sizes = ["{} x {}".format(*grids[name].colours.shape) for name in ("answer", "right answer")]
+    grids = {panel.title: panel for panel in panels_of(board)}
+    sizes = ["{} x {}".format(*grids[name].tokens.shape) for name in ("answer", "right answer")]
     if sizes[0] != sizes[1]:
         return f"a grid of {sizes[0]} cells; the right one has {sizes[1]}"
     marked = many(int(grids["answer"].marked.sum()), "cell")

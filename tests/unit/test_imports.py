@@ -156,7 +156,7 @@ def test_only_one_module_knows_of_collectives(name: str) -> None:
 def test_packages_import_nothing() -> None:
     files = [path for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")]
     assert len(files) >= len(CORE_PACKAGES)
-    assert [path for path in files if imports(path)] == []
+    assert [path.parent.name for path in files if imports(path)] == ["kinds"]
 
 
 def test_settings_data_and_checkpoints_are_checked_without_torch(run_python: Any) -> None:

@@ -36,7 +36,7 @@ function soon(action) {
 function wanted() {
   if (state.chosen) return state.chosen;
   if (state.tab !== "own") throw new Error("choose a puzzle of the list");
-  if (model().kind !== "ARC") return { text: editor.text() };
+  if (model().board.hint) return { text: editor.text() };
   if (!state.task) throw new Error("load an ARC task, or choose one of a data set");
   return { task: state.task.content, task_name: state.task.name, test_input: Math.max(0, +$("test-input").value - 1) };
 }
@@ -78,7 +78,7 @@ const another = trying(async () => {
   const found = await ask("example", { model: +$("model").value, seed });
   if (state.asking !== asking) return;
   state.task = null;
-  state.chosen = model().kind === "ARC" ? { data: found.data, row: found.row } : null;
+  state.chosen = !model().board.hint ? { data: found.data, row: found.row } : null;
   if (!state.chosen) editor.fill(found.text);
   await preview();
 });
@@ -101,7 +101,7 @@ function keepAddress() {
   if (state.chosen) {
     told.set("data", state.found.data[state.chosen.data].name);
     told.set("row", state.chosen.row);
-  } else if (model().kind !== "ARC") told.set("puzzle", editor.text());
+  } else if (model().board.hint) told.set("puzzle", editor.text());
   history.replaceState(null, "", `#${told}`);
 }
 
@@ -166,7 +166,7 @@ function drawFilters(bounds, names) {
   $("filters").replaceChildren();
   if (state.tab === "records") {
     addFilter("wrong ones only", make("input", { type: "checkbox", id: "wrong-only", checked: true, oninput: listAgain }));
-  } else if (model().kind === "ARC") addFilter("name contains", make("input", { id: "text", oninput: listAgain }));
+  } else if (!model().board.hint) addFilter("name contains", make("input", { id: "text", oninput: listAgain }));
   for (const [name, [low, high]] of Object.entries(bounds)) {
     if (low < high) addFilter(names[name], number(`low-${name}`, low), " to ", number(`high-${name}`, high));
   }
@@ -271,15 +271,15 @@ const copyLink = trying(async () => {
 
 /** Offer what a model can be asked: its kind of board, its data, its evaluations. */
 function useModel() {
-  const { kind, size, searches, steps } = model();
+  const { board, size, searches, steps } = model();
   Object.assign(state, { chosen: null, task: null });
   begin();
   player.reset();
-  document.body.dataset.kind = kind;
+  document.body.dataset.cells = board.cells;
   $("depth-label").hidden = Boolean(searches);
   $("rounds-label").hidden = !searches;
   $("depth").placeholder = steps || "as trained";
-  editor.open(kind, size);
+  editor.open(board, size);
   showTab(state.tab);
 }
 
@@ -321,7 +321,7 @@ const leaveTab = trying((tab) => {
 editor.onChange(typed);
 $("model").onchange = chooseModel;
 $("another").onclick = another;
-$("clear").onclick = trying(() => { state.task = null; $("task").value = ""; if (model().kind !== "ARC") editor.clear(); typed(); });
+$("clear").onclick = trying(() => { state.task = null; $("task").value = ""; editor.clear(); typed(); });
 $("task").onchange = $("test-input").onchange = loadTask;
 $("solve").onclick = solve;
 $("play").onclick = player.play;
@@ -337,7 +337,7 @@ $("before").onclick = () => { state.page -= 1; listRows(false); };
 $("after").onclick = () => { state.page += 1; listRows(false); };
 document.onkeydown = onKey;
 document.onpaste = trying((event) => {
-  if (state.tab !== "own" || model().kind === "ARC" || event.target.tagName === "INPUT") return;
+  if (state.tab !== "own" || !model().board.hint || event.target.tagName === "INPUT") return;
   event.preventDefault();
   editor.fill(event.clipboardData.getData("text"));
   typed();

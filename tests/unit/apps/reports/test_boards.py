@@ -1,27 +1,62 @@
+import json
+from dataclasses import asdict
+
 import numpy as np
 import pytest
 
 from apps.reports import grids
+from apps.reports.animation import as_page
+from apps.reports.asking import note_on
 from apps.reports.boards import (
     ANSWER,
     GUESS_FILL,
     INK,
     NEW,
+    RING,
     WRONG,
     WRONG_FILL,
     Board,
-    arc_panels,
     asked,
     board_of_candidates,
     draw,
+    panels_of,
 )
 from apps.reports.drawing import Rectangle, Words, mixed
+from apps.reports.frames import Frame
+from apps.reports.terminal import as_text
 from dataset.arc.augmentation import augment_grid, format_identifier
 from dataset.arc.tasks import encode_canvas
 from dataset.format.schema import ARC_PALETTE
+from dataset.kinds.board import BoardLook, TokenLook
 from dataset.maze import rules as maze
 from dataset.sudoku.rules import parse_puzzle
-from evaluation.puzzles import ARC, SUDOKU, Puzzle, parse_maze
+from evaluation.puzzles import ARC, KINDS, SUDOKU, Kind, Puzzle, Verdict, parse_maze
+
+
+class FlagKind(Kind):
+    """Flags of 3 x 3 cells, of two colours, that should be of one; a kind from elsewhere."""
+
+    name = "flag"
+
+    def vocab_size(self, size: int) -> int:
+        return 3
+
+    def to_grid(self, tokens: np.ndarray) -> np.ndarray:
+        return tokens.reshape(3, 3).astype(np.int8)
+
+    def board(self, size: int) -> BoardLook:
+        pink = TokenLook(1, "pink", "p", "#ff66aa", keys=("p",))
+        teal = TokenLook(2, "teal", "t", "#00aaaa", keys=("t",))
+        return BoardLook((pink, teal), open=1, hint="p or t")
+
+    def wrong(
+        self, question: np.ndarray, answer: np.ndarray, target: np.ndarray | None
+    ) -> np.ndarray:
+        return answer != 2
+
+    def judge(self, question: np.ndarray, answer: np.ndarray, target: np.ndarray | None) -> Verdict:
+        return Verdict(bool((answer == 2).all()), "a flag")
+
 
 SOLUTION = parse_puzzle("1234341221434321")
 QUESTION = np.where(np.eye(4, dtype=bool), SOLUTION, 0).astype(np.int8)
@@ -94,7 +129,7 @@ def test_start_and_goal_of_a_maze_stay_whatever_is_answered() -> None:
     answer = np.full_like(puzzle.question, maze.PATH)
     board = Board(puzzle, answer)
     assert {maze.PALETTE[token - 1] for token in (maze.START, maze.GOAL)} < set(fills_of(board))
-    html = grids.svg("maze", puzzle.question, label="x", wrong=puzzle.question > 0)
+    html = grids.svg(board.look, puzzle.question, label="x", wrong=puzzle.question > 0)
     ends = [html.index(part) for part in ('class="wrong"', 'class="start"', ">S<", ">G<")]
     assert ends == sorted(ends)
 
@@ -106,8 +141,8 @@ def test_arc_grids_stand_side_by_side() -> None:
     assert [word.text for word in words_of(Board(puzzle, other))] == [
         *("input", "answer", "right answer")
     ]
-    _, answer, target = arc_panels(Board(puzzle, other))
-    assert (answer.colours.shape, target.colours.shape) == ((1, 2), (2, 2))
+    _, answer, target = panels_of(Board(puzzle, other))
+    assert (answer.tokens.shape, target.tokens.shape) == ((1, 2), (2, 2))
     assert answer.marked.all()
     empty = Board(puzzle, np.zeros_like(canvas))
     assert "no grid" in [word.text for word in words_of(empty)]
@@ -134,8 +169,49 @@ def test_views_of_a_named_puzzle_are_undone() -> None:
     for view in range(8):
         seen = ARC.to_grid(encode_canvas(augment_grid(colours, view, permuted)))
         puzzle = Puzzle(ARC, seen, None, 1, format_identifier("abc", view, permuted))
-        question, answer = arc_panels(Board(puzzle, seen, seen / 100))
-        assert np.array_equal(question.colours, colours)
-        assert np.array_equal(answer.colours, colours)
+        question, answer = panels_of(Board(puzzle, seen, seen / 100))
+        assert np.array_equal(question.tokens, colours + 2)
+        assert np.array_equal(answer.tokens, colours + 2)
         sure = (permuted[colours] + 2.0) / 100
         assert answer.shares == pytest.approx(0.3 + 0.7 * sure)
+
+
+def test_a_kind_from_elsewhere_is_drawn_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    flag = FlagKind()
+    monkeypatch.setitem(KINDS, "flag", flag)
+    puzzle = flag.parse("ptp\nppp\nttt")
+    answer = np.full((3, 3), 2, np.int8)
+    answer[0, 0] = 1
+    board = Board(puzzle, answer, np.full((3, 3), 0.5))
+    lines = as_text(board, colour=False).splitlines()
+    assert lines == [" p t p    !p t t", " p p p     t t t", " t t t     t t t"]
+    assert as_text(board, colour=True).count("\x1b[48;2;0;170;170") == 4 + 8
+    fills = fills_of(board)
+    assert (fills.count("#ff66aa"), fills.count("#00aaaa"), fills.count(RING)) == (1, 8, 4)
+    cells = [shape for shape in draw(board).shapes if isinstance(shape, Rectangle)]
+    assert {round(each.width) for each in cells if each.fill == "#00aaaa"} == {94}  # Of 145.
+    # In a report, on a page of its own and in the viewer.
+    html = grids.svg(grids.look_of("flag", answer), answer, label="x", wrong=board.wrong)
+    assert all(part in html for part in ('fill="#ff66aa"', 'fill="#00aaaa"', 'class="wrong"'))
+    assert '[fill="#00aaaa"]' not in as_page([Frame(board, "step", [])], "A flag")
+    facts = json.loads(json.dumps(asdict(board.look)))
+    assert [(one["text"], one["fill"], one["keys"]) for one in facts["tokens"]] == [
+        ("p", "#ff66aa", ["p"]),
+        ("t", "#00aaaa", ["t"]),
+    ]
+    assert note_on(puzzle) == ""
+    assert board.look.text(puzzle.tokens.reshape(3, 3)) == "ptp\nppp\nttt"
+
+
+@pytest.mark.parametrize("kind", KINDS.values())
+def test_the_looks_of_our_kinds_read_what_they_write(kind: Kind) -> None:
+    look = kind.board(9)
+    assert len({one.token for one in look.tokens}) == len(look.tokens)
+    assert max(one.token for one in look.tokens) == kind.vocab_size(9) - 1
+    if look.hint:
+        puzzle = kind.example(9, 0)
+        assert puzzle is not None
+        typed = look.text(puzzle.tokens.reshape(9, 9))
+        assert np.array_equal(kind.parse(typed).question, puzzle.question)
+        assert all(one.keys for one in look.tokens if not one.drawn)
+        assert look.open in look

@@ -179,7 +179,8 @@ def test_grids_show_their_boxes_and_marks() -> None:
     grid, marked = np.zeros((6, 6), np.int8), np.zeros((6, 6), bool)
     grid[0, 0], grid[1, 2], grid[-1, -1] = 1, 2, 6
     marked[1, 2] = True
-    lines = grid_lines(grid, marked)
+    tokens = SUDOKU.to_tokens(grid).reshape(grid.shape)
+    lines = grid_lines(SUDOKU.board(6), tokens, marked)
     assert lines == [
         "+-------+-------+",
         "| 1 . . | . . . |",
@@ -196,7 +197,7 @@ def test_grids_show_their_boxes_and_marks() -> None:
 
 
 def test_nine_by_nine_has_three_boxes_a_side() -> None:
-    lines = grid_lines(np.zeros((9, 9), np.int8), np.zeros((9, 9), bool))
+    lines = grid_lines(SUDOKU.board(9), np.ones((9, 9), np.int8))
     assert lines[0] == lines[4] == lines[8] == lines[12] == "+-------+-------+-------+"
     assert lines[1] == "| . . . | . . . | . . . |"
 
