@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from apps.lattice.config import LatticeConfig
+from dataset.kinds.base import Views
 from evaluation.config import EvalConfig, EvalSearchSettings, ThinkingSettings
 from evaluation.evaluators import Evaluator, build_evaluators, build_fitting
 from evaluation.headline import score_of
 from evaluation.records import Answers, size_of_answers
 from evaluation.report import Evaluation, as_csv, as_json, as_text, pooled
-from evaluation.views import Views, views_of
+from evaluation.views import views_of
 from models.config import DataFacts
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_errors

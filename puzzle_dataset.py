@@ -36,7 +36,8 @@ from dataset.format.schema import (
     PuzzleDatasetMetadata,
     PuzzleSet,
 )
-from dataset.kinds import kinds_that_fit, kinds_with
+from dataset.kinds import KINDS
+from dataset.kinds.base import kind_named, recognised
 from runtime.errors import DatasetError
 from runtime.streams import Stream, random_words
 
@@ -140,14 +141,27 @@ class PuzzleDataset:
 
     @cached_property
     def kind(self) -> str | None:
-        """ "sudoku", "maze" or "arc"; None: none that is known, or the puzzles do not tell."""
-        kinds = kinds_with(self.metadata.seq_len, self.metadata.vocab_size)
-        if len(kinds) > 1:
-            for name, arrays in self.sets.items():
-                count = min(arrays.num_examples, _ROWS_THAT_TELL)
-                some = self.read(name, slice(0, count), np.zeros(count, np.int32))
-                kinds = kinds_that_fit(kinds, some.inputs, some.labels)
-        return kinds[0] if len(kinds) == 1 else None
+        """The name of the puzzles' kind, as dataset.json says; of sets that say none, such as the
+        published ones, as their puzzles tell. None: none that is known, or they do not tell.
+
+        Raises:
+            DatasetError: puzzles of that kind have other cells or tokens.
+        """
+        seq_len, vocab_size = self.metadata.seq_len, self.metadata.vocab_size
+        if (name := self.metadata.kind) is None:
+            kind = recognised(seq_len, vocab_size, self._rows_that_tell)
+            return kind and kind.key
+        if name in KINDS and not kind_named(name).fits(seq_len, vocab_size):
+            found = f"kind is {name!r}, which {seq_len} cells and {vocab_size} tokens are not"
+            raise DatasetError(f"{self.split_dirs[0] / METADATA_NAME}: {found}")
+        return name
+
+    def _rows_that_tell(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield the inputs and labels of the first rows of each set."""
+        for name, arrays in self.sets.items():
+            count = min(arrays.num_examples, _ROWS_THAT_TELL)
+            some = self.read(name, slice(0, count), np.zeros(count, np.int32))
+            yield some.inputs, some.labels
 
     def fingerprint(self) -> str:
         """sha256 (hex) over the content of all files, in the order of the paths."""
@@ -549,4 +563,5 @@ def _merge(
         # Of one folder, exactly what its file says: the length of the schedule depends on it.
         mean_puzzle_examples=examples / max(1, sum(num_puzzles)) if others else means[0],
         fields={n: found for n, found in first.items() if all(o.get(n) == found for o in others)},
+        kind=parts[0].kind if len({metadata.kind for metadata in parts}) == 1 else None,
     )

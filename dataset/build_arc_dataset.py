@@ -304,6 +304,7 @@ def _write_set(split_dir: Path, arrays: LazyArcSet, num_identifiers: int, option
         total_puzzles=arrays.num_puzzles,
         format=None if options.materialize else schema.LAZY_ARC,
         fields=fields,
+        kind="arc",
     )
     written = arrays
     if options.materialize:

@@ -163,6 +163,7 @@ class MazeBuild(PuzzleBuild):
             views=views,
             fields=fields,
             ratings=puzzles.ratings,
+            kind="maze",
         )
 
 

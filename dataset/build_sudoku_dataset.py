@@ -189,6 +189,7 @@ class SudokuBuild(PuzzleBuild):
             vocab_size=self.size + EMPTY_TOKEN + 1,
             views=views,
             ratings=puzzles.ratings,
+            kind="sudoku",
         )
 
 

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dataset.arc.augmentation import parse_identifier, undo_grid
-from dataset.arc.tasks import parse_grid
-from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_VOCAB_SIZE
+from dataset.arc.tasks import crop_grids, parse_grid
 from runtime.errors import DatasetError
 
 PASS_KS = (1, 2, 5, 10, 100, 1000)
@@ -30,30 +29,6 @@ _Q_BITS = 128
 _MAX_GRIDS = 100  # of a test input, in the details
 # What the official sample submission holds where there is nothing to say.
 _NO_ANSWER = [[0, 0], [0, 0]]
-
-
-def crop_grids(canvases: np.ndarray) -> list[np.ndarray]:
-    """Return of each canvas the largest full rectangle of colours in its top left corner.
-
-    Of equally large ones it is that with the fewest rows; with no colour in the corner it is empty.
-
-    Args:
-        canvases: integer [N, S] tokens, row by row; S is a square.
-    Returns:
-        N grids of colours, uint8 [h, w].
-    """
-    side = math.isqrt(canvases.shape[1])
-    colours = canvases.reshape(-1, side, side) - ARC_FIRST_COLOUR_TOKEN
-    is_colour = (canvases >= ARC_FIRST_COLOUR_TOKEN) & (canvases < ARC_VOCAB_SIZE)
-    runs = np.logical_and.accumulate(is_colour.reshape(colours.shape), axis=2).sum(axis=2)
-    widths = np.minimum.accumulate(runs, axis=1)  # of the rectangle that ends with each row
-    areas = widths * np.arange(1, side + 1)
-    heights = np.where(areas.any(axis=1), areas.argmax(axis=1) + 1, 0)
-    widths = widths[np.arange(len(canvases)), heights - 1]
-    return [
-        grid[:height, : width if height else 0].astype(np.uint8)
-        for grid, height, width in zip(colours, heights.tolist(), widths.tolist(), strict=True)
-    ]
 
 
 def grid_key(grid: np.ndarray) -> bytes:

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from dataset.format.schema import IGNORE_LABEL_ID
+from dataset.kinds.base import Views
 from evaluation.config import Choice, ThinkingSettings
 from evaluation.metrics import Estimate, wilson
 from evaluation.thinking import Forward, row_keys, with_draws
-from evaluation.views import Views, draw_views
+from evaluation.views import draw_views
 from models.act import ACT, ACTLossHead
 from models.carry import ACTCarry, Examples
 from models.draws import RowDraws, noise_table

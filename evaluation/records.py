@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, IGNORE_LABEL_ID
-from dataset.maze import rules as maze
+from dataset.format.schema import IGNORE_LABEL_ID
+from dataset.kinds import KINDS
 from evaluation.evaluators import Gather
 from models.heads.calibration import NUM_BINS
 from puzzle_dataset import PuzzleDataset
@@ -30,19 +30,16 @@ def size_of_answers(dataset: PuzzleDataset, set_name: str, number: int) -> dict[
     """Return of the first rows of a set how large their answers are, int64 [number] by name:
     `path_length`, the moves of a maze's path, or `grid_cells`, the cells of an ARC grid.
     """
-    kind = dataset.kind
-    if kind not in ("maze", "arc"):
+    if not dataset.kind or dataset.kind not in KINDS:
         return {}
-    counts = [np.zeros(0, np.int64)]
-    for start in range(0, number, _ROWS_AT_ONCE):
+    kind, parts = KINDS.load(dataset.kind), []
+    for start in range(0, max(number, 1), _ROWS_AT_ONCE):
         rows = slice(start, min(start + _ROWS_AT_ONCE, number))
         ids = np.zeros(rows.stop - start, np.int32)
-        labels = dataset.read(set_name, rows, ids).labels
-        if kind == "maze":
-            counts.append((labels == maze.PATH).sum(axis=1) + 1)
-        else:
-            counts.append((labels >= ARC_FIRST_COLOUR_TOKEN).sum(axis=1))
-    return {"path_length" if kind == "maze" else "grid_cells": np.concatenate(counts)}
+        parts.append(kind.answer_sizes(dataset.read(set_name, rows, ids).labels))
+        if not parts[0]:
+            break
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def table_as_csv(names: Iterable[str], sets: Mapping[str, Mapping[str, np.ndarray | None]]) -> str:

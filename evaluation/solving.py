@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dataset.kinds.base import Puzzle, Verdict, Views
+from dataset.kinds.sudoku import SUDOKU
 from evaluation.chains import Found, chain_steps, chosen, ends_of, residual_of, wants_to_halt
 from evaluation.config import Choice, SolveConfig, ThinkingSettings
 from evaluation.constraints import SudokuConstraint
@@ -19,8 +21,7 @@ from evaluation.decoding import (
     decode_greedy,
     decode_sampled,
 )
-from evaluation.puzzles import SUDOKU, Puzzle, Verdict
-from evaluation.views import Views, draw_views
+from evaluation.views import draw_views
 from models.act import ACTLossHead
 from models.carry import Examples
 from runtime.errors import ConfigError

@@ -30,15 +30,14 @@ from apps.lattice.config import LatticeConfig
 from apps.reports.asking import kind_read_by, load_for, note_on, search_for
 from apps.reports.boards import Board
 from apps.reports.terminal import as_text
+from dataset.kinds.arc import ARC
+from dataset.kinds.base import Kind, Puzzle
+from dataset.kinds.maze import MAZE
+from dataset.kinds.sudoku import SUDOKU
 from dataset.sources import CSV_COLUMNS
 from dataset.sudoku.rules import split_puzzles
 from evaluation.config import ArchOverrides, SolveConfig, ThinkingSettings
 from evaluation.puzzles import (
-    ARC,
-    MAZE,
-    SUDOKU,
-    Kind,
-    Puzzle,
     arc_puzzles,
     identifiers_of,
     kind_of_data,

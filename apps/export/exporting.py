@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dataset.command_line import Parser
-from dataset.kinds import kinds_with
+from dataset.kinds.base import kinds_with
 from runtime.errors import EXIT_INTERRUPTED, ConfigError, disk_errors, exit_code
 from runtime.files import sha256
 from runtime.output import guard_output
@@ -171,7 +171,7 @@ def facts_of(
     kinds = [evaluator.name for evaluator in trained.run.active_evaluators]
     if not kinds:
         told = [tried.facts.kind] if tried.facts and tried.facts.kind else None
-        kinds = told or kinds_with(seq_len, vocab_size)
+        kinds = told or [kind.key for kind in kinds_with(seq_len, vocab_size)]
         kinds = kinds if len(kinds) == 1 else []  # Of 4 x 4 cells there are Sudokus and mazes.
     source = trained.weights
     if not trained.is_published:

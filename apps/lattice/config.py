@@ -1,11 +1,11 @@
 """Settings of deduction on candidate sets, and of the heads that it needs."""
 
 import math
-from typing import Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from models.config import ARCHITECTURES, DataFacts, RecurrenceConfig, is_sudoku, require_sudoku
+from models.config import ARCHITECTURES, DataFacts, RecurrenceConfig, require_sudoku
 from models.heads.config import AUXILIARY_HEADS, AuxiliaryHeadConfig, HeadsConfig, LinearHeadConfig
 from runtime.errors import ConfigError
 from runtime.registry import imported
@@ -18,6 +18,9 @@ from runtime.schema import (
     SizeOrZero,
     StrictBool,
 )
+
+if TYPE_CHECKING:
+    from dataset.kinds.base import Kind
 
 
 class CandidatesHeadConfig(AuxiliaryHeadConfig):
@@ -143,23 +146,23 @@ class LatticeConfig(RecurrenceConfig):
         super().require_data(facts)
         if self.has_digits:
             require_sudoku(facts, "arch.symmetry=digits")
-        self.open_cells(facts)
+        self.kind_of(facts)
 
     @staticmethod
-    def open_cells(facts: DataFacts) -> tuple[int, range | tuple[int, ...]]:
-        """Return the token of a cell that is open, and those that it may hold in the end.
+    def kind_of(facts: DataFacts) -> "Kind":
+        """Return the kind of the puzzles; of facts that do not say it, the first that fits.
 
         Raises:
-            ConfigError: the data are neither Sudokus nor square mazes.
+            ConfigError: of none that is known the tokens of open cells are.
         """
-        seq_len, vocab_size = facts.seq_len, facts.vocab_size
-        if is_sudoku(facts):
-            return 1, range(2, vocab_size)
-        if vocab_size == 6 and math.isqrt(seq_len) ** 2 == seq_len:
-            return 2, (2, 5)  # A free cell may lie on the path.
+        from dataset.kinds.base import kinds_with
+
+        for kind in kinds_with(facts.seq_len, facts.vocab_size):
+            if facts.kind in (None, kind.key) and kind.answers(math.isqrt(facts.seq_len)):
+                return kind
         raise ConfigError(
             f"arch.name=lattice is for Sudokus of 4 x 4, 6 x 6 or 9 x 9 cells and for square mazes;"
-            f" the data have {seq_len} cells and {vocab_size} tokens"
+            f" the data have {facts.seq_len} cells and {facts.vocab_size} tokens"
         )
 
     @model_validator(mode="after")

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from apps.lattice.config import LatticeConfig
 from apps.lattice.heads import CANDIDATES, solution_gone
-from dataset.turns import turns
+from dataset.kinds.base import Views
 from models.act import ACT, RowLosses
 from models.attention import Attention, SudokuBias
 from models.carry import ACTCarry, Drawn, Examples, Latents
-from models.config import DataFacts, RecurrenceConfig, is_sudoku
+from models.config import DataFacts, RecurrenceConfig
 from models.dec.model import FIRST_DIGIT, DigitBlock, answer_of_digits
 from models.draws import Address
 from models.heads.base import Answer, Outputs
@@ -117,8 +117,9 @@ class LatticeInner(Recurrence):
 
     def __init__(self, config: LatticeConfig, facts: DataFacts) -> None:
         config.require_data(facts)
-        self.open_token, tokens = config.open_cells(facts)
-        self.is_sudoku = is_sudoku(facts)
+        kind, side = config.kind_of(facts), math.isqrt(facts.seq_len)
+        self.open_token, tokens = kind.board(side).open, kind.answers(side)
+        self.views = kind.views(side)
         # Positions are those of rows and columns, not one by one.
         learned = config.pos_encodings == "learned"
         super().__init__(
@@ -340,8 +341,7 @@ class LatticeACT(ACT):
 
     def draw(self, at: Address) -> dict[str, np.ndarray]:
         own, inner = slice(at.own.start, at.own.stop), self.inner
-        sizes = inner.seq_len, len(inner.open_cell)
-        drawn = guesses_and_views(at, self.config, *sizes, is_sudoku=inner.is_sudoku)
+        drawn = guesses_and_views(at, self.config, inner.views, len(inner.open_cell))
         return super().draw(at) | {name: at.parts(rows[own]) for name, rows in drawn.items()}
 
     def think(
@@ -398,7 +398,7 @@ LatticeInner.act_type = LatticeACT
 
 
 def guesses_and_views(
-    at: Address, config: LatticeConfig, seq_len: int, vocab_size: int, *, is_sudoku: bool
+    at: Address, config: LatticeConfig, views: Views | None, vocab_size: int
 ) -> dict[str, np.ndarray]:
     """Draw what the rows of the global batch guess at a step, and in which view each goes on, if it
     does in another one: `guesses`, `guided`, `cells` and `tokens` of `LatticeACT.think`.
@@ -409,12 +409,10 @@ def guesses_and_views(
     if config.guided_guesses:
         words = at.words(Stream.GUESSES, at.num_rows, counter=1)
         drawn["guided"] = ((words >> np.uint64(11)) * 2.0**-53 < config.guided_guesses)[:, None]
-    if config.views != "none":
+    if views and config.views != "none":
         words = at.words(Stream.TURNS, 2 * at.num_rows).reshape(2, -1)
         every = config.views == "all"
-        drawn["cells"], drawn["tokens"] = turns(
-            words, seq_len, vocab_size, is_sudoku=is_sudoku, every_symmetry=every
-        )
+        drawn["cells"], drawn["tokens"] = views.turns(words, vocab_size, every_symmetry=every)
     return drawn
 
 

@@ -31,7 +31,6 @@ from apps.lattice.model import (
     ORIGIN_TOKENS,
     STRIKE_BELOW,
 )
-from dataset.turns import turns
 from evaluation.config import EvalSearchSettings, SearchSettings
 from evaluation.thinking import Forward
 from models.act import ACTLossHead
@@ -292,9 +291,8 @@ class Search:
         if self._views != "none":
             inner: Any = self._model.model.inner
             every = self._views == "all"
-            sizes = (inner.seq_len, len(inner.open_cell))
-            draws["cells"], draws["tokens"] = turns(
-                words[:, 2:].T, *sizes, is_sudoku=inner.is_sudoku, every_symmetry=every
+            draws["cells"], draws["tokens"] = inner.views.turns(
+                words[:, 2:].T, len(inner.open_cell), every_symmetry=every
             )
         return draws
 

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from apps.lattice.config import LatticeConfig
+from dataset.kinds.base import Kind, Puzzle
+from dataset.kinds.sudoku import SUDOKU
 from dataset.sudoku.rules import count_solutions
 from evaluation.config import ArchOverrides, SearchSettings
-from evaluation.puzzles import SUDOKU, Kind, Puzzle, kind_of, kind_of_data
+from evaluation.puzzles import kind_of, kind_of_data
 from models.architectures import ArchConfig
 from models.config import DataFacts
 from puzzle_dataset import PuzzleDataset
@@ -47,8 +49,7 @@ def facts_of(puzzles: list[Puzzle]) -> DataFacts:
     """Return what puzzles of one kind and size look like to a model."""
     kind, size = puzzles[0].kind, len(puzzles[0].question)
     identifiers = 1 + max(puzzle.identifier for puzzle in puzzles)
-    known = kind.name.lower()
-    return DataFacts(kind.vocab_size(size), size * size, identifiers, kind=known)
+    return DataFacts(kind.vocab_size(size), size * size, identifiers, kind=kind.key)
 
 
 def load_for(

@@ -19,7 +19,7 @@ from apps.reports.boards import (
     draw,
 )
 from apps.reports.drawing import Picture
-from evaluation.puzzles import Puzzle
+from dataset.kinds.base import Puzzle
 from evaluation.solving import Reasoning
 from runtime.text import many
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN
+from dataset.kinds import KINDS
 from dataset.kinds.board import BoardLook, plain_colours
-from evaluation.puzzles import KINDS
 
 _MAX_SIDE = 64
 
@@ -42,8 +42,8 @@ def cropped(grid: np.ndarray, used: np.ndarray) -> np.ndarray:
 
 def look_of(kind: str | None, grid: np.ndarray) -> BoardLook:
     """Return the look of a kind, named as in files; of any other, tokens are colours."""
-    if kind in KINDS:
-        return KINDS[kind].board(grid.shape[-1])
+    if kind and kind in KINDS:
+        return KINDS.load(kind).board(grid.shape[-1])
     return plain_colours(256)
 
 

@@ -6,8 +6,9 @@ from warnings import catch_warnings
 
 import numpy as np
 
+from dataset.kinds.base import Puzzle
+from dataset.kinds.maze import MAZE
 from dataset.maze import rules as maze
-from evaluation.puzzles import MAZE, Puzzle
 from runtime.errors import ConfigError, DatasetError
 
 _MOST_PIXELS = 2048  # A side.

@@ -35,8 +35,8 @@ from apps.reports.tables import (
 from apps.reports.values import at, items, listed, number, parsed
 from dataset.format.layout import TEST_PUZZLES_NAME
 from dataset.format.schema import ARC_SIDE
+from dataset.kinds.arc import ARC
 from dataset.kinds.board import BoardLook
-from evaluation.puzzles import ARC
 from runtime.text import duration
 
 _MAX_WITH_PUZZLES = 3

@@ -15,7 +15,7 @@ import numpy as np
 from apps.reports.terminal import grid_lines, side_by_side
 from dataset.format.files import read_json
 from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_NUM_COLOURS, ARC_SIDE
-from evaluation.puzzles import ARC
+from dataset.kinds.arc import ARC
 from runtime.errors import EXIT_DATA, DatasetError
 from runtime.text import colours, shown
 

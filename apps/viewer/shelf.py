@@ -20,10 +20,12 @@ from apps.reports.asking import kind_read_by
 from apps.reports.status import modified
 from apps.reports.values import at, number_in
 from dataset.arc.augmentation import parse_identifier
+from dataset.arc.tasks import crop_grids
 from dataset.format.layout import METADATA_NAME
+from dataset.kinds.arc import ARC
+from dataset.kinds.base import Kind, Puzzle
 from dataset.kinds.board import BoardLook
-from evaluation.arc import crop_grids
-from evaluation.puzzles import ARC, MAZE, Kind, Puzzle, identifiers_of, kind_of_data, puzzles_of
+from evaluation.puzzles import identifiers_of, kind_of_data, puzzles_of
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_errors
 from runtime.files import read_bounded
@@ -231,8 +233,7 @@ class Data:
                 cells = [grid.size for grid in crop_grids(inputs)]
                 parts.setdefault("cells of the input", []).append(np.array(cells))
             if (ratings := self.dataset.sets[set_name].example_ratings()) is not None:
-                name = "cells on the path" if self.kind is MAZE else "rating"
-                parts.setdefault(name, []).append(ratings[rows])
+                parts.setdefault(self.kind.rating, []).append(ratings[rows])
         return {name: np.concatenate(values) for name, values in parts.items()}
 
     def rows(self, wanted: Filter, known: Collection[str] | None = None) -> np.ndarray:

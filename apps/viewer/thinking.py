@@ -19,8 +19,8 @@ from apps.reports.boards import Board, asked, board_of_candidates, draw, draw_pa
 from apps.reports.frames import Frame, frames_of_rounds, frames_of_steps, thinned
 from apps.reports.html import percent
 from apps.viewer.shelf import MISTAKES
+from dataset.kinds.base import Puzzle
 from evaluation.config import ArchOverrides, SearchSettings, ThinkingSettings
-from evaluation.puzzles import Puzzle
 from evaluation.solving import Glimpse, reason
 from runtime.device import resolve_device
 from runtime.errors import ConfigError

@@ -7,6 +7,7 @@ the colours 0 to 9. An evaluation task is one whose test pairs are not trained o
 import hashlib
 import importlib.metadata
 import json
+import math
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ import numpy as np
 from dataset.arc.augmentation import Pair, parse_identifier
 from dataset.format import schema
 from dataset.format.files import file_sha256, read_json
-from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_NUM_COLOURS, ARC_SIDE
+from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_NUM_COLOURS, ARC_SIDE, ARC_VOCAB_SIZE
 from runtime.errors import DatasetError
 
 BLANK_NAME = "<blank>"
@@ -353,3 +354,27 @@ def encode_canvas(grid: np.ndarray | None) -> np.ndarray:
         canvas[height : height + 1, :width] = schema.ARC_BORDER_TOKEN
         canvas[:height, width : width + 1] = schema.ARC_BORDER_TOKEN
     return canvas.reshape(-1)
+
+
+def crop_grids(canvases: np.ndarray) -> list[np.ndarray]:
+    """Return of each canvas the largest full rectangle of colours in its top left corner.
+
+    Of equally large ones it is that with the fewest rows; with no colour in the corner it is empty.
+
+    Args:
+        canvases: integer [N, S] tokens, row by row; S is a square.
+    Returns:
+        N grids of colours, uint8 [h, w].
+    """
+    side = math.isqrt(canvases.shape[1])
+    colours = canvases.reshape(-1, side, side) - ARC_FIRST_COLOUR_TOKEN
+    is_colour = (canvases >= ARC_FIRST_COLOUR_TOKEN) & (canvases < ARC_VOCAB_SIZE)
+    runs = np.logical_and.accumulate(is_colour.reshape(colours.shape), axis=2).sum(axis=2)
+    widths = np.minimum.accumulate(runs, axis=1)  # of the rectangle that ends with each row
+    areas = widths * np.arange(1, side + 1)
+    heights = np.where(areas.any(axis=1), areas.argmax(axis=1) + 1, 0)
+    widths = widths[np.arange(len(canvases)), heights - 1]
+    return [
+        grid[:height, : width if height else 0].astype(np.uint8)
+        for grid, height, width in zip(colours, heights.tolist(), widths.tolist(), strict=True)
+    ]

@@ -1,6 +1,7 @@
 """Open built data sets, and check that their files agree with each other and the manifest."""
 
 import hashlib
+import json
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -112,7 +113,8 @@ def load_split(
 def fingerprint(split_dir: Path) -> str:
     """sha256 (hex) over `dataset.json` and the files of its sets, in the order that it gives.
 
-    Of a lazy set, `augmentations.npy` beside the split counts too; the folder's path does not.
+    Of a lazy set, `augmentations.npy` beside the split counts too; neither the folder's path nor
+    the kind of the puzzles does: a set is the same as before it said its kind.
 
     Raises:
         DatasetError: a file is missing or unreadable; names it.
@@ -120,8 +122,17 @@ def fingerprint(split_dir: Path) -> str:
     split_dir = Path(split_dir)
     total = hashlib.sha256()
     for path in split_files(split_dir, load_metadata(split_dir)):
-        total.update(f"{path.name} {file_sha256(path)}\n".encode())
+        is_metadata = path.name == METADATA_NAME
+        digest = _sha256_without_kind(path) if is_metadata else file_sha256(path)
+        total.update(f"{path.name} {digest}\n".encode())
     return total.hexdigest()
+
+
+def _sha256_without_kind(path: Path) -> str:
+    values = files.parse_json_object(files.read_small_file(path), path)
+    if values.pop("kind", None) is None:
+        return file_sha256(path)
+    return hashlib.sha256(f"{json.dumps(values, indent=2)}\n".encode()).hexdigest()
 
 
 def _check_manifest(

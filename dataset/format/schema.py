@@ -108,6 +108,8 @@ class PuzzleDatasetMetadata:
         fields: the further labels of each cell, by name; in the format "lazy_arc" all are derived,
             elsewhere none.
         ratings: whether the sets keep how hard each original puzzle is.
+        kind: of the puzzles, a name of `dataset.kinds.KINDS`; None: not said. It is no part of the
+            data's fingerprint.
     Raises:
         ValueError: a value has the wrong type or is out of range (`from_json`: a DatasetError).
     """
@@ -125,6 +127,7 @@ class PuzzleDatasetMetadata:
     format: str | None = None
     fields: dict[str, LabelField] = field(default_factory=dict)
     ratings: Annotated[bool, Field(strict=True)] = False
+    kind: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,99}$")] | None = None
 
     @model_validator(mode="after")
     def _check_together(self) -> PuzzleDatasetMetadata:
@@ -169,7 +172,7 @@ class PuzzleDatasetMetadata:
         """The text of `dataset.json`, without what may be left out and is None or empty."""
         values: dict[str, Any] = asdict(self)
         values["fields"] = {name: declared.to_json() for name, declared in self.fields.items()}
-        for name in ("total_puzzles", "format", "fields", "ratings"):
+        for name in ("total_puzzles", "format", "fields", "ratings", "kind"):
             if values[name] in (None, {}) or values[name] is False:  # 0 == False
                 del values[name]
         return json.dumps(values, indent=2) + "\n"

@@ -80,6 +80,7 @@ def write_puzzles(
     views: int = 1,
     fields: Mapping[str, tuple[LabelField, np.ndarray]] | None = None,
     ratings: np.ndarray | None = None,
+    kind: str | None = None,
 ) -> None:
     """Write a split of puzzles that hold one example each and have no embedding of their own.
 
@@ -90,6 +91,7 @@ def write_puzzles(
         views: puzzles of a group, which stand together, the original first.
         fields: further labels by name, as they are declared and uint8 [puzzles, seq_len, ...].
         ratings: how hard each original is, integer [puzzles / views]; None: not known.
+        kind: of the puzzles, a name of `dataset.kinds.KINDS`.
     Raises:
         DatasetError: as `write_split`.
     """
@@ -108,6 +110,7 @@ def write_puzzles(
         total_puzzles=num_puzzles,
         fields={name: declared for name, (declared, _) in further.items()},
         ratings=ratings is not None,
+        kind=kind,
     )
     identifiers = np.zeros(num_puzzles, dtype=np.int32)
     starts = np.arange(num_puzzles + 1, dtype=np.int32)

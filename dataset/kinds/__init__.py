@@ -1,12 +1,10 @@
-"""What belongs to a kind of puzzle: who judges its answers, and who builds its data."""
+"""The names of what belongs to a kind of puzzles: its object, evaluator and builder."""
 
 import shlex
 from collections.abc import Callable, Mapping
-from math import isqrt
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -14,51 +12,18 @@ from pydantic import (
     model_serializer,
 )
 
-from dataset.format.schema import ARC_VOCAB_SIZE
-from dataset.maze import rules as maze
-from dataset.sudoku.rules import BOX_SHAPES, EMPTY_TOKEN, find_conflict
 from runtime.registry import Registry, imported
 from runtime.schema import Schema, StrictBool
 
 
-def kinds_with(seq_len: int, vocab_size: int) -> list[str]:
-    """Return the kinds of puzzles with so many cells and tokens: "sudoku", "maze", "arc".
-
-    At 4 x 4 cells and 6 tokens there are two.
-    """
-    side = isqrt(seq_len)
-    if side * side != seq_len:
-        return []
-    fits = {
-        "sudoku": side in BOX_SHAPES and vocab_size == side + EMPTY_TOKEN + 1,
-        "maze": vocab_size == maze.VOCAB_SIZE,
-        "arc": vocab_size == ARC_VOCAB_SIZE,
-    }
-    return [kind for kind, is_one in fits.items() if is_one]
+class KindConfig(Schema):
+    """A kind of puzzles; it has no settings."""
 
 
-def kinds_that_fit(kinds: list[str], inputs: np.ndarray, labels: np.ndarray) -> list[str]:
-    """Return those of the kinds "sudoku" and "maze" that all of these puzzles may be.
-
-    Args:
-        inputs, labels: integers [N, seq_len] tokens, labels 0 or less where ignored.
-    """
-    kept = (labels == inputs) | (labels <= 0)
-    on_path = (labels == maze.PATH) & (inputs == maze.FREE)
-    fits = {
-        "sudoku": all(map(_is_sudoku, inputs, labels)),
-        "maze": (maze.are_mazes(inputs) & (kept | on_path).all(axis=1)).all(),
-    }
-    return [kind for kind in kinds if fits[kind]]
-
-
-def _is_sudoku(question: np.ndarray, answer: np.ndarray) -> bool:
-    """Whether an answer leaves no cell empty, keeps the clues and repeats no digit."""
-    known = np.where(answer > 0, answer, question).astype(np.int64)
-    kept = (question == EMPTY_TOKEN) | (question == known)
-    side = isqrt(question.size)
-    conflict = find_conflict((known - EMPTY_TOKEN).reshape(side, side))
-    return bool(kept.all() and (answer != EMPTY_TOKEN).all()) and conflict is None
+KINDS = Registry("kind of puzzles", KindConfig)
+"""Behind each name stands a `dataset.kinds.base.Kind`."""
+for _name in ("sudoku", "maze", "arc"):
+    KINDS.add(_name, KindConfig, imported(f"dataset.kinds.{_name}", _name.upper()))
 
 
 class EvaluatorConfig(Schema):

@@ -11,7 +11,8 @@ from apps.export import exporting
 from apps.reports.asking import kind_read_by
 from dataset.build_maze_dataset import main as build
 from dataset.build_sudoku_dataset import main as build_sudokus
-from evaluation.puzzles import KINDS, kind_of_data
+from dataset.kinds import KINDS
+from evaluation.puzzles import kind_of_data
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError
 from scripts import solve

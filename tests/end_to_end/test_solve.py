@@ -10,7 +10,7 @@ from PIL import Image
 from apps.reports.boards import asked, draw
 from dataset.build_arc_dataset import main as build_arc
 from dataset.build_maze_dataset import main as build_mazes
-from evaluation.puzzles import parse_maze
+from dataset.kinds.maze import MAZE
 from runtime.errors import ConfigError, DatasetError
 from scripts import solve
 
@@ -49,7 +49,7 @@ def test_mazes_are_solved_from_data_text_and_pictures(
     assert capsys.readouterr().out.count("ACT step ") == 2
     text, picture = tmp_path / "mazes.txt", tmp_path / "maze.png"
     text.write_text(f"{ROOM}\n\n{ROOM}\n")
-    draw(asked(parse_maze(ROOM))).image().save(picture)
+    draw(asked(MAZE.parse(ROOM))).image().save(picture)
     outs = []
     for source in (f"file={text}", f"file={picture}", f"puzzle='{ROOM.replace(chr(10), '')}'"):
         solve.main([*asked_for, source])

@@ -23,7 +23,9 @@ from apps.viewer.shelf import find
 from apps.viewer.thinking import Asked, Thinker, shown, svg_of, verdict_on
 from dataset.build_arc_dataset import main as build_arc
 from dataset.build_maze_dataset import main as build_mazes
-from evaluation.puzzles import SUDOKU, Puzzle, parse_sudoku, puzzles_of
+from dataset.kinds.base import Puzzle
+from dataset.kinds.sudoku import SUDOKU
+from evaluation.puzzles import puzzles_of
 from puzzle_dataset import PuzzleDataset
 
 PORT = 8765
@@ -91,7 +93,7 @@ def test_each_step_is_told_and_then_the_answer(client: TestClient, sudoku_data: 
     ],
 )
 def test_the_words_count_what_is_marked(answer: str, compare: bool, told: str, marked: int) -> None:
-    right, given = (parse_sudoku(text).question for text in ("1234341221434321", "1234" + 12 * "."))
+    right, given = (SUDOKU.parse(text).question for text in ("1234341221434321", "1234" + 12 * "."))
     found = np.array([int(digit.replace(".", "0")) for digit in answer], np.int8).reshape(4, 4)
     board = Board(Puzzle(SUDOKU, given), found, right=right if compare else None)
     assert verdict_on(board) == told
@@ -100,7 +102,7 @@ def test_the_words_count_what_is_marked(answer: str, compare: bool, told: str, m
 
 
 def test_a_round_counts_what_is_open_after_it() -> None:
-    puzzle = parse_sudoku("1234" + 12 * ".")
+    puzzle = SUDOKU.parse("1234" + 12 * ".")
     candidates = np.tile(np.arange(6) > 1, (16, 1))
     candidates[:4] = np.eye(6, dtype=bool)[2:]
     board = board_of_candidates(puzzle, candidates)

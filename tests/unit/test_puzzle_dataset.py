@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dataset.format.schema import PuzzleDatasetMetadata, PuzzleSet
-from dataset.format.writing import write_split
+from dataset.format.writing import write_puzzles, write_split
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset, TrainBatches
 from runtime.errors import DatasetError
 
@@ -317,3 +317,25 @@ def test_another_folder_without_puzzle_identifiers_is_fine(tmp_path: Path):
         write(tmp_path / name, metadata={"num_puzzle_identifiers": 1}, all=arrays)
     paths = [tmp_path / "a", tmp_path / "b"]
     assert PuzzleDataset([tmp_path / "c"], "train", numbered_as=paths).identifier_offsets == [0]
+
+
+def test_a_set_says_its_kind_and_stays_the_same_set(tmp_path: Path):
+    maze = np.full((3, 16), 2, np.uint8)
+    maze[:, :2] = 3, 4
+    sudoku = np.array([[2, 3, 4, 5, 4, 5, 2, 3, 3, 2, 5, 4, 5, 4, 3, 2]], np.uint8)
+    for cells, kind in ((maze, "maze"), (sudoku, "sudoku")):
+        plain, told, wrong = (tmp_path / kind / name for name in ("plain", "told", "wrong"))
+        write_puzzles(plain / "train", cells, cells, vocab_size=6)
+        write_puzzles(told / "train", cells, cells, vocab_size=6, kind=kind)
+        write_puzzles(wrong / "train", cells, cells, vocab_size=6, kind="arc")
+        sets = [PuzzleDataset([path], "train") for path in (plain, told, wrong)]
+        assert [each.kind for each in sets[:2]] == [kind, kind]
+        assert sets[0].fingerprint() == sets[1].fingerprint() == sets[2].fingerprint()
+        with pytest.raises(DatasetError, match=r"dataset.json: kind is 'arc', which 16 cells"):
+            _ = sets[2].kind
+        assert PuzzleDataset([plain, told], "train").kind == kind
+    empty = np.ones((1, 16), np.uint8)
+    write_puzzles(tmp_path / "other" / "train", empty, empty, vocab_size=6, kind="jigsaw")
+    assert PuzzleDataset([tmp_path / "other"], "train").kind == "jigsaw"
+    with pytest.raises(ValueError, match="match pattern"):
+        write_puzzles(tmp_path / "bad" / "train", empty, empty, vocab_size=6, kind="Not a name")

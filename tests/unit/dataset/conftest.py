@@ -65,13 +65,13 @@ class Builder:
             assert not self.output.exists()
             self.write(good, name)
 
-    @staticmethod
-    def facts(groups: int, puzzles: int) -> dict[str, Any]:
+    def facts(self, groups: int, puzzles: int) -> dict[str, Any]:
         """What dataset.json says of a set of 4x4 cells: as a published one, and the ratings."""
         ids = {"pad_id": 0, "ignore_label_id": 0, "blank_identifier_id": 0}
         sizes = {"vocab_size": 6, "seq_len": 16, "num_puzzle_identifiers": 1, "sets": ["all"]}
         totals = {"total_groups": groups, "total_puzzles": puzzles, "mean_puzzle_examples": 1.0}
-        return {**ids, **sizes, **totals, "ratings": True}
+        kind = "maze" if self.kind is MazeBuild else "sudoku"
+        return {**ids, **sizes, **totals, "ratings": True, "kind": kind}
 
     def contents(self) -> dict[str, bytes]:
         files = [path for path in self.output.rglob("*") if path.is_file()]

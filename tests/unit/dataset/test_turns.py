@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from dataset.dihedral import NUM_VIEWS, dihedral_view
+from dataset.kinds.base import DihedralViews
+from dataset.kinds.sudoku import SudokuViews
 from dataset.sudoku import rules
-from dataset.turns import turns
 
 
 def words(number: int) -> np.ndarray:
@@ -22,9 +23,7 @@ def solution(size: int) -> np.ndarray:
 @pytest.mark.parametrize("size", [4, 6, 9])
 def test_a_turned_sudoku_is_one(size: int, every_symmetry: bool) -> None:
     tokens = solution(size)
-    cells, renamed = turns(
-        words(50), size**2, size + 2, is_sudoku=True, every_symmetry=every_symmetry
-    )
+    cells, renamed = SudokuViews(size).turns(words(50), size + 2, every_symmetry=every_symmetry)
     seen = set()
     for row, names in zip(cells, renamed, strict=True):
         assert sorted(row) == list(range(size**2))
@@ -36,7 +35,7 @@ def test_a_turned_sudoku_is_one(size: int, every_symmetry: bool) -> None:
 
 
 def test_without_every_symmetry_cells_are_turned_and_mirrored() -> None:
-    cells, _ = turns(words(200), 36, 8, is_sudoku=True, every_symmetry=False)
+    cells, _ = SudokuViews(6).turns(words(200), 8, every_symmetry=False)
     grid = np.arange(36).reshape(6, 6)
     upright = {dihedral_view(grid, view).tobytes() for view in (0, 2, 4, 5)}
     assert {row.reshape(6, 6).astype(grid.dtype).tobytes() for row in cells} == upright
@@ -44,7 +43,7 @@ def test_without_every_symmetry_cells_are_turned_and_mirrored() -> None:
 
 @pytest.mark.parametrize("size", [4, 5])
 def test_a_maze_is_turned_and_mirrored_and_keeps_its_tokens(size: int) -> None:
-    cells, tokens = turns(words(200), size**2, 6, is_sudoku=False, every_symmetry=True)
+    cells, tokens = DihedralViews(size).turns(words(200), 6, every_symmetry=True)
     grid = np.arange(size**2).reshape(size, size)
     views = {dihedral_view(grid, view).tobytes() for view in range(NUM_VIEWS)}
     assert {row.reshape(size, size).astype(grid.dtype).tobytes() for row in cells} == views

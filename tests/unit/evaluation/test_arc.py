@@ -5,12 +5,11 @@ import numpy as np
 import pytest
 
 from dataset.arc.augmentation import augment_grid, format_identifier
-from dataset.arc.tasks import encode_canvas
+from dataset.arc.tasks import crop_grids, encode_canvas
 from evaluation import arc
 from evaluation.arc import (
     PuzzleNames,
     Tally,
-    crop_grids,
     grid_key,
     grid_of,
     parse_tasks,

@@ -5,21 +5,12 @@ import numpy as np
 import pytest
 
 from dataset.arc.tasks import encode_canvas
+from dataset.kinds.arc import ARC, cropped
+from dataset.kinds.base import Kind
+from dataset.kinds.maze import MAZE
+from dataset.kinds.sudoku import SUDOKU
 from dataset.maze import rules as maze
-from evaluation.puzzles import (
-    ARC,
-    MAZE,
-    SUDOKU,
-    Kind,
-    arc_puzzles,
-    cropped,
-    kind_of,
-    parse_maze,
-    parse_puzzle,
-    parse_sudoku,
-    puzzles_of,
-    read_arc_task,
-)
+from evaluation.puzzles import arc_puzzles, kind_of, parse_puzzle, puzzles_of, read_arc_task
 from models.config import DataFacts
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import DatasetError
@@ -67,13 +58,13 @@ def test_facts_of_something_else_are_refused() -> None:
 
 
 def test_a_maze_is_read_in_rows_or_in_one_line() -> None:
-    in_rows = parse_maze(ROOM)
+    in_rows = MAZE.parse(ROOM)
     assert np.array_equal(in_rows.question, grid(ROOM))
     one_line = "".join(ROOM.strip("\n").splitlines())
-    assert np.array_equal(parse_maze(one_line).question, in_rows.question)
-    assert np.array_equal(parse_maze(one_line.replace(" ", ".")).question, in_rows.question)
+    assert np.array_equal(MAZE.parse(one_line).question, in_rows.question)
+    assert np.array_equal(MAZE.parse(one_line.replace(" ", ".")).question, in_rows.question)
     # An editor has cut the spaces at the ends off.
-    assert np.array_equal(parse_maze("S\n G").question, grid("S \n G"))
+    assert np.array_equal(MAZE.parse("S\n G").question, grid("S \n G"))
 
 
 @pytest.mark.parametrize(
@@ -89,7 +80,7 @@ def test_a_maze_is_read_in_rows_or_in_one_line() -> None:
 )
 def test_what_is_no_maze_is_refused(text: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        parse_maze(text)
+        MAZE.parse(text)
 
 
 def test_paths_are_judged() -> None:
@@ -117,13 +108,13 @@ def test_a_longer_way_is_said_to_be_one() -> None:
 
 
 def test_sudokus_are_judged_by_the_rules() -> None:
-    puzzle = parse_sudoku("1...............")
+    puzzle = SUDOKU.parse("1...............")
     answer = SUDOKU.solution(puzzle.question)
     assert answer is not None
     assert SUDOKU.judge(puzzle.question, answer, None).solved
     answer[0, 0] = answer[0, 0] % 4 + 1
     assert SUDOKU.judge(puzzle.question, answer, None).solved is False
-    assert SUDOKU.solution(parse_sudoku("123.4...........").question) is not None
+    assert SUDOKU.solution(SUDOKU.parse("123.4...........").question) is not None
 
 
 def test_arc_answers_are_held_against_the_right_one() -> None:

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from dataset.kinds.sudoku import SudokuViews, repeated_digits
 from dataset.sudoku.rules import BOX_SHAPES, grid_to_tokens, tokens_to_grid
 from evaluation import chains
 from evaluation.config import SolveConfig, ThinkingSettings
 from evaluation.constraints import SudokuConstraint
 from evaluation.decoding import answer_confidence, decode_beam, decode_greedy, decode_sampled
-from evaluation.puzzles import repeated_digits
 from evaluation.solving import Decoder, Glimpse, Reasoning, make_decoder, reason
-from evaluation.views import SudokuViews, draw_views, views_of
+from evaluation.views import draw_views, views_of
 from models.act import ACTLossHead
 from models.config import DataFacts
 from models.losses import LOG_PROBS

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from dataset.format.writing import write_puzzles
+from dataset.kinds.base import DihedralViews, Views
+from dataset.kinds.sudoku import SudokuViews
 from dataset.sudoku.rules import EMPTY_TOKEN, are_valid_solutions
-from evaluation.views import DihedralViews, SudokuViews, Views, draw_views, views_of
+from evaluation.views import draw_views, views_of
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import DatasetError
 

@@ -1,9 +1,12 @@
 """What a lattice draws."""
 
+from math import isqrt
+
 import numpy as np
 
 from apps.lattice.config import LatticeConfig
 from apps.lattice.model import guesses_and_views
+from dataset.kinds.sudoku import SUDOKU
 from models.config import DataFacts
 from models.draws import Address
 
@@ -12,8 +15,7 @@ def noise_of_lattice(
     seed: int, step: int, rows: int, config: LatticeConfig, facts: DataFacts
 ) -> dict[str, np.ndarray]:
     at = Address(seed, step, rows, range(rows), num_parts=1, seq_len=facts.seq_len)
-    sizes = facts.seq_len, facts.vocab_size
-    return guesses_and_views(at, config, *sizes, is_sudoku=True)
+    return guesses_and_views(at, config, SUDOKU.views(isqrt(facts.seq_len)), facts.vocab_size)
 
 
 def test_guesses_and_views_of_a_lattice_depend_on_seed_step_and_row_alone() -> None:

@@ -27,10 +27,15 @@ from apps.reports.terminal import as_text
 from dataset.arc.augmentation import augment_grid, format_identifier
 from dataset.arc.tasks import encode_canvas
 from dataset.format.schema import ARC_PALETTE
+from dataset.kinds import KINDS, KindConfig
+from dataset.kinds.arc import ARC
+from dataset.kinds.base import Kind, Puzzle, Verdict
 from dataset.kinds.board import BoardLook, TokenLook
+from dataset.kinds.maze import MAZE
+from dataset.kinds.sudoku import SUDOKU
 from dataset.maze import rules as maze
 from dataset.sudoku.rules import parse_puzzle
-from evaluation.puzzles import ARC, KINDS, SUDOKU, Kind, Puzzle, Verdict, parse_maze
+from runtime.registry import Part
 
 
 class FlagKind(Kind):
@@ -94,7 +99,7 @@ def test_unsure_digits_are_paler_and_wrong_ones_red() -> None:
 
 def test_nothing_is_marked_in_a_puzzle_that_nobody_answered() -> None:
     assert len(words_of(asked(PUZZLE))) == 4
-    maze_board = asked(parse_maze("S  #   #       G"))
+    maze_board = asked(MAZE.parse("S  #   #       G"))
     assert not maze_board.wrong.any()
     assert Board(maze_board.puzzle, maze_board.answer).wrong.sum() == 2
 
@@ -113,7 +118,7 @@ def test_open_cells_show_their_candidates() -> None:
 
 
 def test_a_path_is_drawn_as_sure_as_it_is() -> None:
-    puzzle = parse_maze("S  #   #       G")
+    puzzle = MAZE.parse("S  #   #       G")
     answer = puzzle.question.copy()
     answer[0, 1] = answer[1, 1] = maze.PATH
     certainty, changed = np.ones((4, 4)), np.zeros((4, 4), bool)
@@ -125,7 +130,7 @@ def test_a_path_is_drawn_as_sure_as_it_is() -> None:
 
 
 def test_start_and_goal_of_a_maze_stay_whatever_is_answered() -> None:
-    puzzle = parse_maze("S  #   #       G")
+    puzzle = MAZE.parse("S  #   #       G")
     answer = np.full_like(puzzle.question, maze.PATH)
     board = Board(puzzle, answer)
     assert {maze.PALETTE[token - 1] for token in (maze.START, maze.GOAL)} < set(fills_of(board))
@@ -178,7 +183,7 @@ def test_views_of_a_named_puzzle_are_undone() -> None:
 
 def test_a_kind_from_elsewhere_is_drawn_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     flag = FlagKind()
-    monkeypatch.setitem(KINDS, "flag", flag)
+    monkeypatch.setitem(KINDS._parts, "flag", Part(KindConfig, lambda: flag, ""))
     puzzle = flag.parse("ptp\nppp\nttt")
     answer = np.full((3, 3), 2, np.int8)
     answer[0, 0] = 1
@@ -203,7 +208,7 @@ def test_a_kind_from_elsewhere_is_drawn_everywhere(monkeypatch: pytest.MonkeyPat
     assert board.look.text(puzzle.tokens.reshape(3, 3)) == "ptp\nppp\nttt"
 
 
-@pytest.mark.parametrize("kind", KINDS.values())
+@pytest.mark.parametrize("kind", [KINDS.load(name) for name in KINDS])
 def test_the_looks_of_our_kinds_read_what_they_write(kind: Kind) -> None:
     look = kind.board(9)
     assert len({one.token for one in look.tokens}) == len(look.tokens)

@@ -21,8 +21,10 @@ from apps.reports.frames import (
 )
 from dataset.arc.tasks import encode_canvas
 from dataset.format.schema import ARC_PALETTE
+from dataset.kinds.arc import ARC
+from dataset.kinds.base import Puzzle
+from dataset.kinds.sudoku import SUDOKU
 from dataset.sudoku.rules import parse_puzzle
-from evaluation.puzzles import ARC, SUDOKU, Puzzle
 from evaluation.solving import Reasoning
 from runtime.errors import ConfigError
 

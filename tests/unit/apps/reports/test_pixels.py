@@ -8,10 +8,10 @@ from PIL import Image
 
 from apps.reports.boards import asked, draw
 from apps.reports.pixels import read_maze
-from evaluation.puzzles import parse_maze
+from dataset.kinds.maze import MAZE
 from runtime.errors import ConfigError, DatasetError
 
-PUZZLE = parse_maze("S  #\n# # \n  # \n#  G")
+PUZZLE = MAZE.parse("S  #\n# # \n  # \n#  G")
 
 
 def test_a_drawn_maze_is_read_again(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_a_drawn_maze_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [6, 10])
 def test_the_frame_of_a_drawn_maze_is_not_taken_for_its_start(tmp_path: Path, size: int) -> None:
     path = tmp_path / "maze.png"
-    puzzle = parse_maze("S" + " " * (size * size - 2) + "G")
+    puzzle = MAZE.parse("S" + " " * (size * size - 2) + "G")
     draw(asked(puzzle)).image().save(path)
     assert np.array_equal(read_maze(path).question, puzzle.question)
 

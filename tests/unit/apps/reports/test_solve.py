@@ -9,9 +9,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from apps.reports.terminal import grid_lines
 from dataset.format.writing import write_puzzles
+from dataset.kinds.arc import ARC
+from dataset.kinds.base import Kind, Puzzle
+from dataset.kinds.maze import MAZE
+from dataset.kinds.sudoku import SUDOKU
 from dataset.sudoku.rules import parse_puzzle
 from evaluation.config import SolveConfig
-from evaluation.puzzles import ARC, MAZE, SUDOKU, Kind, Puzzle
 from evaluation.solving import Reasoning
 from models.config import DataFacts
 from models.hrm.config import HRMConfig
@@ -160,7 +163,7 @@ def test_the_first_puzzles_of_a_data_set_are_read(sudoku_data: Path) -> None:
 
 def test_a_data_set_of_something_else_is_refused(tasks_data: Path) -> None:
     config = SolveConfig(checkpoint="x", count=3, data_path=str(tasks_data))
-    with pytest.raises(DatasetError, match="9 cells are no Sudoku, maze or ARC task"):
+    with pytest.raises(DatasetError, match="9 cells are no Sudoku, maze or ARC puzzles"):
         list(solve.read_puzzles(config, trained_on(None), None))
 
 

@@ -3,8 +3,11 @@ import numpy as np
 from apps.reports.boards import Board
 from apps.reports.terminal import as_text, side_by_side, visible
 from dataset.arc.tasks import encode_canvas
+from dataset.kinds.arc import ARC
+from dataset.kinds.base import Puzzle
+from dataset.kinds.maze import MAZE
+from dataset.kinds.sudoku import SUDOKU
 from dataset.sudoku.rules import parse_puzzle
-from evaluation.puzzles import ARC, SUDOKU, Puzzle, parse_maze
 
 SOLUTION = parse_puzzle("1234341221434321")
 QUESTION = np.where(np.eye(4, dtype=bool), SOLUTION, 0).astype(np.int8)
@@ -28,7 +31,7 @@ def test_colours_say_what_marks_say_elsewhere() -> None:
 
 
 def test_mazes_and_arc_grids_have_a_plain_and_a_coloured_form() -> None:
-    puzzle = parse_maze("S  #   #       G")
+    puzzle = MAZE.parse("S  #   #       G")
     answer = puzzle.question.copy()
     answer[0, 1] = 5
     text = as_text(Board(puzzle, answer), colour=False)

@@ -1,0 +1,123 @@
+"""Mazes: a path from S to G past the walls of a square grid."""
+
+from collections.abc import Sequence
+from math import isqrt
+
+import numpy as np
+
+from dataset.kinds.base import DihedralViews, Kind, Puzzle, Verdict, Views, not_so
+from dataset.kinds.board import BoardLook, TokenLook
+from dataset.maze import rules as maze
+from runtime.streams import Stream
+from runtime.text import many
+
+
+class MazeKind(Kind):
+    """By the drawn path; any shortest one is right, as the evaluator of mazes has it."""
+
+    name = "maze"
+    rating = "cells on the path"
+
+    def vocab_size(self, size: int) -> int:
+        return maze.VOCAB_SIZE
+
+    def fits(self, seq_len: int, vocab_size: int) -> bool:
+        return isqrt(seq_len) ** 2 == seq_len and vocab_size == maze.VOCAB_SIZE
+
+    def are(self, inputs: np.ndarray, labels: np.ndarray) -> bool:
+        """There is a start and a goal, and labels change free cells into path alone."""
+        kept = (labels == inputs) | (labels <= 0)
+        on_path = (labels == maze.PATH) & (inputs == maze.FREE)
+        return bool((maze.are_mazes(inputs) & (kept | on_path).all(axis=1)).all())
+
+    def to_grid(self, tokens: np.ndarray) -> np.ndarray:
+        size = maze.grid_size(tokens.size)
+        maze.tokens_to_text(tokens)
+        return tokens.reshape(size, size).astype(np.int8)
+
+    def board(self, size: int) -> BoardLook:
+        wall, free, start, goal, path = maze.PALETTE
+        return BoardLook(
+            (
+                TokenLook(maze.WALL, "wall", "#", wall, style="48;5;244", keys=("#",)),
+                TokenLook(maze.FREE, "free", " ", free, style="0", keys=(" ", ".")),
+                TokenLook(maze.START, "start", "S", start, "S", "42;30", ("S",), once=True),
+                TokenLook(maze.GOAL, "goal", "G", goal, "G", "41;97", ("G",), once=True),
+                TokenLook(maze.PATH, "path", "o", path, style="44;97", drawn=True),
+            ),
+            cells="filled",
+            open=maze.FREE,
+            pen=maze.WALL,
+            hint="Arrow keys move; # wall, Space or . free, S start, G goal; drag to draw walls; "
+            "paste rows as text.",
+        )
+
+    def parse(self, text: str) -> Puzzle:
+        """Read a maze, in rows or in one line: `#` a wall, space or `.` free, `S`, `G` its ends.
+
+        Spaces at the end of a row may be left out.
+
+        Raises:
+            ValueError: another character, no square, or not one S and one G; it says where.
+        """
+        rows = text.strip("\r\n").splitlines()
+        size = max(len(rows), *map(len, rows)) if len(rows) > 1 else 0
+        cells = "".join(row.ljust(size) for row in rows).replace(".", " ")
+        question = maze.text_to_tokens([cells])[0]
+        accepted = "'#' wall, ' ' or '.' free, 'S' start, 'G' goal"
+        unknown = np.flatnonzero((question == 0) | (question == maze.PATH))
+        if len(unknown):
+            at = int(unknown[0])
+            raise ValueError(f"cell {at + 1} is {cells[at]!r}; accepted: {accepted}")
+        grid = self.to_grid(question)
+        if not maze.are_mazes(question[None])[0]:
+            starts, goals = ((question == end).sum() for end in (maze.START, maze.GOAL))
+            raise ValueError(f"{starts} S and {goals} G; accepted: one of each")
+        return Puzzle(self, grid)
+
+    def example(self, size: int, seed: int) -> Puzzle:
+        from dataset.maze.generator import generate_mazes
+
+        stream = Stream.NEW_TEST
+        made = generate_mazes(1, seed=seed, stream=stream, size=size, min_length=size, taken=set())
+        return Puzzle(self, self.to_grid(made.mazes[0]))
+
+    def answers(self, size: int) -> Sequence[int]:
+        return maze.FREE, maze.PATH
+
+    def answer_sizes(self, labels: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the moves of the path."""
+        return {"path_length": (labels == maze.PATH).sum(axis=1) + 1}
+
+    def views(self, size: int) -> Views:
+        return DihedralViews(size)
+
+    def solution(self, question: np.ndarray) -> np.ndarray | None:
+        labels, moves = maze.solve(question.reshape(1, -1))
+        return self.to_grid(labels[0]) if moves[0] > 0 else None
+
+    def wrong(
+        self, question: np.ndarray, answer: np.ndarray, target: np.ndarray | None
+    ) -> np.ndarray:
+        """Mark changed walls and ends, and where the path ends early, forks or touches itself."""
+        kept = (answer == question) | ((answer == maze.PATH) & (question == maze.FREE))
+        drawn = np.pad(answer >= maze.START, 1)
+        beside = drawn[2:, 1:-1] + 0 + drawn[:-2, 1:-1] + drawn[1:-1, 2:] + drawn[1:-1, :-2]
+        due = np.where(answer == maze.PATH, 2, 1)
+        return ~kept | ((answer >= maze.START) & (beside != due))
+
+    def judge(self, question: np.ndarray, answer: np.ndarray, target: np.ndarray | None) -> Verdict:
+        inputs, preds = question.reshape(1, -1), answer.reshape(1, -1)
+        (moves,), (least,) = maze.path_lengths(inputs, preds)
+        if moves < 0:
+            return Verdict(
+                False, not_so("a path from S to G", self.wrong(question, answer, target))
+            )
+        if moves == least:
+            return Verdict(True, f"a shortest path from S to G, {many(int(moves), 'move')}")
+        return Verdict(
+            False, f"a path from S to G of {many(int(moves), 'move')}; the shortest has {least}"
+        )
+
+
+MAZE = MazeKind()

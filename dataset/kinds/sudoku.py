@@ -1,0 +1,143 @@
+"""Sudoku of 4 x 4, 6 x 6 and 9 x 9 cells. Tokens are digit + 1; 0 is padding."""
+
+from collections.abc import Sequence
+from math import isqrt
+
+import numpy as np
+
+from dataset.dihedral import NUM_VIEWS, UPRIGHT_VIEWS
+from dataset.kinds.base import Kind, Puzzle, Verdict, Views, not_so, turned_cells
+from dataset.kinds.board import BoardLook, TokenLook
+from dataset.sudoku import rules as sudoku
+from dataset.sudoku.symmetries import sudoku_symmetries
+from runtime.streams import Stream
+
+
+class SudokuViews:
+    """Digits permuted, rows and columns moved within and with their bands, and transposed."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._symmetries = sudoku_symmetries(size)
+        self.number = self._symmetries.num_symmetries
+
+    def apply(self, views: np.ndarray, boards: np.ndarray) -> np.ndarray:
+        return self._symmetries.apply(views, boards)[0]
+
+    def undo(self, views: np.ndarray, boards: np.ndarray) -> np.ndarray:
+        moves, digits = np.divmod(views, len(self._symmetries.tokens))
+        old_tokens = self._symmetries.tokens[digits].argsort(1).astype(np.uint8)
+        turned_back = np.empty_like(boards)
+        tokens = np.take_along_axis(old_tokens, boards, 1)
+        np.put_along_axis(turned_back, self._symmetries.sources(moves), tokens, 1)
+        return turned_back
+
+    def sources(self, views: np.ndarray) -> np.ndarray:
+        return self._symmetries.sources(views // len(self._symmetries.tokens))
+
+    def turns(
+        self, words: np.ndarray, vocab_size: int, *, every_symmetry: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        moves, digits = (words >> np.uint64(1)).astype(np.int64)
+        tokens = self._symmetries.tokens
+        if every_symmetry:
+            cells = self._symmetries.sources(moves % self._symmetries.num_moves)
+        else:
+            # Boxes of another width than height do not survive a quarter turn.
+            views = range(NUM_VIEWS) if self._symmetries.halves == 2 else UPRIGHT_VIEWS
+            cells = turned_cells(moves, self._size, views)
+        return cells.astype(np.int32), tokens[digits % len(tokens)].astype(np.int32)
+
+
+class SudokuKind(Kind):
+    """By the rules of Sudoku; a target is not needed."""
+
+    name = "Sudoku"
+
+    def vocab_size(self, size: int) -> int:
+        return size + 1 + sudoku.EMPTY_TOKEN
+
+    def fits(self, seq_len: int, vocab_size: int) -> bool:
+        size = isqrt(seq_len)
+        return seq_len == size**2 and size in sudoku.BOX_SHAPES and vocab_size == size + 2
+
+    def are(self, inputs: np.ndarray, labels: np.ndarray) -> bool:
+        """No cell is left empty, clues are kept, and no digit is repeated."""
+        empty, size = sudoku.EMPTY_TOKEN, sudoku.grid_size(inputs.shape[1])
+        known = np.where(labels > 0, labels, inputs).astype(np.int64)
+        kept = ((inputs == empty) | (inputs == known)) & (labels != empty)
+        grids = (known - empty).reshape(-1, size, size)
+        return bool(kept.all()) and not any(map(sudoku.find_conflict, grids))
+
+    def to_grid(self, tokens: np.ndarray) -> np.ndarray:
+        return sudoku.tokens_to_grid(tokens)
+
+    def to_tokens(self, grid: np.ndarray) -> np.ndarray:
+        return sudoku.grid_to_tokens(grid)
+
+    def board(self, size: int) -> BoardLook:
+        digits = {digit + sudoku.EMPTY_TOKEN: str(digit) for digit in range(1, size + 1)}
+        return BoardLook(
+            (
+                *(TokenLook(token, text, text, keys=(text,)) for token, text in digits.items()),
+                TokenLook(sudoku.EMPTY_TOKEN, "empty", ".", keys=(*sudoku.EMPTY_MARKS, " ")),
+            ),
+            cells="written",
+            open=sudoku.EMPTY_TOKEN,
+            box=sudoku.BOX_SHAPES.get(size),
+            hint="Arrow keys move, digits fill, Backspace clears; paste a whole puzzle as text.",
+        )
+
+    def parse(self, text: str) -> Puzzle:
+        """Read a Sudoku, as `dataset.sudoku.rules.parse_puzzle` does."""
+        return Puzzle(self, sudoku.parse_puzzle(text))
+
+    def example(self, size: int, seed: int) -> Puzzle:
+        from dataset.sudoku.generator import generate_puzzles
+
+        made = generate_puzzles(
+            1,
+            seed=seed,
+            stream=Stream.NEW_TEST,
+            size=size,
+            min_clues=size**2 // 3,
+            max_clues=size**2 // 2,
+            min_rating=0,
+            taken=set(),
+        )
+        return Puzzle(self, made.questions[0].reshape(size, size))
+
+    def answers(self, size: int) -> Sequence[int]:
+        return range(1 + sudoku.EMPTY_TOKEN, self.vocab_size(size))
+
+    def views(self, size: int) -> Views:
+        return SudokuViews(size)
+
+    def solution(self, question: np.ndarray) -> np.ndarray | None:
+        return sudoku.solve(question)[0]
+
+    def wrong(
+        self, question: np.ndarray, answer: np.ndarray, target: np.ndarray | None
+    ) -> np.ndarray:
+        """Mark what is empty, repeated digits, and changed clues."""
+        changed_clue = (question != 0) & (question != answer)
+        return repeated_digits(answer) | (answer == 0) | changed_clue
+
+    def judge(self, question: np.ndarray, answer: np.ndarray, target: np.ndarray | None) -> Verdict:
+        valid = sudoku.is_valid_solution(answer, len(answer))
+        if valid and sudoku.keeps_clues(question, answer):
+            return Verdict(True, "a valid Sudoku that keeps the clues")
+        return Verdict(False, not_so("a solution", self.wrong(question, answer, target)))
+
+
+def repeated_digits(grid: np.ndarray) -> np.ndarray:
+    """Mark the cells whose digit stands again in their row, column or box; bool [size, size]."""
+    layout = sudoku.layout_of(len(grid))
+    cells = grid.reshape(-1)
+    has_digit = cells[:, None] == np.arange(1, layout.size + 1)  # [cells, digits]
+    unit_counts = has_digit[layout.unit_cells].sum(axis=1)  # [units, digits]
+    repeated = (unit_counts[layout.cell_units] > 1).any(axis=1)  # [cells, digits]
+    return (has_digit & repeated).any(axis=1).reshape(grid.shape)
+
+
+SUDOKU = SudokuKind()
