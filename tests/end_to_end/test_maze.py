@@ -39,7 +39,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def four_by_four(kind: str, tmp_path: Path) -> Path:
-    """16 cells and 6 tokens: dataset.json says the same of both kinds."""
+    """16 cells and 6 tokens, as both kinds have."""
     folder = tmp_path / "data"
     flags = ["--source=generate", "--size=4", "--subsample-size=16", "--test-size=8"]
     flags += [f"--output-dir={folder}"]
@@ -58,7 +58,7 @@ def test_mazes_of_four_rows_are_no_sudokus(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     data = PuzzleDataset([four_by_four], "test")
-    assert kind_of_data(data) is KINDS[kind]
+    assert kind_of_data(data) is KINDS.load(kind)
     tiny_settings.remove("arch.H_layers=1")
     own = [f"data_path={four_by_four}", "epochs=4", "eval_interval=4"]
     if kind == "maze":
@@ -67,7 +67,7 @@ def test_mazes_of_four_rows_are_no_sudokus(
                 run(*own, *refused)
     run(*own, *LATTICE)
     trained = find_trained_model(tmp_path / "run", pytest.fail)
-    assert kind_read_by(trained) is KINDS[kind]
+    assert kind_read_by(trained) is KINDS.load(kind)
     search = [f"checkpoint={tmp_path / 'run'}", "search.chains=2", "search.rounds=3"]
     output = tmp_path / "found.json"
     run_evaluation(output, *search, "search.control=0", "save_records=true")
