@@ -324,6 +324,12 @@ class RecurrenceConfig(Schema):
         """Whether the model strikes candidates and guesses, so that evaluations can search."""
         return False
 
+    def search(self, *asked: Any) -> Any:
+        """Evaluate the model by search, if it `searches`, as the ways of `evaluation.measuring` do;
+        loads torch.
+        """
+        raise NotImplementedError
+
     @property
     def has_digits(self) -> bool:
         """Whether there is a state for each digit in each cell."""

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from apps.hub import address as hub
-from apps.lattice.config import LatticeConfig
 from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_errors, exit_code
 from runtime.text import run_named, shown
 from training.checkpoint import store
@@ -212,8 +211,8 @@ def draw(trained: TrainedModel) -> tuple[bytes | None, int]:
     overrides = ArchOverrides(forward_dtype="float32")
     arch, model = load_for([puzzle], trained, device, overrides)
     num_parameters = sum(p.numel() for p in model.parameters())
-    if isinstance(arch, LatticeConfig):
-        found, rounds = search_for(puzzle, arch, model, device, SearchSettings())
+    if arch.searches:
+        found, rounds = search_for(puzzle, model, device, SearchSettings())
         frames = frames_of_rounds(puzzle, rounds, found)
     else:
         (reasoning,) = reason(model, [puzzle], device)

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from apps.lattice.config import LatticeConfig
 from apps.reports.asking import kind_read_by, load_for, note_on, search_for
 from apps.reports.boards import Board
 from apps.reports.terminal import as_text
@@ -72,7 +71,7 @@ def main(overrides: list[str]) -> None:
     config = load_config(SolveConfig, "cfg_solve", [quoted(override) for override in overrides])
     trained = find_trained_model(Path(config.checkpoint), warn)
     config.require_model(trained.run.arch, halts=trained.may_halt, name=trained.weights)
-    require_read(config, isinstance(trained.run.arch, LatticeConfig))
+    require_read(config, trained.run.arch.searches)
     if config.animate is not None:
         from apps.reports.animation import require_suffix
 
@@ -106,8 +105,8 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> 
     overrides = ArchOverrides(**config.arch_overrides.model_dump(), halt_max_steps=config.num_steps)
     prepare_host(config.num_threads)
     arch, model = load_for(puzzles, trained, device, overrides)
-    if isinstance(arch, LatticeConfig):
-        return deduce(config, trained, model, arch, device, puzzles)
+    if arch.searches:
+        return deduce(config, trained, model, device, puzzles)
     halts = model.halting_head is not None
     config.require_model(trained.run.arch, halts=halts, name=trained.weights)
     reasonings = reason(model, puzzles, device, make_decoder(config), config)
@@ -167,7 +166,6 @@ def deduce(
     config: SolveConfig,
     trained: TrainedModel,
     model: "ACTLossHead",
-    arch: LatticeConfig,
     device: "torch.device",
     puzzles: list[Puzzle],
 ) -> None:
@@ -178,7 +176,7 @@ def deduce(
     tally, settings = Tally(config, puzzles, trained), config.search
     for number, puzzle in enumerate(puzzles):
         row = puzzle.row if puzzle.place else number
-        found, rounds = search_for(puzzle, arch, model, device, settings, row=row, seed=config.seed)
+        found, rounds = search_for(puzzle, model, device, settings, row=row, seed=config.seed)
         lines = [note] if (note := note_on(puzzle)) else []
         answer, verdict = puzzle.question, None
         if found.answer is not None:

@@ -1,9 +1,8 @@
 """A trained model that is asked about single puzzles."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
-from apps.lattice.config import LatticeConfig
 from dataset.kinds.base import Kind, Puzzle
 from dataset.kinds.sudoku import SUDOKU
 from dataset.sudoku.rules import count_solutions
@@ -83,7 +82,6 @@ def note_on(puzzle: Puzzle) -> str:
 
 def search_for(
     puzzle: Puzzle,
-    arch: LatticeConfig,
     model: "ACTLossHead",
     device: "torch.device",
     settings: SearchSettings,
@@ -98,10 +96,10 @@ def search_for(
         row: of the puzzle, from which its guesses follow.
         watch: called after each round.
     """
-    from apps.lattice.search import Search
+    from apps.lattice.search import Round, Search
     from runtime.ranks import Ranks
 
-    rounds: list[Round] = []
+    rounds, arch = list[Round](), cast(Any, model.model).config
 
     def note(found: "Found", one: "Round") -> None:
         rounds.append(one)

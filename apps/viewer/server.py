@@ -411,7 +411,7 @@ def _model_said(model: Model, shelf: Shelf) -> Event:
             "board": asdict(kind.board(model.size)),
             "train_step": trained.step,
             "steps": getattr(trained.run.arch, "halt_max_steps", None),
-            "searches": trained.run.arch.name == "lattice",
+            "searches": trained.run.arch.searches,
         }
     except MISTAKES as error:
         return {"name": model.name, "error": str(error)}

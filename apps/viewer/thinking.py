@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from apps.lattice.config import LatticeConfig
 from apps.lattice.search import Found, Round
 from apps.reports.animation import animate
 from apps.reports.asking import load_for, note_on, search_for
@@ -195,7 +194,7 @@ def _think(
     if note:
         tell({"note": note})
     tell({"frame": shown(Frame(asked(puzzle), "the puzzle", []))})
-    look = _search if isinstance(trained.run.arch, LatticeConfig) else _reason
+    look = _search if trained.run.arch.searches else _reason
     frames, summary = look(trained, puzzle, settings, device, right, tell)
     return thinned(frames, _MOST_FRAMES), summary
 
@@ -268,8 +267,7 @@ def _search(
         raise ConfigError(
             "depth says nothing: this model strikes candidates and guesses; set rounds"
         )
-    arch, model = load_for([puzzle], trained, device, ArchOverrides())
-    assert isinstance(arch, LatticeConfig)
+    _, model = load_for([puzzle], trained, device, ArchOverrides())
 
     def watch(found: Found, one: Round) -> None:
         before, after, guessed = one.before[0], one.after[0], int(one.guessed[0])
@@ -277,7 +275,7 @@ def _search(
         tell({"frame": shown(Frame(board, f"chain 1, round {found.rounds}", []))})
 
     settings = SearchSettings(chains=asked.breadth, rounds=asked.rounds)
-    found, rounds = search_for(puzzle, arch, model, device, settings, watch=watch)
+    found, rounds = search_for(puzzle, model, device, settings, watch=watch)
     taken_back = many(found.taken_back, "guess", "guesses")
     effort = f"{many(found.rounds, 'round')}, {taken_back} taken back"
     summary = f"no answer: no chain has decided all cells in {effort}"

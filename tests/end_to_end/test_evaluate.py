@@ -20,11 +20,14 @@ from torch import Tensor
 import evaluate
 from dataset.format.writing import write_puzzles
 from evaluation.config import EvalConfig
+from evaluation.job import beside, global_batch_size, open_dataset, prepare, require_thinking
+from evaluation.measuring import report_chains
 from models.heads.auxiliary import ConfidenceHead
 from models.heads.base import HaltingRule, Outputs
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError, DatasetError
 from scripts import solve
+from training.checkpoint.trained_model import find_trained_model
 from training.config.composition import load_config
 
 Run = Callable[..., Any]
@@ -132,7 +135,7 @@ def test_other_settings_have_another_file(
     own_run: Path, sudoku_data: Path, asked: list[str], name: str
 ) -> None:
     asked = [f"checkpoint={own_run}", *(one.replace("OWN", str(sudoku_data)) for one in asked)]
-    job = evaluate.prepare(load_config(EvalConfig, "cfg_evaluate", asked))
+    job = prepare(load_config(EvalConfig, "cfg_evaluate", asked))
     assert job.output == own_run / f"eval_step_12{'_' * bool(name)}{name}.json"
 
 
@@ -140,7 +143,7 @@ def test_a_name_that_is_too_long_is_told_before_the_work(own_run: Path) -> None:
     depths = list(range(1, 200))
     config = load_config(EvalConfig, "cfg_evaluate", [f"checkpoint={own_run}", f"depth={depths}"])
     with pytest.raises(ConfigError, match="File name too long"):
-        evaluate.prepare(config)
+        prepare(config)
 
 
 def test_thinking_longer_measures_without_evaluators_and_names_the_weights(
@@ -151,9 +154,10 @@ def test_thinking_longer_measures_without_evaluators_and_names_the_weights(
         "cfg_evaluate",
         [f"checkpoint={own_run}", "device=cpu", "depth=1", f"output={tmp_path / 'x.csv'}"],
     )
-    job = evaluate.prepare(config)
+    job = prepare(config)
     assert job.evaluators == {}
-    evaluate.report_chains([], {"checkpoint": "c", "weights": "averaged", "data": []}, job, 1.0)
+    facts = {"checkpoint": "c", "weights": "averaged", "data": []}
+    report_chains([], job, facts, 1.0)
     assert "checkpoint: c (averaged weights)\n" in capsys.readouterr().out
     # The table does not take the place of the JSON.
     assert json.loads((tmp_path / "x.csv").read_bytes())["chains"] == []
@@ -168,7 +172,7 @@ def test_a_checkpoint_that_its_run_removes_meanwhile_is_left_unless_it_was_named
         save_run(run, sudoku_data, step=step)
     for named, read in ((run, True), (run / "step_12", False)):
         config = load_config(EvalConfig, "cfg_evaluate", [f"checkpoint={named}", "device=cpu"])
-        job = evaluate.prepare(config)
+        job = prepare(config)
         assert job.trained.step == 12
         (run / "step_12").rename(tmp_path / "gone")
         if read:
@@ -181,7 +185,7 @@ def test_a_checkpoint_that_its_run_removes_meanwhile_is_left_unless_it_was_named
 
 
 def test_files_of_results_whose_names_have_dots_differ() -> None:
-    names = [evaluate.beside(Path(output), ".csv").name for output in ("a.v1", "a.v2", "a.json")]
+    names = [beside(Path(output), ".csv").name for output in ("a.v1", "a.v2", "a.json")]
     assert names == ["a.v1.csv", "a.v2.csv", "a.csv"]
 
 
@@ -205,7 +209,7 @@ def test_what_has_no_meaning_is_refused(
     for name, folder in folders.items():
         own = [setting.replace(f"={name}", f"={folder}") for setting in own]
     with pytest.raises(ConfigError, match=told):
-        evaluate.prepare(load_config(EvalConfig, "cfg_evaluate", [f"checkpoint={own_run}", *own]))
+        prepare(load_config(EvalConfig, "cfg_evaluate", [f"checkpoint={own_run}", *own]))
 
 
 def test_the_result_lies_in_the_run_and_ends_the_output(
@@ -350,27 +354,27 @@ def test_a_disk_that_refuses_the_outputs_is_a_mistake_in_the_settings(
     own_run: Path, run_evaluation: Run, tmp_path: Path
 ) -> None:
     (tmp_path / "result_outputs").write_text("a file where the folder should be")
-    with pytest.raises(evaluate.ConfigError, match=r"files cannot be written: .*result_outputs"):
+    with pytest.raises(ConfigError, match=r"files cannot be written: .*result_outputs"):
         run_evaluation(tmp_path / "result.json", f"checkpoint={own_run}", "save_outputs=[preds]")
     assert not (tmp_path / "result.json").exists()
 
 
 def test_without_a_batch_size_the_runs_own_is_rounded_up_to_the_ranks(own_run: Path) -> None:
-    trained = evaluate.find_trained_model(own_run, print)
-    config = evaluate.EvalConfig(checkpoint=str(own_run), split="train")
-    dataset = evaluate.open_dataset(config, trained)
-    size = partial(evaluate.global_batch_size, config, trained, dataset)
+    trained = find_trained_model(own_run, print)
+    config = EvalConfig(checkpoint=str(own_run), split="train")
+    dataset = open_dataset(config, trained)
+    size = partial(global_batch_size, config, trained, dataset)
     assert [size(world_size) for world_size in (1, 2, 3, 8)] == [4, 4, 6, 8]
     # Where more fit on each rank, as many; never more than the 32 rows.
     assert [size(2, fits=fits) for fits in (1, 3, 8, 100)] == [4, 6, 16, 32]
 
 
 def test_where_rows_halt_early_slots_are_few_beside_the_rows(own_run: Path) -> None:
-    trained = evaluate.find_trained_model(own_run, print)
-    config = evaluate.EvalConfig(checkpoint=str(own_run), halting="q")
+    trained = find_trained_model(own_run, print)
+    config = EvalConfig(checkpoint=str(own_run), halting="q")
     rows = SimpleNamespace(num_examples=1000)
     dataset: Any = SimpleNamespace(sets={"all": rows})
-    size = partial(evaluate.global_batch_size, config, trained, dataset)
+    size = partial(global_batch_size, config, trained, dataset)
     assert [size(1), size(1, fits=500), size(4, fits=500)] == [4, 62, 64]
     rows.num_examples = 100
     assert size(1, fits=500) == 32
@@ -398,7 +402,7 @@ def test_both_figures_and_a_record_of_each_puzzle(
 
 
 def test_a_model_that_cannot_halt_is_refused(own_run: Path) -> None:
-    trained = evaluate.find_trained_model(own_run, print)
+    trained = find_trained_model(own_run, print)
     heads = trained.run.arch.heads.model_copy(update={"q": None})
     arch = trained.run.arch.model_copy(update={"heads": heads})
     recorded = trained.run.model_copy(update={"arch": arch})
@@ -408,10 +412,10 @@ def test_a_model_that_cannot_halt_is_refused(own_run: Path) -> None:
         ({"breadth": 2}, "select=q: no head of .* says .*majority"),
         ({"breadth": 2, "select": ["residual", "first_halt"]}, "select=first_halt: no head of"),
     ):
-        config = evaluate.EvalConfig.model_validate({"checkpoint": "x", **settings})
-        evaluate.require_thinking(config, trained, trained.may_halt)
-        with pytest.raises(evaluate.ConfigError, match=told):
-            evaluate.require_thinking(config, cannot, cannot.may_halt)
+        config = EvalConfig.model_validate({"checkpoint": "x", **settings})
+        require_thinking(config, trained, trained.may_halt)
+        with pytest.raises(ConfigError, match=told):
+            require_thinking(config, cannot, cannot.may_halt)
 
 
 class Sure(HaltingRule):
@@ -430,7 +434,7 @@ def test_of_a_head_of_another_name_the_model_tells_whether_it_halts(
 ) -> None:
     run = save_run(tmp_path, sudoku_data, q=None, confidence={})
     arguments = (tmp_path / "result.json", f"checkpoint={run}", "halting=q")
-    with pytest.raises(evaluate.ConfigError, match="no head of .* says .*halting=steps"):
+    with pytest.raises(ConfigError, match="no head of .* says .*halting=steps"):
         run_evaluation(*arguments)
     monkeypatch.setattr(ConfidenceHead, "rule", Sure(compares=False))
     assert run_evaluation(*arguments)["metrics"]["steps"] == 1

@@ -38,6 +38,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "apps.lattice": ("apps.lattice", "runtime", "models", "dataset", "evaluation")
     + ("puzzle_dataset",),
     "apps": CORE_PACKAGES + ("apps", "puzzle_dataset"),
+    "evaluation.job": ("runtime", "evaluation", "models", "dataset", "puzzle_dataset", "training"),
     "evaluation": ("runtime", "evaluation", "models", "dataset", "puzzle_dataset"),
     "pretrain": (*PACKAGES, "puzzle_dataset"),
     "evaluate": (*PACKAGES, "puzzle_dataset"),

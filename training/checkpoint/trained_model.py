@@ -15,6 +15,7 @@ from dataset.kinds import AnyEvaluator, EvaluatorConfig
 from models.architectures import ArchConfig
 from models.config import DataFacts
 from runtime.errors import CheckpointError, ConfigError
+from runtime.files import sha256
 from runtime.schema import Count, Schema
 from runtime.text import shown
 from training.checkpoint import store
@@ -103,6 +104,10 @@ class TrainedModel:
     @property
     def is_published(self) -> bool:
         return self.facts is None
+
+    def digest(self) -> str:
+        """Return the sha256 of a published file, or of a checkpoint's manifest."""
+        return sha256(self.weights if self.is_published else self.weights / store.MANIFEST)
 
     @property
     def has_average(self) -> bool:

@@ -1,0 +1,165 @@
+"""Evaluate by search: what the model finds, beside chance and a plain solver, and its files."""
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from apps.lattice import search_report
+from apps.lattice.config import LatticeConfig
+from apps.lattice.search import Found, Ledger, Round, Search, search_sets
+from apps.lattice.search_report import Figures, figures_of, solver_figures
+from evaluation.job import Job, beside
+from evaluation.measuring import Prepared, Report, as_file, heading, last_line, records, write
+from evaluation.records import Answers, size_of_answers
+from models.act import ACTLossHead
+from models.registry import build_model
+from puzzle_dataset import Batch, EvalBatches, PuzzleDataset
+from runtime.errors import ConfigError, disk_errors
+from runtime.ranks import Ranks
+
+
+def search(
+    arch: LatticeConfig,
+    job: Job,
+    prepared: Prepared,
+    model: ACTLossHead,
+    _: EvalBatches,
+    ranks: Ranks,
+) -> Report:
+    """Search on all ranks; gather figures of what the model found, and beside it of what its first
+    chain alone does, of what the same search finds with weights that were never trained, and of a
+    plain solver.
+    """
+    config, settings = job.config, job.config.search
+    forward = prepared(model)
+    searchers = {who: (forward, model, config.max_examples) for who in ("model", "first chain")}
+    if settings.control:
+        torch.manual_seed(config.seed)
+        untrained = build_model(arch, job.facts).to(ranks.device)
+        searchers["untrained"] = (prepared(untrained), untrained, settings.control)
+    ledger = Ledger(ledger_prefix(job), search_key(job, arch), ranks)
+    if ranks.is_main:
+        for path in traces_of(job):
+            keep_done(path, ledger)
+    ranks.barrier()
+    figures, by_model = list[Figures](), dict[str, list[Found]]()
+    for who, (step, searched, number) in searchers.items():
+        puzzles = {name: rows_of(job.dataset, name, number) for name in job.dataset.sets}
+        first_try = who == "first chain"
+        one = Search(step, searched.eval(), arch, ranks, settings, config.seed, first_try=first_try)
+        watch = traces(job, ranks, who)
+        found = search_sets(one, puzzles, ledger, who, watch=watch, show_progress=ranks.is_main)
+        if who == "model":
+            by_model = found
+        for name, rows in found.items():
+            figures += figures_of(name, who, rows, puzzles[name].labels)
+    for name in job.dataset.sets if ranks.is_main and job.dataset.kind == "sudoku" else ():
+        inputs = rows_of(job.dataset, name, config.max_examples).inputs
+        figures += solver_figures(name, inputs)
+    return partial(report, figures, by_model, job)
+
+
+def search_key(job: Job, arch: LatticeConfig) -> str:
+    """Return what decides the answers of a search: where it has changed, nothing of one that was
+    killed is of use.
+    """
+    config = job.config
+    key = {"model": job.trained.digest(), "weights": config.weights, "seed": config.seed}
+    key |= {"data": job.dataset.fingerprint(), "arch": arch.model_dump(mode="json")}
+    return json.dumps(key | {"search": config.search.model_dump(exclude={"control", "at_once"})})
+
+
+def ledger_prefix(job: Job) -> Path:
+    """Return how the files begin that keep what an unfinished search has found."""
+    return beside(job.output, "_search")
+
+
+def traces(job: Job, ranks: Ranks, who: str) -> Callable[..., None] | None:
+    """Return what adds the chains of the first puzzles, round by round, to this rank's file."""
+    number = job.config.save_search if who == "model" else 0
+    path = beside(job.output, f"_chains.{ranks.rank}.jsonl")
+
+    def write_round(set_name: str, found: Found, one: Round) -> None:
+        if found.row < number:
+            place = {"set": set_name, "row": found.row, "round": found.rounds}
+            with disk_errors(path, ConfigError), path.open("a") as file:
+                file.write(json.dumps(place | one.to_json()) + "\n")
+
+    return write_round if number else None
+
+
+def keep_done(path: Path, ledger: Ledger) -> None:
+    """Leave in a file of traces the puzzles that are done; the others are searched once more."""
+    kept = []
+    with disk_errors(path, ConfigError), path.open(errors="replace") as file:
+        for line in file:
+            with suppress(ValueError, KeyError, TypeError):  # A kill may have cut it off.
+                trace = json.loads(line)
+                if ledger.has("model", trace["set"], trace["row"]):
+                    kept.append(line)
+        if not kept:
+            return path.unlink()
+    write({path: "".join(kept)})
+
+
+def traces_of(job: Job) -> list[Path]:
+    """Return the files that `traces` has written."""
+    if not job.config.save_search:
+        return []
+    return sorted(job.output.parent.glob(f"{beside(job.output, '_chains').name}.*.jsonl"))
+
+
+def rows_of(dataset: PuzzleDataset, set_name: str, number: int | None) -> Batch:
+    """Return the first rows of a set, or all."""
+    total = dataset.sets[set_name].num_examples
+    count = total if number is None else min(number, total)
+    return dataset.read(set_name, slice(0, count), np.zeros(count, np.int32))
+
+
+def report(
+    figures: Sequence[Figures],
+    found: Mapping[str, Sequence[Found]],
+    job: Job,
+    facts: dict[str, Any],
+    seconds: float,
+) -> None:
+    """Write what a search gave as JSON, and the records asked for; print it as a table."""
+    settings = job.config.search.model_dump()
+    content = facts | {"search": settings, "searchers": search_report.as_json(figures)}
+    written = {job.output: as_file(content)}
+    if job.config.save_records:
+        written |= records_of_search(found, job)
+    write(written)
+    sys.stdout.write(
+        f"{heading(facts)}{search_report.as_text(figures)}\n\n"
+        f"{seconds:.1f} s\nwritten: {', '.join(map(str, [*written, *traces_of(job)]))}\n"
+        f"{last_line(content)}"
+    )
+    for path in job.output.parent.glob(f"{ledger_prefix(job).name}.*.jsonl"):
+        path.unlink(missing_ok=True)  # The result is written.
+
+
+def records_of_search(found: Mapping[str, Sequence[Found]], job: Job) -> dict[Path, str]:
+    """Return `records` of a search; a puzzle without an answer has none that could be wrong."""
+    answers, labels, known = Answers(job.facts.vocab_size), {}, {}
+    for name, puzzles in found.items():
+        rows = rows_of(job.dataset, name, len(puzzles))
+        labels[name] = rows.labels
+        known[name] = {
+            "rating": job.dataset.sets[name].example_ratings(),
+            "clues": (rows.inputs == rows.labels).sum(axis=1),
+            **size_of_answers(job.dataset, name, len(puzzles)),
+        }
+        answered = np.array([one.row for one in puzzles if one.answer is not None], np.int64)
+        if len(answered):
+            preds = np.stack([one.answer for one in puzzles if one.answer is not None])
+            answers.add(name, answered, rows.inputs[answered], rows.labels[answered], preds)
+    table = search_report.as_csv(found, labels, known)
+    return records(job, table, answers.finish(lambda own: [own]))

@@ -1,0 +1,266 @@
+"""What an evaluation is to do, checked as far as needs no torch: which model, on which puzzles, and
+where the result goes.
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dataset.kinds.base import Views
+from evaluation.config import EvalConfig, EvalSearchSettings, ThinkingSettings
+from evaluation.evaluators import Evaluator, build_evaluators, build_fitting
+from evaluation.views import views_of
+from models.config import DataFacts
+from puzzle_dataset import PuzzleDataset
+from runtime.errors import ConfigError, DatasetError
+from runtime.process import env_world_size
+from runtime.schema import Schema
+from training.checkpoint.addresses import parse_address
+from training.checkpoint.trained_model import TrainedModel, find_trained_model
+from training.data import data_facts, require_folder, untold_heads
+from training.tracking import warn
+
+
+@dataclass(frozen=True)
+class Job:
+    """An evaluation that has been checked as far as needs no torch."""
+
+    config: EvalConfig
+    trained: TrainedModel
+    dataset: PuzzleDataset
+    facts: DataFacts
+    evaluators: Mapping[str, Evaluator]
+    batch_size: int  # Puzzles at a time, over all ranks; a CUDA device may get more.
+    differs: list[str]  # What is measured otherwise than the run would, as names of files say it.
+    output: Path  # The JSON file to write.
+    views: Views | None  # Where chains see the puzzles in several.
+
+
+def prepare(config: EvalConfig) -> Job:
+    """Find the model, open the data, and check that they fit and that the result can be written.
+
+    Raises:
+        CheckpointError, ConfigError, DatasetError: names what is wrong.
+    """
+    trained = find_trained_model(Path(config.checkpoint), warn)
+    arch = trained.run.arch
+    if config.search.chains and not arch.searches:
+        raise ConfigError(
+            f"search.chains: {trained.weights} is of arch={arch.name}, which neither strikes "
+            "candidates nor guesses; breadth=8 gives it several chains"
+        )
+    asked = config.arch_overrides.model_dump(exclude_none=True).keys()
+    if unknown := asked - type(arch).model_fields:
+        raise ConfigError(f"arch_overrides.{min(unknown)}: arch={arch.name} has no such setting")
+    require_thinking(config, trained, trained.may_halt)
+    dataset = open_dataset(config, trained)
+    views = views_for(config, dataset)
+    facts = data_facts(dataset.metadata, dataset.fields, dataset.kind)
+    trained.require_fit(facts, str(dataset.split_dirs[0]))
+    evaluators = {}
+    if not (config.thinks_longer or config.search.chains):
+        asked, run = config.evaluators, trained.run
+        evaluators = build_evaluators(run.active_evaluators if asked is None else asked, dataset)
+        if asked is None:
+            evaluators |= build_fitting(run.inherited_evaluators, dataset, warn)
+    batch_size = global_batch_size(config, trained, dataset, env_world_size())
+    differs = what_differs(config, trained, dataset)
+    output = output_path(config, trained, differs)
+    require_writable(output)
+    return Job(config, trained, dataset, facts, evaluators, batch_size, differs, output, views)
+
+
+def looked_for_again(job: Job) -> Job:
+    """Return the job with the newest checkpoint, where a run's folder was named."""
+    config, weights = job.config, job.trained.weights
+    if job.trained.origin is not None or Path(config.checkpoint).resolve() == weights.resolve():
+        return job
+    trained = find_trained_model(Path(config.checkpoint), warn)
+    return replace(job, trained=trained, output=output_path(config, trained, job.differs))
+
+
+def require_thinking(config: EvalConfig, trained: TrainedModel, halts: bool) -> None:
+    """Raise ConfigError where the model cannot think as it is asked to; `halts`: whether a head
+    says when a puzzle is done.
+    """
+    if config.halting != "steps" and not halts:
+        raise ConfigError(
+            f"halting: no head of {trained.weights} says when a puzzle is done; use halting=steps"
+        )
+    config.require_model(trained.run.arch, halts=halts, name=trained.weights)
+
+
+def open_dataset(config: EvalConfig, trained: TrainedModel) -> PuzzleDataset:
+    """Open the data asked for, or the run's, with the label fields that the heads read; warns of
+    heads whose field the data do not have.
+
+    Raises:
+        ConfigError: neither names a folder.
+        DatasetError: names the folder or file at fault.
+    """
+    folders = config.data_folders or trained.run.data_folders(config.split)
+    if not folders:
+        unsaid = f"{trained.weights} does not say what it was trained on"
+        raise ConfigError(f"{unsaid}: set data_path=FOLDER")
+    try:
+        for folder in folders:
+            require_folder(folder, trained.run.data)
+        heads = trained.run.arch.heads
+        untold = untold_heads(heads, folders, config.split)
+        for head, reason in untold.items():
+            warn(f"{reason}: nothing is reported of {head}")
+        fields = [field for head, field in heads.fields.items() if head not in untold]
+        numbered_as = trained.run.data_folders("train")
+        return PuzzleDataset(folders, config.split, fields=fields, numbered_as=numbered_as)
+    except DatasetError as error:
+        hint = "" if config.data_folders else " (the run's own; data_path=FOLDER names another)"
+        raise DatasetError(f"{error}{hint}") from None
+
+
+def views_for(config: EvalConfig, dataset: PuzzleDataset) -> Views | None:
+    """Return the views that chains of the evaluation see, where they see several.
+
+    Raises:
+        ConfigError: the puzzles have none, or fewer than chains are asked for.
+    """
+    if not config.perturbs_views:
+        return None
+    try:
+        views = views_of(dataset)
+    except DatasetError as error:
+        raise ConfigError(f"perturb=symmetry: {error}; perturb=noise does without") from None
+    if max(config.breadth) > views.number:
+        raise ConfigError(
+            f"breadth={max(config.breadth)}: such puzzles have {views.number} views; a lower "
+            "breadth, or perturb=noise"
+        )
+    return views
+
+
+def global_batch_size(
+    config: EvalConfig,
+    trained: TrainedModel,
+    dataset: PuzzleDataset,
+    world_size: int,
+    fits: int = 0,
+) -> int:
+    """Return the batch size asked for; or the run's, or `fits` rows on each rank if that is more,
+    rounded up to a multiple of the ranks.
+
+    Without one asked for it is no more than the largest set needs, because further rows would be
+    padding. With halting=q it is at most a sixteenth of the set, but 32 rows are always allowed: at
+    the end of the set slots stand empty until the last row has halted.
+
+    Raises:
+        ConfigError: the one asked for is no multiple of the ranks.
+    """
+    size = config.global_batch_size
+    if size is None:
+        largest = max((arrays.num_examples for arrays in dataset.sets.values()), default=1)
+        if config.halting == "q":
+            largest = min(largest, max(32, largest // 16))
+        size = min(max(trained.run.global_batch_size, fits * world_size), max(1, largest))
+        return -(-size // world_size) * world_size
+    if size % world_size:
+        near = max(world_size, round(size / world_size) * world_size)
+        raise ConfigError(
+            f"global_batch_size={size} must be a multiple of the number of ranks, {world_size}: "
+            f"try {near}"
+        )
+    return size
+
+
+def what_differs(config: EvalConfig, trained: TrainedModel, dataset: PuzzleDataset) -> list[str]:
+    """Return what is measured otherwise than the run would by itself, as names of files say it:
+    other data or another split, a sample, the halt, thinking longer, and what changes the model or
+    a search. A setting that changes nothing is left out.
+    """
+    parts = []
+    own = {Path(folder).resolve() for folder in trained.run.data_folders(config.split)}
+    asked = {Path(folder).resolve(): None for folder in config.data_folders}
+    if own and asked and own != asked.keys():
+        parts += [folder.name for folder in asked]
+    if config.split != "test":
+        parts.append(config.split)
+    if config.halting == "q":
+        parts.append("at_halt")
+    if config.thinks_longer:
+        parts += thinking_parts(config)
+    if config.weights == "last" and trained.has_average:
+        parts.append("last_weights")
+    largest = max((arrays.num_examples for arrays in dataset.sets.values()), default=0)
+    if config.max_examples is not None and config.max_examples < largest:
+        parts.append(f"first{config.max_examples}")
+    parts += values_that_differ(config.arch_overrides, trained.run.arch)
+    if config.search.chains:
+        settings = {"backtrack", "caution", "control"}
+        parts += values_that_differ(config.search, EvalSearchSettings(), settings)
+    return parts
+
+
+def values_that_differ(asked: Schema, usual: object, names: set[str] | None = None) -> list[str]:
+    """Return NAME-VALUE of the settings, or of those named, that are set to another value."""
+    values = asked.model_dump(include=names, exclude_none=True)
+    return [
+        f"{name}-{str(value).lower()}"
+        for name, value in values.items()
+        if value != getattr(usual, name)
+    ]
+
+
+def output_path(config: EvalConfig, trained: TrainedModel, differs: Sequence[str]) -> Path:
+    """Return where the result goes: by default eval_step_N.json in the run's folder (of a model on
+    the Hub in outputs/OWNER--NAME), where anything differs with that in its name, and with a
+    search, evaluators of its own and a seed.
+    """
+    if config.output is not None:
+        return Path(config.output)
+    parts = ["eval", trained.weights.name, *differs]
+    if config.search.chains:
+        parts.append(f"search{config.search.chains}x{config.search.rounds}")
+    usual = trained.run.active_evaluators or trained.run.inherited_evaluators
+    if config.evaluators is not None and config.evaluators != usual:
+        names = [evaluator.name for evaluator in config.evaluators]
+        parts.append("-".join(["evaluators", *(names or ["none"])]))
+    if config.seed:
+        parts.append(f"seed{config.seed}")
+    folder = trained.weights.parent
+    if (address := parse_address(config.checkpoint)) is not None:
+        folder = Path("outputs", address.folder_name)  # The Hub's cache is not ours to write into.
+    return folder / f"{'_'.join(parts)}.json"
+
+
+def thinking_parts(settings: ThinkingSettings) -> list[str]:
+    """Return what a file's name says of thinking longer: thinking, depth4-16, breadth8, noise0.3,
+    and the choices where they are not q alone.
+    """
+    parts = ["thinking"]
+    if settings.depth is not None:
+        parts.append("depth" + "-".join(map(str, sorted(set(settings.depth)))))
+    if max(settings.breadth) > 1:
+        parts.append("breadth" + "-".join(map(str, sorted(set(settings.breadth)))))
+        noise = settings.noise if settings.perturb == "noise" else ""
+        parts.append(f"{settings.perturb}{noise}")
+    if settings.select != ["q"]:
+        parts.append("-".join(dict.fromkeys(settings.select)))
+    return parts
+
+
+def require_writable(output: Path) -> None:
+    """Raise ConfigError when a file cannot be written at `output`; creates its folder."""
+    try:
+        if output.is_dir():
+            raise ConfigError(f"output={output}: is a folder, expected a file's name")
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=output.parent, prefix=output.name):
+            pass
+    except OSError as error:
+        raise ConfigError(f"output={output}: cannot be written: {error.strerror}") from None
+
+
+def beside(output: Path, ending: str) -> Path:
+    """Return where a further file of the result `output` goes: x.json -> x and the ending. Names
+    that end otherwise stay whole: files of a.v1 and a.v2 differ.
+    """
+    return output.with_name(output.name.removesuffix(".json") + ending)
