@@ -6,7 +6,8 @@ values in Python. Sums are over the batch; the trainer divides by the global bat
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -15,13 +16,13 @@ from torch import Tensor, nn
 
 from models.carry import ACTCarry, Drawn, Examples, Latents
 from models.config import ACTLossConfig, LossWeights, RecurrenceConfig
-from models.draws import ROW_KEYS, Address, noise_table, rows_draw_alone
+from models.draws import BATCH_DRAWS, ROW_KEYS, RowDraws, noise_table
 from models.heads.base import Answer, Head, Outputs, Targets
 from models.heads.q import QHead
 from models.losses import clipped
 from models.recurrence import Recurrence
 from models.sparse_embedding import CastedSparseEmbedding
-from runtime.streams import Stream
+from runtime.streams import Address, Stream
 
 # Metrics that come first, in this order.
 COUNTED_METRICS = ("accuracy", "exact_accuracy", "q_halt_accuracy", "steps")
@@ -44,6 +45,22 @@ def min_halt_steps(at: Address, probability: float, halt_max_steps: int) -> np.n
     explores, where = at.uniform(Stream.HALT)
     steps = 2 + np.floor(where * (halt_max_steps - 1))
     return np.where(explores < probability, steps, 0).astype(np.int32)
+
+
+@contextmanager
+def _rows_draw_alone(
+    inner: Recurrence, examples: dict[str, Tensor], steps: Tensor
+) -> Iterator[None]:
+    """Let the rows of a recurrence draw alone in an ACT step, where they have keys."""
+    if ROW_KEYS not in examples:
+        yield
+        return
+    assert inner.noise_table is not None  # Of `ACT.initial_carry`.
+    inner.draws = RowDraws(inner.noise_table, examples[ROW_KEYS], steps)
+    try:
+        yield
+    finally:
+        inner.draws = BATCH_DRAWS
 
 
 class ACT(nn.Module):
@@ -131,7 +148,7 @@ class ACT(nn.Module):
             states [B, T, D], with gradients.
         """
         steps, examples = self._taken(carry, offered)
-        with rows_draw_alone(self.inner, examples, steps):
+        with _rows_draw_alone(self.inner, examples, steps):
             latents = self.inner.reset_carry(carry.halted, carry.inner)
             for technique in self.at_beginnings:
                 latents = technique.begun(self.inner, carry.halted, latents, examples, drawn or {})

@@ -8,61 +8,15 @@ of the draw in the step. A window is one copy, which takes less time than drawin
 
 import functools
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
-
-from runtime.streams import random_words
-
-if TYPE_CHECKING:
-    from models.recurrence import Recurrence
 
 ROW_KEYS = "row_keys"
 """The examples that have keys for their rows, int64 [B] from 0 to 2**32 - 1, draw by them."""
 
 _TABLE_SIZE = 2**24
 _GOLDEN = (math.sqrt(5) - 1) / 2
-
-
-class Address(NamedTuple):
-    """Where a step's random numbers stand: they depend on nothing but this.
-
-    Attributes:
-        step: optimizer steps before this one.
-        num_rows: of the global batch.
-        own: rows of it that this rank has.
-        num_parts: in which its rows pass through the model, one after the other.
-        seq_len: cells of a puzzle.
-    """
-
-    seed: int
-    step: int
-    num_rows: int
-    own: range
-    num_parts: int
-    seq_len: int
-
-    def words(self, stream: int, count: int, counter: int = 0) -> np.ndarray:
-        """Draw words, uint64 [count], the same in all versions of numpy (raw Philox words).
-
-        Args:
-            stream: a number that nothing else draws with.
-            counter: of several draws in a step.
-        """
-        return random_words(self.seed, stream, (0, self.step, counter, 0), count)
-
-    def uniform(self, stream: int) -> np.ndarray:
-        """Draw two numbers in [0, 1) for each row of the global batch, float64 [2, num_rows]."""
-        words = self.words(stream, 2 * self.num_rows)
-        return (words >> np.uint64(11)).astype(np.float64).reshape(2, -1) * 2.0**-53
-
-    def parts(self, rows: np.ndarray) -> np.ndarray:
-        """Cut what this rank's rows have, [rows, ...], into its parts, [parts, rows, ...]."""
-        return rows.reshape(self.num_parts, len(rows) // self.num_parts, *rows.shape[1:])
 
 
 @functools.cache
@@ -120,22 +74,6 @@ class RowDraws(Draws):
         places = (self._places + int(self._number * _GOLDEN * num_places)) % num_places
         self._number += 1
         return self._table.unfold(0, width, 1)[places].view(like.shape)
-
-
-@contextmanager
-def rows_draw_alone(
-    inner: "Recurrence", examples: dict[str, Tensor], steps: Tensor
-) -> Iterator[None]:
-    """Let the rows of a recurrence draw alone in an ACT step, where they have keys."""
-    if ROW_KEYS not in examples:
-        yield
-        return
-    assert inner.noise_table is not None  # Of `ACT.initial_carry`.
-    inner.draws = RowDraws(inner.noise_table, examples[ROW_KEYS], steps)
-    try:
-        yield
-    finally:
-        inner.draws = BATCH_DRAWS
 
 
 def _stirred(x: Tensor) -> Tensor:

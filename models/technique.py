@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from models.act import ACT
     from models.carry import Drawn, Examples, Latents
     from models.config import RecurrenceConfig
-    from models.draws import Address, Draws
+    from models.draws import Draws
     from models.recurrence import Recurrence
+    from runtime.streams import Address
 
 
 class Former(NamedTuple):

@@ -6,6 +6,7 @@ promises the same words from `random_raw` in all its versions, but not the same 
 """
 
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -63,3 +64,40 @@ def torch_seed(seed: int, step: int, part: int) -> int:
         part: of the batch: number of a shard, or of a rank.
     """
     return int(random_words(seed, Stream.TORCH, (0, step, part, 0), 1)[0])
+
+
+class Address(NamedTuple):
+    """Where a step's random numbers stand: they depend on nothing but this.
+
+    Attributes:
+        step: optimizer steps before this one.
+        num_rows: of the global batch.
+        own: rows of it that this rank has.
+        num_parts: in which its rows pass through the model, one after the other.
+        seq_len: cells of a puzzle.
+    """
+
+    seed: int
+    step: int
+    num_rows: int
+    own: range
+    num_parts: int
+    seq_len: int
+
+    def words(self, stream: int, count: int, counter: int = 0) -> np.ndarray:
+        """Draw words, uint64 [count], the same in all versions of numpy (raw Philox words).
+
+        Args:
+            stream: a number that nothing else draws with.
+            counter: of several draws in a step.
+        """
+        return random_words(self.seed, stream, (0, self.step, counter, 0), count)
+
+    def uniform(self, stream: int) -> np.ndarray:
+        """Draw two numbers in [0, 1) for each row of the global batch, float64 [2, num_rows]."""
+        words = self.words(stream, 2 * self.num_rows)
+        return (words >> np.uint64(11)).astype(np.float64).reshape(2, -1) * 2.0**-53
+
+    def parts(self, rows: np.ndarray) -> np.ndarray:
+        """Cut what this rank's rows have, [rows, ...], into its parts, [parts, rows, ...]."""
+        return rows.reshape(self.num_parts, len(rows) // self.num_parts, *rows.shape[1:])

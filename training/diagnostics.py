@@ -142,10 +142,6 @@ class Diagnostics:
         self._window: deque[_QSums] = deque(maxlen=WINDOW)
         self._conditions = {name: _Condition() for name in FAULTS}
 
-    def due(self, step: int) -> bool:
-        """Whether `step` is to be diagnosed."""
-        return step % self.interval == 0
-
     def measure(
         self,
         *,

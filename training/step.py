@@ -1,7 +1,7 @@
 """One optimizer step: forward and backward over parts of this rank's rows, update, outcome."""
 
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from models.architectures import ArchConfig
 from models.carry import ACTCarry, Drawn, Examples
 from models.compiled import compiled_forward
 from models.config import DataFacts
-from models.draws import Address
+from models.metrics import mean_metrics
 from models.operations import train_step_flop
 from models.registry import build_model
 from puzzle_dataset import PuzzleDataset
@@ -24,12 +24,11 @@ from runtime.device import require_room
 from runtime.errors import ConfigError, NonFiniteError
 from runtime.ranks import Ranks, sum_in_order
 from runtime.schema import CompiledForm
-from runtime.streams import torch_seed
+from runtime.streams import Address, torch_seed
 from training.checkpoint.start_weights import load_start_weights
 from training.config.schema import CANONICAL_SHARDS, TrainConfig
 from training.data import data_facts, published_total_steps
 from training.diagnostics import Diagnostics, MeasuredShard, trunk_gradient_norms
-from training.metrics import MetricBlock
 from training.optim.ema import WeightAverage
 from training.optim.groups import (
     GradientBucket,
@@ -273,7 +272,11 @@ class Learner:
         return _Part(output.carry, output.loss.detach(), output.metrics, measured)
 
     def _diagnoses(self, step: int | None) -> bool:
-        return step is not None and self.diagnostics is not None and self.diagnostics.due(step)
+        return (
+            step is not None
+            and self.diagnostics is not None
+            and step % self.diagnostics.interval == 0
+        )
 
     def _update(
         self, loss: Tensor, factor: float | Tensor, stop: Tensor
@@ -333,6 +336,66 @@ class _Done(NamedTuple):
     skip: Tensor
     stop: Tensor
     measured: list[MeasuredShard]
+
+
+class MetricBlock:
+    """Sums of up to `capacity` steps on the device, brought to the host by one collective.
+
+    Args:
+        names: what each step records of each shard: sums over its rows.
+        replicated: what each step records that is the same on all ranks.
+        global_batch_size: divisor of the losses.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        names: tuple[str, ...],
+        replicated: tuple[str, ...],
+        *,
+        num_shards: int,
+        global_batch_size: int,
+        ranks: Ranks,
+    ) -> None:
+        self.names, self.replicated = names, replicated
+        self.global_batch_size, self.ranks = global_batch_size, ranks
+        self._sums = torch.zeros(num_shards, capacity, len(names), device=ranks.device)
+        self._same = torch.zeros(capacity, len(replicated), device=ranks.device)
+        self._host: list[dict[str, Any]] = []
+
+    @property
+    def full(self) -> bool:
+        """Whether `drain` must come before the next `record`."""
+        return len(self._host) == len(self._same)
+
+    def record(
+        self, shards: Sequence[Mapping[str, Tensor]], same: Tensor, host: dict[str, Any]
+    ) -> None:
+        """Add a step: sums by name, 0-dim, of each shard; `same` [replicated]; what the host knows,
+        `step` at least.
+        """
+        row = len(self._host)
+        for own, sums in zip(self._sums, shards, strict=True):
+            own[row] = torch.stack([sums[name].detach() for name in self.names])
+        self._same[row] = same
+        self._host.append(host)
+
+    def drain(self) -> list[dict[str, Any]]:
+        """Return a record for each step, and empty the block."""
+        rows = len(self._host)
+        if not rows:
+            return []
+        shards = self.ranks.concat(self._sums[:, :rows])
+        sums = self.ranks.to_host(sum_in_order(shards)).tolist()
+        same = self._same[:rows].tolist()
+        records = []
+        for host, step_sums, step_same in zip(self._host, sums, same, strict=True):
+            values = dict(zip(self.names, step_sums, strict=True))
+            means = mean_metrics(values, self.global_batch_size)
+            record = host | {f"train/{name}": value for name, value in means.items()}
+            records.append(record | dict(zip(self.replicated, step_same, strict=True)))
+        self._host = []
+        return records
 
 
 class Outcomes:

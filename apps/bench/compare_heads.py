@@ -30,10 +30,9 @@ from evaluation.thinking import think
 from models.act import ACTLossHead
 from models.carry import ACTCarry, Examples
 from models.config import DataFacts
-from models.draws import Address
 from models.metrics import mean_metrics
 from models.registry import build_model
-from runtime.streams import Stream
+from runtime.streams import Address, Stream
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
 from training.config.source import CONFIG_DIR

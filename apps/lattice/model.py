@@ -25,7 +25,6 @@ from models.attention import Attention, SudokuBias
 from models.carry import ACTCarry, Drawn, Examples, Latents
 from models.config import DataFacts, RecurrenceConfig
 from models.dec.model import FIRST_DIGIT, DigitBlock, answer_of_digits
-from models.draws import Address
 from models.heads.base import Answer, Outputs
 from models.layers import (
     CastedEmbedding,
@@ -36,7 +35,7 @@ from models.layers import (
     weights_cast_once,
 )
 from models.recurrence import Block, ReasoningLevel, Recurrence, Rotary
-from runtime.streams import Stream
+from runtime.streams import Address, Stream
 
 # Examples that have these know for each cell, int64 [B, S], and for each token, int64 [B, V], which
 # one of the puzzle itself it is in their present view.

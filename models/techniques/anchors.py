@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from models.carry import Drawn, Examples, Latents
-    from models.draws import Address
     from models.recurrence import Recurrence
+    from runtime.streams import Address
 
 _STREAM = 0x616E6368
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from models.act import ACT
     from models.carry import Drawn, Examples, Latents
     from models.config import RecurrenceConfig
-    from models.draws import Address
+    from runtime.streams import Address
 
 _STREAM = 0x6C6F6F6B
 

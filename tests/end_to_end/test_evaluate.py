@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 import evaluate
+from apps.reports import solving as solve
 from dataset.format.writing import write_puzzles
 from evaluation.config import EvalConfig
 from evaluation.job import beside, global_batch_size, open_dataset, prepare, require_thinking
@@ -26,7 +27,6 @@ from models.heads.auxiliary import ConfidenceHead
 from models.heads.base import HaltingRule, Outputs
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError, DatasetError
-from scripts import solve
 from training.checkpoint.trained_model import find_trained_model
 from training.config.composition import load_config
 

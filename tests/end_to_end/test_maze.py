@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from apps.export import exporting
+from apps.reports import solving as solve
 from apps.reports.asking import kind_read_by
 from dataset.build_maze_dataset import main as build
 from dataset.build_sudoku_dataset import main as build_sudokus
@@ -15,7 +16,6 @@ from dataset.kinds import KINDS
 from evaluation.puzzles import kind_of_data
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError
-from scripts import solve
 from training.checkpoint.trained_model import find_trained_model
 
 LATTICE = ["arch=lattice", "heads=lattice", "arch.loops=1", "arch.L_layers=1", "arch.views=all"]

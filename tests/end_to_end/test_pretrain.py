@@ -14,9 +14,9 @@ import yaml
 
 from models import act
 from models.act import ACTLossHead, min_halt_steps
-from models.draws import Address
 from runtime import progress
 from runtime.errors import CheckpointError, ConfigError, NonFiniteError
+from runtime.streams import Address
 from training.checkpoint import store as checkpoint_module
 from training.checkpoint.tensors import load_tensors, model_tensors, optimizer_tensors
 from training.config.schema import TrainConfig

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import evaluate
+from apps.reports import solving as solve
 from runtime.errors import ConfigError
-from scripts import solve
 
 SEARCH = ["search.chains=3", "search.rounds=30", "search.control=4", "device=cpu", "num_threads=1"]
 

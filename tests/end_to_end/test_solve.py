@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from apps.reports import solving as solve
 from apps.reports.boards import asked, draw
 from dataset.build_arc_dataset import main as build_arc
 from dataset.build_maze_dataset import main as build_mazes
 from dataset.kinds.maze import MAZE
 from runtime.errors import ConfigError, DatasetError
-from scripts import solve
 
 ROOM = "S    #\n## # #\n   # #\n # # #\n #   #\n#### G"
 

@@ -18,12 +18,12 @@ import torch
 from models.act import ACTLossHead, LossOutput, min_halt_steps
 from models.carry import ACTCarry, Drawn, Examples
 from models.config import DataFacts
-from models.draws import Address
 from models.hrm.config import HRMConfig
 from models.registry import build_model
 from models.trm.config import TRMConfig
 from runtime.ranks import Ranks
 from runtime.schema import Schema
+from runtime.streams import Address
 from training.config.schema import OptimizerConfig, ParamGroupConfig
 from training.optim.groups import GradientBucket, assign_groups, build_optimizer, skip_update
 from training.optim.sparse_sign_sgd import SparseSignSGD

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from models.act import ACT, min_halt_steps
 from models.carry import ACTCarry, Drawn, Examples, Latents
-from models.draws import Address
 from models.heads.base import Answer, HaltingRule, Head, Outputs
 from models.heads.q import QHead
 from models.hrm.config import HRMConfig
 from models.technique import TechniquesConfig
+from runtime.streams import Address
 from tests.unit.models.tiny import first_step, make_examples, make_model
 
 START_H, START_L = 100.0, 200.0

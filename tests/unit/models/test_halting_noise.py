@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.act import min_halt_steps
-from models.draws import Address
+from runtime.streams import Address
 
 
 def draw(

@@ -5,7 +5,7 @@ import torch
 
 from models.metrics import mean_metrics
 from runtime.ranks import Ranks
-from training.metrics import MetricBlock
+from training.step import MetricBlock
 
 SUMS = {"count": 4.0, "accuracy": 3.0, "exact_accuracy": 1.0, "q_halt_accuracy": 2.0}
 SUMS |= {"steps": 10.0, "lm_loss": 16.0, "q_halt_loss": 4.0, "q_continue_loss": 2.0}

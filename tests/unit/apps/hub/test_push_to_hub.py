@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from apps.hub import pushing as push_to_hub
 from runtime.errors import ConfigError
-from scripts import push_to_hub
 from training.checkpoint.state import RunState
 
 

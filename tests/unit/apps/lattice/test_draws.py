@@ -8,7 +8,7 @@ from apps.lattice.config import LatticeConfig
 from apps.lattice.model import guesses_and_views
 from dataset.kinds.sudoku import SUDOKU
 from models.config import DataFacts
-from models.draws import Address
+from runtime.streams import Address
 
 
 def noise_of_lattice(

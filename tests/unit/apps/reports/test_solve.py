@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from apps.reports import solving as solve
 from apps.reports.terminal import grid_lines
 from dataset.format.writing import write_puzzles
 from dataset.kinds.arc import ARC
@@ -19,7 +20,6 @@ from evaluation.solving import Reasoning
 from models.config import DataFacts
 from models.hrm.config import HRMConfig
 from runtime.errors import CheckpointError, ConfigError, DatasetError
-from scripts import solve
 from training.checkpoint.trained_model import RecordedRun, TrainedModel
 
 

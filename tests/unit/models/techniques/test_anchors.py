@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.draws import Address
 from models.losses import IGNORE_LABEL_ID
 from models.techniques.anchors import Anchors
+from runtime.streams import Address
 from tests.unit.models import tiny
 from tests.unit.models.tiny import ARCHS, latents, small_inner
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.draws import Address
 from models.techniques.sparse_look_ahead import SparseLookAhead
+from runtime.streams import Address
 from tests.unit.models import tiny
 
 

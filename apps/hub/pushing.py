@@ -1,0 +1,252 @@
+"""Share a model on the Hugging Face Hub: python scripts/push_to_hub.py RUN OWNER/NAME.
+
+RUN is a run's folder (its newest good checkpoint), or a checkpoint in it. Pushed are its weights
+and settings, a manifest with the hash of each file, a model card, and a picture of a solved puzzle.
+checkpoint=hf://OWNER/NAME then stands for it wherever a checkpoint is taken.
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from apps.hub import address as hub
+from runtime.errors import CheckpointError, ConfigError, DatasetError, disk_errors, exit_code
+from runtime.text import run_named, shown
+from training.checkpoint import store
+from training.checkpoint.state import RunState
+from training.checkpoint.trained_model import TrainedModel, find_trained_model
+from training.config.schema import flatten
+
+_MOST_FRAMES = 100
+# Settings that are no plain numbers, of which an evaluation needs some, and the card tells others.
+_PUBLISHED = ("arch", "data", "data_path", "data_paths", "data_paths_test", "evaluators", "plugins")
+_PUBLISHED += ("eval_split", "optimizer", "forward_dtype", "reduction")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Push what the command line names; return the exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        if find_spec("huggingface_hub") is None:
+            raise ConfigError("huggingface-hub is not installed (pip install '.[hub]')")
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = options.dry_run or Path(temporary)
+            prepare(options.run, options.repo, folder, options.license)
+            sys.stdout.write(overview(folder))
+            sys.stdout.flush()
+            if options.dry_run:
+                sys.stdout.write(f"written: {folder} (nothing was pushed)\n")
+                return 0
+            address = push(folder, options)
+    except (CheckpointError, ConfigError, DatasetError) as error:
+        sys.stderr.write(f"error: {shown(error, 1000)}\n")
+        return exit_code(error) or 1
+    sys.stdout.write(f"pushed: {address}\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="push_to_hub.py", description=str(__doc__).partition("\n\n")[0]
+    )
+    add = parser.add_argument
+    add("run", type=run_named, metavar="RUN", help="a run's folder, or a checkpoint in it")
+    add("repo", metavar="OWNER/NAME", help="the repository; created if it is not there")
+    add("--private", action="store_true", help="create it as a private one")
+    add("--revision", metavar="BRANCH", help="a branch; created if it is not there")
+    add("--message", metavar="TEXT", help="of the commit")
+    default = "of the weights, an identifier of the Hub (default: apache-2.0)"
+    add("--license", default="apache-2.0", metavar="ID", help=default)
+    written = "write what would be pushed into a folder, and push nothing"
+    add("--dry-run", type=Path, metavar="FOLDER", help=written)
+    return parser
+
+
+def prepare(run: Path, repo: str, folder: Path, license_id: str) -> None:
+    """Write what is pushed into a folder.
+
+    Raises:
+        CheckpointError, ConfigError: there is no checkpoint of ours, the address is none, or the
+            folder cannot be written.
+    """
+    from apps.hub.card import PICTURE, Known, card
+
+    address = hub.parse_address(f"{hub.SCHEME}{repo}")
+    if address is None or address.revision is not None:
+        raise ConfigError(f"{repo}: accepted: OWNER/NAME (--revision names a branch)")
+    trained = find_trained_model(run, lambda message: None)
+    if trained.is_published:
+        raise ConfigError(
+            f"{trained.weights}: first make it one of ours: scripts/convert_checkpoint.py"
+        )
+    state = store.load_checkpoint(trained.weights).state
+    write_checkpoint(trained, state, folder)
+    picture, num_parameters = draw(trained)
+    known = Known(
+        repo=repo,
+        license=license_id,
+        num_parameters=num_parameters,
+        state=without_places(state),
+        manifests={Path(name).name: found for name, found in manifests(trained).items()},
+        evaluations=evaluations_of(trained),
+        has_picture=picture is not None,
+    )
+    with disk_errors(folder, ConfigError):
+        if picture is not None:
+            (folder / PICTURE).write_bytes(picture)
+        (folder / "README.md").write_text(card(known))
+
+
+def evaluations_of(trained: TrainedModel) -> dict[str, dict[str, Any]]:
+    """Return what evaluations of the checkpoint have written into the run's folder, by file."""
+    from apps.hub.card import read_json_files
+
+    found = read_json_files(sorted(trained.weights.parent.glob("eval*.json")))
+    return {name: content for name, content in found.items() if content.get("step") == trained.step}
+
+
+def write_checkpoint(trained: TrainedModel, state: RunState, folder: Path) -> None:
+    """Write the weights as a checkpoint of ours that no run can go on from."""
+    with disk_errors(folder, ConfigError):
+        folder.mkdir(parents=True, exist_ok=True)
+        is_empty = next(folder.iterdir(), None) is None
+    if not is_empty:
+        raise ConfigError(f"{folder}: is not empty, and nothing in it is overwritten")
+    kept = {"weights_only": True, "diagnostics": None, "wandb_id": None, "mlflow_id": None}
+    names = [name for name in (store.MODEL, store.EMA) if (trained.weights / name).exists()]
+    copies = {name: _copier(trained.weights / name) for name in names}
+    store.save_checkpoint(folder, without_places(state).model_copy(update=kept), copies)
+
+
+def _copier(source: Path) -> store.FileWriter:
+    return lambda path: shutil.copyfile(source, path)
+
+
+def without_places(state: RunState) -> RunState:
+    """Return a state with the settings that an evaluation needs and the numbers of the training:
+    other texts, such as commands and names, may hold anything. Files and folders are named without
+    where they lie on this machine.
+    """
+    settings = state.config or {}
+    config = {
+        key: value
+        for key, value in settings.items()
+        if key in _PUBLISHED or isinstance(value, bool | int | float | None)
+    }
+    if isinstance(data := config.get("data"), dict):
+        config["data"] = {key: data[key] for key in ("name", "path", "evaluators") if key in data}
+    return state.model_copy(update={"config": _without_place(config)})
+
+
+def _without_place(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_place(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_without_place(each) for each in value]
+    if not isinstance(value, str):
+        return value
+    option, _, path = value.rpartition("=")
+    leads_away = path.startswith(("/", "~")) or "://" in path or ".." in Path(path).parts
+    return f"{option}{'=' if option else ''}{Path(path).name}" if leads_away else value
+
+
+def overview(folder: Path) -> str:
+    """Return in lines what lies in a folder that is to be pushed: files, and texts of settings."""
+    lines = ["to be pushed:"]
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        lines.append(f"  {path.relative_to(folder)}: {path.stat().st_size} bytes")
+    for state in sorted(folder.glob(f"step_*/{store.STATE}")):
+        lines.append("texts among the settings, names and commands in README.md beside them:")
+        for key, value in flatten(store.read_json(state).get("config") or {}):
+            if isinstance(value, str | list) and value:
+                lines.append(f"  {shown(key)}: {shown(value, 200)}")
+    return "\n".join(lines) + "\n"
+
+
+def manifests(trained: TrainedModel) -> dict[str, dict[str, Any]]:
+    """Return the manifests of the run's data by folder, where they are still there."""
+    from apps.hub.card import read_json_files
+
+    found = {}
+    for folder in [*trained.run.data_folders("train"), *trained.run.data_folders("test")]:
+        for content in read_json_files([Path(folder, "manifest.json")]).values():
+            found[folder] = content | {"command": _without_place(content.get("command"))}
+    return found
+
+
+def draw(trained: TrainedModel) -> tuple[bytes | None, int]:
+    """Return a moving picture of the first test puzzle being solved, None where there is none to
+    draw, and the number of the model's parameters.
+    """
+    import torch
+
+    from apps.reports.animation import as_gif
+    from apps.reports.asking import kind_read_by, load_for, search_for
+    from apps.reports.frames import frames_of_rounds, frames_of_steps, picture_of, thinned
+    from evaluation.config import ArchOverrides, SearchSettings
+    from evaluation.puzzles import kind_of_data, puzzles_of
+    from evaluation.solving import reason
+    from puzzle_dataset import PuzzleDataset
+
+    device = torch.device("cpu")
+    try:
+        kind = kind_read_by(trained)
+        folders = trained.run.data_folders("test")
+        dataset = PuzzleDataset(
+            folders, "test", check_values=False, numbered_as=trained.run.data_folders("train")
+        )
+        (puzzle,) = puzzles_of(dataset, kind or kind_of_data(dataset), slice(0, 1))
+    except (CheckpointError, DatasetError, ValueError):
+        from models.registry import build_model
+
+        assert trained.facts is not None
+        with torch.device("meta"):
+            model = build_model(trained.run.arch, trained.facts)
+        return None, sum(p.numel() for p in model.parameters())
+    overrides = ArchOverrides(forward_dtype="float32")
+    arch, model = load_for([puzzle], trained, device, overrides)
+    num_parameters = sum(p.numel() for p in model.parameters())
+    if arch.searches:
+        found, rounds = search_for(puzzle, model, device, SearchSettings())
+        frames = frames_of_rounds(puzzle, rounds, found)
+    else:
+        (reasoning,) = reason(model, [puzzle], device)
+        frames = frames_of_steps(reasoning)
+    return as_gif([picture_of(frame) for frame in thinned(frames, _MOST_FRAMES)]), num_parameters
+
+
+def push(folder: Path, options: argparse.Namespace) -> str:
+    """Push a folder; returns its address with the commit.
+
+    Raises:
+        ConfigError: nobody is logged in, the Hub refuses or cannot be reached, or the repository
+            is to be private and is not.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.utils import disable_progress_bars
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    api = HfApi(library_name="recursive-reasoning")
+    try:
+        api.create_repo(options.repo, private=options.private or None, exist_ok=True)
+        if options.private and not api.model_info(options.repo, revision="main").private:
+            raise ValueError("it is there already, and public: --private does not change that")
+        if options.revision:
+            api.create_branch(options.repo, branch=options.revision, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=options.repo,
+            folder_path=folder,
+            revision=options.revision,
+            commit_message=options.message or "Upload a checkpoint",
+            delete_patterns=["step_*/*"],
+        )
+    except Exception as error:  # Of the Hub, of the network, or of the client's own making.
+        told = f"{options.repo}: {hub.reason_of(error)} (hf auth login, or HF_TOKEN)"
+        raise ConfigError(told) from None
+    return f"{hub.SCHEME}{options.repo}@{commit.oid}"

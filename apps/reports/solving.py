@@ -1,0 +1,360 @@
+"""Let a trained model solve puzzles, and say in words and boards how it did."""
+
+import csv
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from apps.reports.asking import kind_read_by, load_for, note_on, search_for
+from apps.reports.boards import Board
+from apps.reports.terminal import as_text
+from dataset.kinds.arc import ARC
+from dataset.kinds.base import Kind, Puzzle
+from dataset.kinds.maze import MAZE
+from dataset.kinds.sudoku import SUDOKU
+from dataset.sources import CSV_COLUMNS
+from dataset.sudoku.rules import split_puzzles
+from evaluation.config import ArchOverrides, SolveConfig, ThinkingSettings
+from evaluation.puzzles import (
+    arc_puzzles,
+    identifiers_of,
+    kind_of_data,
+    parse_puzzle,
+    puzzles_of,
+    read_arc_task,
+)
+from puzzle_dataset import PuzzleDataset
+from runtime.errors import ConfigError, DatasetError
+from runtime.text import colours, many
+from training.checkpoint.trained_model import TrainedModel, find_trained_model
+from training.config.composition import load_config
+from training.config.overrides import quoted_value
+from training.data import require_folder
+from training.tracking import warn
+
+if TYPE_CHECKING:
+    import torch
+
+    from apps.lattice.search import Found
+    from apps.reports.frames import Frame
+    from evaluation.solving import Reasoning
+    from models.act import ACTLossHead
+
+# Where each puzzle stands, and the puzzle.
+Puzzles = Iterator[tuple[str, Puzzle]]
+
+
+def main(overrides: list[str]) -> None:
+    """Compose, validate, read the puzzles, then load torch and solve them."""
+    config = load_config(SolveConfig, "cfg_solve", [quoted(override) for override in overrides])
+    trained = find_trained_model(Path(config.checkpoint), warn)
+    config.require_model(trained.run.arch, halts=trained.may_halt, name=trained.weights)
+    require_read(config, trained.run.arch.searches)
+    if config.animate is not None:
+        from apps.reports.animation import require_suffix
+
+        require_suffix(Path(config.animate))
+    kind = kind_read_by(trained)
+    puzzles: list[Puzzle] = []
+    for source, puzzle in read_puzzles(config, trained, kind):
+        first = puzzles[0] if puzzles else puzzle
+        cells = trained.facts.seq_len if trained.facts else first.question.size
+        if puzzle.kind is not first.kind:
+            raise DatasetError(f"{source}: a {puzzle.kind.name}, and before it a {first.kind.name}")
+        if puzzle.question.size != cells:
+            raise DatasetError(f"{source}: {puzzle.question.size} cells; accepted here: {cells}")
+        puzzles.append(puzzle)
+    if not puzzles:
+        raise DatasetError("there is no puzzle to solve")
+    if config.constraint == "sudoku" and puzzles[0].kind is not SUDOKU:
+        raise ConfigError(f"constraint=sudoku: these are {puzzles[0].kind.name} puzzles")
+    solve(config, trained, puzzles)
+
+
+def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> None:
+    """Load torch, build the model, and print its reasoning about each puzzle."""
+    import torch
+
+    from apps.reports.frames import frames_of_steps
+    from evaluation.solving import make_decoder, reason
+    from runtime.device import prepare_host, resolve_device
+
+    device = torch.device(resolve_device(config.device))
+    overrides = ArchOverrides(**config.arch_overrides.model_dump(), halt_max_steps=config.num_steps)
+    prepare_host(config.num_threads)
+    arch, model = load_for(puzzles, trained, device, overrides)
+    if arch.searches:
+        return deduce(config, trained, model, device, puzzles)
+    halts = model.halting_head is not None
+    config.require_model(trained.run.arch, halts=halts, name=trained.weights)
+    reasonings = reason(model, puzzles, device, make_decoder(config), config)
+    learns_continue = not arch.no_ACT_continue and arch.heads.q is not None
+    tally = Tally(config, puzzles, trained)
+    for reasoning in reasonings:
+        text = describe(reasoning, learns_continue=learns_continue, colour=colours(sys.stdout))
+        tally.tell(text, reasoning.judge().solved, partial(frames_of_steps, reasoning))
+    tally.close()
+
+
+class Tally:
+    """Prints what became of each puzzle, and at the end of how many were solved."""
+
+    def __init__(self, config: SolveConfig, puzzles: list[Puzzle], trained: TrainedModel) -> None:
+        self._animate, self._number = config.animate, len(puzzles)
+        self._places = [puzzle.place for puzzle in puzzles]
+        step = "" if trained.step is None else f", step {trained.step:,}"
+        self._model = f"{trained.weights.absolute().parent.name}{step}"
+        self._told: list[bool | None] = []
+
+    def tell(self, text: str, solved: bool | None, frames: "Callable[[], list[Frame]]") -> None:
+        """Print what is said of the next puzzle, and write its moving picture if asked for."""
+        self._told.append(solved)
+        number = len(self._told)
+        place = self._places[number - 1] or f"puzzle {number} of {self._number}"
+        sys.stdout.write(f"{place}\n{text}\n")
+        if self._animate is not None:
+            from apps.reports.animation import animate
+
+            path = Path(self._animate)
+            if self._number > 1:
+                path = path.with_stem(f"{path.stem}-{number}")
+            told = animate(frames(), path, place, self._model)
+            sys.stdout.write(f"written: {told}\n")
+        sys.stdout.write("\n")
+
+    def close(self) -> None:
+        """Print of how many puzzles the answer is right."""
+        unknown = self._told.count(None)
+        more = f"; of {unknown} the right answer is not known" if unknown else ""
+        sys.stdout.write(f"solved: {self._told.count(True)} of {self._number}{more}\n")
+
+
+def require_read(config: SolveConfig, deduces: bool) -> None:
+    """Raise ConfigError at a setting that says nothing of a model that `deduces`, or does not."""
+    searched = {"search"}
+    thought = {*ThinkingSettings.model_fields, "steps", "decode", "constraint"} - {"seed"}
+    fields = SolveConfig.model_fields
+    for name in sorted(thought if deduces else searched):
+        if getattr(config, name) != fields[name].default:
+            kind = "strikes candidates and guesses (arch=lattice)" if deduces else "does not search"
+            raise ConfigError(f"{name} says nothing: this model {kind}")
+
+
+def deduce(
+    config: SolveConfig,
+    trained: TrainedModel,
+    model: "ACTLossHead",
+    device: "torch.device",
+    puzzles: list[Puzzle],
+) -> None:
+    """Print what the chain of a search that answered struck and guessed, and its answer."""
+    from apps.lattice.narration import tell
+    from apps.reports.frames import frames_of_rounds
+
+    tally, settings = Tally(config, puzzles, trained), config.search
+    for number, puzzle in enumerate(puzzles):
+        row = puzzle.row if puzzle.place else number
+        found, rounds = search_for(puzzle, model, device, settings, row=row, seed=config.seed)
+        lines = [note] if (note := note_on(puzzle)) else []
+        answer, verdict = puzzle.question, None
+        if found.answer is not None:
+            answer = puzzle.kind.to_grid(found.answer)
+            verdict = puzzle.kind.judge(puzzle.question, answer, puzzle.target)
+        if found.chain is not None:
+            lines += tell(rounds, found.chain, puzzle.kind)
+        lines.append(as_text(Board(puzzle, answer), colour=colours(sys.stdout)))
+        lines.append(verdict_of(found, verdict and verdict.words, settings.chains))
+        solved = verdict is not None and verdict.solved is True
+        tally.tell("\n".join(lines), solved, partial(frames_of_rounds, puzzle, rounds, found))
+    tally.close()
+
+
+def verdict_of(found: "Found", said: str | None, num_chains: int) -> str:
+    """Return in a line how a search ended; what it answers is `said`."""
+    taken_back = f"{many(found.taken_back, 'guess', 'guesses')} taken back"
+    ends = f"{taken_back}, {many(found.restarts, 'restart')}"
+    effort = f"{many(found.rounds, 'round')} of {many(num_chains, 'chain')}, {ends}"
+    if said is None:
+        return f"no answer: no chain has decided all cells in {effort}"
+    return f"answer: {said}; chain {(found.chain or 0) + 1}, after {effort}"
+
+
+def quoted(override: str) -> str:
+    """Quote what Hydra's grammar would take apart: 0053 as a number would lose its zeros."""
+    key, equals, value = override.partition("=")
+    if key.lstrip("+") not in ("puzzle", "file") or not equals or value[:1] in ("'", '"'):
+        return override
+    return f"{key}={quoted_value(value)}"
+
+
+def read_puzzles(config: SolveConfig, trained: TrainedModel, kind: Kind | None) -> Puzzles:
+    """Yield the puzzles asked for; of a model whose `kind` is not known the text tells it.
+
+    Raises:
+        ConfigError: no source of puzzles.
+        DatasetError: names the file and line of what is no puzzle.
+    """
+    if config.puzzle is not None:
+        yield "puzzle", _parsed("puzzle", config.puzzle, kind)
+    elif config.count is not None or config.index is not None:
+        yield from data_set_puzzles(config, trained)
+    elif config.file is not None and config.file != "-":
+        yield from file_puzzles(Path(config.file), config, trained, kind)
+    elif sys.stdin.isatty():
+        raise ConfigError("no puzzle: set puzzle=53..7..., file=FILE, index=N or count=N")
+    else:
+        try:
+            lines = list(sys.stdin)
+        except ValueError:
+            raise DatasetError("standard input: not text") from None
+        yield from parse_lines(lines, "standard input", kind)
+
+
+def file_puzzles(
+    path: Path, config: SolveConfig, trained: TrainedModel, kind: Kind | None
+) -> Puzzles:
+    """Yield the puzzles of a text file, of a picture of a maze, or of an ARC task."""
+    of_suffix = {".json": ARC, ".png": MAZE}.get(path.suffix)
+    if of_suffix and kind and kind is not of_suffix:
+        raise DatasetError(f"{path}: this model reads {kind.name} puzzles")
+    if path.suffix == ".json":
+        names = arc_identifiers(config, trained)
+        yield from ((str(path), puzzle) for puzzle in arc_puzzles(read_arc_task(path), names))
+    elif path.suffix == ".png":
+        from apps.reports.pixels import read_maze
+
+        yield str(path), read_maze(path, trained.facts and trained.facts.seq_len)
+    else:
+        try:
+            lines = path.read_text().splitlines()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "not a text file"
+            raise DatasetError(f"{path}: {reason}") from None
+        yield from parse_lines(lines, str(path), kind)
+
+
+def parse_lines(lines: Iterable[str], source: str, kind: Kind | None = None) -> Puzzles:
+    """Yield the place and the puzzle of each text: of a row of a CSV file, of mazes of the lines up
+    to the next empty one, of Sudokus as `split_puzzles` does.
+    """
+    lines = [line.rstrip("\r\n") for line in lines]
+    if lines and lines[0].lstrip("\ufeff") == ",".join(CSV_COLUMNS):
+        rows = csv.reader(lines)
+        texts = [(rows.line_num, row[1]) for row in rows if len(row) > 1][1:]
+    elif kind is MAZE or (kind is None and any("#" in line for line in lines)):
+        kind, texts = MAZE, []
+        for is_empty, block in groupby(enumerate(lines, start=1), lambda row: not row[1]):
+            if not is_empty:
+                (first, _), *_ = block = list(block)
+                texts.append((first, "\n".join(row for _, row in block)))
+    else:
+        texts = split_puzzles(lines)
+    for number, text in texts:
+        place = f"{source}: line {number}"
+        yield place, _parsed(place, text, kind)
+
+
+def _parsed(place: str, text: str, kind: Kind | None) -> Puzzle:
+    if kind is ARC:
+        raise DatasetError(
+            f"{place}: this model reads ARC tasks; give it file=TASK.json, index=N or count=N"
+        )
+    try:
+        return parse_puzzle(text, kind)
+    except ValueError as error:
+        raise DatasetError(f"{place}: {error}") from None
+
+
+def open_dataset(config: SolveConfig, trained: TrainedModel) -> PuzzleDataset:
+    """Open the data asked for, or the run's."""
+    folders = [config.data_path] if config.data_path else trained.run.data_folders(config.split)
+    if not folders:
+        raise ConfigError(f"{trained.weights} names no data set: set data_path=FOLDER")
+    for folder in folders:
+        require_folder(folder, trained.run.data)
+    return PuzzleDataset(folders, config.split, numbered_as=trained.run.data_folders("train"))
+
+
+def data_set_puzzles(config: SolveConfig, trained: TrainedModel) -> Puzzles:
+    """Yield the puzzles of a data set that are asked for.
+
+    Raises:
+        ConfigError: there is no such set or number, or the number needs the name of its set.
+    """
+    dataset = open_dataset(config, trained)
+    place, kind = str(dataset.split_dirs[0]), kind_of_data(dataset)
+    sets, first = list(dataset.sets), 0
+    if config.set is not None:
+        if config.set not in sets:
+            raise ConfigError(f"set={config.set}: {place} has the sets {', '.join(sets)}")
+        before = sets[: sets.index(config.set)]
+        first, sets = sum(dataset.sets[name].num_examples for name in before), [config.set]
+    number = sum(dataset.sets[name].num_examples for name in sets)
+    if config.index is not None and len(sets) > 1:
+        raise ConfigError(f"index={config.index}: of which set? Add set={' or set='.join(sets)}")
+    for index in config.index or ():
+        if index >= number:
+            raise ConfigError(f"index={index}: {place} has puzzles 0 to {number - 1}")
+    count = min(config.count or 0, number)
+    rows = [slice(first + index, first + index + 1) for index in config.index or ()]
+    for some in rows or [slice(first, first + count)]:
+        yield from ((place, puzzle) for puzzle in puzzles_of(dataset, kind, some))
+
+
+def arc_identifiers(config: SolveConfig, trained: TrainedModel) -> list[str] | None:
+    """Return the names of the puzzles that a model knows; None where it has no puzzle embedding."""
+    if not trained.run.arch.puzzle_emb_ndim:
+        return None
+    return identifiers_of(open_dataset(config, trained))
+
+
+def describe(reasoning: "Reasoning", *, learns_continue: bool, colour: bool = False) -> str:
+    """Return question, answer, verdict and the ACT steps as text."""
+    puzzle = reasoning.puzzle or Puzzle(SUDOKU, reasoning.question)
+    said, wrong = reasoning.judge(), reasoning.cells_wrong()
+    marks = " (marked !)" if said.solved is False and wrong.any() and not colour else ""
+    verdict = (
+        f"answer: {said.words}{marks}; Q confidence: {_percent(reasoning.q_halt[-1])}; answer"
+        f" confidence: {reasoning.confidence:.1%}; log-probability: {reasoning.log_prob:.2f}"
+    )
+    lines = [as_text(Board(puzzle, reasoning.answer), colour=colour), verdict]
+    if said.solved is False and puzzle.target is None and (note := note_on(puzzle)):
+        lines.append(note)
+    if (chains := reasoning.num_chains) > 1:
+        number = reasoning.num_agreeing
+        agreeing = f"{number} of them {'gives' if number == 1 else 'give'} this answer"
+        lines.append(f"chain {reasoning.chain + 1} of {chains} answers; {agreeing}")
+    return "\n".join([*lines, *step_lines(reasoning, learns_continue=learns_continue)])
+
+
+def step_lines(reasoning: "Reasoning", *, learns_continue: bool) -> Iterator[str]:
+    """Yield a table of the ACT steps and a sentence on how it went."""
+    q_continue = "  Q continue" if learns_continue else ""
+    yield f"ACT step  cells changed  cells wrong  Q halt{q_continue}"
+    changed, num_steps = reasoning.cells_changed(), len(reasoning.answers)
+    settled = int(np.flatnonzero(changed).max(initial=0)) + 1
+    # A single step without a change has a line of its own.
+    listed = num_steps if settled == num_steps - 1 else settled
+    for step in range(listed):
+        wrong = int(reasoning.cells_wrong(step).sum())
+        q_halt = _percent(reasoning.q_halt[step])
+        q_continue = f"  {reasoning.q_continue[step]:10.1%}" if learns_continue else ""
+        yield f"{step + 1:8}  {changed[step]:13}  {wrong:11}  {q_halt:>6}{q_continue}"
+    if listed < num_steps:
+        yield f"steps {listed + 1} to {num_steps}: no cell changed"
+    ending = f"settled at step {settled} of {num_steps}"
+    if changed[-1]:
+        left = many(int(changed[-1]), "cell")
+        ending = f"not settled: step {num_steps} of {num_steps} still changed {left}"
+    if reasoning.halts.any():
+        ending += f"; would halt by itself after step {int(reasoning.halts.argmax()) + 1}"
+    yield ending
+
+
+def _percent(share: float) -> str:
+    return "-" if np.isnan(share) else f"{share:.1%}"
