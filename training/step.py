@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,10 +68,18 @@ class Learner:
         self.config, self.facts, self.ranks = config, facts, ranks
         self.compiling = compiling
         self.total_steps, self.model, self.forward = total_steps, model, forward
+        self.lr_factor = partial(
+            lr_factor,
+            warmup_steps=config.lr_warmup_steps,
+            total_steps=total_steps,
+            min_ratio=config.lr_min_ratio,
+        )
         self.exact = config.reduction == "exact"
         self.num_shards = config.num_shards(ranks.world_size)
         self.num_parts = config.num_parts(ranks.world_size)
         self.local_batch_size = config.global_batch_size // ranks.world_size
+        start = ranks.rank * self.local_batch_size
+        self.own_rows = range(start, start + self.local_batch_size)
         acting = model.model.inner.techniques.acting
         self.at_depth, self.at_form = acting("set_depth"), acting("form")
         self.groups = groups_of(model, config)
@@ -134,29 +143,23 @@ class Learner:
         """Make optimizer step `step`, from 1, with this rank's rows, on its device, and note it in
         `metrics` and `outcomes`; all ranks learn of `stop`.
         """
-        config = self.config
-        factor = lr_factor(
-            step,
-            warmup_steps=config.lr_warmup_steps,
-            total_steps=self.total_steps,
-            min_ratio=config.lr_min_ratio,
-        )
+        factor = self.lr_factor(step)
         for technique in self.at_depth:
             technique.set_depth(self.model.model.inner, self._share(step))
-        noise = self.ranks.on_device(self._noise(step))
-        numbers = {"factor": np.array(factor), "stop": np.array(stop.requested)}
-        numbers = self.ranks.on_device(numbers)
+        drawn = self.ranks.on_device(self._draw(step))
+        asked = {"factor": np.array(factor), "stop": np.array(stop.requested)}
+        asked = self.ranks.on_device(asked)
         if self.graph and not self._diagnoses(step):
-            done = self.graph(self.carry.tensors(), batch, noise, numbers)
+            done = self.graph(self.carry.tensors(), batch, drawn, asked)
         else:
-            done = self._work(self.carry, batch, noise, factor, numbers["stop"], step=step)
-        self.outcomes.add(step, done.loss, done.skip, done.stop)
+            done = self._work(self.carry, batch, drawn, factor, asked["stop"], step=step)
         self.carry = done.carry
+        self.outcomes.add(step, done.loss, done.skip, done.stop)
         rates = {f"train/lr/{group.name}": group.lr * factor for group in self.groups}
-        known = {"step": step, "train/lr": config.lr * factor, **rates}
-        if done.measured:
-            known |= self._diagnose(step, done.measured, done.norms)
-        self.metrics.record(done.metrics, done.norms, known)
+        known = {"step": step, "train/lr": self.config.lr * factor, **rates}
+        if self._diagnoses(step):
+            known |= self._diagnose(step, done)
+        self.metrics.record([part.metrics for part in done.parts], done.norms, known)
 
     def form_at(self, step: int) -> Hashable:
         """Return what the compiled code of a step, from 1, depends on."""
@@ -177,18 +180,19 @@ class Learner:
         self,
         carry: dict[str, Tensor],
         batch: Examples,
-        noise: dict[str, Tensor],
-        numbers: dict[str, Tensor],
+        drawn: dict[str, Tensor],
+        asked: dict[str, Tensor],
     ) -> "_Done":
         """A step's work in a CUDA graph, for which all that changes is on the device."""
-        factor, stop = numbers["factor"], numbers["stop"]
-        return self._work(ACTCarry.from_tensors(carry), batch, noise, factor, stop)
+        return self._work(
+            ACTCarry.from_tensors(carry), batch, drawn, asked["factor"], asked["stop"]
+        )
 
     def _work(
         self,
         carry: ACTCarry,
         batch: Examples,
-        noise: dict[str, Tensor],
+        drawn: dict[str, Tensor],
         factor: float | Tensor,
         stop: Tensor,
         *,
@@ -197,60 +201,51 @@ class Learner:
         """Do the work of a step on the device: forward, backward and update.
 
         Args:
-            noise: what `_noise` drew.
+            drawn: the random numbers of the step, [parts, ...] by name.
             factor: of the learning rates; in a CUDA graph float64 [].
             stop: bool [], whether this rank was asked to stop.
             step: its number; None: in a CUDA graph, where it must not matter.
         """
-        if self.optimizer:
-            set_rates(self.optimizer, factor)
         self.bucket.zero_()
-        parts = self._forward_backward(carry, batch, noise, step)
+        parts = self._forward_backward(carry, batch, drawn, step)
         loss = sum_in_order(torch.stack([part.loss for part in parts]))
-        norms, skip, stops = self._update(loss, factor, stop)
-        return _Done(
-            carry=ACTCarry.join([part.carry for part in parts]),
-            loss=loss,
-            metrics=[part.metrics for part in parts],
-            norms=norms,
-            skip=skip,
-            stop=stops,
-            measured=[part.measured for part in parts if part.measured is not None],
-        )
+        outcome = self._update(loss, factor, stop)
+        return _Done(ACTCarry.join([part.carry for part in parts]), parts, loss, *outcome)
 
     def _forward_backward(
-        self, carry: ACTCarry, batch: Examples, noise: dict[str, Tensor], step: int | None
+        self, carry: ACTCarry, batch: Examples, drawn: dict[str, Tensor], step: int | None
     ) -> "list[_Part]":
         """Run forward and backward on each part of this rank's rows: one micro-batch of one shard.
         Without `micro_batch_size` a shard is one part, with `reduction=fast` all rows one shard.
         """
-        size = self.local_batch_size // self.num_parts
-        done = []
+        size, done = self.local_batch_size // self.num_parts, []
         for number, part in enumerate(carry.split(self.num_parts)):
             if number and self.sparse:
                 self.sparse.keep_gradient()
-            shard, place = divmod(number, self.num_parts // self.num_shards)
-            if place == 0:
-                self.bucket.select(shard)
-                if self.exact:
-                    assert step is not None
-                    self._seed(step - 1, self.ranks.rank * self.num_shards + shard)
+            if self.exact:
+                self._begin_part(number, step)
             rows = slice(number * size, (number + 1) * size)
             offered = {name: values[rows] for name, values in batch.items()}
-            drawn = {name: of_parts[number] for name, of_parts in noise.items()}
-            done.append(self._forward_backward_part(part, offered, drawn, step))
+            own = {name: of_parts[number] for name, of_parts in drawn.items()}
+            done.append(self._forward_backward_part(part, offered, own, step))
         if self.exact:
             assert step is not None
             # What draws next finds the same state on all ranks, however many there are.
             self._seed(step - 1, CANONICAL_SHARDS)
         return done
 
-    def _noise(self, step: int) -> dict[str, np.ndarray]:
-        """Draw what is random in a step, [parts, ...] for the parts of this rank's rows."""
-        config, local = self.config, self.local_batch_size
-        start = self.ranks.rank * local
-        own, num_rows = range(start, start + local), config.global_batch_size
-        at = Address(config.seed, step - 1, num_rows, own, self.num_parts, self.facts.seq_len)
+    def _begin_part(self, number: int, step: int | None) -> None:
+        """Give a shard, at its first part, its own gradients and random numbers."""
+        shard, place = divmod(number, self.num_parts // self.num_shards)
+        if place == 0:
+            assert step is not None
+            self.bucket.select(shard)
+            self._seed(step - 1, self.ranks.rank * self.num_shards + shard)
+
+    def _draw(self, step: int) -> dict[str, np.ndarray]:
+        """Draw the random numbers of a step, [parts, ...] for the parts of this rank's rows."""
+        num_rows, own, parts = self.config.global_batch_size, self.own_rows, self.num_parts
+        at = Address(self.config.seed, step - 1, num_rows, own, parts, self.facts.seq_len)
         return self.model.model.draw(at)
 
     def _forward_backward_part(
@@ -258,24 +253,22 @@ class Learner:
     ) -> "_Part":
         output = self.forward(carry, offered, drawn)
         (output.loss / self.config.global_batch_size).backward()
-        measured = None
-        if self.diagnostics and self._diagnoses(step):
-            # With the weights of before the update.
-            head_norms = trunk_gradient_norms(self.model, output, self.config.global_batch_size)
-            measured = self.diagnostics.measure(
-                logits=output.outputs["logits"],
-                labels=output.carry.examples["labels"],
-                q_halt_logits=output.outputs["q_halt_logits"] if self.model.halting_head else None,
-                halts=self.model.model.wants_to_halt(output.outputs, output.carry.steps),
-                head_norms=head_norms,
-            )
+        measured = self._measure(output) if self._diagnoses(step) else None
         return _Part(output.carry, output.loss.detach(), output.metrics, measured)
 
     def _diagnoses(self, step: int | None) -> bool:
-        return (
-            step is not None
-            and self.diagnostics is not None
-            and step % self.diagnostics.interval == 0
+        interval = self.config.diagnose_interval
+        return bool(interval) and step is not None and step % interval == 0
+
+    def _measure(self, output: LossOutput) -> MeasuredShard:
+        """Measure a part for a diagnosis, with the weights of before the update."""
+        assert self.diagnostics
+        return self.diagnostics.measure(
+            logits=output.outputs["logits"],
+            labels=output.carry.examples["labels"],
+            q_halt_logits=output.outputs["q_halt_logits"] if self.model.halting_head else None,
+            halts=self.model.model.wants_to_halt(output.outputs, output.carry.steps),
+            head_norms=trunk_gradient_norms(self.model, output, self.config.global_batch_size),
         )
 
     def _update(
@@ -284,6 +277,8 @@ class Learner:
         """Apply the gradients of all ranks if they are finite; returns what the bucket's `reduce`
         does.
         """
+        if self.optimizer:
+            set_rates(self.optimizer, factor)
         finite = loss.isfinite()
         if self.sparse:
             # Asked before the sign, which turns NaN into 0.
@@ -298,12 +293,11 @@ class Learner:
             self.sparse.zero_grad()
         return norms, not_finite, stops
 
-    def _diagnose(
-        self, step: int, shards: Sequence[MeasuredShard], norms: Tensor
-    ) -> dict[str, Any]:
+    def _diagnose(self, step: int, done: "_Done") -> dict[str, Any]:
         """Warn of what looks wrong with the step just made; returns what to record of it."""
         assert self.diagnostics
-        group_norms = {g.name: norm for g, norm in zip(self.groups, norms, strict=True)}
+        shards = [part.measured for part in done.parts if part.measured is not None]
+        group_norms = {g.name: norm for g, norm in zip(self.groups, done.norms, strict=True)}
         diagnosis = self.diagnostics.diagnose(step, shards, group_norms)
         if self.ranks.is_main:
             for warning in diagnosis.warnings:
@@ -330,12 +324,11 @@ class _Done(NamedTuple):
     """What the work of a step leaves, beside changed weights and states of optimizers."""
 
     carry: ACTCarry
+    parts: list[_Part]
     loss: Tensor  # 0-dim, summed over this rank's sequences.
-    metrics: list[dict[str, Tensor]]  # Of each part.
     norms: Tensor  # As `GradientBucket.reduce` returned it, and the next two.
     skip: Tensor
     stop: Tensor
-    measured: list[MeasuredShard]
 
 
 class MetricBlock:

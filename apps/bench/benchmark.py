@@ -46,7 +46,7 @@ from training.config.composition import load_config
 from training.config.schema import OptimizerConfig, TrainConfig
 from training.data import data_facts
 from training.feed import Feed, build_feed
-from training.optim.groups import build_optimizer, skip_update
+from training.optim.groups import build_optimizer, update_by
 from training.step import build_learner
 from training.stop_signals import StopSignals
 
@@ -292,9 +292,9 @@ def optimizer_steps(trainer: StepTrainer) -> Iterator[tuple[str, Callable[[], ob
         ("AdamATan2 step", OptimizerConfig(name="adam_atan2", groups=groups)),
         ("AdamW step", OptimizerConfig(name="adamw", groups=groups)),
     ):
-        optimizer = build_optimizer(config, learner.groups, betas)
-        skip_update(optimizer, no_skip)
-        yield label, optimizer.step
+        update = update_by(build_optimizer(config, learner.groups, betas))
+        norms = torch.ones(len(learner.groups), device=learner.ranks.device)
+        yield label, partial(update, learner.bucket, norms, no_skip, None)
     if learner.sparse is not None:
         leaf = learner.sparse.embedding.local_weights
         leaf.grad = torch.randn_like(leaf)

@@ -3,7 +3,7 @@
 """
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from runtime.errors import ConfigError
 from training.config.schema import OptimizerConfig
 from training.optim.ema import WeightAverage, move_
-from training.optim.groups import GROUP_NAME, GradientBucket, join, joined
+from training.optim.groups import GROUP_NAME, GradientBucket, join
 
 _MODULE, _FUNCTION = "adam_atan2_backend", "adam_atan2_cuda_impl_"
 # Of float32, a few roundings in each of the check's steps.
@@ -38,9 +38,8 @@ class AdamATan2(Optimizer):
     `adam-atan2` package (the package `adam-atan2-pytorch` differs in both). A group may set `lr`,
     `betas` and the decoupled `weight_decay`. On CUDA `lr` may be a tensor, float64 [], there.
 
-    Where the parameters of a group lie back to back in memory, and their gradients too, as in
-    `GradientBucket`, they are updated as one buffer. On a CPU 131,072 float32 numbers or more
-    take one pass over memory.
+    The parts of a `GradientBucket` are updated as one buffer each. On a CPU 131,072 float32 numbers
+    or more take one pass over memory.
 
     Args:
         package_kernel: makes the step in place of ours; the host then waits for `skip`.
@@ -67,6 +66,9 @@ class AdamATan2(Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
         self.skip: Tensor | None = None
         self._package_kernel = package_kernel
+        self._pieces: list[_Piece] = []
+        # The bucket that they are of, the average in them, and the state of the first parameter.
+        self._joined: tuple[Any, Any, Any] = (None, None, None)
 
     @torch.no_grad()
     def step(  # type: ignore[override]
@@ -85,65 +87,69 @@ class AdamATan2(Optimizer):
             raise ValueError("AdamATan2 takes no closure")
         for group in self.param_groups:
             factor = (factors or {}).get(group.get(GROUP_NAME, ""))
-            params = [p for p in group["params"] if p.grad is not None]
-            for piece in self._pieces(params, average) if params else ():
-                rate = average.rate if average else 1.0
-                if self._package_kernel is None and not piece.suits_cpu_kernel:
-                    self._step_on_device(piece, group, factor, rate)
-                elif self.skip is not None and self.skip:
-                    pass
-                elif self._package_kernel is None:
-                    self._step_on_cpu(piece, group, factor, rate)
-                else:
-                    self._step_by_package(self._package_kernel, piece, group, factor)
-                    if piece.average is not None:
-                        move_([piece.average], [piece.p], rate, None)
+            for p in group["params"]:
+                if p.grad is not None:
+                    piece = self._piece([p], p.detach(), p.grad, average)
+                    self._step_piece(piece, group, factor)
 
+    @torch.no_grad()
     def fused_update(
         self, bucket: GradientBucket, norms: Tensor, skip: Tensor, average: WeightAverage | None
     ) -> None:
         """Make an update (see `Update`), clipping and averaging in the pass of the step."""
-        self.skip = skip
-        self.step(factors=bucket.clip_factors(norms), average=average)
+        self.skip, factors = skip, bucket.clip_factors(norms)
+        self._join(bucket, average)
+        for group, piece in zip(self.param_groups, self._pieces, strict=True):
+            self._step_piece(piece, group, factors.get(group[GROUP_NAME]))
         if average:
             average.update(skip, without={p for g in self.param_groups for p in g["params"]})
 
-    def _pieces(
-        self, params: list[nn.Parameter], average: WeightAverage | None
-    ) -> "Iterator[_Piece]":
-        """Yield all parameters as one, or each alone where they do not lie back to back."""
-        for p in params:
-            if not self.state[p]:
-                self.state[p] = {
-                    "step": torch.zeros((), device=p.device),
-                    "exp_avg": torch.zeros_like(p),
-                    "exp_avg_sq": torch.zeros_like(p),
+    def _join(self, bucket: GradientBucket, average: WeightAverage | None) -> None:
+        """Make the pieces of a bucket, at its first update and after a checkpoint was read."""
+        first = bucket.parts[0].params[0]
+        now = bucket, average, self.state[first].get("exp_avg")
+        if any(one is not before for one, before in zip(now, self._joined, strict=True)):
+            self._pieces = [self._piece(*part, average) for part in bucket.parts]
+            self._joined = bucket, average, self.state[first]["exp_avg"]
+
+    def _piece(
+        self, params: list[nn.Parameter], p: Tensor, g: Tensor, average: WeightAverage | None
+    ) -> "_Piece":
+        """Return parameters that are one tensor `p`, with gradient `g`, as a piece. Their state
+        becomes one tensor for each quantity, and so does their average.
+        """
+        for own in params:
+            if not self.state[own]:
+                self.state[own] = {
+                    "step": torch.zeros((), device=own.device),
+                    "exp_avg": torch.zeros_like(own),
+                    "exp_avg_sq": torch.zeros_like(own),
                 }
-        weights = joined(params)
-        grads = joined([p.grad for p in params if p.grad is not None])
-        if weights is not None and grads is not None:
-            steps, m, v = (self._joined_state(params, key) for key in _STATE)
-            mean = average.joined(params) if average else None
-            yield _Piece(weights, grads, m, v, mean, steps)
-            return
-        for p in params:
-            steps, m, v = (self.state[p][key] for key in _STATE)
-            assert p.grad is not None
-            mean = average.of(p) if average else None
-            yield _Piece(p.detach(), p.grad, m, v, mean, steps.view(1))
+        steps, m, v = (self._joined_state(params, key) for key in _STATE)
+        mean = average.joined(params).view(p.shape) if average else None
+        tensors = p, g, m.view(p.shape), v.view(p.shape), mean
+        rate = average.rate if average else 1.0
+        return _Piece(*tensors, steps.view(-1), rate, _suits_cpu_kernel(tensors))
 
     def _joined_state(self, params: list[nn.Parameter], key: str) -> Tensor:
-        """Return a quantity of all `params` as one. It is moved if it does not lie back to back: at
-        the first step, and after a checkpoint was read.
-        """
+        """Return a quantity of all `params` as one tensor, of which theirs become views."""
         whole, parts = join([self.state[p][key] for p in params])
         for p, part in zip(params, parts, strict=True):
             self.state[p][key] = part
         return whole
 
-    def _step_on_cpu(
-        self, piece: "_Piece", group: dict[str, Any], factor: Tensor | None, average_rate: float
-    ) -> None:
+    def _step_piece(self, piece: "_Piece", group: dict[str, Any], factor: Tensor | None) -> None:
+        """Make a step on a piece, by the kernel that suits it."""
+        if self._package_kernel is None and not piece.suits_cpu_kernel:
+            self._step_on_device(piece, group, factor)
+        elif self.skip is not None and self.skip:
+            return
+        elif self._package_kernel is None:
+            self._step_on_cpu(piece, group, factor)
+        else:
+            self._step_by_package(self._package_kernel, piece, group, factor)
+
+    def _step_on_cpu(self, piece: "_Piece", group: dict[str, Any], factor: Tensor | None) -> None:
         """Make a step in one pass."""
         from training.optim import kernels  # Here, because numba takes a while to load.
 
@@ -157,15 +163,15 @@ class AdamATan2(Optimizer):
             root=float32((1 - beta2**step) ** -0.5),
             kept=float32(1 - group["lr"] * group["weight_decay"]),
             rate=float32(group["lr"] / (1 - beta1**step)),
-            new_in_average=float32(1 - average_rate),
+            new_in_average=float32(1 - piece.average_rate),
         )
         kernels.step_(piece.p, piece.g, piece.m, piece.v, piece.average, numbers)
 
     def _step_on_device(
-        self, piece: "_Piece", group: dict[str, Any], factor: Tensor | None, average_rate: float
+        self, piece: "_Piece", group: dict[str, Any], factor: Tensor | None
     ) -> None:
         """Make a step by torch's operations; the host does not learn of `skip`."""
-        p, g, m, v, average, steps = piece
+        p, g, m, v, average, steps, average_rate, _ = piece
         beta1, beta2 = group["betas"]
         # 1 where this step counts, 0 where it is skipped. Single numbers are float64, as those of
         # Python are, so that a rate gives the same bits as either.
@@ -191,7 +197,7 @@ class AdamATan2(Optimizer):
     def _step_by_package(
         self, kernel: PackageKernel, piece: "_Piece", group: dict[str, Any], factor: Tensor | None
     ) -> None:
-        """Make a step by the package's kernel, which knows of no `factor`, nor of an average."""
+        """Make a step by the package's kernel, which knows neither `factor` nor average."""
         piece.steps.add_(1)
         g = piece.g if factor is None else piece.g * factor
         kernel(
@@ -204,6 +210,8 @@ class AdamATan2(Optimizer):
             *group["betas"],
             group["weight_decay"],
         )
+        if piece.average is not None:
+            move_([piece.average], [piece.p], piece.average_rate, None)
 
 
 class _Piece(NamedTuple):
@@ -215,15 +223,20 @@ class _Piece(NamedTuple):
     v: Tensor
     average: Tensor | None
     steps: Tensor  # All equal, since parameters of one group step together.
+    average_rate: float
+    suits_cpu_kernel: bool
 
-    @property
-    def suits_cpu_kernel(self) -> bool:
-        """Whether the compiled pass can take it, and is worth the second of its loading."""
-        tensors = [t for t in self[:5] if t is not None]
-        return self.p.numel() >= MIN_FOR_KERNEL and all(
-            t.device.type == "cpu" and t.dtype == torch.float32 and t.is_contiguous()
-            for t in tensors
-        )
+
+def _suits_cpu_kernel(tensors: Iterable[Tensor | None]) -> bool:
+    """Return whether the compiled pass can take these, and is worth the second of its loading."""
+    return all(
+        t.numel() >= MIN_FOR_KERNEL
+        and t.device.type == "cpu"
+        and t.dtype == torch.float32
+        and t.is_contiguous()
+        for t in tensors
+        if t is not None
+    )
 
 
 def adam_atan2(

@@ -28,12 +28,10 @@ class WeightAverage:
             averages = [self._average[name] for name in names]
             move_(averages, [self._weights[name] for name in names], self.rate, skip)
 
-    def of(self, parameter: nn.Parameter) -> Tensor:
-        """Return the average of a parameter, for an optimizer that updates it."""
-        return self._average[self._names[parameter]]
-
     def joined(self, parameters: Sequence[nn.Parameter]) -> Tensor:
-        """Return the averages of several as one [numbers], and keep them so."""
+        """Return the averages of several as one [n], for an optimizer that updates it, and keep
+        them so; of a single one in its own shape.
+        """
         names = [self._names[parameter] for parameter in parameters]
         whole, parts = join([self._average[name] for name in names])
         self._average.update(zip(names, parts, strict=True))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -158,6 +158,14 @@ def lr_factor(step: int, *, warmup_steps: int, total_steps: int, min_ratio: floa
     return min_ratio + max(0.0, (1 - min_ratio) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
+class BucketPart(NamedTuple):
+    """Parameters that lie back to back, as torch's groups have them: weights and gradients [n]."""
+
+    params: list[nn.Parameter]
+    weights: Tensor
+    grads: Tensor
+
+
 class GradientBucket:
     """All gradients in one float32 buffer, group by group: one collective, and one norm per group.
 
@@ -166,6 +174,9 @@ class GradientBucket:
 
     The gradients' buffer ends with two more numbers, which are summed over the ranks with it: how
     many ranks saw a number that is not finite, and how many were asked to stop.
+
+    Attributes:
+        parts: of all groups, each a stretch of both buffers; those without parameters are left out.
 
     Args:
         groups: of parameters, whose `data` and `grad` become views of the buffers.
@@ -185,13 +196,16 @@ class GradientBucket:
         assert in_order or num_shards == 1
         self.groups, self.in_order = groups, in_order
         places: list[tuple[nn.Parameter, slice]] = []
+        parts: list[tuple[list[nn.Parameter], slice]] = []
         sizes, end = [], 0
         for group in groups:
             start = end
-            for part in group.parts():
-                for p in part:
+            for params in filter(None, group.parts()):
+                first = end
+                for p in params:
                     places.append((p, slice(end, end + p.numel())))
                     end += p.numel()
+                parts.append((params, slice(first, end)))
                 end += -end % _ALIGNMENT
             sizes.append(end - start)
         weights = torch.zeros(end, device=device)
@@ -201,6 +215,7 @@ class GradientBucket:
         # The sum is put into the first shard's buffer.
         self.flat = self._shards[0]
         *self.group_slices, self.signals = self.flat.split([*sizes, 2])
+        self.parts = [BucketPart(params, weights[at], self.flat[at]) for params, at in parts]
         # Made once: every step selects each shard.
         self._views = [
             [(p, shard[place].view_as(p)) for p, place in places] for shard in self._shards
@@ -245,11 +260,10 @@ class GradientBucket:
         """Return float32 [] by the name of each group that is clipped: what its gradients are to be
         multiplied with, for their `norms`, float32 [groups].
         """
-        limits = {group.name: group.max_grad_norm for group in self.groups}
         return {
-            name: (limit / (norm + 1e-6)).clamp_max(1.0)
-            for (name, limit), norm in zip(limits.items(), norms, strict=True)
-            if limit is not None
+            group.name: (group.max_grad_norm / (norm + 1e-6)).clamp_max(1.0)
+            for group, norm in zip(self.groups, norms, strict=True)
+            if group.max_grad_norm is not None
         }
 
     def clip_(self, norms: Tensor, skip: Tensor) -> None:
@@ -289,25 +303,12 @@ def _update_in_turn(
         average.update(skip)
 
 
-def joined(tensors: Sequence[Tensor]) -> Tensor | None:
-    """Return one view [numbers] of all `tensors` where they lie back to back, otherwise None."""
-    first, end = tensors[0].detach(), tensors[0].data_ptr()
-    for tensor in tensors:
-        if tensor.data_ptr() != end or not tensor.is_contiguous():
-            return None
-        end += tensor.nbytes
-    # Two allocations may be neighbours by chance.
-    if tensors[-1].untyped_storage().data_ptr() != first.untyped_storage().data_ptr():
-        return None
-    return first.as_strided((sum(tensor.numel() for tensor in tensors),), (1,))
-
-
 def join(tensors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """Return all `tensors` (of one dtype and device) as one [numbers], and each as a view of it:
-    themselves if they lie back to back, otherwise copies.
+    """Return copies of `tensors` (of one dtype and device) as one [n], and each as a view of it. A
+    single one is not copied, and keeps its shape.
     """
-    if (whole := joined(tensors)) is not None:
-        return whole, list(tensors)
+    if len(tensors) == 1:
+        return tensors[0], list(tensors)
     whole = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
     parts = whole.split([tensor.numel() for tensor in tensors])
     return whole, [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]

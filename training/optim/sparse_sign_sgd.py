@@ -59,6 +59,8 @@ class SparseSignSGD:
 
     def _of_all_ranks(self, ids: Tensor, grads: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rows of all ranks in their order, by one collective of both as bits."""
+        if not self.ranks.active:
+            return ids, grads
         rows = torch.cat([ids.view(torch.int32).view(-1, 2), grads.view(torch.int32)], 1)
         rows = self.ranks.concat(rows)
         # A single row would count as contiguous, with strides that no other type can have.

@@ -18,7 +18,7 @@ from training.config.composition import load_config
 from training.config.schema import OptimizerConfig, ParamGroupConfig, TrainConfig
 from training.optim import groups as optim
 from training.optim.adam_atan2 import AdamATan2
-from training.optim.groups import GradientBucket, ParamGroup, assign_groups, build_optimizer, joined
+from training.optim.groups import GradientBucket, ParamGroup, assign_groups, build_optimizer
 
 FACTS = DataFacts(vocab_size=5, seq_len=4, num_puzzle_identifiers=6)
 
@@ -225,7 +225,7 @@ def test_weights_keep_their_values_and_lie_as_their_gradients() -> None:
     one = {"params": ["*"], "decay_vectors": False}
     groups = assign(module, configs(all=one))
     optimizer = built("adam_atan2", groups)
-    GradientBucket(groups, torch.device("cpu"))
+    bucket = GradientBucket(groups, torch.device("cpu"))
     assert list(module.parameters()) == parameters
     for actual, expected in zip(parameters, twin.parameters(), strict=True):
         assert torch.equal(actual, expected)
@@ -236,10 +236,13 @@ def test_weights_keep_their_values_and_lie_as_their_gradients() -> None:
         ["third.weight", "first.weight", "second.weight"],
         ["first.bias", "third.bias"],
     ]
-    for part in parts:
-        assert joined(part) is not None
-        assert joined([p.grad for p in part]) is not None
-        assert part[0].data_ptr() % 64 == part[0].grad.data_ptr() % 64 == 0
+    for part, (params, weights, grads) in zip(parts, bucket.parts, strict=True):
+        assert [names[p] for p in params] == [names[p] for p in part]
+        grads += torch.arange(len(grads))
+        assert torch.equal(weights, torch.cat([p.detach().view(-1) for p in part]))
+        assert torch.equal(grads, torch.cat([p.grad.view(-1) for p in part]))
+        assert weights.data_ptr() == part[0].data_ptr()
+        assert weights.data_ptr() % 64 == grads.data_ptr() % 64 == 0
 
 
 @pytest.mark.parametrize("unreached", [None, 1e6])
