@@ -107,7 +107,7 @@ def _all_steps(
             at_halt = _noted(model.model, at_halt, carry)
         if notes_right:
             logits = _logits(model.model, carry)
-            right.append(Targets.of(model.model.compared(carry), logits).whole_right.float())
+            right.append(Targets.of(carry.examples, logits).whole_right.float())
             if len(answers) < NUM_ANSWERS:
                 answers.append(logits.argmax(-1).short())
     if not right:

@@ -6,29 +6,80 @@ values in Python. Sums are over the batch; the trainer divides by the global bat
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.carry import ACTCarry, Drawn, Examples, Latents
 from models.config import ACTLossConfig, LossWeights, RecurrenceConfig
 from models.draws import BATCH_DRAWS, ROW_KEYS, RowDraws, noise_table
-from models.heads.base import Answer, Head, Outputs, Targets
+from models.heads.base import Answer, Examples, Head, Outputs, Targets
 from models.heads.q import QHead
 from models.losses import clipped
-from models.recurrence import Recurrence
+from models.recurrence import Latents, Recurrence
 from models.sparse_embedding import CastedSparseEmbedding
 from runtime.streams import Address, Stream
 
 # Metrics that come first, in this order.
 COUNTED_METRICS = ("accuracy", "exact_accuracy", "q_halt_accuracy", "steps")
 
-# Of each row, [B] by name.
-RowLosses = dict[str, Tensor]
+# The random numbers of a step, by name: `min_steps`, int32 [B], before which no slot halts early,
+# and what techniques and the architecture draw. They depend on (seed, step, row) alone.
+Drawn = dict[str, Tensor]
+
+
+@dataclass
+class ACTCarry:
+    """State between two ACT steps.
+
+    Attributes:
+        inner: latent state of the recurrence.
+        steps: int32 [B], ACT steps spent on the present example.
+        halted: bool [B], the slot takes a new example at the next step.
+        examples: the examples being worked on: inputs int32 [B, S], labels int32 [B, S],
+            puzzle_identifiers int32 [B].
+    """
+
+    inner: Latents
+    steps: Tensor
+    halted: Tensor
+    examples: Examples
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors by name, row by row the slots; what a checkpoint keeps."""
+        named = self.inner | {"steps": self.steps, "halted": self.halted}
+        return named | {f"examples.{name}": value for name, value in self.examples.items()}
+
+    def split(self, num_parts: int) -> "list[ACTCarry]":
+        """Return equal parts of the slots, in order; views of these tensors."""
+        if num_parts == 1:
+            return [self]
+        chunks = {name: value.chunk(num_parts) for name, value in self.tensors().items()}
+        return [
+            ACTCarry.from_tensors({name: parts[number] for name, parts in chunks.items()})
+            for number in range(num_parts)
+        ]
+
+    @staticmethod
+    def join(parts: "Sequence[ACTCarry]") -> "ACTCarry":
+        """Return the carry of which `split` made these parts."""
+        if len(parts) == 1:
+            return parts[0]
+        tensors = [part.tensors() for part in parts]
+        joined = {name: torch.cat([own[name] for own in tensors]) for name in tensors[0]}
+        return ACTCarry.from_tensors(joined)
+
+    @staticmethod
+    def from_tensors(tensors: dict[str, Tensor]) -> "ACTCarry":
+        """Rebuild a carry from what `tensors` returned."""
+        inner = {name: value for name, value in tensors.items() if name.startswith("z_")}
+        prefix = "examples."
+        named = {n.removeprefix(prefix): v for n, v in tensors.items() if n.startswith(prefix)}
+        return ACTCarry(inner, tensors["steps"], tensors["halted"], named)
 
 
 def min_halt_steps(at: Address, probability: float, halt_max_steps: int) -> np.ndarray:
@@ -61,6 +112,17 @@ def _rows_draw_alone(
         yield
     finally:
         inner.draws = BATCH_DRAWS
+
+
+class Judged(NamedTuple):
+    """What heads say of an answer: losses, in nats, and metrics of each row, [B] by name; bool [B],
+    which rows have labels; and the outputs that were judged.
+    """
+
+    losses: dict[str, Tensor]
+    metrics: dict[str, Tensor]
+    labelled: Tensor
+    outputs: Outputs
 
 
 class ACT(nn.Module):
@@ -103,7 +165,7 @@ class ACT(nn.Module):
         )
 
     def draw(self, at: Address) -> dict[str, np.ndarray]:
-        """Draw what a training step needs, [parts, ...] by name: see `models.carry.Drawn`."""
+        """Draw what a training step needs, [parts, ...] by name: see `Drawn`."""
         least = min_halt_steps(at, self.halt_exploration_prob, self.halt_max_steps)
         drawn = {"min_steps": at.parts(least[at.own.start : at.own.stop])}
         for technique in self.at_draw:
@@ -166,13 +228,15 @@ class ACT(nn.Module):
         }
         return steps, examples
 
-    def compared(self, carry: ACTCarry) -> Examples:
-        """Return what the answers of heads are compared with."""
-        return carry.examples
-
-    def losses_that_count(self, losses: RowLosses, examples: Examples) -> RowLosses:
-        """Return losses with 0 in the rows that are not to learn from them; here in no row."""
-        return losses
+    def judge(self, heads: Iterable[Head], carry: ACTCarry, outputs: Outputs) -> Judged:
+        """Let heads compare what they predicted with the examples of a carry."""
+        targets = Targets.of(carry.examples, outputs["logits"])
+        losses, metrics = dict[str, Tensor](), {"steps": carry.steps}
+        for head in heads:
+            measured = head.measure(outputs, targets)
+            losses |= measured.losses
+            metrics |= measured.metrics
+        return Judged(losses, metrics, targets.labelled.any(-1), outputs)
 
     def answer_of(self, carry: ACTCarry) -> Tensor:
         """Return the answer's states [B, T, D] in a carry: its first latent."""
@@ -216,8 +280,7 @@ class ACT(nn.Module):
     @torch.no_grad()
     def target_of_continue(self, latents: Latents, examples: Examples, last_step: Tensor) -> Tensor:
         """Bootstrap the target of q_continue, [B], from the Q values of one more ACT step."""
-        q_head = self.inner.heads["q"]
-        assert isinstance(q_head, QHead)
+        q_head = cast(QHead, self.inner.heads["q"])
         return q_head.target_of_continue(Answer(self.inner(latents, examples)[1]), last_step)
 
 
@@ -323,39 +386,22 @@ class ACTLossHead(nn.Module):
         return self._output(carry, self.model.inner.read(states, carry.examples))
 
     def _output(self, carry: ACTCarry, outputs: Outputs) -> LossOutput:
-        rows, losses = self._measure(carry, outputs)
-        steps = carry.steps
-        first, *others = (self._weighted(name, value, steps) for name, value in losses.items())
-        loss = sum(others, first)
-        rows |= {f"{name}_loss": value.detach() for name, value in losses.items()}
-        metrics = {name: value.sum() for name, value in rows.items()}
-        last = {name: value[-len(carry.steps) :] for name, value in outputs.items()}
-        return LossOutput(carry, loss, metrics, rows, last)
-
-    def _measure(
-        self, carry: ACTCarry, outputs: Outputs
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return metrics and losses of each row, [B] by name. Of several answers the last one has
-        the metrics; losses are the mean over all.
-        """
-        B, examples = len(carry.steps), self.model.compared(carry)
-        several = len(outputs["logits"]) // B
-        if several > 1:
-            examples = {n: v.repeat(several, *[1] * (v.ndim - 1)) for n, v in examples.items()}
-        targets = Targets.of(examples, outputs["logits"])
-        metrics, losses = {"steps": carry.steps}, {}
-        for head in self.heads.values():
-            measured = head.measure(outputs, targets)
-            metrics |= {name: value[-B:] for name, value in measured.metrics.items()}
-            losses |= measured.losses
-        losses = self.model.losses_that_count(losses, examples)
-        if several > 1:
-            losses = {name: value.view(several, B).mean(0) for name, value in losses.items()}
-        counts = carry.halted & targets.labelled[-B:].any(-1)
+        judged = self.model.judge(self.heads.values(), carry, outputs)
+        counts = carry.halted & judged.labelled
         rows = {"count": counts.float()}
         for name in self.counted_metrics:
-            rows[name] = torch.where(counts, metrics[name].detach(), 0.0).float()
-        return rows, {name: losses[name] for name in self.loss_names if name in losses}
+            rows[name] = torch.where(counts, judged.metrics[name].detach(), 0.0).float()
+        losses = self._weighted_losses(judged, carry.steps)
+        rows |= {f"{name}_loss": judged.losses[name].detach() for name in losses}
+        metrics = {name: value.sum() for name, value in rows.items()}
+        return LossOutput(
+            carry, sum(losses.values(), start=torch.zeros(())), metrics, rows, judged.outputs
+        )
+
+    def _weighted_losses(self, judged: Judged, steps: Tensor) -> dict[str, Tensor]:
+        """Return what each loss adds to the sum, 0-dim, in the order in which they are summed."""
+        losses = ((name, judged.losses.get(name)) for name in self.loss_names)
+        return {n: self._weighted(n, loss, steps) for n, loss in losses if loss is not None}
 
     def _weighted(self, name: str, values: Tensor, steps: Tensor) -> Tensor:
         """Return the part of a loss [B] in the sum, 0-dim; `steps`, int32 [B], as in the carry."""
@@ -375,9 +421,8 @@ class ACTLossHead(nn.Module):
         `output`; return what each loss adds to the sum, 0-dim by name.
         """
         again = output.outputs | self.model.inner.read(states, output.carry.examples)
-        _, losses = self._measure(output.carry, again)
-        steps = output.carry.steps
-        return {name: self._weighted(name, value, steps) for name, value in losses.items()}
+        judged = self.model.judge(self.heads.values(), output.carry, again)
+        return self._weighted_losses(judged, output.carry.steps)
 
     def learned_weights(self) -> dict[str, float]:
         """Return the factor of each loss in the sum, where they are learned."""

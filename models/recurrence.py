@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from models.attention import Attention, SudokuBias
-from models.carry import Examples, Latents
 from models.config import DataFacts, RecurrenceConfig
 from models.draws import BATCH_DRAWS, Draws
-from models.heads.base import Answer, Outputs
+from models.heads.base import Answer, Examples, Outputs
 from models.heads.build import build_heads
 from models.heads.tokens import TokenHead
 from models.layers import (
@@ -34,6 +33,8 @@ from models.sparse_embedding import CastedSparseEmbedding
 if TYPE_CHECKING:
     from models.act import ACT
 
+# State of a recurrence by name (`z_H`, `z_L`), each forward dtype [B, T, D].
+Latents = dict[str, Tensor]
 Rotary = tuple[Tensor, Tensor] | None
 
 
@@ -127,6 +128,8 @@ class Recurrence(nn.Module):
         self.heads = build_heads(config, facts, self.embed_tokens)
         for name, head in self.heads.items():
             self.add_module(f"{name}_head", head)
+        # Q last: the gradients of one state are added in this order, which the bits of a run show.
+        self.read_in_order = [self.heads[n] for n in sorted(self.heads, key=lambda n: n == "q")]
         self.puzzle_emb = None
         if config.num_prefix:
             rows, width = facts.num_puzzle_identifiers, config.puzzle_emb_ndim
@@ -216,9 +219,8 @@ class Recurrence(nn.Module):
         zeros = states.new_zeros(states.shape[0], dtype=torch.float32)
         outputs = {"q_halt_logits": zeros, "q_continue_logits": zeros}
         answer = self.answer(states, examples)
-        # Q last: the gradients of one state are added in this order, which the bits of a run show.
-        for name in sorted(self.heads, key=lambda name: name == "q"):
-            outputs |= self.heads[name].read(answer)
+        for head in self.read_in_order:
+            outputs |= head.read(answer)
         return outputs
 
     def answer(self, states: Tensor, examples: Examples) -> Answer:

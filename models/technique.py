@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from models.act import ACT
-    from models.carry import Drawn, Examples, Latents
+    from models.act import ACT, Drawn
     from models.config import RecurrenceConfig
     from models.draws import Draws
-    from models.recurrence import Recurrence
+    from models.heads.base import Examples
+    from models.recurrence import Latents, Recurrence
     from runtime.streams import Address
 
 

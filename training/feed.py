@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dataset.format.schema import IGNORE_LABEL_ID, LazyArcSet, PuzzleDatasetMetadata
-from models.carry import Examples
+from models.heads.base import Examples
 from puzzle_dataset import Batch, BatchRows, PuzzleDataset, TrainBatches
 from runtime.ahead import ahead
 from runtime.ranks import Ranks

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.act import ACTLossHead, LossOutput
+from models.act import ACTCarry, ACTLossHead, Drawn, LossOutput
 from models.architectures import ArchConfig
-from models.carry import ACTCarry, Drawn, Examples
 from models.compiled import compiled_forward
 from models.config import DataFacts
+from models.heads.base import Examples
 from models.metrics import mean_metrics
 from models.operations import train_step_flop
 from models.registry import build_model

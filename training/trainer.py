@@ -7,7 +7,7 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
 
 from models.act import ACTLossHead
-from models.carry import Examples
+from models.heads.base import Examples
 from runtime.errors import CheckpointError, NonFiniteError, Preempted
 from runtime.ranks import Ranks
 from runtime.text import figures, terminal_width

@@ -34,7 +34,7 @@ import torch
 from dataset.format.schema import LabelField
 from dataset.format.writing import write_puzzles
 from models.attention import require_backend
-from models.carry import Examples
+from models.heads.base import Examples
 from models.operations import count_flop
 from models.registry import arch_on_device
 from puzzle_dataset import PuzzleDataset

@@ -27,9 +27,9 @@ from dataset.maze.rules import NUM_ACTIONS, maze_pixels, path_actions, solve
 from dataset.sudoku.generator import generate_puzzles
 from dataset.sudoku.symmetries import augment_sudoku
 from evaluation.thinking import think
-from models.act import ACTLossHead
-from models.carry import ACTCarry, Examples
+from models.act import ACTCarry, ACTLossHead
 from models.config import DataFacts
+from models.heads.base import Examples
 from models.metrics import mean_metrics
 from models.registry import build_model
 from runtime.streams import Address, Stream

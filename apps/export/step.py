@@ -6,8 +6,7 @@ Shape letters: B batch, S cells, V vocabulary.
 import torch
 from torch import Tensor, nn
 
-from models.act import ACT
-from models.carry import ACTCarry
+from models.act import ACT, ACTCarry
 from models.heads.q import QHead
 
 Tensors = dict[str, Tensor]

@@ -10,6 +10,8 @@ D hidden width, K loops.
 """
 
 import math
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,12 +22,11 @@ from torch import Tensor, nn
 from apps.lattice.config import LatticeConfig
 from apps.lattice.heads import CANDIDATES, solution_gone
 from dataset.kinds.base import Views
-from models.act import ACT, RowLosses
+from models.act import ACT, ACTCarry, Drawn, Judged
 from models.attention import Attention, SudokuBias
-from models.carry import ACTCarry, Drawn, Examples, Latents
 from models.config import DataFacts, RecurrenceConfig
 from models.dec.model import FIRST_DIGIT, DigitBlock, answer_of_digits
-from models.heads.base import Answer, Outputs
+from models.heads.base import Answer, Examples, Head, Outputs
 from models.layers import (
     CastedEmbedding,
     CastedLinear,
@@ -34,7 +35,7 @@ from models.layers import (
     trunc_normal_,
     weights_cast_once,
 )
-from models.recurrence import Block, ReasoningLevel, Recurrence, Rotary
+from models.recurrence import Block, Latents, ReasoningLevel, Recurrence, Rotary
 from runtime.streams import Address, Stream
 
 # Examples that have these know for each cell, int64 [B, S], and for each token, int64 [B, V], which
@@ -382,10 +383,25 @@ class LatticeACT(ACT):
         latents["z_verdict"] = torch.where(deduced.decided, DECIDED, verdict)
         return ACTCarry(latents, steps, halted, examples), answer
 
-    def compared(self, carry: ACTCarry) -> Examples:
-        return carry.examples | {CANDIDATES: carry.inner[CANDIDATES]}
+    def judge(self, heads: Iterable[Head], carry: ACTCarry, outputs: Outputs) -> Judged:
+        """As `ACT.judge`, with the candidates shown; of the answers of several loops the last one
+        has the metrics, and losses are the mean over all.
+        """
+        examples = carry.examples | {CANDIDATES: carry.inner[CANDIDATES]}
+        B, loops = len(carry.steps), len(outputs["logits"]) // len(carry.steps)
+        repeated = {n: v.repeat(loops, *[1] * (v.ndim - 1)) for n, v in examples.items()}
+        judged = super().judge(heads, replace(carry, examples=repeated), outputs)
+        losses = self._losses_that_count(judged.losses, repeated)
+        losses = {name: value.view(loops, B).mean(0) for name, value in losses.items()}
+        metrics, last = (
+            {name: value[-B:] for name, value in each.items()} for each in (judged.metrics, outputs)
+        )
+        return Judged(losses, metrics, judged.labelled[-B:], last)
 
-    def losses_that_count(self, losses: RowLosses, examples: Examples) -> RowLosses:
+    def _losses_that_count(
+        self, losses: dict[str, Tensor], examples: Examples
+    ) -> dict[str, Tensor]:
+        """Return losses with 0 in the rows that are not to learn from them."""
         if self.learns_when_gone or not self.training:
             return losses
         gone = solution_gone(examples[CANDIDATES], examples["labels"])

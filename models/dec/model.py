@@ -15,12 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from models.attention import Attention
-from models.carry import Examples, Latents
 from models.config import DataFacts, sudoku_box
 from models.dec.config import DECConfig
-from models.heads.base import Answer
+from models.heads.base import Answer, Examples
 from models.layers import CastedLinear, add_rms_norm
-from models.recurrence import Block, Rotary
+from models.recurrence import Block, Latents, Rotary
 from models.trm.model import TRMInner
 
 # Tokens below are no digits: 0 is padding, 1 an empty cell.

@@ -12,9 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from models.carry import Examples
 from models.losses import IGNORE_LABEL_ID
 
+# The puzzles of a batch by name: inputs int32 [B, S], labels int32 [B, S], puzzle_identifiers int32
+# [B], and fields of the data set.
+Examples = dict[str, Tensor]
 # What heads give, by name: `logits`, `q_halt_logits`, ..., each with B rows.
 Outputs = dict[str, Tensor]
 

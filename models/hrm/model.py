@@ -8,10 +8,9 @@ only, the one-step gradient of section 2.1, which stands in for backpropagation 
 import torch
 from torch import Tensor
 
-from models.carry import Latents
 from models.config import DataFacts
 from models.hrm.config import HRMConfig
-from models.recurrence import CycledRecurrence, ReasoningLevel, Rotary
+from models.recurrence import CycledRecurrence, Latents, ReasoningLevel, Rotary
 
 
 class HRMInner(CycledRecurrence):

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from models.carry import Drawn, Examples, Latents
-    from models.recurrence import Recurrence
+    from models.act import Drawn
+    from models.heads.base import Examples
+    from models.recurrence import Latents, Recurrence
     from runtime.streams import Address
 
 _STREAM = 0x616E6368

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from models.act import ACT
-    from models.carry import Drawn, Examples, Latents
+    from models.act import ACT, Drawn
     from models.config import RecurrenceConfig
+    from models.heads.base import Examples
+    from models.recurrence import Latents
     from runtime.streams import Address
 
 _STREAM = 0x6C6F6F6B

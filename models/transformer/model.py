@@ -6,9 +6,8 @@ recursion it has to get from layers. It is the ablation of the ARC Prize's analy
 
 from torch import Tensor
 
-from models.carry import Latents
 from models.config import DataFacts
-from models.recurrence import ReasoningLevel, Recurrence, Rotary
+from models.recurrence import Latents, ReasoningLevel, Recurrence, Rotary
 from models.transformer.config import TransformerConfig
 
 

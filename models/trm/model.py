@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.carry import Latents
 from models.config import DataFacts
-from models.recurrence import CycledRecurrence, ReasoningLevel, Rotary
+from models.recurrence import CycledRecurrence, Latents, ReasoningLevel, Rotary
 from models.trm.config import TRMConfig
 
 

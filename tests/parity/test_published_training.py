@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.act import ACTLossHead
-from models.carry import ACTCarry, Examples
+from models.act import ACTCarry, ACTLossHead
 from models.config import DataFacts
+from models.heads.base import Examples
 from models.hrm.config import HRMConfig
 from models.losses import IGNORE_LABEL_ID
 from models.registry import build_model

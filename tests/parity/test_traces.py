@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.act import ACTLossHead, LossOutput, min_halt_steps
-from models.carry import ACTCarry, Drawn, Examples
+from models.act import ACTCarry, ACTLossHead, Drawn, LossOutput, min_halt_steps
 from models.config import DataFacts
+from models.heads.base import Examples
 from models.hrm.config import HRMConfig
 from models.registry import build_model
 from models.trm.config import TRMConfig

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from models.carry import ACTCarry
+from models.act import ACTCarry
 from runtime.errors import CheckpointError
 from runtime.ranks import Ranks
 from training.optim.groups import ParamGroup

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.act import ACT, min_halt_steps
-from models.carry import ACTCarry, Drawn, Examples, Latents
-from models.heads.base import Answer, HaltingRule, Head, Outputs
+from models.act import ACT, ACTCarry, Drawn, min_halt_steps
+from models.heads.base import Answer, Examples, HaltingRule, Head, Outputs
 from models.heads.q import QHead
 from models.hrm.config import HRMConfig
+from models.recurrence import Latents
 from models.technique import TechniquesConfig
 from runtime.streams import Address
 from tests.unit.models.tiny import first_step, make_examples, make_model

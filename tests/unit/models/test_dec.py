@@ -8,11 +8,11 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from models.carry import Examples
 from models.config import DataFacts
 from models.dec.config import DECConfig
 from models.dec.model import DigitBlock, UnitMeans
 from models.draws import ROW_KEYS
+from models.heads.base import Examples
 from models.registry import build_model
 from models.techniques.anchors import Anchors
 from runtime.errors import ConfigError

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from models.act import ACT, COUNTED_METRICS, ACTLossHead, LossOutput
-from models.carry import ACTCarry, Drawn, Examples
-from models.heads.base import Outputs
+from models.act import ACT, COUNTED_METRICS, ACTCarry, ACTLossHead, Drawn, LossOutput
+from models.heads.base import Examples, Outputs
 from models.heads.q import QHead
 from models.heads.tokens import Linear
 from models.hrm.config import HRMConfig
@@ -98,7 +97,7 @@ def test_softmax_equals_its_definition() -> None:
 class Fixed(nn.Module):
     """Stands in for ACT: gives what it was told."""
 
-    losses_that_count, compared = ACT.losses_that_count, ACT.compared
+    judge = ACT.judge
 
     def __init__(self, carry: ACTCarry, outputs: Outputs, config: HRMConfig) -> None:
         super().__init__()

@@ -12,10 +12,11 @@ from torch import Tensor
 import models.recurrence
 from models.act import ACTLossHead
 from models.architectures import ArchConfig
-from models.carry import Examples, Latents
 from models.config import DataFacts
+from models.heads.base import Examples
 from models.hrm.config import HRMConfig
 from models.layers import add_rms_norm
+from models.recurrence import Latents
 from models.registry import build_model
 from models.transformer.config import TransformerConfig
 from models.trm.config import TRMConfig

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 
 from models.act import ACTLossHead
-from models.carry import Examples
 from models.config import DataFacts
+from models.heads.base import Examples
 from models.hrm.config import HRMConfig
 from models.losses import IGNORE_LABEL_ID
 from models.recurrence import Recurrence

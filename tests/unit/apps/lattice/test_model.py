@@ -11,8 +11,9 @@ from torch import Tensor
 from apps.lattice.config import LatticeConfig
 from apps.lattice.model import CONTRADICTION, DECIDED
 from dataset.sudoku.symmetries import sudoku_symmetries
-from models.carry import Drawn, Examples
+from models.act import Drawn
 from models.config import DataFacts
+from models.heads.base import Examples
 from models.hrm.config import HRMConfig
 from models.registry import build_model
 from runtime.errors import ConfigError

@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.carry import Examples
 from models.config import DataFacts
 from models.heads.auxiliary import AuxiliaryHead, HaltHead
-from models.heads.base import Answer, Targets
+from models.heads.base import Answer, Examples, Targets
 from models.heads.calibration import CALIBRATION_ERROR, GAPS, with_calibration_error
 from models.heads.config import AUXILIARY_HEADS
 from models.hrm.config import HRMConfig

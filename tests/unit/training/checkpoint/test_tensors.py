@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from models.carry import ACTCarry
+from models.act import ACTCarry
 from runtime.errors import CheckpointError
 from runtime.ranks import Ranks
 from training.checkpoint import tensors as tensors_module
