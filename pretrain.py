@@ -91,10 +91,9 @@ def train(
     from runtime.ranks import Ranks
     from training.checkpoint.environment import environment, saved_compiling
     from training.checkpoint.run import Progress, RunKeeper
-    from training.feed import build_feed
     from training.profiler import StepProfiler
     from training.step import build_learner
-    from training.trainer import Trainer
+    from training.trainer import Trainer, build_feed
 
     device_type = resolve_device(config.device)
     arch = arch_on_device(config.arch, device_type)

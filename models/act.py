@@ -19,9 +19,9 @@ from models.config import ACTLossConfig, LossWeights, RecurrenceConfig
 from models.draws import BATCH_DRAWS, ROW_KEYS, RowDraws, noise_table
 from models.heads.base import Answer, Examples, Head, Outputs, Targets
 from models.heads.q import QHead
+from models.layers import CastedSparseEmbedding
 from models.losses import clipped
 from models.recurrence import Latents, Recurrence
-from models.sparse_embedding import CastedSparseEmbedding
 from runtime.streams import Address, Stream
 
 # Metrics that come first, in this order.

@@ -21,6 +21,7 @@ from models.heads.build import build_heads
 from models.heads.tokens import TokenHead
 from models.layers import (
     CastedEmbedding,
+    CastedSparseEmbedding,
     PositionSwiGLU,
     RotaryEmbedding,
     SwiGLU,
@@ -28,7 +29,6 @@ from models.layers import (
     trunc_normal_,
     weights_cast_once,
 )
-from models.sparse_embedding import CastedSparseEmbedding
 
 if TYPE_CHECKING:
     from models.act import ACT

@@ -45,10 +45,10 @@ from runtime.ranks import Ranks
 from training.config.composition import load_config
 from training.config.schema import OptimizerConfig, TrainConfig
 from training.data import data_facts
-from training.feed import Feed, build_feed
 from training.optim.groups import build_optimizer, update_by
 from training.step import build_learner
 from training.stop_signals import StopSignals
+from training.trainer import Feed, build_feed
 
 CASES = {
     # The published HRM on 9 x 9 Sudoku: 81 cells and one position of puzzle embedding.

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from models.sparse_embedding import CastedSparseEmbedding
+from models.layers import CastedSparseEmbedding
 from runtime.ranks import Ranks
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from models.sparse_embedding import CastedSparseEmbedding
+from models.layers import CastedSparseEmbedding
 
 IDS = torch.tensor([4, 0, 4], dtype=torch.int32)
 

@@ -13,10 +13,10 @@ from dataset.format.schema import LabelField, PuzzleDatasetMetadata, PuzzleSet
 from dataset.format.writing import write_split
 from puzzle_dataset import PuzzleDataset, TrainBatches
 from runtime.ranks import Ranks
-from training import feed
+from training import kept_sets, trainer
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
-from training.feed import Feed, build_feed
+from training.trainer import Feed, build_feed
 
 FIELDS = {"moves": LabelField(5), "rgb": LabelField(256, channels=3, unknown_label=1)}
 
@@ -93,21 +93,21 @@ def test_sets_of_wider_integers_are_read_from_files(ranks: Ranks, tmp_path: Path
     path = write(tmp_path) / "train" / "all__labels.npy"
     np.save(path, np.load(path).astype(np.int64))
     dataset = PuzzleDataset([tmp_path], "train")
-    assert feed.keep_small_sets(dataset, ranks.device) == {}
+    assert kept_sets.keep_small_sets(dataset, ranks.device) == {}
 
 
 def test_sets_that_are_lazy_or_too_large_are_read_from_files(
     ranks: Ranks, tmp_path: Path, lazy_arc: Path, materialized_arc: Path, monkeypatch: Any
 ) -> None:
     dataset = PuzzleDataset([lazy_arc, materialized_arc], "train")
-    assert feed.keep_small_sets(dataset, ranks.device).keys() == {"all1"}
+    assert kept_sets.keep_small_sets(dataset, ranks.device).keys() == {"all1"}
     batches = batches_of(dataset)
     require_same(Feed(batches, ranks, ahead=2, keep=True), batches, 0)
     size = sum(array.nbytes for array in (dataset.sets["all1"].inputs, dataset.sets["all1"].labels))
-    monkeypatch.setattr(feed, "_ROOM_BYTES", size)
-    assert feed.keep_small_sets(dataset, ranks.device).keys() == {"all1"}
-    monkeypatch.setattr(feed, "_ROOM_BYTES", size - 1)
-    assert feed.keep_small_sets(dataset, ranks.device) == {}
+    monkeypatch.setattr(kept_sets, "_ROOM_BYTES", size)
+    assert kept_sets.keep_small_sets(dataset, ranks.device).keys() == {"all1"}
+    monkeypatch.setattr(kept_sets, "_ROOM_BYTES", size - 1)
+    assert kept_sets.keep_small_sets(dataset, ranks.device) == {}
 
 
 def test_rows_are_taken_on_the_device(ranks: Ranks, tmp_path: Path, monkeypatch: Any) -> None:
@@ -123,7 +123,7 @@ def test_on_a_cpu_nothing_is_kept_or_drawn_ahead_unless_asked(
     ranks: Ranks, tmp_path: Path, monkeypatch: Any
 ) -> None:
     chosen: list[dict[str, Any]] = []
-    monkeypatch.setattr(feed, "Feed", lambda *_, **options: chosen.append(options))
+    monkeypatch.setattr(trainer, "Feed", lambda *_, **options: chosen.append(options))
     dataset = PuzzleDataset([write(tmp_path)], "train")
     for settings in ([], ["batches_ahead=3", "data_on_device=true"]):
         config = load_config(TrainConfig, "cfg_pretrain", ["global_batch_size=8", *settings])

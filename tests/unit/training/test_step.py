@@ -17,9 +17,9 @@ from runtime.ranks import Ranks
 from training import step as step_module
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
-from training.feed import build_feed
 from training.step import Learner, build_learner
 from training.stop_signals import StopSignals
+from training.trainer import build_feed
 
 SPARSE = ["techniques=[sparse_look_ahead]"]
 ANCHORS = ["techniques=[anchors]", "arch.techniques.anchors.prob=0.5"]

@@ -19,9 +19,9 @@ from runtime.ranks import Ranks
 from tests.unit.models import tiny
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
-from training.feed import build_feed
 from training.step import build_learner
 from training.stop_signals import StopSignals
+from training.trainer import build_feed
 
 PUBLISHED = [
     {"until": 0.3, "H_cycles": 1, "L_cycles": 2},

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.sparse_embedding import CastedSparseEmbedding
+from models.layers import CastedSparseEmbedding
 from runtime.ranks import Ranks
 from training.optim.sparse_sign_sgd import SparseSignSGD, sum_by_id
 
