@@ -6,8 +6,7 @@ values in Python. Sums are over the batch; the trainer divides by the global bat
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from models.config import ACTLossConfig, LossWeights, RecurrenceConfig
-from models.draws import BATCH_DRAWS, ROW_KEYS, RowDraws, noise_table
+from models.draws import ROW_KEYS, noise_table
 from models.heads.base import Answer, Examples, Head, Outputs, Targets
 from models.heads.q import QHead
 from models.layers import CastedSparseEmbedding
@@ -30,6 +29,11 @@ COUNTED_METRICS = ("accuracy", "exact_accuracy", "q_halt_accuracy", "steps")
 # The random numbers of a step, by name: `min_steps`, int32 [B], before which no slot halts early,
 # and what techniques and the architecture draw. They depend on (seed, step, row) alone.
 Drawn = dict[str, Tensor]
+
+
+def choose_rows(where: Tensor, chosen: Tensor, others: Tensor) -> Tensor:
+    """Return `chosen` [B, ...] in the rows that `where` (bool [B]) marks, `others` elsewhere."""
+    return torch.where(where.view(-1, *[1] * (others.ndim - 1)), chosen, others)
 
 
 @dataclass
@@ -96,22 +100,6 @@ def min_halt_steps(at: Address, probability: float, halt_max_steps: int) -> np.n
     explores, where = at.uniform(Stream.HALT)
     steps = 2 + np.floor(where * (halt_max_steps - 1))
     return np.where(explores < probability, steps, 0).astype(np.int32)
-
-
-@contextmanager
-def _rows_draw_alone(
-    inner: Recurrence, examples: dict[str, Tensor], steps: Tensor
-) -> Iterator[None]:
-    """Let the rows of a recurrence draw alone in an ACT step, where they have keys."""
-    if ROW_KEYS not in examples:
-        yield
-        return
-    assert inner.noise_table is not None  # Of `ACT.initial_carry`.
-    inner.draws = RowDraws(inner.noise_table, examples[ROW_KEYS], steps)
-    try:
-        yield
-    finally:
-        inner.draws = BATCH_DRAWS
 
 
 class Judged(NamedTuple):
@@ -187,18 +175,21 @@ class ACT(nn.Module):
             q_continue is learned, what `look_ahead` gives.
         """
         carry, answer = self.think(carry, offered, drawn)
-        steps, last_step, examples = carry.steps, carry.halted, carry.examples
-        outputs = self.inner.read(answer, examples)
-        halted = last_step
-        if self.training:
-            wants_to_halt = self.wants_to_halt(outputs, steps)
-            if wants_to_halt is not None:
-                halted = last_step | wants_to_halt
-                if drawn is not None:
-                    halted = halted & (steps >= drawn["min_steps"])
-            if self.learns_continue:
-                outputs |= self.look_ahead(carry.inner, examples, last_step, drawn or {})
-        return ACTCarry(carry.inner, steps, halted, examples), outputs
+        outputs = self.inner.read(answer, carry.examples)
+        if not self.training:
+            return carry, outputs
+        halted = self._halted(carry, outputs, drawn)
+        if self.learns_continue:
+            outputs |= self.look_ahead(carry.inner, carry.examples, carry.halted, drawn or {})
+        return ACTCarry(carry.inner, carry.steps, halted, carry.examples), outputs
+
+    def _halted(self, carry: ACTCarry, outputs: Outputs, drawn: Drawn | None) -> Tensor:
+        """Return bool [B], which slots halt in training, where `carry` says which ones must."""
+        wants_to_halt = self.wants_to_halt(outputs, carry.steps)
+        if wants_to_halt is None:
+            return carry.halted
+        halted = carry.halted | wants_to_halt
+        return halted if drawn is None else halted & (carry.steps >= drawn["min_steps"])
 
     def think(
         self, carry: ACTCarry, offered: Examples, drawn: Drawn | None = None
@@ -210,28 +201,26 @@ class ACT(nn.Module):
             states [B, T, D], with gradients.
         """
         steps, examples = self._taken(carry, offered)
-        with _rows_draw_alone(self.inner, examples, steps):
-            latents = self.inner.reset_carry(carry.halted, carry.inner)
-            for technique in self.at_beginnings:
-                latents = technique.begun(self.inner, carry.halted, latents, examples, drawn or {})
-            latents, answer = self.inner(latents, examples)
+        self.inner.draw_by(examples.get(ROW_KEYS), steps)
+        latents = self.inner.reset_carry(carry.halted, carry.inner)
+        for technique in self.at_beginnings:
+            latents = technique.begun(self.inner, carry.halted, latents, examples, drawn or {})
+        latents, answer = self.inner(latents, examples)
         return ACTCarry(latents, steps, steps >= self.halt_max_steps, examples), answer
 
     def _taken(self, carry: ACTCarry, offered: Examples) -> tuple[Tensor, Examples]:
         """Return how many steps each slot will have spent on its example after this one, and the
         examples: of halted slots those that are offered.
         """
-        steps = torch.where(carry.halted, 0, carry.steps) + 1
-        examples = {
-            name: torch.where(carry.halted.view(-1, *[1] * (kept.ndim - 1)), offered[name], kept)
-            for name, kept in carry.examples.items()
-        }
-        return steps, examples
+        new, kept = carry.halted, carry.examples
+        examples = {name: choose_rows(new, offered[name], kept[name]) for name in kept}
+        return torch.where(new, 0, carry.steps) + 1, examples
 
     def judge(self, heads: Iterable[Head], carry: ACTCarry, outputs: Outputs) -> Judged:
         """Let heads compare what they predicted with the examples of a carry."""
         targets = Targets.of(carry.examples, outputs["logits"])
-        losses, metrics = dict[str, Tensor](), {"steps": carry.steps}
+        losses: dict[str, Tensor] = {}
+        metrics = {"steps": carry.steps}
         for head in heads:
             measured = head.measure(outputs, targets)
             losses |= measured.losses
@@ -394,9 +383,8 @@ class ACTLossHead(nn.Module):
         losses = self._weighted_losses(judged, carry.steps)
         rows |= {f"{name}_loss": judged.losses[name].detach() for name in losses}
         metrics = {name: value.sum() for name, value in rows.items()}
-        return LossOutput(
-            carry, sum(losses.values(), start=torch.zeros(())), metrics, rows, judged.outputs
-        )
+        first, *others = losses.values()
+        return LossOutput(carry, sum(others, first), metrics, rows, judged.outputs)
 
     def _weighted_losses(self, judged: Judged, steps: Tensor) -> dict[str, Tensor]:
         """Return what each loss adds to the sum, 0-dim, in the order in which they are summed."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from models.attention import Attention, SudokuBias
 from models.config import DataFacts, RecurrenceConfig
-from models.draws import BATCH_DRAWS, Draws
+from models.draws import BATCH_DRAWS, Draws, RowDraws
 from models.heads.base import Answer, Examples, Outputs
 from models.heads.build import build_heads
 from models.heads.tokens import TokenHead
@@ -108,7 +108,7 @@ class Recurrence(nn.Module):
     act_type: "type[ACT] | None" = None
     # Kinds of cells that the input embedding tells apart; None: all tokens.
     num_kinds: int | None = None
-    # Where rows draw alone: set for an evaluation, and for each of its ACT steps.
+    # Where rows draw alone: the first is set for an evaluation, the second for each ACT step.
     noise_table: Tensor | None = None
     draws: Draws = BATCH_DRAWS
 
@@ -169,6 +169,15 @@ class Recurrence(nn.Module):
     def draws_numbers(self) -> bool:
         """Whether a step draws random numbers."""
         return any(technique.draws_numbers for technique in self.techniques.active.values())
+
+    def draw_by(self, keys: Tensor | None, steps: Tensor) -> None:
+        """Draw in the next ACT step by the keys of rows, int64 [B], which are at `steps`, int32
+        [B]; None: torch draws for the batch.
+        """
+        self.draws = BATCH_DRAWS
+        if keys is not None:
+            assert self.noise_table is not None  # Of `ACT.initial_carry`.
+            self.draws = RowDraws(self.noise_table, keys, steps)
 
     def empty_carry(self, batch_size: int) -> Latents:
         """Return zeros, never uninitialised memory: a stray NaN there would spread."""

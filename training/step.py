@@ -79,7 +79,14 @@ class Learner:
         self.num_parts = config.num_parts(ranks.world_size)
         self.local_batch_size = config.global_batch_size // ranks.world_size
         start = ranks.rank * self.local_batch_size
-        self.own_rows = range(start, start + self.local_batch_size)
+        self.address = partial(  # Of the random numbers of a step.
+            Address,
+            config.seed,
+            num_rows=config.global_batch_size,
+            own=range(start, start + self.local_batch_size),
+            num_parts=self.num_parts,
+            seq_len=facts.seq_len,
+        )
         acting = model.model.inner.techniques.acting
         self.at_depth, self.at_form = acting("set_depth"), acting("form")
         self.groups = groups_of(model, config)
@@ -146,7 +153,7 @@ class Learner:
         factor = self.lr_factor(step)
         for technique in self.at_depth:
             technique.set_depth(self.model.model.inner, self._share(step))
-        drawn = self.ranks.on_device(self._draw(step))
+        drawn = self.ranks.on_device(self.model.model.draw(self.address(step - 1)))
         asked = {"factor": np.array(factor), "stop": np.array(stop.requested)}
         asked = self.ranks.on_device(asked)
         if self.graph and not self._diagnoses(step):
@@ -241,12 +248,6 @@ class Learner:
             assert step is not None
             self.bucket.select(shard)
             self._seed(step - 1, self.ranks.rank * self.num_shards + shard)
-
-    def _draw(self, step: int) -> dict[str, np.ndarray]:
-        """Draw the random numbers of a step, [parts, ...] for the parts of this rank's rows."""
-        num_rows, own, parts = self.config.global_batch_size, self.own_rows, self.num_parts
-        at = Address(self.config.seed, step - 1, num_rows, own, parts, self.facts.seq_len)
-        return self.model.model.draw(at)
 
     def _forward_backward_part(
         self, carry: ACTCarry, offered: Examples, drawn: Drawn, step: int | None

@@ -18,7 +18,6 @@ from training.checkpoint.state import RunState, scored_on
 from training.checkpoint.store import CARRY, EMA, MODEL, OPTIMIZER, RNG, STATE, Checkpoint
 from training.checkpoint.tensors import load_tensors
 from training.config.schema import TrainConfig
-from training.optim.ema import WeightAverage
 from training.step import Learner
 from training.tracking import Tracker
 
@@ -141,7 +140,7 @@ class RunKeeper:
             learner.average.restore(load_tensors(path / EMA), path / EMA)
         elif learner.average:
             # Only with resume_changed=true: the run kept none so far.
-            learner.average = WeightAverage(learner.model, self.config.ema_rate)
+            learner.average.restart()
         carry = tensors.load_carry(path / CARRY, self.ranks, learner.carry)
         if carry is None:
             of_another = "the saved carry belongs to another batch size or architecture"

@@ -65,8 +65,11 @@ def restore_optimizer(
             if value.ndim and shape != expected:
                 fault = f"optimizer state {name}.{quantity} has shape {shape}, not {expected}"
                 raise CheckpointError(fault)
-            # A copy, because what safetensors reads is mapped from the file.
-            optimizer.state[own[name]][quantity] = value.to(own[name].device, copy=True)
+            kept = optimizer.state[own[name]]
+            if quantity in kept:  # The optimizer may have joined it with others.
+                kept[quantity].copy_(value)
+            else:  # A copy, because what safetensors reads is mapped from the file.
+                kept[quantity] = value.to(own[name].device, copy=True)
 
 
 def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:

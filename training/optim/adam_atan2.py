@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from numpy import float32
 from torch import Tensor, nn
@@ -66,9 +67,8 @@ class AdamATan2(Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
         self.skip: Tensor | None = None
         self._package_kernel = package_kernel
+        # What `fused_update` steps, made at the first one.
         self._pieces: list[_Piece] = []
-        # The bucket that they are of, the average in them, and the state of the first parameter.
-        self._joined: tuple[Any, Any, Any] = (None, None, None)
 
     @torch.no_grad()
     def step(  # type: ignore[override]
@@ -96,21 +96,15 @@ class AdamATan2(Optimizer):
     def fused_update(
         self, bucket: GradientBucket, norms: Tensor, skip: Tensor, average: WeightAverage | None
     ) -> None:
-        """Make an update (see `Update`), clipping and averaging in the pass of the step."""
+        """Make an update (see `Update`), clipping and averaging in the pass of the step. Bucket and
+        average are the same in all calls.
+        """
         self.skip, factors = skip, bucket.clip_factors(norms)
-        self._join(bucket, average)
+        self._pieces = self._pieces or [self._piece(*part, average) for part in bucket.parts]
         for group, piece in zip(self.param_groups, self._pieces, strict=True):
             self._step_piece(piece, group, factors.get(group[GROUP_NAME]))
         if average:
             average.update(skip, without={p for g in self.param_groups for p in g["params"]})
-
-    def _join(self, bucket: GradientBucket, average: WeightAverage | None) -> None:
-        """Make the pieces of a bucket, at its first update and after a checkpoint was read."""
-        first = bucket.parts[0].params[0]
-        now = bucket, average, self.state[first].get("exp_avg")
-        if any(one is not before for one, before in zip(now, self._joined, strict=True)):
-            self._pieces = [self._piece(*part, average) for part in bucket.parts]
-            self._joined = bucket, average, self.state[first]["exp_avg"]
 
     def _piece(
         self, params: list[nn.Parameter], p: Tensor, g: Tensor, average: WeightAverage | None
@@ -128,8 +122,12 @@ class AdamATan2(Optimizer):
         steps, m, v = (self._joined_state(params, key) for key in _STATE)
         mean = average.joined(params).view(p.shape) if average else None
         tensors = p, g, m.view(p.shape), v.view(p.shape), mean
-        rate = average.rate if average else 1.0
-        return _Piece(*tensors, steps.view(-1), rate, _suits_cpu_kernel(tensors))
+        arrays = None
+        if _suits_cpu_kernel(tensors):
+            from training.optim.kernels import arrays_of  # Here: numba takes a while to load.
+
+            arrays = arrays_of(*tensors)
+        return _Piece(*tensors, steps.view(-1), average.rate if average else 1.0, arrays)
 
     def _joined_state(self, params: list[nn.Parameter], key: str) -> Tensor:
         """Return a quantity of all `params` as one tensor, of which theirs become views."""
@@ -140,7 +138,7 @@ class AdamATan2(Optimizer):
 
     def _step_piece(self, piece: "_Piece", group: dict[str, Any], factor: Tensor | None) -> None:
         """Make a step on a piece, by the kernel that suits it."""
-        if self._package_kernel is None and not piece.suits_cpu_kernel:
+        if self._package_kernel is None and piece.arrays is None:
             self._step_on_device(piece, group, factor)
         elif self.skip is not None and self.skip:
             return
@@ -151,8 +149,9 @@ class AdamATan2(Optimizer):
 
     def _step_on_cpu(self, piece: "_Piece", group: dict[str, Any], factor: Tensor | None) -> None:
         """Make a step in one pass."""
-        from training.optim import kernels  # Here, because numba takes a while to load.
+        from training.optim import kernels
 
+        assert piece.arrays
         piece.steps.add_(1)
         beta1, beta2 = group["betas"]
         step = piece.steps[0].item()
@@ -165,7 +164,7 @@ class AdamATan2(Optimizer):
             rate=float32(group["lr"] / (1 - beta1**step)),
             new_in_average=float32(1 - piece.average_rate),
         )
-        kernels.step_(piece.p, piece.g, piece.m, piece.v, piece.average, numbers)
+        kernels.step_(piece.arrays, numbers)
 
     def _step_on_device(
         self, piece: "_Piece", group: dict[str, Any], factor: Tensor | None
@@ -224,7 +223,7 @@ class _Piece(NamedTuple):
     average: Tensor | None
     steps: Tensor  # All equal, since parameters of one group step together.
     average_rate: float
-    suits_cpu_kernel: bool
+    arrays: list[np.ndarray] | None  # For the compiled pass, where it can take them.
 
 
 def _suits_cpu_kernel(tensors: Iterable[Tensor | None]) -> bool:

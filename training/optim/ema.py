@@ -28,6 +28,10 @@ class WeightAverage:
             averages = [self._average[name] for name in names]
             move_(averages, [self._weights[name] for name in names], self.rate, skip)
 
+    def restart(self) -> None:
+        """Start again with the weights as they are."""
+        _copy(self._weights, self._average)
+
     def joined(self, parameters: Sequence[nn.Parameter]) -> Tensor:
         """Return the averages of several as one [n], for an optimizer that updates it, and keep
         them so; of a single one in its own shape.

@@ -89,17 +89,24 @@ def _threads(number: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(number, "optimizer")
 
 
-def step_(
-    p: Tensor, g: Tensor, m: Tensor, v: Tensor, average: Tensor | None, numbers: StepNumbers
-) -> None:
-    """Make a step of AdamATan2, and then one of the moving average of `p`, if there is one.
+def arrays_of(
+    p: Tensor, g: Tensor, m: Tensor, v: Tensor, average: Tensor | None
+) -> list[np.ndarray]:
+    """Return what `step_` reads and changes, views of these tensors.
 
     Args:
-        p, g, m, v, average: contiguous float32 on the CPU, of one size; all but `g` are changed.
+        p, g, m, v, average: contiguous float32 on the CPU, of one size.
     """
-    arrays = [
-        t.view(-1).numpy() for t in (p, g, m, v, m.view(-1)[:0] if average is None else average)
-    ]
+    flat = [t.view(-1).numpy() for t in (p, g, m, v, *([] if average is None else [average]))]
+    return flat if average is not None else [*flat, flat[0][:0]]
+
+
+def step_(arrays: list[np.ndarray], numbers: StepNumbers) -> None:
+    """Make a step of AdamATan2, and then one of the moving average of the weights, if there is one.
+
+    Args:
+        arrays: of `arrays_of`; all but the gradient are changed.
+    """
     size = len(arrays[0])
     starts = iter(range(0, size, PIECE))
 

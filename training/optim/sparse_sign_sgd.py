@@ -28,18 +28,17 @@ class SparseSignSGD:
     ) -> None:
         self.embedding, self.ranks = embedding, ranks
         self.lr, self.weight_decay = lr, weight_decay
-        self._kept: list[tuple[Tensor, Tensor]] = []
+        self._kept: tuple[Tensor, Tensor] | None = None  # Of all shards but the last.
 
     def keep_gradient(self) -> None:
         """Keep the last shard's gradient for `step`; the next shard gets a gradient of its own."""
-        ids, grad = self._last()
-        self._kept.append((ids.clone(), grad))
+        ids, grad = self._of_this_rank()
+        self._kept = (ids.clone(), grad)
         self.embedding.local_weights.grad = None
 
     def zero_grad(self) -> None:
         """Drop the gradients of the last batch."""
-        self._kept = []
-        self.embedding.local_weights.grad = None
+        self._kept = self.embedding.local_weights.grad = None
 
     def finite(self) -> Tensor:
         """Return bool [], whether this rank's gradient is finite: sign turns NaN into 0."""
@@ -69,17 +68,13 @@ class SparseSignSGD:
         )
         return own_ids.view(torch.int64).flatten(), own_grads.view(grads.dtype)
 
-    def _last(self) -> tuple[Tensor, Tensor]:
-        grad = self.embedding.local_weights.grad
-        assert grad is not None, "called without backward()"
-        return self.embedding.local_ids, grad
-
     def _of_this_rank(self) -> tuple[Tensor, Tensor]:
         """Return identifiers [b] and gradients [b, D] of all shards, in row order."""
-        if not self._kept:
-            return self._last()
-        ids, grads = zip(*self._kept, self._last(), strict=True)
-        return torch.cat(ids), torch.cat(grads)
+        ids, grad = self.embedding.local_ids, self.embedding.local_weights.grad
+        assert grad is not None, "called without backward()"
+        if self._kept is None:
+            return ids, grad
+        return torch.cat((self._kept[0], ids)), torch.cat((self._kept[1], grad))
 
 
 def _float32(number: float | Tensor) -> float | Tensor:

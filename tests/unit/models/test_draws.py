@@ -62,4 +62,8 @@ def test_a_model_whose_rows_have_keys_asks_torch_for_no_numbers(name: str, mlp_t
         whole, two = think([0, 1, 2]), think([2, 0])
     torch.testing.assert_close(two, whole[[2, 0]], rtol=1e-9, atol=1e-9)
     assert torch.equal(torch.get_rng_state(), before)
+    del examples[ROW_KEYS]  # As in training, where torch draws again.
+    with torch.no_grad():
+        think([0, 1, 2])
+    assert not torch.equal(torch.get_rng_state(), before)
     assert model.model.inner.draws is BATCH_DRAWS

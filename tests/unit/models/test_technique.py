@@ -120,14 +120,14 @@ def test_two_that_decide_the_same_are_refused(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(TECHNIQUES))
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_each_traces_as_one_graph(name: str) -> None:
+def test_each_traces_as_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     own = {"curriculum": {"stages": [{"until": 0.5, "H_cycles": 1, "L_cycles": 1}]}}
     own |= {"damped_noise": {"noise": 0.0}, "anchors": {"prob": 1.0}}
     model = tiny.make_model(techniques={name: own.get(name, {})}).train()
     technique: Technique = model.model.inner.techniques.active[name]
     technique.set_depth(model.model.inner, 0.0)
     if name == "random_starts":
-        model.model.inner.draws = Ones()
+        monkeypatch.setattr("models.recurrence.BATCH_DRAWS", Ones())
     tiny.require_same_compiled(model, "aot_eager", [1] if name == "sparse_look_ahead" else None)
 
 

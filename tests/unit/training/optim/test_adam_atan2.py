@@ -222,7 +222,7 @@ def test_bits_do_not_depend_on_threads() -> None:
         for number in (1, 2, 5):
             torch.set_num_threads(number)
             p, g, m, v, average = tensors = [tensor.clone() for tensor in start]
-            kernels.step_(p, g, m, v, average, numbers)
+            kernels.step_(kernels.arrays_of(p, g, m, v, average), numbers)
             results.append(tensors)
     finally:
         torch.set_num_threads(threads)
@@ -241,7 +241,7 @@ def test_the_angle_is_right_at_all_sizes() -> None:
     p, v = torch.zeros(5000), s.square()
     one, zero = np.float32(1), np.float32(0)
     numbers = kernels.StepNumbers(one, zero, zero, one, zero, -one, zero)
-    kernels.step_(p, torch.zeros(5000), m, v, None, numbers)
+    kernels.step_(kernels.arrays_of(p, torch.zeros(5000), m, v, None), numbers)
     expected = torch.atan2(m.double(), v.double().sqrt())
     # Eight roundings at most: of root, ratio, and those of the polynomial and after it.
     torch.testing.assert_close(p.double(), expected, rtol=8 * 2**-24, atol=1e-38)
