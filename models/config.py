@@ -1,4 +1,5 @@
-"""Schemas of the architectures and their losses; those of the heads are in `models.heads.config`.
+"""Schemas of the architectures and their losses. What heads, techniques and attention biases there
+are is found here, in the folders of `models.heads`, `models.techniques` and `models.biases`.
 
 Nothing here imports torch: a configuration is checked before torch is loaded. What the data set
 says is a fact, not a setting, and arrives as `DataFacts`.
@@ -10,13 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from pydantic.fields import FieldInfo
 
-from models.heads.config import (
-    AUXILIARY_HEADS,
-    AdaptiveHeadConfig,
-    HeadsConfig,
-    HierarchicalHeadConfig,
-    PuzzleHeadConfig,
-)
+from models.heads.config import AUXILIARY_HEADS, TOKEN_HEADS, HeadLoss, HeadsConfig, TokenHeadConfig
 from models.technique import TechniquesConfig
 from runtime.errors import ConfigError
 from runtime.registry import Registry, import_all, imported, rebuild_schemas
@@ -115,6 +110,10 @@ def require_sudoku(facts: DataFacts, wanted_by: str) -> None:
         )
 
 
+import_all("models.heads", "config")
+rebuild_schemas([HeadsConfig])
+
+
 class LossWeights(Schema):
     """What each loss weighs in the sum. Losses are summed, and reported, in this order."""
 
@@ -127,10 +126,9 @@ class LossWeights(Schema):
 
     @classmethod
     def further_fields(cls) -> dict[str, FieldInfo]:
-        texts = {name: f"{name} head" for name in AUXILIARY_HEADS}
-        weights = {name: further_field(NonNegativeFloat, 0.5, text) for name, text in texts.items()}
-        balance = further_field(NonNegativeFloat, 0.01, "load balance of a mixture of experts")
-        return weights | {"balance": balance}
+        losses = {name: HeadLoss(0.5, f"{name} head") for name in AUXILIARY_HEADS}
+        losses |= _of_token_heads()
+        return {name: further_field(NonNegativeFloat, *loss) for name, loss in losses.items()}
 
 
 class LossClip(Schema):
@@ -142,8 +140,17 @@ class LossClip(Schema):
 
     @classmethod
     def further_fields(cls) -> dict[str, FieldInfo]:
-        names = (*AUXILIARY_HEADS, "balance")
+        names = (*AUXILIARY_HEADS, *_of_token_heads())
         return {name: further_field(PositiveFloat | None, None) for name in names}
+
+
+def _of_token_heads() -> dict[str, HeadLoss]:
+    found: dict[str, HeadLoss] = {}
+    for name in TOKEN_HEADS:
+        schema = TOKEN_HEADS[name].schema
+        assert issubclass(schema, TokenHeadConfig)
+        found |= schema.further_losses
+    return found
 
 
 class ACTLossConfig(Schema):
@@ -273,24 +280,10 @@ class RecurrenceConfig(Schema):
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
         lm, q = self.heads.lm, self.heads.q
-        if isinstance(lm, PuzzleHeadConfig) and not self.puzzle_emb_ndim:
-            raise ValueError(
-                "heads.lm.name=puzzle is steered by the puzzle embedding, and there is none "
-                "(puzzle_emb_ndim=0)"
-            )
-        by_softmax = isinstance(lm, AdaptiveHeadConfig | HierarchicalHeadConfig)
-        if by_softmax and self.loss.loss_type.startswith("stablemax"):
-            raise ValueError(
-                f"heads.lm.name={lm.name} gives probabilities by softmax: it needs "
-                f"loss.loss_type=softmax_cross_entropy (loss=act_softmax)"
-            )
-        if isinstance(lm, AdaptiveHeadConfig):
-            tails = len(lm.cutoffs or [0])
-            if self.hidden_size < lm.div_value**tails:
-                raise ValueError(
-                    f"heads.lm.div_value={lm.div_value:g}: with hidden_size={self.hidden_size} the "
-                    f"last of {tails} tails would have no width; lower it, or give fewer cutoffs"
-                )
+        try:
+            lm.require(self)
+        except ValueError as error:
+            raise ValueError(f"heads.lm.{error}") from None
         for name, head in self.heads.auxiliary.items():
             try:
                 head.require(self)

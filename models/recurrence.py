@@ -17,9 +17,8 @@ from models.attention import Attention, SudokuBias
 from models.carry import Examples, Latents
 from models.config import DataFacts, RecurrenceConfig
 from models.draws import BATCH_DRAWS, Draws
-from models.heads.base import Answer, Outputs
+from models.heads.base import Answer, Outputs, TokenHead
 from models.heads.build import build_heads
-from models.heads.tokens import TokenHead
 from models.layers import (
     CastedEmbedding,
     PositionSwiGLU,

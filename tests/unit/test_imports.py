@@ -50,7 +50,7 @@ import dataset.build_arc_dataset, dataset.build_maze_dataset, dataset.build_sudo
 import dataset.format.reading, dataset.format.writing, dataset.maze.rules
 import evaluate
 import evaluation.arc, evaluation.config, evaluation.evaluators, evaluation.metrics
-import models.config, models.heads.calibration, models.heads.config, models.metrics
+import models.config, models.heads.confidence.config, models.heads.config, models.metrics
 import models.outputs
 import pretrain
 import puzzle_dataset

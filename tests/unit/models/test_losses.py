@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from models.act import ACT, COUNTED_METRICS, ACTLossHead, LossOutput
 from models.carry import ACTCarry, Drawn, Examples
 from models.heads.base import Outputs
+from models.heads.linear.model import Linear
 from models.heads.q import QHead
-from models.heads.tokens import Linear
 from models.hrm.config import HRMConfig
 from models.losses import IGNORE_LABEL_ID as NONE
 from models.losses import (

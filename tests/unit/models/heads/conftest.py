@@ -1,0 +1,17 @@
+"""Examples with every field, and what heads are compared with."""
+
+import pytest
+
+from models.carry import Examples
+from models.heads.base import Targets
+from tests.unit.models.heads.auxiliary_heads import make_examples, make_targets
+
+
+@pytest.fixture
+def examples() -> Examples:
+    return make_examples()
+
+
+@pytest.fixture
+def targets(examples: Examples) -> Targets:
+    return make_targets(examples)
