@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from pydantic.fields import FieldInfo
 
+from models.biases.base import ATTENTION_BIASES, require_data
 from models.heads.config import AUXILIARY_HEADS, TOKEN_HEADS, HeadLoss, HeadsConfig, TokenHeadConfig
 from models.technique import TechniquesConfig
-from runtime.errors import ConfigError
-from runtime.registry import Registry, import_all, imported, rebuild_schemas
+from runtime.registry import NONE, NameOf, Registry, import_all, imported, rebuild_schemas
 from runtime.schema import (
     NonNegativeFloat,
     PositiveFloat,
@@ -30,23 +30,6 @@ ForwardDtype = Literal["bfloat16", "float32", "float16", "float64"]
 AttentionBackend = Literal["auto", "math", "sdpa_flash", "sdpa_cudnn", "fa2", "fa3", "fa4"]
 BACKENDS_WITH_BIAS = ("auto", "math")
 """Attention backends that can add a bias to the scores."""
-
-_SUDOKU_BOXES = {16: (2, 2), 36: (2, 3), 81: (3, 3)}
-
-
-def sudoku_box(seq_len: int) -> tuple[int, int]:
-    """Return rows and columns of a box in a Sudoku of so many cells, for `attention_bias=sudoku`.
-
-    Raises:
-        ConfigError: no Sudoku has so many.
-    """
-    if seq_len in _SUDOKU_BOXES:
-        return _SUDOKU_BOXES[seq_len]
-    accepted = ", ".join(map(str, _SUDOKU_BOXES))
-    raise ConfigError(
-        f"arch.attention_bias=sudoku: the puzzles of the data have {seq_len} cells, which is no "
-        f"Sudoku (accepted: {accepted}); use arch.attention_bias=none"
-    )
 
 
 @dataclass(frozen=True)
@@ -86,27 +69,6 @@ class DataFacts:
         raise ValueError(
             f"{wanted_by} needs the field {name!r}, which the data set does not declare (it "
             f"declares {', '.join(self.fields) or 'none'})"
-        )
-
-
-def is_sudoku(facts: DataFacts) -> bool:
-    """Return whether data may be Sudokus, with tokens for padding, for empty and each digit."""
-    fits = facts.seq_len in _SUDOKU_BOXES and (facts.vocab_size - 2) ** 2 == facts.seq_len
-    return fits and facts.kind in ("sudoku", None)
-
-
-def require_sudoku(facts: DataFacts, wanted_by: str) -> None:
-    """Check that data may be Sudokus.
-
-    Raises:
-        ConfigError: they are not; says so of `wanted_by`.
-    """
-    if not is_sudoku(facts):
-        mazes = ": mazes" if facts.kind == "maze" else ""
-        raise ConfigError(
-            f"{wanted_by} is for Sudoku of 4 x 4, 6 x 6 or 9 x 9 cells, with tokens for padding, "
-            f"for empty and for each digit; the data have {facts.seq_len} cells and "
-            f"{facts.vocab_size} tokens{mazes}"
         )
 
 
@@ -180,6 +142,7 @@ rebuild_schemas([ACTLossConfig])
 LOSSES.add("act", ACTLossConfig, imported("models.losses", "CrossEntropy"))
 
 
+import_all("models.biases", "config")
 import_all("models.techniques")
 rebuild_schemas([TechniquesConfig])
 
@@ -230,13 +193,11 @@ class RecurrenceConfig(Schema):
     """dtype of the states; take float32 on a CPU without bfloat16 in hardware"""
     attention: AttentionBackend = "auto"
     """kernel of the attention"""
-    attention_bias: Literal["none", "sudoku"] = "none"
-    """sudoku: each head learns what to add to the score of two cells, by the row, column and box
-    that they share; for Sudoku of 16, 36 or 81 cells"""
+    attention_bias: Annotated[str, NameOf(ATTENTION_BIASES)] = NONE
 
     @model_validator(mode="after")
     def _attention_takes_the_bias(self) -> Self:
-        if self.attention_bias == "none":
+        if self.attention_bias == NONE:
             return self
         asked = f"attention_bias={self.attention_bias}"
         if self.mlp_t:
@@ -309,8 +270,7 @@ class RecurrenceConfig(Schema):
         Raises:
             ConfigError: it is not; says which ones it is for.
         """
-        if self.attention_bias == "sudoku":
-            sudoku_box(facts.seq_len)
+        require_data(self.attention_bias, facts)
 
     @property
     def searches(self) -> bool:

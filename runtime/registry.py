@@ -153,6 +153,30 @@ class Registry:
         return {"name": self.default} | value if is_unnamed else value
 
 
+NONE = "none"
+
+
+class NameOf:
+    """In an annotation, `Annotated[str, NameOf(REGISTRY)]`: the name of a part, or `none`."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    @property
+    def text(self) -> str:
+        """What the parts are, in a few words each, for the settings' comments."""
+        return "; ".join(f"{name}: {self._registry[name].text}" for name in self._registry)
+
+    def __iter__(self) -> Iterator[str]:
+        yield NONE
+        yield from self._registry
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.literal_schema(list(self))
+
+
 def imported(module: str, name: str) -> Callable[[], Any]:
     """Return a function that imports a module and returns what it calls `name`."""
     return lambda: getattr(importlib.import_module(module), name)

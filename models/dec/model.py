@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from models.attention import Attention
+from models.biases.sudoku.config import sudoku_box
 from models.carry import Examples, Latents
-from models.config import DataFacts, sudoku_box
+from models.config import DataFacts
 from models.dec.config import DECConfig
 from models.heads.base import Answer
 from models.layers import CastedLinear, add_rms_norm

@@ -133,6 +133,25 @@ def test_the_core_names_no_app_in_a_string_either(name: str) -> None:
     assert named == ({"apps"} if name == LOOKS_FOR_PARTS else set())
 
 
+# Folders of models that are chosen by name: architectures, heads, biases of attention; techniques.
+MODEL_PARTS = tuple(
+    str(path.parent.relative_to(ROOT)).replace("/", ".")
+    for path in sorted((ROOT / "models").rglob("config.py"))
+    if path.parent.name not in ("models", "heads")
+) + ("models.techniques",)
+# What knows a part all the same: the published format, tables of the confidence, and the token head
+# for programs of one's own.
+KNOWS_A_PART = ("training.checkpoint.published", "evaluation.records", "models.heads.output")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in MODULES if not is_within(name, (*MODEL_PARTS, *KNOWS_A_PART, "apps"))]
+)
+def test_the_core_imports_no_part_of_a_model_by_name(name: str) -> None:
+    assert len(MODEL_PARTS) > 15
+    assert not {other for other in imports(MODULES[name]) if is_within(other, MODEL_PARTS)}
+
+
 @pytest.mark.parametrize("name", [name for name in MODULES if is_within(name, ("models",))])
 def test_models_need_torch_numpy_and_pydantic_alone(name: str) -> None:
     roots = {other.partition(".")[0] for other in imports(MODULES[name])}
