@@ -72,6 +72,7 @@ class DataFacts:
         )
 
 
+import_all("models.biases", "config")
 import_all("models.heads", "config")
 rebuild_schemas([HeadsConfig])
 
@@ -142,7 +143,6 @@ rebuild_schemas([ACTLossConfig])
 LOSSES.add("act", ACTLossConfig, imported("models.losses", "CrossEntropy"))
 
 
-import_all("models.biases", "config")
 import_all("models.techniques")
 rebuild_schemas([TechniquesConfig])
 
