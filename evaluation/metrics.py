@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.heads.calibration import with_calibration_error
-from models.metrics import is_loss
+from models.metrics import as_reported, is_loss
 
 # Rows with a yes or no; over the labelled rows.
 SHARES = ("exact_accuracy", "q_halt_accuracy", "halt_accuracy")
@@ -39,8 +38,8 @@ class Estimate:
 
 @dataclass(frozen=True)
 class SetResult:
-    """The figures of one test set; names of metrics without a single row are left out. The gaps of
-    the confidence stand here one by one, as they can be pooled; see `reported`.
+    """The figures of one test set; names of metrics without a single row are left out. They stand
+    here before heads fold theirs, as they can be pooled; see `reported`.
     """
 
     num_examples: int  # Rows of the set that were measured, padding never included.
@@ -49,11 +48,11 @@ class SetResult:
 
     @property
     def reported(self) -> dict[str, Estimate]:
-        """The metrics for people: gaps of the confidence as calibration error, without interval."""
+        """The metrics for people; those that a head has folded have no interval."""
         values = {name: estimate.value for name, estimate in self.metrics.items()}
         return {
             name: self.metrics.get(name, Estimate(value, None, None))
-            for name, value in with_calibration_error(values).items()
+            for name, value in as_reported(values).items()
         }
 
 

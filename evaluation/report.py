@@ -13,8 +13,7 @@ from evaluation.evaluators import Findings
 from evaluation.headline import headline_of
 from evaluation.metrics import Estimate, SetResult
 from evaluation.records import table_as_csv
-from models.heads.calibration import with_calibration_error
-from models.metrics import is_loss
+from models.metrics import as_reported, is_loss
 from runtime.text import in_columns
 
 _COLUMNS = ("exact_accuracy", "accuracy", "q_halt_accuracy", "steps", "lm_loss", "q_halt_loss")
@@ -71,7 +70,7 @@ def pooled(sets: Mapping[str, SetResult]) -> dict[str, float]:
         ]
         total = sum(rows for rows, _ in parts)
         figures[name] = sum(rows * value for rows, value in parts) / total
-    return with_calibration_error(figures)
+    return as_reported(figures)
 
 
 def flatten(evaluation: Evaluation) -> dict[str, float]:

@@ -1,4 +1,5 @@
-"""Schemas of the architectures and their losses; those of the heads are in `models.heads.config`.
+"""Schemas of the architectures and their losses. What heads, techniques and attention biases there
+are is found here, in the folders of `models.heads`, `models.techniques` and `models.biases`.
 
 Nothing here imports torch: a configuration is checked before torch is loaded. What the data set
 says is a fact, not a setting, and arrives as `DataFacts`.
@@ -10,16 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from pydantic.fields import FieldInfo
 
-from models.heads.config import (
-    AUXILIARY_HEADS,
-    AdaptiveHeadConfig,
-    HeadsConfig,
-    HierarchicalHeadConfig,
-    PuzzleHeadConfig,
-)
+from models.biases.base import ATTENTION_BIASES, require_data
+from models.heads.config import AUXILIARY_HEADS, TOKEN_HEADS, HeadLoss, HeadsConfig, TokenHeadConfig
 from models.technique import TechniquesConfig
-from runtime.errors import ConfigError
-from runtime.registry import Registry, import_all, imported, rebuild_schemas
+from runtime.registry import NONE, NameOf, Registry, import_all, imported, rebuild_schemas
 from runtime.schema import (
     NonNegativeFloat,
     PositiveFloat,
@@ -35,23 +30,6 @@ ForwardDtype = Literal["bfloat16", "float32", "float16", "float64"]
 AttentionBackend = Literal["auto", "math", "sdpa_flash", "sdpa_cudnn", "fa2", "fa3", "fa4"]
 BACKENDS_WITH_BIAS = ("auto", "math")
 """Attention backends that can add a bias to the scores."""
-
-_SUDOKU_BOXES = {16: (2, 2), 36: (2, 3), 81: (3, 3)}
-
-
-def sudoku_box(seq_len: int) -> tuple[int, int]:
-    """Return rows and columns of a box in a Sudoku of so many cells, for `attention_bias=sudoku`.
-
-    Raises:
-        ConfigError: no Sudoku has so many.
-    """
-    if seq_len in _SUDOKU_BOXES:
-        return _SUDOKU_BOXES[seq_len]
-    accepted = ", ".join(map(str, _SUDOKU_BOXES))
-    raise ConfigError(
-        f"arch.attention_bias=sudoku: the puzzles of the data have {seq_len} cells, which is no "
-        f"Sudoku (accepted: {accepted}); use arch.attention_bias=none"
-    )
 
 
 @dataclass(frozen=True)
@@ -94,25 +72,9 @@ class DataFacts:
         )
 
 
-def is_sudoku(facts: DataFacts) -> bool:
-    """Return whether data may be Sudokus, with tokens for padding, for empty and each digit."""
-    fits = facts.seq_len in _SUDOKU_BOXES and (facts.vocab_size - 2) ** 2 == facts.seq_len
-    return fits and facts.kind in ("sudoku", None)
-
-
-def require_sudoku(facts: DataFacts, wanted_by: str) -> None:
-    """Check that data may be Sudokus.
-
-    Raises:
-        ConfigError: they are not; says so of `wanted_by`.
-    """
-    if not is_sudoku(facts):
-        mazes = ": mazes" if facts.kind == "maze" else ""
-        raise ConfigError(
-            f"{wanted_by} is for Sudoku of 4 x 4, 6 x 6 or 9 x 9 cells, with tokens for padding, "
-            f"for empty and for each digit; the data have {facts.seq_len} cells and "
-            f"{facts.vocab_size} tokens{mazes}"
-        )
+import_all("models.biases", "config")
+import_all("models.heads", "config")
+rebuild_schemas([HeadsConfig])
 
 
 class LossWeights(Schema):
@@ -127,10 +89,9 @@ class LossWeights(Schema):
 
     @classmethod
     def further_fields(cls) -> dict[str, FieldInfo]:
-        texts = {name: f"{name} head" for name in AUXILIARY_HEADS}
-        weights = {name: further_field(NonNegativeFloat, 0.5, text) for name, text in texts.items()}
-        balance = further_field(NonNegativeFloat, 0.01, "load balance of a mixture of experts")
-        return weights | {"balance": balance}
+        losses = {name: HeadLoss(0.5, f"{name} head") for name in AUXILIARY_HEADS}
+        losses |= _of_token_heads()
+        return {name: further_field(NonNegativeFloat, *loss) for name, loss in losses.items()}
 
 
 class LossClip(Schema):
@@ -142,8 +103,17 @@ class LossClip(Schema):
 
     @classmethod
     def further_fields(cls) -> dict[str, FieldInfo]:
-        names = (*AUXILIARY_HEADS, "balance")
+        names = (*AUXILIARY_HEADS, *_of_token_heads())
         return {name: further_field(PositiveFloat | None, None) for name in names}
+
+
+def _of_token_heads() -> dict[str, HeadLoss]:
+    found: dict[str, HeadLoss] = {}
+    for name in TOKEN_HEADS:
+        schema = TOKEN_HEADS[name].schema
+        assert issubclass(schema, TokenHeadConfig)
+        found |= schema.further_losses
+    return found
 
 
 class ACTLossConfig(Schema):
@@ -223,13 +193,11 @@ class RecurrenceConfig(Schema):
     """dtype of the states; take float32 on a CPU without bfloat16 in hardware"""
     attention: AttentionBackend = "auto"
     """kernel of the attention"""
-    attention_bias: Literal["none", "sudoku"] = "none"
-    """sudoku: each head learns what to add to the score of two cells, by the row, column and box
-    that they share; for Sudoku of 16, 36 or 81 cells"""
+    attention_bias: Annotated[str, NameOf(ATTENTION_BIASES)] = NONE
 
     @model_validator(mode="after")
     def _attention_takes_the_bias(self) -> Self:
-        if self.attention_bias == "none":
+        if self.attention_bias == NONE:
             return self
         asked = f"attention_bias={self.attention_bias}"
         if self.mlp_t:
@@ -273,24 +241,10 @@ class RecurrenceConfig(Schema):
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
         lm, q = self.heads.lm, self.heads.q
-        if isinstance(lm, PuzzleHeadConfig) and not self.puzzle_emb_ndim:
-            raise ValueError(
-                "heads.lm.name=puzzle is steered by the puzzle embedding, and there is none "
-                "(puzzle_emb_ndim=0)"
-            )
-        by_softmax = isinstance(lm, AdaptiveHeadConfig | HierarchicalHeadConfig)
-        if by_softmax and self.loss.loss_type.startswith("stablemax"):
-            raise ValueError(
-                f"heads.lm.name={lm.name} gives probabilities by softmax: it needs "
-                f"loss.loss_type=softmax_cross_entropy (loss=act_softmax)"
-            )
-        if isinstance(lm, AdaptiveHeadConfig):
-            tails = len(lm.cutoffs or [0])
-            if self.hidden_size < lm.div_value**tails:
-                raise ValueError(
-                    f"heads.lm.div_value={lm.div_value:g}: with hidden_size={self.hidden_size} the "
-                    f"last of {tails} tails would have no width; lower it, or give fewer cutoffs"
-                )
+        try:
+            lm.require(self)
+        except ValueError as error:
+            raise ValueError(f"heads.lm.{error}") from None
         for name, head in self.heads.auxiliary.items():
             try:
                 head.require(self)
@@ -316,8 +270,7 @@ class RecurrenceConfig(Schema):
         Raises:
             ConfigError: it is not; says which ones it is for.
         """
-        if self.attention_bias == "sudoku":
-            sudoku_box(facts.seq_len)
+        require_data(self.attention_bias, facts)
 
     @property
     def searches(self) -> bool:

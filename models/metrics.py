@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from models.heads.calibration import with_calibration_error
+from models.config import AUXILIARY_HEADS
+from models.heads.config import AuxiliaryHeadConfig
 
 
 def is_loss(name: str) -> bool:
@@ -16,7 +17,7 @@ def is_loss(name: str) -> bool:
 
 def mean_metrics(sums: Mapping[str, float], num_rows: int) -> dict[str, float]:
     """Turn sums into means: losses over `num_rows`, the others over `sums["count"]`, left out where
-    that is 0. The gaps of the confidence become its calibration error.
+    that is 0.
     """
     count = sums["count"]
     means = {"count": count}
@@ -25,4 +26,16 @@ def mean_metrics(sums: Mapping[str, float], num_rows: int) -> dict[str, float]:
             means[name] = value / num_rows
         elif name != "count" and count > 0:
             means[name] = value / count
-    return with_calibration_error(means)
+    return as_reported(means)
+
+
+def as_reported(figures: Mapping[str, float]) -> dict[str, float]:
+    """Let each head fold its figures into those that are reported, such as the gaps of the
+    confidence into its calibration error. Only means over all rows may be folded.
+    """
+    folded = dict(figures)
+    for name in AUXILIARY_HEADS:
+        schema = AUXILIARY_HEADS[name].schema
+        assert issubclass(schema, AuxiliaryHeadConfig)
+        folded = schema.reported(folded)
+    return folded

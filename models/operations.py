@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from models.architectures import ArchConfig
 from models.config import DataFacts
-from models.heads.tokens import Matrix, MixtureOfExperts
+from models.heads.base import Matrix, TokenHead
 from models.layers import CastedLinear
 from models.registry import build_model
 
@@ -67,9 +67,9 @@ class _Counter:
         for layer in self.model.modules():
             if isinstance(layer, CastedLinear | nn.Linear | Matrix):
                 layer.register_forward_hook(partial(self._add, layer.weight.numel()))
-            elif isinstance(layer, MixtureOfExperts):
-                # Its experts multiply what its router does.
-                layer.router.register_forward_hook(partial(self._add, layer.experts.numel()))
+            if isinstance(layer, TokenHead):
+                for beside, weights in layer.products():
+                    beside.register_forward_hook(partial(self._add, weights.numel()))
 
     def count(self, **options: bool) -> int:
         """Return the operations of a step in which all rows look ahead."""

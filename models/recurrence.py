@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from models.attention import Attention, SudokuBias
+from models.attention import Attention
+from models.biases.base import build_bias
 from models.config import DataFacts, RecurrenceConfig
 from models.draws import BATCH_DRAWS, Draws, RowDraws
-from models.heads.base import Answer, Examples, Outputs
+from models.heads.base import Answer, Examples, Outputs, TokenHead
 from models.heads.build import build_heads
-from models.heads.tokens import TokenHead
 from models.layers import (
     CastedEmbedding,
     CastedSparseEmbedding,
@@ -57,9 +57,8 @@ class Block(nn.Module):
             expansion, multiple = config.position_expansion, config.width_multiple
             self.mlp_t = PositionSwiGLU(num_positions, expansion, multiple)
             return
-        bias, P = None, config.num_prefix
-        if config.attention_bias == "sudoku":
-            bias = SudokuBias(config.num_heads, num_positions - P, P)
+        P = config.num_prefix
+        bias = build_bias(config.attention_bias, config.num_heads, num_positions - P, P)
         self.self_attn = Attention(config.hidden_size, config.num_heads, config.attention, bias)
 
     def forward(self, x: Tensor, rotary: Rotary) -> Tensor:

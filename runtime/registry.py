@@ -37,11 +37,17 @@ class Part(NamedTuple):
         schema: of its settings.
         load: imports and returns what stands behind the name.
         text: what it is, in a few words, for the settings' comments.
+        place: among the others, in settings and messages, and where several are built, in that.
     """
 
     schema: type[Schema]
     load: Callable[[], Any]
     text: str
+    place: int
+
+
+LAST = 1000
+"""The place of parts that need none: behind the others, in the order of their registration."""
 
 
 class Registry:
@@ -74,7 +80,12 @@ class Registry:
         self.all.append(self)
 
     def add(
-        self, name: str, schema: type[Schema], load: Callable[[], Any] | None = None, text: str = ""
+        self,
+        name: str,
+        schema: type[Schema],
+        load: Callable[[], Any] | None = None,
+        text: str = "",
+        place: int = LAST,
     ) -> None:
         """Register a part; without `load` the schema itself is what stands behind the name.
 
@@ -89,7 +100,8 @@ class Registry:
         field = schema.model_fields.get("name")
         if field and field.annotation is not str and name not in get_args(field.annotation):
             raise ConfigError(f'{schema.__name__} needs name: Literal["{name}"] = "{name}"')
-        self._parts[name] = Part(schema, load or (lambda: schema), text)
+        self._parts[name] = Part(schema, load or (lambda: schema), text, place)
+        self._parts = dict(sorted(self._parts.items(), key=lambda item: item[1].place))
 
     def load(self, name: str) -> Any:
         """Import and return what stands behind a name.
@@ -131,12 +143,38 @@ class Registry:
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         choices = {name: handler.generate_schema(part.schema) for name, part in self._parts.items()}
+        if not choices:  # Rebuilt once something is registered.
+            return core_schema.is_instance_schema(self.base)
         union = core_schema.tagged_union_schema(choices, discriminator="name", from_attributes=True)
         return core_schema.no_info_before_validator_function(self._named, union)
 
     def _named(self, value: Any) -> Any:
         is_unnamed = isinstance(value, dict) and "name" not in value and self.default is not None
         return {"name": self.default} | value if is_unnamed else value
+
+
+NONE = "none"
+
+
+class NameOf:
+    """In an annotation, `Annotated[str, NameOf(REGISTRY)]`: the name of a part, or `none`."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    @property
+    def text(self) -> str:
+        """What the parts are, in a few words each, for the settings' comments."""
+        return "; ".join(f"{name}: {self._registry[name].text}" for name in self._registry)
+
+    def __iter__(self) -> Iterator[str]:
+        yield NONE
+        yield from self._registry
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.literal_schema(list(self))
 
 
 def imported(module: str, name: str) -> Callable[[], Any]:

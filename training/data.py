@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dataset.format.reading import load_metadata
 from dataset.format.schema import PuzzleDatasetMetadata
 from models.config import DataFacts
-from models.heads.config import AdaptiveHeadConfig, HeadsConfig, HierarchicalHeadConfig
+from models.heads.config import HeadsConfig
 from puzzle_dataset import PuzzleDataset, TrainBatches
 from runtime.errors import ConfigError, DatasetError
 from training.config.schema import DataConfig, TrainConfig
@@ -101,11 +101,11 @@ def require_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> Non
     """
     for folder in folders:
         vocab_size = load_metadata(Path(folder) / split).vocab_size
-        lm, too_few = heads.lm, f"{folder} has {vocab_size} tokens only"
-        if isinstance(lm, AdaptiveHeadConfig) and (lm.cutoffs or [0])[-1] >= vocab_size:
-            raise ConfigError(f"arch.heads.lm.cutoffs={lm.cutoffs}: {too_few}")
-        if isinstance(lm, HierarchicalHeadConfig) and (lm.num_clusters or 1) > vocab_size:
-            raise ConfigError(f"arch.heads.lm.num_clusters={lm.num_clusters}: {too_few}")
+        try:
+            heads.lm.require_tokens(vocab_size)
+        except ValueError as error:
+            few = f"{folder} has {vocab_size} tokens only"
+            raise ConfigError(f"arch.heads.lm.{error}: {few}") from None
     for head, reason in untold_heads(heads, folders, split).items():
         name = heads.fields[head]
         hint = f"; {_WRITTEN_BY[name]}" if name in _WRITTEN_BY else ""

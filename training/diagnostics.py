@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from models.act import ACTLossHead, LossOutput
-from models.heads.tokens import NEVER
+from models.heads.base import NEVER
 from models.layers import widened
 from models.losses import IGNORE_LABEL_ID
 from runtime.ranks import Ranks

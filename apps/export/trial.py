@@ -19,7 +19,7 @@ from apps.export.step import ExportedStep
 from models.act import ACTLossHead
 from models.config import DataFacts
 from models.draws import BATCH_DRAWS
-from models.heads.tokens import NEVER
+from models.heads.base import NEVER
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import CheckpointError, ConfigError
 from runtime.text import in_columns

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from models.config import ARCHITECTURES, DataFacts, RecurrenceConfig, require_sudoku
-from models.heads.config import AUXILIARY_HEADS, AuxiliaryHeadConfig, HeadsConfig, LinearHeadConfig
+from models.biases.sudoku.config import require_sudoku
+from models.config import ARCHITECTURES, DataFacts, RecurrenceConfig
+from models.heads.config import AUXILIARY_HEADS, AuxiliaryHeadConfig, HeadsConfig
+from models.heads.linear.config import LinearHeadConfig
 from runtime.errors import ConfigError
 from runtime.registry import imported
 from runtime.schema import (

@@ -12,7 +12,7 @@ from apps.lattice.config import CandidatesHeadConfig
 from models.config import DataFacts, RecurrenceConfig
 from models.heads.auxiliary import AuxiliaryHead
 from models.heads.base import Answer, Outputs, Targets
-from models.heads.tokens import Linear, LinearOfDigits
+from models.heads.linear.model import Linear, LinearOfDigits
 from models.layers import CastedLinear, widened
 from models.losses import binary_cross_entropy
 

@@ -23,7 +23,8 @@ from apps.lattice.config import LatticeConfig
 from apps.lattice.heads import CANDIDATES, solution_gone
 from dataset.kinds.base import Views
 from models.act import ACT, ACTCarry, Drawn, Judged
-from models.attention import Attention, SudokuBias
+from models.attention import Attention
+from models.biases.base import build_bias
 from models.config import DataFacts, RecurrenceConfig
 from models.dec.model import FIRST_DIGIT, DigitBlock, answer_of_digits
 from models.heads.base import Answer, Examples, Head, Outputs
@@ -56,9 +57,7 @@ class LatticeBlock(Block):
         nn.Module.__init__(self)
         assert isinstance(config, LatticeConfig)
         D, inner = config.hidden_size, round(config.expansion * config.hidden_size)
-        bias = None
-        if config.attention_bias == "sudoku":
-            bias = SudokuBias(config.num_heads, num_positions - 1, 1)
+        bias = build_bias(config.attention_bias, config.num_heads, num_positions - 1, 1)
         self.norm_1, self.norm_2 = LayerNorm(D), LayerNorm(D)
         self.self_attn = Attention(D, config.num_heads, config.attention, bias)
         self.up_proj = CastedLinear(D, inner, bias=True)

@@ -4,8 +4,9 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from models.config import ARCHITECTURES, DataFacts, RecurrenceConfig, require_sudoku
-from models.heads.config import LinearHeadConfig
+from models.biases.sudoku.config import require_sudoku
+from models.config import ARCHITECTURES, DataFacts, RecurrenceConfig
+from models.heads.linear.config import LinearHeadConfig
 from runtime.registry import imported
 from runtime.schema import NumLayers, Size, SizeOrZero, StrictBool
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from models.attention import Attention
-from models.config import DataFacts, sudoku_box
+from models.biases.sudoku.config import sudoku_box
+from models.config import DataFacts
 from models.dec.config import DECConfig
 from models.heads.base import Answer, Examples
 from models.layers import CastedLinear, add_rms_norm

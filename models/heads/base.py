@@ -6,19 +6,25 @@ Shape letters, in all files of this folder: B batch, S cells, P puzzle prefix, T
 width, V vocabulary, M chosen cells, J chosen tokens, R rank, E experts, C clusters.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.losses import IGNORE_LABEL_ID
+from models.config import ACTLossConfig
+from models.layers import CastedLinear
+from models.losses import IGNORE_LABEL_ID, CrossEntropy
 
 # The puzzles of a batch by name: inputs int32 [B, S], labels int32 [B, S], puzzle_identifiers int32
 # [B], and fields of the data set.
 Examples = dict[str, Tensor]
 # What heads give, by name: `logits`, `q_halt_logits`, ..., each with B rows.
 Outputs = dict[str, Tensor]
+# The logit of a token that is never predicted: finite, as all losses and gradients must be.
+NEVER = -1e9
 
 
 class Answer(NamedTuple):
@@ -119,3 +125,106 @@ class Head(nn.Module):
     def measure(self, outputs: Outputs, targets: Targets) -> Measured:
         """Compare what this head predicted, among the outputs of all heads, with its targets."""
         raise NotImplementedError
+
+
+class TokenHead(Head):
+    """Maps [B, S, D] to V outputs; a subclass says how in `score`, or in `forward` as well.
+
+    The target is the label of each cell. Metrics: `accuracy`, the share of the labelled cells that
+    are right, and `exact_accuracy`, whether all are.
+
+    Attributes:
+        normalized: whether the outputs are log probabilities already.
+        needs_puzzle: whether `puzzle` must be given.
+        loss: how the outputs are judged: what stands behind `arch.loss.name`.
+        dropout: share of the states that is set to 0 in training.
+    """
+
+    name = "lm"
+    loss_names: tuple[str, ...] = ("lm",)
+    metric_names = ("accuracy", "exact_accuracy")
+    normalized: bool = False
+    needs_puzzle = False
+    loss = CrossEntropy(ACTLossConfig())
+    dropout = 0.0
+
+    def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
+        """Return logits [B, S, V], or log probabilities where the head is `normalized`.
+
+        Args:
+            hidden: states of the cells [B, S, D].
+            puzzle: the puzzle embedding's rows [B, puzzle_emb_ndim].
+        """
+        return self.score(hidden, None, puzzle)
+
+    def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
+        """Return the logits of the tokens int64 [J] alone, [B, S, J]; None: of all."""
+        if type(self).forward is TokenHead.forward:
+            raise NotImplementedError(f"{type(self).__name__} defines neither score nor forward")
+        logits = self(hidden, puzzle)
+        return logits if tokens is None else logits[..., tokens]
+
+    def outputs(self, hidden: Tensor, puzzle: Tensor | None = None) -> Outputs:
+        """Return `logits`, and by their names the head's further losses, float32 [B]."""
+        return {"logits": self(hidden, puzzle)}
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        """Return the log probabilities [..., V] that logits stand for, float32 (float64 stays)."""
+        return logits if self.normalized else self.loss.log_probs(logits)
+
+    def read(self, answer: Answer) -> Outputs:
+        """Return the outputs for an answer, with dropout in training."""
+        return self.outputs(self._dropped(answer.of_tokens), answer.puzzle)
+
+    def read_part(
+        self, answer: Answer, *, cells: Tensor | None = None, tokens: Tensor | None = None
+    ) -> Tensor:
+        """Return the logits of some cells (int64 [M]) and tokens (int64 [J]; None: all), [B, M, J],
+        without computing the others.
+        """
+        hidden = self._dropped(answer.of_tokens)
+        return self.score(hidden if cells is None else hidden[:, cells], tokens, answer.puzzle)
+
+    def measure(self, outputs: Outputs, targets: Targets) -> Measured:
+        """The loss of the tokens, the mean over the labelled cells, and the further losses."""
+        divisor = targets.labelled.sum(-1).clamp_min(1)
+        labels = targets.examples["labels"]
+        cells = self.loss(outputs["logits"], labels, self.log_probs)
+        losses = {"lm": (cells / divisor.unsqueeze(-1)).sum(-1)}
+        losses |= {name: outputs[name] for name in self.loss_names if name in outputs}
+        accuracy = targets.right.sum(-1) / divisor
+        return Measured(losses, {"accuracy": accuracy, "exact_accuracy": targets.whole_right})
+
+    def products(self) -> Iterable[tuple[CastedLinear, Tensor]]:
+        """Yield weights that belong to no layer, each with a layer that multiplies the same states:
+        so `models.operations` counts them.
+        """
+        return ()
+
+    def _dropped(self, cells: Tensor) -> Tensor:
+        return F.dropout(cells, self.dropout, self.training) if self.dropout else cells
+
+
+class Matrix(TokenHead):
+    """A matrix `weight` [V, D] and an optional `bias` [V]; a subclass says whose matrix it is."""
+
+    weight: Tensor
+    bias: nn.Parameter | None
+
+    def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
+        return affine(hidden, self.weight, self.bias, tokens)
+
+
+Rows = Tensor | slice | None
+
+
+def affine(x: Tensor, weight: Tensor, bias: Tensor | None, tokens: Rows) -> Tensor:
+    """Multiply by the rows of these tokens only; None: by all."""
+    if tokens is not None:
+        weight, bias = weight[tokens], None if bias is None else bias[tokens]
+    return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+
+
+def apply_to(layer: CastedLinear | Matrix, x: Tensor, tokens: Rows) -> Tensor:
+    """Apply a layer, or its rows of these tokens only."""
+    return layer(x) if tokens is None else affine(x, layer.weight, layer.bias, tokens)

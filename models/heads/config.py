@@ -1,24 +1,40 @@
-"""Schemas of the heads. Imports no torch: a configuration is checked before torch is loaded.
+"""What the schemas of heads share, and what is registered of a head.
 
-A registered auxiliary head is a field of `HeadsConfig`; its loss has a weight and a limit in
-`models.config`.
+Each head is a folder beside this file: `config.py` registers its schema and `model.py` has its
+module. Nothing here imports torch: a configuration is checked before torch is loaded. A registered
+auxiliary head is a field of `HeadsConfig`; its loss has a weight and a limit in `models.config`.
 """
 
-from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field
 from pydantic.fields import FieldInfo
 
-from runtime.registry import Registry, imported, rebuild_schemas
-from runtime.schema import Count, NonNegativeFloat, Schema, Size, StrictBool
+from runtime.registry import Registry
+from runtime.schema import Count, NonNegativeFloat, Schema, StrictBool
 
 if TYPE_CHECKING:
     from models.config import RecurrenceConfig
 
 
+class HeadLoss(NamedTuple):
+    """What is told of a head's loss: the default of `arch.loss.weights.NAME`, and what it is."""
+
+    weight: float
+    text: str
+
+
 class TokenHeadConfig(Schema):
-    """What every token head has in front of its projection."""
+    """What every token head has in front of its projection.
+
+    Attributes:
+        by_softmax: whether its outputs are log probabilities under softmax.
+        further_losses: its losses beside that of the tokens, by name.
+    """
+
+    by_softmax: ClassVar[bool] = False
+    further_losses: ClassVar[dict[str, HeadLoss]] = {}
 
     if TYPE_CHECKING:
         name: Any
@@ -28,94 +44,22 @@ class TokenHeadConfig(Schema):
     dropout: Annotated[float, Field(strict=True, ge=0.0, lt=1.0)] = 0.0
     """share of the states that is set to 0 in training"""
 
+    def require(self, arch: "RecurrenceConfig") -> None:
+        """Raise ValueError where the architecture does not fit; `heads.lm.` is put in front."""
+        if self.by_softmax and arch.loss.loss_type.startswith("stablemax"):
+            raise ValueError(
+                f"name={self.name} gives probabilities by softmax: it needs "
+                f"loss.loss_type=softmax_cross_entropy (loss=act_softmax)"
+            )
 
-class LinearHeadConfig(TokenHeadConfig):
-    name: Literal["linear"] = "linear"
-    """a matrix of its own (published)"""
-    bias: StrictBool = False
-    """add a learned bias to the logits"""
-
-
-class TiedHeadConfig(TokenHeadConfig):
-    name: Literal["tied"] = "tied"
-    """the token embedding's matrix"""
-    bias: StrictBool = False
-    """add a learned bias to the logits"""
-
-
-class FactorizedHeadConfig(TokenHeadConfig):
-    name: Literal["factorized"] = "factorized"
-    """two thin matrices"""
-    rank: Size = 8
-    """rank of their product"""
-    bias: StrictBool = False
-    """add a learned bias to the logits"""
-
-
-class AdaptiveHeadConfig(TokenHeadConfig):
-    name: Literal["adaptive"] = "adaptive"
-    """adaptive softmax; needs loss=act_softmax"""
-    cutoffs: Annotated[list[Count], Field(min_length=1)] | None = None
-    """first tokens of the tails, ascending; null: one tail, the second half of the vocabulary"""
-    div_value: Annotated[float, Field(strict=True, ge=1.0)] = 4.0
-    """each tail's width is that of the one before, divided by this"""
-
-    @field_validator("cutoffs")
-    @classmethod
-    def _ascend(cls, cutoffs: list[int] | None) -> list[int] | None:
-        if cutoffs is not None and any(b <= a for a, b in pairwise(cutoffs)):
-            raise ValueError(f"{cutoffs} do not ascend")
-        return cutoffs
-
-
-class PuzzleHeadConfig(TokenHeadConfig):
-    name: Literal["puzzle"] = "puzzle"
-    """a matrix that the puzzle embedding changes; needs puzzle_emb_ndim > 0"""
-    rank: Size = 8
-    """rank of the change"""
-    bias: StrictBool = False
-    """add a learned bias to the logits"""
-
-
-class MoEHeadConfig(TokenHeadConfig):
-    name: Literal["moe"] = "moe"
-    """a mixture of experts"""
-    num_experts: Size = 4
-    """number of matrices"""
-    top_k: Count | None = None
-    """experts that each cell uses; null: all"""
-    bias: StrictBool = False
-    """add a learned bias to the logits"""
-
-    @model_validator(mode="after")
-    def _experts_are_there(self) -> Self:
-        if self.top_k is not None and self.top_k > self.num_experts:
-            raise ValueError(f"top_k={self.top_k} exceeds num_experts={self.num_experts}")
-        return self
-
-
-class HierarchicalHeadConfig(TokenHeadConfig):
-    name: Literal["hierarchical"] = "hierarchical"
-    """a cluster of tokens, then a token in it; needs loss=act_softmax"""
-    num_clusters: Size | None = None
-    """number of clusters; null: the square root of the vocabulary"""
+    def require_tokens(self, vocab_size: int) -> None:
+        """Raise ValueError, which names a setting, where it needs more tokens than these."""
 
 
 TOKEN_HEADS = Registry("token head", TokenHeadConfig, "linear", "heads", "arch.heads", "lm")
 """Behind each name stands a function that takes the architecture's configuration, the number of
-tokens and the token embedding, and returns a `models.heads.tokens.TokenHead`.
+tokens and the token embedding, and returns a `models.heads.base.TokenHead`.
 """
-for _schema in (
-    LinearHeadConfig,
-    TiedHeadConfig,
-    FactorizedHeadConfig,
-    AdaptiveHeadConfig,
-    PuzzleHeadConfig,
-    MoEHeadConfig,
-    HierarchicalHeadConfig,
-):
-    _name = _schema.model_fields["name"].default
-    TOKEN_HEADS.add(_name, _schema, imported("models.heads.build", "token_head"))
 
 
 class QHeadConfig(Schema):
@@ -140,30 +84,33 @@ class AuxiliaryHeadConfig(Schema):
     def require(self, arch: "RecurrenceConfig") -> None:
         """Raise ValueError where the architecture does not fit; the key is put in front."""
 
+    @property
+    def reads_field(self) -> str | None:
+        """The field of the data set that it needs; None: it needs none."""
+        return None
 
-class FieldHeadConfig(AuxiliaryHeadConfig):
-    """A head whose classes are told by a field that the data set declares."""
-
-    field: str
-    """name of the field"""
+    @classmethod
+    def reported(cls, figures: Mapping[str, float]) -> dict[str, float]:
+        """Return means over all rows as they are reported: the head's own may be folded here."""
+        return dict(figures)
 
 
 AUXILIARY_HEADS = Registry("head", AuxiliaryHeadConfig, None, "heads", "arch.heads", "NAME")
 """Behind each name stands a `models.heads.auxiliary.AuxiliaryHead`."""
-for _name, _schema, _class, _text in (
-    ("confidence", AuxiliaryHeadConfig, "ConfidenceHead", "is the token of each cell right?"),
-    ("attention", AuxiliaryHeadConfig, "PositionAttentionHead", "which cells change?"),
-    ("action", FieldHeadConfig, "FieldHead", "what is done at each cell"),
-    ("pixel", FieldHeadConfig, "FieldHead", "colour of each cell"),
-    ("halt", AuxiliaryHeadConfig, "HaltHead", "stop here? Without q it decides"),
-):
-    AUXILIARY_HEADS.add(_name, _schema, imported("models.heads.auxiliary", _class), _text)
+
+
+def _usual_token_head() -> Any:
+    assert TOKEN_HEADS.default is not None
+    return TOKEN_HEADS[TOKEN_HEADS.default].schema()
 
 
 class HeadsConfig(Schema):
-    """What the model predicts. The auxiliary heads are left out unless they are named."""
+    """What the model predicts. The auxiliary heads are left out unless they are named.
 
-    lm: Annotated[TokenHeadConfig, TOKEN_HEADS] = LinearHeadConfig()
+    Which heads there are it knows once `models.config` is imported.
+    """
+
+    lm: Annotated[TokenHeadConfig, TOKEN_HEADS] = Field(default_factory=_usual_token_head)
     """the token of each cell"""
     q: QHeadConfig | None = QHeadConfig()
     """halt and continue; null: every puzzle takes all its ACT steps, unless `halt` ends it"""
@@ -180,8 +127,5 @@ class HeadsConfig(Schema):
     @property
     def fields(self) -> dict[str, str]:
         """Fields of the data set that the heads need, by head."""
-        heads = self.auxiliary.items()
-        return {name: head.field for name, head in heads if isinstance(head, FieldHeadConfig)}
-
-
-rebuild_schemas([HeadsConfig])
+        read = {name: head.reads_field for name, head in self.auxiliary.items()}
+        return {name: field for name, field in read.items() if field is not None}

@@ -50,7 +50,7 @@ import dataset.build_arc_dataset, dataset.build_maze_dataset, dataset.build_sudo
 import dataset.format.reading, dataset.format.writing, dataset.maze.rules
 import evaluate
 import evaluation.arc, evaluation.config, evaluation.evaluators, evaluation.metrics
-import models.config, models.heads.calibration, models.heads.config, models.metrics
+import models.config, models.heads.confidence.config, models.heads.config, models.metrics
 import models.outputs
 import pretrain
 import puzzle_dataset
@@ -131,6 +131,25 @@ def test_the_core_names_no_app_in_a_string_either(name: str) -> None:
     texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
     named = {text for text in texts if re.match(r"apps\b", str(text))}
     assert named == ({"apps"} if name == LOOKS_FOR_PARTS else set())
+
+
+# Folders of models that are chosen by name: architectures, heads, biases of attention; techniques.
+MODEL_PARTS = tuple(
+    str(path.parent.relative_to(ROOT)).replace("/", ".")
+    for path in sorted((ROOT / "models").rglob("config.py"))
+    if path.parent.name not in ("models", "heads")
+) + ("models.techniques",)
+# What knows a part all the same: the published format, tables of the confidence, and the token head
+# for programs of one's own.
+KNOWS_A_PART = ("training.checkpoint.published", "evaluation.records", "models.heads.output")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in MODULES if not is_within(name, (*MODEL_PARTS, *KNOWS_A_PART, "apps"))]
+)
+def test_the_core_imports_no_part_of_a_model_by_name(name: str) -> None:
+    assert len(MODEL_PARTS) > 15
+    assert not {other for other in imports(MODULES[name]) if is_within(other, MODEL_PARTS)}
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if is_within(name, ("models",))])

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
-from runtime.registry import Registry, named_in
+from runtime.registry import NameOf, Registry, named_in
 from runtime.schema import Schema
 from runtime.text import shown
 
@@ -106,16 +106,20 @@ def _bounds(*annotations: Any) -> Iterator[str]:
 
 
 def description(schema: type[Schema], name: str) -> str:
-    """Return what a setting does: the string below its field."""
+    """Return what a setting does: the string below its field, or what the parts are whose names it
+    takes.
+    """
+    field = schema.model_fields[name]
     described = [_descriptions(owner).get(name) for owner in schema.__mro__]
-    return next(filter(None, [*described, schema.model_fields[name].description]), "")
+    texts = [names.text for names in field.metadata if isinstance(names, NameOf)]
+    return next(filter(None, [*described, *texts, field.description]), "")
 
 
 def accepted(*annotations: Any) -> list[str]:
     """List the words of the literals, and the names of the registries, in annotations."""
     words = []
     for annotation in annotations:
-        if isinstance(annotation, Registry) or get_origin(annotation) is Literal:
+        if isinstance(annotation, Registry | NameOf) or get_origin(annotation) is Literal:
             words += map(str, get_args(annotation) or annotation)
         else:
             words += accepted(*get_args(annotation))

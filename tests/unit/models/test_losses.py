@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from models.act import ACT, COUNTED_METRICS, ACTCarry, ACTLossHead, Drawn, LossOutput
 from models.heads.base import Examples, Outputs
+from models.heads.linear.model import Linear
 from models.heads.q import QHead
-from models.heads.tokens import Linear
 from models.hrm.config import HRMConfig
 from models.losses import IGNORE_LABEL_ID as NONE
 from models.losses import (

@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from dataset.sudoku.rules import layout_of
-from models.attention import Attention, SudokuBias
+from models.attention import Attention
+from models.biases.sudoku.model import SudokuBias
 from models.config import DataFacts
 from models.hrm.config import HRMConfig
 from models.registry import arch_on_device, build_model

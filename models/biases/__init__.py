@@ -1,0 +1,1 @@
+"""What attention adds to the scores of two positions."""

@@ -1,0 +1,1 @@
+"""Adaptive softmax: a token head for large vocabularies."""

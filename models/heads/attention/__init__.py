@@ -1,0 +1,1 @@
+"""A head that says which cells the answer changes."""

@@ -1,0 +1,1 @@
+"""A head that says how sure each cell is."""

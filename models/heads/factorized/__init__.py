@@ -1,0 +1,1 @@
+"""A token head of two thin matrices."""

@@ -1,0 +1,1 @@
+"""Heads that predict a field of the data set: actions, pixels."""

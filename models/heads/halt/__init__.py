@@ -1,0 +1,1 @@
+"""A head that says when to stop."""

@@ -1,0 +1,1 @@
+"""A token head with a matrix of its own."""

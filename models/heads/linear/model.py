@@ -1,0 +1,41 @@
+"""A token head with a matrix of its own."""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.config import RecurrenceConfig
+from models.heads.base import NEVER, Matrix, TokenHead
+from models.heads.linear.config import LinearHeadConfig
+from models.layers import CastedLinear, widened
+
+
+class Linear(Matrix):
+    """A matrix of its own, std 1/sqrt(D)."""
+
+    def __init__(self, embed_dim: int, vocab_size: int, bias: bool = False) -> None:
+        super().__init__()
+        plain = CastedLinear(embed_dim, vocab_size, bias)
+        self.weight, self.bias = plain.weight, plain.bias
+
+
+class LinearOfDigits(Linear):
+    """One row [1, D] for all digits: maps [B, S, N, D] to [B, S, V], of which the last N tokens are
+    the digits. The others, padding and empty, are never predicted.
+    """
+
+    def __init__(self, embed_dim: int, vocab_size: int, bias: bool = False) -> None:
+        super().__init__(embed_dim, 1, bias)
+        self.vocab_size = vocab_size
+
+    def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
+        digits = widened(super().score(hidden, None).squeeze(-1))  # float16 ends at 65,504.
+        logits = F.pad(digits, (self.vocab_size - digits.shape[-1], 0), value=NEVER)
+        return logits if tokens is None else logits[..., tokens]
+
+
+def build(config: RecurrenceConfig, vocab_size: int, embedding: nn.Module) -> TokenHead:
+    """Build the head of an architecture: one row for all digits, where each has a state."""
+    lm = config.heads.lm
+    assert isinstance(lm, LinearHeadConfig)
+    linear = LinearOfDigits if config.has_digits else Linear
+    return linear(config.hidden_size, vocab_size, lm.bias)

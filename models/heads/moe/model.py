@@ -1,0 +1,78 @@
+"""A token head of experts and a router."""
+
+from collections.abc import Iterable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from models.config import RecurrenceConfig
+from models.heads.base import Outputs, TokenHead
+from models.heads.moe.config import MoEHeadConfig
+from models.layers import CastedLinear, trunc_normal_
+
+
+class MixtureOfExperts(TokenHead):
+    """E matrices [V, D]; a router weights their logits cell by cell.
+
+    Of the E weights, a softmax, the `top_k` largest are kept and brought back to sum 1; a single
+    one keeps its size, or the router would learn nothing (arXiv:2101.03961, 2.1). All experts are
+    computed: V is small. The balance loss is that of Switch transformers (2.2 there), E * sum_e f_e
+    P_e for each row: f_e the share of its cells whose first choice is e, P_e the mean weight of e;
+    1 when balanced.
+    """
+
+    loss_names = ("lm", "balance")
+
+    def __init__(
+        self,
+        embed_dim: int,
+        vocab_size: int,
+        num_experts: int,
+        top_k: int | None = None,
+        bias: bool = False,
+    ) -> None:
+        super().__init__()
+        self.top_k = top_k
+        self.router = CastedLinear(embed_dim, num_experts)
+        experts = torch.empty(num_experts, vocab_size, embed_dim)
+        self.experts = nn.Parameter(trunc_normal_(experts, std=embed_dim**-0.5))
+        self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
+
+    def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
+        return self._mix(hidden, self._weights(hidden), tokens)
+
+    def outputs(self, hidden: Tensor, puzzle: Tensor | None = None) -> Outputs:
+        weights = self._weights(hidden)
+        num_experts = weights.shape[-1]
+        first = F.one_hot(weights.argmax(-1), num_experts).to(weights.dtype)
+        balance = num_experts * (first.mean(-2) * weights.mean(-2)).sum(-1)
+        return {"logits": self._mix(hidden, weights, None), "balance": balance}
+
+    def products(self) -> Iterable[tuple[CastedLinear, Tensor]]:
+        """The experts multiply what the router does."""
+        return [(self.router, self.experts)]
+
+    def _weights(self, hidden: Tensor) -> Tensor:
+        scores = self.router(hidden)
+        return scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+
+    def _mix(self, hidden: Tensor, weights: Tensor, tokens: Tensor | None) -> Tensor:
+        if self.top_k is not None and self.top_k < weights.shape[-1]:
+            values, chosen = weights.topk(self.top_k, dim=-1)
+            weights = torch.zeros_like(weights).scatter(-1, chosen, values)
+            if self.top_k > 1:
+                weights = weights / weights.sum(-1, keepdim=True)
+        experts, bias = self.experts, self.bias
+        if tokens is not None:
+            experts, bias = experts[:, tokens], None if bias is None else bias[tokens]
+        logits = torch.einsum("...d,evd->...ev", hidden, experts.to(hidden.dtype))
+        mixed = torch.einsum("...ev,...e->...v", logits, weights.to(hidden.dtype))
+        return mixed if bias is None else mixed + bias.to(hidden.dtype)
+
+
+def build(config: RecurrenceConfig, vocab_size: int, embedding: nn.Module) -> TokenHead:
+    """Build the head of an architecture."""
+    lm = config.heads.lm
+    assert isinstance(lm, MoEHeadConfig)
+    return MixtureOfExperts(config.hidden_size, vocab_size, lm.num_experts, lm.top_k, lm.bias)

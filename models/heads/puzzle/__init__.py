@@ -1,0 +1,1 @@
+"""A token head whose weights the puzzle embedding changes."""

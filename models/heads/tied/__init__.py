@@ -1,0 +1,1 @@
+"""A token head that shares the token embedding's matrix."""
