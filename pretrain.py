@@ -85,7 +85,7 @@ def train(
 
     from evaluation.in_training import InTrainingEvaluation
     from evaluation.outputs import OutputError
-    from models.attention import require_backend
+    from models.layers import require_backend
     from models.registry import arch_on_device
     from runtime.device import ask_for_equal_bits, prepare_host, resolve_device
     from runtime.ranks import Ranks

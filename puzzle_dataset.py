@@ -66,8 +66,8 @@ class Batch:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """All arrays by name, the fields beside the others."""
-        plain = {name: getattr(self, name) for name in ("inputs", "labels", "puzzle_identifiers")}
-        return {**plain, **self.fields}
+        cells = {"inputs": self.inputs, "labels": self.labels}
+        return cells | {"puzzle_identifiers": self.puzzle_identifiers} | self.fields
 
 
 @dataclass(frozen=True)
@@ -374,8 +374,8 @@ class _GroupSampler:
         largest = np.maximum.reduceat(self.puzzle_sizes, self._group_starts)
         self.slot_starts = np.concatenate([[0], np.cumsum(largest)])
 
-    def draw_groups(self, iteration: int, first: int, epochs: int) -> tuple[np.ndarray, np.ndarray]:
-        """Groups in the order drawn and the puzzle of each: int64 [epochs * num_groups]."""
+    def draw_groups(self, iteration: int, first: int, epochs: int) -> np.ndarray:
+        """Groups in the order drawn and the puzzle of each: int64 [2, epochs * num_groups]."""
         words = self._words(_GROUPS, iteration, first, epochs, 2 * self.num_groups)
         order_words, puzzle_words = words[:, : self.num_groups], words[:, self.num_groups :]
 
@@ -389,7 +389,7 @@ class _GroupSampler:
         half = np.uint64(32)
         picks = ((puzzle_words >> half) * self._group_puzzles) >> half
         puzzles = self._group_starts + picks.astype(np.int64)
-        return groups.ravel(), np.take_along_axis(puzzles, groups, axis=1).ravel()
+        return np.stack([groups.ravel(), np.take_along_axis(puzzles, groups, axis=1).ravel()])
 
     def draw_slots(self, iteration: int, first: int, epochs: int) -> np.ndarray:
         """Words that order the examples of each puzzle drawn: uint64 [epochs, slots]."""
@@ -483,18 +483,15 @@ class _IterationWalk:
                 span_begin, filled, used = chunk_begin + last + 1, 0, int(ends[last])
             filled += int(ends[-1]) - used
 
-    def _drawn(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """Groups and puzzles [begin, end) of those drawn in this iteration."""
+    def _drawn(self, begin: int, end: int) -> np.ndarray:
+        """Groups and puzzles [begin, end) of those drawn in this iteration: int64 [2, number]."""
         per_chunk = self._epochs_per_chunk * self._sampler.num_groups
-        parts = []
-        for chunk in range(begin // per_chunk, (end - 1) // per_chunk + 1):
-            here = slice(max(0, begin - chunk * per_chunk), end - chunk * per_chunk)
-            groups, puzzles = self._chunk(chunk)
-            parts.append((groups[here], puzzles[here]))
-        groups, puzzles = zip(*parts, strict=True)
-        return np.concatenate(groups), np.concatenate(puzzles)
+        first = begin // per_chunk
+        chunks = [self._chunk(n) for n in range(first, (end - 1) // per_chunk + 1)]
+        drawn = chunks[0] if len(chunks) == 1 else np.concatenate(chunks, axis=1)
+        return drawn[:, begin - first * per_chunk : end - first * per_chunk]
 
-    def _chunk(self, chunk: int) -> tuple[np.ndarray, np.ndarray]:
+    def _chunk(self, chunk: int) -> np.ndarray:
         first = chunk * self._epochs_per_chunk
         return self._draw_groups(first, min(self._epochs_per_chunk, self._num_epochs - first))
 

@@ -6,7 +6,7 @@ values in Python. Sums are over the batch; the trainer divides by the global bat
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -57,25 +57,6 @@ class ACTCarry:
         """Return all tensors by name, row by row the slots; what a checkpoint keeps."""
         named = self.inner | {"steps": self.steps, "halted": self.halted}
         return named | {f"examples.{name}": value for name, value in self.examples.items()}
-
-    def split(self, num_parts: int) -> "list[ACTCarry]":
-        """Return equal parts of the slots, in order; views of these tensors."""
-        if num_parts == 1:
-            return [self]
-        chunks = {name: value.chunk(num_parts) for name, value in self.tensors().items()}
-        return [
-            ACTCarry.from_tensors({name: parts[number] for name, parts in chunks.items()})
-            for number in range(num_parts)
-        ]
-
-    @staticmethod
-    def join(parts: "Sequence[ACTCarry]") -> "ACTCarry":
-        """Return the carry of which `split` made these parts."""
-        if len(parts) == 1:
-            return parts[0]
-        tensors = [part.tensors() for part in parts]
-        joined = {name: torch.cat([own[name] for own in tensors]) for name in tensors[0]}
-        return ACTCarry.from_tensors(joined)
 
     @staticmethod
     def from_tensors(tensors: dict[str, Tensor]) -> "ACTCarry":
@@ -219,8 +200,7 @@ class ACT(nn.Module):
     def judge(self, heads: Iterable[Head], carry: ACTCarry, outputs: Outputs) -> Judged:
         """Let heads compare what they predicted with the examples of a carry."""
         targets = Targets.of(carry.examples, outputs["logits"])
-        losses: dict[str, Tensor] = {}
-        metrics = {"steps": carry.steps}
+        losses, metrics = {}, {"steps": carry.steps}
         for head in heads:
             measured = head.measure(outputs, targets)
             losses |= measured.losses

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from models.attention import Attention
 from models.biases.base import build_bias
 from models.config import DataFacts, RecurrenceConfig
 from models.draws import BATCH_DRAWS, Draws, RowDraws
 from models.heads.base import Answer, Examples, Outputs, TokenHead
 from models.heads.build import build_heads
 from models.layers import (
+    Attention,
     CastedEmbedding,
     CastedSparseEmbedding,
     PositionSwiGLU,
@@ -233,10 +233,8 @@ class Recurrence(nn.Module):
 
     def answer(self, states: Tensor, examples: Examples) -> Answer:
         """Return the answer's states [B, T, D] as heads read them."""
-        if self.puzzle_emb is None:
-            return Answer(states)
-        rows = self.puzzle_emb.rows_in_use(examples["puzzle_identifiers"])
-        return Answer(states, self.num_prefix, rows)
+        ids, table = examples["puzzle_identifiers"], self.puzzle_emb
+        return Answer(states, self.num_prefix, None if table is None else table.rows_in_use(ids))
 
     def embed_puzzle(self, inputs: Tensor, puzzle_identifiers: Tensor) -> Tensor:
         """Return what an ACT step injects, [B, T, D], for inputs [B, S]."""
@@ -268,13 +266,15 @@ class CycledRecurrence(Recurrence):
 
     @property
     def H_cycles(self) -> int:  # noqa: N802
-        return self._present_depth()[0]
+        return self.cycles[0]
 
     @property
     def L_cycles(self) -> int:  # noqa: N802
-        return self._present_depth()[1]
+        return self.cycles[1]
 
-    def _present_depth(self) -> tuple[int, int]:
+    @property
+    def cycles(self) -> tuple[int, int]:
+        """H_cycles and L_cycles."""
         return self._full_depth if self.depth is None or not self.training else self.depth
 
 

@@ -1,4 +1,4 @@
-"""One optimizer step: forward and backward over parts of this rank's rows, update, outcome."""
+"""One optimizer step: forward and backward over this rank's rows, update, outcome."""
 
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -27,7 +27,7 @@ from runtime.ranks import Ranks, sum_in_order
 from runtime.schema import CompiledForm
 from runtime.streams import Address, torch_seed
 from training.checkpoint.start_weights import load_start_weights
-from training.config.schema import CANONICAL_SHARDS, TrainConfig
+from training.config.schema import TrainConfig
 from training.data import data_facts, published_total_steps
 from training.diagnostics import Diagnostics, MeasuredShard, trunk_gradient_norms
 from training.optim.ema import WeightAverage
@@ -40,6 +40,7 @@ from training.optim.groups import (
     update_by,
 )
 from training.optim.sparse_sign_sgd import SparseSignSGD
+from training.parts import Parts, Pass
 from training.stop_signals import StopSignals
 from training.tracking import WARNINGS, warn
 
@@ -90,6 +91,8 @@ class Learner:
         acting = model.model.inner.techniques.acting
         self.at_depth, self.at_form = acting("set_depth"), acting("form")
         self.groups = groups_of(model, config)
+        rates = {f"train/lr/{group.name}": group.lr for group in self.groups}
+        self.peak_rates = {"train/lr": config.lr} | rates
         # First, because it moves the weights to other places.
         self.bucket = GradientBucket(
             self.groups, ranks.device, num_shards=self.num_shards, in_order=self.exact
@@ -106,6 +109,9 @@ class Learner:
             self.sparse = SparseSignSGD(
                 embedding, ranks, lr=config.puzzle_emb_lr, weight_decay=weight_decay
             )
+        self.parts = None
+        if self.exact or self.num_parts > 1:
+            self.parts = Parts(config, ranks, self.bucket, self.sparse, self._forward_backward)
         self.carry = model.initial_carry(self._empty_examples())
         self.metrics = MetricBlock(
             config.log_interval,
@@ -115,7 +121,7 @@ class Learner:
             global_batch_size=config.global_batch_size,
             ranks=ranks,
         )
-        self.diagnostics = None
+        self.diagnostics, self.diagnose_interval = None, config.diagnose_interval
         if config.diagnose_interval:
             self.diagnostics = Diagnostics(
                 interval=config.diagnose_interval,
@@ -154,19 +160,17 @@ class Learner:
         for technique in self.at_depth:
             technique.set_depth(self.model.model.inner, self._share(step))
         drawn = self.ranks.on_device(self.model.model.draw(self.address(step - 1)))
-        asked = {"factor": np.array(factor), "stop": np.array(stop.requested)}
-        asked = self.ranks.on_device(asked)
+        asked = self.ranks.on_device({"factor": np.array(factor), "stop": np.array(stop.requested)})
         if self.graph and not self._diagnoses(step):
             done = self.graph(self.carry.tensors(), batch, drawn, asked)
         else:
             done = self._work(self.carry, batch, drawn, factor, asked["stop"], step=step)
-        self.carry = done.carry
-        self.outcomes.add(step, done.loss, done.skip, done.stop)
-        rates = {f"train/lr/{group.name}": group.lr * factor for group in self.groups}
-        known = {"step": step, "train/lr": self.config.lr * factor, **rates}
-        if self._diagnoses(step):
-            known |= self._diagnose(step, done)
-        self.metrics.record([part.metrics for part in done.parts], done.norms, known)
+        self.carry, loss, metrics, measured = done.whole
+        self.outcomes.add(step, loss, done.skip, done.stop)
+        known = {"step": step} | {name: rate * factor for name, rate in self.peak_rates.items()}
+        if measured:
+            known |= self._diagnose(step, measured, done.norms)
+        self.metrics.record(metrics, done.norms, known)
 
     def form_at(self, step: int) -> Hashable:
         """Return what the compiled code of a step, from 1, depends on."""
@@ -181,7 +185,7 @@ class Learner:
         from the initialization.
         """
         if not self.ranks.is_main:
-            self._seed(step, self.ranks.rank)
+            torch.manual_seed(torch_seed(self.config.seed, step, self.ranks.rank))
 
     def _recorded_work(
         self,
@@ -214,52 +218,24 @@ class Learner:
             step: its number; None: in a CUDA graph, where it must not matter.
         """
         self.bucket.zero_()
-        parts = self._forward_backward(carry, batch, drawn, step)
-        loss = sum_in_order(torch.stack([part.loss for part in parts]))
-        outcome = self._update(loss, factor, stop)
-        return _Done(ACTCarry.join([part.carry for part in parts]), parts, loss, *outcome)
+        if self.parts is None:
+            drawn = {name: of_parts[0] for name, of_parts in drawn.items()}
+            done = self._forward_backward(carry, batch, drawn, step)
+        else:
+            done = self.parts(carry, batch, drawn, step)
+        return _Done(done, *self._update(done.loss, factor, stop))
 
     def _forward_backward(
-        self, carry: ACTCarry, batch: Examples, drawn: dict[str, Tensor], step: int | None
-    ) -> "list[_Part]":
-        """Run forward and backward on each part of this rank's rows: one micro-batch of one shard.
-        Without `micro_batch_size` a shard is one part, with `reduction=fast` all rows one shard.
-        """
-        size, done = self.local_batch_size // self.num_parts, []
-        for number, part in enumerate(carry.split(self.num_parts)):
-            if number and self.sparse:
-                self.sparse.keep_gradient()
-            if self.exact:
-                self._begin_part(number, step)
-            rows = slice(number * size, (number + 1) * size)
-            offered = {name: values[rows] for name, values in batch.items()}
-            own = {name: of_parts[number] for name, of_parts in drawn.items()}
-            done.append(self._forward_backward_part(part, offered, own, step))
-        if self.exact:
-            assert step is not None
-            # What draws next finds the same state on all ranks, however many there are.
-            self._seed(step - 1, CANONICAL_SHARDS)
-        return done
-
-    def _begin_part(self, number: int, step: int | None) -> None:
-        """Give a shard, at its first part, its own gradients and random numbers."""
-        shard, place = divmod(number, self.num_parts // self.num_shards)
-        if place == 0:
-            assert step is not None
-            self.bucket.select(shard)
-            self._seed(step - 1, self.ranks.rank * self.num_shards + shard)
-
-    def _forward_backward_part(
         self, carry: ACTCarry, offered: Examples, drawn: Drawn, step: int | None
-    ) -> "_Part":
+    ) -> Pass:
+        """Run forward and backward on this rank's rows, or on a part of them."""
         output = self.forward(carry, offered, drawn)
         (output.loss / self.config.global_batch_size).backward()
-        measured = self._measure(output) if self._diagnoses(step) else None
-        return _Part(output.carry, output.loss.detach(), output.metrics, measured)
+        measured = [self._measure(output)] if self._diagnoses(step) else []
+        return Pass(output.carry, output.loss.detach(), [output.metrics], measured)
 
     def _diagnoses(self, step: int | None) -> bool:
-        interval = self.config.diagnose_interval
-        return bool(interval) and step is not None and step % interval == 0
+        return bool(step and self.diagnose_interval) and step % self.diagnose_interval == 0
 
     def _measure(self, output: LossOutput) -> MeasuredShard:
         """Measure a part for a diagnosis, with the weights of before the update."""
@@ -294,11 +270,12 @@ class Learner:
             self.sparse.zero_grad()
         return norms, not_finite, stops
 
-    def _diagnose(self, step: int, done: "_Done") -> dict[str, Any]:
+    def _diagnose(
+        self, step: int, shards: Sequence[MeasuredShard], norms: Tensor
+    ) -> dict[str, Any]:
         """Warn of what looks wrong with the step just made; returns what to record of it."""
         assert self.diagnostics
-        shards = [part.measured for part in done.parts if part.measured is not None]
-        group_norms = {g.name: norm for g, norm in zip(self.groups, done.norms, strict=True)}
+        group_norms = {g.name: norm for g, norm in zip(self.groups, norms, strict=True)}
         diagnosis = self.diagnostics.diagnose(step, shards, group_norms)
         if self.ranks.is_main:
             for warning in diagnosis.warnings:
@@ -308,25 +285,11 @@ class Learner:
         told = {WARNINGS: diagnosis.warnings} if diagnosis.warnings else {}
         return numbers | told
 
-    def _seed(self, steps_done: int, part: int) -> None:
-        torch.manual_seed(torch_seed(self.config.seed, steps_done, part))
-
-
-class _Part(NamedTuple):
-    """What forward and backward left of a part of the rows, beside its gradients."""
-
-    carry: ACTCarry
-    loss: Tensor  # 0-dim, summed over the part's sequences.
-    metrics: dict[str, Tensor]
-    measured: MeasuredShard | None  # For a diagnosis, where one is due.
-
 
 class _Done(NamedTuple):
     """What the work of a step leaves, beside changed weights and states of optimizers."""
 
-    carry: ACTCarry
-    parts: list[_Part]
-    loss: Tensor  # 0-dim, summed over this rank's sequences.
+    whole: Pass
     norms: Tensor  # As `GradientBucket.reduce` returned it, and the next two.
     skip: Tensor
     stop: Tensor

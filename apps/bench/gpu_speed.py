@@ -28,8 +28,8 @@ from torch.optim import AdamW, Optimizer
 
 from apps.bench import benchmark
 from models.architectures import ArchConfig
-from models.attention import require_backend
 from models.config import AttentionBackend, DataFacts
+from models.layers import require_backend
 from models.operations import count_flop
 from models.registry import arch_on_device
 from models.technique import TechniquesConfig

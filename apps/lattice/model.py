@@ -23,12 +23,12 @@ from apps.lattice.config import LatticeConfig
 from apps.lattice.heads import CANDIDATES, solution_gone
 from dataset.kinds.base import Views
 from models.act import ACT, ACTCarry, Drawn, Judged
-from models.attention import Attention
 from models.biases.base import build_bias
 from models.config import DataFacts, RecurrenceConfig
 from models.dec.model import FIRST_DIGIT, DigitBlock, answer_of_digits
 from models.heads.base import Answer, Examples, Head, Outputs
 from models.layers import (
+    Attention,
     CastedEmbedding,
     CastedLinear,
     LayerNorm,

@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.attention import Attention
 from models.biases.sudoku.config import sudoku_box
 from models.config import DataFacts
 from models.dec.config import DECConfig
 from models.heads.base import Answer, Examples
-from models.layers import CastedLinear, add_rms_norm
+from models.layers import Attention, CastedLinear, add_rms_norm
 from models.recurrence import Block, Latents, Rotary
 from models.trm.model import TRMInner
 

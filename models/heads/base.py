@@ -188,8 +188,7 @@ class TokenHead(Head):
     def measure(self, outputs: Outputs, targets: Targets) -> Measured:
         """The loss of the tokens, the mean over the labelled cells, and the further losses."""
         divisor = targets.labelled.sum(-1).clamp_min(1)
-        labels = targets.examples["labels"]
-        cells = self.loss(outputs["logits"], labels, self.log_probs)
+        cells = self.loss(outputs["logits"], targets.examples["labels"], self.log_probs)
         losses = {"lm": (cells / divisor.unsqueeze(-1)).sum(-1)}
         losses |= {name: outputs[name] for name in self.loss_names if name in outputs}
         accuracy = targets.right.sum(-1) / divisor

@@ -51,9 +51,8 @@ class QHead(Head, CastedLinear):
         right = targets.whole_right.to(q_halt.dtype)
         losses = {"q_halt": binary_cross_entropy(q_halt, right)}
         if "target_q_continue" in outputs:
-            target = outputs["target_q_continue"]
-            q_continue = outputs["q_continue_logits"]
-            losses["q_continue"] = binary_cross_entropy(q_continue, target.to(q_continue.dtype))
+            target = outputs["target_q_continue"].to(q_halt.dtype)
+            losses["q_continue"] = binary_cross_entropy(outputs["q_continue_logits"], target)
         if "weight_q_continue" in outputs:
             losses["q_continue"] = losses["q_continue"] * outputs["weight_q_continue"]
         return Measured(losses, {"q_halt_accuracy": (q_halt >= 0) == targets.whole_right})

@@ -27,23 +27,22 @@ class HRMInner(CycledRecurrence):
 
     def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
         """Run H_cycles x L_cycles updates; gradients as `config.gradient` says."""
-        H_level, L_level = self.H_level, self.L_level
         z_H, z_L = latents["z_H"], latents["z_L"]
-        H_cycles, L_cycles = self.H_cycles, self.L_cycles
+        H_cycles, L_cycles = self.cycles
         with_gradients = 1 if self.config.gradient == "last_step" else L_cycles
 
         with torch.no_grad():
             for _ in range(H_cycles - 1):
                 context = z_H + injected
                 for _ in range(L_cycles):
-                    z_L = self.moved(z_L, L_level(z_L + context, rotary))
-                z_H = self.moved(z_H, H_level(z_H + z_L, rotary))
+                    z_L = self.moved(z_L, self.L_level(z_L + context, rotary))
+                z_H = self.moved(z_H, self.H_level(z_H + z_L, rotary))
 
         # The last cycle: its last updates have gradients, or all of them.
         context = z_H + injected
         with torch.no_grad():
             for _ in range(L_cycles - with_gradients):
-                z_L = self.moved(z_L, L_level(z_L + context, rotary))
+                z_L = self.moved(z_L, self.L_level(z_L + context, rotary))
         for _ in range(with_gradients):
-            z_L = self.moved(z_L, L_level(z_L + context, rotary))
-        return {"z_H": self.moved(z_H, H_level(z_H + z_L, rotary)), "z_L": z_L}
+            z_L = self.moved(z_L, self.L_level(z_L + context, rotary))
+        return {"z_H": self.moved(z_H, self.H_level(z_H + z_L, rotary)), "z_L": z_L}

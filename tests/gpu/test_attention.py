@@ -5,8 +5,8 @@ from typing import get_args
 import pytest
 import torch
 
-from models.attention import attend, require_backend
 from models.config import AttentionBackend
+from models.layers import attend, require_backend
 from runtime.errors import ConfigError
 
 pytestmark = pytest.mark.gpu

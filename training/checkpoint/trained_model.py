@@ -163,7 +163,7 @@ class TrainedModel:
         """
         import torch
 
-        from models.attention import require_backend
+        from models.layers import require_backend
         from models.registry import build_model
         from runtime.device import require_room
         from training.checkpoint.start_weights import load_weights

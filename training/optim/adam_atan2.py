@@ -122,7 +122,7 @@ class AdamATan2(Optimizer):
         steps, m, v = (self._joined_state(params, key) for key in _STATE)
         mean = average.joined(params).view(p.shape) if average else None
         tensors = p, g, m.view(p.shape), v.view(p.shape), mean
-        arrays = None
+        arrays: list[np.ndarray] = []
         if _suits_cpu_kernel(tensors):
             from training.optim.kernels import arrays_of  # Here: numba takes a while to load.
 
@@ -138,7 +138,7 @@ class AdamATan2(Optimizer):
 
     def _step_piece(self, piece: "_Piece", group: dict[str, Any], factor: Tensor | None) -> None:
         """Make a step on a piece, by the kernel that suits it."""
-        if self._package_kernel is None and piece.arrays is None:
+        if self._package_kernel is None and not piece.arrays:
             self._step_on_device(piece, group, factor)
         elif self.skip is not None and self.skip:
             return
@@ -151,7 +151,6 @@ class AdamATan2(Optimizer):
         """Make a step in one pass."""
         from training.optim import kernels
 
-        assert piece.arrays
         piece.steps.add_(1)
         beta1, beta2 = group["betas"]
         step = piece.steps[0].item()
@@ -223,7 +222,7 @@ class _Piece(NamedTuple):
     average: Tensor | None
     steps: Tensor  # All equal, since parameters of one group step together.
     average_rate: float
-    arrays: list[np.ndarray] | None  # For the compiled pass, where it can take them.
+    arrays: list[np.ndarray]  # For the compiled pass; none where it cannot take them.
 
 
 def _suits_cpu_kernel(tensors: Iterable[Tensor | None]) -> bool:

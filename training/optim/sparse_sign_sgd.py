@@ -47,9 +47,8 @@ class SparseSignSGD:
     @torch.no_grad()
     def step(self, skip: Tensor | None = None) -> None:
         """Update the rows of the batch; where `skip` (bool []) is true nothing changes."""
-        local_ids, local_grad = self._of_this_rank()
         table = self.embedding.weights
-        ids, summed = sum_by_id(*self._of_all_ranks(local_ids, local_grad))
+        ids, summed = sum_by_id(*self._of_all_ranks(*self._of_this_rank()))
         rows = table[ids]
         kept = _float32(1 - self.lr * self.weight_decay)
         moved = rows * kept - _float32(self.lr) * summed.sign()

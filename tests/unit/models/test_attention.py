@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-import models.attention
-from models.attention import Attention, attend, require_backend
+import models.layers
+from models.layers import Attention, attend, require_backend
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 CPU_BACKENDS = ["auto", "math", "sdpa_flash"]
@@ -145,7 +145,7 @@ def test_flash_attention_is_called_in_its_own_layout(
     stand_in.__spec__ = importlib.machinery.ModuleSpec(module, None)
     vars(stand_in)["flash_attn_func"] = flash_attn_func
     monkeypatch.setitem(sys.modules, module, stand_in)
-    monkeypatch.setattr(models.attention, "_LOADED", {})
+    monkeypatch.setattr(models.layers, "_LOADED", {})
     require_backend(backend, CUDA)
     with pytest.raises(ValueError, match="CUDA"):
         require_backend(backend, CPU)
@@ -159,7 +159,7 @@ def test_a_backend_is_part_of_one_graph(backend: str, monkeypatch: pytest.Monkey
     def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
         return attend(q, k, v, "math")
 
-    monkeypatch.setitem(models.attention._LOADED, "fa2", flash_attn_func)
+    monkeypatch.setitem(models.layers._LOADED, "fa2", flash_attn_func)
     torch.compiler.reset()
     compiled = torch.compile(attend, fullgraph=True, dynamic=False, backend="aot_eager")
     q, k, v = (x.requires_grad_() for x in random_qkv(5, 3))

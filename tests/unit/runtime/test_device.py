@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models import attention
+from models import layers
 from runtime import device as device_module
 from runtime.device import (
     ask_for_equal_bits,
@@ -68,12 +68,12 @@ def test_attention_is_asked_for_equal_bits_where_all_is(monkeypatch: pytest.Monk
         asked.append(options.get("deterministic", False))
         return q
 
-    monkeypatch.setitem(attention._LOADED, "fa2", flash_attn_func)
+    monkeypatch.setitem(layers._LOADED, "fa2", flash_attn_func)
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
     q = torch.zeros(1, 2, 1, 4)
-    attention.attend(q, q, q, "fa2")
+    layers.attend(q, q, q, "fa2")
     ask_for_equal_bits()
-    attention.attend(q, q, q, "fa2")
+    layers.attend(q, q, q, "fa2")
     assert asked == [False, True]
     with pytest.raises(RuntimeError, match="deterministic"):
         torch.zeros(2).put_(torch.tensor([0, 0]), torch.ones(2))

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from dataset.sudoku.rules import layout_of
-from models.attention import Attention
 from models.biases.sudoku.model import SudokuBias
 from models.config import DataFacts
 from models.hrm.config import HRMConfig
+from models.layers import Attention
 from models.registry import arch_on_device, build_model
 from models.trm.config import TRMConfig
 from runtime.errors import ConfigError
