@@ -121,7 +121,7 @@ class Learner:
             global_batch_size=config.global_batch_size,
             ranks=ranks,
         )
-        self.diagnostics, self.diagnose_interval = None, config.diagnose_interval
+        self.diagnostics, self.diagnose_interval = None, config.diagnose_interval or 0
         if config.diagnose_interval:
             self.diagnostics = Diagnostics(
                 interval=config.diagnose_interval,
@@ -235,7 +235,7 @@ class Learner:
         return Pass(output.carry, output.loss.detach(), [output.metrics], measured)
 
     def _diagnoses(self, step: int | None) -> bool:
-        return bool(step and self.diagnose_interval) and step % self.diagnose_interval == 0
+        return bool(step and self.diagnose_interval and step % self.diagnose_interval == 0)
 
     def _measure(self, output: LossOutput) -> MeasuredShard:
         """Measure a part for a diagnosis, with the weights of before the update."""
