@@ -25,7 +25,7 @@ from training.config.composition import load_configs
 from training.config.entry_point import say
 from training.config.explain import validate
 from training.config.overrides import is_of_hydra, parse_arguments, parse_overrides, quoted_value
-from training.config.schema import NEUTRAL_KEYS, TrainConfig, flatten
+from training.config.schema import NEUTRAL_KEYS, TrainConfig, flatten, in_present_terms
 from training.data import require_folders
 
 SCORE = "exact_accuracy"
@@ -181,7 +181,7 @@ def require_same_recipe(asked: Protocol) -> None:
     seeds = {job.name: run.seed for job, run in zip(asked.jobs, asked.runs, strict=True)}
     if file.exists():
         before = json.loads(file.read_bytes())
-        saved = before["settings"]
+        saved = dict(flatten(in_present_terms(_nested(before["settings"]), training=True)))
         changed = sorted(k for k in saved | settings if saved.get(k) != settings.get(k))
         changed += [] if before["seeds"].items() <= seeds.items() else ["seed"]
         if changed:
@@ -190,6 +190,18 @@ def require_same_recipe(asked: Protocol) -> None:
                 "settings, or another folder="
             )
     write_atomically(file, json.dumps({"settings": settings, "seeds": seeds}, indent=1) + "\n")
+
+
+def _nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tree that `flatten` has made into dotted paths."""
+    tree: dict[str, Any] = {}
+    for path, value in settings.items():
+        *sections, leaf = path.split(".")
+        part = tree
+        for section in sections:
+            part = part.setdefault(section, {})
+        part[leaf] = value
+    return tree
 
 
 def place(folder: Path, stage: str) -> list[str]:

@@ -211,6 +211,26 @@ def test_a_folder_is_for_one_recipe(asked: Any, tmp_path: Path) -> None:
             protocol.require_same_recipe(asked(more, *settings))
 
 
+def test_a_folder_of_an_earlier_version_is_read_in_the_terms_of_this_one(
+    asked: Any, tmp_path: Path
+) -> None:
+    begun = asked("techniques=[random_starts]")
+    begun.folder.mkdir()
+    protocol.require_same_recipe(begun)
+    file = tmp_path / "scores" / "recipe.json"
+    present = file.read_bytes()
+    content = json.loads(present)
+    rest = {k: v for k, v in content["settings"].items() if not k.startswith("arch.techniques.")}
+    former = {"init": "random", "init_std": 1.0, "noise": 0.0, "q_target": "full"}
+    former |= {"curriculum": None, "loss.step_decay": 1.0}
+    rest |= {f"arch.{key}": value for key, value in former.items()}
+    file.write_text(json.dumps({**content, "settings": rest}))
+    with pytest.raises(ConfigError, match=r"another arch\.techniques\.random_starts"):
+        protocol.require_same_recipe(asked())
+    protocol.require_same_recipe(begun)
+    assert file.read_bytes() == present
+
+
 def test_a_test_set_is_needed_and_its_labels(asked: Any, held_out: Path) -> None:
     found = asked("seed=0")
     result = found.folder / "test" / "name" / "name.json"
