@@ -5,7 +5,9 @@ methods act at the places named here. HRM and TRM as published have none. Nothin
 torch: a configuration is checked before torch is loaded.
 """
 
+import json
 from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from pydantic import model_validator
@@ -196,13 +198,37 @@ def with_techniques(arch: Mapping[str, Any]) -> dict[str, Any]:
     return arch | ({"techniques": techniques} if techniques else {})
 
 
-def present_name(key: str) -> str | None:
-    """Return how a setting of earlier versions is written now; None: it was never another one."""
+def present_name(key: str, value: object = None) -> str | None:
+    """Return what to do with a setting of earlier versions; None: it was never another one.
+
+    Args:
+        value: as it was typed, or read from a file; None: not known.
+    """
+    given = [value]
+    if isinstance(value, str):
+        with suppress(ValueError):
+            given.append(json.loads(value))
     for name, former in _former().items():
         if row := former.get(key.removeprefix("arch.")):
-            setting = f" arch.techniques.{name}.{row.field}=..." if row.field else ""
-            return f"techniques=[{name}]{setting}"
+            if value is not None and row.off in given:
+                return f"says that there is no {name}: leave it out"
+            # The others stay off; their defaults may be those of the technique at work.
+            fields = {other.field: other.off for other in former.values() if _is_off(name, other)}
+            fields |= {row.field: "..."} if row.field else {}
+            own = "".join(f" arch.techniques.{name}.{f}={fields[f]}" for f in sorted(fields))
+            return f"is written techniques=[{name}]{own} now"
     return None
+
+
+def _is_off(name: str, row: Former) -> bool:
+    """Return whether a technique at work may have a field at the value that it has when off."""
+    if not row.field or row.off is ...:
+        return False
+    try:
+        TECHNIQUES[name].schema.model_validate({row.field: row.off})
+    except ValueError:
+        return False
+    return True
 
 
 def _former() -> dict[str, dict[str, Former]]:

@@ -55,8 +55,8 @@ def unknown_key(
     """Say that `path` is no setting, nor one of the `groups`, and which name comes nearest."""
     named = shown(path, 100)
     said = named if value is None else f"{named}={shown(value)}"
-    if now := present_name(path):
-        return f"{said} is written {now} now"
+    if now := present_name(path, value):
+        return f"{said} {now}"
     hint = suggest(path, [*setting_paths(schema), *groups])
     return f"unknown setting {said}" + (f"; did you mean {hint}?" if hint else "")
 

@@ -87,7 +87,17 @@ def test_a_saved_section_that_is_none_is_left_for_the_schema_to_refuse(value: An
     ("setting", "told"),
     [
         ("arch.init=random", r"arch.init=random is written techniques=\[random_starts\] now"),
-        ("arch.noise=0.1", r"arch.techniques.damped_noise.noise=... now"),
+        (
+            "arch.noise=0.1",
+            r"is written techniques=\[damped_noise\] arch.techniques.damped_noise.damping=1.0 "
+            r"arch.techniques.damped_noise.noise=\.\.\. now",
+        ),
+        ("arch.noise=0", "arch.noise=0 says that there is no damped_noise: leave it out"),
+        ("arch.init=fixed", "arch.init=fixed says that there is no random_starts: leave it out"),
+        (
+            "arch.q_target_every=4",
+            r"techniques=\[sparse_look_ahead\] arch.*look_ahead.every=... now",
+        ),
         ("arch.loss.step_decay=0.7", r"techniques=\[step_weights\]"),
         ("arch.techniques.anchors.prob=0.5", "but of techniques=anchors"),
         ("techniques=[anchor]", "did you mean techniques=anchors"),
