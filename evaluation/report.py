@@ -1,6 +1,10 @@
-"""The figures of an evaluation for people (a table) and for programs (JSON). Imports no torch."""
+"""The figures of an evaluation for people (a table) and for programs (JSON), and the files that it
+writes.
+"""
 
+import json
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,12 +13,17 @@ from typing import Any
 
 import numpy as np
 
+from evaluation import chains
+from evaluation.config import ThinkingSettings
 from evaluation.evaluators import Findings
-from evaluation.headline import headline_of
+from evaluation.headline import headline_of, score_of
+from evaluation.job import Job, beside
 from evaluation.metrics import Estimate, SetResult
-from evaluation.records import table_as_csv
+from evaluation.records import size_of_answers, table_as_csv
 from models.heads.calibration import with_calibration_error
 from models.metrics import is_loss
+from runtime.errors import ConfigError
+from runtime.files import write_together
 from runtime.text import in_columns
 
 _COLUMNS = ("exact_accuracy", "accuracy", "q_halt_accuracy", "steps", "lm_loss", "q_halt_loss")
@@ -183,3 +192,84 @@ def _json_estimate(estimate: Estimate) -> dict[str, float | str | None]:
 
 def _json_number(value: float | None) -> float | str | None:
     return value if value is None or math.isfinite(value) else str(value)
+
+
+# Files and what is printed
+
+
+def report(evaluation: Evaluation, job: Job, facts: dict[str, Any], seconds: float) -> None:
+    """Write the result as JSON, `facts` first, the records asked for and the evaluators' files;
+    print it as tables.
+    """
+    output = job.output
+    content = facts | as_json(evaluation, output.parent)
+    written = {output: as_file(content)}
+    if job.config.save_records:
+        ratings = {name: arrays.example_ratings() for name, arrays in job.dataset.sets.items()}
+        sizes = {
+            name: size_of_answers(job.dataset, name, result.num_examples)
+            for name, result in evaluation.sets.items()
+        }
+        written |= records(job, as_csv(evaluation, ratings, sizes), evaluation.answers)
+    for name, made in evaluation.files.items():
+        written[output.parent / name] = json.dumps(made(), separators=(",", ":")) + "\n"
+    write(written)
+    number = sum(result.num_examples for result in evaluation.sets.values())
+    exact = pooled(evaluation.sets).get("exact_accuracy")
+    sys.stdout.write(
+        f"{heading(facts)}{as_text(evaluation)}\n\n"
+        f"{number:,} puzzles in {seconds:.1f} s: {number / seconds:,.1f} a second\n"
+        f"written: {', '.join(map(str, written))}\n"
+        f"exact_accuracy: {'no puzzle has labels' if exact is None else f'{exact:.4f}'}\n"
+        f"{last_line(content, but='exact_accuracy')}"
+    )
+
+
+def report_chains(
+    found: list[chains.Figures], job: Job, facts: dict[str, Any], seconds: float
+) -> None:
+    """Write what thinking longer gave as JSON and CSV, and print it as a table."""
+    settings = {name: getattr(job.config, name) for name in ThinkingSettings.model_fields}
+    content = facts | {"thinking": settings, "chains": chains.as_json(found)}
+    table = beside(job.output, ".csv")
+    write({job.output: as_file(content), table: chains.as_csv(found)})
+    sys.stdout.write(
+        f"{heading(facts)}{chains.as_text(found)}\n\n"
+        f"{seconds:.1f} s\nwritten: {job.output}, {table}\n{last_line(content)}"
+    )
+
+
+def as_file(content: Mapping[str, Any]) -> str:
+    """Return a result as the text of its file."""
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+
+def last_line(content: Mapping[str, Any], but: str = "") -> str:
+    """Return the line with the headline of a result, "" where there is none, or it is `but`."""
+    score = score_of(content)
+    return f"{score}\n" if score is not None and score.name != but else ""
+
+
+def records(job: Job, table: str, answers: Mapping[str, Any]) -> dict[Path, str]:
+    """Return the files of what is kept of single puzzles, with their content."""
+    content = {"kind": job.dataset.kind, "sets": answers}
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n"
+    output = job.output
+    return {beside(output, "_records.csv"): table, beside(output, "_records.json"): text}
+
+
+def heading(facts: Mapping[str, Any]) -> str:
+    """Return the lines that say what was measured."""
+    weights = f" ({facts['weights']} weights)" if facts["weights"] else ""
+    return f"checkpoint: {facts['checkpoint']}{weights}\ndata: {', '.join(facts['data'])}\n\n"
+
+
+def write(files: Mapping[Path, str]) -> None:
+    """Write the files of the result, the result first; raises ConfigError where there is no room
+    for all of them, and writes none.
+    """
+    try:
+        write_together(files)
+    except OSError as error:
+        path = error.filename or next(iter(files))
+        raise ConfigError(f"output={path}: cannot be written: {error.strerror}") from None

@@ -16,8 +16,9 @@ from apps.lattice.config import LatticeConfig
 from apps.lattice.search import Found, Ledger, Round, Search, search_sets
 from apps.lattice.search_report import Figures, figures_of, solver_figures
 from evaluation.job import Job, beside
-from evaluation.measuring import Prepared, Report, as_file, heading, last_line, records, write
+from evaluation.measure import Prepared, Report
 from evaluation.records import Answers, size_of_answers
+from evaluation.report import as_file, heading, last_line, records, write
 from models.act import ACTLossHead
 from models.registry import build_model
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from apps.lattice.search import Found
     from apps.reports.frames import Frame
-    from evaluation.solving import Reasoning
+    from evaluation.solve import Reasoning
     from models.act import ACTLossHead
 
 # Where each puzzle stands, and the puzzle.
@@ -81,7 +81,7 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> 
     import torch
 
     from apps.reports.frames import frames_of_steps
-    from evaluation.solving import make_decoder, reason
+    from evaluation.solve import make_decoder, reason
     from runtime.device import prepare_host, resolve_device
 
     device = torch.device(resolve_device(config.device))
@@ -315,7 +315,7 @@ def arc_identifiers(config: SolveConfig, trained: TrainedModel) -> list[str] | N
 
 def describe(reasoning: "Reasoning", *, learns_continue: bool, colour: bool = False) -> str:
     """Return question, answer, verdict and the ACT steps as text."""
-    puzzle = reasoning.puzzle or Puzzle(SUDOKU, reasoning.question)
+    puzzle = reasoning.puzzle
     said, wrong = reasoning.judge(), reasoning.cells_wrong()
     marks = " (marked !)" if said.solved is False and wrong.any() and not colour else ""
     verdict = (
