@@ -8,7 +8,7 @@ Shape letters: C chains, D depths, b rows of a rank's batch, S cells.
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dataset.format.schema import IGNORE_LABEL_ID
 from dataset.kinds.base import Views
+from evaluation import table
 from evaluation.config import Choice, ThinkingSettings
 from evaluation.metrics import Estimate, wilson
 from evaluation.think import Forward, chain_steps, evaluating
@@ -27,7 +28,6 @@ from models.heads.base import Outputs
 from puzzle_dataset import Batch, EvalBatches
 from runtime.progress import bar
 from runtime.ranks import Ranks
-from runtime.text import in_columns
 
 
 class Found(NamedTuple):
@@ -281,29 +281,12 @@ def _share(holds: np.ndarray) -> Estimate:
     return wilson(int(holds.sum()), len(holds))
 
 
-def as_text(figures: list[Figures]) -> str:
+def as_text(figures: Sequence[Figures]) -> str:
     """Return a line for each, shares with their 95 % intervals."""
-    names = ("single", "selected", "oracle", "spurious")
-    rows = [["set", "depth", "breadth", "select", *names, "calls", "seconds"]]
-    for one in figures:
-        shares = [getattr(one, name).with_interval() for name in names]
-        place = [one.set_name, str(one.depth), str(one.breadth), one.select]
-        rows.append([*place, *shares, str(one.calls), f"{one.seconds:.3g}"])
+    names = ("depth", "breadth", "select", "single", "selected", "oracle", "spurious", "calls")
+    lines = [
+        [one.set_name, *(getattr(one, name) for name in names), f"{one.seconds:.3g}"]
+        for one in figures
+    ]
     explained = "in brackets: 95 % confidence intervals; calls and seconds: for each puzzle"
-    return f"{in_columns(rows)}\n{explained}"
-
-
-def as_json(figures: list[Figures]) -> list[Mapping[str, object]]:
-    """Return the figures as JSON-ready values, in the order of the table."""
-    shares = ("single", "selected", "oracle", "spurious")
-    return [{**vars(one), **{name: vars(getattr(one, name)) for name in shares}} for one in figures]
-
-
-def as_csv(figures: list[Figures]) -> str:
-    """Return the same as a table of plain values."""
-    names = list(vars(figures[0])) if figures else []
-    lines = [",".join(names)]
-    for one in figures:
-        values = (getattr(one, name) for name in names)
-        lines.append(",".join(str(v.value if isinstance(v, Estimate) else v) for v in values))
-    return "\n".join(lines) + "\n"
+    return table.as_text(["set", *names, "seconds"], lines, explained)

@@ -3,7 +3,6 @@ writes.
 """
 
 import json
-import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,18 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from evaluation import chains
+from evaluation import chains, table
 from evaluation.config import ThinkingSettings
 from evaluation.evaluators import Findings
 from evaluation.headline import headline_of, score_of
 from evaluation.job import Job, beside
-from evaluation.metrics import Estimate, SetResult
-from evaluation.records import size_of_answers, table_as_csv
+from evaluation.metrics import SetResult
+from evaluation.records import size_of_answers
 from models.heads.calibration import with_calibration_error
 from models.metrics import is_loss
 from runtime.errors import ConfigError
 from runtime.files import write_together
-from runtime.text import in_columns
 
 _COLUMNS = ("exact_accuracy", "accuracy", "q_halt_accuracy", "steps", "lm_loss", "q_halt_loss")
 _WITH_INTERVAL = ("exact_accuracy", "accuracy", "q_halt_accuracy")
@@ -125,10 +123,10 @@ def as_json(evaluation: Evaluation, folder: Path) -> dict[str, Any]:
 def _json_sets(sets: Mapping[str, SetResult]) -> dict[str, Any]:
     one_by_one = {}
     for name, result in sets.items():
-        metrics = {name: _json_estimate(value) for name, value in result.reported.items()}
+        metrics = {name: table.plain(value) for name, value in result.reported.items()}
         counts = {"num_examples": result.num_examples, "count": result.count}
         one_by_one[name] = counts | {"metrics": metrics}
-    together = {name: _json_number(value) for name, value in pooled(sets).items()}
+    together = {name: table.plain(value) for name, value in pooled(sets).items()}
     return {"metrics": together, "sets": one_by_one}
 
 
@@ -157,7 +155,7 @@ def as_csv(
             for name in measured
         }
         sets[set_name] = {"rating": ratings[set_name], **sizes.get(set_name, {}), **columns}
-    return table_as_csv(["rating", *_first(sizes), *measured], sets)
+    return table.rows_as_csv(["rating", *_first(sizes), *measured], sets)
 
 
 def _first(values: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -166,32 +164,24 @@ def _first(values: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
 
 def as_text(evaluation: Evaluation) -> str:
     """Return a line for each set, shares with 95 % intervals, one for each evaluator's metric."""
-    rows = [["set", "count", *_COLUMNS]]
     at_halt = {f"{name}, at the halt": result for name, result in evaluation.at_halt.items()}
-    for set_name, result in {**evaluation.sets, **at_halt}.items():
-        rows.append([set_name, str(result.count), *(_cell(result, name) for name in _COLUMNS)])
-    lines = [in_columns(rows), "in brackets: 95 % confidence intervals"]
+    lines = [
+        [set_name, result.count, *(_cell(result, name) for name in _COLUMNS)]
+        for set_name, result in {**evaluation.sets, **at_halt}.items()
+    ]
+    explained = "in brackets: 95 % confidence intervals"
+    text = table.as_text(["set", "count", *_COLUMNS], lines, explained)
     found = _found(evaluation)
-    if evaluation.findings:
-        width = max(map(len, found), default=0)
-        metrics = [f"{name.ljust(width)}  {value:.4f}" for name, value in found.items()]
-        lines += ["", "\n".join(metrics)]
-    return "\n".join(lines)
+    if not evaluation.findings:
+        return text
+    width = max(map(len, found), default=0)
+    metrics = [f"{name.ljust(width)}  {value:.4f}" for name, value in found.items()]
+    return "\n".join([text, "", "\n".join(metrics)])
 
 
-def _cell(result: SetResult, name: str) -> str:
+def _cell(result: SetResult, name: str) -> table.Cell:
     estimate = result.metrics.get(name)
-    if estimate is None:
-        return "-"
-    return estimate.with_interval() if name in _WITH_INTERVAL else f"{estimate.value:.4f}"
-
-
-def _json_estimate(estimate: Estimate) -> dict[str, float | str | None]:
-    return {name: _json_number(getattr(estimate, name)) for name in ("value", "low", "high")}
-
-
-def _json_number(value: float | None) -> float | str | None:
-    return value if value is None or math.isfinite(value) else str(value)
+    return estimate if estimate is None or name in _WITH_INTERVAL else estimate.value
 
 
 # Files and what is printed
@@ -230,12 +220,12 @@ def report_chains(
 ) -> None:
     """Write what thinking longer gave as JSON and CSV, and print it as a table."""
     settings = {name: getattr(job.config, name) for name in ThinkingSettings.model_fields}
-    content = facts | {"thinking": settings, "chains": chains.as_json(found)}
-    table = beside(job.output, ".csv")
-    write({job.output: as_file(content), table: chains.as_csv(found)})
+    content = facts | {"thinking": settings, "chains": table.as_json(found)}
+    lines = beside(job.output, ".csv")
+    write({job.output: as_file(content), lines: table.as_csv(found)})
     sys.stdout.write(
         f"{heading(facts)}{chains.as_text(found)}\n\n"
-        f"{seconds:.1f} s\nwritten: {job.output}, {table}\n{last_line(content)}"
+        f"{seconds:.1f} s\nwritten: {job.output}, {lines}\n{last_line(content)}"
     )
 
 
@@ -250,12 +240,12 @@ def last_line(content: Mapping[str, Any], but: str = "") -> str:
     return f"{score}\n" if score is not None and score.name != but else ""
 
 
-def records(job: Job, table: str, answers: Mapping[str, Any]) -> dict[Path, str]:
+def records(job: Job, lines: str, answers: Mapping[str, Any]) -> dict[Path, str]:
     """Return the files of what is kept of single puzzles, with their content."""
     content = {"kind": job.dataset.kind, "sets": answers}
     text = json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n"
     output = job.output
-    return {beside(output, "_records.csv"): table, beside(output, "_records.json"): text}
+    return {beside(output, "_records.csv"): lines, beside(output, "_records.json"): text}
 
 
 def heading(facts: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from apps.lattice import search_report
 from apps.lattice.config import LatticeConfig
 from apps.lattice.search import Found, Ledger, Round, Search, search_sets
 from apps.lattice.search_report import Figures, figures_of, solver_figures
+from evaluation import table
 from evaluation.job import Job, beside
 from evaluation.measure import Prepared, Report
 from evaluation.records import Answers, size_of_answers
@@ -133,7 +134,7 @@ def report(
 ) -> None:
     """Write what a search gave as JSON, and the records asked for; print it as a table."""
     settings = job.config.search.model_dump()
-    content = facts | {"search": settings, "searchers": search_report.as_json(figures)}
+    content = facts | {"search": settings, "searchers": table.as_json(figures)}
     written = {job.output: as_file(content)}
     if job.config.save_records:
         written |= records_of_search(found, job)
@@ -162,5 +163,5 @@ def records_of_search(found: Mapping[str, Sequence[Found]], job: Job) -> dict[Pa
         if len(answered):
             preds = np.stack([one.answer for one in puzzles if one.answer is not None])
             answers.add(name, answered, rows.inputs[answered], rows.labels[answered], preds)
-    table = search_report.as_csv(found, labels, known)
-    return records(job, table, answers.finish(lambda own: [own]))
+    lines = search_report.as_csv(found, labels, known)
+    return records(job, lines, answers.finish(lambda own: [own]))
