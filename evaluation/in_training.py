@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from evaluation.evaluators import Evaluator
+from evaluation.evaluators.base import Evaluator
 from evaluation.measure import evaluate
 from evaluation.outputs import open_outputs, write_json_files
 from evaluation.report import flatten

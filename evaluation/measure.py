@@ -15,7 +15,7 @@ from torch import Tensor
 
 from evaluation import chains
 from evaluation.config import Halting
-from evaluation.evaluators import AnsweredRows, Evaluator
+from evaluation.evaluators.base import AnsweredRows, Evaluator
 from evaluation.job import Job, beside, global_batch_size
 from evaluation.metrics import SetResult, summarize
 from evaluation.outputs import OutputError, Outputs, open_outputs

@@ -12,7 +12,7 @@ import numpy as np
 
 from dataset.format.schema import IGNORE_LABEL_ID
 from dataset.kinds import KINDS
-from evaluation.evaluators import Gather
+from evaluation.evaluators.base import Gather
 from models.heads.calibration import NUM_BINS
 from puzzle_dataset import PuzzleDataset
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from evaluation import chains, table
 from evaluation.config import ThinkingSettings
-from evaluation.evaluators import Findings
+from evaluation.evaluators.base import Findings
 from evaluation.headline import headline_of, score_of
 from evaluation.job import Job, beside
 from evaluation.metrics import SetResult

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dataset.kinds.base import Puzzle, Verdict
+from dataset.kinds.base import Puzzle, Verdict, kind_named
 from evaluation.chains import Found, chosen, ends_of, residual_of, wants_to_halt
 from evaluation.config import Choice, SolveConfig, ThinkingSettings
-from evaluation.constraints import SudokuConstraint
+from evaluation.constraints import Constraint
 from evaluation.decoding import (
     Decoded,
     answer_confidence,
@@ -116,7 +116,9 @@ class Reasoning:
 
 def make_decoder(config: SolveConfig) -> Decoder:
     """Return the decoder that the configuration asks for; its draws go on from call to call."""
-    constraint = SudokuConstraint() if config.constraint == "sudoku" else None
+    constraint = None
+    if config.constraint != "none":
+        constraint = Constraint(kind_named(config.constraint))
     temperature = 1.0 if config.temperature is None else config.temperature
     generator = torch.Generator().manual_seed(config.seed)
     decode: Decoder

@@ -13,7 +13,7 @@ from dataset.kinds.sudoku import SUDOKU, SudokuViews, repeated_digits
 from dataset.sudoku.rules import BOX_SHAPES, grid_to_tokens, tokens_to_grid
 from evaluation import chains
 from evaluation.config import SolveConfig, ThinkingSettings
-from evaluation.constraints import SudokuConstraint
+from evaluation.constraints import Constraint
 from evaluation.decoding import answer_confidence, decode_beam, decode_greedy, decode_sampled
 from evaluation.solve import Decoder, Glimpse, Reasoning, make_decoder, reason
 from evaluation.views import draw_views, views_of
@@ -259,7 +259,7 @@ def test_decoders_are_those_asked_for(settings: dict[str, Any], decode: Decoder)
     logits = torch.randn(9, 16, 6, generator=seeded())
     inputs = torch.from_numpy(grid_to_tokens(QUESTION)).expand(9, 16)
     found = make_decoder(SolveConfig(checkpoint="x", seed=7, **settings))(logits, inputs=inputs)
-    constraint = SudokuConstraint() if "constraint" in settings else None
+    constraint = Constraint(SUDOKU) if "constraint" in settings else None
     expected = decode(logits, inputs=inputs, constraint=constraint)
     assert all(torch.equal(*values) for values in zip(found, expected, strict=True))
 
