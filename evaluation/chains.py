@@ -22,7 +22,7 @@ from evaluation import table
 from evaluation.config import Choice, ThinkingSettings
 from evaluation.metrics import Estimate, wilson
 from evaluation.think import Forward, chain_steps, evaluating
-from evaluation.views import Seen, draw_views
+from evaluation.views import Seen, seen_by_chains
 from models.act import ACT, ACTLossHead
 from models.heads.base import Outputs
 from puzzle_dataset import Batch, EvalBatches
@@ -165,7 +165,7 @@ class _Thinker:
         views: Views | None,
     ) -> None:
         self._forward, self._model, self._ranks = forward, model, ranks
-        self._settings, self._views = settings, views
+        self._settings, self._views = settings, views if settings.perturbs_views else None
         self._depths = sorted(set(settings.depth or [model.model.eval_max_steps]))
         self._breadths = sorted(set(settings.breadth))
         # By set: of each chain, until each depth was read.
@@ -227,15 +227,11 @@ class _Thinker:
 
     def _found(self, batch: Batch, first_row: int, seconds: np.ndarray) -> Found:
         """Let all chains think; adds to `seconds`, [C, D], how long each took to each depth."""
-        breadth, symmetries = self._breadths[-1], None
         rows = np.arange(first_row, first_row + len(batch.inputs))
-        views = np.zeros((breadth, len(rows)), np.int64)
-        if self._views is not None and breadth > 1 and self._settings.perturb == "symmetry":
-            symmetries = self._views
-            views = draw_views(symmetries, self._settings.seed, rows, breadth)
+        seen = seen_by_chains(self._views, self._settings.seed, rows, self._breadths[-1])
         chains = [
-            self._chain(batch, first_row, chain, Seen(symmetries, own), seconds[chain])
-            for chain, own in enumerate(views)
+            self._chain(batch, first_row, chain, own, seconds[chain])
+            for chain, own in enumerate(seen)
         ]
         return Found(*(np.stack(parts) for parts in zip(*chains, strict=True)))
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dataset.kinds.base import Puzzle, Verdict, kind_named
+from dataset.kinds.base import Puzzle, Verdict, Views, kind_named
 from evaluation.chains import Found, chosen, ends_of, residual_of, wants_to_halt
 from evaluation.config import Choice, SolveConfig, ThinkingSettings
 from evaluation.constraints import Constraint
@@ -21,7 +21,7 @@ from evaluation.decoding import (
     decode_sampled,
 )
 from evaluation.think import Step, chain_steps
-from evaluation.views import Seen, draw_views
+from evaluation.views import Seen, seen_by_chains
 from models.act import ACTLossHead
 from models.carry import Examples
 from runtime.errors import ConfigError
@@ -211,7 +211,8 @@ def _reason_batch(
     def on_device(arrays: dict[str, np.ndarray]) -> Examples:
         return {name: torch.from_numpy(values).to(device) for name, values in arrays.items()}
 
-    seen, chains = _seen(puzzles[0], first_row + rows, settings), []
+    views, chains = _views(puzzles[0]) if settings.perturbs_views else None, []
+    seen = seen_by_chains(views, settings.seed, first_row + rows, settings.breadth[0])
     for number, own in enumerate(seen):
         arrays = {"inputs": own.boards(inputs).astype(np.int32), "puzzle_identifiers": ids}
         steps = chain_steps(model, model, arrays, settings, number, first_row, on_device)
@@ -223,34 +224,28 @@ def _reason_batch(
         _Place(int(chain), row, int(end))
         for row, (chain, end) in enumerate(zip(best, ends[best, rows] - 1, strict=True))
     ]
-    views = np.stack([seen[chain].views[row] for chain, row, _ in places])
-    last = _last(model, decode, chains, places, Seen(seen[0].symmetries, views))
+    own = np.stack([seen[chain].views[row] for chain, row, _ in places])
+    last = _last(model, decode, chains, places, Seen(seen[0].symmetries, own))
     return list(_reasonings(model, puzzles, chains, places, agreeing, last))
 
 
-def _seen(puzzle: Puzzle, rows: np.ndarray, settings: ThinkingSettings) -> list[Seen]:
-    """Return how each chain sees puzzles like this one, whose numbers are `rows`."""
-    breadth, kind = settings.breadth[0], puzzle.kind
-    if not settings.perturbs_views:
-        return [Seen(None, np.zeros(len(rows), np.int64))] * breadth
-    symmetries = kind.views(len(puzzle.question))
-    if symmetries is None:
-        raise ConfigError(f"perturb=symmetry: no symmetry of {kind.name} puzzles is known")
-    views = draw_views(symmetries, settings.seed, rows, breadth)
-    return [Seen(symmetries, own) for own in views]
+def _views(puzzle: Puzzle) -> Views:
+    if views := puzzle.kind.views(len(puzzle.question)):
+        return views
+    name = puzzle.kind.name
+    raise ConfigError(f"perturb=symmetry: no symmetry of {name} puzzles is known")
 
 
 def _read(
     model: ACTLossHead, steps: Iterable[Step], seen: Seen, number: int, watch: Watch | None
 ) -> _Chain:
     """Read each step of the chain with this number."""
-    act, inputs, residual, outputs, halts = model.model, None, None, [], []
+    act, outputs, halts, ends = model.model, [], [], []
     tokens, certainty = [], []
     for before, carry in steps:
-        inputs = carry.examples["inputs"]
         given = act.inner.read(act.answer_of(carry), carry.examples)
         outputs.append(given)
-        residual = residual_of(before, act.answer_of(carry))
+        ends.append((carry.examples["inputs"], residual_of(before, act.answer_of(carry))))
         halts.append(wants_to_halt(act, given, carry.steps))
         best = given["logits"].argmax(-1, keepdim=True)
         tokens.append(seen.tokens(best.squeeze(-1).cpu().numpy().astype(np.uint8)))
@@ -259,13 +254,12 @@ def _read(
         if watch is not None:
             q = given["q_halt_logits"].float().sigmoid().cpu().numpy()
             watch(Glimpse(number, len(tokens), tokens[-1], certainty[-1], q))
-    assert inputs is not None  # A model takes a step at least.
-    assert residual is not None
     logits, q_halt, q_continue = (
         torch.stack([given[name] for given in outputs], 1)
         for name in ("logits", "q_halt_logits", "q_continue_logits")
     )
     answers = np.stack(tokens, 1), np.stack(certainty, 1)
+    inputs, residual = ends[-1]
     return _Chain(inputs, logits, *answers, q_halt, q_continue, torch.stack(halts, 1), residual)
 
 

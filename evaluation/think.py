@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby, repeat
 from operator import itemgetter
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -31,17 +31,8 @@ NUM_ANSWERS = 32
 """Steps after which answers are noted."""
 
 
-class Forward(Protocol):
-    """A model with its loss, plain or compiled: one ACT step."""
-
-    def __call__(
-        self,
-        carry: ACTCarry,
-        offered: Examples,
-        drawn: Drawn | None = None,
-        *,
-        measured: bool = True,
-    ) -> LossOutput: ...
+Forward = Callable[..., LossOutput]
+"""A model with its loss, plain or compiled: one ACT step, called as `ACTLossHead.forward` is."""
 
 
 class Offer(NamedTuple):
@@ -227,7 +218,7 @@ def thoughts(
         notes_right: note which rows are right after each step, but with `halting` q.
     """
     if halting == "q":
-        yield from _refilled(forward, model, batches, ranks, begin, seed)
+        yield from _Slots(model, batches, ranks, seed).thoughts(forward, begin)
         return
     first_row = ranks.rank * batches.local_batch_size
     for number, (set_name, batch, count, start) in enumerate(batches):
@@ -249,27 +240,22 @@ def _all_steps(
     """Return the carry after all ACT steps on fresh examples and, where asked for, what `_noted`
     gives, which rows are right after each step, and their answers, as `Thought` has them.
     """
-    carry = at_halt = None
+    act, carry, at_halt = model.model, None, None
     right: list[Tensor] = []
     answers: list[Tensor] = []
     for _, carry in steps(forward, model, all_steps(model, examples)):
         if notes_halts:
-            at_halt = _noted(model.model, at_halt, carry)
+            at_halt = _noted(act, at_halt, carry)
         if notes_right:
-            logits = _logits(model.model, carry)
-            right.append(Targets.of(model.model.compared(carry), logits).whole_right.float())
+            answer = act.inner.answer(act.answer_of(carry), carry.examples)
+            logits = act.inner.heads["lm"].read(answer)["logits"]
+            right.append(Targets.of(act.compared(carry), logits).whole_right.float())
             if len(answers) < NUM_ANSWERS:
                 answers.append(logits.argmax(-1).short())
     assert carry is not None  # A model takes a step at least.
     if not right:
         return carry, at_halt, None, None
     return carry, at_halt, torch.stack(right, -1), torch.stack(answers, 1)
-
-
-def _logits(act: ACT, carry: ACTCarry) -> Tensor:
-    """Return the logits of the answer in a carry, [B, S, V]."""
-    outputs = act.inner.heads["lm"].read(act.inner.answer(act.answer_of(carry), carry.examples))
-    return outputs["logits"]
 
 
 def _noted(act: ACT, at_halt: ACTCarry | None, carry: ACTCarry) -> ACTCarry:
@@ -288,25 +274,6 @@ def _noted(act: ACT, at_halt: ACTCarry | None, carry: ACTCarry) -> ACTCarry:
 # Slots that are refilled
 
 
-def _refilled(
-    forward: Forward,
-    model: ACTLossHead,
-    batches: EvalBatches,
-    ranks: Ranks,
-    begin: Callable[[int], None],
-    seed: int,
-) -> Iterator[Thought]:
-    slots = _Slots(model, batches, ranks, seed)
-    running = steps(forward, model, slots.offers())
-    for number in range(len(batches)):
-        begin(number)
-        slots.fill()
-        while slots.opened[number].missing:
-            slots.leave(next(running).carry)
-            slots.fill()
-        yield slots.take_out(number)
-
-
 @dataclass
 class _OpenBatch:
     """A batch some of whose rows are waiting or in work; the others have left their answers."""
@@ -321,19 +288,26 @@ class _OpenBatch:
 
 
 class _Slots:
-    """As many slots as a batch has rows, each with a row of its own or, at the end, none.
-
-    Attributes:
-        opened: the batches that rows were taken from, by number, until they are taken out.
-    """
+    """As many slots as a batch has rows, each with a row of its own or, at the end, none."""
 
     def __init__(self, model: ACTLossHead, batches: EvalBatches, ranks: Ranks, seed: int) -> None:
         self._model, self._batches, self._ranks, self._seed = model, batches, ranks, seed
-        self.opened: dict[int, _OpenBatch] = {}
+        self._opened: dict[int, _OpenBatch] = {}  # By number, until they are taken out.
         self._coming = self._rows()
         self._owners: list[tuple[int, int] | None] = [None] * batches.local_batch_size
         self._offered: Examples = {}
         self._halted: Tensor | None = None
+
+    def thoughts(self, forward: Forward, begin: Callable[[int], None]) -> Iterator[Thought]:
+        """Yield all batches, in their order, as soon as their rows have halted."""
+        running = steps(forward, self._model, self._offers())
+        for number in range(len(self._batches)):
+            begin(number)
+            self._fill()
+            while self._opened[number].missing:
+                self._leave(next(running).carry)
+                self._fill()
+            yield self._take_out(number)
 
     def _rows(self) -> Iterator[tuple[int, int]]:
         """Yield (batch, row in it) of this rank's rows but padding; opens the batches."""
@@ -347,43 +321,43 @@ class _Slots:
             answers = inner.empty_carry(size)[inner.latents[0]]
             taken = torch.zeros(size, dtype=torch.int32, device=answers.device)
             num_rows = min(size, max(0, count - first))
-            self.opened[number] = _OpenBatch(
+            self._opened[number] = _OpenBatch(
                 set_name, batch, count, examples, answers, taken, num_rows
             )
             yield from ((number, row) for row in range(num_rows))
 
-    def fill(self) -> None:
+    def _fill(self) -> None:
         """Offer the next rows to the slots without one."""
         free = [slot for slot, owner in enumerate(self._owners) if owner is None]
         taken = list(zip(free, self._coming, strict=False))
         for slot, owner in taken:
             self._owners[slot] = owner
         for number, slots, rows in self._by_batch(taken):
-            for name, values in self.opened[number].examples.items():
+            for name, values in self._opened[number].examples.items():
                 self._offered[name][slots] = values[rows]
 
-    def offers(self) -> Iterator[Offer]:
+    def _offers(self) -> Iterator[Offer]:
         """Yield what the slots are offered before each step."""
         while True:
             yield Offer(self._offered, self._halted)
 
-    def leave(self, carry: ACTCarry) -> None:
+    def _leave(self, carry: ACTCarry) -> None:
         """Let the rows that have halted after a step leave their answers and their slots."""
         act = self._model.model
         self._halted = act.halts(carry)
         halted = self._ranks.to_host(self._halted).nonzero().flatten().tolist()
         done = [(slot, owner) for slot in halted if (owner := self._owners[slot]) is not None]
         for number, slots, rows in self._by_batch(done):
-            opened = self.opened[number]
+            opened = self._opened[number]
             opened.answers[rows] = act.answer_of(carry)[slots]
             opened.steps[rows] = carry.steps[slots]
             opened.missing -= len(rows)
         for slot, _ in done:
             self._owners[slot] = None
 
-    def take_out(self, number: int) -> Thought:
+    def _take_out(self, number: int) -> Thought:
         """Return a batch whose rows all have their answers, and forget it."""
-        opened = self.opened.pop(number)
+        opened = self._opened.pop(number)
         latents = {self._model.model.inner.latents[0]: opened.answers}
         halted = torch.ones_like(opened.steps, dtype=torch.bool)
         carry = ACTCarry(latents, opened.steps, halted, opened.examples)

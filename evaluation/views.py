@@ -48,6 +48,15 @@ def draw_views(views: Views, seed: int, rows: np.ndarray, breadth: int) -> np.nd
     return chosen
 
 
+def seen_by_chains(views: Views | None, seed: int, rows: np.ndarray, breadth: int) -> "list[Seen]":
+    """Return how each chain sees puzzles, whose numbers `draw_views` takes; without views as they
+    are.
+    """
+    if views is None or breadth == 1:
+        return [Seen(None, np.zeros(len(rows), np.int64))] * breadth
+    return [Seen(views, own) for own in draw_views(views, seed, rows, breadth)]
+
+
 class Seen(NamedTuple):
     """How N puzzles are seen: in views with these numbers, or (None) as they are."""
 

@@ -160,22 +160,13 @@ class Chain:
 
 @dataclass
 class _Work:
-    """The puzzles that are searched at a time, by slot.
+    """The puzzles that are searched at a time, by slot."""
 
-    Attributes:
-        inputs: tokens [P, S]; of a slot without a puzzle those of the last one.
-        halted: bool [P, C], the chains that begin, or begin again, in the next round.
-        searched: what is found so far.
-        chains: of each puzzle.
-        taken: the puzzles that begin in this round.
-        began: when the round did.
-    """
-
-    inputs: np.ndarray
-    halted: np.ndarray
+    inputs: np.ndarray  # Tokens [P, S]; of a slot without a puzzle those of the last one.
+    halted: np.ndarray  # bool [P, C], chains that begin, or begin again, in the next round.
     searched: dict[int, Found] = field(default_factory=dict)
     chains: dict[int, list[Chain]] = field(default_factory=dict)
-    taken: dict[int, tuple[int, np.ndarray]] = field(default_factory=dict)
+    taken: list[int] = field(default_factory=list)  # Slots whose puzzle begins in this round.
     began: float = 0.0
 
 
@@ -252,8 +243,9 @@ class Search:
         """
         while True:
             free = [slot for slot in range(self._num_slots) if slot not in work.searched]
-            work.taken = dict(zip(free, coming, strict=False))
-            for slot, (row, tokens) in work.taken.items():
+            taken = dict(zip(free, coming, strict=False))
+            work.taken = list(taken)
+            for slot, (row, tokens) in taken.items():
                 work.searched[slot], work.inputs[slot] = Found(row), tokens
                 work.chains[slot], work.halted[slot] = self._new_chains(tokens), True
             if not work.searched:
