@@ -3,6 +3,7 @@
 A way runs on all ranks; it returns a function that reports what it found, on rank 0.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -17,7 +18,7 @@ from evaluation import chains
 from evaluation.config import Halting
 from evaluation.evaluators.base import AnsweredRows, Evaluator
 from evaluation.job import Job, beside, global_batch_size
-from evaluation.metrics import SetResult, summarize
+from evaluation.metrics import summarize
 from evaluation.outputs import OutputError, Outputs, open_outputs
 from evaluation.records import Answers
 from evaluation.report import Evaluation, report, report_chains
@@ -158,7 +159,7 @@ def evaluate(
     with evaluating(model, ranks, first_row):
         for thought in shown:
             step = model.measure(thought.carry)
-            first = values.add(thought, step) + first_row
+            values.add(thought, step)
             if save is not None:
                 save.write(thought.set_name, step, thought.count)
             if evaluators or answers is not None:
@@ -166,10 +167,13 @@ def evaluate(
                 for evaluator in evaluators.values():
                     evaluator.add(own)
                 if answers is not None:
-                    _add(answers, thought, first, own, step, model)
+                    _add(answers, thought, thought.start + first_row, own, step, model)
     records, records_at_halt = values.gather(ranks, at_halt=halting == "both")
     findings = {name: one.finish(ranks.gather_objects) for name, one in evaluators.items()}
-    sets, at_halt = (_summaries(each, values.names) for each in (records, records_at_halt))
+    sets, at_halt = (
+        {of: summarize({name: rows[name] for name in values.names}) for of, rows in each.items()}
+        for each in (records, records_at_halt)
+    )
     shown_by = {} if answers is None else answers.finish(ranks.gather_objects)
     return Evaluation(sets, findings, records, at_halt, records_at_halt, shown_by)
 
@@ -190,22 +194,21 @@ class _Values:
         right_after = (f"right_after_{step}" for step in range(1, num_noted + 1))
         self._recorded = (*self.names, "q_halt")
         self._of_last = (*self._recorded, "clues", *right_after)
-        self._rows: dict[str, list[Tensor]] = {name: [] for name in batches.num_examples}
-        self._rows_at_halt: dict[str, list[Tensor]] = {name: [] for name in batches.num_examples}
-        self._seen = dict.fromkeys(batches.num_examples, 0)
+        self._rows: dict[str, list[Tensor]] = defaultdict(list)
+        self._rows_at_halt: dict[str, list[Tensor]] = defaultdict(list)
 
-    def add(self, thought: Thought, step: LossOutput) -> int:
-        """Take in a batch, measured after its last step; returns the number of its first row."""
+    def add(self, thought: Thought, step: LossOutput) -> None:
+        """Take in a batch, measured after its last step."""
         name = thought.set_name
-        columns = [*_columns(step, self.names, self._model), _clues(step)]
+        examples = step.carry.examples
+        clues = (examples["inputs"] == examples["labels"]).sum(-1).float()
+        columns = [*_columns(step, self.names, self._model), clues]
         if thought.right is not None:
             columns += thought.right.unbind(-1)
         self._rows[name].append(torch.stack(columns, dim=-1))
         if thought.at_halt is not None:
             columns = _columns(self._model.measure(thought.at_halt), self.names, self._model)
             self._rows_at_halt[name].append(torch.stack(columns, dim=-1))
-        self._seen[name] += thought.count
-        return self._seen[name] - thought.count
 
     def gather(
         self, ranks: Ranks, *, at_halt: bool
@@ -220,26 +223,12 @@ class _Values:
         return records, records_at_halt
 
 
-def _summaries(
-    records: Mapping[str, Mapping[str, np.ndarray]], names: tuple[str, ...]
-) -> dict[str, SetResult]:
-    return {
-        set_name: summarize({name: values[name] for name in names})
-        for set_name, values in records.items()
-    }
-
-
 def _columns(step: LossOutput, names: tuple[str, ...], model: ACTLossHead) -> list[Tensor]:
     """Return values of each row, [b] each: `names`, then q_halt, NaN where no head gives it."""
     q_halt = step.outputs["q_halt_logits"].float().sigmoid()
     if model.halting_head is None:
         q_halt = torch.full_like(q_halt, torch.nan)
     return [*(step.rows[name] for name in names), q_halt]
-
-
-def _clues(step: LossOutput) -> Tensor:
-    examples = step.carry.examples
-    return (examples["inputs"] == examples["labels"]).sum(-1).float()
 
 
 def _answered_rows(batch: Batch, step: LossOutput, count: int) -> AnsweredRows:

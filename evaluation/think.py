@@ -173,7 +173,7 @@ class Thought:
     """A batch with the answers of its rows.
 
     Attributes:
-        set_name, batch, count: as `EvalBatches` gives them.
+        set_name, batch, count, start: as `EvalBatches` gives them.
         carry: after the last step of each row; all have halted. Where slots were refilled it has
             the answer's latent alone.
         at_halt: after the step at which each row would have halted, where that was noted.
@@ -185,6 +185,7 @@ class Thought:
     set_name: str
     batch: Batch
     count: int
+    start: int
     carry: ACTCarry
     at_halt: ACTCarry | None = None
     right: Tensor | None = None
@@ -226,7 +227,8 @@ def thoughts(
         arrays = with_draws(batch.arrays(), model, seed, start + first_row)
         examples = ranks.on_device(arrays)
         noted = {"notes_halts": halting == "both", "notes_right": notes_right}
-        yield Thought(set_name, batch, count, *_all_steps(forward, model, examples, **noted))
+        all_took = _all_steps(forward, model, examples, **noted)
+        yield Thought(set_name, batch, count, start, *all_took)
 
 
 def _all_steps(
@@ -278,9 +280,7 @@ def _noted(act: ACT, at_halt: ACTCarry | None, carry: ACTCarry) -> ACTCarry:
 class _OpenBatch:
     """A batch some of whose rows are waiting or in work; the others have left their answers."""
 
-    set_name: str
-    batch: Batch
-    count: int
+    place: tuple[str, Batch, int, int]  # As `EvalBatches` gives it.
     examples: Examples
     answers: Tensor  # States [B, T, D]; zeros where there is none.
     steps: Tensor  # int32 [B]
@@ -313,7 +313,8 @@ class _Slots:
         """Yield (batch, row in it) of this rank's rows but padding; opens the batches."""
         size, inner = self._batches.local_batch_size, self._model.model.inner
         first = self._ranks.rank * size
-        for number, (set_name, batch, count, start) in enumerate(self._batches):
+        for number, place in enumerate(self._batches):
+            _, batch, count, start = place
             arrays = with_draws(batch.arrays(), self._model, self._seed, start + first)
             examples = self._ranks.on_device(arrays)
             if not self._offered:
@@ -321,9 +322,7 @@ class _Slots:
             answers = inner.empty_carry(size)[inner.latents[0]]
             taken = torch.zeros(size, dtype=torch.int32, device=answers.device)
             num_rows = min(size, max(0, count - first))
-            self._opened[number] = _OpenBatch(
-                set_name, batch, count, examples, answers, taken, num_rows
-            )
+            self._opened[number] = _OpenBatch(place, examples, answers, taken, num_rows)
             yield from ((number, row) for row in range(num_rows))
 
     def _fill(self) -> None:
@@ -361,7 +360,7 @@ class _Slots:
         latents = {self._model.model.inner.latents[0]: opened.answers}
         halted = torch.ones_like(opened.steps, dtype=torch.bool)
         carry = ACTCarry(latents, opened.steps, halted, opened.examples)
-        return Thought(opened.set_name, opened.batch, opened.count, carry)
+        return Thought(*opened.place, carry)
 
     def _by_batch(
         self, pairs: list[tuple[int, tuple[int, int]]]

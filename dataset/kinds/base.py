@@ -156,9 +156,7 @@ class Kind:
         return self.to_tokens(grid).reshape(grid.shape) if values is None else values
 
     def recognises(self, text: str) -> bool:
-        """Return whether a typed puzzle can only be of this kind. It is asked where nothing else
-        tells the kind.
-        """
+        """Return whether a typed puzzle can only be of this kind; asked where nothing tells it."""
         return False
 
     def parse(self, text: str) -> "Puzzle":
