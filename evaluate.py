@@ -24,7 +24,7 @@ from training.config.entry_point import run_entry_point
 from training.data import require_same_data
 
 if TYPE_CHECKING:
-    from evaluation.measuring import Report
+    from evaluation.measure import Report
     from models.act import ACTLossHead
     from models.architectures import ArchConfig
     from runtime.ranks import Ranks
@@ -39,7 +39,7 @@ def main(overrides: list[str]) -> None:
 
 def run(job: Job) -> None:
     """Load torch and the model, measure it, and report on rank 0."""
-    from evaluation.measuring import batches_for
+    from evaluation.measure import batches_for
     from models.compiled import compiled_forward
     from models.operations import act_step_flop
     from runtime.compiler import choose_compiling
@@ -98,11 +98,11 @@ def way_of(config: EvalConfig, arch: "ArchConfig") -> "Callable[..., Report]":
     """Return what measures the model: one pass over the puzzles, several chains, or the search of
     its architecture.
     """
-    from evaluation import measuring
+    from evaluation import measure
 
     if config.search.chains:
         return arch.search
-    return measuring.with_chains if config.thinks_longer else measuring.in_one_pass
+    return measure.with_chains if config.thinks_longer else measure.in_one_pass
 
 
 def load(job: Job, device_type: str, ranks: "Ranks") -> "tuple[Job, ArchConfig, ACTLossHead, bool]":

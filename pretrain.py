@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from evaluation.evaluators import Evaluator, build_evaluators, build_fitting
+from evaluation.evaluators.base import Evaluator, build_evaluators, build_fitting
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import ConfigError
 from runtime.process import (

@@ -8,8 +8,8 @@ Shape letters: C chains, D depths, b rows of a rank's batch, S cells.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -18,20 +18,16 @@ from torch import Tensor
 
 from dataset.format.schema import IGNORE_LABEL_ID
 from dataset.kinds.base import Views
+from evaluation import table
 from evaluation.config import Choice, ThinkingSettings
 from evaluation.metrics import Estimate, wilson
-from evaluation.thinking import Forward, row_keys, with_draws
-from evaluation.views import draw_views
+from evaluation.think import Forward, chain_steps, evaluating
+from evaluation.views import Seen, seen_by_chains
 from models.act import ACT, ACTLossHead
-from models.carry import ACTCarry, Examples
-from models.draws import RowDraws, noise_table
 from models.heads.base import Outputs
 from puzzle_dataset import Batch, EvalBatches
-from runtime.device import own_random_numbers
 from runtime.progress import bar
 from runtime.ranks import Ranks
-from runtime.streams import Stream
-from runtime.text import in_columns
 
 
 class Found(NamedTuple):
@@ -110,53 +106,6 @@ def answers_of(select: Choice, found: Found, depth: int, steps: int) -> np.ndarr
     return np.where(early[:, None], found.at_halt[chains, rows], found.preds[chains, depth, rows])
 
 
-def disturbance(
-    settings: ThinkingSettings, chain: int, first_row: int, count: int, device: torch.device
-) -> Callable[[ACTCarry], ACTCarry]:
-    """Return what `perturb=noise` does with the carry of a chain after each step; without it, and
-    in the first chain, nothing. A row's noise depends on seed, row, chain and step alone.
-    """
-    if settings.perturb != "noise" or chain == 0:
-        return lambda carry: carry
-    keys = row_keys(Stream.CHAINS, settings.seed, first_row, count, chain)
-    on_device, table = torch.from_numpy(keys).to(device), noise_table(device)
-
-    def disturb(carry: ACTCarry) -> ACTCarry:
-        draws = RowDraws(table, on_device, carry.steps)
-        moved = {name: z + settings.noise * draws.normal(z) for name, z in carry.inner.items()}
-        return replace(carry, inner=moved)
-
-    return disturb
-
-
-def chain_steps(
-    forward: Forward,
-    model: ACTLossHead,
-    arrays: dict[str, np.ndarray],
-    settings: ThinkingSettings,
-    chain: int,
-    first_row: int,
-    on_device: Callable[[dict[str, np.ndarray]], Examples],
-) -> Iterator[tuple[Tensor, ACTCarry]]:
-    """Yield for each ACT step of a chain the answer's states before it and the carry after it.
-
-    Args:
-        forward: `model` or its compiled form.
-        arrays: inputs, as this chain sees them, and puzzle_identifiers, on the host.
-        first_row: number of the first puzzle in its set.
-        on_device: brings arrays to the device of the model.
-    """
-    act, count = model.model, len(arrays["inputs"])
-    examples = on_device(with_draws(arrays, model, settings.seed, first_row, chain))
-    disturb = disturbance(settings, chain, first_row, count, examples["inputs"].device)
-    carry = model.initial_carry(examples)
-    for _ in range(act.eval_max_steps):
-        before = act.answer_of(carry)
-        carry = forward(carry, examples, measured=False).carry
-        yield before, carry
-        carry = disturb(carry)
-
-
 def wants_to_halt(act: ACT, outputs: Outputs, steps: Tensor) -> Tensor:
     """Return bool [B], whether the halting rule would stop a chain after `steps`, int32 [B].
 
@@ -195,16 +144,10 @@ def think_longer(
     columns: dict[str, list[np.ndarray]] = {name: [] for name in batches.num_examples}
     first_row = ranks.rank * batches.local_batch_size
     shown = bar(batches, "thinking", "batches", show=show_progress)
-    was_training = model.training
-    model.eval()
-    try:
-        # Of models of your own that ask torch for numbers.
-        with torch.no_grad(), own_random_numbers(first_row, ranks.device):
-            for number, (name, batch, _, start) in enumerate(shown):
-                ranks.mark(f"batch {number + 1} of the evaluation", long=True)
-                columns[name].append(thinker.judge(name, batch, start + first_row))
-    finally:
-        model.train(was_training)
+    with evaluating(model, ranks, first_row):
+        for number, (name, batch, _, start) in enumerate(shown):
+            ranks.mark(f"batch {number + 1} of the evaluation", long=True)
+            columns[name].append(thinker.judge(name, batch, start + first_row))
     return [
         figures
         for name, num_examples in batches.num_examples.items()
@@ -222,7 +165,7 @@ class _Thinker:
         views: Views | None,
     ) -> None:
         self._forward, self._model, self._ranks = forward, model, ranks
-        self._settings, self._views = settings, views
+        self._settings, self._views = settings, views if settings.perturbs_views else None
         self._depths = sorted(set(settings.depth or [model.model.eval_max_steps]))
         self._breadths = sorted(set(settings.breadth))
         # By set: of each chain, until each depth was read.
@@ -284,29 +227,19 @@ class _Thinker:
 
     def _found(self, batch: Batch, first_row: int, seconds: np.ndarray) -> Found:
         """Let all chains think; adds to `seconds`, [C, D], how long each took to each depth."""
-        breadth = self._breadths[-1]
         rows = np.arange(first_row, first_row + len(batch.inputs))
-        views = None
-        if self._views is not None and breadth > 1 and self._settings.perturb == "symmetry":
-            views = draw_views(self._views, self._settings.seed, rows, breadth)
+        seen = seen_by_chains(self._views, self._settings.seed, rows, self._breadths[-1])
         chains = [
-            self._chain(batch, first_row, chain, views, seconds[chain]) for chain in range(breadth)
+            self._chain(batch, first_row, chain, own, seconds[chain])
+            for chain, own in enumerate(seen)
         ]
         return Found(*(np.stack(parts) for parts in zip(*chains, strict=True)))
 
     def _chain(
-        self,
-        batch: Batch,
-        first_row: int,
-        chain: int,
-        views: np.ndarray | None,
-        seconds: np.ndarray,
+        self, batch: Batch, first_row: int, chain: int, seen: Seen, seconds: np.ndarray
     ) -> tuple[np.ndarray, ...]:
         """Run one chain of each row; returns the parts of `Found` without C."""
-        inputs, ids = batch.inputs, batch.puzzle_identifiers
-        if views is not None and self._views is not None:
-            seen = self._views.apply(views[chain], inputs.astype(np.uint8))
-            inputs = seen.astype(inputs.dtype)
+        inputs, ids = seen.boards(batch.inputs), batch.puzzle_identifiers
         arrays = {"inputs": inputs, "puzzle_identifiers": ids}
         act, on_device = self._model.model, self._ranks.on_device
         options = {"dtype": torch.int32, "device": self._ranks.device}
@@ -331,12 +264,8 @@ class _Thinker:
         preds, q_halt, residual = (
             torch.stack(each).cpu().numpy() for each in zip(*read, strict=True)
         )
-        at_halt = at_halt.cpu().numpy()
-        if views is not None and self._views is not None:
-            turn_back = self._views.undo
-            preds = np.stack([turn_back(views[chain], p.astype(np.uint8)) for p in preds])
-            at_halt = turn_back(views[chain], at_halt.astype(np.uint8))
-        return preds, at_halt, q_halt, residual, halt.cpu().numpy()
+        preds = np.stack([seen.tokens(each) for each in preds])
+        return preds, seen.tokens(at_halt.cpu().numpy()), q_halt, residual, halt.cpu().numpy()
 
 
 def _right(preds: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -348,29 +277,12 @@ def _share(holds: np.ndarray) -> Estimate:
     return wilson(int(holds.sum()), len(holds))
 
 
-def as_text(figures: list[Figures]) -> str:
+def as_text(figures: Sequence[Figures]) -> str:
     """Return a line for each, shares with their 95 % intervals."""
-    names = ("single", "selected", "oracle", "spurious")
-    rows = [["set", "depth", "breadth", "select", *names, "calls", "seconds"]]
-    for one in figures:
-        shares = [getattr(one, name).with_interval() for name in names]
-        place = [one.set_name, str(one.depth), str(one.breadth), one.select]
-        rows.append([*place, *shares, str(one.calls), f"{one.seconds:.3g}"])
+    names = ("depth", "breadth", "select", "single", "selected", "oracle", "spurious", "calls")
+    lines = [
+        [one.set_name, *(getattr(one, name) for name in names), f"{one.seconds:.3g}"]
+        for one in figures
+    ]
     explained = "in brackets: 95 % confidence intervals; calls and seconds: for each puzzle"
-    return f"{in_columns(rows)}\n{explained}"
-
-
-def as_json(figures: list[Figures]) -> list[Mapping[str, object]]:
-    """Return the figures as JSON-ready values, in the order of the table."""
-    shares = ("single", "selected", "oracle", "spurious")
-    return [{**vars(one), **{name: vars(getattr(one, name)) for name in shares}} for one in figures]
-
-
-def as_csv(figures: list[Figures]) -> str:
-    """Return the same as a table of plain values."""
-    names = list(vars(figures[0])) if figures else []
-    lines = [",".join(names)]
-    for one in figures:
-        values = (getattr(one, name) for name in names)
-        lines.append(",".join(str(v.value if isinstance(v, Estimate) else v) for v in values))
-    return "\n".join(lines) + "\n"
+    return table.as_text(["set", *names, "seconds"], lines, explained)

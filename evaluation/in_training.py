@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from evaluation.evaluators import Evaluator
+from evaluation.evaluators.base import Evaluator
+from evaluation.measure import evaluate
 from evaluation.outputs import open_outputs, write_json_files
 from evaluation.report import flatten
-from evaluation.runner import evaluate
-from evaluation.thinking import Forward
+from evaluation.think import Forward
 from models.act import ACTLossHead
 from puzzle_dataset import EvalBatches
 from runtime.ranks import Ranks

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dataset.kinds.base import Views
 from evaluation.config import EvalConfig, EvalSearchSettings, ThinkingSettings
-from evaluation.evaluators import Evaluator, build_evaluators, build_fitting
+from evaluation.evaluators.base import Evaluator, build_evaluators, build_fitting
 from evaluation.views import views_of
 from models.config import DataFacts
 from puzzle_dataset import PuzzleDataset

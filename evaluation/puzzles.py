@@ -5,17 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-from dataset.arc.tasks import BLANK_NAME, Task, encode_canvas, parse_task
+from dataset.arc.tasks import BLANK_NAME
 from dataset.format.files import read_json
 from dataset.format.layout import IDENTIFIERS_NAME, METADATA_NAME
 from dataset.format.reading import load_metadata
 from dataset.format.schema import IGNORE_LABEL_ID
 from dataset.kinds import KINDS
-from dataset.kinds.arc import ARC
 from dataset.kinds.base import Kind, Puzzle, kind_named, kinds_with
-from dataset.kinds.maze import MAZE
-from dataset.kinds.sudoku import SUDOKU
-from evaluation.arc import parse_names
 from models.config import DataFacts
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import DatasetError
@@ -59,51 +55,25 @@ def kind_of_data(dataset: PuzzleDataset) -> Kind:
 
 
 def parse_puzzle(text: str, kind: Kind | None) -> Puzzle:
-    """Read a puzzle; of an unknown kind, a maze is what has walls or ends, the rest a Sudoku.
+    """Read a puzzle; of an unknown kind, it is of the first that recognises it, else of the first.
 
     Raises:
         ValueError: it is none.
     """
-    guessed = MAZE if any(symbol in text for symbol in "#SG") else SUDOKU
+    kinds: list[Kind] = list(map(KINDS.load, KINDS))
+    guessed = next((one for one in kinds if one.recognises(text)), kinds[0])
     return (kind or guessed).parse(text)
 
 
-def arc_puzzles(task: Task, identifiers: Sequence[str] | None) -> list[Puzzle]:
-    """Return the test inputs of a task.
-
-    Args:
-        identifiers: names of the puzzles that a model knows; None: it has no puzzle embedding.
-    Raises:
-        DatasetError: the task is not among them.
-    """
-    identifier = 0
-    if identifiers is not None:
-        if task.name not in identifiers:
-            raise DatasetError(
-                f"{task.source}: the model has not seen task {task.name} in training, and knows a "
-                "task by its puzzle embedding only"
-            )
-        identifier = identifiers.index(task.name)
-    return [
-        Puzzle(
-            ARC,
-            ARC.to_grid(encode_canvas(question)),
-            None if output is None else ARC.to_grid(encode_canvas(output)),
-            identifier,
-            task.name,
-        )
-        for question, output in task.test
-    ]
-
-
-def read_arc_task(path: Path) -> Task:
-    """Read a task's JSON file, which has its name; test outputs may be missing.
+def parse_names(names: object, source: str | Path) -> list[str]:
+    """Return a list of names from parsed JSON.
 
     Raises:
-        DatasetError: it is none; names the place.
+        DatasetError: it is none; names `source`.
     """
-    content = read_json(path)
-    return parse_task(path.stem, content, str(path), is_evaluation=True, outputs_may_lack=True)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise DatasetError(f"{source}: expected a list of names")
+    return names
 
 
 def identifiers_of(dataset: PuzzleDataset) -> list[str]:
@@ -134,7 +104,7 @@ def puzzles_of(
         DatasetError: they are not of this kind, or an identifier's name is missing.
     """
     place = dataset.split_dirs[0]
-    names = identifiers_of(dataset) if kind is ARC else []
+    names = identifiers_of(dataset) if kind.is_named else []
     counts = [arrays.num_examples for arrays in dataset.sets.values()]
     wanted = rows if isinstance(rows, Sequence) else range(sum(counts))[rows or slice(None)]
     first = 0
@@ -155,5 +125,5 @@ def puzzles_of(
                 target = kind.to_grid(np.maximum(labels, 0)) if known else None
             except ValueError as error:
                 raise DatasetError(f"{place}: not {kind.name} puzzles: {error}") from None
-            name = names[identifier] if kind is ARC else ""
+            name = names[identifier] if kind.is_named else ""
             yield Puzzle(kind, question, target, identifier, name, row, f"{of_set}puzzle {row}")

@@ -1,19 +1,18 @@
-"""What an evaluation keeps of single puzzles (`save_records=true`): a table with a line for each,
-how tokens are confused, how well the confidence is calibrated, and wrong answers to look at.
+"""What an evaluation keeps of single puzzles (`save_records=true`), beside a line for each: how
+tokens are confused, how well the confidence is calibrated, and wrong answers to look at.
 
 Only sums of integers and the first rows of an order are kept, so that neither batches nor the
 number of ranks change a bit. Imports no torch.
 """
 
 import math
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from dataset.format.schema import IGNORE_LABEL_ID
 from dataset.kinds import KINDS
-from evaluation.evaluators import Gather
+from evaluation.evaluators.base import Gather
 from models.heads.confidence.config import NUM_BINS
 from puzzle_dataset import PuzzleDataset
 
@@ -40,32 +39,6 @@ def size_of_answers(dataset: PuzzleDataset, set_name: str, number: int) -> dict[
         if not parts[0]:
             break
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def table_as_csv(names: Iterable[str], sets: Mapping[str, Mapping[str, np.ndarray | None]]) -> str:
-    """Return a line for each row of all sets: the set, the number of the row, and its values.
-
-    Args:
-        names: of the values, in their order.
-        sets: of each set the values by name, [rows]; NaN and None are left empty.
-    """
-    names = list(names)
-    lines = [",".join(["set", "index", *names])]
-    for set_name, values in sets.items():
-        given = (column for name in names if (column := values[name]) is not None)
-        number = min(map(len, given), default=0)
-        texts = [_texts(values[name], number) for name in names]
-        for index, row in enumerate(zip(*texts, strict=True)):
-            lines.append(",".join([set_name, str(index), *row]))
-    return "\n".join(lines) + "\n"
-
-
-def _texts(values: np.ndarray | None, number: int) -> list[str]:
-    if values is None:
-        return [""] * number
-    if np.issubdtype(values.dtype, np.integer):
-        return [str(value) for value in values[:number].tolist()]
-    return ["" if math.isnan(value) else f"{value:.6g}" for value in values[:number].tolist()]
 
 
 class Answers:

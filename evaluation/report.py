@@ -1,6 +1,9 @@
-"""The figures of an evaluation for people (a table) and for programs (JSON). Imports no torch."""
+"""The figures of an evaluation for people (a table) and for programs (JSON), and the files that it
+writes.
+"""
 
-import math
+import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,12 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.evaluators import Findings
-from evaluation.headline import headline_of
-from evaluation.metrics import Estimate, SetResult
-from evaluation.records import table_as_csv
+from evaluation import chains, table
+from evaluation.config import ThinkingSettings
+from evaluation.evaluators.base import Findings
+from evaluation.headline import headline_of, score_of
+from evaluation.job import Job, beside
+from evaluation.metrics import SetResult
+from evaluation.records import size_of_answers
 from models.metrics import as_reported, is_loss
-from runtime.text import in_columns
+from runtime.errors import ConfigError
+from runtime.files import write_together
 
 _COLUMNS = ("exact_accuracy", "accuracy", "q_halt_accuracy", "steps", "lm_loss", "q_halt_loss")
 _WITH_INTERVAL = ("exact_accuracy", "accuracy", "q_halt_accuracy")
@@ -115,10 +122,10 @@ def as_json(evaluation: Evaluation, folder: Path) -> dict[str, Any]:
 def _json_sets(sets: Mapping[str, SetResult]) -> dict[str, Any]:
     one_by_one = {}
     for name, result in sets.items():
-        metrics = {name: _json_estimate(value) for name, value in result.reported.items()}
+        metrics = {name: table.plain(value) for name, value in result.reported.items()}
         counts = {"num_examples": result.num_examples, "count": result.count}
         one_by_one[name] = counts | {"metrics": metrics}
-    together = {name: _json_number(value) for name, value in pooled(sets).items()}
+    together = {name: table.plain(value) for name, value in pooled(sets).items()}
     return {"metrics": together, "sets": one_by_one}
 
 
@@ -147,7 +154,7 @@ def as_csv(
             for name in measured
         }
         sets[set_name] = {"rating": ratings[set_name], **sizes.get(set_name, {}), **columns}
-    return table_as_csv(["rating", *_first(sizes), *measured], sets)
+    return table.rows_as_csv(["rating", *_first(sizes), *measured], sets)
 
 
 def _first(values: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -156,29 +163,102 @@ def _first(values: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
 
 def as_text(evaluation: Evaluation) -> str:
     """Return a line for each set, shares with 95 % intervals, one for each evaluator's metric."""
-    rows = [["set", "count", *_COLUMNS]]
     at_halt = {f"{name}, at the halt": result for name, result in evaluation.at_halt.items()}
-    for set_name, result in {**evaluation.sets, **at_halt}.items():
-        rows.append([set_name, str(result.count), *(_cell(result, name) for name in _COLUMNS)])
-    lines = [in_columns(rows), "in brackets: 95 % confidence intervals"]
+    lines = [
+        [set_name, result.count, *(_cell(result, name) for name in _COLUMNS)]
+        for set_name, result in {**evaluation.sets, **at_halt}.items()
+    ]
+    explained = "in brackets: 95 % confidence intervals"
+    text = table.as_text(["set", "count", *_COLUMNS], lines, explained)
     found = _found(evaluation)
-    if evaluation.findings:
-        width = max(map(len, found), default=0)
-        metrics = [f"{name.ljust(width)}  {value:.4f}" for name, value in found.items()]
-        lines += ["", "\n".join(metrics)]
-    return "\n".join(lines)
+    if not evaluation.findings:
+        return text
+    width = max(map(len, found), default=0)
+    metrics = [f"{name.ljust(width)}  {value:.4f}" for name, value in found.items()]
+    return "\n".join([text, "", "\n".join(metrics)])
 
 
-def _cell(result: SetResult, name: str) -> str:
+def _cell(result: SetResult, name: str) -> table.Cell:
     estimate = result.metrics.get(name)
-    if estimate is None:
-        return "-"
-    return estimate.with_interval() if name in _WITH_INTERVAL else f"{estimate.value:.4f}"
+    return estimate if estimate is None or name in _WITH_INTERVAL else estimate.value
 
 
-def _json_estimate(estimate: Estimate) -> dict[str, float | str | None]:
-    return {name: _json_number(getattr(estimate, name)) for name in ("value", "low", "high")}
+# Files and what is printed
 
 
-def _json_number(value: float | None) -> float | str | None:
-    return value if value is None or math.isfinite(value) else str(value)
+def report(evaluation: Evaluation, job: Job, facts: dict[str, Any], seconds: float) -> None:
+    """Write the result as JSON, `facts` first, the records asked for and the evaluators' files;
+    print it as tables.
+    """
+    output = job.output
+    content = facts | as_json(evaluation, output.parent)
+    written = {output: as_file(content)}
+    if job.config.save_records:
+        ratings = {name: arrays.example_ratings() for name, arrays in job.dataset.sets.items()}
+        sizes = {
+            name: size_of_answers(job.dataset, name, result.num_examples)
+            for name, result in evaluation.sets.items()
+        }
+        written |= records(job, as_csv(evaluation, ratings, sizes), evaluation.answers)
+    for name, made in evaluation.files.items():
+        written[output.parent / name] = json.dumps(made(), separators=(",", ":")) + "\n"
+    write(written)
+    number = sum(result.num_examples for result in evaluation.sets.values())
+    exact = pooled(evaluation.sets).get("exact_accuracy")
+    sys.stdout.write(
+        f"{heading(facts)}{as_text(evaluation)}\n\n"
+        f"{number:,} puzzles in {seconds:.1f} s: {number / seconds:,.1f} a second\n"
+        f"written: {', '.join(map(str, written))}\n"
+        f"exact_accuracy: {'no puzzle has labels' if exact is None else f'{exact:.4f}'}\n"
+        f"{last_line(content, but='exact_accuracy')}"
+    )
+
+
+def report_chains(
+    found: list[chains.Figures], job: Job, facts: dict[str, Any], seconds: float
+) -> None:
+    """Write what thinking longer gave as JSON and CSV, and print it as a table."""
+    settings = {name: getattr(job.config, name) for name in ThinkingSettings.model_fields}
+    content = facts | {"thinking": settings, "chains": table.as_json(found)}
+    lines = beside(job.output, ".csv")
+    write({job.output: as_file(content), lines: table.as_csv(found)})
+    sys.stdout.write(
+        f"{heading(facts)}{chains.as_text(found)}\n\n"
+        f"{seconds:.1f} s\nwritten: {job.output}, {lines}\n{last_line(content)}"
+    )
+
+
+def as_file(content: Mapping[str, Any]) -> str:
+    """Return a result as the text of its file."""
+    return json.dumps(content, indent=1, allow_nan=False) + "\n"
+
+
+def last_line(content: Mapping[str, Any], but: str = "") -> str:
+    """Return the line with the headline of a result, "" where there is none, or it is `but`."""
+    score = score_of(content)
+    return f"{score}\n" if score is not None and score.name != but else ""
+
+
+def records(job: Job, lines: str, answers: Mapping[str, Any]) -> dict[Path, str]:
+    """Return the files of what is kept of single puzzles, with their content."""
+    content = {"kind": job.dataset.kind, "sets": answers}
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False) + "\n"
+    output = job.output
+    return {beside(output, "_records.csv"): lines, beside(output, "_records.json"): text}
+
+
+def heading(facts: Mapping[str, Any]) -> str:
+    """Return the lines that say what was measured."""
+    weights = f" ({facts['weights']} weights)" if facts["weights"] else ""
+    return f"checkpoint: {facts['checkpoint']}{weights}\ndata: {', '.join(facts['data'])}\n\n"
+
+
+def write(files: Mapping[Path, str]) -> None:
+    """Write the files of the result, the result first; raises ConfigError where there is no room
+    for all of them, and writes none.
+    """
+    try:
+        write_together(files)
+    except OSError as error:
+        path = error.filename or next(iter(files))
+        raise ConfigError(f"output={path}: cannot be written: {error.strerror}") from None

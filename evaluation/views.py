@@ -3,6 +3,7 @@ turned back exactly. Imports no torch.
 """
 
 from math import isqrt
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,3 +46,39 @@ def draw_views(views: Views, seed: int, rows: np.ndarray, breadth: int) -> np.nd
         else:
             chosen[1:, column] = 1 + words[1 : views.number].argsort(kind="stable")[: breadth - 1]
     return chosen
+
+
+def seen_by_chains(views: Views | None, seed: int, rows: np.ndarray, breadth: int) -> "list[Seen]":
+    """Return how each chain sees puzzles, whose numbers `draw_views` takes; without views as they
+    are.
+    """
+    if views is None or breadth == 1:
+        return [Seen(None, np.zeros(len(rows), np.int64))] * breadth
+    return [Seen(views, own) for own in draw_views(views, seed, rows, breadth)]
+
+
+class Seen(NamedTuple):
+    """How N puzzles are seen: in views with these numbers, or (None) as they are."""
+
+    symmetries: Views | None
+    views: np.ndarray
+
+    def boards(self, inputs: np.ndarray) -> np.ndarray:
+        """Return the puzzles [N, S] as they are seen."""
+        if self.symmetries is None:
+            return inputs
+        return self.symmetries.apply(self.views, inputs.astype(np.uint8)).astype(inputs.dtype)
+
+    def tokens(self, seen: np.ndarray) -> np.ndarray:
+        """Return tokens [N, S] that were answered as those of the puzzles; uint8 from views."""
+        if self.symmetries is None:
+            return seen
+        return self.symmetries.undo(self.views, seen.astype(np.uint8))
+
+    def values(self, seen: np.ndarray) -> np.ndarray:
+        """Return values of the cells [N, S] in the order of the puzzles' own."""
+        if self.symmetries is None:
+            return seen
+        own = np.empty_like(seen)
+        np.put_along_axis(own, self.symmetries.sources(self.views), seen, 1)
+        return own

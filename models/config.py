@@ -278,7 +278,7 @@ class RecurrenceConfig(Schema):
         return False
 
     def search(self, *asked: Any) -> Any:
-        """Evaluate the model by search, if it `searches`, as the ways of `evaluation.measuring` do;
+        """Evaluate the model by search, if it `searches`, as the ways of `evaluation.measure` do;
         loads torch.
         """
         raise NotImplementedError

@@ -26,7 +26,7 @@ from dataset.maze.generator import generate_mazes
 from dataset.maze.rules import NUM_ACTIONS, maze_pixels, path_actions, solve
 from dataset.sudoku.generator import generate_puzzles
 from dataset.sudoku.symmetries import augment_sudoku
-from evaluation.thinking import think
+from evaluation.think import think
 from models.act import ACTCarry, ACTLossHead
 from models.config import DataFacts
 from models.heads.base import Examples

@@ -190,7 +190,7 @@ def draw(trained: TrainedModel) -> tuple[bytes | None, int]:
     from apps.reports.frames import frames_of_rounds, frames_of_steps, picture_of, thinned
     from evaluation.config import ArchOverrides, SearchSettings
     from evaluation.puzzles import kind_of_data, puzzles_of
-    from evaluation.solving import reason
+    from evaluation.solve import reason
     from puzzle_dataset import PuzzleDataset
 
     device = torch.device("cpu")

@@ -15,9 +15,11 @@ from apps.lattice import search_report
 from apps.lattice.config import LatticeConfig
 from apps.lattice.search import Found, Ledger, Round, Search, search_sets
 from apps.lattice.search_report import Figures, figures_of, solver_figures
+from evaluation import table
 from evaluation.job import Job, beside
-from evaluation.measuring import Prepared, Report, as_file, heading, last_line, records, write
+from evaluation.measure import Prepared, Report
 from evaluation.records import Answers, size_of_answers
+from evaluation.report import as_file, heading, last_line, records, write
 from models.act import ACTLossHead
 from models.registry import build_model
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset
@@ -132,7 +134,7 @@ def report(
 ) -> None:
     """Write what a search gave as JSON, and the records asked for; print it as a table."""
     settings = job.config.search.model_dump()
-    content = facts | {"search": settings, "searchers": search_report.as_json(figures)}
+    content = facts | {"search": settings, "searchers": table.as_json(figures)}
     written = {job.output: as_file(content)}
     if job.config.save_records:
         written |= records_of_search(found, job)
@@ -161,5 +163,5 @@ def records_of_search(found: Mapping[str, Sequence[Found]], job: Job) -> dict[Pa
         if len(answered):
             preds = np.stack([one.answer for one in puzzles if one.answer is not None])
             answers.add(name, answered, rows.inputs[answered], rows.labels[answered], preds)
-    table = search_report.as_csv(found, labels, known)
-    return records(job, table, answers.finish(lambda own: [own]))
+    lines = search_report.as_csv(found, labels, known)
+    return records(job, lines, answers.finish(lambda own: [own]))

@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,9 +32,8 @@ from apps.lattice.model import (
     STRIKE_BELOW,
 )
 from evaluation.config import EvalSearchSettings, SearchSettings
-from evaluation.thinking import Forward
-from models.act import ACTLossHead
-from models.carry import ACTCarry, Examples
+from evaluation.think import Forward, Offer, steps
+from models.act import ACTCarry, ACTLossHead
 from puzzle_dataset import Batch
 from runtime.errors import ConfigError, disk_errors
 from runtime.files import write_atomically
@@ -158,6 +157,18 @@ class Chain:
         return taken_back
 
 
+@dataclass
+class _Work:
+    """The puzzles that are searched at a time, by slot."""
+
+    inputs: np.ndarray  # Tokens [P, S]; of a slot without a puzzle those of the last one.
+    halted: np.ndarray  # bool [P, C], chains that begin, or begin again, in the next round.
+    searched: dict[int, Found] = field(default_factory=dict)
+    chains: dict[int, list[Chain]] = field(default_factory=dict)
+    taken: list[int] = field(default_factory=list)  # Slots whose puzzle begins in this round.
+    began: float = 0.0
+
+
 class Search:
     """Lets a model search for the answers of puzzles; slots that are done take the next one.
 
@@ -203,41 +214,47 @@ class Search:
             puzzles: row and inputs, tokens [S], of each.
             watch: called with each puzzle after each of its rounds.
         """
-        coming, searched, carry = iter(puzzles), {}, None
         inner: Any = self._model.model.inner
         inputs = np.zeros((self._num_slots, inner.seq_len), np.int32)
-        chains: dict[int, list[Chain]] = {}
-        halted = np.ones((self._num_slots, self._chains), bool)
-        while True:
-            free = [slot for slot in range(self._num_slots) if slot not in searched]
-            taken = dict(zip(free, coming, strict=False))
-            for slot, (row, tokens) in taken.items():
-                searched[slot], inputs[slot], halted[slot] = Found(row), tokens, True
-                chains[slot] = self._new_chains(tokens)
-            if not searched:
-                return
-            began = time.perf_counter()
-            offered = self._ranks.on_device(self._examples(inputs, chains))
-            if carry is None:
-                carry = self._model.initial_carry(offered)
-            self._ranks.mark(f"round of {len(searched)} puzzles", long=True)
-            carry = self._step(carry, offered, halted, searched)
-            if taken:
+        work = _Work(inputs, np.ones((self._num_slots, self._chains), bool))
+        offers = self._offers(iter(puzzles), work)
+        for _, carry in steps(self._forward, self._model, offers):
+            if work.taken:
                 at_once = self._at_once(carry)
-                for slot in taken:
-                    searched[slot].at_once = at_once[slot]
-            rounds = self._told(carry, chains)
-            seconds = (time.perf_counter() - began) / len(searched)
-            for slot, found in list(searched.items()):
+                for slot in work.taken:
+                    work.searched[slot].at_once = at_once[slot]
+            rounds = self._told(carry, work.chains)
+            seconds = (time.perf_counter() - work.began) / len(work.searched)
+            for slot, found in list(work.searched.items()):
                 one = rounds[slot]
-                halted[slot] = one.verdicts == CONTRADICTION
+                work.halted[slot] = one.verdicts == CONTRADICTION
                 found.add(one, seconds)
                 if watch:
                     watch(found, one)
-                gives_up = self._first_try and halted[slot].all()
+                gives_up = self._first_try and work.halted[slot].all()
                 if found.answer is not None or found.rounds == self._rounds or gives_up:
-                    del chains[slot]
-                    yield searched.pop(slot)
+                    del work.chains[slot]
+                    yield work.searched.pop(slot)
+
+    def _offers(self, coming: Iterator[tuple[int, np.ndarray]], work: _Work) -> Iterator[Offer]:
+        """Give the free slots the next puzzles, and yield what all rows are offered; those that
+        have halted begin, or begin again.
+        """
+        while True:
+            free = [slot for slot in range(self._num_slots) if slot not in work.searched]
+            taken = dict(zip(free, coming, strict=False))
+            work.taken = list(taken)
+            for slot, (row, tokens) in taken.items():
+                work.searched[slot], work.inputs[slot] = Found(row), tokens
+                work.chains[slot], work.halted[slot] = self._new_chains(tokens), True
+            if not work.searched:
+                return
+            work.began = time.perf_counter()
+            offered = self._ranks.on_device(self._examples(work.inputs, work.chains))
+            self._ranks.mark(f"round of {len(work.searched)} puzzles", long=True)
+            arrays = {"halted": work.halted.ravel()} | self._draws(work.searched)
+            drawn = self._ranks.on_device(arrays)
+            yield Offer(offered, drawn.pop("halted"), drawn)
 
     def _new_chains(self, tokens: np.ndarray) -> list[Chain]:
         """Return the chains of a puzzle, tokens [S]."""
@@ -269,15 +286,6 @@ class Search:
             cells, tokens = (np.broadcast_to(np.arange(n), (rows, n)) for rows, n in shape)
             examples |= {ORIGIN_CELLS: cells.copy(), ORIGIN_TOKENS: tokens.copy()}
         return examples
-
-    def _step(
-        self, carry: ACTCarry, offered: Examples, halted: np.ndarray, searched: Mapping[int, Found]
-    ) -> ACTCarry:
-        """Run a round on all rows; those that have halted, bool [P, C], start again."""
-        arrays = {"halted": halted.ravel()} | self._draws(searched)
-        drawn = self._ranks.on_device(arrays)
-        carry = replace(carry, halted=drawn.pop("halted"))
-        return self._forward(carry, offered, drawn, measured=False).carry
 
     def _draws(self, searched: Mapping[int, Found]) -> dict[str, np.ndarray]:
         """Draw what all rows guess in their round, and their views."""

@@ -12,9 +12,8 @@ import numpy as np
 
 from apps.lattice.search import Found
 from dataset.sudoku import rules
+from evaluation import table
 from evaluation.metrics import Estimate, wilson
-from evaluation.records import table_as_csv
-from runtime.text import in_columns
 
 
 @dataclass(frozen=True)
@@ -133,7 +132,7 @@ def as_csv(
         }
         columns |= {n: np.array([float(getattr(one, n)) for one in puzzles]) for n in counted}
         sets[name] = {**known[name], **columns}
-    return table_as_csv([*names, "solved", "wrong", "abstained", "at_once", *counted], sets)
+    return table.rows_as_csv([*names, "solved", "wrong", "abstained", "at_once", *counted], sets)
 
 
 def _judged(
@@ -148,13 +147,13 @@ def _judged(
 def as_text(figures: Sequence[Figures]) -> str:
     """Return a line for each, shares with their 95 % intervals."""
     names = ("solved", "wrong", "abstained", "at_once")
-    rows = [["set", "searcher", "puzzles", *names, "calls", "median", "95 %", "seconds"]]
+    lines = []
     for one in figures:
         shares = [getattr(one, name) for name in names]
-        cells = ["-" if share is None else share.with_interval() for share in shares]
         counts = [f"{value:,.0f}" for value in one.calls]
-        place = [one.set_name, one.searcher, str(one.num_puzzles)]
-        rows.append([*place, *cells, *counts, f"{one.seconds:.3g}"])
+        place = [one.set_name, one.searcher, one.num_puzzles]
+        lines.append([*place, *shares, *counts, f"{one.seconds:.3g}"])
+    header = ["set", "searcher", "puzzles", *names, "calls", "median", "95 %", "seconds"]
     explained = (
         "in brackets: 95 % confidence intervals; calls: rows through the model for a puzzle (of "
         "the solver: digits taken back)"
@@ -165,12 +164,4 @@ def as_text(figures: Sequence[Figures]) -> str:
         for one in figures
         if one.searcher == "model"
     ]
-    return "\n".join((in_columns(rows), explained, *within))
-
-
-def as_json(figures: Sequence[Figures]) -> list[dict[str, object]]:
-    """Return the figures as JSON-ready values."""
-    return [
-        {n: vars(v) if isinstance(v, Estimate) else v for n, v in vars(one).items()}
-        for one in figures
-    ]
+    return "\n".join((table.as_text(header, lines, explained), *within))

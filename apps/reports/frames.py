@@ -20,7 +20,7 @@ from apps.reports.boards import (
 )
 from apps.reports.drawing import Picture
 from dataset.kinds.base import Puzzle
-from evaluation.solving import Reasoning
+from evaluation.solve import Reasoning
 from runtime.text import many
 
 _TOP, _LINE, _BARS, _MARGIN = 40, 22, 46, 16
@@ -49,7 +49,6 @@ class Frame:
 def frames_of_steps(reasoning: Reasoning, right: np.ndarray | None = None) -> list[Frame]:
     """Return the puzzle itself, and a frame for each ACT step; `right` as `Board` has it."""
     puzzle = reasoning.puzzle
-    assert puzzle is not None
     num_steps, q_halt = len(reasoning.answers), reasoning.q_halt.tolist()
     frames = [Frame(asked(puzzle), "the puzzle", [], [], num_steps)]
     before = puzzle.question

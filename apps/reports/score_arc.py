@@ -22,7 +22,8 @@ from numpy.lib import format as npy
 
 from dataset.command_line import integer
 from dataset.format.files import read_json
-from evaluation.arc import PuzzleNames, Tally, parse_names, parse_tasks, score, submission
+from evaluation.evaluators.arc import PuzzleNames, Tally, parse_tasks, score, submission
+from evaluation.puzzles import parse_names
 from runtime.errors import EXIT_DATA, DatasetError
 from runtime.files import open_regular, write_atomically
 from runtime.text import shown

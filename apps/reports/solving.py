@@ -13,21 +13,13 @@ import numpy as np
 from apps.reports.asking import kind_read_by, load_for, note_on, search_for
 from apps.reports.boards import Board
 from apps.reports.terminal import as_text
-from dataset.kinds.arc import ARC
+from dataset.kinds.arc import ARC, arc_puzzles, read_arc_task
 from dataset.kinds.base import Kind, Puzzle
 from dataset.kinds.maze import MAZE
-from dataset.kinds.sudoku import SUDOKU
 from dataset.sources import CSV_COLUMNS
 from dataset.sudoku.rules import split_puzzles
 from evaluation.config import ArchOverrides, SolveConfig, ThinkingSettings
-from evaluation.puzzles import (
-    arc_puzzles,
-    identifiers_of,
-    kind_of_data,
-    parse_puzzle,
-    puzzles_of,
-    read_arc_task,
-)
+from evaluation.puzzles import identifiers_of, kind_of_data, parse_puzzle, puzzles_of
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError, DatasetError
 from runtime.text import colours, many
@@ -42,7 +34,7 @@ if TYPE_CHECKING:
 
     from apps.lattice.search import Found
     from apps.reports.frames import Frame
-    from evaluation.solving import Reasoning
+    from evaluation.solve import Reasoning
     from models.act import ACTLossHead
 
 # Where each puzzle stands, and the puzzle.
@@ -71,8 +63,9 @@ def main(overrides: list[str]) -> None:
         puzzles.append(puzzle)
     if not puzzles:
         raise DatasetError("there is no puzzle to solve")
-    if config.constraint == "sudoku" and puzzles[0].kind is not SUDOKU:
-        raise ConfigError(f"constraint=sudoku: these are {puzzles[0].kind.name} puzzles")
+    if config.constraint not in ("none", puzzles[0].kind.key):
+        kind = puzzles[0].kind.name
+        raise ConfigError(f"constraint={config.constraint}: these are {kind} puzzles")
     solve(config, trained, puzzles)
 
 
@@ -81,7 +74,7 @@ def solve(config: SolveConfig, trained: TrainedModel, puzzles: list[Puzzle]) -> 
     import torch
 
     from apps.reports.frames import frames_of_steps
-    from evaluation.solving import make_decoder, reason
+    from evaluation.solve import make_decoder, reason
     from runtime.device import prepare_host, resolve_device
 
     device = torch.device(resolve_device(config.device))
@@ -315,7 +308,7 @@ def arc_identifiers(config: SolveConfig, trained: TrainedModel) -> list[str] | N
 
 def describe(reasoning: "Reasoning", *, learns_continue: bool, colour: bool = False) -> str:
     """Return question, answer, verdict and the ACT steps as text."""
-    puzzle = reasoning.puzzle or Puzzle(SUDOKU, reasoning.question)
+    puzzle = reasoning.puzzle
     said, wrong = reasoning.judge(), reasoning.cells_wrong()
     marks = " (marked !)" if said.solved is False and wrong.any() and not colour else ""
     verdict = (

@@ -30,11 +30,11 @@ from apps.reports.html import percent
 from apps.viewer.shelf import MISTAKES, Data, Filter, Model, Record, Records, Shelf
 from apps.viewer.thinking import Asked, Event, Thinker, svg_of
 from dataset.arc.tasks import Task, encode_canvas, parse_task
-from dataset.kinds.arc import ARC
+from dataset.kinds.arc import ARC, arc_puzzles
 from dataset.kinds.base import Kind, Puzzle
 from dataset.kinds.board import BoardLook
 from dataset.kinds.sudoku import SUDOKU
-from evaluation.puzzles import arc_puzzles, parse_puzzle
+from evaluation.puzzles import parse_puzzle
 from runtime.errors import ConfigError, DatasetError
 from runtime.schema import CountOrZero, Schema, StrictBool
 from runtime.text import many, shown

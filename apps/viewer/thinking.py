@@ -20,7 +20,7 @@ from apps.reports.html import percent
 from apps.viewer.shelf import MISTAKES
 from dataset.kinds.base import Puzzle
 from evaluation.config import ArchOverrides, SearchSettings, ThinkingSettings
-from evaluation.solving import Glimpse, reason
+from evaluation.solve import Glimpse, reason
 from runtime.device import resolve_device
 from runtime.errors import ConfigError
 from runtime.schema import Count, Schema, StrictBool

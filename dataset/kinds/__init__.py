@@ -43,14 +43,14 @@ class ArcEvaluatorConfig(EvaluatorConfig):
 
 EVALUATORS = Registry("evaluator", EvaluatorConfig)
 """Behind each name stands a class that takes its settings and a `PuzzleDataset`, and is an
-`evaluation.evaluators.Evaluator`. Its schema is an `EvaluatorConfig`.
+`evaluation.evaluators.base.Evaluator`. Its schema is an `EvaluatorConfig`.
 """
 for _name, _schema, _class in (
     ("arc", ArcEvaluatorConfig, "ArcEvaluator"),
     ("sudoku", EvaluatorConfig, "SudokuEvaluator"),
     ("maze", EvaluatorConfig, "MazeEvaluator"),
 ):
-    EVALUATORS.add(_name, _schema, imported("evaluation.evaluators", _class))
+    EVALUATORS.add(_name, _schema, imported(f"evaluation.evaluators.{_name}", _class))
 
 
 def _with_settings(value: object) -> object:

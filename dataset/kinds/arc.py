@@ -1,16 +1,20 @@
 """ARC: a grid of colours on a canvas, as the demonstrations of its task ask for it."""
 
+from collections.abc import Sequence
 from math import isqrt
+from pathlib import Path
 
 import numpy as np
 
 from dataset.arc.augmentation import IDENTITY, parse_identifier, undo_grid
-from dataset.arc.tasks import crop_grids
+from dataset.arc.tasks import Task, crop_grids, encode_canvas, parse_task
 from dataset.dihedral import INVERSE_VIEWS, dihedral_view
+from dataset.format.files import read_json
 from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_PALETTE, ARC_VOCAB_SIZE
 from dataset.kinds.base import Kind, Puzzle, Verdict
 from dataset.kinds.board import BoardLook, colour_tokens
 from dataset.maze.rules import grid_size
+from runtime.errors import DatasetError
 from runtime.text import many
 
 
@@ -18,6 +22,7 @@ class ArcKind(Kind):
     """By the right output, where it is known: as the votes have it, the cropped grids are equal."""
 
     name = "ARC"
+    is_named = True
 
     def vocab_size(self, size: int) -> int:
         return ARC_VOCAB_SIZE
@@ -100,3 +105,41 @@ def _corner(question: np.ndarray) -> tuple[int, int]:
     """Return the row and the column at which the question's grid begins."""
     row, column = (int((question > 0).any(axis).argmax()) for axis in (1, 0))
     return row, column
+
+
+def arc_puzzles(task: Task, identifiers: Sequence[str] | None) -> list[Puzzle]:
+    """Return the test inputs of a task.
+
+    Args:
+        identifiers: names of the puzzles that a model knows; None: it has no puzzle embedding.
+    Raises:
+        DatasetError: the task is not among them.
+    """
+    identifier = 0
+    if identifiers is not None:
+        if task.name not in identifiers:
+            raise DatasetError(
+                f"{task.source}: the model has not seen task {task.name} in training, and knows a "
+                "task by its puzzle embedding only"
+            )
+        identifier = identifiers.index(task.name)
+    return [
+        Puzzle(
+            ARC,
+            ARC.to_grid(encode_canvas(question)),
+            None if output is None else ARC.to_grid(encode_canvas(output)),
+            identifier,
+            task.name,
+        )
+        for question, output in task.test
+    ]
+
+
+def read_arc_task(path: Path) -> Task:
+    """Read a task's JSON file, which has its name; test outputs may be missing.
+
+    Raises:
+        DatasetError: it is none; names the place.
+    """
+    content = read_json(path)
+    return parse_task(path.stem, content, str(path), is_evaluation=True, outputs_may_lack=True)

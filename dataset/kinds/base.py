@@ -105,10 +105,12 @@ class Kind:
     Attributes:
         name: for people; in small letters, that of `KINDS` and of dataset.json.
         rating: what data sets rate their puzzles by, for people.
+        is_named: whether identifiers.json names its puzzles.
     """
 
     name: str
     rating = "rating"
+    is_named = False
 
     @property
     def key(self) -> str:
@@ -153,6 +155,10 @@ class Kind:
         """
         return self.to_tokens(grid).reshape(grid.shape) if values is None else values
 
+    def recognises(self, text: str) -> bool:
+        """Return whether a typed puzzle can only be of this kind; asked where nothing tells it."""
+        return False
+
     def parse(self, text: str) -> "Puzzle":
         """Read a puzzle that was typed: its board's characters, in rows or in one line.
 
@@ -172,6 +178,19 @@ class Kind:
     def answers(self, size: int) -> Sequence[int]:
         """Return the tokens that an open cell may hold in the end; none: that is not known."""
         return ()
+
+    def peers(self, num_cells: int, vocab_size: int) -> np.ndarray:
+        """Return which cells must not hold the same token in the end, bool [cells, cells].
+
+        Raises:
+            ValueError: no puzzle has so many cells, more tokens are needed, or the rules have no
+                such cells.
+        """
+        raise ValueError(f"the rules of {self.name} puzzles name no cells that must differ")
+
+    def conflict(self, question: np.ndarray) -> str | None:
+        """Return how a puzzle contradicts the rules, in words; None: in no way that is known."""
+        return None
 
     def answer_sizes(self, labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return how large answers [N, cells] are, int64 [N] by name; {}: all are alike."""

@@ -52,6 +52,10 @@ class MazeKind(Kind):
             "paste rows as text.",
         )
 
+    def recognises(self, text: str) -> bool:
+        """It has walls or ends."""
+        return any(symbol in text for symbol in "#SG")
+
     def parse(self, text: str) -> Puzzle:
         """Read a maze, in rows or in one line: `#` a wall, space or `.` free, `S`, `G` its ends.
 

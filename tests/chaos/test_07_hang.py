@@ -77,7 +77,7 @@ def start_slow(lab: Lab, *faults: Fault) -> list[Child]:
     """Start two ranks that are slow in different places."""
     long, half = 1.5 * TIMEOUT, TIMEOUT / 2
     save = partial(before_call, "training.checkpoint.store", "save_checkpoint", seconds=long)
-    think = partial(before_call, "evaluation.thinking", "_all_steps", seconds=half, each=True)
+    think = partial(before_call, "evaluation.think", "_all_steps", seconds=half, each=True)
     slow = {0: [save, *faults], 1: [partial(sleep_at, 3, half), think, *faults]}
     return lab.start_ranks(2, "run", "epochs=12", faults=slow)
 

@@ -18,8 +18,9 @@ from harness.trackers import writing_wandb
 
 import evaluate
 from dataset.format.reading import load_metadata, load_split
-from evaluation.arc import PuzzleNames, Tally, parse_names, parse_tasks, submission
+from evaluation.evaluators.arc import PuzzleNames, Tally, parse_tasks, submission
 from evaluation.outputs import OutputError
+from evaluation.puzzles import parse_names
 from runtime.errors import CheckpointError, ConfigError, DatasetError
 from training.checkpoint.conversion import from_published
 from training.checkpoint.run_folder import prepare_run_dir, save_config, with_names

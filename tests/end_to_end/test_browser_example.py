@@ -15,8 +15,10 @@ import torch
 
 from apps.export import exporting
 from dataset import build_sudoku_dataset
+from dataset.kinds.base import Puzzle
+from dataset.kinds.sudoku import SUDOKU
 from dataset.sudoku.rules import count_solutions, parse_puzzle, tokens_to_grid
-from evaluation.solving import Reasoning, reason
+from evaluation.solve import Reasoning, reason
 from training.checkpoint.trained_model import find_trained_model
 
 pytestmark = pytest.mark.slow
@@ -125,7 +127,8 @@ def thoughts_of(run: Path) -> list[Reasoning]:
     assert found.facts is not None
     model = found.load(found.run.arch, found.facts, "the data", torch.device("cpu"))
     inputs = np.load(run.parent / "data" / "test" / "all__inputs.npy")
-    return list(reason(model, [tokens_to_grid(row) for row in inputs], torch.device("cpu")))
+    puzzles = [Puzzle(SUDOKU, tokens_to_grid(row)) for row in inputs]
+    return list(reason(model, puzzles, torch.device("cpu")))
 
 
 def text_of(grid: np.ndarray) -> str:

@@ -22,7 +22,7 @@ from apps.reports import solving as solve
 from dataset.format.writing import write_puzzles
 from evaluation.config import EvalConfig
 from evaluation.job import beside, global_batch_size, open_dataset, prepare, require_thinking
-from evaluation.measuring import report_chains
+from evaluation.report import report_chains
 from models.heads.base import HaltingRule, Outputs
 from models.heads.confidence.model import ConfidenceHead
 from puzzle_dataset import PuzzleDataset

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataset.arc.augmentation import augment_grid, format_identifier
-from evaluation.arc import PuzzleNames, Tally, grid_of, parse_tasks, score, submission, task_details
+from evaluation.evaluators.arc import (
+    PuzzleNames,
+    Tally,
+    grid_of,
+    parse_tasks,
+    score,
+    submission,
+    task_details,
+)
 
 GRIDS = [[[1]], [[1, 2]], [[1], [2]], [[3, 4], [5, 6]], [[0]]]
 TASKS = {

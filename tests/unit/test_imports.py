@@ -49,7 +49,8 @@ WITHOUT_TORCH = """
 import dataset.build_arc_dataset, dataset.build_maze_dataset, dataset.build_sudoku_dataset
 import dataset.format.reading, dataset.format.writing, dataset.maze.rules
 import evaluate
-import evaluation.arc, evaluation.config, evaluation.evaluators, evaluation.metrics
+import evaluation.config, evaluation.evaluators.arc, evaluation.evaluators.maze
+import evaluation.evaluators.sudoku, evaluation.metrics, evaluation.table
 import models.config, models.heads.confidence.config, models.heads.config, models.metrics
 import models.outputs
 import pretrain

@@ -166,13 +166,13 @@ def omit_guard() -> None:
 
 def count_padding() -> None:
     """padded rows counted in evaluations"""
-    from evaluation.runner import _gather
+    from evaluation.measure import _gather
 
     def gather_all(local: Any, names: Any, num_examples: int, ranks: Any) -> Any:
         padded = ranks.world_size * sum(len(rows) for rows in local)
         return _gather(local, names, padded, ranks)
 
-    patch("evaluation.runner._gather", gather_all).start()
+    patch("evaluation.measure._gather", gather_all).start()
 
 
 def share_a_prefix() -> None:

@@ -6,7 +6,7 @@ import torch.distributed
 
 import evaluate
 import evaluation.in_training
-import evaluation.runner
+import evaluation.measure
 import pretrain
 import training.trainer
 from harness import builds

@@ -11,7 +11,7 @@ from torch import Tensor
 from evaluation import chains
 from evaluation.chains import Figures, Found, answers_of, chosen, think_longer
 from evaluation.config import ThinkingSettings
-from evaluation.runner import evaluate
+from evaluation.measure import evaluate
 from evaluation.views import views_of
 from models.act import ACTLossHead
 from models.heads.base import HaltingRule, Outputs

@@ -3,8 +3,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from dataset.kinds.maze import MAZE
+from dataset.kinds.sudoku import SUDOKU
 from dataset.sudoku.rules import BOX_SHAPES
-from evaluation.constraints import UNDECIDED, MazeConstraint, SudokuConstraint
+from evaluation.constraints import UNDECIDED, Constraint
 
 
 def allowed_by_hand(grid: np.ndarray, vocab_size: int) -> Tensor:
@@ -22,7 +24,7 @@ def allowed_by_hand(grid: np.ndarray, vocab_size: int) -> Tensor:
 @pytest.mark.parametrize("size", [4, 6, 9])
 def test_the_sudoku_mask_equals_the_rules_after_every_digit(size: int) -> None:
     rng = np.random.default_rng(size)
-    constraint, vocab_size = SudokuConstraint(), size + 3
+    constraint, vocab_size = Constraint(SUDOKU), size + 3
     grids = np.zeros((3, size, size), np.int64)
     grids[1, 0, 0], grids[2, 1, 2] = 1, size
     state = constraint.start(torch.from_numpy(grids + 1).view(3, -1), vocab_size)
@@ -48,7 +50,7 @@ def test_the_sudoku_mask_equals_the_rules_after_every_digit(size: int) -> None:
 
 def test_padding_is_an_empty_cell_of_a_sudoku() -> None:
     empty, padding = torch.ones(1, 16, dtype=torch.uint8), torch.zeros(1, 16, dtype=torch.int32)
-    allowed = [SudokuConstraint().start(cells, 6)["allowed"] for cells in (empty, padding)]
+    allowed = [Constraint(SUDOKU).start(cells, 6)["allowed"] for cells in (empty, padding)]
     assert torch.equal(*allowed)
 
 
@@ -71,65 +73,9 @@ def sudoku(**cells: int) -> Tensor:
 )
 def test_what_is_no_sudoku_is_named(inputs: Tensor, vocab_size: int, told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        SudokuConstraint().start(inputs, vocab_size)
+        Constraint(SUDOKU).start(inputs, vocab_size)
 
 
-def maze(*lines: str) -> Tensor:
-    return torch.tensor([["# SGo".index(character) + 1 for character in "".join(lines)]])
-
-
-def test_the_ways_of_a_maze_are_those_that_lead_to_the_goal() -> None:
-    constraint = MazeConstraint()
-    state = constraint.start(maze("     ", " S # ", " #   ", " ### ", "    G"), 6)
-    # Cells are numbered row by row. From S, cell 6, ways lead up, left and right; below is a wall.
-    ways = state["allowed"][0].nonzero()
-    assert ways.tolist() == [[1, 2], [1, 5], [5, 2], [5, 5], [7, 2], [7, 5]]
-    state = constraint.place(state, torch.tensor([7]), torch.tensor([5]))
-    # The other neighbours of S are passed by; from 7 ways lead up and down.
-    assert state["tokens"][0, [1, 5]].tolist() == [2, 2]
-    assert state["allowed"][0].nonzero()[:, 0].unique().tolist() == [2, 12]
-    state = constraint.place(state, torch.tensor([2]), torch.tensor([2]))
-    # The last way cannot be closed.
-    assert state["allowed"][0].nonzero().tolist() == [[12, 5]]
-    for cell in (12, 13, 14):
-        assert constraint.is_feasible(state).item()
-        state = constraint.place(state, torch.tensor([cell]), torch.tensor([5]))
-    state = constraint.place(state, torch.tensor([19]), torch.tensor([5]))
-    # Beside G the path is complete, and what is open was not on it.
-    expected = maze("     ", " So# ", " #ooo", " ###o", "    G")
-    assert torch.equal(state["tokens"], expected)
-    assert constraint.is_feasible(state).item()
-    assert not state["allowed"].any()
-
-
-def test_a_way_that_only_leads_back_along_the_path_is_closed() -> None:
-    # From the cell below S every way to G passes the cell right of S.
-    state = MazeConstraint().start(maze("S  G", "  ##", "####", "####"), 6)
-    assert state["allowed"][0].nonzero().tolist() == [[1, 5]]
-
-
-def test_a_goal_out_of_reach_is_infeasible_from_the_start() -> None:
-    constraint = MazeConstraint()
-    state = constraint.start(torch.cat([maze("S ", "#G"), maze("S#", "#G")]), 6)
-    assert constraint.is_feasible(state).tolist() == [True, False]
-    assert not state["allowed"][1].any()
-
-
-def test_a_goal_beside_the_start_needs_no_path() -> None:
-    state = MazeConstraint().start(maze("SG", "  "), 6)
-    assert torch.equal(state["tokens"], maze("SG", "  "))
-
-
-@pytest.mark.parametrize(
-    ("inputs", "vocab_size", "told"),
-    [
-        (maze("S G"), 6, "3 cells are no square maze"),
-        (maze("SG", "  "), 5, "5 tokens; a maze needs 6"),
-        (torch.cat([maze("SG", "  "), maze("SG", "G ")]), 6, r"row 1 .*\{2: 1, 3: 1, 4: 2\}"),
-        (torch.cat([maze("SG", "  "), maze("SG", "o ")]), 6, "row 1 .* accepted: 1 and 2"),
-        (maze("S ", "  "), 6, "row 0 .* once"),
-    ],
-)
-def test_what_is_no_maze_is_named(inputs: Tensor, vocab_size: int, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        MazeConstraint().start(inputs, vocab_size)
+def test_a_kind_without_such_rules_is_named() -> None:
+    with pytest.raises(ValueError, match="rules of maze puzzles name no cells that must differ"):
+        Constraint(MAZE).start(torch.ones(1, 16, dtype=torch.int64), 6)

@@ -1,6 +1,7 @@
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
+from itertools import permutations, product
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from dataset.maze.rules import FREE, GOAL, PATH, START, WALL, solve
+from dataset.kinds.sudoku import SUDOKU as KIND
 from dataset.sudoku.generator import generate_puzzles
 from dataset.sudoku.rules import are_valid_solutions
-from evaluation.constraints import UNDECIDED, Constraint, MazeConstraint, SudokuConstraint
+from evaluation.constraints import UNDECIDED, Constraint
 from evaluation.decoding import (
     Decoded,
     answer_confidence,
@@ -22,7 +23,7 @@ from evaluation.decoding import (
 from runtime.streams import Stream
 
 SOLUTION = torch.tensor([2, 3, 4, 5, 4, 5, 2, 3, 3, 2, 5, 4, 5, 4, 3, 2])
-SUDOKU, MAZE = SudokuConstraint(), MazeConstraint()
+SUDOKU = Constraint(KIND)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -137,7 +138,6 @@ def test_an_empty_batch_stays_empty() -> None:
         kept = decode(torch.empty(0, 16, 6), inputs=inputs, constraint=SUDOKU)
         assert kept.tokens.shape == (0, 16)
         assert kept.log_probs.shape == kept.feasible.shape == (0,)
-        assert decode(torch.empty(0, 16, 6), inputs=inputs, constraint=MAZE).tokens.shape == (0, 16)
 
 
 LOGITS = torch.zeros(2, 16, 6)
@@ -224,11 +224,9 @@ def puzzles() -> tuple[Tensor, Tensor]:
     return inputs, labels
 
 
-def greedy_by_hand(
-    logits: Tensor, inputs: Tensor, constraint: Constraint
-) -> tuple[list[int], bool]:
+def greedy_by_hand(logits: Tensor, inputs: Tensor) -> tuple[list[int], bool]:
     """Decide one cell after the other, of one puzzle, in Python's floats."""
-    state = constraint.start(inputs[None], logits.shape[-1])
+    state = SUDOKU.start(inputs[None], logits.shape[-1])
     while True:
         best = (-1.0, -1, -1)
         for cell, allowed in enumerate(state["allowed"][0]):
@@ -239,27 +237,20 @@ def greedy_by_hand(
                     best = (share, cell, token)
         if best[0] < 0:
             break
-        state = constraint.place(state, torch.tensor([best[1]]), torch.tensor([best[2]]))
-    choices = constraint.choices(*logits.shape)
+        state = SUDOKU.place(state, torch.tensor([best[1]]), torch.tensor([best[2]]))
+    choices = SUDOKU.choices(*logits.shape)
     best_choices = logits.masked_fill(~choices, -math.inf).argmax(-1)
     tokens = state["tokens"][0]
     answer = torch.where(tokens == UNDECIDED, best_choices, tokens)
     return answer.tolist(), UNDECIDED not in tokens
 
 
-@pytest.mark.parametrize("constraint", [SUDOKU, MAZE], ids=["sudoku", "maze"])
-def test_greedy_and_the_beam_of_one_equal_a_slow_greedy(
-    puzzles: tuple[Tensor, Tensor], constraint: Constraint
-) -> None:
-    if constraint is SUDOKU:
-        inputs, labels = (tokens[:6] for tokens in puzzles)
-        logits = noisy(labels, 11, margin=0.7).double()
-    else:
-        inputs = random_mazes(8, 6, seed=2)
-        logits = torch.randn(8, 36, 6, generator=seeded(), dtype=torch.float64)
-    by_hand = [greedy_by_hand(*row, constraint) for row in zip(logits, inputs, strict=True)]
+def test_greedy_and_the_beam_of_one_equal_a_slow_greedy(puzzles: tuple[Tensor, Tensor]) -> None:
+    inputs, labels = (tokens[:6] for tokens in puzzles)
+    logits = noisy(labels, 11, margin=0.7).double()
+    by_hand = [greedy_by_hand(*row) for row in zip(logits, inputs, strict=True)]
     for decode in (decode_greedy, partial(decode_beam, width=1)):
-        decoded = decode(logits, inputs=inputs, constraint=constraint)
+        decoded = decode(logits, inputs=inputs, constraint=SUDOKU)
         assert decoded.tokens.tolist() == [answer for answer, _ in by_hand]
         assert decoded.feasible.tolist() == [is_feasible for _, is_feasible in by_hand]
         assert set(decoded.feasible.tolist()) == {True, False}
@@ -315,52 +306,27 @@ def test_the_constraint_comes_before_the_logits(decode: Callable[..., Decoded]) 
     assert decoded.log_probs.item() == -math.inf
 
 
-def random_mazes(count: int, size: int, seed: int) -> Tensor:
-    """Mazes with a third of walls, S and G anywhere, int64 [count, size * size]."""
-    rng = np.random.default_rng(seed)
-    mazes = np.where(rng.random((count, size * size)) < 1 / 3, WALL, FREE)
-    for maze in mazes:
-        maze[rng.choice(size * size, 2, replace=False)] = START, GOAL
-    return torch.from_numpy(mazes)
+def all_sudokus() -> Tensor:
+    """All 4x4 grids, as tokens, int64 [288, 16]."""
+    rows = list(permutations(range(2, 6)))
+    grids = torch.tensor([[*a, *b, *c, *d] for a, b, c, d in product(rows, repeat=4)])
+    return grids[torch.from_numpy(are_valid_solutions(grids.numpy() - 1, 4))]
 
 
-def neighbours(cell: int, size: int) -> list[int]:
-    row, column = divmod(cell, size)
-    steps = ((row + 1, column), (row - 1, column), (row, column + 1), (row, column - 1))
-    return [r * size + c for r, c in steps if 0 <= r < size and 0 <= c < size]
-
-
-def paths_of(maze: list[int]) -> Iterator[list[int]]:
-    """All paths from S to G of which no cell touches another than those next to it."""
-    size = math.isqrt(len(maze))
-
-    def extend(path: list[int]) -> Iterator[list[int]]:
-        for cell in neighbours(path[-1], size):
-            touches = sum(other in path for other in neighbours(cell, size))
-            if maze[cell] != WALL and cell not in path and touches == 1:
-                if maze[cell] == GOAL:
-                    yield [*path, cell]
-                else:
-                    yield from extend([*path, cell])
-
-    yield from extend([maze.index(START)])
-
-
-def draw(maze: list[int], path: list[int]) -> list[int]:
-    marked = set(path[1:-1])
-    return [PATH if cell in marked else token for cell, token in enumerate(maze)]
-
-
-def test_a_beam_wide_enough_finds_the_most_likely_path() -> None:
-    mazes = random_mazes(12, 5, seed=3)
-    inputs = mazes[torch.from_numpy(solve(mazes.numpy())[1] >= 0)]
-    logits = torch.randn(len(inputs), 25, 6, generator=seeded(), dtype=torch.float64)
-    wide = decode_beam(logits, 500, inputs=inputs, constraint=MAZE)
-    narrow = decode_beam(logits, 1, inputs=inputs, constraint=MAZE)
-    assert (wide.log_probs >= narrow.log_probs - 1e-12).all()
-    assert (wide.log_probs > narrow.log_probs + 0.1).any()
+def test_a_beam_wide_enough_finds_the_most_likely_grid() -> None:
+    grids = all_sudokus()
+    assert len(grids) == 288
+    rng = np.random.default_rng(3)
+    chosen = grids[torch.from_numpy(rng.choice(288, 12))]
+    inputs = torch.where(torch.from_numpy(rng.random((12, 16)) < 0.25), chosen, 1)
+    logits = torch.randn(12, 16, 6, generator=seeded(), dtype=torch.float64)
+    wide = decode_beam(logits, 2000, inputs=inputs, constraint=SUDOKU)
+    narrow = decode_beam(logits, 1, inputs=inputs, constraint=SUDOKU)
+    better = wide.log_probs > narrow.log_probs + 0.1
+    assert (better | ~narrow.feasible | (wide.log_probs >= narrow.log_probs - 1e-12)).all()
+    assert better.any()
     log_probs = logits.log_softmax(-1)
-    for row, maze in enumerate(inputs.tolist()):
-        answers = torch.tensor([draw(maze, path) for path in paths_of(maze)])
-        totals = log_probs[row, torch.arange(25), answers].sum(-1)
+    for row, clues in enumerate(inputs):
+        answers = grids[((grids == clues) | (clues == 1)).all(-1)]
+        totals = log_probs[row, torch.arange(16), answers].sum(-1)
         assert torch.equal(wide.tokens[row], answers[totals.argmax()])

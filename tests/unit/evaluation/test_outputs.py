@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from evaluation import outputs
+from evaluation.measure import evaluate
 from evaluation.outputs import OutputError, OutputFiles, write_json_files
-from evaluation.runner import evaluate
 from models.act import ACTLossHead
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.ranks import Ranks

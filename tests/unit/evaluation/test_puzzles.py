@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from dataset.arc.tasks import encode_canvas
-from dataset.kinds.arc import ARC, cropped
+from dataset.kinds.arc import ARC, arc_puzzles, cropped, read_arc_task
 from dataset.kinds.base import Kind
 from dataset.kinds.maze import MAZE
 from dataset.kinds.sudoku import SUDOKU
 from dataset.maze import rules as maze
-from evaluation.puzzles import arc_puzzles, kind_of, parse_puzzle, puzzles_of, read_arc_task
+from evaluation.puzzles import kind_of, parse_names, parse_puzzle, puzzles_of
 from models.config import DataFacts
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import DatasetError
@@ -171,6 +171,11 @@ def test_the_puzzles_of_a_data_set(sudoku_data: Path, tasks_data: Path) -> None:
     assert np.array_equal(third.question, puzzles[2].question)
     with pytest.raises(DatasetError, match="not Sudoku puzzles: 9 cells are no Sudoku"):
         list(puzzles_of(PuzzleDataset([tasks_data], "test"), SUDOKU))
+
+
+def test_names_are_a_list_of_texts() -> None:
+    with pytest.raises(DatasetError, match="expected a list of names"):
+        parse_names(["a", 1], "identifiers.json")
 
 
 def test_of_an_unknown_kind_walls_and_ends_make_a_maze() -> None:

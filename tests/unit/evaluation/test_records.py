@@ -9,7 +9,7 @@ import pytest
 
 from dataset import build_maze_dataset
 from dataset.maze import rules as maze
-from evaluation.records import NUM_FAILURES, Answers, size_of_answers, table_as_csv
+from evaluation.records import NUM_FAILURES, Answers, size_of_answers
 from puzzle_dataset import PuzzleDataset
 
 ROWS, CELLS, VOCAB = 60, 16, 6
@@ -130,17 +130,6 @@ def test_kinds_and_sizes(
     sudokus = PuzzleDataset([sudoku_data], "test")
     assert (sudokus.kind, size_of_answers(sudokus, "all", 3)) == ("sudoku", {})
     assert PuzzleDataset([tasks_data], "test").kind is None
-
-
-def test_a_table_leaves_empty_what_is_not_known() -> None:
-    numbers = np.array([1.0, np.nan, 1e6])
-    sets = {"a": {"x": numbers, "y": None, "z": np.array([1234567, 2, 3, 4])}}
-    assert table_as_csv(["z", "x", "y"], sets).splitlines() == [
-        "set,index,z,x,y",
-        "a,0,1234567,1,",
-        "a,1,2,,",
-        "a,2,3,1e+06,",
-    ]
 
 
 def test_of_solved_puzzles_the_slowest_is_followed() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluation.evaluators import Findings
+from evaluation.evaluators.base import Findings
 from evaluation.metrics import Estimate, SetResult
 from evaluation.report import Evaluation, as_csv, as_json, as_text, flatten, pooled
 

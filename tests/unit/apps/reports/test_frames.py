@@ -25,7 +25,7 @@ from dataset.kinds.arc import ARC
 from dataset.kinds.base import Puzzle
 from dataset.kinds.sudoku import SUDOKU
 from dataset.sudoku.rules import parse_puzzle
-from evaluation.solving import Reasoning
+from evaluation.solve import Reasoning
 from runtime.errors import ConfigError
 
 SOLUTION = parse_puzzle("1234341221434321")
@@ -39,7 +39,7 @@ def thinking(q_halt: tuple[float, ...] = (0.25, 0.875)) -> Reasoning:
     q = np.array(q_halt, np.float32)
     certainty = np.full((2, 4, 4), 0.5, np.float32)
     return Reasoning(
-        QUESTION, np.stack([first, SOLUTION]), -1, 0.5, q, q, q > 0.6, 0, 1, 1, certainty, PUZZLE
+        PUZZLE, np.stack([first, SOLUTION]), -1, 0.5, q, q, q > 0.6, 0, 1, 1, certainty
     )
 
 

@@ -16,7 +16,7 @@ from dataset.kinds.maze import MAZE
 from dataset.kinds.sudoku import SUDOKU
 from dataset.sudoku.rules import parse_puzzle
 from evaluation.config import SolveConfig
-from evaluation.solving import Reasoning
+from evaluation.solve import Reasoning
 from models.config import DataFacts
 from models.hrm.config import HRMConfig
 from runtime.errors import CheckpointError, ConfigError, DatasetError
@@ -212,7 +212,7 @@ def test_the_description_says_what_happened() -> None:
     first[0, 1] = 0
     q_halt = np.array([0.25, 0.5, 0.875], np.float32)
     reasoning = Reasoning(
-        question,
+        Puzzle(SUDOKU, question),
         np.stack([first, solution, solution]),
         log_prob=-0.125,
         confidence=0.75,
@@ -252,7 +252,9 @@ def test_the_description_says_what_happened() -> None:
     assert collapsed == "steps 3 to 9: no cell changed"
     assert ending == "settled at step 2 of 9"
 
-    without = Reasoning(question, first[None], -1, 0.5, q_halt[:1], q_halt[:1], np.array([False]))
+    without = Reasoning(
+        reasoning.puzzle, first[None], -1, 0.5, q_halt[:1], q_halt[:1], np.array([False])
+    )
     text = solve.describe(without, learns_continue=False)
     assert "not a solution: 1 cell cannot stay" in text
     assert "Q continue" not in text

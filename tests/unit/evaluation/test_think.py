@@ -11,8 +11,8 @@ from torch import Tensor
 
 from dataset.format.writing import write_split
 from evaluation.config import Halting
-from evaluation.runner import evaluate
-from evaluation.thinking import row_keys, thoughts
+from evaluation.measure import evaluate
+from evaluation.think import row_keys, thoughts
 from models.act import ACTLossHead
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.ranks import Ranks

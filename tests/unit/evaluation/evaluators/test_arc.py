@@ -6,8 +6,8 @@ import pytest
 
 from dataset.arc.augmentation import augment_grid, format_identifier
 from dataset.arc.tasks import crop_grids, encode_canvas
-from evaluation import arc
-from evaluation.arc import (
+from evaluation.evaluators import arc
+from evaluation.evaluators.arc import (
     PuzzleNames,
     Tally,
     grid_key,
@@ -229,5 +229,3 @@ def test_identifiers_without_a_usable_name_are_named() -> None:
         names[1]
     with pytest.raises(DatasetError, match="has 2 names, none for identifier 2"):
         names[2]
-    with pytest.raises(DatasetError, match="expected a list of names"):
-        arc.parse_names(["a", 1], "identifiers.json")

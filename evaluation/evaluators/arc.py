@@ -1,4 +1,4 @@
-"""How answers to augmented ARC tasks become votes, scores and a submission. NumPy only.
+"""ARC: how answers to augmented tasks become votes, scores and a submission. Imports no torch.
 
 Each row is an augmented test input with the model's answer, both on a canvas of tokens. In the
 order of the data: the canvas is cropped to its grid, the augmentation is undone, the answer becomes
@@ -10,8 +10,8 @@ the number of ranks changes a bit of any result.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,14 @@ import numpy as np
 
 from dataset.arc.augmentation import parse_identifier, undo_grid
 from dataset.arc.tasks import crop_grids, parse_grid
+from dataset.format.files import read_json
+from dataset.format.layout import IDENTIFIERS_NAME, TEST_PUZZLES_NAME
+from dataset.format.schema import ARC_VOCAB_SIZE
+from dataset.kinds import ArcEvaluatorConfig
+from evaluation.evaluators.base import AnsweredRows, Findings, Gather, require_square
+from evaluation.headline import arc_interval
+from evaluation.puzzles import identifiers_of
+from puzzle_dataset import PuzzleDataset
 from runtime.errors import DatasetError
 
 PASS_KS = (1, 2, 5, 10, 100, 1000)
@@ -98,17 +106,6 @@ class PuzzleNames:
             return parse_identifier(self._names[identifier])
         except ValueError as error:
             raise DatasetError(f"{self._source}: identifier {identifier}: {error}") from None
-
-
-def parse_names(names: object, source: str | Path) -> list[str]:
-    """Return a list of names from parsed JSON.
-
-    Raises:
-        DatasetError: it is none; names `source`.
-    """
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise DatasetError(f"{source}: expected a list of names")
-    return names
 
 
 @dataclass(slots=True)
@@ -282,3 +279,60 @@ def _place_of(key: bytes | None, ranked: list[tuple[bytes, Votes]]) -> int | Non
     """Return the place of a grid, 1 for the first; None where it is not among them."""
     places = (place for place, (voted, _) in enumerate(ranked, start=1) if voted == key)
     return next(places, None)
+
+
+class ArcEvaluator:
+    """Scores ARC tasks; see above for the rule.
+
+    Reads identifiers.json and test_puzzles.json of each folder of the test set. A task that several
+    folders hold, with the same test pairs, is one task: their votes add up.
+    """
+
+    def __init__(self, config: ArcEvaluatorConfig, dataset: PuzzleDataset) -> None:
+        require_square(dataset, ARC_VOCAB_SIZE, "a square canvas")
+        self._tasks: dict[str, list[TestPair]] = {}
+        names = identifiers_of(dataset)
+        for folder in dataset.split_dirs:
+            path = folder.parent / TEST_PUZZLES_NAME
+            for task, pairs in parse_tasks(read_json(path), path).items():
+                if self._tasks.setdefault(task, pairs) != pairs:
+                    clash = f"{path}: task {task!r} has other test pairs in another data path"
+                    raise DatasetError(f"{clash}: evaluate the folders one by one")
+        self._names = PuzzleNames(names, dataset.split_dirs[0].parent / IDENTIFIERS_NAME)
+        for arrays in dataset.sets.values():
+            for identifier in np.unique(arrays.puzzle_identifiers).tolist():
+                self._names[identifier]  # One without a usable name is an error here, not later.
+        self._keeps_votes = config.keeps_votes
+        self._tally = Tally()
+
+    def begin(self) -> None:
+        if not self._keeps_votes:
+            self._tally = Tally()
+
+    def add(self, rows: AnsweredRows) -> None:
+        read = ("inputs", "preds", "puzzle_identifiers", "q_halt_logits")
+        arrays = {name: getattr(rows, name) for name in read}
+        self._tally.add_rows(self._tasks, self._names, **arrays)
+
+    def finish(self, gather: Gather) -> Findings:
+        tasks, tally = self._tasks, Tally()
+        for part in gather(self._tally):
+            tally.merge(part)
+        scores = score(tasks, tally)
+        metrics = {f"pass@{k}": share for k, share in scores.per_test_output.items()}
+        metrics |= {f"task_pass@{k}": share for k, share in scores.per_task.items()}
+        number = scores.num_tasks
+        details = {
+            **{name: asdict(arc_interval(share, number)) for name, share in metrics.items()},
+            "num_tasks": len(tasks),
+            "num_scored_tasks": number,
+            "num_predictions": tally.num_predictions,
+            "num_unmatched_predictions": tally.num_unmatched,
+            "tasks_without_votes": tasks_without_votes(tasks, tally),
+        }
+        files: dict[str, Callable[[], Any]] = {
+            "submission.json": lambda: submission(tasks, tally),
+            "arc_tasks.json": lambda: task_details(tasks, tally),
+        }
+        metrics["unmatched_predictions"] = float(tally.num_unmatched)
+        return Findings(metrics, details, files)

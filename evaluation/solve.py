@@ -1,6 +1,6 @@
 """Solve puzzles with a trained model, and keep what it answered at each ACT step."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dataset.kinds.base import Puzzle, Verdict, Views
-from dataset.kinds.sudoku import SUDOKU
-from evaluation.chains import Found, chain_steps, chosen, ends_of, residual_of, wants_to_halt
+from dataset.kinds.base import Puzzle, Verdict, Views, kind_named
+from evaluation.chains import Found, chosen, ends_of, residual_of, wants_to_halt
 from evaluation.config import Choice, SolveConfig, ThinkingSettings
-from evaluation.constraints import SudokuConstraint
+from evaluation.constraints import Constraint
 from evaluation.decoding import (
     Decoded,
     answer_confidence,
@@ -21,9 +20,10 @@ from evaluation.decoding import (
     decode_greedy,
     decode_sampled,
 )
-from evaluation.views import draw_views
+from evaluation.think import Step, chain_steps
+from evaluation.views import Seen, seen_by_chains
 from models.act import ACTLossHead
-from models.carry import Examples
+from models.heads.base import Examples
 from runtime.errors import ConfigError
 
 _BATCH_SIZE = 64
@@ -53,7 +53,7 @@ class Reasoning:
     """How the answer to one puzzle came about.
 
     Attributes:
-        question: int8 [size, size], the puzzle's grid (`evaluation.puzzles`).
+        puzzle: the puzzle.
         answers: int8 [steps, size, size], the answer after each ACT step, the last one as decoded;
             in a Sudoku 0 where the model left a cell empty.
         log_prob: natural logarithm of the last answer's probability, as the model sees it.
@@ -67,10 +67,9 @@ class Reasoning:
         num_agreeing: those that give this answer, before it is decoded.
         certainty: float32 [steps, size, size], the probability that the model gives to each cell's
             token.
-        puzzle: the puzzle itself; None: a Sudoku of which only the question is known.
     """
 
-    question: np.ndarray
+    puzzle: Puzzle
     answers: np.ndarray
     log_prob: float
     confidence: float
@@ -81,7 +80,11 @@ class Reasoning:
     num_chains: int = 1
     num_agreeing: int = 1
     certainty: np.ndarray | None = None
-    puzzle: Puzzle | None = None
+
+    @property
+    def question(self) -> np.ndarray:
+        """The puzzle's grid, int8 [size, size]."""
+        return np.asarray(self.puzzle.question, np.int8)
 
     @property
     def answer(self) -> np.ndarray:
@@ -90,34 +93,32 @@ class Reasoning:
 
     def judge(self, step: int = -1) -> Verdict:
         """Say what the answer after a step is."""
-        puzzle = self._known
+        puzzle = self.puzzle
         return puzzle.kind.judge(self.question, self.answers[step], puzzle.target)
 
     def is_solved(self) -> bool:
         """Whether the answer is right: in a Sudoku a valid grid that keeps the clues."""
         return self.judge().solved is True
 
-    @property
-    def _known(self) -> Puzzle:
-        return self.puzzle or Puzzle(SUDOKU, self.question)
-
     def cells_changed(self) -> np.ndarray:
         """Number of cells that each step changed, int64 [steps]; the first one fills the puzzle."""
         before = np.concatenate([self.question[None], self.answers[:-1]])
-        changed = partial(self._known.kind.changed, self.question)
+        changed = partial(self.puzzle.kind.changed, self.question)
         return np.array([changed(*pair).sum() for pair in zip(before, self.answers, strict=True)])
 
     def cells_wrong(self, step: int = -1) -> np.ndarray:
         """Mark what cannot stay, bool [size, size]: in a Sudoku what is empty, repeated digits and
         changed clues.
         """
-        puzzle = self._known
+        puzzle = self.puzzle
         return puzzle.kind.wrong(self.question, self.answers[step], puzzle.target)
 
 
 def make_decoder(config: SolveConfig) -> Decoder:
     """Return the decoder that the configuration asks for; its draws go on from call to call."""
-    constraint = SudokuConstraint() if config.constraint == "sudoku" else None
+    constraint = None
+    if config.constraint != "none":
+        constraint = Constraint(kind_named(config.constraint))
     temperature = 1.0 if config.temperature is None else config.temperature
     generator = torch.Generator().manual_seed(config.seed)
     decode: Decoder
@@ -138,7 +139,7 @@ def make_decoder(config: SolveConfig) -> Decoder:
 
 def reason(
     model: ACTLossHead,
-    questions: Sequence[np.ndarray | Puzzle],
+    puzzles: Sequence[Puzzle],
     device: torch.device,
     decode: Decoder = decode_greedy,
     settings: ThinkingSettings | None = None,
@@ -147,8 +148,7 @@ def reason(
     """Let the model think about each puzzle for all its ACT steps; yields in their order.
 
     Args:
-        questions: puzzles of one kind and size, or Sudokus as integer [size, size] digits, 0 where
-            empty; the model reads such cells.
+        puzzles: of one kind and size, which the model reads.
         decode: gives the answer of the last step; the others are the most likely tokens.
         settings: which chains think about each puzzle, and which of them answers; the depth is the
             model's, and of each list the first value counts. None: one chain.
@@ -157,11 +157,8 @@ def reason(
     model.eval()
     settings = settings or ThinkingSettings()
     size = max(1, _BATCH_SIZE // settings.breadth[0])
-    for start in range(0, len(questions), size):
-        some = [
-            each if isinstance(each, Puzzle) else Puzzle(SUDOKU, np.asarray(each, np.int8))
-            for each in questions[start : start + size]
-        ]
+    for start in range(0, len(puzzles), size):
+        some = puzzles[start : start + size]
         yield from _reason_batch(model, some, start, device, decode, settings, watch)
 
 
@@ -178,61 +175,99 @@ class _Chain(NamedTuple):
     residual: Tensor  # [N], of the last step.
 
 
-class _Seen(NamedTuple):
-    """How N puzzles are seen: in views with these numbers, or (None) as they are."""
+class _Last(NamedTuple):
+    """The decoded answers to N puzzles: tokens uint8 [N, S] and their probabilities, float32
+    [N, S], of the puzzles themselves, and the log-probability and confidence of each answer, [N].
+    """
 
-    symmetries: Views | None
-    views: np.ndarray
+    tokens: np.ndarray
+    certainty: np.ndarray
+    log_probs: Tensor
+    confidence: Tensor
 
-    def boards(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the puzzles, uint8 [N, S], as they are seen."""
-        return inputs if self.symmetries is None else self.symmetries.apply(self.views, inputs)
 
-    def tokens(self, seen: Tensor) -> np.ndarray:
-        """Return tokens [N, S] that were answered as those of the puzzles, uint8."""
-        tokens = seen.cpu().numpy().astype(np.uint8)
-        return tokens if self.symmetries is None else self.symmetries.undo(self.views, tokens)
+class _Place(NamedTuple):
+    """Where the answer to a puzzle is read: a row of the chain with this number, and which step."""
 
-    def values(self, seen: Tensor) -> np.ndarray:
-        """Return values of the cells [N, S] in the order of the puzzles' own, float32."""
-        values = seen.float().cpu().numpy()
-        if self.symmetries is None:
-            return values
-        own = np.empty_like(values)
-        np.put_along_axis(own, self.symmetries.sources(self.views), values, 1)
-        return own
+    chain: int
+    row: int
+    end: int
 
 
 @torch.no_grad()
 def _reason_batch(
     model: ACTLossHead,
-    puzzles: list[Puzzle],
+    puzzles: Sequence[Puzzle],
     first_row: int,
     device: torch.device,
     decode: Decoder,
     settings: ThinkingSettings,
     watch: Watch | None,
 ) -> list[Reasoning]:
-    rule, steps = model.model.rule, model.model.eval_max_steps
-    breadth, select, rows = settings.breadth[0], settings.select[0], np.arange(len(puzzles))
-    kind, inputs = puzzles[0].kind, np.stack([puzzle.tokens for puzzle in puzzles])
+    select, rows = settings.select[0], np.arange(len(puzzles))
+    inputs = np.stack([puzzle.tokens for puzzle in puzzles])
     ids = np.array([puzzle.identifier for puzzle in puzzles], np.int32)
-    symmetries, views = None, np.zeros((breadth, len(rows)), np.int64)
-    if settings.perturbs_views:
-        symmetries = kind.views(len(puzzles[0].question))
-        if symmetries is None:
-            raise ConfigError(f"perturb=symmetry: no symmetry of {kind.name} puzzles is known")
-        views = draw_views(symmetries, settings.seed, first_row + rows, breadth)
-    chains = [
-        _run_chain(
-            model, inputs, ids, _Seen(symmetries, own), number, first_row, device, settings, watch
-        )
-        for number, own in enumerate(views)
-    ]
+
+    def on_device(arrays: dict[str, np.ndarray]) -> Examples:
+        return {name: torch.from_numpy(values).to(device) for name, values in arrays.items()}
+
+    views, chains = _views(puzzles[0]) if settings.perturbs_views else None, []
+    seen = seen_by_chains(views, settings.seed, first_row + rows, settings.breadth[0])
+    for number, own in enumerate(seen):
+        arrays = {"inputs": own.boards(inputs).astype(np.int32), "puzzle_identifiers": ids}
+        steps = chain_steps(model, model, arrays, settings, number, first_row, on_device)
+        chains.append(_read(model, steps, own, number, watch))
     found, ends = _found(chains, select)
-    best = chosen(select, found, 0, steps)
+    best = chosen(select, found, 0, model.model.eval_max_steps)
     agreeing = (found.at_halt == found.at_halt[best, rows]).all(-1).sum(0)
-    places = list(zip(best, rows, ends[best, rows] - 1, strict=True))
+    places = [
+        _Place(int(chain), row, int(end))
+        for row, (chain, end) in enumerate(zip(best, ends[best, rows] - 1, strict=True))
+    ]
+    own = np.stack([seen[chain].views[row] for chain, row, _ in places])
+    last = _last(model, decode, chains, places, Seen(seen[0].symmetries, own))
+    return list(_reasonings(model, puzzles, chains, places, agreeing, last))
+
+
+def _views(puzzle: Puzzle) -> Views:
+    if views := puzzle.kind.views(len(puzzle.question)):
+        return views
+    name = puzzle.kind.name
+    raise ConfigError(f"perturb=symmetry: no symmetry of {name} puzzles is known")
+
+
+def _read(
+    model: ACTLossHead, steps: Iterable[Step], seen: Seen, number: int, watch: Watch | None
+) -> _Chain:
+    """Read each step of the chain with this number."""
+    act, outputs, halts, ends = model.model, [], [], []
+    tokens, certainty = [], []
+    for before, carry in steps:
+        given = act.inner.read(act.answer_of(carry), carry.examples)
+        outputs.append(given)
+        ends.append((carry.examples["inputs"], residual_of(before, act.answer_of(carry))))
+        halts.append(wants_to_halt(act, given, carry.steps))
+        best = given["logits"].argmax(-1, keepdim=True)
+        tokens.append(seen.tokens(best.squeeze(-1).cpu().numpy().astype(np.uint8)))
+        shares = model.log_probs(given["logits"]).gather(-1, best).exp()
+        certainty.append(seen.values(shares.squeeze(-1).float().cpu().numpy()))
+        if watch is not None:
+            q = given["q_halt_logits"].float().sigmoid().cpu().numpy()
+            watch(Glimpse(number, len(tokens), tokens[-1], certainty[-1], q))
+    logits, q_halt, q_continue = (
+        torch.stack([given[name] for given in outputs], 1)
+        for name in ("logits", "q_halt_logits", "q_continue_logits")
+    )
+    answers = np.stack(tokens, 1), np.stack(certainty, 1)
+    inputs, residual = ends[-1]
+    return _Chain(inputs, logits, *answers, q_halt, q_continue, torch.stack(halts, 1), residual)
+
+
+def _last(
+    model: ACTLossHead, decode: Decoder, chains: list[_Chain], places: list[_Place], seen: Seen
+) -> _Last:
+    """Decode the answers at these places; `seen`: how the chains that answer saw the puzzles."""
+    rule = model.model.rule
     logits, q_halt, q_continue = (
         torch.stack([getattr(chains[c], name)[row, end] for c, row, end in places])
         for name in ("logits", "q_halt", "q_continue")
@@ -243,77 +278,41 @@ def _reason_batch(
         gap = q_halt - (q_continue if rule.compares else 0)
     log_probs = model.log_probs(logits)
     decoded = decode(log_probs, inputs=torch.stack([chains[c].inputs[row] for c, row, _ in places]))
+    tokens = seen.tokens(decoded.tokens.cpu().numpy().astype(np.uint8))
+    certainty = seen.values(decoded.cell_log_probs.exp().float().cpu().numpy())
     confidence = answer_confidence(log_probs, gap, torch.zeros_like(gap))
-    seen = _Seen(symmetries, views[best, rows])
-    answers, certainty = seen.tokens(decoded.tokens), seen.values(decoded.cell_log_probs.exp())
-    reasonings = []
-    for c, row, end in places:
-        chain, tokens = chains[c], [*chains[c].tokens[row, :end], answers[row]]
+    return _Last(tokens, certainty, decoded.log_probs, confidence)
+
+
+def _reasonings(
+    model: ACTLossHead,
+    puzzles: Sequence[Puzzle],
+    chains: list[_Chain],
+    places: list[_Place],
+    agreeing: np.ndarray,
+    last: _Last,
+) -> Iterator[Reasoning]:
+    for number, (puzzle, place) in enumerate(zip(puzzles, places, strict=True)):
+        chain, row, end = chains[place.chain], place.row, place.end
+        tokens = [*chain.tokens[row, :end], last.tokens[number]]
+        certainty = np.stack([*chain.certainty[row, :end], last.certainty[number]])
         told = slice(end + 1)
-        sure = np.stack([*chain.certainty[row, :end], certainty[row]])
         q_halt = chain.q_halt[row, told].sigmoid()
-        one = Reasoning(
-            question=np.asarray(puzzles[row].question, np.int8),
-            answers=np.stack([kind.to_grid(step) for step in tokens]),
-            log_prob=float(decoded.log_probs[row]),
-            confidence=float(confidence[row]),
-            q_halt=(torch.full_like(q_halt, torch.nan) if rule is None else q_halt).cpu().numpy(),
+        if model.model.rule is None:
+            q_halt = torch.full_like(q_halt, torch.nan)
+        yield Reasoning(
+            puzzle,
+            answers=np.stack([puzzle.kind.to_grid(step) for step in tokens]),
+            log_prob=float(last.log_probs[number]),
+            confidence=float(last.confidence[number]),
+            q_halt=q_halt.cpu().numpy(),
             q_continue=chain.q_continue[row, told].sigmoid().cpu().numpy(),
             halts=chain.halts[row, told].cpu().numpy(),
-            chain=int(c),
-            num_chains=breadth,
-            num_agreeing=int(agreeing[row]),
-            certainty=sure.reshape(-1, *puzzles[row].question.shape),
-            puzzle=puzzles[row],
+            chain=place.chain,
+            num_chains=len(chains),
+            num_agreeing=int(agreeing[number]),
+            certainty=certainty.reshape(-1, *puzzle.question.shape),
         )
-        reasonings.append(one)
-    return reasonings
-
-
-def _run_chain(
-    model: ACTLossHead,
-    inputs: np.ndarray,
-    ids: np.ndarray,
-    seen: _Seen,
-    number: int,
-    first_row: int,
-    device: torch.device,
-    settings: ThinkingSettings,
-    watch: Watch | None,
-) -> _Chain:
-    arrays = {"inputs": seen.boards(inputs).astype(np.int32), "puzzle_identifiers": ids}
-
-    def on_device(arrays: dict[str, np.ndarray]) -> Examples:
-        return {name: torch.from_numpy(values).to(device) for name, values in arrays.items()}
-
-    act, outputs, halts, residuals = model.model, [], [], []
-    tokens, certainty = [], []
-    for before, carry in chain_steps(model, model, arrays, settings, number, first_row, on_device):
-        given = act.inner.read(act.answer_of(carry), carry.examples)
-        outputs.append(given)
-        residuals.append(residual_of(before, act.answer_of(carry)))
-        halts.append(wants_to_halt(act, given, carry.steps))
-        best = given["logits"].argmax(-1, keepdim=True)
-        tokens.append(seen.tokens(best.squeeze(-1)))
-        shares = model.log_probs(given["logits"]).gather(-1, best).exp()
-        certainty.append(seen.values(shares.squeeze(-1)))
-        if watch is not None:
-            q = given["q_halt_logits"].float().sigmoid().cpu().numpy()
-            watch(Glimpse(number, len(tokens), tokens[-1], certainty[-1], q))
-    logits, q_halt, q_continue = (
-        torch.stack([given[name] for given in outputs], 1)
-        for name in ("logits", "q_halt_logits", "q_continue_logits")
-    )
-    return _Chain(
-        on_device(arrays)["inputs"],
-        logits,
-        np.stack(tokens, 1),
-        np.stack(certainty, 1),
-        q_halt,
-        q_continue,
-        torch.stack(halts, 1),
-        residuals[-1],
-    )
 
 
 def _found(chains: list[_Chain], select: Choice) -> tuple[Found, np.ndarray]:

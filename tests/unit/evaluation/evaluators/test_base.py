@@ -12,9 +12,15 @@ from pydantic import TypeAdapter
 from dataset.format.writing import write_puzzles
 from dataset.kinds import AnyEvaluator
 from dataset.sudoku.rules import is_valid_solution, keeps_clues
-from evaluation.evaluators import AnsweredRows, Evaluator, Findings, build_evaluators, build_fitting
+from evaluation.evaluators.base import (
+    AnsweredRows,
+    Evaluator,
+    Findings,
+    build_evaluators,
+    build_fitting,
+)
+from evaluation.measure import evaluate
 from evaluation.metrics import wilson
-from evaluation.runner import evaluate
 from models.act import ACTLossHead
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.errors import DatasetError

@@ -8,8 +8,8 @@ import torch
 
 from dataset.format.schema import PuzzleSet
 from dataset.format.writing import write_split
+from evaluation.measure import evaluate
 from evaluation.metrics import SetResult
-from evaluation.runner import evaluate
 from models.act import ACTLossHead, LossOutput
 from puzzle_dataset import EvalBatches, PuzzleDataset
 from runtime.ranks import Ranks

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from dataset.kinds.sudoku import SudokuViews, repeated_digits
+from dataset.kinds.base import Puzzle
+from dataset.kinds.sudoku import SUDOKU, SudokuViews, repeated_digits
 from dataset.sudoku.rules import BOX_SHAPES, grid_to_tokens, tokens_to_grid
 from evaluation import chains
 from evaluation.config import SolveConfig, ThinkingSettings
-from evaluation.constraints import SudokuConstraint
+from evaluation.constraints import Constraint
 from evaluation.decoding import answer_confidence, decode_beam, decode_greedy, decode_sampled
-from evaluation.solving import Decoder, Glimpse, Reasoning, make_decoder, reason
+from evaluation.solve import Decoder, Glimpse, Reasoning, make_decoder, reason
 from evaluation.views import draw_views, views_of
 from models.act import ACTLossHead
 from models.config import DataFacts
@@ -26,6 +27,7 @@ Make = Callable[..., ACTLossHead]
 CPU = torch.device("cpu")
 SOLUTION = np.array([[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]], np.int8)
 QUESTION = np.where(np.eye(4, dtype=bool), SOLUTION, 0).astype(np.int8)
+PUZZLE = Puzzle(SUDOKU, QUESTION)
 FACTS = DataFacts(vocab_size=6, seq_len=16, num_puzzle_identifiers=1)
 
 
@@ -48,10 +50,14 @@ def test_repeated_digits_equal_those_found_by_hand(size: int) -> None:
     assert not repeated_digits(SOLUTION).any()
 
 
+def sudokus_of(grids: Sequence[np.ndarray]) -> list[Puzzle]:
+    return [Puzzle(SUDOKU, grid) for grid in grids]
+
+
 def make_reasoning(*answers: np.ndarray) -> Reasoning:
     steps = len(answers)
     q = np.linspace(0.1, 0.9, steps, dtype=np.float32)
-    return Reasoning(QUESTION, np.stack(answers), -1.0, 0.5, q, 1 - q, q > 0.5)
+    return Reasoning(PUZZLE, np.stack(answers), -1.0, 0.5, q, 1 - q, q > 0.5)
 
 
 def test_reasoning_counts_what_changed_and_what_is_wrong() -> None:
@@ -82,7 +88,7 @@ def examples_of(puzzle: np.ndarray) -> dict[str, torch.Tensor]:
 def test_reason_gives_the_answers_of_each_step(make_model: Make) -> None:
     model = make_model(FACTS, halt_max_steps=3)
     puzzles = [QUESTION, SOLUTION, np.zeros((4, 4), np.int8)]
-    found = list(reason(model, puzzles, CPU))
+    found = list(reason(model, sudokus_of(puzzles), CPU))
     for puzzle, reasoning in zip(puzzles, found, strict=True):
         assert np.array_equal(reasoning.question, puzzle)
         carry = model.model.initial_carry(examples_of(puzzle))
@@ -100,7 +106,7 @@ def test_reason_gives_the_answers_of_each_step(make_model: Make) -> None:
 def test_who_watches_sees_each_step_of_each_chain(make_model: Make) -> None:
     model, glimpses = make_model(FACTS, halt_max_steps=3), []
     settings = ThinkingSettings.model_validate({"breadth": 2, "select": "majority"})
-    (found,) = reason(model, [QUESTION], CPU, settings=settings, watch=glimpses.append)
+    (found,) = reason(model, [PUZZLE], CPU, settings=settings, watch=glimpses.append)
     assert [(one.chain, one.step) for one in glimpses] == [
         (chain, step) for chain in range(2) for step in (1, 2, 3)
     ]
@@ -110,7 +116,7 @@ def test_who_watches_sees_each_step_of_each_chain(make_model: Make) -> None:
         assert np.array_equal(tokens_to_grid(one.tokens[0]), found.answers[step])
         assert one.certainty[0].reshape(4, 4) == pytest.approx(found.certainty[step], abs=1e-6)
         assert one.q_halt[0] == pytest.approx(found.q_halt[step], abs=1e-6)
-    (alone,) = reason(model, [QUESTION], CPU, settings=settings)
+    (alone,) = reason(model, [PUZZLE], CPU, settings=settings)
     assert np.array_equal(alone.answers, found.answers)
 
 
@@ -121,14 +127,14 @@ def test_certainty_is_that_of_the_cells_in_any_view(make_model: Make) -> None:
     views = SudokuViews(4)
     drawn = draw_views(views, settings.seed, np.arange(1), 4)
     glimpses: list[Glimpse] = []
-    list(reason(model, [QUESTION], CPU, settings=settings, watch=glimpses.append))
+    list(reason(model, [PUZZLE], CPU, settings=settings, watch=glimpses.append))
     for one in glimpses:
         if one.step == 2:
             seen[one.chain] = one.certainty[0]
     for chain, certainty in seen.items():
         board = grid_to_tokens(QUESTION)[None]
         turned = tokens_to_grid(views.apply(drawn[chain], board)[0])
-        (as_it_is,) = reason(model, [turned], CPU)
+        (as_it_is,) = reason(model, [Puzzle(SUDOKU, turned)], CPU)
         assert as_it_is.certainty is not None
         own = np.empty(16, np.float32)
         own[views.sources(drawn[chain])[0]] = as_it_is.certainty[-1].reshape(-1)
@@ -137,13 +143,13 @@ def test_certainty_is_that_of_the_cells_in_any_view(make_model: Make) -> None:
 
 def test_the_halting_rule_without_a_learned_continue(make_model: Make) -> None:
     model = make_model(FACTS, no_ACT_continue=True, halt_max_steps=5)
-    (reasoning,) = reason(model, [QUESTION], CPU)
+    (reasoning,) = reason(model, [PUZZLE], CPU)
     assert reasoning.halts.tolist() == (reasoning.q_halt > 0.5).tolist()
 
 
 def test_without_q_nothing_is_said_of_halting(make_model: Make) -> None:
     model = make_model(FACTS, heads={"q": None})
-    (reasoning,) = reason(model, [QUESTION], CPU)
+    (reasoning,) = reason(model, [PUZZLE], CPU)
     assert np.isnan(reasoning.q_halt).all()
     assert not reasoning.halts.any()
     # Only the entropy speaks.
@@ -155,7 +161,7 @@ def test_halts_are_those_of_the_rule(make_model: Make) -> None:
     with torch.no_grad():
         model.state_dict()["model.inner.q_head.weight"].zero_()
         model.state_dict()["model.inner.q_head.bias"].copy_(torch.tensor([1.0, 5.0]))
-    (reasoning,) = reason(model, [QUESTION], CPU)
+    (reasoning,) = reason(model, [PUZZLE], CPU)
     assert reasoning.halts.tolist() == [False, False, True, True, True]
 
 
@@ -163,9 +169,9 @@ def test_many_puzzles_keep_their_order(make_model: Make) -> None:
     model = make_model(FACTS)
     rng = np.random.default_rng(0)
     puzzles = [rng.permutation(4)[SOLUTION - 1].astype(np.int8) + 1 for _ in range(70)]
-    found = list(reason(model, puzzles, CPU))
+    found = list(reason(model, sudokus_of(puzzles), CPU))
     assert np.array_equal([reasoning.question for reasoning in found], puzzles)
-    (alone,) = reason(model, [puzzles[66]], CPU)
+    (alone,) = reason(model, sudokus_of([puzzles[66]]), CPU)
     assert np.array_equal(alone.answers, found[66].answers)
 
 
@@ -200,7 +206,7 @@ def test_the_chain_that_answers_is_the_one_of_an_evaluation(
     batches, views = EvalBatches(sudokus, global_batch_size=10), views_of(sudokus)
     chains.think_longer(model, model, batches, Ranks("cpu"), settings, views)
     questions = [tokens_to_grid(row) for row in sudokus.sets["all"].inputs]
-    found = list(reason(model, questions, CPU, settings=settings))
+    found = list(reason(model, sudokus_of(questions), CPU, settings=settings))
     for reasoning, expected in zip(found, answers[0], strict=True):
         assert np.array_equal(reasoning.answer, tokens_to_grid(expected))
         if select == "first_halt":
@@ -215,7 +221,7 @@ def test_a_view_is_decoded_as_it_was_seen(make_model: Make) -> None:
     decode = make_decoder(SolveConfig(checkpoint="x", decode="beam", constraint="sudoku"))
     settings = ThinkingSettings.model_validate({"breadth": 4, "select": "residual"})
     puzzles = [np.rot90(QUESTION, turns) for turns in range(4)]
-    found = list(reason(model, puzzles, CPU, decode, settings))
+    found = list(reason(model, sudokus_of(puzzles), CPU, decode, settings))
     assert all(reasoning.is_solved() for reasoning in found)
     assert any(reasoning.chain > 0 for reasoning in found)
 
@@ -253,7 +259,7 @@ def test_decoders_are_those_asked_for(settings: dict[str, Any], decode: Decoder)
     logits = torch.randn(9, 16, 6, generator=seeded())
     inputs = torch.from_numpy(grid_to_tokens(QUESTION)).expand(9, 16)
     found = make_decoder(SolveConfig(checkpoint="x", seed=7, **settings))(logits, inputs=inputs)
-    constraint = SudokuConstraint() if "constraint" in settings else None
+    constraint = Constraint(SUDOKU) if "constraint" in settings else None
     expected = decode(logits, inputs=inputs, constraint=constraint)
     assert all(torch.equal(*values) for values in zip(found, expected, strict=True))
 
@@ -266,8 +272,8 @@ def test_the_last_answer_is_decoded_from_the_probabilities_of_the_loss(
     settings = {"loss": {"loss_type": loss_type}, "no_ACT_continue": no_ACT_continue}
     model = make_model(FACTS, **settings)
     decode = make_decoder(SolveConfig(checkpoint="x", decode="beam", constraint="sudoku"))
-    (greedy,) = reason(model, [QUESTION], CPU)
-    (reasoning,) = reason(model, [QUESTION], CPU, decode)
+    (greedy,) = reason(model, [PUZZLE], CPU)
+    (reasoning,) = reason(model, [PUZZLE], CPU, decode)
     assert not greedy.is_solved()
     assert reasoning.is_solved()
     assert np.array_equal(reasoning.answers[:-1], greedy.answers[:-1])

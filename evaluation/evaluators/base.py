@@ -1,0 +1,138 @@
+"""What an evaluator is: what it measures of the answers to one kind of puzzle, beside the usual
+figures. Each of ours is one file of this package, which `dataset.kinds.EVALUATORS` names.
+
+Each rank hands its rows to its own evaluators, batch by batch; at the end their tallies are brought
+together, and every rank has the same figures. Built, and its data checked, without torch.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from dataset.kinds import EVALUATORS, AnyEvaluator, EvaluatorConfig
+from evaluation.metrics import wilson
+from puzzle_dataset import PuzzleDataset
+from runtime.errors import DatasetError
+
+Gather = Callable[[Any], list[Any]]
+"""Takes this rank's value and returns those of all ranks, in rank order, on every rank."""
+
+
+@dataclass(frozen=True)
+class AnsweredRows:
+    """Rows of a test set with the answers of the last ACT step; padding is left out."""
+
+    inputs: np.ndarray  # int32 [n, S] tokens
+    labels: np.ndarray  # int32 [n, S], -100 where ignored
+    puzzle_identifiers: np.ndarray  # int32 [n]
+    preds: np.ndarray  # int32 [n, S] tokens, the answers
+    q_halt_logits: np.ndarray  # float32 [n]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What an evaluator found, the same on every rank: figures, more of them as JSON-ready values,
+    and files, whose JSON-ready content is made when it is asked for.
+    """
+
+    metrics: dict[str, float]
+    details: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, Callable[[], Any]] = field(default_factory=dict)
+
+
+class Evaluator(Protocol):
+    """Measures one evaluation after the other, each between `begin` and `finish`."""
+
+    def begin(self) -> None:
+        """Forget the rows of earlier evaluations."""
+
+    def add(self, rows: AnsweredRows) -> None:
+        """Take in rows of this rank."""
+
+    def finish(self, gather: Gather) -> Findings:
+        """Bring the ranks together; all of them take part."""
+        ...
+
+
+def build_evaluators(
+    chosen: Iterable[EvaluatorConfig | str], dataset: PuzzleDataset
+) -> dict[str, Evaluator]:
+    """Build evaluators for a test set, by name.
+
+    Args:
+        chosen: their settings; a name where there are none.
+    Raises:
+        DatasetError: the data are not of this kind, or lack a file that is needed; says which.
+    """
+    evaluators: dict[str, Evaluator] = {}
+    for config in TypeAdapter(list[AnyEvaluator]).validate_python(list(chosen)):
+        try:
+            evaluators[config.name] = EVALUATORS.load(config.name)(config, dataset)
+        except DatasetError as error:
+            needed = f"needed by evaluators=[{config.name}]; evaluators=[] does without"
+            raise DatasetError(f"{error} ({needed})") from None
+    return evaluators
+
+
+def build_fitting(
+    inherited: Iterable[EvaluatorConfig], dataset: PuzzleDataset, say: Callable[[str], None]
+) -> dict[str, Evaluator]:
+    """Build the evaluators of another data set that fit a test set; `say` is told of the others."""
+    evaluators: dict[str, Evaluator] = {}
+    for config in inherited:
+        try:
+            evaluators |= build_evaluators([config], dataset)
+        except DatasetError as error:
+            say(f"the evaluator {config.name} of the data set chosen by name is left out: {error}")
+    return evaluators
+
+
+class SharesEvaluator:
+    """Measures shares of the rows, with their 95 % intervals as details."""
+
+    shares: tuple[str, ...]
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def judge(self, rows: AnsweredRows) -> Sequence[np.ndarray]:
+        """Return for each of `shares` which rows it holds, bool [n]."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        self._num_rows, self._sums = 0, dict.fromkeys(self.shares, 0)
+
+    def add(self, rows: AnsweredRows) -> None:
+        self._num_rows += len(rows.preds)
+        for name, holds in zip(self.shares, self.judge(rows), strict=True):
+            self._sums[name] += int(np.count_nonzero(holds))
+
+    def finish(self, gather: Gather) -> Findings:
+        parts = gather((self._num_rows, self._sums))
+        num_rows = sum(rows for rows, _ in parts)
+        if not num_rows:
+            return Findings({}, {"num_examples": 0})
+        shares = {
+            name: wilson(sum(sums[name] for _, sums in parts), num_rows) for name in self.shares
+        }
+        intervals = {name: asdict(share) for name, share in shares.items()}
+        metrics = {name: share.value for name, share in shares.items()}
+        return Findings(metrics, {"num_examples": num_rows, **intervals})
+
+
+def require_square(dataset: PuzzleDataset, vocab_size: int, cells: str) -> None:
+    """Raise DatasetError unless the puzzles have so many tokens on `cells`, a square."""
+    metadata = dataset.metadata
+    if metadata.vocab_size != vocab_size or math.isqrt(metadata.seq_len) ** 2 != metadata.seq_len:
+        raise unsuitable(dataset, f"expected {vocab_size} tokens on {cells}")
+
+
+def unsuitable(dataset: PuzzleDataset, why: str) -> DatasetError:
+    """Return an error that says what the puzzles are, and why an evaluator cannot read them."""
+    metadata = dataset.metadata
+    found = f"{metadata.vocab_size} tokens and {metadata.seq_len} cells"
+    return DatasetError(f"{dataset.split_dirs[0]}: {found}: {why}")

@@ -1,0 +1,23 @@
+"""Mazes: whether answers are paths, and shortest ones. Imports no torch."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dataset.kinds import EvaluatorConfig
+from dataset.maze import rules as maze
+from evaluation.evaluators.base import AnsweredRows, SharesEvaluator, require_square
+from puzzle_dataset import PuzzleDataset
+
+
+class MazeEvaluator(SharesEvaluator):
+    """Shares of the answers that are a path from start to goal, and that are a shortest one."""
+
+    shares = ("valid_path", "shortest_path")
+
+    def __init__(self, config: EvaluatorConfig, dataset: PuzzleDataset) -> None:
+        super().__init__()
+        require_square(dataset, maze.VOCAB_SIZE, "a square")
+
+    def judge(self, rows: AnsweredRows) -> Sequence[np.ndarray]:
+        return maze.check_paths(rows.inputs, rows.preds)

@@ -1,0 +1,77 @@
+"""Tables of figures for people, as JSON and as CSV. Imports no torch."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from evaluation.metrics import Estimate
+from runtime.text import in_columns
+
+Cell = Estimate | float | str | None
+
+
+def as_text(names: Sequence[str], lines: Iterable[Sequence[Cell]], explained: str) -> str:
+    """Return the lines in columns with these names, then what explains them. Estimates have their
+    95 % intervals; None is a dash.
+    """
+    rows = [names, *([_shown(cell) for cell in line] for line in lines)]
+    return f"{in_columns(rows)}\n{explained}"
+
+
+def _shown(cell: Cell) -> str:
+    if isinstance(cell, Estimate):
+        return cell.with_interval()
+    if isinstance(cell, float):
+        return f"{cell:.4f}"
+    return "-" if cell is None else str(cell)
+
+
+def as_json(figures: Iterable[object]) -> list[dict[str, Any]]:
+    """Return objects with figures as JSON-ready values."""
+    return [{name: plain(value) for name, value in vars(one).items()} for one in figures]
+
+
+def plain(value: Any) -> Any:
+    """Return a figure as a JSON-ready value, an estimate with its interval. What is not finite
+    becomes text ("nan"), since JSON has no number for it.
+    """
+    if isinstance(value, Estimate):
+        return {name: plain(part) for name, part in vars(value).items()}
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def as_csv(figures: Sequence[object]) -> str:
+    """Return a line for each of several objects with the same figures, without intervals."""
+    lines = [",".join(vars(figures[0]) if figures else [])]
+    for one in figures:
+        values = vars(one).values()
+        lines.append(",".join(str(v.value if isinstance(v, Estimate) else v) for v in values))
+    return "\n".join(lines) + "\n"
+
+
+def rows_as_csv(names: Iterable[str], sets: Mapping[str, Mapping[str, np.ndarray | None]]) -> str:
+    """Return a line for each row of all sets: the set, the number of the row, and its values.
+
+    Args:
+        names: of the values, in their order.
+        sets: of each set the values by name, [rows]; NaN and None are left empty.
+    """
+    names = list(names)
+    lines = [",".join(["set", "index", *names])]
+    for set_name, values in sets.items():
+        given = (column for name in names if (column := values[name]) is not None)
+        number = min(map(len, given), default=0)
+        texts = [_texts(values[name], number) for name in names]
+        for index, row in enumerate(zip(*texts, strict=True)):
+            lines.append(",".join([set_name, str(index), *row]))
+    return "\n".join(lines) + "\n"
+
+
+def _texts(values: np.ndarray | None, number: int) -> list[str]:
+    if values is None:
+        return [""] * number
+    if np.issubdtype(values.dtype, np.integer):
+        return [str(value) for value in values[:number].tolist()]
+    return ["" if math.isnan(value) else f"{value:.6g}" for value in values[:number].tolist()]
