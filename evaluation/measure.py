@@ -199,16 +199,22 @@ class _Values:
 
     def add(self, thought: Thought, step: LossOutput) -> None:
         """Take in a batch, measured after its last step."""
-        name = thought.set_name
-        examples = step.carry.examples
+        name, examples = thought.set_name, step.carry.examples
         clues = (examples["inputs"] == examples["labels"]).sum(-1).float()
-        columns = [*_columns(step, self.names, self._model), clues]
+        columns = [*self._columns(step), clues]
         if thought.right is not None:
             columns += thought.right.unbind(-1)
         self._rows[name].append(torch.stack(columns, dim=-1))
         if thought.at_halt is not None:
-            columns = _columns(self._model.measure(thought.at_halt), self.names, self._model)
+            columns = self._columns(self._model.measure(thought.at_halt))
             self._rows_at_halt[name].append(torch.stack(columns, dim=-1))
+
+    def _columns(self, step: LossOutput) -> list[Tensor]:
+        """Return values of each row, [b] each: `names`, then q_halt, NaN where no head gives it."""
+        q_halt = step.outputs["q_halt_logits"].float().sigmoid()
+        if self._model.halting_head is None:
+            q_halt = torch.full_like(q_halt, torch.nan)
+        return [*(step.rows[name] for name in self.names), q_halt]
 
     def gather(
         self, ranks: Ranks, *, at_halt: bool
@@ -221,14 +227,6 @@ class _Values:
                 rows = self._rows_at_halt[name]
                 records_at_halt[name] = _gather(rows, self._recorded, number, ranks)
         return records, records_at_halt
-
-
-def _columns(step: LossOutput, names: tuple[str, ...], model: ACTLossHead) -> list[Tensor]:
-    """Return values of each row, [b] each: `names`, then q_halt, NaN where no head gives it."""
-    q_halt = step.outputs["q_halt_logits"].float().sigmoid()
-    if model.halting_head is None:
-        q_halt = torch.full_like(q_halt, torch.nan)
-    return [*(step.rows[name] for name in names), q_halt]
 
 
 def _answered_rows(batch: Batch, step: LossOutput, count: int) -> AnsweredRows:
