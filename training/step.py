@@ -69,33 +69,34 @@ class Learner:
         self.config, self.facts, self.ranks = config, facts, ranks
         self.compiling = compiling
         self.total_steps, self.model, self.forward = total_steps, model, forward
-        self.lr_factor = partial(
-            lr_factor,
-            warmup_steps=config.lr_warmup_steps,
-            total_steps=total_steps,
-            min_ratio=config.lr_min_ratio,
-        )
-        self.exact = config.reduction == "exact"
-        self.num_shards = config.num_shards(ranks.world_size)
         self.num_parts = config.num_parts(ranks.world_size)
         self.local_batch_size = config.global_batch_size // ranks.world_size
-        start = ranks.rank * self.local_batch_size
-        self.address = partial(  # Of the random numbers of a step.
-            Address,
-            config.seed,
-            num_rows=config.global_batch_size,
-            own=range(start, start + self.local_batch_size),
-            num_parts=self.num_parts,
-            seq_len=facts.seq_len,
-        )
         acting = model.model.inner.techniques.acting
         self.at_depth, self.at_form = acting("set_depth"), acting("form")
+        self._add_optimizers()
+        self._add_schedule()
+        self.parts = None
+        if self.exact or self.num_parts > 1:
+            self.parts = Parts(config, ranks, self.bucket, self.sparse, self._forward_backward)
+        self.carry = model.initial_carry(self._empty_examples())
+        self._add_records()
+        self.graph = CudaGraph(self._recorded_work, "cuda_graph") if config.cuda_graph else None
+        if self.graph and (ranks.device.type != "cuda" or ranks.active):
+            raise ConfigError(
+                "cuda_graph=true needs a CUDA device and one process without a launcher, this run "
+                f"is on {ranks}; use cuda_graph=false"
+            )
+        self.seed_other_ranks(0)
+
+    def _add_optimizers(self) -> None:
+        """Build what changes the weights, the puzzle embedding and the average."""
+        config, model, ranks = self.config, self.model, self.ranks
+        self.exact = config.reduction == "exact"
+        num_shards = config.num_shards(ranks.world_size)
         self.groups = groups_of(model, config)
-        rates = {f"train/lr/{group.name}": group.lr for group in self.groups}
-        self.peak_rates = {"train/lr": config.lr} | rates
         # First, because it moves the weights to other places.
         self.bucket = GradientBucket(
-            self.groups, ranks.device, num_shards=self.num_shards, in_order=self.exact
+            self.groups, ranks.device, num_shards=num_shards, in_order=self.exact
         )
         betas = (config.beta1, config.beta2)
         self.optimizer = (
@@ -109,10 +110,31 @@ class Learner:
             self.sparse = SparseSignSGD(
                 embedding, ranks, lr=config.puzzle_emb_lr, weight_decay=weight_decay
             )
-        self.parts = None
-        if self.exact or self.num_parts > 1:
-            self.parts = Parts(config, ranks, self.bucket, self.sparse, self._forward_backward)
-        self.carry = model.initial_carry(self._empty_examples())
+
+    def _add_schedule(self) -> None:
+        """Build what a step's learning rates and random numbers follow from."""
+        config = self.config
+        self.lr_factor = partial(
+            lr_factor,
+            warmup_steps=config.lr_warmup_steps,
+            total_steps=self.total_steps,
+            min_ratio=config.lr_min_ratio,
+        )
+        rates = {f"train/lr/{group.name}": group.lr for group in self.groups}
+        self.peak_rates = {"train/lr": config.lr} | rates
+        start = self.ranks.rank * self.local_batch_size
+        self.address = partial(
+            Address,
+            config.seed,
+            num_rows=config.global_batch_size,
+            own=range(start, start + self.local_batch_size),
+            num_parts=self.num_parts,
+            seq_len=self.facts.seq_len,
+        )
+
+    def _add_records(self) -> None:
+        """Build what notes how a step went."""
+        config, model, ranks = self.config, self.model, self.ranks
         self.metrics = MetricBlock(
             config.log_interval,
             names=model.metric_names,
@@ -121,25 +143,16 @@ class Learner:
             global_batch_size=config.global_batch_size,
             ranks=ranks,
         )
+        self.outcomes = Outcomes(ranks)
         self.diagnostics, self.diagnose_interval = None, config.diagnose_interval or 0
-        if config.diagnose_interval:
+        if self.diagnose_interval:
             self.diagnostics = Diagnostics(
-                interval=config.diagnose_interval,
+                interval=self.diagnose_interval,
                 warmup_steps=config.lr_warmup_steps,
                 log_probs=model.log_probs,
                 halting_head=model.halting_head,
                 ranks=ranks,
             )
-        self.outcomes = Outcomes(ranks)
-        self.graph: CudaGraph[_Done] | None = None
-        if config.cuda_graph:
-            if ranks.device.type != "cuda" or ranks.active:
-                raise ConfigError(
-                    "cuda_graph=true needs a CUDA device and one process without a launcher, this "
-                    f"run is on {ranks}; use cuda_graph=false"
-                )
-            self.graph = CudaGraph(self._recorded_work, "cuda_graph")
-        self.seed_other_ranks(0)
 
     def _empty_examples(self) -> Examples:
         """Zeros for the carry to start from; the label fields of heads may have channels."""
