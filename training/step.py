@@ -92,11 +92,11 @@ class Learner:
         """Build what changes the weights, the puzzle embedding and the average."""
         config, model, ranks = self.config, self.model, self.ranks
         self.exact = config.reduction == "exact"
-        num_shards = config.num_shards(ranks.world_size)
+        self.num_shards = config.num_shards(ranks.world_size)
         self.groups = groups_of(model, config)
         # First, because it moves the weights to other places.
         self.bucket = GradientBucket(
-            self.groups, ranks.device, num_shards=num_shards, in_order=self.exact
+            self.groups, ranks.device, num_shards=self.num_shards, in_order=self.exact
         )
         betas = (config.beta1, config.beta2)
         self.optimizer = (
