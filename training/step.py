@@ -31,14 +31,7 @@ from training.config.schema import TrainConfig
 from training.data import data_facts, published_total_steps
 from training.diagnostics import Diagnostics, MeasuredShard, trunk_gradient_norms
 from training.optim.ema import WeightAverage
-from training.optim.groups import (
-    GradientBucket,
-    build_optimizer,
-    groups_of,
-    lr_factor,
-    set_rates,
-    update_by,
-)
+from training.optim.groups import GradientBucket, build_optimizer, groups_of, lr_factor, update_by
 from training.optim.sparse_sign_sgd import SparseSignSGD
 from training.parts import Parts, Pass
 from training.stop_signals import StopSignals
@@ -102,8 +95,8 @@ class Learner:
         self.optimizer = (
             build_optimizer(config.optimizer, self.groups, betas) if self.groups else None
         )
-        self.update = update_by(self.optimizer)
         self.average = WeightAverage(model, config.ema_rate) if config.ema else None
+        self.update = update_by(self.optimizer, self.bucket, self.average)
         self.sparse = None
         if (embedding := model.puzzle_embedding) is not None:
             weight_decay = config.puzzle_emb_weight_decay
@@ -267,8 +260,6 @@ class Learner:
         """Apply the gradients of all ranks if they are finite; returns what the bucket's `reduce`
         does.
         """
-        if self.optimizer:
-            set_rates(self.optimizer, factor)
         finite = loss.isfinite()
         if self.sparse:
             # Asked before the sign, which turns NaN into 0.
@@ -276,7 +267,7 @@ class Learner:
         norms, not_finite, stops = self.bucket.reduce(self.ranks, finite=finite, stop=stop)
         skip = self.outcomes.skip_from_now_if(not_finite)
         with self.ranks.wait():  # On a CPU, and with the package's kernel, for `skip`.
-            self.update(self.bucket, norms, skip, self.average)
+            self.update(norms, skip, factor)
         if self.sparse:
             self.sparse.lr = self.config.puzzle_emb_lr * factor
             self.sparse.step(skip)

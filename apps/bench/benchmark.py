@@ -292,9 +292,9 @@ def optimizer_steps(trainer: StepTrainer) -> Iterator[tuple[str, Callable[[], ob
         ("AdamATan2 step", OptimizerConfig(name="adam_atan2", groups=groups)),
         ("AdamW step", OptimizerConfig(name="adamw", groups=groups)),
     ):
-        update = update_by(build_optimizer(config, learner.groups, betas))
+        update = update_by(build_optimizer(config, learner.groups, betas), learner.bucket, None)
         norms = torch.ones(len(learner.groups), device=learner.ranks.device)
-        yield label, partial(update, learner.bucket, norms, no_skip, None)
+        yield label, partial(update, norms, no_skip, 1.0)
     if learner.sparse is not None:
         leaf = learner.sparse.embedding.local_weights
         leaf.grad = torch.randn_like(leaf)

@@ -3,10 +3,10 @@
 """
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from numpy import float32
 from torch import Tensor, nn
@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 
 from runtime.errors import ConfigError
 from training.config.schema import OptimizerConfig
-from training.optim.ema import WeightAverage, move_
-from training.optim.groups import GROUP_NAME, GradientBucket, join
+from training.optim.ema import WeightAverage, join, move_
+from training.optim.groups import GROUP_NAME, GradientBucket, set_rates
 
 _MODULE, _FUNCTION = "adam_atan2_backend", "adam_atan2_cuda_impl_"
 # Of float32, a few roundings in each of the check's steps.
@@ -26,6 +26,18 @@ MIN_FOR_KERNEL = 2**17
 # `adam_atan2_cuda_impl_` of the package `adam-atan2`. It takes lists of parameters, gradients,
 # `exp_avg`, `exp_avg_sq` and step counts that include this step; lr, beta1, beta2, weight decay.
 PackageKernel = Callable[..., None]
+
+
+class StepNumbers(NamedTuple):
+    """What a step multiplies with, each float32."""
+
+    factor: float32  # Of the gradient.
+    new_in_avg: float32  # 1 - beta1.
+    new_in_avg_sq: float32  # 1 - beta2.
+    root: float32  # 1 / sqrt(1 - beta2^t).
+    kept: float32  # 1 - lr * weight decay, of the weight.
+    rate: float32  # lr / (1 - beta1^t).
+    new_in_average: float32  # 1 - rate of the moving average.
 
 
 class AdamATan2(Optimizer):
@@ -39,8 +51,9 @@ class AdamATan2(Optimizer):
     `adam-atan2` package (the package `adam-atan2-pytorch` differs in both). A group may set `lr`,
     `betas` and the decoupled `weight_decay`. On CUDA `lr` may be a tensor, float64 [], there.
 
-    The parts of a `GradientBucket` are updated as one buffer each. On a CPU 131,072 float32 numbers
-    or more take one pass over memory.
+    `step` goes from parameter to parameter. `fused_update` takes each part of a `GradientBucket` as
+    one buffer, and clips and averages too; on a CPU 131,072 float32 numbers or more take one pass
+    over memory.
 
     Args:
         package_kernel: makes the step in place of ours; the host then waits for `skip`.
@@ -67,38 +80,38 @@ class AdamATan2(Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
         self.skip: Tensor | None = None
         self._package_kernel = package_kernel
-        # What `fused_update` steps, made at the first one.
+        # The pieces that `fused_update` steps; its first call makes them.
         self._pieces: list[_Piece] = []
 
-    @torch.no_grad()
-    def step(  # type: ignore[override]
-        self,
-        closure: Callable[[], float] | None = None,
-        *,
-        factors: Mapping[str, Tensor] | None = None,
-        average: WeightAverage | None = None,
-    ) -> None:
-        """Update every parameter that has a gradient, and then its average.
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state as torch does; `fused_update` joins it anew."""
+        super().load_state_dict(state_dict)
+        self._pieces = []
 
-        Args:
-            factors: by the name of a group, float32 [] that its gradients are multiplied with.
-        """
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient, one after the other."""
         if closure is not None:
             raise ValueError("AdamATan2 takes no closure")
         for group in self.param_groups:
-            factor = (factors or {}).get(group.get(GROUP_NAME, ""))
             for p in group["params"]:
                 if p.grad is not None:
-                    piece = self._piece([p], p.detach(), p.grad, average)
-                    self._step_piece(piece, group, factor)
+                    self._step_piece(self._piece([p], p.detach(), p.grad, None), group, None)
 
+    @torch.profiler.record_function("AdamATan2.fused_update")
     @torch.no_grad()
     def fused_update(
-        self, bucket: GradientBucket, norms: Tensor, skip: Tensor, average: WeightAverage | None
+        self,
+        bucket: GradientBucket,
+        average: WeightAverage | None,
+        norms: Tensor,
+        skip: Tensor,
+        factor: float | Tensor,
     ) -> None:
         """Make an update (see `Update`), clipping and averaging in the pass of the step. Bucket and
         average are the same in all calls.
         """
+        set_rates(self, factor)
         self.skip, factors = skip, bucket.clip_factors(norms)
         self._pieces = self._pieces or [self._piece(*part, average) for part in bucket.parts]
         for group, piece in zip(self.param_groups, self._pieces, strict=True):
@@ -109,8 +122,8 @@ class AdamATan2(Optimizer):
     def _piece(
         self, params: list[nn.Parameter], p: Tensor, g: Tensor, average: WeightAverage | None
     ) -> "_Piece":
-        """Return parameters that are one tensor `p`, with gradient `g`, as a piece. Their state
-        becomes one tensor for each quantity, and so does their average.
+        """Join the state and the average of `params`, whose weights are `p` and whose gradients are
+        `g`, and return all as one piece.
         """
         for own in params:
             if not self.state[own]:
@@ -122,12 +135,15 @@ class AdamATan2(Optimizer):
         steps, m, v = (self._joined_state(params, key) for key in _STATE)
         mean = average.joined(params).view(p.shape) if average else None
         tensors = p, g, m.view(p.shape), v.view(p.shape), mean
-        arrays: list[np.ndarray] = []
-        if _suits_cpu_kernel(tensors):
-            from training.optim.kernels import arrays_of  # Here: numba takes a while to load.
+        make, waits = self._step_on_device, False
+        if self._package_kernel is not None:
+            make, waits = partial(self._step_by_package, self._package_kernel), True
+        elif _suits_cpu_kernel(tensors):
+            from training.optim.kernels import arrays_of, step_  # Numba takes a while to load.
 
-            arrays = arrays_of(*tensors)
-        return _Piece(*tensors, steps.view(-1), average.rate if average else 1.0, arrays)
+            make, waits = partial(self._step_on_cpu, partial(step_, arrays_of(*tensors))), True
+        rate = average.rate if average else 1.0
+        return _Piece(*tensors, steps.view(-1), rate, make, waits)
 
     def _joined_state(self, params: list[nn.Parameter], key: str) -> Tensor:
         """Return a quantity of all `params` as one tensor, of which theirs become views."""
@@ -137,24 +153,22 @@ class AdamATan2(Optimizer):
         return whole
 
     def _step_piece(self, piece: "_Piece", group: dict[str, Any], factor: Tensor | None) -> None:
-        """Make a step on a piece, by the kernel that suits it."""
-        if self._package_kernel is None and not piece.arrays:
-            self._step_on_device(piece, group, factor)
-        elif self.skip is not None and self.skip:
-            return
-        elif self._package_kernel is None:
-            self._step_on_cpu(piece, group, factor)
-        else:
-            self._step_by_package(self._package_kernel, piece, group, factor)
+        """Make a step on a piece, unless the host knows that it is skipped."""
+        if not (piece.waits and self.skip is not None and self.skip):
+            piece.make(piece, group, factor)
 
-    def _step_on_cpu(self, piece: "_Piece", group: dict[str, Any], factor: Tensor | None) -> None:
+    def _step_on_cpu(
+        self,
+        make: Callable[[StepNumbers], None],
+        piece: "_Piece",
+        group: dict[str, Any],
+        factor: Tensor | None,
+    ) -> None:
         """Make a step in one pass."""
-        from training.optim import kernels
-
         piece.steps.add_(1)
         beta1, beta2 = group["betas"]
         step = piece.steps[0].item()
-        numbers = kernels.StepNumbers(
+        numbers = StepNumbers(
             factor=float32(1.0 if factor is None else factor.item()),
             new_in_avg=float32(1 - beta1),
             new_in_avg_sq=float32(1 - beta2),
@@ -163,13 +177,13 @@ class AdamATan2(Optimizer):
             rate=float32(group["lr"] / (1 - beta1**step)),
             new_in_average=float32(1 - piece.average_rate),
         )
-        kernels.step_(piece.arrays, numbers)
+        make(numbers)
 
     def _step_on_device(
         self, piece: "_Piece", group: dict[str, Any], factor: Tensor | None
     ) -> None:
         """Make a step by torch's operations; the host does not learn of `skip`."""
-        p, g, m, v, average, steps, average_rate, _ = piece
+        p, g, m, v, average, steps, average_rate, *_ = piece
         beta1, beta2 = group["betas"]
         # 1 where this step counts, 0 where it is skipped. Single numbers are float64, as those of
         # Python are, so that a rate gives the same bits as either.
@@ -222,7 +236,8 @@ class _Piece(NamedTuple):
     average: Tensor | None
     steps: Tensor  # All equal, since parameters of one group step together.
     average_rate: float
-    arrays: list[np.ndarray]  # For the compiled pass; none where it cannot take them.
+    make: Callable[["_Piece", dict[str, Any], Tensor | None], None]  # Its step.
+    waits: bool  # The host has to wait for `skip`.
 
 
 def _suits_cpu_kernel(tensors: Iterable[Tensor | None]) -> bool:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from runtime.errors import CheckpointError
-from training.optim.groups import join
 
 
 class WeightAverage:
@@ -86,3 +85,14 @@ def move_(
 def _copy(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> None:
     for name, tensor in target.items():
         tensor.copy_(source[name])
+
+
+def join(tensors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Return copies of `tensors` (of one dtype and device) as one [n], and each as a view of it. A
+    single one is not copied, and keeps its shape.
+    """
+    if len(tensors) == 1:
+        return tensors[0], list(tensors)
+    whole = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+    parts = whole.split([tensor.numel() for tensor in tensors])
+    return whole, [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]

@@ -3,11 +3,11 @@ how an optimizer makes its update from it.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,7 @@ from torch.optim import Optimizer
 from runtime.errors import ConfigError
 from runtime.ranks import Ranks, sum_in_order
 from training.config.schema import OPTIMIZERS, OptimizerConfig, ParamGroupConfig, TrainConfig
-
-if TYPE_CHECKING:
-    from training.optim.ema import WeightAverage
+from training.optim.ema import WeightAverage
 
 LOSS_WEIGHTS_PREFIX = "log_variances."
 # Keys of a torch parameter group: the name of our group that it belongs to, and its rate where the
@@ -159,7 +157,7 @@ def lr_factor(step: int, *, warmup_steps: int, total_steps: int, min_ratio: floa
 
 
 class BucketPart(NamedTuple):
-    """Parameters that lie back to back, as torch's groups have them: weights and gradients [n]."""
+    """The parameters of one torch group: their weights as one tensor [n], and their gradients."""
 
     params: list[nn.Parameter]
     weights: Tensor
@@ -176,7 +174,7 @@ class GradientBucket:
     many ranks saw a number that is not finite, and how many were asked to stop.
 
     Attributes:
-        parts: of all groups, each a stretch of both buffers; those without parameters are left out.
+        parts: one for each torch group, in their order.
 
     Args:
         groups: of parameters, whose `data` and `grad` become views of the buffers.
@@ -225,8 +223,11 @@ class GradientBucket:
         self.select(0)
 
     def zero_(self) -> None:
-        """Set all gradients and the two further numbers to zero."""
+        """Set all gradients and the two further numbers to zero. Parameters whose gradient was set
+        to None have theirs in the buffer again.
+        """
         self._shards.zero_()
+        self.select(0)
 
     def select(self, shard: int) -> None:
         """Let the next backward pass fill the buffer of this shard."""
@@ -273,40 +274,37 @@ class GradientBucket:
         self.flat.masked_fill_(skip, 0.0)
 
 
-Update = Callable[["GradientBucket", Tensor, Tensor, "WeightAverage | None"], None]
-"""Makes an update from a bucket, the `norms` and `skip` of its `reduce`, and an average to move."""
+Update = Callable[[Tensor, Tensor, float | Tensor], None]
+"""Makes an update from the `norms` and `skip` of a bucket's `reduce`, and the rates' factor."""
 
 
-def update_by(optimizer: Optimizer | None) -> Update:
-    """Return what makes an update: the `fused_update` of the optimizer's class, which clips and
-    averages in its own pass, or else clipping, its step and averaging in turn. None: no weights.
+def update_by(
+    optimizer: Optimizer | None, bucket: GradientBucket, average: WeightAverage | None
+) -> Update:
+    """Return what makes an update from a bucket and moves an average: the `fused_update` of the
+    optimizer's class, which does it in its own pass, or else rates, clipping, step and average in
+    turn.
+
+    Args:
+        optimizer: None: there are no weights to update.
     """
     # Not an inherited one: a subclass may have a step that can do less.
     own = vars(type(optimizer)).get("fused_update", _update_in_turn)
-    return partial(own, optimizer)
+    return partial(own, optimizer, bucket, average)
 
 
 def _update_in_turn(
     optimizer: Optimizer | None,
     bucket: GradientBucket,
+    average: WeightAverage | None,
     norms: Tensor,
     skip: Tensor,
-    average: "WeightAverage | None",
+    factor: float | Tensor,
 ) -> None:
     bucket.clip_(norms, skip)
     if optimizer:
+        set_rates(optimizer, factor)
         skip_update(optimizer, skip)
         optimizer.step()
     if average:
         average.update(skip)
-
-
-def join(tensors: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """Return copies of `tensors` (of one dtype and device) as one [n], and each as a view of it. A
-    single one is not copied, and keeps its shape.
-    """
-    if len(tensors) == 1:
-        return tensors[0], list(tensors)
-    whole = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
-    parts = whole.split([tensor.numel() for tensor in tensors])
-    return whole, [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]

@@ -8,13 +8,16 @@ size, so the bits do not depend on the number of threads.
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
 import torch
 from numpy import float32
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from training.optim.adam_atan2 import StepNumbers
 
 # A thread's piece, and the part of it that stays in the cache between step and average: numbers.
 PIECE, _BLOCK = 1 << 18, 1 << 13
@@ -26,18 +29,6 @@ _C0, _C1 = float32(-0.333331527), float32(0.199937728)
 _C2, _C3 = float32(-0.142110553), float32(0.106660048)
 _C4, _C5 = float32(-0.0755221462), float32(0.043211865)
 _C6, _C7 = float32(-0.0163679307), float32(0.00292069292)
-
-
-class StepNumbers(NamedTuple):
-    """What a step multiplies with, each float32."""
-
-    factor: np.float32  # Of the gradient.
-    new_in_avg: np.float32  # 1 - beta1.
-    new_in_avg_sq: np.float32  # 1 - beta2.
-    root: np.float32  # 1 / sqrt(1 - beta2^t).
-    kept: np.float32  # 1 - lr * weight decay, of the weight.
-    rate: np.float32  # lr / (1 - beta1^t).
-    new_in_average: np.float32  # 1 - rate of the moving average.
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -101,7 +92,7 @@ def arrays_of(
     return flat if average is not None else [*flat, flat[0][:0]]
 
 
-def step_(arrays: list[np.ndarray], numbers: StepNumbers) -> None:
+def step_(arrays: list[np.ndarray], numbers: "StepNumbers") -> None:
     """Make a step of AdamATan2, and then one of the moving average of the weights, if there is one.
 
     Args:

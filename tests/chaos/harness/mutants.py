@@ -57,7 +57,8 @@ def draw_by_rank() -> None:
     def keyed(seed: Any, step: Any, part: Any) -> Any:
         return torch_seed(seed, step, env_rank())
 
-    patch("training.step.torch_seed", keyed).start()
+    for module in ("step", "parts"):
+        patch(f"training.{module}.torch_seed", keyed).start()
 
 
 def save_in_place() -> None:

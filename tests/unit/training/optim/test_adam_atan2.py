@@ -1,5 +1,6 @@
 """AdamATan2 against the published formulas, one number at a time in float64."""
 
+import copy
 import math
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,7 @@ class Flat:
         self.optimizer = optimizer
         self.bucket = GradientBucket(self.groups, torch.device("cpu"))
         self.average = WeightAverage(self.model, self.RATE)
+        self.update = update_by(optimizer, self.bucket, self.average)
 
     def step(self, seed: int, *, skip: bool = False) -> Tensor:
         """Make a step on random gradients; returns the groups' norms."""
@@ -131,7 +133,7 @@ class Flat:
         norms, *_ = self.bucket.reduce(Ranks("cpu"), finite=torch.tensor(True), stop=False)
         if skip:
             self.bucket.flat.fill_(torch.nan)
-        update_by(self.optimizer)(self.bucket, norms, torch.tensor(skip), self.average)
+        self.update(norms, torch.tensor(skip), 1.0)
         return norms
 
     def tensors(self) -> dict[str, Tensor]:
@@ -215,7 +217,7 @@ def test_bits_do_not_depend_on_threads() -> None:
     size = 2 * kernels.PIECE + 37
     generator = torch.Generator().manual_seed(0)
     start = [torch.randn(size, generator=generator) for _ in range(5)]
-    numbers = kernels.StepNumbers(*map(np.float32, (0.7, 0.1, 0.05, 1.2, 0.99, 0.01, 0.1)))
+    numbers = adam_atan2.StepNumbers(*map(np.float32, (0.7, 0.1, 0.05, 1.2, 0.99, 0.01, 0.1)))
     start[3].abs_()
     threads, results = torch.get_num_threads(), []
     try:
@@ -240,7 +242,7 @@ def test_the_angle_is_right_at_all_sizes() -> None:
     m[:3], s[:3] = torch.tensor([0.0, 0.0, -1.0]), torch.tensor([0.0, 1.0, 0.0])
     p, v = torch.zeros(5000), s.square()
     one, zero = np.float32(1), np.float32(0)
-    numbers = kernels.StepNumbers(one, zero, zero, one, zero, -one, zero)
+    numbers = adam_atan2.StepNumbers(one, zero, zero, one, zero, -one, zero)
     kernels.step_(kernels.arrays_of(p, torch.zeros(5000), m, v, None), numbers)
     expected = torch.atan2(m.double(), v.double().sqrt())
     # Eight roundings at most: of root, ratio, and those of the polynomial and after it.
@@ -278,7 +280,27 @@ def test_a_subclass_is_clipped_and_averaged_around_its_step() -> None:
         def step(self) -> None:  # type: ignore[override]
             super().step()
 
-    p = nn.Parameter(torch.ones(3))
-    called = update_by(Slower([p]))
-    assert update_by(AdamATan2([p])).func is AdamATan2.fused_update  # type: ignore[attr-defined]
+    p, bucket = nn.Parameter(torch.ones(3)), GradientBucket([], torch.device("cpu"))
+    called = update_by(Slower([p]), bucket, None)
+    assert update_by(AdamATan2([p]), bucket, None).func is AdamATan2.fused_update  # type: ignore[attr-defined]
     assert called.func is not AdamATan2.fused_update  # type: ignore[attr-defined]
+
+
+def test_gradients_that_were_set_to_none_come_back_to_the_buffer() -> None:
+    flat, twin = Flat(), Flat()
+    flat.optimizer.zero_grad(set_to_none=True)
+    for each in (flat, twin):
+        each.step(0)
+    expected = twin.tensors()
+    assert all(torch.equal(value, expected[name]) for name, value in flat.tensors().items())
+
+
+def test_a_state_that_torch_loads_after_a_step_is_the_one_that_is_stepped() -> None:
+    flat, twin = Flat(), Flat()
+    for each in (flat, twin):
+        each.step(0)
+    flat.optimizer.load_state_dict(copy.deepcopy(flat.optimizer.state_dict()))
+    for each in (flat, twin):
+        each.step(1)
+    expected = twin.tensors()
+    assert all(torch.equal(value, expected[name]) for name, value in flat.tensors().items())

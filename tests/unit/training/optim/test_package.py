@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from runtime.errors import ConfigError
+from training.config.schema import ParamGroupConfig
 from training.optim.adam_atan2 import AdamATan2, package_kernel, require_agreement
 from training.optim.ema import WeightAverage
-from training.optim.groups import GROUP_NAME
+from training.optim.groups import GROUP_NAME, PEAK_RATE, GradientBucket, assign_groups, update_by
 
 CPU = torch.device("cpu")
 
@@ -42,17 +43,30 @@ def test_it_steps_clips_averages_and_skips_as_ours() -> None:
     for kernel in (None, stand_in):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
-        groups = [
-            {"params": list(model[0].parameters()), GROUP_NAME: "a", "lr": 0.1},
-            {"params": list(model[1].parameters()), GROUP_NAME: "b", "weight_decay": 0.0},
-        ]
-        optimizer = AdamATan2(groups, lr=0.02, package_kernel=kernel)
+        settings = {
+            "a": ParamGroupConfig(params=["0.*"], lr=0.1, max_grad_norm=0.5),
+            "b": ParamGroupConfig(params=["1.*"], weight_decay=0.0),
+        }
+        groups = assign_groups(model.named_parameters(), settings, 0.02, 0.1)
+        bucket = GradientBucket(groups, CPU)
+        rates = [{"lr": group.lr, PEAK_RATE: group.lr} for group in groups]
+        optimizer = AdamATan2(
+            [
+                {"params": part.params, GROUP_NAME: group.name, "weight_decay": group.weight_decay}
+                | own
+                for part, group, own in zip(bucket.parts, groups, rates, strict=True)
+            ],
+            package_kernel=kernel,
+        )
         average = WeightAverage(model, 0.9)
+        update = update_by(optimizer, bucket, average)
         for step in range(5):
-            optimizer.skip = torch.tensor(step in (0, 3))
-            for p in model.parameters():
-                p.grad = torch.full_like(p, torch.nan) if optimizer.skip else torch.randn_like(p)
-            optimizer.step(factors={"a": torch.tensor(0.25)}, average=average)
+            skip = torch.tensor(step in (0, 3))
+            bucket.flat.normal_()
+            if skip:
+                bucket.flat.fill_(torch.nan)
+            norms = torch.stack([part.norm() for part in bucket.group_slices])
+            update(norms, skip, 1.0)
         state = [s for p in model.parameters() for s in optimizer.state[p].values()]
         results.append([*model.parameters(), *state, *average.tensors().values()])
     assert {value.item() for value in results[0] if value.ndim == 0} == {3}
