@@ -92,8 +92,8 @@ def chosen(select: Choice, found: Found, depth: int, steps: int) -> np.ndarray:
 
 
 def ends_of(select: Choice, halt: np.ndarray, steps: int) -> np.ndarray:
-    """Return after which of so many `steps` each chain is read, where it halts after `halt`, 0 if
-    never; integers of the same shape.
+    """Return the step at which each chain is read, of the shape of `halt`. `halt` is the step at
+    which it halted, or 0 if it never did.
     """
     stops = (halt > 0) & (halt < steps) & (select == "first_halt")
     return np.where(stops, halt, steps)

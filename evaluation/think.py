@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from evaluation.config import Halting, ThinkingSettings
-from models.act import ACT, ACTCarry, ACTLossHead, Drawn, LossOutput
+from models.act import ACT, ACTCarry, ACTLossHead, Drawn, LossOutput, choose_rows
 from models.draws import ROW_KEYS, RowDraws, noise_table
 from models.heads.base import Examples, Targets
 from puzzle_dataset import Batch, EvalBatches
@@ -39,8 +39,9 @@ class Offer(NamedTuple):
 
     Attributes:
         examples: slots that have halted take their row of these.
-        halted: bool [B], which have; None: those of the step before, at first all.
-        drawn: what was drawn for the step.
+        halted: bool [B], the slots that take a new example; None: those that halted in the step
+            before, at first all.
+        drawn: the random numbers of the step.
     """
 
     examples: Examples
@@ -80,7 +81,7 @@ def steps(
 
 
 def all_steps(model: ACTLossHead, examples: Examples) -> Iterable[Offer]:
-    """Return the offers by which each row takes all its steps."""
+    """Offer the same examples at each ACT step, until each row has taken all its steps."""
     return repeat(Offer(examples), model.model.eval_max_steps)
 
 
@@ -264,12 +265,9 @@ def _noted(act: ACT, at_halt: ACTCarry | None, carry: ACTCarry) -> ACTCarry:
     now = replace(carry, halted=act.halts(carry))
     if at_halt is None:
         return now
-    before = at_halt.tensors()
-    chosen = {
-        name: torch.where(at_halt.halted.view(-1, *[1] * (value.ndim - 1)), before[name], value)
-        for name, value in now.tensors().items()
-    }
-    return ACTCarry.from_tensors(chosen)
+    before, after = at_halt.tensors(), now.tensors()
+    noted = {name: choose_rows(at_halt.halted, before[name], after[name]) for name in after}
+    return ACTCarry.from_tensors(noted)
 
 
 # Slots that are refilled
@@ -318,7 +316,8 @@ class _Slots:
             examples = self._ranks.on_device(arrays)
             if not self._offered:
                 self._offered = {name: values.clone() for name, values in examples.items()}
-            answers = inner.empty_carry(size)[inner.latents[0]]
+            shape = (size, inner.num_states, inner.hidden_size)
+            answers = torch.zeros(shape, dtype=inner.dtype, device=self._ranks.device)
             taken = torch.zeros(size, dtype=torch.int32, device=answers.device)
             num_rows = min(size, max(0, count - first))
             self._opened[number] = _OpenBatch(place, examples, answers, taken, num_rows)

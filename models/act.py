@@ -84,8 +84,13 @@ def min_halt_steps(at: Address, probability: float, halt_max_steps: int) -> np.n
 
 
 class Judged(NamedTuple):
-    """What heads say of an answer: losses, in nats, and metrics of each row, [B] by name; bool [B],
-    which rows have labels; and the outputs that were judged.
+    """What heads say of an answer.
+
+    Attributes:
+        losses: of each row, in nats, [B] by name.
+        metrics: of each row, [B] by name.
+        labelled: bool [B], rows that have labels.
+        outputs: those that were judged.
     """
 
     losses: dict[str, Tensor]
@@ -223,7 +228,7 @@ class ACT(nn.Module):
         return carry.halted if wants_to_halt is None else carry.halted | wants_to_halt
 
     def wants_to_halt(self, outputs: Outputs, steps: Tensor) -> Tensor | None:
-        """Return bool [B], whether a head would halt each slot; None where none can.
+        """Return bool [B], whether a head would halt each slot; None if no head can halt.
 
         `steps` (int32 [B]) counts the ACT steps spent on the present example, this one too. The
         rule's bonus is for training alone.

@@ -170,8 +170,8 @@ class Recurrence(nn.Module):
         return any(technique.draws_numbers for technique in self.techniques.active.values())
 
     def draw_by(self, keys: Tensor | None, steps: Tensor) -> None:
-        """Draw in the next ACT step by the keys of rows, int64 [B], which are at `steps`, int32
-        [B]; None: torch draws for the batch.
+        """Set what the next ACT step draws from: the keys of rows, int64 [B], and the steps, int32
+        [B], that they are at; or torch, for the whole batch, if `keys` is None.
         """
         self.draws = BATCH_DRAWS
         if keys is not None:

@@ -22,12 +22,12 @@ from training.optim.sparse_sign_sgd import SparseSignSGD
 
 
 class Pass(NamedTuple):
-    """What forward and backward leave of some rows, beside their gradients."""
+    """The result of forward and backward over some rows."""
 
     carry: ACTCarry
     loss: Tensor  # 0-dim, summed over the sequences.
     metrics: list[dict[str, Tensor]]  # Of each part.
-    measured: list[MeasuredShard]  # The same, if the step is diagnosed.
+    measured: list[MeasuredShard]  # Of each part if the step is diagnosed, else empty.
 
 
 class Parts:
@@ -78,14 +78,14 @@ class Parts:
         )
 
     def _begin(self, number: int, step: int | None) -> None:
-        """Give a shard, at its first part, its own gradients and random numbers."""
+        """At a shard's first part, select its gradients and seed torch."""
         shard, place = divmod(number, self._num_parts // self._num_shards)
         if place == 0:
             self._bucket.select(shard)
             self._draw_as(step, self._ranks.rank * self._num_shards + shard)
 
     def _draw_as(self, step: int | None, part: int) -> None:
-        """Let torch draw the numbers of a part of the global batch."""
+        """Seed torch for a part of the global batch."""
         assert step is not None, "a CUDA graph knows no step"
         torch.manual_seed(torch_seed(self._seed, step - 1, part))
 

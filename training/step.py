@@ -62,6 +62,7 @@ class Learner:
         self.config, self.facts, self.ranks = config, facts, ranks
         self.compiling = compiling
         self.total_steps, self.model, self.forward = total_steps, model, forward
+        self.exact = config.reduction == "exact"
         self.num_parts = config.num_parts(ranks.world_size)
         self.local_batch_size = config.global_batch_size // ranks.world_size
         acting = model.model.inner.techniques.acting
@@ -82,9 +83,8 @@ class Learner:
         self.seed_other_ranks(0)
 
     def _add_optimizers(self) -> None:
-        """Build what changes the weights, the puzzle embedding and the average."""
+        """Build the bucket of gradients, the optimizers and the average."""
         config, model, ranks = self.config, self.model, self.ranks
-        self.exact = config.reduction == "exact"
         self.num_shards = config.num_shards(ranks.world_size)
         self.groups = groups_of(model, config)
         # First, because it moves the weights to other places.
@@ -105,7 +105,7 @@ class Learner:
             )
 
     def _add_schedule(self) -> None:
-        """Build what a step's learning rates and random numbers follow from."""
+        """Set up the schedule of the rates, and the address of a step's random numbers."""
         config = self.config
         self.lr_factor = partial(
             lr_factor,
@@ -126,7 +126,7 @@ class Learner:
         )
 
     def _add_records(self) -> None:
-        """Build what notes how a step went."""
+        """Build metrics, outcomes and diagnostics."""
         config, model, ranks = self.config, self.model, self.ranks
         self.metrics = MetricBlock(
             config.log_interval,

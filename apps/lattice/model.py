@@ -352,8 +352,8 @@ class LatticeACT(ACT):
         Args:
             drawn: `guesses`, float32 [B, 2], uniform in [0, 1), which cell and token are guessed;
                 `guided`, bool [B, 1], rows whose guess is the solution's; `cells` and `tokens`,
-                int32 [B, S] and [B, V], the view in which a row goes on: for each cell the one that
-                it was, for each token the one that it becomes.
+                int32 [B, S] and [B, V], the view in which a row goes on: cells[i] is the old
+                position of cell i, tokens[t] is the new token for t.
         """
         steps, examples = self._taken(carry, offered)
         latents, examples = self.inner.begin(carry.halted, carry.inner, examples, drawn)
@@ -388,9 +388,12 @@ class LatticeACT(ACT):
         """
         examples = carry.examples | {CANDIDATES: carry.inner[CANDIDATES]}
         B, loops = len(carry.steps), len(outputs["logits"]) // len(carry.steps)
-        repeated = {n: v.repeat(loops, *[1] * (v.ndim - 1)) for n, v in examples.items()}
-        judged = super().judge(heads, replace(carry, examples=repeated), outputs)
-        losses = self._losses_that_count(judged.losses, repeated)
+        if loops > 1:
+            examples = {n: v.repeat(loops, *[1] * (v.ndim - 1)) for n, v in examples.items()}
+        judged = super().judge(heads, replace(carry, examples=examples), outputs)
+        losses = self._losses_that_count(judged.losses, examples)
+        if loops == 1:
+            return judged._replace(losses=losses)
         losses = {name: value.view(loops, B).mean(0) for name, value in losses.items()}
         metrics, last = (
             {name: value[-B:] for name, value in each.items()} for each in (judged.metrics, outputs)

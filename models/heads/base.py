@@ -135,7 +135,6 @@ class TokenHead(Head):
 
     Attributes:
         normalized: whether the outputs are log probabilities already.
-        needs_puzzle: whether `puzzle` must be given.
         loss: how the outputs are judged: what stands behind `arch.loss.name`.
         dropout: share of the states that is set to 0 in training.
     """
@@ -144,7 +143,6 @@ class TokenHead(Head):
     loss_names: tuple[str, ...] = ("lm",)
     metric_names = ("accuracy", "exact_accuracy")
     normalized: bool = False
-    needs_puzzle = False
     loss = CrossEntropy(ACTLossConfig())
     dropout = 0.0
 

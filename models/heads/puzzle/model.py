@@ -18,8 +18,6 @@ class PuzzleAdapted(TokenHead):
     says anything.
     """
 
-    needs_puzzle = True
-
     def __init__(
         self, embed_dim: int, vocab_size: int, puzzle_dim: int, rank: int, bias: bool = False
     ) -> None:
