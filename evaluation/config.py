@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic.fields import FieldInfo
 
-from dataset.kinds import AnyEvaluator
+from dataset.kinds import CONSTRAINTS, AnyEvaluator
 from models.architectures import ARCHITECTURES
 from models.config import AttentionBackend, ForwardDtype, RecurrenceConfig
 from models.outputs import OutputField
 from runtime.errors import ConfigError
-from runtime.registry import rebuild_schemas
+from runtime.registry import NONE, NameOf, rebuild_schemas
 from runtime.schema import (
     Count,
     CountOrZero,
@@ -258,8 +258,7 @@ class SolveConfig(ThinkingSettings, PluginSettings):
     """the same as depth"""
     decode: DecodeMethod = "greedy"
     """how the logits of the last step become the answer"""
-    constraint: Literal["none", "sudoku"] = "none"
-    """sudoku: the clues stay, no digit twice in a row, column or box"""
+    constraint: Annotated[str, NameOf(CONSTRAINTS)] = NONE
     temperature: PositiveFloat | None = None
     """of temperature, top_k and top_p; null: 1"""
     top_k: Count | None = None

@@ -41,8 +41,8 @@ class DataFacts:
         seq_len: cells of a puzzle (S).
         num_puzzle_identifiers: rows of the puzzle embedding; identifier 0 is `<blank>`.
         fields: the further labels of each cell by name: number of classes, number of channels or 0.
-        kind: "sudoku", "maze" or "arc", as the puzzles themselves tell; None: not known. Records
-            have none.
+        kind: of the puzzles, by name, such as "sudoku", as they themselves tell; None: not known.
+            Records have none.
     """
 
     vocab_size: int
