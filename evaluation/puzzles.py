@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dataset.arc.tasks import BLANK_NAME
 from dataset.format.files import read_json
-from dataset.format.layout import IDENTIFIERS_NAME, METADATA_NAME
+from dataset.format.layout import BLANK_NAME, IDENTIFIERS_NAME, METADATA_NAME
 from dataset.format.reading import load_metadata
 from dataset.format.schema import IGNORE_LABEL_ID
 from dataset.kinds import KINDS
