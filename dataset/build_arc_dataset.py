@@ -27,7 +27,7 @@ from dataset.arc.tasks import Overlap, Source, Task
 from dataset.command_line import Parser, integer, require_room, run
 from dataset.format import schema
 from dataset.format.files import write_json
-from dataset.format.layout import IDENTIFIERS_NAME, TEST_PUZZLES_NAME
+from dataset.format.layout import BLANK_NAME, IDENTIFIERS_NAME, TEST_PUZZLES_NAME
 from dataset.format.schema import ARC_PIXELS, ARC_PIXELS_NAME, LazyArcSet, PuzzleSet
 from dataset.format.writing import atomic_build, write_augmentations, write_manifest, write_split
 from runtime.errors import DatasetError
@@ -225,7 +225,7 @@ def build(options: Options) -> str:
 
     with atomic_build(options.output_dir) as directory:
         unused = identifier = options.puzzle_identifiers_start
-        groups, names = [], [arc.BLANK_NAME] * unused
+        groups, names = [], [BLANK_NAME] * unused
         for task in bar(tasks, "augment", "tasks"):
             augmentations = draw_augmentations(task.name, task.pairs, options.num_aug, options.seed)
             groups.append(_Group(task, augmentations, identifier))

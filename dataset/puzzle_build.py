@@ -16,7 +16,7 @@ import numpy as np
 from dataset import sources
 from dataset.command_line import Parser, integer, require_room, run
 from dataset.format.files import file_sha256, write_json
-from dataset.format.layout import IDENTIFIERS_NAME
+from dataset.format.layout import BLANK_NAME, IDENTIFIERS_NAME
 from dataset.format.writing import atomic_build, write_manifest
 from dataset.sources import CsvRow, Puzzles
 from runtime.errors import DatasetError
@@ -244,7 +244,7 @@ class PuzzleBuild(ABC):
             require_room(directory, self.bytes_per_cell * rows * self.size**2, self.remedy)
             for split, chosen in puzzles.items():
                 self.write(directory / split, chosen, views[split])
-            write_json(directory / IDENTIFIERS_NAME, ["<blank>"])
+            write_json(directory / IDENTIFIERS_NAME, [BLANK_NAME])
             command, seed = self.command(), self.seed
             write_manifest(directory, command=command, seed=seed, sources=files, counts=counts)
         return self._summary(counts)

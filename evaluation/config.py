@@ -1,13 +1,17 @@
 """Schemas of `evaluate.py` and `scripts/solve.py`. Imports no torch."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
+from pydantic.fields import FieldInfo
 
-from dataset.kinds import AnyEvaluator
+from dataset.kinds import CONSTRAINTS, AnyEvaluator
+from models.architectures import ARCHITECTURES
 from models.config import AttentionBackend, ForwardDtype, RecurrenceConfig
 from models.outputs import OutputField
 from runtime.errors import ConfigError
+from runtime.registry import NONE, NameOf, rebuild_schemas
 from runtime.schema import (
     Count,
     CountOrZero,
@@ -15,7 +19,6 @@ from runtime.schema import (
     MachineSettings,
     PluginSettings,
     PositiveFloat,
-    Probability,
     Schema,
     Seed,
     Size,
@@ -53,20 +56,29 @@ class KernelOverrides(Schema):
 
 
 class ArchOverrides(KernelOverrides):
-    """What an evaluation may change as well."""
+    """What an evaluation may change as well: the number of steps, and what an architecture allows
+    in its `overrides`.
+    """
 
     halt_max_steps: Count | None = None
     """ACT steps that every puzzle takes"""
-    loops: Count | None = None
-    """arch=lattice: passes through the blocks in a step"""
-    strike_below: Probability | None = None
-    """arch=lattice"""
-    guess: Literal["always", "stuck"] | None = None
-    """arch=lattice"""
-    guess_temperature: PositiveFloat | None = None
-    """arch=lattice"""
-    contradiction_above: Probability | None = None
-    """arch=lattice"""
+
+    @classmethod
+    def further_fields(cls) -> dict[str, FieldInfo]:
+        parts = (ARCHITECTURES[name].schema for name in ARCHITECTURES)
+        overrides = [part.overrides for part in parts if issubclass(part, RecurrenceConfig)]
+        return {name: field for own in overrides for name, field in own.items()}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_overrides_nothing(cls, given: object) -> object:
+        # The YAML file has the settings of each app's architecture; the app may not be there.
+        if not isinstance(given, Mapping):
+            return given
+        return {name: value for name, value in given.items() if value is not None}
+
+
+rebuild_schemas([ArchOverrides])
 
 
 def _as_list(value: object) -> object:
@@ -111,11 +123,8 @@ class ThinkingSettings(Schema):
         if self.perturb == "init" and not arch.techniques.acting("start"):
             alike = "all chains of this model start alike (it has no random starts)"
             raise ConfigError(f"perturb=init: {alike}; use perturb=symmetry or noise")
-        if self.perturb == "noise" and arch.searches and max(self.breadth) > 1:
-            raise ConfigError(
-                "perturb=noise: candidates are no numbers to disturb (arch=lattice); use "
-                "perturb=symmetry, or search.chains"
-            )
+        if self.perturb == "noise" and max(self.breadth) > 1 and (why := arch.takes_no_noise):
+            raise ConfigError(f"perturb=noise: {why}")
         by_q = [choice for choice in self.select if choice in ("q", "first_halt")]
         if max(self.breadth) > 1 and by_q and not halts:
             raise ConfigError(
@@ -125,7 +134,7 @@ class ThinkingSettings(Schema):
 
 
 class SearchSettings(Schema):
-    """Search with a model that deduces and guesses (arch=lattice): docs/search.md."""
+    """Search with a model that deduces and guesses: docs/search.md."""
 
     chains: Count = 16
     """chains for each puzzle; the first one to decide all cells answers"""
@@ -249,8 +258,7 @@ class SolveConfig(ThinkingSettings, PluginSettings):
     """the same as depth"""
     decode: DecodeMethod = "greedy"
     """how the logits of the last step become the answer"""
-    constraint: Literal["none", "sudoku"] = "none"
-    """sudoku: the clues stay, no digit twice in a row, column or box"""
+    constraint: Annotated[str, NameOf(CONSTRAINTS)] = NONE
     temperature: PositiveFloat | None = None
     """of temperature, top_k and top_p; null: 1"""
     top_k: Count | None = None

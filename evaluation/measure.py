@@ -251,8 +251,8 @@ def _add(
     """Hand on this rank's rows of a set, from `first_row` on."""
     count, set_name = len(own.inputs), thought.set_name
     confidence = q_halt = None
-    if (logits := step.outputs.get("confidence_logits")) is not None:
-        confidence = logits[:count].float().sigmoid().cpu().numpy()
+    if (name := model.confidence_output) is not None:
+        confidence = step.outputs[name][:count].float().sigmoid().cpu().numpy()
     if model.halting_head is not None:
         q_halt = torch.from_numpy(own.q_halt_logits).sigmoid().numpy()
     rows = np.arange(first_row, first_row + count)

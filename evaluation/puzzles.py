@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dataset.arc.tasks import BLANK_NAME
 from dataset.format.files import read_json
-from dataset.format.layout import IDENTIFIERS_NAME, METADATA_NAME
+from dataset.format.layout import BLANK_NAME, IDENTIFIERS_NAME, METADATA_NAME
 from dataset.format.reading import load_metadata
 from dataset.format.schema import IGNORE_LABEL_ID
 from dataset.kinds import KINDS
@@ -18,8 +17,8 @@ from runtime.errors import DatasetError
 
 
 def kind_of(facts: DataFacts, evaluators: Sequence[str] = ()) -> Kind | None:
-    """Return what kind of puzzles these facts are of; None: Sudokus or mazes of 4 x 4 cells, and
-    neither the facts nor `evaluators`, by name, tell which.
+    """Return what kind of puzzles these facts are of; None: several kinds fit, and neither the
+    facts nor `evaluators`, by name, tell which.
 
     Raises:
         ValueError: of none that is known.
@@ -49,7 +48,8 @@ def kind_of_data(dataset: PuzzleDataset) -> Kind:
     except ValueError as error:
         raise DatasetError(f"{place}: {error}") from None
     if kind is None:
-        told = "its first rows are neither Sudokus nor mazes of 4 x 4 cells, or could be both"
+        fitting = [one.name for one in kinds_with(facts.seq_len, facts.vocab_size)]
+        told = f"its first rows do not tell whether they are {' or '.join(fitting)} puzzles"
         raise DatasetError(f"{place}: {told}")
     return kind
 

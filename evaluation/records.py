@@ -13,12 +13,12 @@ import numpy as np
 from dataset.format.schema import IGNORE_LABEL_ID
 from dataset.kinds import KINDS
 from evaluation.evaluators.base import Gather
-from models.heads.confidence.config import NUM_BINS
 from puzzle_dataset import PuzzleDataset
 
 NUM_FAILURES = 12
 """Wrong answers that are kept of each set in each of two orders."""
 
+_NUM_BINS = 10  # Of the confidence: tenths.
 _MOST_BOARDS = 6  # Answers that are kept of the puzzle whose solving is shown.
 _MAX_VOCABULARY = 64  # A larger table of confusions is nothing to look at.
 _UNIT = 2**30  # Confidences are added as multiples of its inverse: in any order the same sum.
@@ -26,8 +26,8 @@ _ROWS_AT_ONCE = 4096
 
 
 def size_of_answers(dataset: PuzzleDataset, set_name: str, number: int) -> dict[str, np.ndarray]:
-    """Return of the first rows of a set how large their answers are, int64 [number] by name:
-    `path_length`, the moves of a maze's path, or `grid_cells`, the cells of an ARC grid.
+    """Return how large the answers to the first rows of a set are, int64 [number] by name, such as
+    `path_length`, the moves of a maze's path.
     """
     if not dataset.kind or dataset.kind not in KINDS:
         return {}
@@ -155,7 +155,7 @@ class _OfSet:
     def __init__(self, vocab_size: int) -> None:
         self.confusion = np.zeros((vocab_size, vocab_size), np.int64)
         # Of each tenth: cells, right ones, and the sum of the confidences in units.
-        self.confidence = np.zeros((3, NUM_BINS), np.int64)
+        self.confidence = np.zeros((3, _NUM_BINS), np.int64)
         self.failures: list[dict[str, Any]] = []
         self.solving: dict[str, Any] | None = None
 
@@ -173,10 +173,10 @@ class _OfSet:
     def count_confidence(self, confidence: np.ndarray, right: np.ndarray) -> None:
         known = np.isfinite(confidence)
         confidence, right = confidence[known].astype(np.float64), right[known]
-        bins = np.clip((confidence * NUM_BINS).astype(np.int64), 0, NUM_BINS - 1)
+        bins = np.clip((confidence * _NUM_BINS).astype(np.int64), 0, _NUM_BINS - 1)
         units = np.rint(confidence * _UNIT).astype(np.int64)
-        self.confidence[0] += np.bincount(bins, minlength=NUM_BINS)
-        self.confidence[1] += np.bincount(bins[right], minlength=NUM_BINS)
+        self.confidence[0] += np.bincount(bins, minlength=_NUM_BINS)
+        self.confidence[1] += np.bincount(bins[right], minlength=_NUM_BINS)
         np.add.at(self.confidence[2], bins, units)
 
     def add(self, other: "_OfSet") -> None:

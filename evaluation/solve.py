@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dataset.kinds.base import Puzzle, Verdict, Views, kind_named
+from dataset.kinds import CONSTRAINTS
+from dataset.kinds.base import Puzzle, Verdict, Views
 from evaluation.chains import Found, chosen, ends_of, residual_of, wants_to_halt
 from evaluation.config import Choice, SolveConfig, ThinkingSettings
 from evaluation.constraints import Constraint
@@ -25,6 +26,7 @@ from evaluation.views import Seen, seen_by_chains
 from models.act import ACTLossHead
 from models.heads.base import Examples
 from runtime.errors import ConfigError
+from runtime.registry import NONE
 
 _BATCH_SIZE = 64
 _BEAM_WIDTH = 8
@@ -117,8 +119,8 @@ class Reasoning:
 def make_decoder(config: SolveConfig) -> Decoder:
     """Return the decoder that the configuration asks for; its draws go on from call to call."""
     constraint = None
-    if config.constraint != "none":
-        constraint = Constraint(kind_named(config.constraint))
+    if config.constraint != NONE:
+        constraint = Constraint(CONSTRAINTS.load(config.constraint))
     temperature = 1.0 if config.temperature is None else config.temperature
     generator = torch.Generator().manual_seed(config.seed)
     decode: Decoder

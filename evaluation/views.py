@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dataset.dihedral import NUM_VIEWS
-from dataset.kinds.base import Views, kind_named
+from dataset.kinds.base import Kind, Views, kind_named
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import DatasetError
 from runtime.streams import Stream, random_words
@@ -21,11 +21,13 @@ def views_of(dataset: PuzzleDataset) -> Views:
         DatasetError: none are known for its kind.
     """
     cells, vocab = dataset.metadata.seq_len, dataset.metadata.vocab_size
-    if dataset.kind and (views := kind_named(dataset.kind).views(isqrt(cells))):
+    kind = kind_named(dataset.kind) if dataset.kind else Kind()
+    if views := kind.views(isqrt(cells)):
         return views
+    instead = f" ({kind.instead_of_views})" if kind.instead_of_views else ""
     raise DatasetError(
         f"{dataset.split_dirs[0]}: {vocab} tokens and {cells} cells: no symmetry of such puzzles "
-        "is known (on ARC the votes of evaluators=[arc] do this)"
+        f"is known{instead}"
     )
 
 

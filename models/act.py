@@ -313,8 +313,14 @@ class ACTLossHead(nn.Module):
 
     @property
     def halting_head(self) -> str | None:
-        """The head that says when a puzzle is done, `q_head` or `halt_head`."""
+        """The head that says when a puzzle is done, such as `q_head`."""
         return self.model.halting_head
+
+    @property
+    def confidence_output(self) -> str | None:
+        """The output that says how sure the model is of each cell, logits [B, S]."""
+        names = (name for name, head in self.heads.items() if head.gives_confidence)
+        return next((f"{name}_logits" for name in names), None)
 
     @property
     def puzzle_embedding(self) -> CastedSparseEmbedding | None:

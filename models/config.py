@@ -41,8 +41,8 @@ class DataFacts:
         seq_len: cells of a puzzle (S).
         num_puzzle_identifiers: rows of the puzzle embedding; identifier 0 is `<blank>`.
         fields: the further labels of each cell by name: number of classes, number of channels or 0.
-        kind: "sudoku", "maze" or "arc", as the puzzles themselves tell; None: not known. Records
-            have none.
+        kind: of the puzzles, by name, such as "sudoku", as they themselves tell; None: not known.
+            Records have none.
     """
 
     vocab_size: int
@@ -155,6 +155,8 @@ class RecurrenceConfig(Schema):
 
     # SwiGLU's inner width is rounded up to a multiple of this, as published.
     width_multiple: ClassVar[int] = 256
+    # Settings of its own that an evaluation may change, as fields that are null by default.
+    overrides: ClassVar[dict[str, FieldInfo]] = {}
 
     heads: HeadsConfig = Field(default_factory=HeadsConfig)
     """what the model predicts"""
@@ -274,7 +276,7 @@ class RecurrenceConfig(Schema):
 
     @property
     def searches(self) -> bool:
-        """Whether the model strikes candidates and guesses, so that evaluations can search."""
+        """Whether the model guesses and finds contradictions, so that evaluations can search."""
         return False
 
     def search(self, *asked: Any) -> Any:
@@ -282,6 +284,11 @@ class RecurrenceConfig(Schema):
         loads torch.
         """
         raise NotImplementedError
+
+    @property
+    def takes_no_noise(self) -> str:
+        """Why its chains cannot be told apart by noise, and what to use instead; "": they can."""
+        return ""
 
     @property
     def has_digits(self) -> bool:

@@ -34,10 +34,12 @@ class Former(NamedTuple):
     Attributes:
         field: the setting that it is now; "": that the technique is named says it.
         off: its value in runs without the technique; `...`: it says nothing of that.
+        also_off: a value that is gone, and made no difference but to the rounding of a training.
     """
 
     field: str
     off: Any = ...
+    also_off: Any = ...
 
 
 class Technique(Schema):
@@ -181,9 +183,10 @@ class TechniquesConfig(Schema):
         return self
 
 
-def with_techniques(arch: Mapping[str, Any]) -> dict[str, Any]:
+def with_techniques(arch: Mapping[str, Any], *, training: bool = True) -> dict[str, Any]:
     """Return the settings of an architecture that was saved, with techniques in place of the
-    settings that they had in earlier versions.
+    settings that they had in earlier versions. For `training` a value that is gone stays, so that
+    it is reported as a difference.
     """
     arch = dict(arch)
     given = arch.get("techniques")
@@ -191,6 +194,8 @@ def with_techniques(arch: Mapping[str, Any]) -> dict[str, Any]:
     for name, former in _former().items():
         off = {key: row.off for key, row in former.items() if row.off is not ...}
         saved = off | {key: value for key in former for value in _taken(arch, key)}
+        if not training:
+            saved = {k: off.get(k) if v == former[k].also_off else v for k, v in saved.items()}
         if any(saved[key] != value for key, value in off.items()):
             techniques[name] = {
                 row.field: saved[key] for key, row in former.items() if row.field and key in saved

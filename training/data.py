@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dataset.format.reading import load_metadata
 from dataset.format.schema import PuzzleDatasetMetadata
+from dataset.kinds import FIELDS_WRITTEN_BY
 from models.config import DataFacts
 from models.heads.config import HeadsConfig
 from puzzle_dataset import PuzzleDataset, TrainBatches
@@ -15,12 +16,6 @@ from training.config.schema import DataConfig, TrainConfig
 
 if TYPE_CHECKING:
     from runtime.ranks import Ranks
-
-_WRITTEN_BY = {
-    "actions": "dataset/build_maze_dataset.py writes it: build the set again",
-    "pixels": "dataset/build_maze_dataset.py --pixels writes it, dataset/build_arc_dataset.py "
-    "declares it, with --materialize only when asked by --pixels: build the set again",
-}
 
 _ADD_SELECTION = "; --selection-size of its builder writes one, as for data=sudoku_held_out"
 
@@ -108,7 +103,7 @@ def require_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> Non
             raise ConfigError(f"arch.heads.lm.{error}: {few}") from None
     for head, reason in untold_heads(heads, folders, split).items():
         name = heads.fields[head]
-        hint = f"; {_WRITTEN_BY[name]}" if name in _WRITTEN_BY else ""
+        hint = f"; {FIELDS_WRITTEN_BY[name]}" if name in FIELDS_WRITTEN_BY else ""
         raise DatasetError(f"{reason}{hint}")
 
 

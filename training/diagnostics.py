@@ -123,7 +123,7 @@ class Diagnostics:
         interval: steps between diagnoses.
         warmup_steps: steps after which warnings are given; non-finite values are told before.
         log_probs: turns logits [..., V] into log probabilities, as the loss does.
-        halting_head: `q_head`, or `halt_head` where that stands in for Q.
+        halting_head: `q_head`, or the head that stands in for Q.
         ranks: over which numbers are gathered; every rank sees the same.
     """
 
@@ -391,7 +391,7 @@ def _cell_faults(seen: _Gathered, numbers: Mapping[str, float]) -> dict[str, str
 def _halting_faults(seen: _Gathered, q: _QSums) -> dict[str, str]:
     """What is wrong with the halting of the last steps, by name."""
     faults = {}
-    who = "the halt head" if seen.halting_head == "halt_head" else "Q"
+    who = "Q" if seen.halting_head == "q_head" else f"the {seen.halting_head}".replace("_", " ")
     rate = f"a higher rate of it (optimizer=grouped optimizer.groups.{seen.halting_head}.lr)"
     if seen.has_halting and q.rows:
         halts, right = _percent(q.halts / q.rows), _percent(q.right / q.rows)

@@ -4,6 +4,7 @@ import math
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
+from pydantic.fields import FieldInfo
 
 from models.biases.sudoku.config import require_sudoku
 from models.config import ARCHITECTURES, DataFacts, RecurrenceConfig
@@ -12,6 +13,7 @@ from models.heads.linear.config import LinearHeadConfig
 from runtime.errors import ConfigError
 from runtime.registry import imported
 from runtime.schema import (
+    Count,
     NonNegativeFloat,
     NumLayers,
     PositiveFloat,
@@ -19,6 +21,7 @@ from runtime.schema import (
     Size,
     SizeOrZero,
     StrictBool,
+    further_field,
 )
 
 if TYPE_CHECKING:
@@ -69,6 +72,15 @@ class LatticeConfig(RecurrenceConfig):
     """
 
     width_multiple: ClassVar[int] = 8
+    overrides: ClassVar[dict[str, FieldInfo]] = {
+        "loops": further_field(
+            Count | None, None, "arch=lattice: passes through the blocks in a step"
+        ),
+        "strike_below": further_field(Probability | None, None, "arch=lattice"),
+        "guess": further_field(Literal["always", "stuck"] | None, None, "arch=lattice"),
+        "guess_temperature": further_field(PositiveFloat | None, None, "arch=lattice"),
+        "contradiction_above": further_field(Probability | None, None, "arch=lattice"),
+    }
 
     name: Literal["lattice"] = "lattice"
     """strikes candidates from a grid of possibilities, and guesses where it is stuck"""
@@ -139,6 +151,11 @@ class LatticeConfig(RecurrenceConfig):
 
     def search(self, *asked: Any) -> Any:
         return imported("apps.lattice.evaluating", "search")()(self, *asked)
+
+    @property
+    def takes_no_noise(self) -> str:
+        instead = "use perturb=symmetry, or search.chains"
+        return f"candidates are no numbers to disturb (arch=lattice); {instead}"
 
     @property
     def has_digits(self) -> bool:

@@ -76,22 +76,25 @@ def written(name: str, section: Any) -> str:
 
 
 def lines(section: Schema | Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    """Yield a section: its own settings, then, at the top level below a title, those of bases."""
+    """Yield a section: its own settings, those that were registered, then, at the top level below a
+    title, those of bases.
+    """
     if isinstance(section, Mapping):
         for name, value in section.items():
             yield from setting(name, value, "", indent)
         return
     schema = type(section)
     left = [name for name in schema.model_fields if name not in (*GROUPS, *LATTICE_HEADS)]
+    declared = {owner: list(vars(owner).get("__annotations__", {})) for owner in schema.__mro__}
+    registered = [name for name in left if not any(name in own for own in declared.values())]
     for owner in (schema, *reversed(schema.__mro__[1:])):
-        names = [name for name in vars(owner).get("__annotations__", {}) if name in left]
+        names = [name for name in declared[owner] if name in left]
+        names += registered if owner is schema else []
         left = [name for name in left if name not in names]
         if names and owner is not schema and not indent:
             yield from ("", f"# {inspect.cleandoc(str(owner.__doc__)).splitlines()[0]}")
         for name in names:
             yield from setting(name, getattr(section, name, None), comment(schema, name), indent)
-    for name in left:  # Those that were registered.
-        yield from setting(name, getattr(section, name), comment(schema, name), indent)
 
 
 def setting(name: str, value: Any, text: str, indent: str) -> Iterator[str]:

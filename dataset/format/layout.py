@@ -36,6 +36,7 @@ MANIFEST_NAME = "manifest.json"
 AUGMENTATIONS_NAME = "augmentations.npy"
 METADATA_NAME = "dataset.json"
 IDENTIFIERS_NAME = "identifiers.json"
+BLANK_NAME = "<blank>"  # That of identifier 0.
 TEST_PUZZLES_NAME = "test_puzzles.json"
 
 

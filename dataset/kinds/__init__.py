@@ -1,4 +1,4 @@
-"""The names of what belongs to a kind of puzzles: its object, evaluator and builder."""
+"""The names of what belongs to a kind of puzzles: its object, rules, evaluator and builder."""
 
 import shlex
 from collections.abc import Callable, Mapping
@@ -24,6 +24,17 @@ KINDS = Registry("kind of puzzles", KindConfig)
 """Behind each name stands a `dataset.kinds.base.Kind`."""
 for _name in ("sudoku", "maze", "arc"):
     KINDS.add(_name, KindConfig, imported(f"dataset.kinds.{_name}", _name.upper()))
+
+CONSTRAINTS = Registry("constraint", KindConfig)
+"""The kinds whose rules an answer can be held to while it is decoded, in `scripts/solve.py`. Behind
+each name stands the `Kind`, which has `peers`.
+"""
+CONSTRAINTS.add(
+    "sudoku",
+    KindConfig,
+    imported("dataset.kinds.sudoku", "SUDOKU"),
+    "the clues stay, no digit twice in a row, column or box",
+)
 
 
 class EvaluatorConfig(Schema):
@@ -105,3 +116,10 @@ def _with_flags(module: str) -> Callable[[], Callable[[FlagsConfig, Path], None]
 
 for _name in ("sudoku", "maze", "arc"):
     BUILDERS.add(_name, FlagsConfig, _with_flags(f"dataset.build_{_name}_dataset"))
+
+FIELDS_WRITTEN_BY = {
+    "actions": "dataset/build_maze_dataset.py writes it: build the set again",
+    "pixels": "dataset/build_maze_dataset.py --pixels writes it, dataset/build_arc_dataset.py "
+    "declares it, with --materialize only when asked by --pixels: build the set again",
+}
+"""How the label fields of our builders come into a data set, by their names."""

@@ -3,7 +3,7 @@
 The model calls `read` at each ACT step, `models.act.ACTLossHead` calls `measure`.
 
 Shape letters, in all files of this folder: B batch, S cells, P puzzle prefix, T = P + S, D hidden
-width, V vocabulary, M chosen cells, J chosen tokens, R rank, E experts, C clusters.
+width, V vocabulary, M chosen cells, J chosen tokens.
 """
 
 from collections.abc import Iterable
@@ -111,12 +111,14 @@ class Head(nn.Module):
         loss_names: losses that it may give, each a key of `arch.loss.weights`.
         metric_names: metrics that it gives.
         rule: when a slot halts, where this head decides it.
+        gives_confidence: whether its output NAME_logits, [B, S], says how sure it is of each cell.
     """
 
     name: str
     loss_names: tuple[str, ...]
     metric_names: tuple[str, ...]
     rule: HaltingRule | None = None
+    gives_confidence = False
 
     def read(self, answer: Answer) -> Outputs:
         """Return what the head predicts."""

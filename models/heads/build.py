@@ -16,7 +16,7 @@ def build_heads(
     """Build all heads that the configuration names, by name, in the order of their settings.
 
     Args:
-        embedding: the token embedding, which a tied head refers to.
+        embedding: the token embedding, whose matrix a head may share.
     Raises:
         ValueError: a head needs a field that the data set does not declare.
     """

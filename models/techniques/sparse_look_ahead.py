@@ -24,7 +24,11 @@ _STREAM = 0x6C6F6F6B
 
 
 class SparseLookAhead(Technique):
-    former: ClassVar = {"q_target": Former("by", "full"), "q_target_every": Former("every")}
+    former: ClassVar = {
+        # first: the same target as full, computed in another way.
+        "q_target": Former("by", off="full", also_off="first"),
+        "q_target_every": Former("every"),
+    }
 
     by: Literal["rows", "steps"] = "rows"
     """rows: a few of each batch look ahead; steps: all of them, at a few steps"""

@@ -12,11 +12,12 @@ PLUGIN = """
 from pathlib import Path
 from typing import Literal
 
+from dataset.kinds import CONSTRAINTS, KindConfig
 from models.config import ARCHITECTURES
 from models.hrm.config import HRMConfig
 from models.heads.config import AUXILIARY_HEADS, TOKEN_HEADS, AuxiliaryHeadConfig, TokenHeadConfig
 from runtime.registry import imported
-from runtime.schema import Size
+from runtime.schema import Count, Size, further_field
 
 Path("imported").touch()
 
@@ -24,6 +25,7 @@ Path("imported").touch()
 class MineConfig(HRMConfig):
     name: Literal["mine"] = "mine"
     widget_size: Size = 3
+    overrides = {"widget_size": further_field(Count | None, None, "widgets")}
 
 
 class DigitsConfig(TokenHeadConfig):
@@ -34,6 +36,7 @@ class DigitsConfig(TokenHeadConfig):
 ARCHITECTURES.add("mine", MineConfig, imported("nowhere", "Mine"))
 TOKEN_HEADS.add("digits", DigitsConfig, imported("nowhere", "digits"))
 AUXILIARY_HEADS.add("doubt", AuxiliaryHeadConfig, imported("nowhere", "Doubt"))
+CONSTRAINTS.add("latin", KindConfig, imported("nowhere", "LATIN"), "no token twice in a row")
 """
 ON = "plugins=[my_parts]"
 
@@ -57,6 +60,14 @@ def test_registered_names_are_choices_with_their_defaults(run_python: Any) -> No
     assert "evaluators: arc, sudoku, maze" in help_text
     assert "arch: dec, hrm, hrm_v1, lattice, mine, mixer," in help_text
     assert "mine" not in run_python("pretrain.py", "--help").out
+
+
+def test_evaluations_take_what_a_plugin_allows(run_python: Any) -> None:
+    asked = ["evaluate.py", "checkpoint=x", "+arch_overrides.widget_size=0"]
+    assert "widget_size=0: input should be greater" in run_python(*asked, ON).err
+    assert "unknown setting arch_overrides.widget_size" in run_python(*asked).err
+    told = run_python("scripts/solve.py", ON, "--help", "constraint").out
+    assert "latin: no token twice in a row; one of none, sudoku, latin" in " ".join(told.split())
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,11 @@ from typing import Any
 
 import pytest
 
+from dataset.kinds import KINDS
+from models.architectures import ARCHITECTURES
+from models.heads.config import AUXILIARY_HEADS
+from models.technique import TECHNIQUES
+
 ROOT = Path(__file__).resolve().parents[2]
 CORE_PACKAGES = ("runtime", "dataset", "models", "training", "evaluation")
 PACKAGES = (*CORE_PACKAGES, "apps")
@@ -140,9 +145,8 @@ MODEL_PARTS = tuple(
     for path in sorted((ROOT / "models").rglob("config.py"))
     if path.parent.name not in ("models", "heads")
 ) + ("models.techniques",)
-# What knows a part all the same: the published format, tables of the confidence, and the token head
-# for programs of one's own.
-KNOWS_A_PART = ("training.checkpoint.published", "evaluation.records", "models.heads.output")
+# What knows a part all the same: the published format, and the token head for one's own programs.
+KNOWS_A_PART = ("training.checkpoint.published", "models.heads.output")
 
 
 @pytest.mark.parametrize(
@@ -151,6 +155,68 @@ KNOWS_A_PART = ("training.checkpoint.published", "evaluation.records", "models.h
 def test_the_core_imports_no_part_of_a_model_by_name(name: str) -> None:
     assert len(MODEL_PARTS) > 15
     assert not {other for other in imports(MODULES[name]) if is_within(other, MODEL_PARTS)}
+
+
+# What loads, runs and measures any model on any puzzles: everything but the parts themselves.
+CORE = [
+    name
+    for name in MODULES
+    if is_within(name, ("models", "training", "evaluation", "runtime"))
+    and not is_within(name, (*MODEL_PARTS, "evaluation.evaluators"))
+] + ["puzzle_dataset", *ENTRY_POINTS]
+# Architectures of apps; ours are named by the published format, too.
+OF_APPS = [
+    name for name in ARCHITECTURES if ARCHITECTURES[name].schema.__module__.startswith("apps.")
+]
+NAMES_A_KIND = {
+    "evaluation.headline": "results on disk have `arc/pass@2`",
+    "puzzle_dataset": "a lazy ARC set on disk holds tasks, whose rows are made when they are read",
+    "training.checkpoint.conversion": "the published configuration has the evaluator `arc@ARC`",
+    "training.config.schema": "the published configuration trains on data/arc by default",
+}
+HELP_NAMES_A_PART = {
+    "evaluation.config": "perturb=init is for random_starts, the section `search` for lattice"
+}
+
+
+def words(text: str) -> set[str]:
+    """The names in a text, in small letters."""
+    return set(re.findall(r"[a-z0-9]+(?:_[a-z0-9]+)*", text.lower()))
+
+
+def named_in_code(tree: ast.AST) -> set[str]:
+    """What code names: its own names, and the words of its strings but for docstrings."""
+    found = set[str]()
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and id(node) not in docstrings:
+            found |= words(node.value) if isinstance(node.value, str) else set()
+        elif isinstance(node, ast.ImportFrom):
+            found |= words(str(node.module))
+        else:
+            own = (getattr(node, key, None) for key in ("id", "attr", "arg", "name"))
+            found |= {name.lower() for name in own if isinstance(name, str)}
+    return found
+
+
+@pytest.mark.parametrize("name", CORE)
+def test_the_core_names_no_technique_and_no_app(name: str) -> None:
+    source = MODULES[name].read_text()
+    parts = {*TECHNIQUES, *OF_APPS}
+    assert not parts & named_in_code(ast.parse(source))
+    assert bool(parts & words(source)) == (name in HELP_NAMES_A_PART)
+
+
+@pytest.mark.parametrize("name", CORE)
+def test_the_core_names_no_optional_head(name: str) -> None:
+    found = words(MODULES[name].read_text())
+    assert not {f"{head}_{what}" for head in AUXILIARY_HEADS for what in ("head", "logits")} & found
+
+
+@pytest.mark.parametrize("name", CORE)
+def test_the_core_names_no_kind_of_puzzles(name: str) -> None:
+    found = named_in_code(ast.parse(MODULES[name].read_bytes()))
+    assert bool({*KINDS} & found) == (name in NAMES_A_KIND)
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if is_within(name, ("models",))])

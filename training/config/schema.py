@@ -453,8 +453,8 @@ def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[s
     return changes
 
 
-# Settings of `arch` that earlier versions had, with the value that changed nothing. They were about
-# training alone.
+# Settings of `arch` that are gone (docs/log/removed.md), with the value that changed nothing. They
+# were about training alone.
 _GONE = {"chains": 1, "rollout_prob": 0.0, "rollout_max_steps": 64}
 
 
@@ -470,9 +470,7 @@ def in_present_terms(saved: Mapping[str, Any], *, training: bool) -> dict[str, A
         for name, value in arch.items()
         if name not in _GONE or (training and value != _GONE[name])
     }
-    if not training and kept.get("q_target") == "first":
-        kept["q_target"] = "full"  # The same target, computed in another way.
-    return {**saved, "arch": with_techniques(kept)}
+    return {**saved, "arch": with_techniques(kept, training=training)}
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

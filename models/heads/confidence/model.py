@@ -18,6 +18,7 @@ class ConfidenceHead(CellLogitHead):
     (arXiv:1706.04599) is the sum over the bins of |mean gap|.
     """
 
+    gives_confidence = True
     metrics = ("accuracy", *(f"bin{i}_gap" for i in range(NUM_BINS)))
 
     def compare(self, logits: Tensor, targets: Targets) -> tuple[Tensor, dict[str, Tensor]]:

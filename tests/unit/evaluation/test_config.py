@@ -38,6 +38,13 @@ def test_mistakes_are_named(overrides: list[str], told: list[str]) -> None:
     _require_told(EvalConfig, "cfg_evaluate", overrides, told)
 
 
+def test_null_overrides_nothing_of_an_architecture_that_is_not_there() -> None:
+    config = EvalConfig.model_validate({"checkpoint": "x", "arch_overrides": {"absent": None}})
+    assert config == EvalConfig(checkpoint="x")
+    with pytest.raises(ValueError, match="absent"):
+        EvalConfig.model_validate({"checkpoint": "x", "arch_overrides": {"absent": 1}})
+
+
 def _require_told(schema: Any, name: str, overrides: list[str], told: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(schema, name, overrides)
