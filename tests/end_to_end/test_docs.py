@@ -187,7 +187,7 @@ def test_the_examples_of_extending_run(
         file = Path(first.removeprefix("# new file: "))
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
-    (commands,) = blocks(page, "sh")
+    commands = "".join(blocks(page, "sh"))
     for command in commands.replace("\\\n", " ").splitlines():
         _, script, *arguments = shlex.split(command.replace("PROJECT", str(ROOT)))
         finished = run_python(script, *arguments)
