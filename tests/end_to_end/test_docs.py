@@ -34,6 +34,10 @@ def test_readme_is_short() -> None:
     assert max(map(len, lines)) <= 120
 
 
+def test_lines_of_extending_are_short() -> None:
+    assert max(map(len, text_of("docs/extending.md").splitlines())) <= 120
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     for link in re.findall(r"\]\(([^)]+)\)", text_of(page)):

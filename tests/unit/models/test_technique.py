@@ -144,6 +144,25 @@ def test_those_that_change_evaluations_are_told_by_their_methods(
     assert every.techniques.in_evaluations == ["damped_noise", "random_starts"]
 
 
+@pytest.mark.parametrize("trains", [True, False])
+def test_begun_runs_in_evaluations_too_where_nothing_is_drawn(
+    trains: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+
+    def begun(
+        self: Technique, inner: Any, new: Any, latents: Any, examples: Any, drawn: Any
+    ) -> Any:
+        given.append(drawn)
+        return latents
+
+    monkeypatch.setattr(TECHNIQUES["anchors"].schema, "begun", begun)
+    model = tiny.make_model(techniques={"anchors": {}}).train(trains)
+    examples, drawn = tiny.make_examples(), {"min_steps": torch.zeros(3, dtype=torch.int32)}
+    model(model.initial_carry(examples), examples, drawn if trains else None)
+    assert given == [drawn if trains else {}]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(TECHNIQUES))
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
