@@ -1,8 +1,8 @@
-"""What a technique may change in the loop of the papers, and what is registered of it.
+"""What a technique may change in the loop of the papers, and the registry of techniques.
 
-A technique is one file of `models/techniques/`: one class, whose fields are its settings and whose
-methods act at the places named here. HRM and TRM as published have none. Nothing here imports
-torch: a configuration is checked before torch is loaded.
+A technique is one class: its fields are its settings, and its methods act at the places named here.
+Each of ours is a file of `models/techniques/`; a plug-in's may lie anywhere. HRM and TRM as
+published have none. Nothing here imports torch: a configuration is checked before torch is loaded.
 """
 
 import json
@@ -45,76 +45,83 @@ class Former(NamedTuple):
 class Technique(Schema):
     """A change of the loop. Each method is a place where it may act; here they change nothing.
 
-    A technique has no weights, and its order among others changes nothing. Its methods in a step
-    are traced by the compiler.
+    A technique has no weights. Several act in the order of their names. The compiler traces the
+    methods that act in a step.
 
     Attributes:
-        acts_in_evaluation: whether it acts in evaluations and in exported models, too.
         former: its settings in earlier versions, by their keys below `arch`.
     """
 
-    acts_in_evaluation: ClassVar[bool] = False
     former: ClassVar[dict[str, Former]] = {}
 
-    # What it needs, told before anything runs.
+    # Checks, and what other parts must know, before anything runs.
 
     def require(self, arch: "RecurrenceConfig") -> None:
-        """Raise ValueError where the architecture does not fit; the key is put in front."""
+        """Raise ValueError if the architecture does not fit; the caller puts the key in front."""
 
     def require_rows(self, rows: int) -> None:
-        """Raise ValueError where so many rows cannot pass through the model at once."""
+        """Raise ValueError if this many rows cannot pass through the model at once in training; the
+        caller puts the key in front.
+        """
 
     def require_model(self, inner: "Recurrence") -> None:
-        """Raise ValueError where the model does not fit."""
+        """Raise ValueError if the model does not fit; the caller puts the key in front."""
 
     @property
     def varies(self) -> str:
-        """What differs from step to step, so that no CUDA graph repeats it; "": nothing."""
+        """What differs from step to step, so that a CUDA graph cannot repeat a step; "": nothing
+        does.
+        """
         return ""
 
     @property
     def not_exported(self) -> str:
-        """Why no file can hold the model; "": one can."""
+        """Why the model cannot be exported; "": it can. A technique that uses `draws` in `moved`
+        must give a reason.
+        """
         return ""
 
     @property
     def exported_facts(self) -> dict[str, object]:
-        """What an exported file says of it, by name."""
+        """What an exported file says of the starts that its caller must draw, by name."""
         return {}
 
     @property
     def draws_numbers(self) -> bool:
-        """Whether it draws in a step, so that rows of an evaluation need keys."""
+        """Whether it uses `draws`: then each row of an evaluation gets a key to draw by."""
         return False
 
     @property
     def rows_per_target(self) -> int:
-        """One row in so many looks ahead for q_continue, on average over the steps."""
+        """One row in this many looks ahead for q_continue, on average over the steps."""
         return 1
 
-    # What is settled before a step.
+    # Called before each training step.
 
     def form(self, step: int, share: float) -> Hashable:
-        """Return what a step's compiled code depends on: the watch waits longer for a new one.
+        """Return what the compiled code of a step depends on. A step with a new form may be
+        compiled, so the watch that ends hanging runs waits longer for it.
 
         Args:
             step: its number, from 1.
-            share: of the run's steps, which are done.
+            share: of the run's steps, those before this one.
         """
         return None
 
     def set_depth(self, inner: "Recurrence", share: float) -> None:
-        """Say how deep the next step is, where a share of the run's steps is done."""
+        """Set the depth of the next step; `share` of the run's steps are done."""
 
     def draw(self, at: "Address") -> "dict[str, np.ndarray]":
-        """Draw what the step needs, [parts, ...] by name."""
+        """Draw the random numbers of the step, [parts, ...] by name. `at` draws them with a stream
+        number, which nothing else may use.
+        """
         return {}
 
-    # What acts in a step.
+    # Called in each step. `start`, `begun` and `moved` run in evaluations, too.
 
     def start(self, z: "Tensor", draws: "Draws") -> "Tensor":
-        """Return where a latent starts, of the shape and dtype of z [B, T, D]. At most one
-        technique does.
+        """Return where a latent starts, of the shape and dtype of z [B, T, D]. Only one technique
+        may override it.
         """
         raise NotImplementedError
 
@@ -126,8 +133,11 @@ class Technique(Schema):
         examples: "Examples",
         drawn: "Drawn",
     ) -> "Latents":
-        """Return the latents [B, T, D] to begin a training step with; `new`, bool [B], marks rows
-        that have just taken their example.
+        """Return the latents [B, T, D] to begin a step with; `new`, bool [B], marks rows that have
+        just taken their example.
+
+        It runs in evaluations and exported models, too: there `drawn` is {}, and the examples may
+        have no labels. Return the latents unchanged then.
         """
         return latents
 
@@ -143,11 +153,15 @@ class Technique(Schema):
         last_step: "Tensor",
         drawn: "Drawn",
     ) -> "dict[str, Tensor]":
-        """Return what `ACT.look_ahead` does, in its place. At most one technique does."""
+        """Return what `ACT.look_ahead` returns, in its place. Only one technique may override it.
+        It runs in training alone, where q_continue is learned.
+        """
         raise NotImplementedError
 
     def weighed(self, losses: "Tensor", steps: "Tensor", most: int) -> "Tensor":
-        """Return what losses of rows, [B], count after `steps` of at most so many ACT steps."""
+        """Return the losses of rows, [B], weighted; `steps`, int32 [B], counts the ACT steps that a
+        row has taken of at most `most`. It runs in training alone.
+        """
         return losses
 
 
@@ -173,6 +187,14 @@ class TechniquesConfig(Schema):
         """Return those that act at a place, the name of a method."""
         active = self.active.values()
         return [one for one in active if getattr(type(one), place) != getattr(Technique, place)]
+
+    @property
+    def in_evaluations(self) -> list[str]:
+        """Names of those that change what a model computes in evaluations, too: they override
+        `start` or `moved`.
+        """
+        acting = [*self.acting("start"), *self.acting("moved")]
+        return [name for name, technique in self.active.items() if technique in acting]
 
     @model_validator(mode="after")
     def _agree(self) -> Self:

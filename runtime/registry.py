@@ -1,5 +1,5 @@
-"""The parts that a configuration chooses by name: architectures, heads, losses, optimizers,
-evaluators, builders of data sets.
+"""The parts that a configuration chooses by name: architectures, techniques, heads, token heads,
+attention biases, losses, optimizers, evaluators, builders of data sets, kinds of puzzles.
 
 Ours and those of plug-ins are registered alike: a name, a schema of its settings, and a function
 that imports what stands behind it, so that a configuration is checked before torch is loaded.
@@ -37,7 +37,7 @@ class Part(NamedTuple):
         schema: of its settings.
         load: imports and returns what stands behind the name.
         text: what it is, in a few words, for the settings' comments.
-        place: among the others, in settings and messages, and where several are built, in that.
+        place: sort key for settings, messages and building.
     """
 
     schema: type[Schema]
@@ -55,7 +55,7 @@ class Registry:
     setting be any of the schemas, told apart by `name`.
 
     Args:
-        kind: what such a part is called in messages.
+        kind: what messages call such a part.
         base: of the schemas.
         default: the name that settings without `name` have; None: there must be one.
         group: of Hydra, whose choices the names are; None: they are no choices.

@@ -12,6 +12,7 @@ from pydantic import (
     model_serializer,
 )
 
+from runtime.errors import ConfigError
 from runtime.registry import Registry, imported
 from runtime.schema import Schema, StrictBool
 
@@ -20,8 +21,37 @@ class KindConfig(Schema):
     """A kind of puzzles; it has no settings."""
 
 
-KINDS = Registry("kind of puzzles", KindConfig)
-"""Behind each name stands a `dataset.kinds.base.Kind`."""
+class KindRegistry(Registry):
+    """The kinds of puzzles. Behind each name stands an instance of `dataset.kinds.base.Kind`, whose
+    `name` in lower case is the name here.
+    """
+
+    def load(self, name: str) -> Any:
+        """Import and return the kind of this name.
+
+        Raises:
+            ConfigError: it cannot be imported, is no instance, or has another name.
+        """
+        kind = super().load(name)
+        if isinstance(kind, type):
+            raise ConfigError(
+                f"the kind of puzzles {name!r} is the class {kind.__name__}; register an instance: "
+                f"write {name.upper()} = {kind.__name__}() and register {name.upper()}"
+            )
+        own = getattr(kind, "name", "")
+        if own.lower() != name:
+            raise ConfigError(
+                f"the kind of puzzles {name!r} has name = {own!r}, in lower case {own.lower()!r}; "
+                + (
+                    f"write name = {name.capitalize()!r} in {type(kind).__name__}"
+                    if name == name.lower()
+                    else f"register it as {name.lower()!r}"
+                )
+            )
+        return kind
+
+
+KINDS = KindRegistry("kind of puzzles", KindConfig)
 for _name in ("sudoku", "maze", "arc"):
     KINDS.add(_name, KindConfig, imported(f"dataset.kinds.{_name}", _name.upper()))
 

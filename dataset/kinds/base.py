@@ -103,7 +103,7 @@ class Kind:
     """What belongs to one kind of puzzle.
 
     Attributes:
-        name: for people; in small letters, that of `KINDS` and of dataset.json.
+        name: for people; in lower case it must be the name in `KINDS`, which dataset.json holds.
         rating: what data sets rate their puzzles by, for people.
         is_named: whether identifiers.json names its puzzles.
         instead_of_views: what does for its puzzles what views do, where they have none.
@@ -255,10 +255,10 @@ def not_so(what: str, wrong: np.ndarray) -> str:
 
 
 def kind_named(name: str) -> Kind:
-    """Return the kind that data call so.
+    """Return the kind of this name.
 
     Raises:
-        ValueError: none is registered.
+        ValueError: none is registered, or the one that is has another name.
     """
     if name not in KINDS:
         known = ", ".join(KINDS)

@@ -1,11 +1,14 @@
-"""What is registered of a bias of attention. Imports no torch.
+"""The registry of attention biases. Imports no torch.
 
-A bias is a folder beside this file: `config.py` registers it and says for which data it is, and
-`model.py` has its module.
+Each of ours is a folder beside this file: `config.py` registers it and says for which data it is,
+and `model.py` has its module. A plug-in's may lie anywhere.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from runtime.errors import ConfigError
 from runtime.registry import NONE, Registry
 from runtime.schema import Schema
 
@@ -20,22 +23,23 @@ class AttentionBiasConfig(Schema):
 
     @classmethod
     def require_data(cls, facts: "DataFacts") -> None:
-        """Raise ConfigError where the data do not fit."""
+        """Raise ValueError if the data do not fit; the caller puts the key in front."""
 
 
 ATTENTION_BIASES = Registry("attention bias", AttentionBiasConfig)
 """Behind each name stands a class of modules. It takes the numbers of attention heads (N), of cells
-(S) and of positions in front of them (P); called with a dtype, a module gives what is added to the
-scores, [N, T, T] with T = P + S.
+(S) and of positions in front of them (P). Each block has a module of its own. At each attention it
+is called with a dtype, and returns what is added to the scores, [N, T, T] with T = P + S.
 """
 
 
 def require_data(bias: str, facts: "DataFacts") -> None:
-    """Raise ConfigError where the data do not fit a value of `arch.attention_bias`."""
+    """Raise ConfigError if the data do not fit a value of `arch.attention_bias`."""
     if bias != NONE:
         schema = ATTENTION_BIASES[bias].schema
         assert issubclass(schema, AttentionBiasConfig)
-        schema.require_data(facts)
+        with _named(bias):
+            schema.require_data(facts)
 
 
 def build_bias(bias: str, num_heads: int, seq_len: int, num_prefix: int) -> "nn.Module | None":
@@ -44,4 +48,17 @@ def build_bias(bias: str, num_heads: int, seq_len: int, num_prefix: int) -> "nn.
     Raises:
         ConfigError: the data do not fit.
     """
-    return None if bias == NONE else ATTENTION_BIASES.load(bias)(num_heads, seq_len, num_prefix)
+    if bias == NONE:
+        return None
+    module = ATTENTION_BIASES.load(bias)
+    with _named(bias):
+        return module(num_heads, seq_len, num_prefix)
+
+
+@contextmanager
+def _named(bias: str) -> Iterator[None]:
+    """Put the key in front of a ValueError, as a ConfigError."""
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(f"arch.attention_bias={bias}: {error}") from None

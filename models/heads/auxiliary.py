@@ -14,9 +14,9 @@ from models.layers import CastedLinear, widened
 class AuxiliaryHead(Head):
     """A head with one loss of its own name, one output NAME_logits and metrics NAME_METRIC.
 
-    A subclass says in `forward` what it makes of the answer's states, and in `compare` what that
-    should have been. It reads the cells, unless `reads_cells` is false: then the first position.
-    `name` is that in `config.heads`; `config` is of the whole architecture.
+    In a subclass `forward` predicts from the states, and `compare` returns the loss and the metrics
+    of each row. It reads the cells, unless `reads_cells` is false: then the first position. `name`
+    is its name in `config.heads`; `config` is the whole architecture's.
     """
 
     metrics: tuple[str, ...] = ("accuracy",)

@@ -1,8 +1,9 @@
-"""What the schemas of heads share, and what is registered of a head.
+"""What the schemas of heads share, and the registries of heads.
 
-Each head is a folder beside this file: `config.py` registers its schema and `model.py` has its
-module. Nothing here imports torch: a configuration is checked before torch is loaded. A registered
-auxiliary head is a field of `HeadsConfig`; its loss has a weight and a limit in `models.config`.
+Each of ours is a folder beside this file: `config.py` registers its schema and `model.py` has its
+module. A plug-in's may lie anywhere. Nothing here imports torch: a configuration is checked before
+torch is loaded. A registered auxiliary head is a field of `HeadsConfig`; its loss has a weight and
+a limit in `models.config`.
 """
 
 from collections.abc import Mapping
@@ -76,13 +77,13 @@ class QHeadConfig(Schema):
 
 
 class AuxiliaryHeadConfig(Schema):
-    """A head beside tokens and Q."""
+    """A head beside tokens and Q. A head with settings of its own subclasses it, without `name`."""
 
     detach: StrictBool = False
     """keep the head's gradient from the trunk"""
 
     def require(self, arch: "RecurrenceConfig") -> None:
-        """Raise ValueError where the architecture does not fit; the key is put in front."""
+        """Raise ValueError if the architecture does not fit; the caller puts the key in front."""
 
     @property
     def reads_field(self) -> str | None:
@@ -91,7 +92,9 @@ class AuxiliaryHeadConfig(Schema):
 
     @classmethod
     def reported(cls, figures: Mapping[str, float]) -> dict[str, float]:
-        """Return means over all rows as they are reported: the head's own may be folded here."""
+        """Return means over all rows as they are reported; a head may make one of several of its
+        own.
+        """
         return dict(figures)
 
 

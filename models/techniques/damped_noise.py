@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 class DampedNoise(Technique):
-    acts_in_evaluation: ClassVar[bool] = True
     former: ClassVar = {"damping": Former("damping", 1.0), "noise": Former("noise", 0.0)}
 
     damping: Annotated[float, Field(strict=True, gt=0.0, le=1.0)] = 0.95

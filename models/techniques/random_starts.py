@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 class RandomStarts(Technique):
-    acts_in_evaluation: ClassVar[bool] = True
     former: ClassVar = {"init": Former("", "fixed"), "init_std": Former("std")}
 
     std: PositiveFloat = 1.0

@@ -34,6 +34,10 @@ def test_readme_is_short() -> None:
     assert max(map(len, lines)) <= 120
 
 
+def test_lines_of_extending_are_short() -> None:
+    assert max(map(len, text_of("docs/extending.md").splitlines())) <= 120
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
     for link in re.findall(r"\]\(([^)]+)\)", text_of(page)):
@@ -187,7 +191,7 @@ def test_the_examples_of_extending_run(
         file = Path(first.removeprefix("# new file: "))
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content)
-    (commands,) = blocks(page, "sh")
+    commands = "".join(blocks(page, "sh"))
     for command in commands.replace("\\\n", " ").splitlines():
         _, script, *arguments = shlex.split(command.replace("PROJECT", str(ROOT)))
         finished = run_python(script, *arguments)

@@ -111,9 +111,8 @@ def published_arch(arch: ArchConfig) -> dict[str, Any]:
     if arch.name not in PUBLISHED_ARCHITECTURES.values():
         raise ConfigError(f"arch.name={arch.name}: no published class is this architecture")
     _require_published_heads(arch)
-    for name, technique in arch.techniques.active.items():
-        if technique.acts_in_evaluation:
-            raise ConfigError(f"arch.techniques.{name}: no published class has this technique")
+    for name in arch.techniques.in_evaluations:
+        raise ConfigError(f"arch.techniques.{name}: no published class has this technique")
     ours = {"name", "heads", "loss", "attention", "techniques"}
     settings = arch.model_dump(mode="json", exclude=ours)
     if isinstance(arch, HRMConfig) and settings.pop("gradient") != "last_step":

@@ -13,17 +13,17 @@ _SUDOKU_BOXES = {16: (2, 2), 36: (2, 3), 81: (3, 3)}
 
 
 def sudoku_box(seq_len: int) -> tuple[int, int]:
-    """Return rows and columns of a box in a Sudoku of so many cells, for `attention_bias=sudoku`.
+    """Return rows and columns of a box in a Sudoku of this many cells.
 
     Raises:
-        ConfigError: no Sudoku has so many.
+        ValueError: no Sudoku has this many.
     """
     if seq_len in _SUDOKU_BOXES:
         return _SUDOKU_BOXES[seq_len]
     accepted = ", ".join(map(str, _SUDOKU_BOXES))
-    raise ConfigError(
-        f"arch.attention_bias=sudoku: the puzzles of the data have {seq_len} cells, which is no "
-        f"Sudoku (accepted: {accepted}); use arch.attention_bias=none"
+    raise ValueError(
+        f"the puzzles of the data have {seq_len} cells, which is no Sudoku (accepted: {accepted}); "
+        "use arch.attention_bias=none"
     )
 
 

@@ -10,8 +10,10 @@ from pydantic import ValidationError
 from models.hrm.config import HRMConfig
 from models.technique import TECHNIQUES, Technique, present_name, with_techniques
 from models.techniques.step_weights import StepWeights
+from models.trm.config import TRMConfig
 from runtime.errors import ConfigError
 from tests.unit.models import tiny
+from training.checkpoint.published import published_arch
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
 
@@ -125,6 +127,40 @@ def test_two_that_decide_the_same_are_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(step_weights, "start", lambda self, z, draws: z, raising=False)
     with pytest.raises(ValidationError, match="random_starts and step_weights all say where"):
         HRMConfig.model_validate({"techniques": {"random_starts": {}, "step_weights": {}}})
+
+
+def test_those_that_change_evaluations_are_told_by_their_methods(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arch = TRMConfig.model_validate({"techniques": {"step_weights": {}, "anchors": {}}})
+    assert arch.techniques.in_evaluations == []
+    assert published_arch(arch)
+    step_weights: Any = TECHNIQUES["step_weights"].schema
+    monkeypatch.setattr(step_weights, "moved", lambda self, before, after, draws: after)
+    assert arch.techniques.in_evaluations == ["step_weights"]
+    with pytest.raises(ConfigError, match=r"^arch\.techniques\.step_weights: no published class"):
+        published_arch(arch)
+    every = HRMConfig.model_validate({"techniques": {"random_starts": {}, "damped_noise": {}}})
+    assert every.techniques.in_evaluations == ["damped_noise", "random_starts"]
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_begun_runs_in_evaluations_too_where_nothing_is_drawn(
+    trains: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+
+    def begun(
+        self: Technique, inner: Any, new: Any, latents: Any, examples: Any, drawn: Any
+    ) -> Any:
+        given.append(drawn)
+        return latents
+
+    monkeypatch.setattr(TECHNIQUES["anchors"].schema, "begun", begun)
+    model = tiny.make_model(techniques={"anchors": {}}).train(trains)
+    examples, drawn = tiny.make_examples(), {"min_steps": torch.zeros(3, dtype=torch.int32)}
+    model(model.initial_carry(examples), examples, drawn if trains else None)
+    assert given == [drawn if trains else {}]
 
 
 @pytest.mark.slow

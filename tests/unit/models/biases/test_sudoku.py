@@ -160,12 +160,16 @@ def test_a_kernel_that_an_evaluation_asks_for_is_refused_too() -> None:
 @pytest.mark.parametrize("seq_len", [9, 100, 900])
 def test_data_that_are_no_sudoku_are_refused(seq_len: int) -> None:
     config = HRMConfig(attention_bias="sudoku")
-    with pytest.raises(ConfigError, match=f"{seq_len} cells, which is no Sudoku .*16, 36, 81"):
+    with pytest.raises(
+        ConfigError, match=f"^arch.attention_bias=sudoku: .* {seq_len} cells, .*16, 36, 81"
+    ):
         build_model(config, DataFacts(6, seq_len, 1))
 
 
 def test_a_run_on_other_puzzles_is_refused_when_its_data_are_opened(tasks_data: Path) -> None:
     settings = [f"data_path={tasks_data}", "arch.attention_bias=sudoku"]
     config = load_config(TrainConfig, "cfg_pretrain", settings)
-    with pytest.raises(ConfigError, match="have 9 cells, which is no Sudoku"):
+    with pytest.raises(
+        ConfigError, match="^arch.attention_bias=sudoku: the puzzles of the data have 9 cells"
+    ):
         open_data(config, check_values=False, warn=pytest.fail)

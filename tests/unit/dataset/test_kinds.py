@@ -1,0 +1,58 @@
+"""Kinds of puzzles: what stands behind a name."""
+
+from typing import Any
+
+import pytest
+
+from dataset.kinds import KINDS, KindConfig
+from dataset.kinds.base import Kind, kind_named, kinds_with
+from runtime.errors import ConfigError
+from runtime.registry import Part
+
+
+class LatinKind(Kind):
+    name = "Latin"
+
+
+class OtherKind(Kind):
+    name = "Latin squares"
+
+
+class NamelessKind(Kind):
+    pass
+
+
+def register(name: str, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KINDS._parts, name, Part(KindConfig, lambda: kind, "", 0))
+
+
+def test_the_name_of_a_kind_in_lower_case_is_the_registered_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kind = LatinKind()
+    register("latin", kind, monkeypatch)
+    assert kind_named("latin") is kind
+    assert [KINDS.load(name).key for name in KINDS] == [*KINDS]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("latin", OtherKind(), "has name = 'Latin squares', .*; write name = 'Latin' in OtherKind"),
+        ("latin", NamelessKind(), "has name = '', .*; write name = 'Latin' in NamelessKind"),
+        ("Latin", LatinKind(), "'Latin' has name = 'Latin', .* 'latin'; register it as 'latin'"),
+        (
+            "latin",
+            LatinKind,
+            r"is the class LatinKind; .*: write LATIN = LatinKind\(\) and register",
+        ),
+    ],
+)
+def test_what_is_registered_wrongly_is_told_what_to_write(
+    name: str, kind: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(name, kind, monkeypatch)
+    with pytest.raises(ConfigError, match=said):
+        kind_named(name)
+    with pytest.raises(ConfigError, match=said):
+        kinds_with(81, 11)
