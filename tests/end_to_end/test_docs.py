@@ -151,16 +151,13 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("experiment", "rounding"), [("sudoku_demo_mixer", 0.0), ("sudoku_demo", 1e-5)]
-)
+@pytest.mark.parametrize("experiment", ["sudoku_demo_mixer", "sudoku_demo"])
 def test_the_examples_of_python_run(
     train: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     experiment: str,
-    rounding: float,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     flags = ["--source=generate", "--subsample-size=4", "--test-size=2", "--min-clues=36"]
@@ -175,7 +172,8 @@ def test_the_examples_of_python_run(
     assert names["result"].answer.shape == (9, 9)
     assert names["digits"].shape == (1, 2, 9)
     logits = names["outputs"]["logits"][:, [2, 4], 2:11]
-    torch.testing.assert_close(names["digits"], logits, rtol=0, atol=rounding)
+    # A product of fewer rows may take another kernel, which adds up in another order.
+    torch.testing.assert_close(names["digits"], logits, rtol=0, atol=1e-5)
     assert re.search(r"all \(100, 81\) 2$", capsys.readouterr().out)
 
 
