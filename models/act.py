@@ -1,4 +1,4 @@
-"""One ACT step and its losses (arXiv:2506.21734, section 2.2; DESIGN "Loss" and "Metrics").
+"""One ACT step and its losses (arXiv:2506.21734, "Adaptive computational time").
 
 Every slot of the batch works on its own example until it halts; then it takes the one offered next.
 One call is one ACT step for all slots, so that shapes never change and nothing depends on tensor
@@ -71,7 +71,7 @@ def min_halt_steps(at: Address, probability: float, halt_max_steps: int) -> np.n
     """Draw the number of ACT steps before which each row of the global batch must not halt early.
 
     With `probability` a row gets a uniform number in [2, halt_max_steps], otherwise 0
-    (arXiv:2506.21734, 2.2).
+    (arXiv:2506.21734, "Adaptive computational time").
 
     Returns:
         int32 [num_rows].

@@ -10,7 +10,7 @@ from models.losses import binary_cross_entropy
 
 
 class QHead(Head, CastedLinear):
-    """(q_halt, q_continue) logits [B] from the first position (arXiv:2506.21734, section 2.2).
+    """(q_halt, q_continue) logits [B] from the first position (arXiv:2506.21734).
 
     Q starts near "never right, never stop" (weight 0, bias -5): its first bootstrapped targets are
     then close to 0 and stable. Metric: `q_halt_accuracy`, whether q_halt >= 0 says rightly that the

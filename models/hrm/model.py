@@ -2,7 +2,7 @@
 
 Two recurrent stacks share one width: L works fast on details, H slowly on plans. Each H cycle runs
 L_cycles updates of z_L and then one of z_H. Gradients flow through the very last update of each
-only, the one-step gradient of section 2.1, which stands in for backpropagation through time.
+only: the paper's "Approximate gradient", which stands in for backpropagation through time.
 """
 
 import torch

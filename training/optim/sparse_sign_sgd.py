@@ -1,4 +1,6 @@
-"""Sign-SGD for the puzzle embedding: updates the rows of the batch, the same on all ranks."""
+"""Sign-SGD for the puzzle embedding: updates the rows of the examples that slots hold, the same on
+all ranks.
+"""
 
 import torch
 from torch import Tensor
@@ -8,7 +10,7 @@ from runtime.ranks import Ranks
 
 
 class SparseSignSGD:
-    """w = w * (1 - lr * wd) - lr * sign(g), for the rows in the global batch.
+    """w = w * (1 - lr * wd) - lr * sign(g), for the rows of the examples that all slots hold.
 
     Gradients and identifiers of all ranks are gathered in row order, and gradients of equal
     identifiers are added up in that order: sign turns a rounding difference near zero into a full

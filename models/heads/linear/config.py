@@ -8,7 +8,7 @@ from runtime.schema import StrictBool
 
 
 class LinearHeadConfig(TokenHeadConfig):
-    """A matrix of its own: the published head (arXiv:2506.21734, section 2.2).
+    """A matrix of its own: the published head (arXiv:2506.21734).
 
     When it helps: always; no other head was more often right on our puzzles (docs/heads.md). It is
     the only one for architectures with a state for each digit, where all digits share one row.

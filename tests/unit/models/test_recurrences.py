@@ -89,7 +89,7 @@ def written_out(inner: Any, config: Any, carry: Latents, injected: Tensor) -> La
     if config.name == "transformer":
         return {"z_H": inner.H_level(carry["z_H"] + injected, rotary)}
     schedule = (["L"] * config.L_cycles + ["H"]) * config.H_cycles
-    # HRM's approximation (arXiv:2506.21734, 2.1): what comes before the last updates is constant.
+    # HRM's approximation (arXiv:2506.21734): what comes before the last updates is constant.
     last_step = config.name == "hrm" and config.gradient == "last_step"
     with_gradients = 2 if last_step else config.L_cycles + 1
     H_level = inner.H_level if config.name == "hrm" else inner.L_level
