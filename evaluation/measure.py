@@ -65,9 +65,9 @@ def rows_that_fit(model: ACTLossHead, device: torch.device) -> int:
 def in_one_pass(
     job: Job, prepared: Prepared, model: ACTLossHead, batches: EvalBatches, ranks: Ranks
 ) -> Report:
-    """Evaluate on all ranks and write the outputs asked for. What the default name of the result
-    says of the settings, the names of outputs and of the evaluators' files say, too; beside an
-    `output` of the user's choice only where rows halt early.
+    """Evaluate on all ranks and write the outputs asked for. Names of outputs and of evaluators'
+    files repeat the settings that the default name of the result has; beside an `output` of the
+    user's choice they only say `_at_halt`, if rows halt early.
 
     Raises:
         ConfigError: a file cannot be written; names it.

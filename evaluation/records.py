@@ -26,8 +26,8 @@ _ROWS_AT_ONCE = 4096
 
 
 def size_of_answers(dataset: PuzzleDataset, set_name: str, number: int) -> dict[str, np.ndarray]:
-    """Return how large the answers to the first rows of a set are, int64 [number] by name, such as
-    `path_length`, the moves of a maze's path.
+    """Return the answer sizes of the first rows of a set, int64 [number] by name. Of a maze it is
+    `path_length`, the moves of its path.
     """
     if not dataset.kind or dataset.kind not in KINDS:
         return {}

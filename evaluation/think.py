@@ -279,7 +279,7 @@ class _OpenBatch:
 
     place: tuple[str, Batch, int, int]  # As `EvalBatches` gives it.
     examples: Examples
-    answers: Tensor  # States [B, T, D]; zeros where there is none.
+    answers: Tensor  # States [B, T, D]; zeros until a row has its answer.
     steps: Tensor  # int32 [B]
     missing: int  # Rows without an answer, padding aside.
 

@@ -35,6 +35,7 @@ class Parts:
 
     Args:
         run: takes a carry, offered examples, what was drawn, and the step.
+        bucket: of the gradients; `in_order` says that they are added up by shards.
         sparse: the optimizer of the puzzle embedding, which keeps the gradients of each part.
     """
 
@@ -48,7 +49,6 @@ class Parts:
     ) -> None:
         self._seed, self._ranks = config.seed, ranks
         self._bucket, self._sparse, self._run = bucket, sparse, run
-        self._exact = config.reduction == "exact"
         self._num_shards = config.num_shards(ranks.world_size)
         self._num_parts = config.num_parts(ranks.world_size)
 
@@ -61,11 +61,11 @@ class Parts:
         for number, offered in enumerate(_cut(batch, self._num_parts)):
             if number and self._sparse:
                 self._sparse.keep_gradient()
-            if self._exact:
+            if self._bucket.in_order:
                 self._begin(number, step)
             own = {name: of_parts[number] for name, of_parts in drawn.items()}
             done.append(self._run(carries[number], offered, own, step))
-        if self._exact:
+        if self._bucket.in_order:
             # What draws next finds the same state on all ranks, however many there are.
             self._draw_as(step, CANONICAL_SHARDS)
         tensors = [part.carry.tensors() for part in done]

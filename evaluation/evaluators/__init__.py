@@ -1,1 +1,1 @@
-"""Evaluators, a file each: what is measured of the answers to one kind of puzzle."""
+"""Evaluators, one file each: they measure the answers to one kind of puzzle."""

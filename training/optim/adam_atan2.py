@@ -29,7 +29,7 @@ PackageKernel = Callable[..., None]
 
 
 class StepNumbers(NamedTuple):
-    """What a step multiplies with, each float32."""
+    """The numbers that a step multiplies with, each float32."""
 
     factor: float32  # Of the gradient.
     new_in_avg: float32  # 1 - beta1.

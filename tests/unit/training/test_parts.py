@@ -12,10 +12,11 @@ from runtime.ranks import Ranks
 from training.parts import Parts, Pass
 
 
-def in_parts(number: int, run: Any, **settings: Any) -> Parts:
-    own = {"seed": 0, "reduction": "fast", "num_shards": lambda _: 1, "num_parts": lambda _: number}
-    config = cast(Any, SimpleNamespace(**own | settings))
-    return Parts(config, Ranks("cpu"), cast(Any, None), None, run)
+def in_parts(number: int, run: Any, *, in_order: bool = False) -> Parts:
+    own = {"seed": 0, "num_shards": lambda _: 1, "num_parts": lambda _: number}
+    config = cast(Any, SimpleNamespace(**own))
+    bucket = cast(Any, SimpleNamespace(in_order=in_order, select=lambda shard: None))
+    return Parts(config, Ranks("cpu"), bucket, None, run)
 
 
 def test_rows_are_cut_and_joined_in_their_order() -> None:
@@ -43,8 +44,7 @@ def test_rows_are_cut_and_joined_in_their_order() -> None:
 
 
 def test_shards_need_the_number_of_the_step() -> None:
-    exact = in_parts(1, None, reduction="exact")
-    exact._bucket = cast(Any, SimpleNamespace(select=lambda shard: None))
+    exact = in_parts(1, None, in_order=True)
     carry = ACTCarry({}, torch.zeros(2), torch.zeros(2), {})
     with pytest.raises(AssertionError, match="a CUDA graph knows no step"):
         exact(carry, {"inputs": torch.zeros(2, 1)}, {}, None)
