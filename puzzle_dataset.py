@@ -37,14 +37,13 @@ from dataset.format.schema import (
     PuzzleSet,
 )
 from dataset.kinds import KINDS
-from dataset.kinds.base import kind_named, recognised
+from dataset.kinds.base import kind_named, kinds_with
 from runtime.errors import DatasetError
 from runtime.streams import Stream, random_words
 
 # What a draw is for: the highest word of its counter in `Stream.BATCHES`.
 _GROUPS, _EXAMPLES, _SHIFTS = 0, 1, 2
 _DRAWS_PER_CHUNK = 2**15
-_ROWS_THAT_TELL = 16
 
 
 @dataclass(frozen=True)
@@ -142,26 +141,18 @@ class PuzzleDataset:
     @cached_property
     def kind(self) -> str | None:
         """The name of the puzzles' kind, as dataset.json says; of sets that say none, such as the
-        published ones, as their puzzles tell. None: none that is known, or they do not tell.
+        published ones, the first kind with as many cells and tokens. None: none that is known.
 
         Raises:
             DatasetError: puzzles of that kind have other cells or tokens.
         """
         seq_len, vocab_size = self.metadata.seq_len, self.metadata.vocab_size
         if (name := self.metadata.kind) is None:
-            kind = recognised(seq_len, vocab_size, self._rows_that_tell)
-            return kind and kind.key
+            return next((kind.key for kind in kinds_with(seq_len, vocab_size)), None)
         if name in KINDS and not kind_named(name).fits(seq_len, vocab_size):
             found = f"kind is {name!r}, which {seq_len} cells and {vocab_size} tokens are not"
             raise DatasetError(f"{self.split_dirs[0] / METADATA_NAME}: {found}")
         return name
-
-    def _rows_that_tell(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the inputs and labels of the first rows of each set."""
-        for name, arrays in self.sets.items():
-            count = min(arrays.num_examples, _ROWS_THAT_TELL)
-            some = self.read(name, slice(0, count), np.zeros(count, np.int32))
-            yield some.inputs, some.labels
 
     def fingerprint(self) -> str:
         """sha256 (hex) over the content of all files, in the order of the paths."""
@@ -213,7 +204,7 @@ class TrainBatches:
         epochs_per_iter: epochs in one iteration; batches run across the epochs inside it.
         rank: this process reads rows [rank * b, (rank + 1) * b) of each global batch.
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: global_batch_size is no multiple of world_size.
     """
 
     def __init__(
@@ -226,13 +217,9 @@ class TrainBatches:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        if not 0 <= seed < 2**64:
-            raise ValueError(f"seed is {seed}, expected 0 to 2**64 - 1")
-        if epochs_per_iter < 1:
-            raise ValueError(f"epochs_per_iter is {epochs_per_iter}, expected at least 1")
         self.dataset, self.epochs_per_iter = dataset, epochs_per_iter
         self.global_batch_size = global_batch_size
-        self.local_batch_size = _local_batch_size(global_batch_size, rank, world_size)
+        self.local_batch_size = _local_batch_size(global_batch_size, world_size)
         self._local = slice(rank * self.local_batch_size, (rank + 1) * self.local_batch_size)
         self._samplers, self._shifts = {}, {}
         for number, (name, arrays) in enumerate(dataset.sets.items()):
@@ -268,8 +255,6 @@ class TrainBatches:
 
     def iterate_rows(self, iteration: int, start: int = 0) -> Iterator[tuple[int, BatchRows]]:
         """Yield (position, global batch) like `iterate`, for data that is kept elsewhere."""
-        if start < 0:
-            raise ValueError(f"position {start}, expected at least 0")
         position = 0
         for name, walk in self._walks(iteration):
             identifiers = self.dataset.sets[name].puzzle_identifiers
@@ -281,8 +266,6 @@ class TrainBatches:
                 position += 1
 
     def _walks(self, iteration: int) -> Iterator[tuple[str, _IterationWalk]]:
-        if not 0 <= iteration < 2**64:
-            raise ValueError(f"iteration {iteration}, expected 0 to 2**64 - 1")
         epochs, batch_size = self.epochs_per_iter, self.global_batch_size
         for name, sampler in self._samplers.items():
             yield name, _IterationWalk(sampler, iteration, epochs, batch_size)
@@ -300,7 +283,7 @@ class EvalBatches:
         global_batch_size: rows of all ranks together, a multiple of world_size.
         max_examples: take the first rows of each set only (None: all).
     Raises:
-        ValueError: an argument is out of range.
+        ValueError: global_batch_size is no multiple of world_size.
     """
 
     def __init__(
@@ -312,10 +295,8 @@ class EvalBatches:
         world_size: int = 1,
         max_examples: int | None = None,
     ) -> None:
-        if max_examples is not None and max_examples < 0:
-            raise ValueError(f"max_examples is {max_examples}, expected at least 0")
         self.dataset, self.global_batch_size, self._rank = dataset, global_batch_size, rank
-        self.local_batch_size = _local_batch_size(global_batch_size, rank, world_size)
+        self.local_batch_size = _local_batch_size(global_batch_size, world_size)
         self.num_examples = {
             name: len(range(arrays.num_examples)[:max_examples])
             for name, arrays in dataset.sets.items()
@@ -378,7 +359,6 @@ class _GroupSampler:
         """Groups in the order drawn and the puzzle of each: int64 [2, epochs * num_groups]."""
         words = self._words(_GROUPS, iteration, first, epochs, 2 * self.num_groups)
         order_words, puzzle_words = words[:, : self.num_groups], words[:, self.num_groups :]
-
         # The group's number replaces the lowest bits of its word, so that one sort gives the order.
         number_mask = np.uint64((1 << self.num_groups.bit_length()) - 1)
         numbers = np.arange(self.num_groups, dtype=np.uint64)
@@ -496,9 +476,7 @@ class _IterationWalk:
         return self._draw_groups(first, min(self._epochs_per_chunk, self._num_epochs - first))
 
 
-def _local_batch_size(global_batch_size: int, rank: int, world_size: int) -> int:
-    if world_size < 1 or not 0 <= rank < world_size:
-        raise ValueError(f"rank {rank} of {world_size}")
+def _local_batch_size(global_batch_size: int, world_size: int) -> int:
     if global_batch_size < 1 or global_batch_size % world_size:
         expected = f"a positive multiple of the {world_size} ranks"
         raise ValueError(f"global_batch_size is {global_batch_size}, expected {expected}")

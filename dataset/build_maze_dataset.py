@@ -4,70 +4,68 @@
     python dataset/build_maze_dataset.py --aug --output-dir data/maze-30x30-hard-1k-aug
     python dataset/build_maze_dataset.py --source generate --pixels --output-dir data/maze-new
 
-The first is the published command line. `dataset.format.layout` describes what is written, and
+The first is the published command line. docs/data.md describes what is written, and
 `dataset.puzzle_build` has what it shares with the Sudoku builder.
 """
 
 import sys
 from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dataset import sources
 from dataset.command_line import Parser, integer
 from dataset.dihedral import NUM_VIEWS, all_views, view_keys
 from dataset.format.schema import LabelField
 from dataset.format.writing import write_puzzles
 from dataset.maze import rules
-from dataset.maze.rules import CHARACTERS, PATH, START, WALL, text_to_tokens
+from dataset.maze.rules import CHARACTERS, PATH, WALL, text_to_tokens
 from dataset.puzzle_build import PuzzleBuild
 from dataset.sources import CsvRow, Puzzles
-from runtime.errors import DatasetError
 from runtime.streams import Stream
 
 _PUBLISHED_SIZE, _PUBLISHED_MIN_LENGTH = 30, 109
 _MAX_SIZE = 362  # Python's csv module takes fields of 2**17 characters
 
 
-@dataclass(frozen=True)
 class MazeBuild(PuzzleBuild):
     """A maze data set. Questions and answers are tokens; a rating is the cells on the path."""
 
-    program = "build_maze_dataset.py"
-    description = "Build a maze data set. Test mazes are never augmented."
-    puzzle = "maze"
+    kind, puzzle = "maze", "maze"
     csv_contents = (
         f": question and answer row by row in the characters '{CHARACTERS}' (wall, free, start,"
         " goal, path), rating the number of cells on the path or empty"
     )
-    published_repository = "sapientinc/maze-30x30-hard-1k"
-    published_output_dir = Path("data/maze-30x30-hard-1k")
-    folders_need_output_dir = False
+    repository = "sapientinc/maze-30x30-hard-1k"
+    output_dir = "data/maze-30x30-hard-1k"
     needs_rating = False
-    remedy = "lower --subsample-size or --size"
-    else_selected = ", or else new ones with paths as long as the shortest of training, or longer"
-
-    aug: bool
-    pixels: bool
-    min_length: int | None
-
-    @staticmethod
-    def add_flags(parser: Parser) -> None:
-        add, size = parser.add_argument, _PUBLISHED_SIZE
-        aug = "write each training maze in its eight turned and mirrored views, the original first"
-        add("--aug", action=BooleanOptionalAction, default=False, help=aug)
-        pixels = "also write the answers' colours, as the field `pixels`: 3 bytes for each cell"
-        add("--pixels", action="store_true", help=pixels)
-        sizes, rows = integer(2, _MAX_SIZE), f"rows, and columns, of a maze (default: {size})"
-        add("--size", type=sizes, default=size, metavar="ROWS", help=rows)
-        moves = (
-            "moves that a shortest path of a generated maze has at least"
-            f" (default at size {size}: {_PUBLISHED_MIN_LENGTH})"
-        )
-        add("--min-length", type=integer(1), metavar="MOVES", help=moves)
+    own_flags = {
+        "--size": {
+            "type": integer(2, _MAX_SIZE),
+            "default": _PUBLISHED_SIZE,
+            "metavar": "ROWS",
+            "help": f"rows, and columns, of a maze (default: {_PUBLISHED_SIZE})",
+        },
+        "--aug": {
+            "action": BooleanOptionalAction,
+            "default": False,
+            "help": "write each training maze in its eight turned and mirrored views, the original"
+            " first",
+        },
+        "--pixels": {
+            "action": "store_true",
+            "help": "also write the answers' colours, as the field `pixels`: 3 bytes for each cell",
+        },
+        "--min-length": {
+            "type": integer(1),
+            "metavar": "MOVES",
+            "help": "moves that a shortest path of a generated maze has at least"
+            f" (default at size {_PUBLISHED_SIZE}: {_PUBLISHED_MIN_LENGTH})",
+        },
+    }
 
     @staticmethod
     def complete(parser: Parser, options: Namespace) -> None:
@@ -75,31 +73,16 @@ class MazeBuild(PuzzleBuild):
             if options.min_length is not None:
                 parser.error("--min-length is for --source generate")
             return
-        size = options.size
         # A shortest path passes through at most three cells of every two by two.
-        longest = 3 * ((size + 1) // 2) ** 2 - 1
-        if options.min_length is None:
-            if size != _PUBLISHED_SIZE:
-                parser.error(f"--min-length is needed at size {size}; accepted: 1 to {longest}")
+        longest = 3 * ((options.size + 1) // 2) ** 2 - 1
+        if options.min_length is None and options.size == _PUBLISHED_SIZE:
             options.min_length = _PUBLISHED_MIN_LENGTH
-        elif options.min_length > longest:
-            asked = f"--min-length {options.min_length}"
-            parser.error(f"{asked}; accepted at size {size}: 1 to {longest}")
-
-    def flags(self) -> dict[str, Any]:
-        return {"aug": self.aug, "pixels": self.pixels, "min-length": self.min_length}
+        if not 1 <= (options.min_length or 0) <= longest:
+            parser.error(f"--min-length is needed at size {options.size}; accepted: 1 to {longest}")
 
     @property
-    def examples_per_puzzle(self) -> int:
-        return NUM_VIEWS if self.aug else 1
-
-    @property
-    def bytes_per_cell(self) -> int:
-        return super().bytes_per_cell + (4 if self.pixels else 1)
-
-    @property
-    def augmented(self) -> str:
-        return f", {NUM_VIEWS} views each" if self.aug else ""
+    def views(self) -> int:
+        return NUM_VIEWS if self.options.aug else 1
 
     def generate(
         self, number: int, *, stream: Stream, taken: set[Any], advance: Callable[[int], object]
@@ -107,13 +90,12 @@ class MazeBuild(PuzzleBuild):
         # Imported here because it loads the compiler: only who generates waits for it.
         from dataset.maze.generator import generate_mazes
 
-        assert self.min_length is not None
         mazes, attempts = generate_mazes(
             number,
-            seed=self.seed,
+            seed=self.options.seed,
             stream=stream,
             size=self.size,
-            min_length=self.min_length,
+            min_length=self.options.min_length,
             taken=taken,
             advance=advance,
         )
@@ -127,20 +109,22 @@ class MazeBuild(PuzzleBuild):
         good = rules.are_mazes(questions)
         moves, least = np.full((2, len(rows)), -1, dtype=np.int64)
         moves[good], least[good] = rules.path_lengths(questions[good], answers[good])
-        ratings = moves + 1
-        good &= (moves >= 0) & (moves == least)
-        good &= [row.rating in (None, cells) for row, cells in zip(rows, ratings, strict=True)]
-        if not good.all():
-            first = int(good.argmin())
-            problem = _content_problem(rows[first], int(moves[first]), int(least[first]))
-            raise DatasetError(f"{path}: row {rows[first].line}: {problem}")
-        return Puzzles(questions, answers, ratings)
+        told = [row.rating in (None, cells) for row, cells in zip(rows, moves + 1, strict=True)]
+        kept = {
+            "question: it must consist of '#', ' ', one 'S' and one 'G'": good,
+            "answer: it must be the question with one path of 'o' from S to G": moves >= 0,
+            "answer: its path is not a shortest one": moves == least,
+            "rating: it must be the number of cells on the path, or nothing": np.array(told),
+        }
+        sources.require_good_rows(path, rows, kept)
+        return Puzzles(questions, answers, moves + 1)
 
     def keys(self, questions: np.ndarray) -> list[bytes]:
         return view_keys(questions)
 
     def more_like(self, puzzles: Puzzles) -> "MazeBuild":
-        return replace(self, min_length=int(puzzles.ratings.min()) - 1)
+        min_length = int(puzzles.ratings.min()) - 1
+        return MazeBuild(Namespace(**vars(self.options) | {"min_length": min_length}))
 
     def statistics(self, puzzles: Puzzles) -> dict[str, Any]:
         return {
@@ -153,7 +137,7 @@ class MazeBuild(PuzzleBuild):
         if views > 1:
             inputs, labels = all_views(inputs), all_views(labels)
         fields = {"actions": (LabelField(rules.NUM_ACTIONS), rules.path_actions(labels))}
-        if self.pixels:
+        if self.options.pixels:
             fields["pixels"] = (LabelField(256, channels=3), rules.maze_pixels(labels))
         write_puzzles(
             split_dir,
@@ -165,43 +149,6 @@ class MazeBuild(PuzzleBuild):
             ratings=puzzles.ratings,
             kind="maze",
         )
-
-
-def _content_problem(row: CsvRow, moves: int, least: int) -> str:
-    for name, text, accepted in (
-        ("question", row.question, CHARACTERS.replace("o", "")),
-        ("answer", row.answer, CHARACTERS),
-    ):
-        for number, character in enumerate(text, start=1):
-            if character not in accepted:
-                return f"{name} has {character!r} in cell {number}; accepted: {accepted!r}"
-    for end in "SG":
-        count = row.question.count(end)
-        if count != 1:
-            return f"question has {count} {end}; accepted: exactly one"
-    pairs = zip(row.question, row.answer, strict=True)
-    for number, (before, after) in enumerate(pairs, start=1):
-        if before != after and (before, after) != (" ", "o"):
-            became = f"{before!r} became {after!r} in cell {number}; accepted: 'o' in place of ' '"
-            return f"answer contradicts the question: {became}"
-    if moves < 0:
-        return f"answer is no path: {_drawing_problem(row.answer)}"
-    if moves != least:
-        return f"answer has a path of {moves} moves; a shortest one has {least}"
-    return f"rating is {row.rating}; accepted: {moves + 1}, the cells on the path, or nothing"
-
-
-def _drawing_problem(answer: str) -> str:
-    tokens = text_to_tokens([answer])[0]
-    size = rules.grid_size(len(tokens))
-    drawn = np.pad((tokens >= START).reshape(size, size), 1).astype(int)
-    neighbours = drawn[:-2, 1:-1] + drawn[2:, 1:-1] + drawn[1:-1, :-2] + drawn[1:-1, 2:]
-    for number, (character, found) in enumerate(zip(answer, neighbours.flat, strict=True), start=1):
-        expected = {"o": 2, "S": 1, "G": 1}.get(character, found)
-        if found != expected:
-            place = f"{character!r} in cell {number}"
-            return f"{place} has {found} neighbours among S, G and 'o'; accepted: {expected}"
-    return "there are 'o' in a ring apart from it"
 
 
 main = MazeBuild.main

@@ -1,18 +1,19 @@
 """What the builders' command lines have in common: flags, mistakes, exit codes."""
 
 import argparse
-import difflib
 import re
-import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from dataset.sources import REFUSALS, NoPuzzleError
 from runtime.errors import EXIT_CONFIG, EXIT_DATA, EXIT_INTERRUPTED, DatasetError
 from runtime.output import guard_output
 from runtime.text import shown
+
+Flags = Mapping[str, Mapping[str, Any]]
+"""By flag what `add_argument` takes."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -21,15 +22,9 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_CONFIG, f"error: {message} (--help lists the flags)\n")
 
-    def parse_all(self, arguments: Sequence[str] | None) -> argparse.Namespace:
-        """Parse; an unknown argument is a mistake, answered with the nearest flag."""
-        namespace, unknown = self.parse_known_args(arguments)
-        if unknown:
-            flags = re.findall(r"--[a-z0-9-]+", self.format_usage())
-            nearest = difflib.get_close_matches(unknown[0].split("=")[0], flags, n=1)
-            hint = f"; nearest: {nearest[0]}" if nearest else ""
-            self.error(f"unknown argument {unknown[0]!r}{hint}")
-        return namespace
+    def add_flags(self, flags: Flags) -> None:
+        for flag, options in flags.items():
+            self.add_argument(flag, **options)
 
 
 def integer(low: int, high: int | None = None) -> Callable[[str], int]:
@@ -47,28 +42,29 @@ def integer(low: int, high: int | None = None) -> Callable[[str], int]:
     return parse
 
 
-def require_room(directory: Path, num_bytes: int, remedy: str) -> None:
-    """Raise DatasetError unless the disk of the temporary `directory` has room for a data set."""
-    free = shutil.disk_usage(directory).free
-    if num_bytes > free:
-        room = f"takes {num_bytes / 1e9:,.1f} GB, and {free / 1e9:,.1f} GB are free"
-        raise DatasetError(f"{directory.parent}: the data set {room}; {remedy}")
+SEED = integer(0, 2**64 - 1)
 
 
-def run(build: Callable[[], str], output_dir: Path, remedy: str) -> int:
-    """Build; print the summary, or on stderr what went wrong; return the exit code.
-
-    `remedy` is what helps when the set is too large, as "lower --subsample-size".
+def given(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the flags, in the order of the parser, that decide about the bytes written: those with
+    a value. That of a switch is True.
     """
+    return {
+        f"--{name.replace('_', '-')}": value
+        for name, value in vars(options).items()
+        if name != "output_dir" and value is not None and value is not False
+    }
+
+
+def run(build: Callable[[], str], output_dir: Path) -> int:
+    """Build; print the summary, or on stderr what went wrong; return the exit code."""
     guard_output()
     try:
         summary = build()
-    except DatasetError as error:
+    except (DatasetError, MemoryError) as error:
         return _fail(EXIT_DATA, error)
     except NoPuzzleError as error:
         return _fail(EXIT_CONFIG, error)
-    except MemoryError as error:
-        return _fail(EXIT_DATA, f"{error}; {remedy}")
     except OSError as error:
         code = EXIT_CONFIG if error.errno in REFUSALS else EXIT_DATA
         return _fail(code, f"{output_dir}: {error}")

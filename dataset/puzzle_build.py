@@ -1,4 +1,4 @@
-"""What the Sudoku and the maze builder have in common: options, sources, choice, writing, summary.
+"""What the Sudoku and the maze builder have in common: flags, sources, choice, writing, summary.
 
 Each training puzzle makes one group: the original, then its augmentations. Every puzzle holds one
 example and has the identifier 0. The same command gives the same bytes, wherever they are written.
@@ -6,15 +6,14 @@ example and has the identifier 0. The same command gives the same bytes, whereve
 
 from abc import ABC, abstractmethod
 from argparse import Namespace
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from dataset import sources
-from dataset.command_line import Parser, integer, require_room, run
+from dataset.command_line import SEED, Flags, Parser, given, integer, run
 from dataset.format.files import file_sha256, write_json
 from dataset.format.layout import BLANK_NAME, IDENTIFIERS_NAME
 from dataset.format.writing import atomic_build, write_manifest
@@ -30,75 +29,43 @@ FoundPuzzles = tuple[dict[str, Puzzles], dict[str, str], dict[str, dict[str, Any
 """Puzzles by split, sha256 by name of each file they are from, and counts by split."""
 
 
-@dataclass(frozen=True)
 class PuzzleBuild(ABC):
     """A build that the command line asks for; each kind of puzzle has its subclass.
 
-    Args:
-        source: "hf", "generate" or a folder.
+    Attributes:
+        options: the command line; of generated puzzles with the numbers filled in.
         size: rows of a puzzle.
-        subsample_size: training puzzles; None: all.
-        test_size: test puzzles; None: all.
-        selection_size: puzzles in neither, by which checkpoints are chosen; None: no such split.
     """
 
-    program: ClassVar[str]
-    description: ClassVar[str]
+    kind: ClassVar[str]
     puzzle: ClassVar[str]
     """What a puzzle is called; with an s, many."""
-    csv_contents: ClassVar[str]
-    published_repository: ClassVar[str]
-    published_output_dir: ClassVar[Path]
-    folders_need_output_dir: ClassVar[bool]
-    """Whether --output-dir must be given with --source FOLDER, as it must with generate."""
+    csv_contents: ClassVar[str] = ""
+    repository: ClassVar[str]
+    output_dir: ClassVar[str]
+    """Those of the published data set."""
     needs_rating: ClassVar[bool]
-    remedy: ClassVar[str]
-    else_selected: ClassVar[str] = ""
-    """Where selection puzzles come from when the files have no others, for the help."""
+    own_flags: ClassVar[Flags]
+    """Those that this kind alone has, and --size."""
 
-    source: str
-    source_repo: str
-    output_dir: Path
-    size: int
-    subsample_size: int | None
-    test_size: int | None
-    selection_size: int | None
-    seed: int
-
-    @staticmethod
-    @abstractmethod
-    def add_flags(parser: Parser) -> None:
-        """Add the flags that this kind alone has, and --size."""
+    def __init__(self, options: Namespace) -> None:
+        self.options, self.size = options, int(options.size)
 
     @staticmethod
     @abstractmethod
     def complete(parser: Parser, options: Namespace) -> None:
-        """Complete and check these flags; `parser.error` says what is wrong."""
-
-    @abstractmethod
-    def flags(self) -> dict[str, Any]:
-        """These flags as far as they decide about the bytes written, --size aside."""
+        """Complete and check `own_flags`; `parser.error` says what is wrong."""
 
     @property
     @abstractmethod
-    def examples_per_puzzle(self) -> int:
+    def views(self) -> int:
         """Examples that each training puzzle becomes."""
-
-    @property
-    @abstractmethod
-    def augmented(self) -> str:
-        """How a puzzle was augmented, for the summary."""
-
-    @property
-    def bytes_per_cell(self) -> int:
-        """What a cell takes on the disk: inputs, labels and fields."""
-        return 2
 
     @abstractmethod
     def generate(
         self, number: int, *, stream: Stream, taken: set[Any], advance: Callable[[int], object]
     ) -> tuple[Puzzles, int]:
-        """Generate `number` puzzles of `size`, drawn with `seed`; return them and the attempts.
+        """Generate `number` puzzles; return them and the attempts.
 
         Args:
             stream: of the random draws.
@@ -144,108 +111,92 @@ class PuzzleBuild(ABC):
     def main(cls, arguments: Sequence[str] | None = None) -> int:
         """Build what the command line asks for; return the exit code."""
         build = cls.parse(arguments)
-        return run(build.build, build.output_dir, cls.remedy)
+        return run(build.build, build.options.output_dir)
 
     @classmethod
     def parse(cls, arguments: Sequence[str] | None = None) -> Self:
         """Parse and check the command line; a mistake prints one line and exits with code 2."""
-        parser = cls._parser()
-        options = parser.parse_all(arguments)
-        source, generated = options.source, options.source == "generate"
-        if options.output_dir is None:
-            if generated or (cls.folders_need_output_dir and source != "hf"):
-                parser.error(f"--output-dir is needed with --source {source}")
-            options.output_dir = cls.published_output_dir
-        if options.source_repo is None:
-            options.source_repo = cls.published_repository
-        elif source != "hf":
-            parser.error(f"--source-repo is for --source hf, not for --source {source}")
+        description = f"Build a {cls.kind} data set. Test puzzles are never augmented."
+        program = f"build_{cls.kind}_dataset.py"
+        parser = Parser(prog=program, description=description, allow_abbrev=False)
+        parser.add_flags(cls._flags())
+        options = parser.parse_args(arguments)
+        if options.source == "hf":
+            options.source_repo = options.source_repo or cls.repository
+            options.output_dir = options.output_dir or Path(cls.output_dir)
+        elif options.output_dir is None:
+            parser.error(f"--output-dir is needed with --source {options.source}")
+        elif options.source_repo is not None:
+            parser.error(f"--source-repo is for --source hf, not for --source {options.source}")
         cls.complete(parser, options)
-        if generated:
+        if options.source == "generate":
             options.subsample_size = options.subsample_size or _DEFAULT_COUNT
             options.test_size = options.test_size or _DEFAULT_COUNT
-        return cls(**vars(options))
+        return cls(options)
 
     @classmethod
-    def _parser(cls) -> Parser:
-        parser = Parser(prog=cls.program, description=cls.description, allow_abbrev=False)
-        add, many = parser.add_argument, f"{cls.puzzle}s"
-        default_with = "with --source hf"
-        if not cls.folders_need_output_dir:
-            default_with = "except with --source generate"
+    def _flags(cls) -> Flags:
         positive = {"type": integer(1), "metavar": "N"}
-        add(
-            "--output-dir",
-            type=Path,
-            metavar="DIR",
-            help="folder to write; a data set already there is replaced at the end"
-            f" (default {default_with}: {cls.published_output_dir})",
-        )
-        add(
-            "--source",
-            default="hf",
-            metavar="hf|generate|FOLDER",
-            help=f"hf: a data set of the Hugging Face hub; generate: new {many}; FOLDER: train.csv"
-            " and test.csv in it, or the same as .csv.gz if those are missing, with the columns"
-            f" {','.join(sources.CSV_COLUMNS)}{cls.csv_contents} (default: hf)",
-        )
-        repository = f"the data set for --source hf (default: {cls.published_repository})"
-        add("--source-repo", metavar="REPO", help=repository)
         default = f"(default: all; with --source generate {_DEFAULT_COUNT})"
-        chosen = f"training {many}, chosen at random without replacement {default}"
-        add("--subsample-size", **positive, help=chosen)
-        add("--test-size", **positive, help=f"test {many} {default}")
-        held_out = (
-            f"also write the split selection: {many} by which a checkpoint is chosen, no images of"
-            " training and test ones. They are training puzzles that were not chosen, or else such"
-            f" test ones{cls.else_selected}"
-        )
-        add("--selection-size", **positive, help=held_out)
-        cls.add_flags(parser)
-        seeds = integer(0, 2**64 - 1)
-        add("--seed", type=seeds, default=0, help="of all random choices (default: 0)")
-        return parser
+        return {
+            "--output-dir": {
+                "type": Path,
+                "metavar": "DIR",
+                "help": "folder to write; a data set already there is replaced at the end"
+                f" (default with --source hf: {cls.output_dir})",
+            },
+            "--source": {
+                "default": "hf",
+                "metavar": "hf|generate|FOLDER",
+                "help": "hf: a data set of the Hugging Face hub; generate: new puzzles; FOLDER:"
+                " train.csv and test.csv in it, or the same as .csv.gz if those are missing, with"
+                f" the columns {','.join(sources.CSV_COLUMNS)}{cls.csv_contents} (default: hf)",
+            },
+            "--source-repo": {
+                "metavar": "REPO",
+                "help": f"the data set for --source hf (default: {cls.repository})",
+            },
+            "--size": cls.own_flags["--size"],
+            "--subsample-size": positive
+            | {"help": f"training puzzles, chosen at random without replacement {default}"},
+            "--test-size": positive | {"help": f"test puzzles {default}"},
+            "--selection-size": positive
+            | {
+                "help": "also write the split selection: puzzles by which a checkpoint is chosen,"
+                " no images of training and test ones. They are training puzzles that were not"
+                " chosen, or else such test ones, or else, of mazes, new ones as hard as those of"
+                " training"
+            },
+            **cls.own_flags,
+            "--seed": {"type": SEED, "default": 0, "help": "of all random choices (default: 0)"},
+        }
 
     def command(self) -> list[str]:
         """The command for the manifest: the flags that decide about the bytes written."""
-        flags = {
-            "source": self.source,
-            "source-repo": self.source_repo if self.source == "hf" else None,
-            "size": self.size,
-            "subsample-size": self.subsample_size,
-            "test-size": self.test_size,
-            "selection-size": self.selection_size,
-            **self.flags(),
-            "seed": self.seed,
-        }
-        given = {name: v for name, v in flags.items() if v is not None and v is not False}
-        texts = [f"--{name}" if v is True else f"--{name}={v}" for name, v in given.items()]
-        return [self.program, *texts]
+        flags = given(self.options).items()
+        texts = [name if value is True else f"{name}={value}" for name, value in flags]
+        return [f"build_{self.kind}_dataset.py", *texts]
 
     def build(self) -> str:
-        """Build the data set in `output_dir`; return a line that says what was written.
+        """Build the data set in `options.output_dir`; return a line that says what was written.
 
         Raises:
-            DatasetError: a source is malformed, or the disk too small.
+            DatasetError: a source is malformed.
             NoPuzzleError: not as many puzzles could be generated.
-            OSError: `output_dir` cannot be written. It is always as it was then.
+            OSError: the folder cannot be written. It is always as it was then.
         """
-        source = None if self.source == "generate" else self._read()
-        with atomic_build(self.output_dir) as directory:
+        source = None if self.options.source == "generate" else self._read()
+        with atomic_build(self.options.output_dir) as directory:
             # Generated in here, where it is known that DIR can be written: a search may take long.
             puzzles, files, counts = source or self._generated()
-            views = {"train": self.examples_per_puzzle, "test": 1, "selection": 1}
             for split, chosen in puzzles.items():
-                number = len(chosen.ratings)
-                counts[split] |= {"puzzles": number, "examples": number * views[split]}
+                number, views = len(chosen.ratings), self.views if split == "train" else 1
+                counts[split] |= {"puzzles": number, "examples": number * views}
                 for name, value in self.statistics(chosen).items():
                     counts[split][name] = round(float(value), 3)
-            rows = sum(of_split["examples"] for of_split in counts.values())
-            require_room(directory, self.bytes_per_cell * rows * self.size**2, self.remedy)
-            for split, chosen in puzzles.items():
-                self.write(directory / split, chosen, views[split])
+                self.write(directory / split, chosen, views)
             write_json(directory / IDENTIFIERS_NAME, [BLANK_NAME])
-            command, seed = self.command(), self.seed
+            command, seed = self.command(), self.options.seed
             write_manifest(directory, command=command, seed=seed, sources=files, counts=counts)
         return self._summary(counts)
 
@@ -253,9 +204,9 @@ class PuzzleBuild(ABC):
         """Generate the test puzzles first, so that they do not depend on how many train."""
         puzzles, counts, taken = {}, {}, set[Any]()
         for split, stream, number in (
-            ("test", Stream.NEW_TEST, self.test_size),
-            ("train", Stream.NEW_TRAIN, self.subsample_size),
-            ("selection", Stream.NEW_SELECTION, self.selection_size),
+            ("test", Stream.NEW_TEST, self.options.test_size),
+            ("train", Stream.NEW_TRAIN, self.options.subsample_size),
+            ("selection", Stream.NEW_SELECTION, self.options.selection_size),
         ):
             if number is None:
                 continue
@@ -268,37 +219,34 @@ class PuzzleBuild(ABC):
 
     def _read(self) -> FoundPuzzles:
         """Read train and test files, and choose: no training puzzle is a test puzzle too."""
-        paths = sources.csv_paths(self.source, self.source_repo)
+        options = self.options
+        paths = sources.csv_paths(options.source, options.source_repo)
         puzzles = {split: self.read(path) for split, path in paths.items()}
-        counts: dict[str, dict[str, Any]] = {
-            split: {"rows": len(puzzles[split].ratings)} for split in puzzles
-        }
+        counts: dict[str, Any] = {split: {"rows": len(puzzles[split].ratings)} for split in puzzles}
         tested = set(self.keys(puzzles["test"].questions))
         kept = [key not in tested for key in self.keys(puzzles["train"].questions)]
         puzzles["train"] = puzzles["train"].rows(np.array(kept))
         counts["train"]["dropped_as_in_test"] = kept.count(False)
         found = dict[str, Puzzles]()
         for split, stream, number in (
-            ("train", Stream.SUBSAMPLE, self.subsample_size),
-            ("test", Stream.TEST, self.test_size),
+            ("train", Stream.SUBSAMPLE, options.subsample_size),
+            ("test", Stream.TEST, options.test_size),
         ):
-            wanted = self.wanted(puzzles[split], counts[split])
-            if not len(wanted.ratings):
-                rows, *dropped = counts[split].items()
-                why = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in dropped)
-                raise DatasetError(
-                    f"{paths[split]}: no {self.puzzle} is left of {rows[1]} ({why}) for"
-                    f" {' '.join(self.command())}"
+            found[split] = self.wanted(puzzles[split], counts[split])
+            if not len(found[split].ratings):
+                left = ", ".join(
+                    f"{n} {name.replace('_', ' ')}" for name, n in counts[split].items()
                 )
-            puzzles[split] = sources.subsample(wanted, number, self.seed, stream)
-            found[split] = wanted
-        if self.selection_size is not None:
-            puzzles["selection"], source = self._selection(self.selection_size, puzzles, found)
+                asked = " ".join(self.command())
+                raise DatasetError(f"{paths[split]}: no {self.puzzle} is left of {left}: {asked}")
+            puzzles[split] = sources.subsample(found[split], number, options.seed, stream)
+        if options.selection_size is not None:
+            puzzles["selection"], source = self._selection(puzzles, found)
             counts["selection"] = {"source": source}
         return puzzles, {path.name: file_sha256(path) for path in paths.values()}, counts
 
     def _selection(
-        self, number: int, chosen: dict[str, Puzzles], found: dict[str, Puzzles]
+        self, chosen: dict[str, Puzzles], found: dict[str, Puzzles]
     ) -> tuple[Puzzles, str]:
         """Choose puzzles that are no images of the chosen ones, nor of each other, and say from
         where: from those found for training, or else for the test, or else new ones.
@@ -306,19 +254,16 @@ class PuzzleBuild(ABC):
         Raises:
             DatasetError: there are not as many.
         """
+        number, left = self.options.selection_size, dict[str, int]()
         taken = {key for puzzles in chosen.values() for key in self.image_keys(puzzles)}
-        left = dict[str, int]()
         for split, puzzles in found.items():
             seen, rows = set(taken), list[int]()
-            order = sources.shuffled(len(puzzles.ratings), self.seed, Stream.SELECTION)
-            for first in range(0, len(order), _ROWS_AT_A_TIME):
-                some = order[first : first + _ROWS_AT_A_TIME]
-                for row, key in zip(some, self.image_keys(puzzles.rows(some)), strict=True):
-                    if key not in seen:
-                        seen.add(key)
-                        rows.append(row)
-                if len(rows) >= number:
-                    return puzzles.rows(np.sort(rows[:number])), split
+            for row, key in self._shuffled_keys(puzzles):
+                if key not in seen:
+                    seen.add(key)
+                    rows.append(row)
+                    if len(rows) == number:
+                        return puzzles.rows(np.sort(rows)), split
             left[split] = len(rows)
         if generator := self.more_like(chosen["train"]):
             with bar(None, "generate selection", f"{self.puzzle}s", total=number) as shown:
@@ -330,6 +275,13 @@ class PuzzleBuild(ABC):
             f" are {left['train']} for training and {left['test']} for the test; lower"
             " --test-size, --subsample-size or --selection-size"
         )
+
+    def _shuffled_keys(self, puzzles: Puzzles) -> Iterator[tuple[int, Any]]:
+        """Yield rows in random order, and their `image_keys`."""
+        order = sources.shuffled(len(puzzles.ratings), self.options.seed, Stream.SELECTION)
+        for first in range(0, len(order), _ROWS_AT_A_TIME):
+            some = order[first : first + _ROWS_AT_A_TIME]
+            yield from zip(some, self.image_keys(puzzles.rows(some)), strict=True)
 
     def read(self, path: Path) -> Puzzles:
         """Read and check a CSV file.
@@ -344,18 +296,15 @@ class PuzzleBuild(ABC):
         """Say what was written, where fewer puzzles exist than asked for, and what was dropped."""
         train, test, many = counts["train"], counts["test"], f"{self.puzzle}s"
         parts = [
-            f"{self.output_dir}: {train['examples']:,} training examples"
-            f" ({train['puzzles']:,} {many}{self.augmented}) and {test['examples']:,} test {many}"
-            " written"
+            f"{self.options.output_dir}: {train['examples']:,} training examples of"
+            f" {train['puzzles']:,} {many} and {test['examples']:,} test {many} written"
         ]
         if selection := counts.get("selection"):
-            of = {"train": "training", "test": "further test"}.get(
-                selection.get("source", ""), "new"
-            )
-            parts.append(f"{selection['puzzles']:,} {of} {many} for the selection of checkpoints")
+            new = f"{selection['puzzles']:,} {many} for the selection of checkpoints"
+            parts.append(f"{new} from {selection.get('source', 'generator')}")
         for name, found, asked in (
-            ("training", train["puzzles"], self.subsample_size),
-            ("test", test["puzzles"], self.test_size),
+            ("training", train["puzzles"], self.options.subsample_size),
+            ("test", test["puzzles"], self.options.test_size),
         ):
             if asked is not None and found < asked:
                 parts.append(f"fewer {name} {many} than the {asked:,} asked for exist")

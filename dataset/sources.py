@@ -12,7 +12,7 @@ import io
 import logging
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -127,6 +127,26 @@ def read_batches(path: Path, size: int, *, needs_rating: bool) -> Iterator[list[
     """
     pending: list[CsvRow] = []
     found_any = False
+    for line, row in _rows(path):
+        problem = _field_problem(row, size, needs_rating)
+        if problem is None:
+            _, question, answer, rating = row
+            number = int(rating.strip()) if rating.strip() else None
+            pending.append(CsvRow(line, question, answer, number))
+            found_any = True
+        if pending and (problem is not None or len(pending) == _ROWS_PER_BATCH):
+            yield pending
+            pending = []
+        if problem is not None:
+            raise DatasetError(f"{path}: row {line}: {problem}")
+    if pending:
+        yield pending
+    if not found_any:
+        raise DatasetError(f"{path}: there is no puzzle below the header")
+
+
+def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows below the header, and the number of their (last) lines."""
     line = 0
     try:
         with contextlib.ExitStack() as opened:
@@ -136,33 +156,16 @@ def read_batches(path: Path, size: int, *, needs_rating: bool) -> Iterator[list[
             # Bytes that are not UTF-8 become surrogates: harmless in `source`, elsewhere refused.
             text = io.TextIOWrapper(file, "utf-8-sig", "surrogateescape", newline="")
             rows = csv.reader(_lines(opened.enter_context(text)))
-            header = next(rows, None)
-            if header != CSV_COLUMNS:
-                found = "it is empty" if header is None else f"found {','.join(header)[:80]!r}"
-                wanted = ",".join(CSV_COLUMNS)
-                raise DatasetError(f"{path}: the header {wanted} is missing; {found}")
+            if (header := next(rows, [])) != CSV_COLUMNS:
+                found, wanted = ",".join(header)[:80], ",".join(CSV_COLUMNS)
+                raise DatasetError(f"{path}: the header {wanted} is missing; found {found!r}")
             for row in bar(rows, f"read {path.name}", "rows"):
                 line = rows.line_num
-                if not row:
-                    continue
-                problem = _field_problem(row, size, needs_rating)
-                if problem is None:
-                    _, question, answer, rating = row
-                    number = int(rating.strip()) if rating.strip() else None
-                    pending.append(CsvRow(line, question, answer, number))
-                    found_any = True
-                if pending and (problem is not None or len(pending) == _ROWS_PER_BATCH):
-                    yield pending
-                    pending = []
-                if problem is not None:
-                    raise DatasetError(f"{path}: row {line}: {problem}")
+                if row:
+                    yield line, row
     except (OSError, EOFError, zlib.error, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise DatasetError(f"{path}: cannot be read after line {line}: {reason}") from None
-    if pending:
-        yield pending
-    if not found_any:
-        raise DatasetError(f"{path}: there is no puzzle below the header")
 
 
 def _lines(file: io.TextIOWrapper) -> Iterator[str]:
@@ -187,6 +190,17 @@ def _field_problem(row: list[str], size: int, needs_rating: bool) -> str | None:
     if not is_missing and not re.fullmatch(r"[+-]?[0-9]{1,18}", rating.strip(), re.ASCII):
         return f"rating is {rating[:40]!r}; accepted: an integer"
     return None
+
+
+def require_good_rows(path: Path, rows: Sequence[CsvRow], rules: Mapping[str, np.ndarray]) -> None:
+    """Raise DatasetError unless all rows keep all rules, bool [N] by what they say; names the first
+    row that does not.
+    """
+    good = np.all(list(rules.values()), axis=0)
+    if not good.all():
+        row = int(good.argmin())
+        broken = next(rule for rule, kept in rules.items() if not kept[row])
+        raise DatasetError(f"{path}: row {rows[row].line}: {broken}")
 
 
 def subsample(puzzles: Puzzles, number: int | None, seed: int, stream: Stream) -> Puzzles:

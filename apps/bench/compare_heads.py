@@ -73,10 +73,10 @@ def make_task(name: str) -> ExampleSet:
     drawn: dict[str, Any] = {"seed": 0, "stream": Stream.SUBSAMPLE, "size": 4, "taken": set()}
     if name == "maze":
         # More than a run sees.
-        mazes = generate_mazes(20_200, min_length=3, workers=1, **drawn).mazes
+        mazes, _ = generate_mazes(20_200, min_length=3, workers=1, **drawn)
         answers, _ = solve(mazes)
         return _task(mazes, answers, path_actions(answers), maze_pixels(answers), num_test=200)
-    found = generate_puzzles(300, min_clues=7, max_clues=9, min_rating=0, **drawn)
+    found, _ = generate_puzzles(300, min_clues=7, max_clues=9, min_rating=0, **drawn)
     questions, answers = found.questions + 1, found.answers + 1
     if name == "open":
         hidden = np.random.Generator(np.random.Philox(1)).random(questions.shape) < 0.95

@@ -26,12 +26,7 @@ _TRIES_PER_AUGMENTATION = 5
 
 
 def augment_grid(grid: np.ndarray, view: int, colours: np.ndarray) -> np.ndarray:
-    """Recolour a grid, uint8 [h, w] of 0 to 9, as new = colours[old], and then turn or mirror it.
-
-    Args:
-        view: 0 to 7, as in `dihedral_view`.
-        colours: uint8 [10].
-    """
+    """Recolour a grid, uint8 [h, w] of 0 to 9, as new = colours[old]; then turn or mirror it."""
     return dihedral_view(colours[grid], view)
 
 
@@ -86,9 +81,6 @@ def draw_augmentations(task: str, pairs: Sequence[Pair], num_aug: int, seed: int
     dropped. After 5 * num_aug draws there may be fewer than asked for. They depend on the seed, the
     name and the pairs, so that a task has the same ones in every data set.
 
-    Args:
-        num_aug: how many beside the original.
-        seed: 0 to 2**64 - 1.
     Returns:
         uint8 [1 + found, 10]: the view, then the new colours of 1 to 9.
     """

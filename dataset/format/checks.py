@@ -22,15 +22,13 @@ def check_set(
     *,
     check_values: bool,
 ) -> None:
-    """Check dtypes, shapes, offsets and identifiers; with `check_values` every token and label.
+    """Check shapes, offsets and identifiers of integers; with `check_values` all tokens and labels.
 
     Raises:
         DatasetError: the first thing that is wrong, with the file of `paths`, row and value.
     """
     for name, path in paths.items():
         array, num_dims = getattr(arrays, name), 2 if name in ("inputs", "labels") else 1
-        if array.dtype.kind not in "iu":
-            raise DatasetError(f"{path}: dtype {array.dtype}, expected an integer type")
         if array.ndim != num_dims:
             shape = list(array.shape)
             raise DatasetError(f"{path}: shape {shape}, expected {num_dims} dimension(s)")

@@ -2,18 +2,16 @@
 read without believing anything that they say.
 
 Nothing here unpickles or evaluates a file: numpy parses the `.npy` header as a literal, only
-integer arrays are accepted, and a file's size is compared with its header before it is mapped.
+integer arrays are accepted, and a file's size is compared with its header.
 """
 
 import hashlib
-import io
 import json
-import math
 import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -22,16 +20,7 @@ from runtime.errors import DatasetError, disk_errors
 from runtime.files import flush, open_regular, read_bounded, sha256, write_bytes
 from runtime.text import shown
 
-_READ_NPY_HEADER = {
-    (1, 0): npy.read_array_header_1_0,
-    (2, 0): npy.read_array_header_2_0,
-    (3, 0): npy.read_array_header_2_0,  # Different for names of fields alone.
-}
-_MAX_HEADER_BYTES = 10_000
-_MAX_DIMENSIONS = 8
-_MAX_ARRAY_BYTES = 2**48  # More than a process can map; a smaller product overflows nowhere.
-_MAX_JSON_BYTES = 64 * 2**20
-_MAX_NAMES_BYTES = 2**29  # The names of a million puzzles take 40 MB.
+_MAX_JSON_BYTES = 2**29  # The names of a million puzzles take 40 MB.
 
 
 def map_array(path: Path) -> np.ndarray:
@@ -41,16 +30,22 @@ def map_array(path: Path) -> np.ndarray:
         DatasetError: missing, unreadable, damaged or of another kind; names it.
     """
     with disk_errors(path, DatasetError), open_regular(path) as file:
-        dtype, shape, fortran_order, offset = _read_npy_header(file, path)
         size = os.fstat(file.fileno()).st_size
-        expected = offset + dtype.itemsize * math.prod(shape)
-        if size != expected:
-            found = f"{size} bytes, but its header promises {expected}"
-            raise DatasetError(f"{path}: {found}; the file is damaged")
-        if math.prod(shape) == 0:
-            return np.zeros(shape, dtype)
-        mapped = np.memmap(file, dtype, "r", offset, shape, order="F" if fortran_order else "C")
-        return mapped.view(np.ndarray)
+        try:
+            with warnings.catch_warnings(action="ignore"):  # Of what damage makes of a literal.
+                mapped = npy.open_memmap(path, mode="r")
+        except OSError:
+            raise
+        except Exception as error:  # Whatever damage raises in numpy.
+            reason = shown(str(error) or type(error).__name__, 200)
+            raise DatasetError(f"{path}: the file is damaged ({reason})") from None
+    if mapped.dtype.kind not in "iu":
+        raise DatasetError(f"{path}: dtype {shown(mapped.dtype)}, expected an integer type")
+    promised = mapped.offset + mapped.nbytes
+    if size != promised:
+        found = f"{size} bytes, but its header promises {promised}"
+        raise DatasetError(f"{path}: {found}; the file is damaged")
+    return mapped.view(np.ndarray)
 
 
 def write_array(path: Path, array: np.ndarray, dtype: type[np.integer]) -> None:
@@ -70,67 +65,28 @@ def write_array(path: Path, array: np.ndarray, dtype: type[np.integer]) -> None:
         flush(file)
 
 
-def _read_npy_header(file: BinaryIO, path: Path) -> tuple[np.dtype, tuple[int, ...], bool, int]:
-    """Return dtype, shape, whether the order is Fortran's, and where the values begin."""
-    # A header may claim 4 GiB: numpy gets the first bytes alone.
-    start = io.BytesIO(file.read(_MAX_HEADER_BYTES))
-    try:
-        with warnings.catch_warnings(action="ignore"):  # Of what damage makes of a literal.
-            read = _READ_NPY_HEADER[npy.read_magic(start)]
-            shape, fortran_order, dtype = read(start, max_header_size=_MAX_HEADER_BYTES)
-    except Exception as error:  # Whatever a damaged literal raises in numpy's parser.
-        reason = shown(str(error) or type(error).__name__, 200)
-        problem = f"its .npy header cannot be read; the file is damaged ({reason})"
-        raise DatasetError(f"{path}: {problem}") from None
-    if dtype.kind not in "iu":
-        raise DatasetError(f"{path}: dtype {shown(dtype)}, expected an integer type")
-    if len(shape) > _MAX_DIMENSIONS or not all(type(n) is int and n >= 0 for n in shape):
-        raise DatasetError(f"{path}: the shape in its .npy header is none; the file is damaged")
-    # Where one side is 0 the file's size says nothing about the others.
-    if dtype.itemsize * math.prod(max(n, 1) for n in shape) > _MAX_ARRAY_BYTES:
-        raise DatasetError(f"{path}: the shape in its .npy header fits no file; it is damaged")
-    return dtype, shape, fortran_order, start.tell()
-
-
 def read_json(path: Path) -> Any:
-    """Read a JSON file of names or tasks.
+    """Read a JSON file.
 
     Raises:
         DatasetError: missing, unreadable, larger than 512 MiB or no JSON; names it.
     """
     with disk_errors(path, DatasetError):
-        return _parse_json(read_bounded(path, _MAX_NAMES_BYTES), path)
-
-
-def read_small_file(path: Path) -> bytes:
-    """Read a file.
-
-    Raises:
-        DatasetError: missing, unreadable or larger than 64 MiB; names it.
-    """
-    with disk_errors(path, DatasetError):
-        return read_bounded(path, _MAX_JSON_BYTES)
-
-
-def parse_json_object(text: str | bytes, source: str | Path) -> dict[str, Any]:
-    """Parse a JSON object.
-
-    Raises:
-        DatasetError: it is none; names `source`.
-    """
-    values = _parse_json(text, source)
-    if not isinstance(values, dict):
-        raise DatasetError(f"{source}: {type(values).__name__}, expected a JSON object")
-    return values
-
-
-def _parse_json(text: str | bytes, source: str | Path) -> Any:
+        text = read_bounded(path, _MAX_JSON_BYTES)
     try:
         return json.loads(text)
     except RecursionError:
-        raise DatasetError(f"{source}: not JSON: nested too deep") from None
+        raise DatasetError(f"{path}: not JSON: nested too deep") from None
     except ValueError as error:
-        raise DatasetError(f"{source}: not JSON: {error}") from None
+        raise DatasetError(f"{path}: not JSON: {error}") from None
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that holds an object; raise as `read_json` if it holds something else."""
+    values = read_json(path)
+    if not isinstance(values, dict):
+        raise DatasetError(f"{path}: {type(values).__name__}, expected a JSON object")
+    return values
 
 
 def write_json(path: Path, value: Any, *, compact: bool = False) -> None:
@@ -142,7 +98,7 @@ def write_json(path: Path, value: Any, *, compact: bool = False) -> None:
     layout: dict[str, Any] = {"separators": (",", ":")} if compact else {"indent": 2}
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, **layout)
     # In a string of JSON that is the escape of the same lone surrogate.
-    write_bytes(Path(path), (text + "\n").encode("utf-8", "backslashreplace"))
+    write_bytes(path, (text + "\n").encode("utf-8", "backslashreplace"))
 
 
 def json_sha256(values: Mapping[str, Any]) -> str | None:

@@ -1,24 +1,8 @@
-"""What a built data set looks like on the disk.
-
-    DIR/manifest.json     how it was built, sha256 of every file (published sets have none)
-    DIR/identifiers.json  the name of each puzzle identifier (0 is "<blank>")
-    DIR/{train,test}/
-        dataset.json                  PuzzleDatasetMetadata
-        SET__inputs.npy               uint8 [examples, seq_len]  token ids
-        SET__labels.npy               uint8 [examples, seq_len]  token ids or ignore_label_id
-        SET__puzzle_identifiers.npy   int32 [puzzles]
-        SET__puzzle_indices.npy       int32 [puzzles + 1]        offsets into the examples
-        SET__group_indices.npy        int32 [groups + 1]         offsets into the puzzles
-        SET__NAME.npy                 uint8 [examples, seq_len] or [examples, seq_len, channels]
-                                      a further label of each cell, where dataset.json has one
-        SET__ratings.npy              int64 [groups]             where dataset.json says so
+"""The files of a built data set, as docs/data.md describes them.
 
 A group is one original puzzle with its augmentations, a puzzle is one augmentation of it, and a
 puzzle holds one or several examples. This is the published format of HRM (arXiv:2506.21734); on
 reading, any integer dtype is accepted, because published Sudoku sets hold int64.
-
-A set whose dataset.json says `"format": "lazy_arc"` keeps the original grids and how each puzzle
-changes them, instead of the changed grids: see LazyArcSet, and docs/data.md for the files.
 """
 
 from collections.abc import Collection

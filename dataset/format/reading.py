@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from dataset.format import files, layout
+from dataset.format import layout
 from dataset.format.checks import check_augmentations, check_fields, check_set, check_totals
-from dataset.format.files import file_sha256, map_array
+from dataset.format.files import file_sha256, json_sha256, map_array, read_json_object
 from dataset.format.layout import METADATA_NAME, split_files
-from dataset.format.schema import LazyArcSet, PuzzleDatasetMetadata, PuzzleSet, require_plain_name
+from dataset.format.schema import LazyArcSet, PuzzleDatasetMetadata, PuzzleSet
 from runtime.errors import DatasetError
 
 _MAX_UNPROVEN_IDENTIFIERS = 2**16
@@ -25,59 +25,18 @@ def load_metadata(split_dir: Path) -> PuzzleDatasetMetadata:
     Raises:
         DatasetError: the folder or file is missing or wrong; names it.
     """
-    split_dir = Path(split_dir)
     if not split_dir.is_dir():
         raise DatasetError(f"{split_dir}: no such data set folder")
-    path = split_dir / METADATA_NAME
-    return PuzzleDatasetMetadata.from_json(files.read_small_file(path), path)
-
-
-def load_set(
-    split_dir: Path,
-    set_name: str,
-    metadata: PuzzleDatasetMetadata,
-    *,
-    fields: Collection[str] | None = None,
-    check_values: bool = True,
-) -> PuzzleSet:
-    """Open one set: inputs, labels and fields mapped read-only, the small arrays in memory.
-
-    File sizes, headers, dtypes, shapes, offsets and identifiers are always checked.
-
-    Args:
-        set_name: one of `metadata.sets`.
-        fields: the further labels that the set shall have and whose values are checked (None: all
-            that have a file).
-        check_values: also read every token and label once.
-    Raises:
-        DatasetError: the first thing that is wrong, with the file, row and value.
-    """
-    split_dir = Path(split_dir)
-    require_plain_name(set_name)
-    paths = layout.array_paths(split_dir, set_name, metadata)
-    arrays = {name: map_array(path) for name, path in paths.items()}
-    for name in arrays.keys() - {"inputs", "labels"}:
-        arrays[name] = np.array(arrays[name])
-    if metadata.format is None:
-        further = layout.field_paths(split_dir, set_name, metadata)
-        loaded = PuzzleSet(**arrays, fields={name: map_array(further[name]) for name in further})
-        check_set(loaded, metadata, paths, check_values=check_values)
-        wanted = further.keys() if fields is None else fields
-        check_fields(loaded, metadata, further, check_values=wanted if check_values else ())
-        return replace(loaded, fields={name: loaded.fields[name] for name in wanted})
-    path = split_dir.parent / layout.AUGMENTATIONS_NAME
-    by_identifier = map_array(path)
-    check_augmentations(by_identifier, metadata.num_puzzle_identifiers, path)
-    lazy = LazyArcSet(**arrays, fields={}, augmentations=by_identifier[:0])
-    check_set(lazy, metadata, paths, check_values=check_values)
-    # One row for each puzzle: the identifiers of several folders are renumbered when they join.
-    return replace(lazy, augmentations=by_identifier[lazy.puzzle_identifiers])
+    return PuzzleDatasetMetadata.read(split_dir / METADATA_NAME)
 
 
 def load_split(
     split_dir: Path, *, fields: Collection[str] | None = None, check_values: bool = True
 ) -> tuple[PuzzleDatasetMetadata, dict[str, PuzzleSet]]:
     """Open all sets of a split, and check that they agree with `dataset.json` and the manifest.
+
+    Inputs, labels and fields are mapped read-only, the small arrays are in memory. File sizes,
+    headers, dtypes, shapes, offsets and identifiers are always checked.
 
     Args:
         split_dir: DIR/train or DIR/test.
@@ -91,23 +50,49 @@ def load_split(
     Raises:
         DatasetError: names the file at fault, or dataset.json where it declares no such field.
     """
-    split_dir = Path(split_dir)
-    metadata = load_metadata(split_dir)
+    metadata, path = load_metadata(split_dir), split_dir / METADATA_NAME
     wanted = metadata.fields if fields is None else fields
     for name in wanted:
         if name not in metadata.fields:
-            path, others = split_dir / METADATA_NAME, ", ".join(metadata.fields) or "none"
+            others = ", ".join(metadata.fields) or "none"
             raise DatasetError(f"{path}: declares no field {name!r}, but {others}")
     stored = [name for name in wanted if not metadata.fields[name].derived]
     sets = {
-        name: load_set(split_dir, name, metadata, fields=stored, check_values=check_values)
+        name: _load_set(split_dir, name, metadata, stored, check_values=check_values)
         for name in metadata.sets
     }
-    check_totals(metadata, sets, split_dir / METADATA_NAME)
+    check_totals(metadata, sets, path)
     _check_identifiers_file(split_dir, metadata)
     if check_values:
         _check_manifest(split_dir, metadata, stored)
     return metadata, sets
+
+
+def _load_set(
+    split_dir: Path,
+    set_name: str,
+    metadata: PuzzleDatasetMetadata,
+    stored: Collection[str],
+    *,
+    check_values: bool,
+) -> PuzzleSet:
+    paths = layout.array_paths(split_dir, set_name, metadata)
+    arrays = {name: map_array(path) for name, path in paths.items()}
+    for name in arrays.keys() - {"inputs", "labels"}:
+        arrays[name] = np.array(arrays[name])
+    if metadata.format is None:
+        further = layout.field_paths(split_dir, set_name, metadata)
+        loaded = PuzzleSet(**arrays, fields={name: map_array(further[name]) for name in further})
+        check_set(loaded, metadata, paths, check_values=check_values)
+        check_fields(loaded, metadata, further, check_values=stored if check_values else ())
+        return replace(loaded, fields={name: loaded.fields[name] for name in stored})
+    path = split_dir.parent / layout.AUGMENTATIONS_NAME
+    by_identifier = map_array(path)
+    check_augmentations(by_identifier, metadata.num_puzzle_identifiers, path)
+    lazy = LazyArcSet(**arrays, fields={}, augmentations=by_identifier[:0])
+    check_set(lazy, metadata, paths, check_values=check_values)
+    # One row for each puzzle: the identifiers of several folders are renumbered when they join.
+    return replace(lazy, augmentations=by_identifier[lazy.puzzle_identifiers])
 
 
 def fingerprint(split_dir: Path) -> str:
@@ -119,20 +104,15 @@ def fingerprint(split_dir: Path) -> str:
     Raises:
         DatasetError: a file is missing or unreadable; names it.
     """
-    split_dir = Path(split_dir)
     total = hashlib.sha256()
     for path in split_files(split_dir, load_metadata(split_dir)):
-        is_metadata = path.name == METADATA_NAME
-        digest = _sha256_without_kind(path) if is_metadata else file_sha256(path)
+        digest = file_sha256(path)
+        if path.name == METADATA_NAME:
+            values = read_json_object(path)
+            if values.pop("kind", None) is not None:
+                digest = hashlib.sha256(f"{json.dumps(values, indent=2)}\n".encode()).hexdigest()
         total.update(f"{path.name} {digest}\n".encode())
     return total.hexdigest()
-
-
-def _sha256_without_kind(path: Path) -> str:
-    values = files.parse_json_object(files.read_small_file(path), path)
-    if values.pop("kind", None) is None:
-        return file_sha256(path)
-    return hashlib.sha256(f"{json.dumps(values, indent=2)}\n".encode()).hexdigest()
 
 
 def _check_manifest(
@@ -141,13 +121,13 @@ def _check_manifest(
     path = split_dir.parent / layout.MANIFEST_NAME
     if not path.exists():
         return
-    manifest = files.parse_json_object(files.read_small_file(path), path)
+    manifest = read_json_object(path)
     listed = manifest.get("files")
     if not isinstance(listed, dict):
         raise DatasetError(f"{path}: files is {type(listed).__name__}, expected an object")
     # Older ones have no hash of their own.
     own = manifest.pop("sha256", None)
-    if not manifest.keys() <= _MANIFEST_KEYS or own not in (None, files.json_sha256(manifest)):
+    if not manifest.keys() <= _MANIFEST_KEYS or own not in (None, json_sha256(manifest)):
         raise DatasetError(f"{path}: is not what the build wrote; build the set again")
     beside = (layout.IDENTIFIERS_NAME, layout.TEST_PUZZLES_NAME)
     named = [split_dir.parent / name for name in beside if name in listed]
@@ -164,13 +144,9 @@ def _check_identifiers_file(split_dir: Path, metadata: PuzzleDatasetMetadata) ->
     row in a model's table.
     """
     number, names = metadata.num_puzzle_identifiers, split_dir.parent / layout.IDENTIFIERS_NAME
-    if number <= _MAX_UNPROVEN_IDENTIFIERS:
-        return
-    try:
-        size = names.stat().st_size
-    except OSError:
+    if number <= _MAX_UNPROVEN_IDENTIFIERS or not names.exists():
         return
     # A list of n names is at least n times `"",` and one bracket.
-    if 3 * number + 1 > size:
+    if 3 * number + 1 > (size := names.stat().st_size):
         found = f"{number}, but {names} has only {size} bytes for their names"
         raise DatasetError(f"{split_dir / METADATA_NAME}: num_puzzle_identifiers is {found}")

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from dataset.format.files import parse_json_object
+from dataset.format.files import read_json_object
 from runtime.errors import DatasetError
 from runtime.text import quoted, shown
 
@@ -52,12 +52,11 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _LABEL_FIELD_NAME = re.compile(r"(?=.{1,100}\Z)[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _LARGEST = 2**31 - 1
 
-_PLAIN = BeforeValidator(lambda value: value.item() if isinstance(value, np.generic) else value)
-_Integer = Annotated[int, Field(strict=True), _PLAIN]
+_Integer = Annotated[int, Field(strict=True)]
 _Count = Annotated[_Integer, Field(ge=0, le=_LARGEST)]
 _Size = Annotated[_Integer, Field(ge=1, le=_LARGEST)]
 _VocabSize = Annotated[_Integer, Field(ge=1, le=2**20)]  # Each has a row in a model's tables.
-_Mean = Annotated[float, Field(strict=True, ge=0, le=_LARGEST), _PLAIN]
+_Mean = Annotated[float, Field(strict=True, ge=0, le=_LARGEST)]
 
 
 @checked_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -111,7 +110,7 @@ class PuzzleDatasetMetadata:
         kind: of the puzzles, a name of `dataset.kinds.KINDS`; None: not said. It is no part of the
             data's fingerprint.
     Raises:
-        ValueError: a value has the wrong type or is out of range (`from_json`: a DatasetError).
+        ValueError: a value has the wrong type or is out of range (`read`: a DatasetError).
     """
 
     pad_id: _Count
@@ -135,7 +134,9 @@ class PuzzleDatasetMetadata:
         _require_below("pad_id", self.pad_id, tokens)
         _require_below("blank_identifier_id", self.blank_identifier_id, identifiers)
         for name in self.sets:
-            require_plain_name(name)
+            if not _PLAIN_NAME.fullmatch(name):  # It begins names of files.
+                plain = "letters, digits, '_', '-' and '.', the first one neither '-' nor '.'"
+                raise ValueError(f"set name {quoted(name)}, expected {plain}")
         if len(set(self.sets)) != len(self.sets):
             raise ValueError(f"sets is {quoted(list(self.sets))}, expected every name once")
         if self.format not in (None, LAZY_ARC):
@@ -178,19 +179,19 @@ class PuzzleDatasetMetadata:
         return json.dumps(values, indent=2) + "\n"
 
     @classmethod
-    def from_json(cls, text: str | bytes, source: str | Path) -> PuzzleDatasetMetadata:
-        """Read the text of `dataset.json`; unknown keys are ignored.
+    def read(cls, path: Path) -> PuzzleDatasetMetadata:
+        """Read `dataset.json`; unknown keys are ignored.
 
         Raises:
-            DatasetError: no JSON object, or a key is missing or its value wrong; it names `source`,
+            DatasetError: no JSON object, or a key is missing or its value wrong; it names the file,
                 the key and the value.
         """
-        values = parse_json_object(text, source)
+        values = read_json_object(path)
         known = [each.name for each in fields(cls) if each.name in values]
         try:
             return cls(**{name: values[name] for name in known})
         except ValidationError as error:
-            raise DatasetError(f"{source}: {_problem(error)}") from None
+            raise DatasetError(f"{path}: {_problem(error)}") from None
 
 
 @dataclass(frozen=True)
@@ -257,28 +258,19 @@ class LazyArcSet(PuzzleSet):
         return int(self.puzzle_indices[-1]) if len(self.puzzle_indices) else 0
 
 
-def require_plain_name(name: str) -> None:
-    """Raise DatasetError unless a set's name, which begins names of files, is a plain one."""
-    if not _PLAIN_NAME.fullmatch(name):
-        plain = "letters, digits, '_', '-' and '.', the first one neither '-' nor '.'"
-        raise DatasetError(f"set name {quoted(name)}, expected {plain}")
-
-
 def _require_below(key: str, value: int, limit: int) -> None:
     if value >= limit:
         raise ValueError(f"{key} is {value}, expected 0 to {limit - 1}")
 
 
 def _problem(error: ValidationError) -> str:
-    """Say which keys are missing, or otherwise the first value that is refused, and why."""
-    errors = error.errors(include_url=False)
-    keys = [shown(".".join(map(str, each["loc"]))) for each in errors]
-    missing = [key for key, each in zip(keys, errors, strict=True) if each["type"] == "missing"]
-    if missing:
-        return f"missing {', '.join(missing)}"
-    key, first = keys[0], errors[0]
+    """Say which value is the first to be refused, and why."""
+    first = error.errors(include_url=False)[0]
+    key = shown(".".join(map(str, first["loc"])))
     if not key:
         return str(first.get("ctx", {}).get("error", first["msg"]))  # One of ours, which says all.
+    if first["type"] == "missing":
+        return f"{key} is missing"
     if first["type"] == "unexpected_keyword_argument":
         accepted = ", ".join(each.name for each in fields(LabelField))
         return f"{key}: no such key; accepted: {accepted}"

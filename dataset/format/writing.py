@@ -1,4 +1,4 @@
-"""Write data sets: checked as on reading, and put in place in one step when they are complete."""
+"""Write data sets, and put them in place in one step when they are complete."""
 
 import contextlib
 import shutil
@@ -9,17 +9,9 @@ from typing import Any
 import numpy as np
 
 from dataset.format import layout
-from dataset.format.checks import check_augmentations, check_fields, check_set, check_totals
 from dataset.format.files import file_sha256, json_sha256, write_array, write_json
 from dataset.format.layout import METADATA_NAME
-from dataset.format.schema import (
-    LAZY_ARC,
-    RATINGS,
-    LabelField,
-    LazyArcSet,
-    PuzzleDatasetMetadata,
-    PuzzleSet,
-)
+from dataset.format.schema import RATINGS, LabelField, PuzzleDatasetMetadata, PuzzleSet
 from runtime import files
 from runtime.errors import DatasetError
 
@@ -29,44 +21,21 @@ _DTYPES = {"inputs": np.uint8, "labels": np.uint8, RATINGS: np.int64}
 def write_split(
     split_dir: Path, metadata: PuzzleDatasetMetadata, sets: Mapping[str, PuzzleSet]
 ) -> None:
-    """Write one split: inputs, labels and further labels as uint8, ratings as int64, the rest as
-    int32.
-
-    Everything is checked first, as on reading; each file is fsynced. Of lazy sets all but their
-    augmentations is written: see `write_augmentations`.
+    """Write one split, DIR/train or DIR/test: inputs, labels and fields as uint8, ratings as int64,
+    the rest as int32. Whether the arrays agree with `metadata` is seen when they are read.
 
     Args:
-        split_dir: DIR/train or DIR/test; it is created.
-        sets: the arrays by the names in `metadata.sets`.
+        sets: the arrays by the names in `metadata.sets`; of lazy ones all but the augmentations is
+            written.
     Raises:
-        DatasetError: the arrays contradict `metadata` or do not fit their dtypes.
+        DatasetError: the arrays do not fit their dtypes.
     """
-    split_dir = Path(split_dir)
-    if tuple(sets) != metadata.sets:
-        raise DatasetError(f"{split_dir}: sets {list(sets)} given, {list(metadata.sets)} announced")
-    for name, arrays in sets.items():
-        if isinstance(arrays, LazyArcSet) != (metadata.format == LAZY_ARC):
-            raise DatasetError(f"{split_dir}: set {name} has another format than its metadata")
-        if (arrays.ratings is not None) != metadata.ratings:
-            says = "no ratings, but its metadata promise them"
-            if not metadata.ratings:
-                says = "ratings, but its metadata do not say so"
-            raise DatasetError(f"{split_dir}: set {name} has {says}")
-        paths = layout.array_paths(split_dir, name, metadata)
-        check_set(arrays, metadata, paths, check_values=True)
-        further = layout.field_paths(split_dir, name, metadata)
-        if arrays.fields.keys() != further.keys():
-            found = f"has the fields {sorted(arrays.fields)}, announced are {sorted(further)}"
-            raise DatasetError(f"{split_dir}: set {name} {found}")
-        check_fields(arrays, metadata, further, check_values=further)
-    check_totals(metadata, sets, split_dir / METADATA_NAME)
-
     split_dir.mkdir(parents=True, exist_ok=True)
-    for name, arrays in sets.items():
+    for name in metadata.sets:
         for part, path in layout.array_paths(split_dir, name, metadata).items():
-            write_array(path, getattr(arrays, part), _DTYPES.get(part, np.int32))
+            write_array(path, getattr(sets[name], part), _DTYPES.get(part, np.int32))
         for part, path in layout.field_paths(split_dir, name, metadata).items():
-            write_array(path, arrays.fields[part], np.uint8)
+            write_array(path, sets[name].fields[part], np.uint8)
     files.write_bytes(split_dir / METADATA_NAME, metadata.to_json().encode())
     files.fsync(split_dir)
 
@@ -112,25 +81,17 @@ def write_puzzles(
         ratings=ratings is not None,
         kind=kind,
     )
-    identifiers = np.zeros(num_puzzles, dtype=np.int32)
-    starts = np.arange(num_puzzles + 1, dtype=np.int32)
-    values = {name: values for name, (_, values) in further.items()}
-    groups = starts[::views]
-    arrays = PuzzleSet(inputs, labels, identifiers, starts, groups, fields=values, ratings=ratings)
+    starts = np.arange(num_puzzles + 1)
+    arrays = PuzzleSet(
+        inputs,
+        labels,
+        puzzle_identifiers=np.zeros(num_puzzles, int),
+        puzzle_indices=starts,
+        group_indices=starts[::views],
+        fields={name: values for name, (_, values) in further.items()},
+        ratings=ratings,
+    )
     write_split(split_dir, metadata, {"all": arrays})
-
-
-def write_augmentations(directory: Path, augmentations: np.ndarray) -> None:
-    """Write DIR/augmentations.npy, which the lazy sets of all splits in DIR share.
-
-    uint8 [identifiers, 10]: the view, then the new colours of 1 to 9.
-
-    Raises:
-        DatasetError: a view above 7, or colours that are no permutation; names the row.
-    """
-    path = Path(directory) / layout.AUGMENTATIONS_NAME
-    check_augmentations(augmentations, len(augmentations), path)
-    write_array(path, augmentations, np.uint8)
 
 
 def write_manifest(
@@ -151,17 +112,16 @@ def write_manifest(
         sources: sha256 by name of each input file.
         counts: what was read, dropped and written.
     """
-    directory = Path(directory)
-    manifest_path = directory / layout.MANIFEST_NAME
-    written = [p for p in sorted(directory.rglob("*")) if p.is_file() and p != manifest_path]
+    written = [path for path in sorted(directory.rglob("*")) if path.is_file()]
     manifest = {
         "command": list(command),
-        "seed": int(seed),
+        "seed": seed,
         "sources": dict(sources),
         "counts": dict(counts),
-        "files": {p.relative_to(directory).as_posix(): file_sha256(p) for p in written},
+        "files": {path.relative_to(directory).as_posix(): file_sha256(path) for path in written},
     }
-    write_json(manifest_path, {**manifest, "sha256": json_sha256(manifest)})
+    path = directory / layout.MANIFEST_NAME
+    write_json(path, {**manifest, "sha256": json_sha256(manifest)})
 
 
 @contextlib.contextmanager

@@ -33,20 +33,12 @@ class KindRegistry(Registry):
             ConfigError: it cannot be imported, is no instance, or has another name.
         """
         kind = super().load(name)
-        if isinstance(kind, type):
+        own = None if isinstance(kind, type) else getattr(kind, "name", "").lower()
+        if own != name:
+            found = "a class" if own is None else f"an instance whose name is {own!r}"
             raise ConfigError(
-                f"the kind of puzzles {name!r} is the class {kind.__name__}; register an instance: "
-                f"write {name.upper()} = {kind.__name__}() and register {name.upper()}"
-            )
-        own = getattr(kind, "name", "")
-        if own.lower() != name:
-            raise ConfigError(
-                f"the kind of puzzles {name!r} has name = {own!r}, in lower case {own.lower()!r}; "
-                + (
-                    f"write name = {name.capitalize()!r} in {type(kind).__name__}"
-                    if name == name.lower()
-                    else f"register it as {name.lower()!r}"
-                )
+                f"the kind of puzzles {name!r} is {found}; register an instance of your class whose"
+                " name is, in lower case, the name that you register"
             )
         return kind
 

@@ -5,14 +5,14 @@ tokens of its canvas, in which the grid of colours lies in a corner. Each kind i
 `dataset.kinds.KINDS` names.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isqrt
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
-from dataset.dihedral import INVERSE_VIEWS, NUM_VIEWS, dihedral_view
+from dataset.dihedral import NUM_VIEWS, dihedral_view
 from dataset.kinds import KINDS
 from dataset.kinds.board import BoardLook, plain_colours
 from runtime.text import many
@@ -25,7 +25,7 @@ class Verdict(NamedTuple):
     words: str
 
 
-class Views(Protocol):
+class Views:
     """The views of one kind of puzzle, numbered; 0 is the puzzle itself.
 
     Attributes:
@@ -34,17 +34,11 @@ class Views(Protocol):
 
     number: int
 
-    def apply(self, views: np.ndarray, boards: np.ndarray) -> np.ndarray:
-        """Return each of the boards, uint8 [N, cells] tokens, in its view, int64 [N]."""
-        ...
-
-    def undo(self, views: np.ndarray, boards: np.ndarray) -> np.ndarray:
-        """Return the boards of which `apply` made these."""
-        ...
-
-    def sources(self, views: np.ndarray) -> np.ndarray:
-        """Return which cell of the board each cell of a view shows, int64 [N, cells]."""
-        ...
+    def moves(self, views: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return for views, int64 [N], which cell of the board each cell of a view shows, int64 [N,
+        cells], and the token that each token becomes, uint8 [N, tokens]; None: all stay.
+        """
+        raise NotImplementedError
 
     def turns(
         self, words: np.ndarray, vocab_size: int, *, every_symmetry: bool
@@ -58,33 +52,43 @@ class Views(Protocol):
             int32 [N, cells], for each cell the one that it was, and [N, vocab_size], for each token
             the one that it becomes.
         """
-        ...
+        raise NotImplementedError
+
+    def apply(self, views: np.ndarray, boards: np.ndarray) -> np.ndarray:
+        """Return each of the boards, uint8 [N, cells] tokens, in its view, int64 [N]."""
+        cells, tokens = self.moves(views)
+        turned = np.take_along_axis(boards, cells, 1)
+        return turned if tokens is None else np.take_along_axis(tokens, turned, 1)
+
+    def undo(self, views: np.ndarray, boards: np.ndarray) -> np.ndarray:
+        """Return the boards of which `apply` made these."""
+        cells, tokens = self.moves(views)
+        if tokens is not None:
+            boards = np.take_along_axis(tokens.argsort(1).astype(np.uint8), boards, 1)
+        turned_back = np.empty_like(boards)
+        np.put_along_axis(turned_back, cells, boards, 1)
+        return turned_back
+
+    def sources(self, views: np.ndarray) -> np.ndarray:
+        """Return which cell of the board each cell of a view shows, int64 [N, cells]."""
+        return self.moves(views)[0]
 
 
-class DihedralViews:
+class DihedralViews(Views):
     """A square grid turned and mirrored."""
 
     number = NUM_VIEWS
 
     def __init__(self, size: int) -> None:
-        self._shape = (-1, size, size)
+        self._size = size
 
-    def apply(self, views: np.ndarray, boards: np.ndarray) -> np.ndarray:
-        grids = boards.reshape(self._shape)
-        turned = [dihedral_view(grid, view) for grid, view in zip(grids, views, strict=True)]
-        return np.stack(turned).reshape(boards.shape)
-
-    def undo(self, views: np.ndarray, boards: np.ndarray) -> np.ndarray:
-        return self.apply(np.take(INVERSE_VIEWS, views), boards)
-
-    def sources(self, views: np.ndarray) -> np.ndarray:
-        cells = np.arange(self._shape[1] * self._shape[2])
-        return self.apply(views, np.tile(cells, (len(views), 1)))
+    def moves(self, views: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        return turned_cells(views, self._size).astype(np.int64), None
 
     def turns(
         self, words: np.ndarray, vocab_size: int, *, every_symmetry: bool
     ) -> tuple[np.ndarray, np.ndarray]:
-        cells = turned_cells((words[0] >> np.uint64(1)).astype(np.int64), self._shape[1])
+        cells = turned_cells((words[0] >> np.uint64(1)).astype(np.int64), self._size)
         return cells, np.tile(np.arange(vocab_size, dtype=np.int32), (len(cells), 1))
 
 
@@ -122,12 +126,6 @@ class Kind:
     def fits(self, seq_len: int, vocab_size: int) -> bool:
         """Return whether its puzzles may have so many cells and tokens."""
         return False
-
-    def are(self, inputs: np.ndarray, labels: np.ndarray) -> bool:
-        """Return whether these may be its puzzles: integers [N, seq_len], labels 0 or less where
-        ignored. It is asked where another kind fits as well.
-        """
-        return True
 
     def vocab_size(self, size: int) -> int:
         """Return the tokens of grids of `size` rows."""
@@ -269,22 +267,7 @@ def kind_named(name: str) -> Kind:
 def kinds_with(seq_len: int, vocab_size: int) -> list[Kind]:
     """Return the kinds whose puzzles may have so many cells and tokens.
 
-    Of 4 x 4 cells and 6 tokens there are Sudokus and mazes.
+    Of 4 x 4 cells and 6 tokens there are Sudokus and mazes. A data set that does not say its kind
+    holds puzzles of the first.
     """
     return [kind for kind in map(KINDS.load, KINDS) if kind.fits(seq_len, vocab_size)]
-
-
-def recognised(
-    seq_len: int, vocab_size: int, some: Callable[[], Iterable[tuple[np.ndarray, np.ndarray]]]
-) -> Kind | None:
-    """Return what kind of puzzles a data set has that does not say so; None: none that is known, or
-    the puzzles do not tell.
-
-    Args:
-        some: returns a few of its inputs and labels, [N, seq_len]; asked where several kinds fit.
-    """
-    kinds = kinds_with(seq_len, vocab_size)
-    if len(kinds) > 1:
-        rows = list(some())
-        kinds = [kind for kind in kinds if all(kind.are(*each) for each in rows)]
-    return kinds[0] if len(kinds) == 1 else None

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import isqrt
+from typing import Any
 
 import numpy as np
 
@@ -23,12 +24,6 @@ class MazeKind(Kind):
 
     def fits(self, seq_len: int, vocab_size: int) -> bool:
         return isqrt(seq_len) ** 2 == seq_len and vocab_size == maze.VOCAB_SIZE
-
-    def are(self, inputs: np.ndarray, labels: np.ndarray) -> bool:
-        """There is a start and a goal, and labels change free cells into path alone."""
-        kept = (labels == inputs) | (labels <= 0)
-        on_path = (labels == maze.PATH) & (inputs == maze.FREE)
-        return bool((maze.are_mazes(inputs) & (kept | on_path).all(axis=1)).all())
 
     def to_grid(self, tokens: np.ndarray) -> np.ndarray:
         size = maze.grid_size(tokens.size)
@@ -82,9 +77,9 @@ class MazeKind(Kind):
     def example(self, size: int, seed: int) -> Puzzle:
         from dataset.maze.generator import generate_mazes
 
-        stream = Stream.NEW_TEST
-        made = generate_mazes(1, seed=seed, stream=stream, size=size, min_length=size, taken=set())
-        return Puzzle(self, self.to_grid(made.mazes[0]))
+        how: dict[str, Any] = {"seed": seed, "stream": Stream.NEW_TEST, "taken": set()}
+        mazes, _ = generate_mazes(1, size=size, min_length=size, **how)
+        return Puzzle(self, self.to_grid(mazes[0]))
 
     def answers(self, size: int) -> Sequence[int]:
         return maze.FREE, maze.PATH

@@ -14,7 +14,7 @@ from dataset.sudoku.symmetries import sudoku_symmetries
 from runtime.streams import Stream
 
 
-class SudokuViews:
+class SudokuViews(Views):
     """Digits permuted, rows and columns moved within and with their bands, and transposed."""
 
     def __init__(self, size: int) -> None:
@@ -22,19 +22,9 @@ class SudokuViews:
         self._symmetries = sudoku_symmetries(size)
         self.number = self._symmetries.num_symmetries
 
-    def apply(self, views: np.ndarray, boards: np.ndarray) -> np.ndarray:
-        return self._symmetries.apply(views, boards)[0]
-
-    def undo(self, views: np.ndarray, boards: np.ndarray) -> np.ndarray:
+    def moves(self, views: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         moves, digits = np.divmod(views, len(self._symmetries.tokens))
-        old_tokens = self._symmetries.tokens[digits].argsort(1).astype(np.uint8)
-        turned_back = np.empty_like(boards)
-        tokens = np.take_along_axis(old_tokens, boards, 1)
-        np.put_along_axis(turned_back, self._symmetries.sources(moves), tokens, 1)
-        return turned_back
-
-    def sources(self, views: np.ndarray) -> np.ndarray:
-        return self._symmetries.sources(views // len(self._symmetries.tokens))
+        return self._symmetries.sources(moves), self._symmetries.tokens[digits]
 
     def turns(
         self, words: np.ndarray, vocab_size: int, *, every_symmetry: bool
@@ -62,14 +52,6 @@ class SudokuKind(Kind):
         size = isqrt(seq_len)
         return seq_len == size**2 and size in sudoku.BOX_SHAPES and vocab_size == size + 2
 
-    def are(self, inputs: np.ndarray, labels: np.ndarray) -> bool:
-        """No cell is left empty, clues are kept, and no digit is repeated."""
-        empty, size = sudoku.EMPTY_TOKEN, sudoku.grid_size(inputs.shape[1])
-        known = np.where(labels > 0, labels, inputs).astype(np.int64)
-        kept = ((inputs == empty) | (inputs == known)) & (labels != empty)
-        grids = (known - empty).reshape(-1, size, size)
-        return bool(kept.all()) and not any(map(sudoku.find_conflict, grids))
-
     def to_grid(self, tokens: np.ndarray) -> np.ndarray:
         return sudoku.tokens_to_grid(tokens)
 
@@ -96,7 +78,7 @@ class SudokuKind(Kind):
     def example(self, size: int, seed: int) -> Puzzle:
         from dataset.sudoku.generator import generate_puzzles
 
-        made = generate_puzzles(
+        made, _ = generate_puzzles(
             1,
             seed=seed,
             stream=Stream.NEW_TEST,

@@ -12,8 +12,9 @@ unless they fail or repeat an earlier maze, so that a longer list starts with a 
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,20 +26,13 @@ from runtime.streams import Stream, random_words
 
 _Result = TypeVar("_Result")
 
-LOWEST_WALL_PROBABILITY, HIGHEST_WALL_PROBABILITY = 0.3, 0.5
+_WALL_PROBABILITIES = 0.3, 0.5  # the lowest and the highest
 
 # The search ends after so many attempts without a new maze, or so many repeats of earlier mazes.
 # Each earlier maze allows further repeats: among many mazes a rare one takes longer to find.
 _MAX_ATTEMPTS = 100_000_000
 _MAX_REPEATS, _MAX_REPEATS_PER_MAZE = 50_000, 500
 _ATTEMPTS_PER_BLOCK = 8192  # of the numbering of attempts: another number gives other mazes
-
-
-class GeneratedMazes(NamedTuple):
-    """New mazes: uint8 [N, cells] tokens, no path drawn; and the attempts made for them."""
-
-    mazes: np.ndarray
-    attempts: int
 
 
 def generate_mazes(
@@ -51,8 +45,9 @@ def generate_mazes(
     taken: set[bytes],
     advance: Callable[[int], object] = lambda mazes: None,
     workers: int | None = None,
-) -> GeneratedMazes:
-    """Generate `num_mazes` mazes of `size` x `size` cells.
+) -> tuple[np.ndarray, int]:
+    """Generate mazes, uint8 [num_mazes, size * size] tokens, no path drawn; return them and the
+    attempts made.
 
     Args:
         seed: 0 to 2**64 - 1.
@@ -63,48 +58,45 @@ def generate_mazes(
     Raises:
         NoPuzzleError: none was found for long; the message says what was asked for.
     """
-    bounds = LOWEST_WALL_PROBABILITY, HIGHEST_WALL_PROBABILITY
-    lowest, highest = (np.uint64(round(bound * 2**32)) for bound in bounds)
-
-    def search(block: int) -> list[tuple[int, np.ndarray, bytes]]:
-        """Return the mazes kept in a block of attempts: the attempt's number, maze and key."""
-        states = random_words(seed, stream, (0, 0, block, 0), _ATTEMPTS_PER_BLOCK)
-        maze = np.zeros(size * size, dtype=np.uint8)
-        kept, first = dict[int, np.ndarray](), 0
-        while True:
-            number = find_maze(states, first, size, min_length, lowest, highest - lowest, maze)
-            if number == len(states):
-                break
-            kept[block * _ATTEMPTS_PER_BLOCK + number] = maze.copy()
-            first = number + 1
-        keys = view_keys(np.stack([*kept.values()])) if kept else []
-        return list(zip(kept, kept.values(), keys, strict=True))
-
-    mazes = np.zeros((num_mazes, size * size), dtype=np.uint8)
-    found = attempts = repeats = failures = 0
+    search = partial(_search, seed, stream, size, min_length)
+    mazes, attempts, repeats, failures = list[np.ndarray](), 0, 0, 0
     for block, kept in enumerate(_in_order(search, workers or num_processors())):
         for attempt, maze, key in kept:
             if key in taken:
                 repeats += 1
                 continue
             taken.add(key)
-            repeats = 0
-            mazes[found] = maze
-            found += 1
-            attempts = attempt + 1
+            mazes.append(maze)
+            repeats, attempts = 0, attempt + 1
             advance(1)
-            if found == num_mazes:
-                return GeneratedMazes(mazes, attempts)
+            if len(mazes) == num_mazes:
+                return np.stack(mazes), attempts
         failures = (block + 1) * _ATTEMPTS_PER_BLOCK - attempts
         most_repeats = _MAX_REPEATS + _MAX_REPEATS_PER_MAZE * len(taken)
         if failures >= _MAX_ATTEMPTS or repeats >= most_repeats:
             break
     raise NoPuzzleError(
-        f"{found} of {num_mazes} mazes were found: no other {size}x{size} maze whose shortest path"
-        f" has {min_length} moves or more came up in {failures:,} attempts, {repeats:,} of which"
-        f" repeated one of the {len(taken)} so far, turned and mirrored ones included; ask for"
-        " fewer mazes or shorter paths"
+        f"{len(mazes)} of {num_mazes} mazes were found: no other {size}x{size} maze whose shortest"
+        f" path has {min_length} moves or more came up in {failures:,} attempts, {repeats:,} of"
+        " which repeated one, turned or mirrored; ask for fewer mazes or shorter paths"
     )
+
+
+def _search(
+    seed: int, stream: Stream, size: int, min_length: int, block: int
+) -> list[tuple[int, np.ndarray, bytes]]:
+    """Return the mazes kept in a block of attempts: the attempt's number, maze and key."""
+    lowest, highest = (np.uint64(round(bound * 2**32)) for bound in _WALL_PROBABILITIES)
+    states = random_words(seed, stream, (0, 0, block, 0), _ATTEMPTS_PER_BLOCK)
+    maze, kept = np.zeros(size * size, dtype=np.uint8), dict[int, np.ndarray]()
+    number = -1
+    while True:
+        number = find_maze(states, number + 1, size, min_length, lowest, highest - lowest, maze)
+        if number == len(states):
+            break
+        kept[block * _ATTEMPTS_PER_BLOCK + number] = maze.copy()
+    keys = view_keys(np.stack([*kept.values()])) if kept else []
+    return list(zip(kept, kept.values(), keys, strict=True))
 
 
 def _in_order(search: Callable[[int], _Result], workers: int) -> Iterator[_Result]:

@@ -91,8 +91,11 @@ def solve_mazes(inputs, size, labels, moves):
 
 
 @compiled
-def _drawn_moves(tokens, size):
-    """Return the moves of the path drawn from S to G, or -1 when the drawing is no such path."""
+def _walk(tokens, size, actions):
+    """Walk the path drawn from S to G; return its moves, or -1 when the drawing is no such path.
+
+    `actions`, uint8 [cells], receives on each cell before G the move to the next, 1 to 4.
+    """
     num_drawn = 0
     for cell in range(size * size):
         num_drawn += tokens[cell] >= START  # S, G or o
@@ -101,17 +104,19 @@ def _drawn_moves(tokens, size):
     moves = 0
     while True:
         following = -1
+        action = 0
         for direction in range(4):
             other = _neighbour(cell, direction, size)
             if other >= 0 and other != previous and tokens[other] >= START:
                 if following >= 0:
                     return -1  # a fork, or a path that touches itself
-                following = other
+                following, action = other, direction + 1
         if tokens[cell] == GOAL:
             return moves if following < 0 and moves + 1 == num_drawn else -1
         if following < 0:
             return -1
         # This ends: a cell visited twice would have been a fork the first time.
+        actions[cell] = action
         previous, cell = cell, following
         moves += 1
 
@@ -124,6 +129,7 @@ def check_mazes(inputs, preds, size, drawn_moves, least_moves):
     """
     parents = np.empty(size * size, dtype=np.int64)
     queue = np.empty(size * size, dtype=np.int64)
+    actions = np.empty(size * size, dtype=np.uint8)
     for row in range(len(inputs)):
         drawn_moves[row] = -1
         least_moves[row] = -1
@@ -132,7 +138,7 @@ def check_mazes(inputs, preds, size, drawn_moves, least_moves):
             given, pred = inputs[row, cell], preds[row, cell]
             kept = kept and (pred == given or (pred == PATH and given == FREE))
         if kept:
-            drawn_moves[row] = _drawn_moves(preds[row], size)
+            drawn_moves[row] = _walk(preds[row], size, actions)
             if drawn_moves[row] > 0:
                 least_moves[row] = _search(inputs[row], size, parents, queue)
 
@@ -145,18 +151,8 @@ def path_moves(labels, size, actions):
         The first row of `labels` that is no path, or N.
     """
     for row in range(len(labels)):
-        tokens = labels[row]
-        if _drawn_moves(tokens, size) < 0:
+        if _walk(labels[row], size, actions[row]) < 0:
             return row
-        previous = -1
-        cell = _find(tokens, START)
-        while tokens[cell] != GOAL:
-            for direction in range(4):
-                other = _neighbour(cell, direction, size)
-                if other >= 0 and other != previous and tokens[other] >= START:
-                    actions[row, cell] = direction + 1
-                    previous, cell = cell, other
-                    break
     return len(labels)
 
 
@@ -171,7 +167,7 @@ def _random_bits(state, probability):
     """Draw 64 independent bits that are 1 with `probability` / 2**32.
 
     Each bit's random number is compared with the probability from the highest digit downwards, all
-    at once, until the last comparison is decided: after seven or eight words, as a rule.
+    at once, until the last comparison is decided.
     """
     bits = np.uint64(0)
     undecided = _ALL
@@ -183,6 +179,31 @@ def _random_bits(state, probability):
         if undecided == 0:
             break
     return bits
+
+
+@compiled
+def _draw_free(state, lowest, span, inside, free, pad):
+    """Draw the wall probability and the walls; return whether there are two free cells."""
+    probability = lowest + ((span * (_random(state) >> np.uint64(32))) >> np.uint64(32))
+    found = 0
+    for at in range(pad, len(inside) - pad):
+        if inside[at] != 0:
+            free[at] = ~_random_bits(state, probability) & inside[at]
+            found += (free[at] != 0) + (free[at] & (free[at] - _ONE) != 0)
+    return found >= 2
+
+
+@compiled
+def _draw_end(state, free, size, pad, other, ball):
+    """Draw a free cell that is not `other`, and start its ball."""
+    while True:
+        # Uniform up to a bias of cells / 2**32.
+        cell = np.int64(_random(state) >> np.uint64(32)) % (size * size)
+        bit = cell // size * (size + 1) + cell % size
+        if cell != other and _has_bit(free, pad, bit):
+            ball.fill(0)
+            ball[pad + bit // 64] = _ONE << np.uint64(bit % 64)
+            return cell
 
 
 @compiled
@@ -226,7 +247,6 @@ def find_maze(states, first, size, min_length, lowest, span, question):
 
     Args:
         states: uint64 [attempts], the random state that each attempt starts from.
-        first: number of the first attempt to make.
         lowest: uint64; the wall probability is uniform in [lowest, lowest + span) / 2**32.
         question: uint8 [cells], receives the maze.
     Returns:
@@ -234,52 +254,34 @@ def find_maze(states, first, size, min_length, lowest, span, question):
     """
     width = size + 1
     pad = width // 64 + 1
-    num_words = (size * width + 63) // 64
-    length = (num_words + 7) // 8 * 8 + 2 * pad  # multiples of eight words are faster
+    length = ((size * width + 63) // 64 + 7) // 8 * 8 + 2 * pad  # multiples of 8 words are faster
     inside = np.zeros(length, dtype=np.uint64)
-    for row in range(size):
-        for column in range(size):
-            bit = row * width + column
-            inside[pad + bit // 64] |= _ONE << np.uint64(bit % 64)
+    for cell in range(size * size):
+        bit = cell // size * width + cell % size
+        inside[pad + bit // 64] |= _ONE << np.uint64(bit % 64)
     free = np.zeros(length, dtype=np.uint64)
     balls = np.zeros((3, length), dtype=np.uint64)
     parents = np.empty(size * size, dtype=np.int64)
     queue = np.empty(size * size, dtype=np.int64)
-    ends = np.empty(2, dtype=np.int64)
     state = np.empty(1, dtype=np.uint64)
     for attempt in range(first, len(states)):
         state[0] = states[attempt]
-        probability = lowest + ((span * (_random(state) >> np.uint64(32))) >> np.uint64(32))
-        enough = 0
-        for at in range(pad, pad + num_words):
-            free[at] = ~_random_bits(state, probability) & inside[at]
-            enough += (free[at] != 0) + (free[at] & (free[at] - _ONE) != 0)
-        if enough < 2:  # less than two free cells
+        if not _draw_free(state, lowest, span, inside, free, pad):
             continue
-        for end in range(2):
-            while True:
-                # Uniform up to a bias of cells / 2**32.
-                cell = np.int64(_random(state) >> np.uint64(32)) % (size * size)
-                bit = cell // size * width + cell % size
-                if _has_bit(free, pad, bit) and (end == 0 or cell != ends[0]):
-                    break
-            ends[end] = cell
-            balls[end].fill(0)
-            balls[end, pad + bit // 64] = _ONE << np.uint64(bit % 64)
+        start = _draw_end(state, free, size, pad, np.int64(-1), balls[0])
+        goal = _draw_end(state, free, size, pad, start, balls[1])
         ball, other, grown = balls[0], balls[1], balls[2]
-        over = False
-        for _ in range(min_length - 1):
-            if _grow(ball, other, free, grown, width, pad):
-                over = True
-                break
+        steps = 1
+        while steps < min_length and not _grow(ball, other, free, grown, width, pad):
             ball, other, grown = other, grown, ball
-        if over:
+            steps += 1
+        if steps < min_length:
             continue
         for cell in range(size * size):
             bit = cell // size * width + cell % size
             question[cell] = FREE if _has_bit(free, pad, bit) else WALL
-        question[ends[0]] = START
-        question[ends[1]] = GOAL
+        question[start] = START
+        question[goal] = GOAL
         if _search(question, size, parents, queue) >= min_length:
             return attempt
     return len(states)

@@ -2,8 +2,7 @@
 
 A maze is written as one character per cell, row by row: `#` a wall, ` ` a free cell, `S` and `G`
 the two ends, and in an answer `o` for the cells of the path between them. Tokens are 1 to 5 in this
-order; 0 stays free for padding. Moves go down, left, right and up; the length of a path is the
-number of its moves, one more than its `o` cells.
+order; 0 is padding. The length of a path is the number of its moves, one more than its `o` cells.
 """
 
 from math import isqrt
@@ -29,11 +28,7 @@ _BYTE_OF_TOKEN = np.frombuffer(("?" + CHARACTERS).encode(), dtype=np.uint8)
 
 
 def grid_size(cells: int) -> int:
-    """Return the size of the square grid with so many cells.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """Return the size of the square grid with so many cells; raise ValueError if there is none."""
     size = isqrt(cells)
     if size * size != cells or size < 2:
         raise ValueError(f"{cells} cells are no square grid of 2 x 2 or more")
@@ -47,11 +42,7 @@ def text_to_tokens(texts: list[str]) -> np.ndarray:
 
 
 def tokens_to_text(tokens: np.ndarray) -> str:
-    """Turn [cells] tokens into text in one line, `?` for padding.
-
-    Raises:
-        ValueError: a token is out of range.
-    """
+    """Turn [cells] tokens into text, `?` for padding; raise ValueError for one out of range."""
     if tokens.min(initial=0) < 0 or tokens.max(initial=0) >= VOCAB_SIZE:
         found = f"tokens from {tokens.min()} to {tokens.max()}"
         raise ValueError(f"{found}; accepted: 0 to {VOCAB_SIZE - 1}")
@@ -78,7 +69,7 @@ def solve(inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         (labels, moves): uint8 [N, cells], the inputs with the path's cells as `PATH`; int64 [N],
         its length, -1 where G cannot be reached and no path is drawn.
     Raises:
-        ValueError: not square, or a row is no maze; it names the first.
+        ValueError: a row is no maze; it names the first.
     """
     mazes, size = _checked(inputs)
     labels = np.empty_like(mazes)
@@ -105,21 +96,15 @@ def check_paths(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.n
         preds: integer [N, cells], any values.
     Returns:
         (valid, shortest), bool [N] each; `shortest` means valid and as few moves as possible.
-    Raises:
-        ValueError: shapes differ or are not square, or an input is no maze; it names the first.
     """
     moves, least_moves = path_lengths(inputs, preds)
     return moves >= 0, (moves >= 0) & (moves == least_moves)
 
 
 def path_lengths(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Count the moves of valid predictions and of a shortest path: int64 [N] each, -1 if invalid.
-
-    Raises:
-        ValueError: as `check_paths`, whose arguments these are.
+    """Count the moves of valid predictions (see `check_paths`) and of a shortest path: int64 [N]
+    each, -1 if invalid.
     """
-    if inputs.shape != preds.shape:
-        raise ValueError(f"{list(inputs.shape)} inputs and {list(preds.shape)} predictions")
     mazes, size = _checked(inputs)
     drawn = np.where((preds >= WALL) & (preds <= PATH), preds, 0).astype(np.uint8)
     moves, least_moves = (np.empty(len(mazes), dtype=np.int64) for _ in range(2))
@@ -128,15 +113,13 @@ def path_lengths(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def path_actions(labels: np.ndarray) -> np.ndarray:
-    """Tell for each cell of a drawn path how it goes on towards G.
+    """Tell for each cell of a drawn path, in [N, cells] tokens, how it goes on towards G.
 
-    Args:
-        labels: integer [N, cells] tokens, each row with a path as `check_paths` accepts it.
     Returns:
         uint8 [N, cells]: on S and the `o` cells the move to the next cell, 1 down, 2 left, 3 right,
         4 up; 0 elsewhere.
     Raises:
-        ValueError: not square, or a row has no such path; it names the first.
+        ValueError: a row has no valid path; it names the first.
     """
     _, size = _checked(np.where(labels == PATH, FREE, labels))
     actions = np.zeros(labels.shape, dtype=np.uint8)
@@ -161,15 +144,8 @@ def _kernels() -> ModuleType:
 
 def _checked(inputs: np.ndarray) -> tuple[np.ndarray, int]:
     """Return inputs as contiguous uint8, and the size of their grid."""
-    if inputs.ndim != 2:
-        raise ValueError(f"inputs of shape {list(inputs.shape)}; accepted: [N, cells]")
     size = grid_size(inputs.shape[1])
-    good = are_mazes(inputs)
-    if not good.all():
-        row = int(good.argmin())
-        found = {int(token): int((inputs[row] == token).sum()) for token in np.unique(inputs[row])}
-        raise ValueError(
-            f"input {row} is no maze: it has the tokens (and how often) {found}; accepted: {WALL}"
-            f" and {FREE}, and {START} and {GOAL} once each"
-        )
+    if not (good := are_mazes(inputs)).all():
+        accepted = f"{WALL} and {FREE}, and {START} and {GOAL} once each"
+        raise ValueError(f"input {int(good.argmin())} is no maze; accepted tokens: {accepted}")
     return np.ascontiguousarray(inputs, dtype=np.uint8), size

@@ -6,9 +6,8 @@ Integer arguments are wrapped in np.int64, and no slice is assigned to: numba co
 anew for every literal that it is called with, and a slice's error message costs it two seconds.
 
 Inside, the digit d is the bit 1 << (d - 1), an empty cell is 0, and a board is int64 [cells] of
-such bits. `layout` comes from `dataset.sudoku.rules.layout_of`. Random numbers are SplitMix64
-(Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), `state`
-uint64 [1].
+such bits. Random numbers are SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom
+number generators", OOPSLA 2014), `state` uint64 [1].
 """
 
 import numpy as np
@@ -48,63 +47,91 @@ def _place(board, used, cell, bit, layout, trail, filled):
 
 
 @compiled
+def _undo(board, used, layout, trail, filled, kept):
+    while filled > kept:
+        filled -= 1
+        cell = trail[filled]
+        for kind in range(3):
+            used[layout.cell_units[cell, kind]] &= ~board[cell]
+        board[cell] = 0
+    return filled
+
+
+@compiled
 def _candidates(used, cell, layout):
     units = layout.cell_units
     return ~(used[units[cell, 0]] | used[units[cell, 1]] | used[units[cell, 2]])
 
 
 @compiled
-def _propagate(board, allowed, used, layout, trail, filled, candidates):
-    """Fill in naked and hidden singles until none is left; return how many cells are filled, and
+def _naked_singles(board, allowed, used, layout, trail, filled, candidates):
+    """Fill in cells with one candidate until none is left; return how many cells are filled, and
     the (first) empty cell with the fewest candidates: -1 on a full board, -2 on a contradiction.
     """
-    cells = len(board)
-    full = (1 << layout.size) - 1
-    while True:
-        placed = True
-        fewest_cell = -1
-        while placed:  # naked singles: a cell with one candidate
-            placed = False
-            fewest, fewest_cell = 10, -1
-            for cell in range(cells):
-                if board[cell] != 0:
-                    candidates[cell] = 0
-                    continue
-                options = allowed[cell] & _candidates(used, cell, layout)
-                if options == 0:
-                    return filled, -2
-                candidates[cell] = options
-                count = _BIT_COUNT[options]
-                if count == 1:
-                    filled = _place(board, used, cell, options, layout, trail, filled)
-                    placed = True
-                elif count < fewest:
-                    fewest, fewest_cell = count, cell
-        if fewest_cell == -1:
-            return filled, -1
-        for unit in range(3 * layout.size):  # hidden singles: a digit's last cell in a unit
-            if used[unit] == full:
+    placed = True
+    fewest_cell = -1
+    while placed:
+        placed = False
+        fewest, fewest_cell = 10, -1
+        for cell in range(len(board)):
+            if board[cell] != 0:
+                candidates[cell] = 0
                 continue
-            once = twice = 0
-            for position in range(layout.size):
-                options = candidates[layout.unit_cells[unit, position]]
-                twice |= once & options
-                once |= options
-            if (once | used[unit]) != full:
+            options = allowed[cell] & _candidates(used, cell, layout)
+            if options == 0:
                 return filled, -2
-            once &= ~twice & ~used[unit]
-            if once == 0:
-                continue
-            for position in range(layout.size):
-                cell = layout.unit_cells[unit, position]
-                bit = candidates[cell] & once
-                if bit != 0 and board[cell] == 0:
-                    if _BIT_COUNT[bit] != 1 or (bit & _candidates(used, cell, layout)) == 0:
-                        return filled, -2
-                    filled = _place(board, used, cell, bit, layout, trail, filled)
-                    placed = True
-        if not placed:
-            return filled, fewest_cell
+            candidates[cell] = options
+            count = _BIT_COUNT[options]
+            if count == 1:
+                filled = _place(board, used, cell, options, layout, trail, filled)
+                placed = True
+            elif count < fewest:
+                fewest, fewest_cell = count, cell
+    return filled, fewest_cell
+
+
+@compiled
+def _hidden_singles(board, used, layout, trail, filled, candidates):
+    """Fill in digits with one cell left in a unit; return how many cells are filled, and whether
+    there is no contradiction.
+    """
+    full = (1 << layout.size) - 1
+    for unit in range(3 * layout.size):
+        if used[unit] == full:
+            continue
+        once = twice = 0
+        for position in range(layout.size):
+            options = candidates[layout.unit_cells[unit, position]]
+            twice |= once & options
+            once |= options
+        if (once | used[unit]) != full:
+            return filled, False
+        once &= ~twice & ~used[unit]
+        if once == 0:
+            continue
+        for position in range(layout.size):
+            cell = layout.unit_cells[unit, position]
+            bit = candidates[cell] & once
+            if bit != 0 and board[cell] == 0:
+                if _BIT_COUNT[bit] != 1 or (bit & _candidates(used, cell, layout)) == 0:
+                    return filled, False
+                filled = _place(board, used, cell, bit, layout, trail, filled)
+    return filled, True
+
+
+@compiled
+def _propagate(board, allowed, used, layout, trail, filled, candidates):
+    """Fill in naked and hidden singles until none is left; return what `_naked_singles` does."""
+    while True:
+        filled, cell = _naked_singles(board, allowed, used, layout, trail, filled, candidates)
+        if cell < 0:
+            return filled, cell
+        before = filled
+        filled, consistent = _hidden_singles(board, used, layout, trail, filled, candidates)
+        if not consistent:
+            return filled, -2
+        if filled == before:
+            return filled, cell
 
 
 @compiled
@@ -112,13 +139,11 @@ def _search(clues, allowed, layout, limit, randomize, state, answer):
     """Look for up to `limit` solutions, guessing in the cell with the fewest candidates.
 
     Args:
-        clues: int64 [cells] bits, 0 where empty; must not contradict each other within a unit.
         allowed: int64 [cells], the digits each empty cell may take.
         randomize: 1 to guess digits in an order drawn from `state`, 0 in ascending order.
         answer: int64 [cells], receives the first solution.
     Returns:
-        (solutions found, guessed digits taken back before the first, or before it was certain that
-        there is none).
+        (solutions found, guessed digits taken back before the first or the end of the search).
     """
     cells = len(clues)
     board = clues.copy()
@@ -152,12 +177,7 @@ def _search(clues, allowed, layout, limit, randomize, state, answer):
         if depth == 0:
             return solutions, backtracks if solutions > 0 else guesses
         level = depth - 1
-        while filled > guess_filled[level]:
-            filled -= 1
-            undone = trail[filled]
-            for kind in range(3):
-                used[layout.cell_units[undone, kind]] &= ~board[undone]
-            board[undone] = 0
+        filled = _undo(board, used, layout, trail, filled, guess_filled[level])
         options = guess_options[level]
         if randomize != 0:
             for _ in range(_random_below(state, _BIT_COUNT[options])):
@@ -205,13 +225,11 @@ def _to_digits(board):
 def draw_puzzle(layout, state, min_clues, max_clues, min_rating, max_steps, question, answer):
     """Make one attempt at a random puzzle with exactly one solution.
 
-    With `min_rating` 0 the number of clues is drawn uniformly from the range, and clues are removed
-    in random order until so many are left. Otherwise a vicinity search of up to `max_steps` looks
-    for the rating; its puzzles are minimal, and get as many further clues as `min_clues` asks for,
-    as far as the rating allows.
+    With `min_rating` 0 clues are removed in random order. Otherwise a vicinity search of up to
+    `max_steps` looks for the rating; its puzzles are minimal, and get as many further clues as
+    `min_clues` asks for, as far as the rating allows.
 
     Args:
-        min_rating: 0, or the backtracks that the puzzle must take (`dataset.sudoku.rules.solve`).
         question: int64 [cells], receives the digits, as `answer`.
     Returns:
         (whether the attempt succeeded, rating, steps of the search).

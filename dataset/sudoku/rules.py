@@ -7,11 +7,13 @@ A grid is an integer array [size, size] of digits 1 to size, 0 where a cell is e
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
+from math import isqrt
 from typing import NamedTuple
 
 import numpy as np
 
 BOX_SHAPES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # rows and columns of a box, by size of the grid
+_CELLS = [size * size for size in BOX_SHAPES]
 EMPTY_TOKEN = 1
 EMPTY_MARKS = ".0-_*"
 """What an empty cell is written as; x only where nothing else is."""
@@ -44,16 +46,11 @@ def layout_of(size: int) -> Layout:
 
 
 def grid_size(cells: int) -> int:
-    """Return the size of the grid with so many cells.
-
-    Raises:
-        ValueError: there is none.
-    """
-    for size in BOX_SHAPES:
-        if size * size == cells:
-            return size
-    accepted = ", ".join(str(size * size) for size in BOX_SHAPES)
-    raise ValueError(f"{cells} cells are no Sudoku grid; accepted: {accepted}")
+    """Return the size of the grid with so many cells; raise ValueError if there is none."""
+    if cells not in _CELLS:
+        accepted = ", ".join(map(str, _CELLS))
+        raise ValueError(f"{cells} cells are no Sudoku grid; accepted: {accepted}")
+    return isqrt(cells)
 
 
 def parse_puzzle(text: str) -> np.ndarray:
@@ -63,24 +60,18 @@ def parse_puzzle(text: str) -> np.ndarray:
         int8 [size, size] digits, 0 for an empty cell, which is written as one of `. 0 - _ *`, or as
         x where no other mark is used.
     Raises:
-        ValueError: another character, a number of cells other than 16, 36 or 81, a digit above
-            the size, or clues that contradict each other; it says where.
+        ValueError: another character or number of cells, or clues that contradict each other.
     """
     symbols = _cells_in(text)
-    is_marked = any(mark in symbols for mark in EMPTY_MARKS)
+    is_marked, size = any(mark in symbols for mark in EMPTY_MARKS), grid_size(len(symbols))
+    digits = "123456789"[:size]
     for number, symbol in enumerate(symbols, start=1):
-        if symbol not in "123456789" + EMPTY_MARKS and (is_marked or symbol not in "xX"):
-            raise ValueError(f"cell {number} is {symbol!r}; accepted: a digit, or {EMPTY_SAID}")
-    size = grid_size(len(symbols))
-    cells = [int(symbol) if symbol in "123456789" else 0 for symbol in symbols]
-    digits = np.array(cells, dtype=np.int8)
-    if digits.max() > size:
-        first = int((digits > size).argmax())
-        accepted = f"in {size}x{size} cells: 1 to {size}, or {EMPTY_SAID}"
-        raise ValueError(f"cell {first + 1} is '{digits[first]}'; accepted {accepted}")
-    grid = digits.reshape(size, size)
-    conflict = find_conflict(grid)
-    if conflict is not None:
+        if symbol not in digits + EMPTY_MARKS and (is_marked or symbol not in "xX"):
+            accepted = f"in {size}x{size} cells: 1 to {size}, or {EMPTY_SAID}"
+            raise ValueError(f"cell {number} is {symbol!r}; accepted {accepted}")
+    cells = [int(symbol) if symbol in digits else 0 for symbol in symbols]
+    grid = np.array(cells, dtype=np.int8).reshape(size, size)
+    if conflict := find_conflict(grid):
         raise ValueError(conflict)
     return grid
 
@@ -89,41 +80,34 @@ def _cells_in(text: str) -> str:
     """Leave out white space and frames. A dash is an empty cell, unless it is part of a frame: of
     a run with a + in it, or of a line of dashes alone with which the number of cells fits no grid.
     """
-    text = _CORNERED.sub("", text)
-    without_lines = "\n".join(line for line in text.splitlines() if line.strip(" \t|-="))
-    readings = [_SKIPPED.sub("", each) for each in (text, without_lines)]
-    readings.append(readings[1].replace("-", ""))
-    sizes = [size * size for size in BOX_SHAPES]
-    return next((cells for cells in readings if len(cells) in sizes), readings[1])
+    lines = [_without_frame(line) for line in text.splitlines()]
+    cells = "".join(lines)
+    if len(cells) in _CELLS:
+        return cells
+    return "".join(line for line in lines if line.strip("-"))
+
+
+def _without_frame(line: str) -> str:
+    return _SKIPPED.sub("", _CORNERED.sub("", line))
 
 
 def split_puzzles(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
     """Yield the number, from 1, of the first line of each puzzle, and its text: those that stand on
     one line each, and those of a line for each row, with frames and empty lines between or not.
     """
-    first, rows, size = 0, list[str](), 0
+    first, rows = 0, list[str]()
     for number, line in enumerate(lines, start=1):
-        cells = _SKIPPED.sub("", _CORNERED.sub("", line))
-        if not cells:
-            continue
-        has_symbols = bool(cells.strip("-"))
-        if has_symbols and not size:
-            # Lines of dashes above it are a frame, unless they have as many cells.
-            size = len(cells)
-            rows = [row for row in rows if len(row) == size]
-        if not has_symbols and size and len(cells) != size:
-            continue  # The line between two boxes.
-        if size > max(BOX_SHAPES):
-            yield number, line
-            rows, size = [], 0
-            continue
+        cells = _without_frame(line)
+        size = len(rows[0]) if rows else len(cells)
+        could_be_row = len(cells) == size if rows else size in (*BOX_SHAPES, *_CELLS)
+        if not cells or not (cells.strip("-") or could_be_row):
+            continue  # Nothing, or dashes of a frame.
         first = first if rows else number
-        rows.append(line if has_symbols else cells)
-        if len(rows) == size:
+        rows.append(cells)
+        if len(rows) == size or size > max(BOX_SHAPES):
             yield first, "\n".join(rows)
-            rows, size = [], 0
-    # Dashes alone at the end are a frame, unless they are an empty grid.
-    if size or sum(map(len, rows)) in {side * side for side in BOX_SHAPES}:
+            rows = []
+    if any(row.strip("-") for row in rows):
         yield first, "\n".join(rows)
 
 
@@ -146,9 +130,7 @@ def grid_to_tokens(grid: np.ndarray) -> np.ndarray:
 
 def tokens_to_grid(tokens: np.ndarray) -> np.ndarray:
     """Turn [cells] tokens into int8 [size, size] digits; the padding token counts as an empty cell.
-
-    Raises:
-        ValueError: there is no grid of so many cells, or a token is out of range.
+    Raise ValueError where there is no such grid.
     """
     size = grid_size(tokens.size)
     last = size + EMPTY_TOKEN
@@ -167,7 +149,7 @@ def are_valid_solutions(grids: np.ndarray, size: int) -> np.ndarray:
 
 
 def is_valid_solution(grid: np.ndarray, size: int) -> bool:
-    """Whether one grid, [size, size] or flat, is full and holds every digit once in each unit."""
+    """Whether one grid, [size, size] or flat, is a valid solution."""
     return bool(are_valid_solutions(grid.reshape(1, size * size), size)[0])
 
 
@@ -181,29 +163,20 @@ def solve(puzzle: np.ndarray) -> tuple[np.ndarray | None, int]:
 
     The solver fills in cells with one candidate and digits with one cell left in a unit. When stuck
     it guesses the digits of the first cell with the fewest candidates, in ascending order. The
-    rating counts the guessed digits taken back. It depends on these orders, so that two images of a
-    puzzle may differ in it, and its scale is not that of the published data sets, which count
-    guesses of the tdoku solver (there 20 is hard; the same puzzles have about 100 here).
+    rating counts the guessed digits taken back. Two images of a puzzle may differ in it. The
+    published data sets count guesses of the tdoku solver instead: their 20 is about 100 here.
 
     Args:
         puzzle: integer [size, size], 0 where empty.
     Returns:
         (int8 [size, size], backtracks); None for the grid when there is no solution.
-    Raises:
-        ValueError: not a square grid of digits 0 to size.
     """
     solutions, backtracks, answer = _search(puzzle, limit=1)
     return (answer if solutions else None), backtracks
 
 
 def count_solutions(puzzle: np.ndarray, limit: int = 2) -> int:
-    """Count the solutions of a puzzle [size, size] up to `limit`.
-
-    Raises:
-        ValueError: as `solve`; also a limit below 1.
-    """
-    if limit < 1:
-        raise ValueError(f"limit is {limit}; accepted: 1 or more")
+    """Count the solutions of a puzzle, integer [size, size], up to `limit`, 1 or more."""
     return _search(puzzle, limit)[0]
 
 
@@ -211,11 +184,7 @@ def _search(puzzle: np.ndarray, limit: int) -> tuple[int, int, np.ndarray]:
     # Imported here because it loads the compiler, which takes half a second: only who solves waits.
     from dataset.sudoku.kernels import solve_digits
 
-    if puzzle.ndim != 2 or puzzle.shape[0] != puzzle.shape[1]:
-        raise ValueError(f"a puzzle of shape {list(puzzle.shape)}; accepted: a square grid")
     size = grid_size(puzzle.size)
-    if puzzle.min() < 0 or puzzle.max() > size:
-        raise ValueError(f"digits from {puzzle.min()} to {puzzle.max()}; accepted: 0 to {size}")
     if find_conflict(puzzle) is not None:
         return 0, 0, puzzle
     digits = np.ascontiguousarray(puzzle, dtype=np.int64).reshape(-1)

@@ -23,8 +23,7 @@ class SudokuSymmetries(NamedTuple):
 
     A new cell [i, j] comes from the old flat cell row_part[r, i] + column_part[c, j]: orders of
     rows and columns that keep bands and stacks together, and, in the second half of both tables,
-    the same after a transposition. Boxes of 2 rows by 3 columns do not survive a transposition:
-    size 6 has no second half.
+    the same after a transposition. Size 6, with boxes of 2 rows by 3 columns, has no second half.
 
     Args:
         row_part: intp [halves * row orders, size].
@@ -110,12 +109,10 @@ def augment_sudoku(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Follow each puzzle with `num_aug` random symmetric images of it.
 
-    The images are drawn independently, uniform but for a bias of 2**-23: at size 4 (3,072
-    symmetries) and for symmetric puzzles some will be equal.
+    The images are drawn independently, so some may be equal.
 
     Args:
         questions: uint8 [N, cells] tokens, as `answers`.
-        seed: 0 to 2**64 - 1; image j of row i is a function of (seed, i, j).
         advance: called with the number of rows made since the last call.
     Returns:
         (questions, answers), uint8 [N * (1 + num_aug), cells] each.

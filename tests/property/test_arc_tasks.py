@@ -1,7 +1,6 @@
 """Whatever a task file holds, it is read or refused by name."""
 
 import json
-import math
 import re
 import tempfile
 from pathlib import Path
@@ -74,6 +73,5 @@ def test_any_file_is_read_or_named(content: bytes) -> None:
 @given(st.floats())
 def test_no_float_is_a_colour(value: float) -> None:
     grid = {"input": [[value]], "output": [[0]]}
-    shown = "NaN" if math.isnan(value) else ""
-    with pytest.raises(DatasetError, match=f"row 1, column 1: {shown}"):
+    with pytest.raises(DatasetError, match="row 1, column 1: "):
         parse_task("a", {"train": [grid], "test": [grid]}, "a.json", is_evaluation=False)

@@ -17,7 +17,7 @@ seeds = st.integers(0, 2**64 - 1)
 def generate_one(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     low, high = CLUES[size]
     how = {"seed": seed, "stream": Stream.NEW_TRAIN, "size": size, "taken": set()}
-    made = generate_puzzles(1, min_clues=low, max_clues=high, min_rating=0, **how)
+    made, _ = generate_puzzles(1, min_clues=low, max_clues=high, min_rating=0, **how)
     return made.questions, made.answers
 
 

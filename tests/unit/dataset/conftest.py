@@ -70,8 +70,7 @@ class Builder:
         ids = {"pad_id": 0, "ignore_label_id": 0, "blank_identifier_id": 0}
         sizes = {"vocab_size": 6, "seq_len": 16, "num_puzzle_identifiers": 1, "sets": ["all"]}
         totals = {"total_groups": groups, "total_puzzles": puzzles, "mean_puzzle_examples": 1.0}
-        kind = "maze" if self.kind is MazeBuild else "sudoku"
-        return {**ids, **sizes, **totals, "ratings": True, "kind": kind}
+        return {**ids, **sizes, **totals, "ratings": True, "kind": self.kind.kind}
 
     def contents(self) -> dict[str, bytes]:
         files = [path for path in self.output.rglob("*") if path.is_file()]

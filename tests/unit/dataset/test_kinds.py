@@ -38,14 +38,14 @@ def test_the_name_of_a_kind_in_lower_case_is_the_registered_one(
 @pytest.mark.parametrize(
     ("name", "kind", "said"),
     [
-        ("latin", OtherKind(), "has name = 'Latin squares', .*; write name = 'Latin' in OtherKind"),
-        ("latin", NamelessKind(), "has name = '', .*; write name = 'Latin' in NamelessKind"),
-        ("Latin", LatinKind(), "'Latin' has name = 'Latin', .* 'latin'; register it as 'latin'"),
         (
             "latin",
-            LatinKind,
-            r"is the class LatinKind; .*: write LATIN = LatinKind\(\) and register",
+            OtherKind(),
+            "is an instance whose name is 'latin squares'; register an instance",
         ),
+        ("latin", NamelessKind(), "is an instance whose name is ''"),
+        ("Latin", LatinKind(), "'Latin' is an instance whose name is 'latin'"),
+        ("latin", LatinKind, "'latin' is a class; register an instance"),
     ],
 )
 def test_what_is_registered_wrongly_is_told_what_to_write(

@@ -219,7 +219,7 @@ def test_confidence_checks_its_shapes(shapes: tuple[tuple[int, ...], ...], told:
 def puzzles() -> tuple[Tensor, Tensor]:
     """Inputs and labels of 40 9x9 Sudokus with one solution each, int64 [40, 81] tokens."""
     how = {"seed": 5, "stream": Stream.NEW_TEST, "size": 9, "min_clues": 25, "max_clues": 28}
-    made = generate_puzzles(40, **how, min_rating=0, taken=set())
+    made, _ = generate_puzzles(40, **how, min_rating=0, taken=set())
     inputs, labels = (torch.from_numpy(grid).long() + 1 for grid in (made.questions, made.answers))
     return inputs, labels
 

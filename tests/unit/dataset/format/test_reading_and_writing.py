@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from dataset.format import checks
-from dataset.format.files import read_json, write_json
-from dataset.format.reading import fingerprint, load_metadata, load_set, load_split
+from dataset.format.files import write_json
+from dataset.format.reading import fingerprint, load_metadata, load_split
 from dataset.format.schema import SET_FIELDS, PuzzleDatasetMetadata, PuzzleSet
 from dataset.format.writing import atomic_build, write_manifest, write_split
 from runtime import files
@@ -87,7 +87,7 @@ def test_split_is_read_back_in_the_published_dtypes(tmp_path: Path):
 def test_any_integer_dtype_is_accepted(split_dir: Path, dtype: str):
     for field in SET_FIELDS:
         np.save(array_path(split_dir, field), getattr(small_set(), field).astype(dtype))
-    loaded = load_set(split_dir, "all", METADATA)
+    loaded = load_split(split_dir)[1]["all"]
     for field in SET_FIELDS:
         np.testing.assert_array_equal(getattr(loaded, field), getattr(small_set(), field))
 
@@ -98,34 +98,27 @@ def test_npy_versions_and_orders_are_read(split_dir: Path, version: tuple, order
     array = order(small_set().inputs)
     with open(array_path(split_dir, "inputs"), "wb") as file:
         np.lib.format.write_array(file, array, version, allow_pickle=False)
-    np.testing.assert_array_equal(load_set(split_dir, "all", METADATA).inputs, array)
+    np.testing.assert_array_equal(load_split(split_dir)[1]["all"].inputs, array)
 
 
-def test_writing_refuses_what_reading_would_refuse(tmp_path: Path):
-    wrong = dataclasses.replace(small_set(), inputs=np.full((5, 4), 7))
-    with pytest.raises(DatasetError, match=r"all__inputs\.npy: token 7 in row 0, expected 0 to 6"):
-        write_split(tmp_path / "train", METADATA, {"all": wrong})
-    with pytest.raises(DatasetError, match=r"sets \['other'\] given, \['all'\] announced"):
-        write_split(tmp_path / "train", METADATA, {"other": small_set()})
-    large = dataclasses.replace(METADATA, vocab_size=400)
+def test_writing_refuses_what_does_not_fit(tmp_path: Path):
     wide = dataclasses.replace(small_set(), labels=np.full((5, 4), 300))
-    with pytest.raises(DatasetError, match=r"all__labels\.npy: values .* do not fit uint8"):
-        write_split(tmp_path / "train", large, {"all": wide})
+    with refused(tmp_path / "all__labels.npy", "values from 300 to 300 do not fit uint8"):
+        write_split(tmp_path, METADATA, {"all": wide})
 
 
-def test_metadata_survives_json_and_unknown_keys_are_ignored():
-    text = json.dumps(json.loads(METADATA.to_json()) | {"later_addition": [1, 2]})
-    assert PuzzleDatasetMetadata.from_json(text, "dataset.json") == METADATA
-    older = dataclasses.replace(METADATA, total_puzzles=None, ignore_label_id=None)
-    assert "total_puzzles" not in json.loads(older.to_json())
-    assert PuzzleDatasetMetadata.from_json(older.to_json(), "dataset.json") == older
-
-
-def test_metadata_of_numpy_numbers_is_written():
-    numbers = {"total_groups": np.int64(2), "mean_puzzle_examples": np.float32(1.5)}
-    metadata = dataclasses.replace(METADATA, **numbers)
-    assert json.loads(metadata.to_json())["total_groups"] == 2
-    assert PuzzleDatasetMetadata.from_json(metadata.to_json(), "x").mean_puzzle_examples == 1.5
+def test_metadata_survives_json_and_unknown_keys_are_ignored(tmp_path: Path):
+    path = tmp_path / "dataset.json"
+    path.write_text(json.dumps(json.loads(METADATA.to_json()) | {"later_addition": [1, 2]}))
+    assert load_metadata(tmp_path) == METADATA
+    optional = {"total_puzzles", "format", "fields", "ratings"}
+    for changes in ({"total_puzzles": None, "ignore_label_id": None}, {"total_puzzles": 0}):
+        other = dataclasses.replace(METADATA, **changes)
+        path.write_text(other.to_json())
+        assert load_metadata(tmp_path) == other
+        # What has its default is left out, but not a zero.
+        kept = {"total_puzzles"} if other.total_puzzles == 0 else set()
+        assert optional & json.loads(path.read_text()).keys() == kept
 
 
 @pytest.mark.parametrize(
@@ -150,10 +143,14 @@ def test_metadata_of_numpy_numbers_is_written():
         ({"sets": [""]}, "set name ''"),
         ({"sets": ["../all"]}, "set name '../all'"),
         ({"sets": ["a\\b"]}, "set name"),
+        ({"sets": [".hidden"]}, "set name"),
+        ({"sets": ["a\0b"]}, "set name"),
         ({"sets": ["all\n"]}, "set name"),
         ({"total_groups": 3}, "total_groups is 3, the sets hold 2"),
         ({"total_puzzles": 4}, "total_puzzles is 4, the sets hold 3"),
         ({"mean_puzzle_examples": 1.0}, "mean_puzzle_examples is 1.0, the sets hold 1.66667"),
+        ({"ratings": 1}, "ratings is 1"),
+        ({"ratings": True, "fields": {"ratings": {"num_classes": 2}}}, "field name 'ratings'"),
     ],
 )
 def test_wrong_metadata_is_named(split_dir: Path, changes: dict, message: str):
@@ -165,7 +162,7 @@ def test_wrong_metadata_is_named(split_dir: Path, changes: dict, message: str):
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe\x00", b"[" * 100_000])
 def test_unreadable_metadata_is_named(split_dir: Path, content: bytes):
     (split_dir / "dataset.json").write_bytes(content)
-    with pytest.raises(DatasetError, match=r"dataset\.json: "):
+    with refused(f"{split_dir / 'dataset.json'}: "):
         load_metadata(split_dir)
 
 
@@ -173,21 +170,15 @@ def test_missing_key_folder_and_file_are_named(tmp_path: Path):
     split_dir = build(tmp_path)
     path = split_dir / "dataset.json"
     values = json.loads(path.read_text())
-    del values["seq_len"], values["sets"]
+    del values["seq_len"]
     path.write_text(json.dumps(values))
-    with refused(f"{path}: missing seq_len, sets"):
+    with refused(f"{path}: seq_len is missing"):
         load_metadata(split_dir)
     path.unlink()
     with refused(f"{path}: No such file"):
         load_metadata(split_dir)
     with refused(f"{tmp_path / 'nowhere'}: no such data set folder"):
         load_metadata(tmp_path / "nowhere")
-    with refused(f"{tmp_path / 'x.json'}: No such file"):
-        read_json(tmp_path / "x.json")
-    for text, reason in (("{", ""), ("[" * 100_000, ": nested too deep")):
-        (tmp_path / "y.json").write_text(text)
-        with refused(f"{tmp_path / 'y.json'}: not JSON{reason}"):
-            read_json(tmp_path / "y.json")
 
 
 Damage = Callable[[Path], object]
@@ -323,12 +314,6 @@ def test_values_behind_the_first_piece_are_checked(tmp_path: Path, monkeypatch: 
         load_split(tmp_path / "train")
 
 
-def test_set_name_with_a_path_is_refused(split_dir: Path):
-    for name in ("../train/all", "/etc/passwd", "..", ".hidden", "a\0b"):
-        with pytest.raises(DatasetError, match="set name"):
-            load_set(split_dir, name, METADATA)
-
-
 @pytest.mark.parametrize("content", ["{}", '{"files": []}', '{"files": {}}', "{"])
 def test_damaged_manifest_is_named(tmp_path: Path, content: str):
     split_dir = build(tmp_path, manifest=True)
@@ -374,14 +359,6 @@ def test_manifest_covers_the_files_beside_the_splits(tmp_path: Path, name: str):
         load_split(split_dir)
 
 
-@pytest.mark.parametrize("field", ["inputs", "labels"])
-def test_array_that_differs_from_the_manifest_is_named(tmp_path: Path, field: str):
-    path = array_path(build(tmp_path, manifest=True), field)
-    resave(lambda array: array[::-1])(path)
-    with refused(f"{path}: its sha256 is not the one in"):
-        load_split(tmp_path / "train")
-
-
 def test_ratings_are_read_back_checked_and_covered_by_the_manifest(tmp_path: Path):
     assert load_split(build(tmp_path / "old"))[1]["all"].example_ratings() is None
     metadata = dataclasses.replace(METADATA, ratings=True)
@@ -401,33 +378,6 @@ def test_ratings_are_read_back_checked_and_covered_by_the_manifest(tmp_path: Pat
         damage(path)
         with refused(path, told):
             load_split(split_dir)
-    for says, arrays, told in (
-        (METADATA, rated, "set all has ratings, but its metadata do not say so"),
-        (metadata, small_set(), "set all has no ratings, but its metadata promise them"),
-    ):
-        with refused(tmp_path, told):
-            write_split(tmp_path, says, {"all": arrays})
-
-
-def test_what_has_its_default_is_left_out_but_not_a_zero() -> None:
-    optional = {"total_puzzles", "format", "fields", "ratings"}
-    unknown = dataclasses.replace(METADATA, total_puzzles=None)
-    assert not optional & json.loads(unknown.to_json()).keys()
-    empty = dataclasses.replace(METADATA, total_puzzles=0)
-    assert json.loads(empty.to_json())["total_puzzles"] == 0
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"ratings": 1}, "ratings is 1"),
-        ({"ratings": True, "fields": {"ratings": {"num_classes": 2}}}, "field name 'ratings'"),
-    ],
-)
-def test_wrong_ratings_in_the_metadata_are_named(split_dir: Path, changes: dict, message: str):
-    path = edit_metadata(split_dir, **changes)
-    with refused(f"{path}: ", message):
-        load_split(split_dir)
 
 
 def test_more_identifiers_than_there_is_room_for_names_are_refused(tmp_path: Path):
@@ -437,7 +387,7 @@ def test_more_identifiers_than_there_is_room_for_names_are_refused(tmp_path: Pat
     names.write_text(json.dumps([""] * 100_000, separators=(",", ":")))
     load_split(split_dir)
     names.write_text(names.read_text()[1:])
-    with pytest.raises(DatasetError, match=f"{path}: .* is 100000, but .*json has only 300000 byt"):
+    with refused(f"{path}: ", "is 100000, but"):
         load_split(split_dir)
 
 
@@ -500,32 +450,28 @@ def test_atomic_build_that_fails_leaves_the_old_set(tmp_path: Path, error: type[
 
 
 def test_atomic_build_refuses_what_is_no_data_set(tmp_path: Path):
-    folder, file = tmp_path / "home", tmp_path / "file"
+    folder, file, late = (tmp_path / name for name in ("home", "file", "late"))
     folder.mkdir()
-    (folder / "thesis.tex").touch()
     file.touch()
+
+    def build_and_write_thesis() -> None:
+        with atomic_build(late) as temporary:
+            build(temporary)
+            late.mkdir()
+            (late / "thesis.tex").touch()
+
+    (folder / "thesis.tex").touch()
     for output, reason in ((folder, "is not a data set"), (file, "is not a folder")):
         with pytest.raises(DatasetError, match=reason), atomic_build(output):
             pytest.fail("the build was started")
-    assert (folder / "thesis.tex").exists()
+    # It looks again before it replaces.
+    with pytest.raises(DatasetError, match="is not a data set"):
+        build_and_write_thesis()
+    assert [path.name for each in (folder, late) for path in each.iterdir()] == ["thesis.tex"] * 2
     (folder / "thesis.tex").unlink()
     with atomic_build(folder) as temporary:
         build(temporary)
     load_split(folder / "train")
-
-
-def test_atomic_build_checks_again_before_it_replaces(tmp_path: Path):
-    output = tmp_path / "set"
-
-    def build_while_someone_uses_the_name() -> None:
-        with atomic_build(output) as temporary:
-            build(temporary)
-            output.mkdir()
-            (output / "thesis.tex").touch()
-
-    with pytest.raises(DatasetError, match="is not a data set"):
-        build_while_someone_uses_the_name()
-    assert [path.name for path in output.iterdir()] == ["thesis.tex"]
 
 
 @pytest.mark.parametrize("exchange", [True, False])

@@ -228,11 +228,9 @@ def test_actions_need_a_path(drawing: str, reason: str):
 @pytest.mark.parametrize(
     ("inputs", "reason"),
     [
-        (tokens(MAZE, "S" * 16), r"input 1 is no maze.*\{3: 16\}"),
-        (tokens(MAZE, " " * 16), "input 1 is no maze"),
+        (tokens(MAZE, "S" * 16), "input 1 is no maze; accepted tokens: 1 and 2, and 3 and 4 once"),
         (tokens("S   /o   /o## /oooG"), "input 0 is no maze"),
         (tokens(MAZE)[:, :15], "15 cells are no square grid"),
-        (tokens(MAZE)[0], r"shape \[16\]"),
     ],
 )
 def test_inputs_that_are_no_mazes_are_named(inputs: np.ndarray, reason: str):
@@ -240,8 +238,6 @@ def test_inputs_that_are_no_mazes_are_named(inputs: np.ndarray, reason: str):
         solve(inputs)
     with pytest.raises(ValueError, match=reason):
         check_paths(inputs, inputs)
-    with pytest.raises(ValueError, match=r"\[1, 16\] inputs and \[2, 16\] predictions"):
-        check_paths(tokens(MAZE), tokens(MAZE, MAZE))
 
 
 @pytest.mark.skipif("PUZZLE_DATA_DIR" not in os.environ, reason="PUZZLE_DATA_DIR is not set")

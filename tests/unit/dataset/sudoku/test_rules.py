@@ -147,23 +147,6 @@ def test_puzzles_without_solution():
     assert solve(impossible)[0] is None
 
 
-@pytest.mark.parametrize(
-    ("grid", "message"),
-    [
-        (np.zeros(81, dtype=int), "square"),
-        (np.zeros((9, 4), dtype=int), "square"),
-        (np.zeros((5, 5), dtype=int), "25 cells"),
-        (np.full((4, 4), 5), "0 to 4"),
-        (np.full((4, 4), -1), "0 to 4"),
-    ],
-)
-def test_solver_refuses_what_is_no_grid(grid: np.ndarray, message: str):
-    with pytest.raises(ValueError, match=message):
-        solve(grid)
-    with pytest.raises(ValueError, match="limit is 0"):
-        count_solutions(grid, limit=0)
-
-
 def test_without_a_folder_for_its_cache_the_compiler_goes_without(monkeypatch: pytest.MonkeyPatch):
     calls = []
 
