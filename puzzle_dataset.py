@@ -12,7 +12,6 @@ global batch and reads only its own slice of it. In the order in which data flow
 
 Several sets (or folders) are taken one after the other inside an iteration, each with its own
 batches and its own incomplete last batch dropped, as the published loaders of HRM and TRM do.
-Random words are read at a counter made of (set, iteration, epoch): see `runtime.streams`.
 """
 
 from __future__ import annotations
@@ -51,8 +50,7 @@ class Batch:
     """The rows of one rank, always b = global_batch_size / world_size of them.
 
     Args:
-        inputs: int32 [b, S] token ids.
-        labels: int32 [b, S] token ids, -100 where ignored.
+        inputs, labels: int32 [b, S] token ids; labels are -100 where ignored.
         puzzle_identifiers: int32 [b].
         fields: the further labels asked for, by name, int32 [b, S] or [b, S, channels], -100 where
             unknown.
@@ -84,18 +82,14 @@ class PuzzleDataset:
     Several folders must agree in vocabulary, sequence length, pad, ignore and blank ids. The
     identifiers of each folder are shifted by the number of identifiers of those before it. (The
     published TRM loader adds up the counts without shifting, so that different puzzles share an
-    embedding.) Set NAME of folder i > 0 is called NAMEi, as there. Fields that not all folders
-    declare alike count as absent.
+    embedding.) Set NAME of folder i > 0 is called NAMEi, as there.
 
     Attributes:
         metadata: of all folders together; its `sets` are the keys of `sets`.
         identifier_offsets: of each folder, by how much its identifiers are shifted.
-        fields: names of the label fields that are read.
     Args:
         paths: folders that hold `split`/dataset.json.
-        split: "train" or "test".
-        fields: names of the further labels that batches shall hold (None: none); each folder must
-            declare them.
+        fields: names of the further labels that batches shall hold; each folder must declare them.
         check_values: also read every token once and compare the manifest's hashes; processes
             beside one that does this may do without.
         numbered_as: the folders that a model was trained on, in their order. Folders of `paths`
@@ -109,13 +103,13 @@ class PuzzleDataset:
         paths: Sequence[Path | str],
         split: str,
         *,
-        fields: Sequence[str] | None = None,
+        fields: Sequence[str] = (),
         check_values: bool = True,
         numbered_as: Sequence[Path | str] = (),
     ) -> None:
         if not paths:
             raise DatasetError("no data path given")
-        self.fields = wanted = tuple(dict.fromkeys(fields or ()))
+        self.fields = wanted = tuple(dict.fromkeys(fields))
         self.split_dirs = [Path(path) / split for path in paths]
         opened = [load_split(p, fields=wanted, check_values=check_values) for p in self.split_dirs]
         parts = [metadata for metadata, _ in opened]
@@ -169,11 +163,10 @@ class PuzzleDataset:
         """Read rows of a set as a batch; ignored labels and unknown values of fields become -100.
 
         Args:
-            set_name: one of `sets`.
             rows: int64 [b], or a slice.
             identifiers: int32 [b], as the batch shall hold them.
             shifts: uint64 [b], for each row of a lazy set the random word that moves its grids
-                inside the canvas (0 does not, as None); the other sets take none.
+                inside the canvas (0 does not, as None).
         """
         arrays, metadata = self.sets[set_name], self.metadata
         if isinstance(arrays, LazyArcSet):
@@ -275,9 +268,9 @@ class EvalBatches:
     """All rows of each set in order, in batches of fixed shape; the same number on every rank.
 
     Yields (set_name, batch, count, start): this rank's slice of the global batch that holds rows
-    [start, start + count) of the set. Where a set does not fill its last batch, it is padded with
-    rows of pad_id, labels and fields -100, and blank_identifier_id: tell them by their labels or by
-    `count`, never by the identifier, which real puzzles may have.
+    [start, start + count) of the set. The last batch is padded with rows of pad_id, labels and
+    fields -100, and blank_identifier_id: tell them by their labels or by `count`, never by the
+    identifier, which real puzzles may have.
 
     Args:
         global_batch_size: rows of all ranks together, a multiple of world_size.
@@ -488,8 +481,7 @@ def _require_agreement(
 ) -> None:
     facts = ("vocab_size", "seq_len", "pad_id", "ignore_label_id", "blank_identifier_id")
     pairs = [(name, getattr(other, name), getattr(first, name)) for name in facts]
-    mine, others = _as_read(first), _as_read(other)
-    pairs += [(f"fields.{n}", others[n].to_json(), mine[n].to_json()) for n in fields]
+    pairs += [(f"fields.{name}", _as_read(other)[name], _as_read(first)[name]) for name in fields]
     for name, found, expected in pairs:
         if found != expected:
             raise DatasetError(f"{path}: {name} is {found}, but {expected} in the first data path")
@@ -510,9 +502,10 @@ def _identifier_offsets(
     trained = [Path(path).resolve() for path in numbered_as]
     if len(trained) < 2 or wanted == trained or max(counts) == 1:
         return own[:-1], own[-1]
-    splits = [[path / name for name in ("train", "test")] for path in trained]
-    opened = [load_metadata(train if train.is_dir() else test) for train, test in splits]
-    there = np.cumsum([0, *(metadata.num_puzzle_identifiers for metadata in opened)]).tolist()
+    splits = [path / ("train" if (path / "train").is_dir() else "test") for path in trained]
+    there = np.cumsum(
+        [0, *(load_metadata(each).num_puzzle_identifiers for each in splits)]
+    ).tolist()
     for path in wanted:
         if path not in trained:
             known = "which of its puzzle embeddings belong to these puzzles is not known"

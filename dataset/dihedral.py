@@ -12,30 +12,17 @@ INVERSE_VIEWS = (0, 3, 2, 1, 4, 5, 6, 7)
 
 
 def dihedral_view(grids: np.ndarray, view: int) -> np.ndarray:
-    """Turn or mirror grids in one of eight ways, without a copy where numpy can.
+    """Turn or mirror grids, [..., rows, columns], without a copy where numpy can.
 
     Views 0 to 3 are so many quarter turns counter-clockwise, 4 swaps left and right, 5 up and down,
     6 transposes, and 7 is a quarter turn counter-clockwise followed by 4.
-
-    Args:
-        grids: [..., rows, columns].
-        view: 0 to 7.
-    Returns:
-        [..., rows, columns], or [..., columns, rows] for the views 1, 3, 6 and 7.
-    Raises:
-        ValueError: another view.
     """
-    if not 0 <= view < NUM_VIEWS:
-        raise ValueError(f"view {view}; accepted: 0 to {NUM_VIEWS - 1}")
-    if view < 4:
-        return np.rot90(grids, view, axes=(-2, -1))
-    if view == 4:
-        return np.flip(grids, axis=-1)
-    if view == 5:
-        return np.flip(grids, axis=-2)
     if view == 6:
         return np.swapaxes(grids, -2, -1)
-    return np.flip(np.rot90(grids, axes=(-2, -1)), axis=-1)
+    if view in (4, 5):
+        return np.flip(grids, axis=-1 if view == 4 else -2)
+    turned = np.rot90(grids, view % 6, axes=(-2, -1))
+    return np.flip(turned, axis=-1) if view == 7 else turned
 
 
 def all_views(boards: np.ndarray) -> np.ndarray:

@@ -58,8 +58,6 @@ class Puzzles(NamedTuple):
 def csv_paths(source: str, repository: str) -> dict[str, Path]:
     """Find train.csv and test.csv (or .csv.gz) in a folder, or of "hf" on the hub; by split.
 
-    Args:
-        repository: name of the data set on the Hugging Face hub.
     Raises:
         DatasetError: a file is missing or cannot be downloaded, or huggingface_hub is not there.
         OSError: the cache cannot be written.
@@ -69,13 +67,12 @@ def csv_paths(source: str, repository: str) -> dict[str, Path]:
     folder = Path(source)
     if not folder.is_dir():
         raise DatasetError(f"{folder}: no such folder (--source is hf, generate or a folder)")
-    paths = {}
-    for split in ("train", "test"):
-        candidates = [folder / f"{split}.csv", folder / f"{split}.csv.gz"]
-        existing = [path for path in candidates if path.exists()]
-        if not existing:
-            raise DatasetError(f"{candidates[0]}: no such file, and no {candidates[1].name} either")
-        paths[split] = existing[0]
+    paths = {split: folder / f"{split}.csv" for split in ("train", "test")}
+    for split, path in paths.items():
+        zipped = folder / f"{path.name}.gz"
+        if not path.exists() and not zipped.exists():
+            raise DatasetError(f"{path}: no such file, and no {zipped.name} either")
+        paths[split] = path if path.exists() else zipped
     return paths
 
 
@@ -119,11 +116,9 @@ def read_batches(path: Path, size: int, *, needs_rating: bool) -> Iterator[list[
 
     Args:
         size: rows of the grid, so that question and answer have size * size characters.
-        needs_rating: whether the rating may not be empty.
     Raises:
         DatasetError: the file cannot be read, is larger than 4 GiB when unpacked, has no header or
-            no puzzle, or a row is wrong: the number of its fields, their lengths, a rating that is
-            no integer. The message names the file and the line.
+            no puzzle, or a row has other fields. The message names the file and the line.
     """
     pending: list[CsvRow] = []
     found_any = False

@@ -28,19 +28,17 @@ def check_set(
         DatasetError: the first thing that is wrong, with the file of `paths`, row and value.
     """
     for name, path in paths.items():
-        array, num_dims = getattr(arrays, name), 2 if name in ("inputs", "labels") else 1
-        if array.ndim != num_dims:
-            shape = list(array.shape)
-            raise DatasetError(f"{path}: shape {shape}, expected {num_dims} dimension(s)")
+        shape, num_dims = getattr(arrays, name).shape, 2 if name in ("inputs", "labels") else 1
+        if len(shape) != num_dims:
+            raise DatasetError(f"{path}: shape {list(shape)}, expected {num_dims} dimension(s)")
     shape, of_labels = list(arrays.inputs.shape), list(arrays.labels.shape)
     if shape[1] != metadata.seq_len:
         cells = f"{shape[1]} cells a row, but seq_len is {metadata.seq_len}"
         raise DatasetError(f"{paths['inputs']}: {cells}")
     if of_labels != shape:
         raise DatasetError(f"{paths['labels']}: shape {of_labels}, but inputs have {shape}")
-    puzzles, examples = (arrays.num_puzzles, "puzzles"), (arrays.num_examples, "examples")
-    _check_offsets(arrays.puzzle_indices, paths["puzzle_indices"], puzzles, examples)
-    _check_offsets(arrays.group_indices, paths["group_indices"], None, puzzles)
+    _check_offsets(paths, arrays, "puzzle_indices", arrays.num_examples, arrays.num_puzzles)
+    _check_offsets(paths, arrays, "group_indices", arrays.num_puzzles, None)
     if arrays.ratings is not None and len(arrays.ratings) != arrays.num_groups:
         found = f"{len(arrays.ratings)} ratings for {arrays.num_groups} groups"
         raise DatasetError(f"{paths[schema.RATINGS]}: {found}")
@@ -102,23 +100,21 @@ def check_totals(
     metadata: PuzzleDatasetMetadata, sets: Mapping[str, PuzzleSet], path: Path
 ) -> None:
     """Raise DatasetError, naming `path`, where the metadata's totals are not those of the sets."""
-    groups = sum(arrays.num_groups for arrays in sets.values())
-    puzzles = sum(arrays.num_puzzles for arrays in sets.values())
-    examples = sum(arrays.num_examples for arrays in sets.values())
-    problem = None
-    if metadata.total_groups != groups:
-        problem = f"total_groups is {metadata.total_groups}, the sets hold {groups}"
-    # TRM's builders write the number of groups there, or that of puzzles.
-    elif metadata.total_puzzles not in (None, puzzles, groups):
-        held = f"{puzzles} in {groups} groups"
-        problem = f"total_puzzles is {metadata.total_puzzles}, the sets hold {held}"
-    # The schedule's length comes from this number; 1 % leaves room for one rounded by hand.
-    elif puzzles and not math.isclose(
-        mean := metadata.mean_puzzle_examples, examples / puzzles, rel_tol=0.01
+    groups, puzzles, examples = (
+        sum(getattr(arrays, f"num_{what}") for arrays in sets.values())
+        for what in ("groups", "puzzles", "examples")
+    )
+    mean = examples / max(1, puzzles)
+    for name, accepted in (
+        ("total_groups", (groups,)),
+        ("total_puzzles", (puzzles, groups, None)),  # TRM's builders write the number of groups.
+        ("mean_puzzle_examples", (mean,)),
     ):
-        problem = f"mean_puzzle_examples is {mean}, the sets hold {examples / puzzles:.6g}"
-    if problem:
-        raise DatasetError(f"{path}: {problem}")
+        found = getattr(metadata, name)
+        # The schedule's length comes from the mean; 1 % leaves room for one rounded by hand.
+        close = puzzles == 0 or math.isclose(found or 0, mean, rel_tol=0.01)
+        if found not in accepted and not (name == "mean_puzzle_examples" and close):
+            raise DatasetError(f"{path}: {name} is {found}, the sets hold {accepted[0]:.10g}")
 
 
 def _check_sources(arrays: LazyArcSet, paths: Mapping[str, Path]) -> None:
@@ -126,15 +122,14 @@ def _check_sources(arrays: LazyArcSet, paths: Mapping[str, Path]) -> None:
         dtype = getattr(arrays, name).dtype
         if dtype != np.uint8:
             raise DatasetError(f"{paths[name]}: dtype {dtype}, expected uint8")
-    path, owners = paths["source_indices"], (arrays.num_groups, "groups")
-    _check_offsets(arrays.source_indices, path, owners, (len(arrays.inputs), "stored examples"))
+    _check_offsets(paths, arrays, "source_indices", len(arrays.inputs), arrays.num_groups)
     stored = np.repeat(np.diff(arrays.source_indices), np.diff(arrays.group_indices))
     sizes = np.diff(arrays.puzzle_indices)
     wrong = np.flatnonzero(sizes != stored)
     if wrong.size:
         puzzle = int(wrong[0])
         found = f"puzzle {puzzle} has {int(sizes[puzzle])} examples"
-        expected = f"its group has {int(stored[puzzle])} in {path.name}"
+        expected = f"its group has {int(stored[puzzle])} stored ones"
         raise DatasetError(f"{paths['puzzle_indices']}: {found}, but {expected}")
 
 
@@ -159,25 +154,24 @@ def _check_canvases(rows: np.ndarray, path: Path, *, may_be_empty: bool) -> None
 
 
 def _check_offsets(
-    offsets: np.ndarray, path: Path, owners: tuple[int, str] | None, items: tuple[int, str]
+    paths: Mapping[str, Path], arrays: PuzzleSet, name: str, end: int, owners: int | None
 ) -> None:
-    """Require offsets of each owner's first item; `owners` and `items`: how many, and of what."""
-    problem = None
+    """Require offsets of each owner's first item, which end at the number of items."""
+    offsets, problem = getattr(arrays, name), None
     # A puzzle without examples or a group without puzzles could not be drawn.
     falls = np.flatnonzero(offsets[1:] <= offsets[:-1])
     if len(offsets) == 0 or offsets[0] != 0:
-        problem = f"offsets must start at 0, found {offsets[:1].tolist()}"
+        problem = f"start at 0, found {offsets[:1].tolist()}"
     elif falls.size:
         row = int(falls[0])
         found = f"{int(offsets[row])} and then {int(offsets[row + 1])}"
-        problem = f"offsets must ascend, found {found} at row {row + 1}"
-    elif offsets[-1] != items[0]:
-        problem = f"offsets end at {int(offsets[-1])}, but there are {items[0]} {items[1]}"
-    elif owners and len(offsets) != owners[0] + 1:
-        number, what = owners
-        problem = f"{len(offsets)} offsets for {number} {what}, expected {number + 1}"
+        problem = f"ascend, found {found} at row {row + 1}"
+    elif offsets[-1] != end:
+        problem = f"end at {end}, found {int(offsets[-1])}"
+    elif owners is not None and len(offsets) != owners + 1:
+        problem = f"be {owners + 1}, found {len(offsets)}"
     if problem:
-        raise DatasetError(f"{path}: {problem}")
+        raise DatasetError(f"{paths[name]}: offsets must {problem}")
 
 
 def _check_range(

@@ -63,13 +63,10 @@ _Mean = Annotated[float, Field(strict=True, ge=0, le=_LARGEST)]
 class LabelField:
     """A further label of each cell, as `fields` of dataset.json declares it.
 
-    A cell whose label is ignored has none, nor one whose label is `unknown_label`: IGNORE_LABEL_ID
-    stands there when it is read.
-
     Args:
-        num_classes: at most 256; values are 0 to num_classes - 1.
+        num_classes: values are 0 to num_classes - 1.
         channels: values of each cell, which have an axis of their own; 0: one without it.
-        unknown_label: a token, or None.
+        unknown_label: cells with this token, or an ignored one, as their label have no value.
         derived: there is no file, the values are made from the labels when they are read
             (ARC_PIXELS in the format "lazy_arc" alone).
     """
@@ -93,20 +90,14 @@ _LAZY_ARC_PIXELS = replace(ARC_PIXELS, derived=True)
 
 @checked_dataclass(frozen=True)
 class PuzzleDatasetMetadata:
-    """What `dataset.json` says about one split.
+    """What `dataset.json` says about one split; docs/data.md has the keys.
 
     Args:
         ignore_label_id: a label, or None: no label is ignored.
         vocab_size: tokens, and pad_id, are below it.
         num_puzzle_identifiers: puzzle identifiers, and blank_identifier_id, are below it.
-        seq_len: cells of a puzzle.
-        total_groups: over all sets of the split, as the next two.
-        mean_puzzle_examples: examples of a puzzle.
-        total_puzzles: None in sets of the older format.
+        total_groups: over all sets of the split, as total_puzzles and mean_puzzle_examples.
         format: None for the published format, or "lazy_arc".
-        fields: the further labels of each cell, by name; in the format "lazy_arc" all are derived,
-            elsewhere none.
-        ratings: whether the sets keep how hard each original puzzle is.
         kind: of the puzzles, a name of `dataset.kinds.KINDS`; None: not said. It is no part of the
             data's fingerprint.
     Raises:
@@ -142,13 +133,11 @@ class PuzzleDatasetMetadata:
         if self.format not in (None, LAZY_ARC):
             found = quoted(self.format)
             raise ValueError(f"format is {found}, expected {LAZY_ARC!r} or no such key")
-        for name, expected in LAZY_ARC_FACTS.items() if self.format else ():
-            found = getattr(self, name)
-            if found != expected:
+        facts = {**LAZY_ARC_FACTS, "ratings": False} if self.format else {}
+        for name, expected in facts.items():
+            if (found := getattr(self, name)) != expected:
                 required = f"expected {expected} in the format {LAZY_ARC}"
                 raise ValueError(f"{name} is {found}, {required}")
-        if self.format and self.ratings:
-            raise ValueError(f"ratings is true, not accepted in the format {LAZY_ARC}")
         for name, declared in self.fields.items():
             self._check_field(name, declared)
         return self
@@ -156,9 +145,9 @@ class PuzzleDatasetMetadata:
     def _check_field(self, name: str, declared: LabelField) -> None:
         taken = (*LAZY_ARC_FIELDS, *([RATINGS] if self.ratings else []))
         if not _LABEL_FIELD_NAME.fullmatch(name) or name in taken:
+            plain = "words of small letters and digits joined by '_'"
             raise ValueError(
-                f"field name {quoted(name)}, expected words of small letters and digits joined"
-                f" by '_', and none of {', '.join(taken)}"
+                f"field name {quoted(name)}, expected {plain}, no {', no '.join(taken)}"
             )
         key = f"fields.{name}"
         _require_below(f"{key}.unknown_label", declared.unknown_label or 0, self.vocab_size)
@@ -206,8 +195,7 @@ class PuzzleSet:
         group_indices: integer [groups + 1]; group g holds puzzles group_indices[g] to [g + 1].
         fields: the further labels by name, uint8 [examples, seq_len] or [examples, seq_len,
             channels]; derived ones are not among them.
-        ratings: integer [groups], how hard each original puzzle is, in the unit of its source (of
-            mazes the cells on the path); None: not known.
+        ratings: integer [groups], how hard each original puzzle is; None: not known.
     """
 
     inputs: np.ndarray

@@ -19,7 +19,6 @@ class TokenLook:
     """How one token looks.
 
     Attributes:
-        name: for people: "wall", "7".
         text: its character where a puzzle is written as text.
         fill: colour of its cell, #RRGGBB; "": that of the paper.
         letter: what is written on the filled cell.

@@ -1,16 +1,13 @@
 """What is special about the maze builder; the rest is in test_puzzle_build."""
 
 import json
-import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from dataset import sources
 from dataset.build_maze_dataset import MazeBuild
 from dataset.dihedral import all_views, dihedral_view, view_keys
 from dataset.maze import generator
@@ -165,35 +162,7 @@ def test_bad_rows_are_named(bad: str, reason: str, maze: Any, error_line: ErrorL
     maze.refuses_the_third_row(bad, reason, error_line)
 
 
-def test_the_first_of_bad_rows_is_named(maze: Any, error_line: ErrorLine, monkeypatch: Patch):
-    monkeypatch.setattr(sources, "_ROWS_PER_BATCH", 2)
-    rows = [*maze.train, f"made,{GOOD},{GOOD},", f"made,{GOOD * 2},{GOOD},"]
-    maze.write(rows)
-    assert maze() == 3
-    assert "row 5: answer: it must be" in error_line()
-    maze.write([*rows[:3], f"made,{'S' * 16},{GOOD},", *rows[3:]])
-    assert maze() == 3
-    assert "row 5: question: it must" in error_line()
-
-
 def test_the_generator_defaults_are_the_published_kind():
     options = MazeBuild.parse(["--source=generate", "--output-dir=x"]).options
     assert (options.size, options.min_length) == (30, 109)
     assert MazeBuild.parse(["--no-aug"]).views == 1
-
-
-@pytest.mark.skipif("PUZZLE_DATA_DIR" not in os.environ, reason="PUZZLE_DATA_DIR is not set")
-def test_real_files_build(maze: Any):
-    maze.size = 30
-    source = Path(os.environ["PUZZLE_DATA_DIR"]) / "maze-30x30-hard-1k"
-    assert maze("--aug", source=source) == 0
-    metadata, train = maze.arrays()
-    assert (metadata.total_groups, train.num_examples, metadata.vocab_size) == (1000, 8000, 6)
-    assert maze.arrays("test")[1].num_examples == 1000
-    counts = json.loads((maze.output / "manifest.json").read_text())["counts"]
-    assert counts["train"]["dropped_as_in_test"] == 0
-    for name, mean in (("mean_walls", 334.5), ("mean_moves", 113.8)):
-        both = (counts["train"][name] + counts["test"][name]) / 2
-        assert both == pytest.approx(mean, abs=0.05)
-    # Every view's answer is a shortest path too.
-    assert check_paths(train.inputs, train.labels)[1].all()

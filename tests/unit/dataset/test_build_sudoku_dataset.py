@@ -1,9 +1,7 @@
 """What is special about the Sudoku builder; the rest is in test_puzzle_build."""
 
 import json
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,7 @@ from dataset import sources
 from dataset.build_sudoku_dataset import SudokuBuild
 from dataset.sudoku import generator
 from dataset.sudoku.kernels import puzzle_key
-from dataset.sudoku.rules import EMPTY_MARKS, count_solutions, tokens_to_grid
+from dataset.sudoku.rules import count_solutions, tokens_to_grid
 from dataset.sudoku.symmetries import sudoku_symmetries
 
 Patch = pytest.MonkeyPatch
@@ -45,15 +43,6 @@ def test_a_folder_becomes_the_published_format(sudoku: Any):
     for name in ("inputs", "labels", "group_indices", "puzzle_identifiers", "puzzle_indices"):
         written = np.load(sudoku.output / f"train/all__{name}.npy", allow_pickle=False)
         assert written.dtype == (np.uint8 if name in ("inputs", "labels") else np.int32)
-
-
-@pytest.mark.parametrize("mark", EMPTY_MARKS)
-def test_empty_cells_have_several_marks(mark: str, sudoku: Any):
-    rows = [row.split(",") for row in sudoku.train]
-    sudoku.write([",".join([a, b.replace(".", mark), *more]) for a, b, *more in rows])
-    assert sudoku() == 0
-    inputs = sudoku.arrays()[1].inputs
-    assert inputs[0].tolist() == [1, 1, 4, 5, 4, 5, 2, 3, 3, 2, 5, 4, 5, 4, 3, 2]
 
 
 def test_generated_training_puzzles_are_no_images_of_test_puzzles(sudoku: Any):
@@ -152,17 +141,3 @@ def test_one_clue_bound_moves_the_other_default():
     for flag, expected in bounds.items():
         options = SudokuBuild.parse(["--source=generate", "--output-dir=x", f"--{flag}"]).options
         assert (options.min_clues, options.max_clues) == expected
-
-
-@pytest.mark.skipif("PUZZLE_DATA_DIR" not in os.environ, reason="PUZZLE_DATA_DIR is not set")
-def test_real_files_build(sudoku: Any):
-    sudoku.size = 9
-    source = Path(os.environ["PUZZLE_DATA_DIR"]) / "sudoku-extreme-1k"
-    assert sudoku("--num-aug=3", source=source) == 0
-    metadata, train = sudoku.arrays()
-    assert (metadata.total_groups, train.num_examples, metadata.vocab_size) == (1000, 4000, 11)
-    assert sudoku.arrays("test")[1].num_examples == 5000
-    counts = json.loads((sudoku.output / "manifest.json").read_text())["counts"]["train"]
-    assert counts["dropped_as_in_test"] == 0
-    assert counts["mean_rating"] == pytest.approx(20.8, abs=0.05)
-    assert counts["mean_clues"] == pytest.approx(25.2, abs=0.05)

@@ -104,28 +104,6 @@ def test_gzip_byte_order_mark_crlf_quotes_and_empty_lines_are_read(builder: Any)
     assert builder.arrays()[1].inputs.tolist() == expected
 
 
-@pytest.mark.slow
-def test_subsample_is_without_replacement_and_from_train_only(builder: Any):
-    flags = [*GENERATED[builder.kind.puzzle], "--subsample-size=40", "--test-size=2"]
-    assert builder(*flags, source="generate") == 0
-    arrays = builder.arrays()[1]
-    inputs = arrays.inputs
-    symbols, rating = ("?# SGo", "") if builder.kind.puzzle == "maze" else ("?.1234", "0")
-    boards = (inputs, arrays.labels)
-    texts = (["".join(symbols[t] for t in board) for board in each] for each in boards)
-    rows = [f"made,{question},{answer},{rating}" for question, answer in zip(*texts, strict=True)]
-    builder.write(rows)
-    chosen = []
-    for seed in (0, 1):
-        assert builder("--subsample-size=15", "--test-size=1", f"--seed={seed}") == 0
-        train = builder.arrays()[1].inputs
-        assert len({board.tobytes() for board in train}) == 15
-        assert {board.tobytes() for board in train} <= {board.tobytes() for board in inputs}
-        assert builder.arrays("test")[1].num_examples == 1
-        chosen.append(train.tolist())
-    assert chosen[0] != chosen[1]
-
-
 def test_training_puzzles_that_are_test_puzzles_are_dropped_before_choosing(
     builder: Any, capsys: Capture, error_line: ErrorLine
 ):
@@ -251,16 +229,6 @@ def test_files_without_puzzles_are_named(
     assert reason in line
 
 
-def test_damaged_gzip_files_are_named(sudoku: Any, error_line: ErrorLine):
-    path = sudoku.folder / "train.csv.gz"
-    zipped = gzip.compress((sudoku.folder / "train.csv").read_bytes())
-    (sudoku.folder / "train.csv").unlink()
-    for damaged in (b"plain text", zipped[:-9], b""):
-        path.write_bytes(damaged)
-        assert sudoku() == 3
-        assert error_line().startswith(f"error: {path}: ")
-
-
 @pytest.mark.parametrize("name", ["train.csv", "train.csv.gz"])
 def test_a_pipe_is_not_waited_for(name: str, sudoku: Any, error_line: ErrorLine):
     (sudoku.folder / "train.csv").unlink()
@@ -341,24 +309,6 @@ def test_published_flags_mean_the_published_defaults(name: str, request: Request
     assert build.views == 1
     options = kind.parse(["--source=generate", "--output-dir=x"]).options
     assert (options.subsample_size, options.test_size) == (1000, 1000)
-
-
-def test_help_names_every_flag(builder: Any, capsys: Capture):
-    with pytest.raises(SystemExit) as exit_:
-        builder.kind.main(["--help"])
-    assert exit_.value.code == 0
-    text = capsys.readouterr().out
-    options = vars(builder.kind.parse(["--source=generate", "--output-dir=x"]).options)
-    for flag in options:
-        assert f"--{flag.replace('_', '-')}" in text
-
-
-def test_other_folders_are_not_replaced(sudoku: Any, error_line: ErrorLine):
-    sudoku.output.mkdir(parents=True)
-    (sudoku.output / "letter.txt").write_text("mine")
-    assert sudoku() == 3
-    assert str(sudoku.output) in error_line()
-    assert sudoku.contents() == {"letter.txt": b"mine"}
 
 
 @pytest.mark.parametrize(

@@ -82,20 +82,6 @@ def test_slices_and_other_canvases(lazy: LazyArcSet) -> None:
     np.testing.assert_array_equal(bytes_labels, np.where(labels == -100, 0, labels))
 
 
-def test_all_places_are_reached_evenly(lazy: LazyArcSet) -> None:
-    """Row 0 has grids of 3 x 5 and 4 x 2: 27 x 26 places; row 81 fills the canvas."""
-    words = np.random.Philox(5).random_raw(27 * 26 * 20)
-    inputs, labels = read_rows(lazy, np.zeros(len(words), np.int64), words)
-    first = (inputs > 1).argmax(axis=1)
-    np.testing.assert_array_equal(first, (labels > 1).argmax(axis=1))
-    places, counts = np.unique(first, return_counts=True)
-    expected = np.arange(27)[:, None] * 30 + np.arange(26)
-    np.testing.assert_array_equal(places, expected.reshape(-1))
-    assert 3 < counts.min() < 20 < counts.max() < 45
-    full = int(lazy.puzzle_indices[PUZZLES[0]])
-    assert (read_rows(lazy, np.array([full]), words[:1])[0] > 1).all()
-
-
 def test_one_example_of_each_puzzle_stays(lazy: LazyArcSet) -> None:
     rows = unshifted_rows(lazy, seed=7)
     assert ((rows >= lazy.puzzle_indices[:-1]) & (rows < lazy.puzzle_indices[1:])).all()

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import errno
 import json
 import os
 import pickle
@@ -148,7 +147,7 @@ def test_metadata_survives_json_and_unknown_keys_are_ignored(tmp_path: Path):
         ({"sets": ["all\n"]}, "set name"),
         ({"total_groups": 3}, "total_groups is 3, the sets hold 2"),
         ({"total_puzzles": 4}, "total_puzzles is 4, the sets hold 3"),
-        ({"mean_puzzle_examples": 1.0}, "mean_puzzle_examples is 1.0, the sets hold 1.66667"),
+        ({"mean_puzzle_examples": 1.0}, "mean_puzzle_examples is 1.0, the sets hold 1.666666"),
         ({"ratings": 1}, "ratings is 1"),
         ({"ratings": True, "fields": {"ratings": {"num_classes": 2}}}, "field name 'ratings'"),
     ],
@@ -159,26 +158,24 @@ def test_wrong_metadata_is_named(split_dir: Path, changes: dict, message: str):
         load_split(split_dir)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe\x00", b"[" * 100_000])
-def test_unreadable_metadata_is_named(split_dir: Path, content: bytes):
-    (split_dir / "dataset.json").write_bytes(content)
-    with refused(f"{split_dir / 'dataset.json'}: "):
-        load_metadata(split_dir)
-
-
-def test_missing_key_folder_and_file_are_named(tmp_path: Path):
-    split_dir = build(tmp_path)
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "not JSON"),
+        (b"\xff\xfe\x00", "not JSON"),
+        (b"[" * 100_000, "not JSON: nested too deep"),
+        (b"[1]", "list, expected a JSON object"),
+        (b"{}", "pad_id is missing"),
+        (None, "No such file"),
+    ],
+)
+def test_unreadable_metadata_is_named(split_dir: Path, content: bytes | None, told: str):
     path = split_dir / "dataset.json"
-    values = json.loads(path.read_text())
-    del values["seq_len"]
-    path.write_text(json.dumps(values))
-    with refused(f"{path}: seq_len is missing"):
+    path.unlink() if content is None else path.write_bytes(content)
+    with refused(f"{path}: {told}"):
         load_metadata(split_dir)
-    path.unlink()
-    with refused(f"{path}: No such file"):
-        load_metadata(split_dir)
-    with refused(f"{tmp_path / 'nowhere'}: no such data set folder"):
-        load_metadata(tmp_path / "nowhere")
+    with refused(f"{split_dir / 'nowhere'}: no such data set folder"):
+        load_metadata(split_dir / "nowhere")
 
 
 Damage = Callable[[Path], object]
@@ -275,9 +272,9 @@ def test_pickles_are_refused_and_not_run(tmp_path: Path, form: str):
         ("puzzle_identifiers", 1, -1, "identifier -1 in row 1"),
         ("puzzle_indices", 0, 1, "offsets must start at 0, found [1]"),
         ("puzzle_indices", 2, 1, "offsets must ascend, found 2 and then 1 at row 2"),
-        ("puzzle_indices", 3, 6, "offsets end at 6, but there are 5 examples"),
+        ("puzzle_indices", 3, 6, "offsets must end at 5, found 6"),
         ("group_indices", 1, 0, "offsets must ascend, found 0 and then 0 at row 1"),
-        ("group_indices", 2, 2, "offsets end at 2, but there are 3 puzzles"),
+        ("group_indices", 2, 2, "offsets must end at 3, found 2"),
     ],
 )
 def test_wrong_value_is_named_with_its_row(
@@ -432,23 +429,6 @@ def test_atomic_build_replaces_an_older_set(tmp_path: Path, monkeypatch: Patch, 
     np.testing.assert_array_equal(reader, small_set().inputs)  # Old readers keep the old file.
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
-def test_atomic_build_that_fails_leaves_the_old_set(tmp_path: Path, error: type[BaseException]):
-    output = tmp_path / "set"
-    build(output)
-    before = fingerprint(output / "train")
-
-    def fail() -> None:
-        with atomic_build(output) as temporary:
-            (temporary / "half").touch()
-            raise error
-
-    with pytest.raises(error):
-        fail()
-    assert fingerprint(output / "train") == before
-    assert list(tmp_path.iterdir()) == [output]
-
-
 def test_atomic_build_refuses_what_is_no_data_set(tmp_path: Path):
     folder, file, late = (tmp_path / name for name in ("home", "file", "late"))
     folder.mkdir()
@@ -507,30 +487,6 @@ def test_everything_is_on_the_disk_before_the_swap_and_the_swap_after_it(
     assert ("sync", tmp_path.stat().st_ino) in done[swaps[-1] :]
 
 
-@pytest.mark.parametrize("exchange", [True, False])
-def test_a_swap_that_is_not_on_the_disk_is_undone(
-    tmp_path: Path, monkeypatch: Patch, exchange: bool
-):
-    output = tmp_path / "set"
-    build(output)
-    sync = files.fsync
-
-    def refuse(path: Path) -> None:
-        if path == tmp_path:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-        sync(path)
-
-    monkeypatch.setattr(files, "fsync", refuse)
-    if not exchange:
-        monkeypatch.setattr(files, "exchange", lambda first, second: False)
-
-    for place in (output, tmp_path / "first"):
-        with pytest.raises(OSError, match="Input/output"), atomic_build(place) as temporary:
-            build(temporary, manifest=True)
-    assert [path.name for path in output.iterdir()] == ["train"]
-    assert list(tmp_path.iterdir()) == [output]
-
-
 def test_builds_at_the_same_time_do_not_disturb_each_other(tmp_path: Path):
     output = tmp_path / "set"
     with atomic_build(output) as slow:
@@ -540,14 +496,4 @@ def test_builds_at_the_same_time_do_not_disturb_each_other(tmp_path: Path):
         load_split(output / "train")
         (slow / "slow").touch()
     assert (output / "slow").exists()
-    assert list(tmp_path.iterdir()) == [output]
-
-
-def test_a_set_that_a_killed_build_moved_away_is_put_back(tmp_path: Path):
-    output = tmp_path / "set"
-    build(tmp_path / ".set.replaced-0123abcd")
-    build(tmp_path / ".set.building-0123abcd")
-    with pytest.raises(RuntimeError), atomic_build(output):
-        raise RuntimeError
-    load_split(output / "train")
     assert list(tmp_path.iterdir()) == [output]

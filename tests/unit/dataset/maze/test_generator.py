@@ -7,7 +7,7 @@ from dataset.dihedral import view_keys
 from dataset.maze import kernels as maze_kernels
 from dataset.maze.generator import generate_mazes
 from dataset.maze.kernels import find_maze
-from dataset.maze.rules import GOAL, START, WALL, are_mazes, solve, tokens_to_text
+from dataset.maze.rules import are_mazes, solve, tokens_to_text
 from runtime.streams import Stream
 
 LOWEST, SPAN = np.uint64(round(0.3 * 2**32)), np.uint64(round(0.2 * 2**32))
@@ -90,19 +90,3 @@ def test_walls_have_their_probability(share: float):
     for found, expected in ((bits, share), (bits[:, 1:] * bits[:, :-1], share**2)):
         deviation = np.sqrt(expected * (1 - expected) / len(words))
         assert np.abs(found.mean(axis=0) - expected).max() <= 5 * deviation
-
-
-def test_wall_shares_fill_their_range_and_ends_lie_anywhere():
-    states = np.random.Philox(key=5).random_raw(4000)
-    size = 20
-    boards = np.array(list(kept_mazes(states, size, 1).values()))
-    shares = (boards == WALL).mean(axis=1)
-    assert 0.2 < shares.min() < 0.32
-    assert 0.47 < shares.max() < 0.6
-    for end in (START, GOAL):
-        cells = np.argwhere(boards == end)[:, 1]
-        assert len(cells) == len(boards)
-        for place in (cells // size, cells % size):
-            assert {place.min(), place.max()} == {0, size - 1}
-            deviation = size / np.sqrt(12 * len(boards))
-            assert abs(place.mean() - (size - 1) / 2) < 5 * deviation

@@ -54,24 +54,6 @@ def test_moves_are_all_different_and_keep_units_together(size: int):
         assert (related[np.ix_(source, source)] == related).all()
 
 
-def test_moves_of_nine_keep_units_together():
-    symmetries = sudoku_symmetries(9)
-    numbers = random_words(0, Stream.SUBSAMPLE, (0, 0, 0, 0), 200) % np.uint64(symmetries.num_moves)
-    sources = symmetries.sources(numbers.astype(np.int64))
-    related = same_unit(9)
-    for source in sources:
-        assert (related[np.ix_(source, source)] == related).all()
-    transposed = sources[:, 1] // 9 != sources[:, 0] // 9  # a row came from a column
-    assert 60 < transposed.sum() < 140
-
-
-def test_transposition_of_six_by_six_does_not_keep_boxes():
-    """Why size 6 goes without it."""
-    related = same_unit(6)
-    transposed = np.arange(36).reshape(6, 6).T.reshape(-1)
-    assert (related[np.ix_(transposed, transposed)] != related).any()
-
-
 @pytest.mark.parametrize("size", [4, 6, 9])
 def test_digit_permutations_are_all_there_and_spare_pad_and_empty(size: int):
     table = sudoku_symmetries(size).tokens
@@ -110,27 +92,3 @@ def test_an_image_depends_on_seed_puzzle_and_number_alone(monkeypatch: pytest.Mo
         monkeypatch.setattr(sudoku, "_ROWS_PER_CHUNK", rows)
         again = augment_sudoku(questions, answers, 6, 5)[0].reshape(3, 7, 81)
         assert (again == images).all()
-
-
-def test_augmentation_reports_every_row(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sudoku, "_ROWS_PER_CHUNK", 10)
-    advances: list[int] = []
-    questions = np.repeat(tokens(QUESTION), 7, axis=0)
-    augment_sudoku(questions, questions, 4, 0, advances.append)
-    assert sum(advances) == 7 * 5
-    assert len(advances) == 4
-
-
-def test_no_augmentation_gives_the_originals():
-    inputs, labels = augment_sudoku(tokens(QUESTION), tokens(ANSWER), 0, 0)
-    assert inputs.tolist() == tokens(QUESTION).tolist()
-    assert labels.tolist() == tokens(ANSWER).tolist()
-
-
-def test_drawn_symmetries_are_spread_evenly():
-    """Over 4x4 puzzles: every one of 3,072 symmetries within five sigma of its share."""
-    count = sudoku_symmetries(4).num_symmetries
-    words = random_words(0, Stream.AUGMENTATION, (0, 0, 0, 0), 100 * count)
-    seen = np.bincount((words % np.uint64(count)).astype(np.int64), minlength=count)
-    assert seen.min() > 100 - 50
-    assert seen.max() < 100 + 50
