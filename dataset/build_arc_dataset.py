@@ -44,7 +44,6 @@ _PUBLISHED_PREFIX = "kaggle/combined/arc-agi"
 _PUBLISHED_SUBSETS = ["training", "evaluation", "concept"]
 _PUBLISHED_OUTPUT_DIR = Path("data/arc-aug-1000")
 _ROWS_PER_CHUNK = 65_536
-_OVERLAPS_SHOWN = 10
 _MANY = {"nargs": "+", "action": "extend"}
 
 _FLAGS: Flags = {
@@ -127,7 +126,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> Namespace:
     """Parse and check the command line; a mistake prints one line and exits with code 2."""
     text = "Build an ARC data set. Several kinds of sources can be joined."
     parser = Parser(prog="build_arc_dataset.py", description=text, allow_abbrev=False)
-    parser.add_flags(_FLAGS)
+    for flag, settings in _FLAGS.items():
+        parser.add_argument(flag, **settings)
     found = parser.parse_args(arguments)
     kaggle = (found.input_file_prefix, found.subsets, found.test_set_name, found.test_set_name2)
     if any(kaggle):
@@ -323,12 +323,10 @@ def _summary(options: Namespace, counts: dict[str, Any], overlaps: Sequence[Over
         ("unknown_test_outputs", "test outputs are not known: not trained on and not scored"),
     ):
         lines += [f"{counts[count]:,} {text}"] if counts[count] else []
-    for training, evaluation, num_pairs, dropped in overlaps[:_OVERLAPS_SHOWN]:
-        done = "left out of training" if dropped else "--drop-duplicates leaves it out"
-        shared = f"shares {num_pairs} pairs with evaluation task {evaluation}"
-        lines.append(f"training task {training} {shared}: {done}")
-    if len(overlaps) > _OVERLAPS_SHOWN:
-        lines.append(f"and {len(overlaps) - _OVERLAPS_SHOWN:,} more such tasks: see manifest.json")
+    if overlaps:
+        done = "left out" if options.drop_duplicates else "--drop-duplicates leaves them out"
+        shared = f"{len(overlaps):,} training tasks share pairs or the name with evaluation tasks"
+        lines.append(f"{shared} (see manifest.json): {done}")
     return "\n".join(lines)
 
 

@@ -22,10 +22,6 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_CONFIG, f"error: {message} (--help lists the flags)\n")
 
-    def add_flags(self, flags: Flags) -> None:
-        for flag, options in flags.items():
-            self.add_argument(flag, **options)
-
 
 def integer(low: int, high: int | None = None) -> Callable[[str], int]:
     """Make the parser of a flag that accepts integers from `low` to `high`."""

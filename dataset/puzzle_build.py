@@ -119,7 +119,8 @@ class PuzzleBuild(ABC):
         description = f"Build a {cls.kind} data set. Test puzzles are never augmented."
         program = f"build_{cls.kind}_dataset.py"
         parser = Parser(prog=program, description=description, allow_abbrev=False)
-        parser.add_flags(cls._flags())
+        for flag, settings in cls._flags().items():
+            parser.add_argument(flag, **settings)
         options = parser.parse_args(arguments)
         if options.source == "hf":
             options.source_repo = options.source_repo or cls.repository

@@ -28,9 +28,10 @@ def check_set(
         DatasetError: the first thing that is wrong, with the file of `paths`, row and value.
     """
     for name, path in paths.items():
-        shape, num_dims = getattr(arrays, name).shape, 2 if name in ("inputs", "labels") else 1
-        if len(shape) != num_dims:
-            raise DatasetError(f"{path}: shape {list(shape)}, expected {num_dims} dimension(s)")
+        num_dims = 2 if name in ("inputs", "labels") else 1
+        if name not in arrays.fields and getattr(arrays, name).ndim != num_dims:
+            shape = list(getattr(arrays, name).shape)
+            raise DatasetError(f"{path}: shape {shape}, expected {num_dims} dimension(s)")
     shape, of_labels = list(arrays.inputs.shape), list(arrays.labels.shape)
     if shape[1] != metadata.seq_len:
         cells = f"{shape[1]} cells a row, but seq_len is {metadata.seq_len}"
@@ -67,8 +68,8 @@ def check_fields(
     Raises:
         DatasetError: the first thing that is wrong, with the file of `paths`, the row and value.
     """
-    for name, path in paths.items():
-        declared, array = metadata.fields[name], arrays.fields[name]
+    for name, array in arrays.fields.items():
+        declared, path = metadata.fields[name], paths[name]
         if array.dtype != np.uint8:
             raise DatasetError(f"{path}: dtype {array.dtype}, expected uint8")
         channels = [declared.channels] if declared.channels else []

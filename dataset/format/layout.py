@@ -25,17 +25,11 @@ TEST_PUZZLES_NAME = "test_puzzles.json"
 
 
 def array_paths(split_dir: Path, set_name: str, metadata: PuzzleDatasetMetadata) -> dict[str, Path]:
-    stored = SET_FIELDS if metadata.format is None else LAZY_ARC_FIELDS
-    stored += (RATINGS,) if metadata.ratings else ()
-    return {name: split_dir / f"{set_name}__{name}.npy" for name in stored}
-
-
-def field_paths(split_dir: Path, set_name: str, metadata: PuzzleDatasetMetadata) -> dict[str, Path]:
-    return {
-        name: split_dir / f"{set_name}__{name}.npy"
-        for name, declared in metadata.fields.items()
-        if not declared.derived
-    }
+    """Return the files of a set by the names of the arrays, its fields behind the others."""
+    names = [*(SET_FIELDS if metadata.format is None else LAZY_ARC_FIELDS)]
+    names += [RATINGS] if metadata.ratings else []
+    names += [name for name, declared in metadata.fields.items() if not declared.derived]
+    return {name: split_dir / f"{set_name}__{name}.npy" for name in names}
 
 
 def split_files(
@@ -44,9 +38,8 @@ def split_files(
     """Files of a split; of its further labels only those named (None: all)."""
     files = [split_dir / METADATA_NAME]
     for name in metadata.sets:
-        files += array_paths(split_dir, name, metadata).values()
-        for part, path in field_paths(split_dir, name, metadata).items():
-            if label_fields is None or part in label_fields:
+        for part, path in array_paths(split_dir, name, metadata).items():
+            if label_fields is None or part not in metadata.fields or part in label_fields:
                 files.append(path)
     if metadata.format == LAZY_ARC:
         files.append(split_dir.parent / AUGMENTATIONS_NAME)

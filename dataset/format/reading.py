@@ -78,14 +78,14 @@ def _load_set(
 ) -> PuzzleSet:
     paths = layout.array_paths(split_dir, set_name, metadata)
     arrays = {name: map_array(path) for name, path in paths.items()}
+    fields = {name: arrays.pop(name) for name in metadata.fields if name in arrays}
     for name in arrays.keys() - {"inputs", "labels"}:
         arrays[name] = np.array(arrays[name])
     if metadata.format is None:
-        further = layout.field_paths(split_dir, set_name, metadata)
-        loaded = PuzzleSet(**arrays, fields={name: map_array(further[name]) for name in further})
+        loaded = PuzzleSet(**arrays, fields=fields)
         check_set(loaded, metadata, paths, check_values=check_values)
-        check_fields(loaded, metadata, further, check_values=stored if check_values else ())
-        return replace(loaded, fields={name: loaded.fields[name] for name in stored})
+        check_fields(loaded, metadata, paths, check_values=stored if check_values else ())
+        return replace(loaded, fields={name: fields[name] for name in stored})
     path = split_dir.parent / layout.AUGMENTATIONS_NAME
     by_identifier = map_array(path)
     check_augmentations(by_identifier, metadata.num_puzzle_identifiers, path)

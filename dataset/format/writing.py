@@ -15,6 +15,7 @@ from dataset.format.schema import RATINGS, LabelField, PuzzleDatasetMetadata, Pu
 from runtime import files
 from runtime.errors import DatasetError
 
+_IDS: dict[str, Any] = dict.fromkeys(("pad_id", "ignore_label_id", "blank_identifier_id"), 0)
 _DTYPES = {"inputs": np.uint8, "labels": np.uint8, RATINGS: np.int64}
 
 
@@ -33,9 +34,11 @@ def write_split(
     split_dir.mkdir(parents=True, exist_ok=True)
     for name in metadata.sets:
         for part, path in layout.array_paths(split_dir, name, metadata).items():
-            write_array(path, getattr(sets[name], part), _DTYPES.get(part, np.int32))
-        for part, path in layout.field_paths(split_dir, name, metadata).items():
-            write_array(path, sets[name].fields[part], np.uint8)
+            field = sets[name].fields.get(part)
+            if field is None:
+                write_array(path, getattr(sets[name], part), _DTYPES.get(part, np.int32))
+            else:
+                write_array(path, field, np.uint8)
     files.write_bytes(split_dir / METADATA_NAME, metadata.to_json().encode())
     files.fsync(split_dir)
 
@@ -54,25 +57,20 @@ def write_puzzles(
     """Write a split of puzzles that hold one example each and have no embedding of their own.
 
     Args:
-        inputs: integer [puzzles, seq_len]; 0 is padding.
-        labels: integer [puzzles, seq_len]; 0 is ignored.
+        inputs, labels: integer [puzzles, seq_len]; 0 is padding, and ignored.
         vocab_size: tokens and labels are below it.
         views: puzzles of a group, which stand together, the original first.
         fields: further labels by name, as they are declared and uint8 [puzzles, seq_len, ...].
         ratings: how hard each original is, integer [puzzles / views]; None: not known.
         kind: of the puzzles, a name of `dataset.kinds.KINDS`.
-    Raises:
-        DatasetError: as `write_split`.
     """
-    num_puzzles, seq_len = inputs.shape
-    further = fields or {}
+    (num_puzzles, seq_len), further = inputs.shape, fields or {}
+    starts = np.arange(num_puzzles + 1)
     metadata = PuzzleDatasetMetadata(
-        pad_id=0,
-        ignore_label_id=0,
-        blank_identifier_id=0,
+        **_IDS,
+        num_puzzle_identifiers=1,
         vocab_size=vocab_size,
         seq_len=seq_len,
-        num_puzzle_identifiers=1,
         total_groups=num_puzzles // views,
         mean_puzzle_examples=1.0,
         sets=("all",),
@@ -81,13 +79,12 @@ def write_puzzles(
         ratings=ratings is not None,
         kind=kind,
     )
-    starts = np.arange(num_puzzles + 1)
     arrays = PuzzleSet(
         inputs,
         labels,
-        puzzle_identifiers=np.zeros(num_puzzles, int),
-        puzzle_indices=starts,
-        group_indices=starts[::views],
+        np.zeros(num_puzzles, int),
+        starts,
+        starts[::views],
         fields={name: values for name, (_, values) in further.items()},
         ratings=ratings,
     )
@@ -104,10 +101,7 @@ def write_manifest(
 ) -> None:
     """Write DIR/manifest.json, last of all files: how the set was built, and what it consists of.
 
-    No time, host or path enters it on its own: the same command gives the same bytes.
-
     Args:
-        directory: the folder being built (with train/ and test/).
         command: what was asked for, without the output folder if the bytes shall not depend on it.
         sources: sha256 by name of each input file.
         counts: what was read, dropped and written.
@@ -129,8 +123,7 @@ def atomic_build(output_dir: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `output_dir` that takes its place when the block succeeds.
 
     A build that is killed leaves the old data set or the new one, never a mix. Whoever has the old
-    set open keeps reading the old files. Temporary folders of killed builds are removed by the next
-    build of the same folder; a lock tells them from those of a running one: see `runtime.files`.
+    set open keeps reading the old files. The next build removes what killed ones have left.
 
     Raises:
         DatasetError: `output_dir` is a file, or a folder that holds something else than a data set;

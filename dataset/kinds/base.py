@@ -35,8 +35,8 @@ class Views:
     number: int
 
     def moves(self, views: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return for views, int64 [N], which cell of the board each cell of a view shows, int64 [N,
-        cells], and the token that each token becomes, uint8 [N, tokens]; None: all stay.
+        """Return for views, int64 [N], which cell of the board each cell shows, int64 [N, cells],
+        and the token that each token becomes, uint8 [N, tokens]; None: all stay.
         """
         raise NotImplementedError
 
@@ -49,8 +49,7 @@ class Views:
             words: random uint64 [2, N].
             every_symmetry: all other moves of cells, too.
         Returns:
-            int32 [N, cells], for each cell the one that it was, and [N, vocab_size], for each token
-            the one that it becomes.
+            as `moves`, int32.
         """
         raise NotImplementedError
 
@@ -95,8 +94,8 @@ class DihedralViews(Views):
 def turned_cells(
     moves: np.ndarray, size: int, views: Sequence[int] = range(NUM_VIEWS)
 ) -> np.ndarray:
-    """Return for each cell of a turned and mirrored grid the one that it was, int32 [N, cells]; a
-    move, int64 [N], taken modulo the number of views, chooses one.
+    """Return for each cell of a turned grid the one that it was, int32 [N, cells]; a move, int64
+    [N], taken modulo the number of views, chooses a view.
     """
     grid = np.arange(size * size, dtype=np.int32).reshape(size, size)
     cells = np.stack([dihedral_view(grid, view).ravel() for view in views])
@@ -132,11 +131,7 @@ class Kind:
         raise NotImplementedError
 
     def to_grid(self, tokens: np.ndarray) -> np.ndarray:
-        """Turn [cells] tokens into a grid [size, size].
-
-        Raises:
-            ValueError: they are none of this kind.
-        """
+        """Turn [cells] tokens into a grid [size, size]; raise ValueError for those of no grid."""
         raise NotImplementedError
 
     def to_tokens(self, grid: np.ndarray) -> np.ndarray:
@@ -150,9 +145,7 @@ class Kind:
     def seen(
         self, puzzle: "Puzzle", grid: np.ndarray, values: np.ndarray | None = None
     ) -> np.ndarray:
-        """Return the tokens of a grid as people look at it, [h, w]; or `values` [size, size, ...]
-        of its cells, in the same places.
-        """
+        """Return the tokens of a grid as people look at it, [h, w], or `values` of its cells."""
         return self.to_tokens(grid).reshape(grid.shape) if values is None else values
 
     def recognises(self, text: str) -> bool:
@@ -160,10 +153,8 @@ class Kind:
         return False
 
     def parse(self, text: str) -> "Puzzle":
-        """Read a puzzle that was typed: its board's characters, in rows or in one line.
-
-        Raises:
-            ValueError: it is none of this kind.
+        """Read a typed puzzle, its board's characters, in rows or in one line; raise ValueError
+        for what is none.
         """
         cells = text.replace("\n", "")
         tokens = {one.text: one.token for one in self.board(isqrt(len(cells))).tokens}
@@ -180,11 +171,8 @@ class Kind:
         return ()
 
     def peers(self, num_cells: int, vocab_size: int) -> np.ndarray:
-        """Return which cells must not hold the same token in the end, bool [cells, cells].
-
-        Raises:
-            ValueError: no puzzle has so many cells, more tokens are needed, or the rules have no
-                such cells.
+        """Return which cells must not hold the same token in the end, bool [cells, cells]; raise
+        ValueError if the rules have no such cells, or no puzzle so many cells or tokens.
         """
         raise ValueError(f"the rules of {self.name} puzzles name no cells that must differ")
 

@@ -237,6 +237,15 @@ def _grow(ball, other, free, grown, width, pad):
 
 
 @compiled
+def _all_cells(size, pad, length):
+    board = np.zeros(length, dtype=np.uint64)
+    for cell in range(size * size):
+        bit = cell // size * (size + 1) + cell % size
+        board[pad + bit // 64] |= _ONE << np.uint64(bit % 64)
+    return board
+
+
+@compiled
 def find_maze(states, first, size, min_length, lowest, span, question):
     """Attempt mazes from states[first] on until one is kept.
 
@@ -255,10 +264,7 @@ def find_maze(states, first, size, min_length, lowest, span, question):
     width = size + 1
     pad = width // 64 + 1
     length = ((size * width + 63) // 64 + 7) // 8 * 8 + 2 * pad  # multiples of 8 words are faster
-    inside = np.zeros(length, dtype=np.uint64)
-    for cell in range(size * size):
-        bit = cell // size * width + cell % size
-        inside[pad + bit // 64] |= _ONE << np.uint64(bit % 64)
+    inside = _all_cells(size, pad, length)
     free = np.zeros(length, dtype=np.uint64)
     balls = np.zeros((3, length), dtype=np.uint64)
     parents = np.empty(size * size, dtype=np.int64)

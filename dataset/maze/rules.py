@@ -60,14 +60,11 @@ def solve(inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Find a shortest path in each maze: of several, the one in the published answers.
 
     That is the path found by a breadth-first search from S that looks at neighbours in the order
-    down, left, right, up, and comes to each cell from where it was first reached. (It gives all
-    2,000 answers of the published 30 x 30 mazes.)
+    down, left, right, up, and comes to each cell from where it was first reached.
 
-    Args:
-        inputs: integer [N, cells] tokens of mazes.
     Returns:
-        (labels, moves): uint8 [N, cells], the inputs with the path's cells as `PATH`; int64 [N],
-        its length, -1 where G cannot be reached and no path is drawn.
+        (labels, moves): uint8 [N, cells], the inputs [N, cells] with the path's cells as `PATH`;
+        int64 [N], its length, -1 where G cannot be reached and no path is drawn.
     Raises:
         ValueError: a row is no maze; it names the first.
     """
@@ -88,8 +85,7 @@ def check_paths(inputs: np.ndarray, preds: np.ndarray) -> tuple[np.ndarray, np.n
     - among S, G and the `o` cells, S and G each have exactly one neighbour, every `o` cell exactly
       two, and one can walk from S to G past all of them.
 
-    So `o` cells beside the path, branches, loops, blobs and paths that run along themselves are not
-    valid. No shortest path is lost: one with two cells that touch out of turn could be cut short.
+    No shortest path is lost: one with two cells that touch out of turn could be cut short.
 
     Args:
         inputs: integer [N, cells] tokens of mazes.

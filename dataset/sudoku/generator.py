@@ -42,12 +42,10 @@ def generate_puzzles(
     """Generate `num_puzzles` puzzles of digits, 0 where empty; return them and the attempts made.
 
     With `min_rating` 0 the number of clues is drawn uniformly and they are removed at random until
-    so many are left. Attempts that cannot get there are given up: hardly any from 27 clues of a
-    9x9 puzzle upwards, half of them at 24, nearly all below 22. Otherwise a search in the vicinity
-    of minimal puzzles looks for the rating.
+    so many are left. Attempts that cannot get there are given up: half of them at 24 clues of a 9x9
+    puzzle, nearly all below 22. Otherwise a search around minimal puzzles looks for the rating.
 
     Args:
-        size: 4, 6 or 9.
         min_rating: backtracks of our solver, see `dataset.sudoku.rules.solve`.
         taken: keys of the puzzles that must not be repeated; receives those of the new ones.
         advance: called with the number of puzzles found since the last call.

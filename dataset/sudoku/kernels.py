@@ -135,18 +135,25 @@ def _propagate(board, allowed, used, layout, trail, filled, candidates):
 
 
 @compiled
+def _choose(options, randomize, state):
+    """Return the lowest digit of options, or, with `randomize` 1, a random one."""
+    if randomize != 0:
+        for _ in range(_random_below(state, _BIT_COUNT[options])):
+            options &= options - 1
+    return options & -options
+
+
+@compiled
 def _search(clues, allowed, layout, limit, randomize, state, answer):
     """Look for up to `limit` solutions, guessing in the cell with the fewest candidates.
 
     Args:
         allowed: int64 [cells], the digits each empty cell may take.
-        randomize: 1 to guess digits in an order drawn from `state`, 0 in ascending order.
         answer: int64 [cells], receives the first solution.
     Returns:
         (solutions found, guessed digits taken back before the first or the end of the search).
     """
-    cells = len(clues)
-    board = clues.copy()
+    cells, board = len(clues), clues.copy()
     used = np.zeros(3 * layout.size, dtype=np.int64)
     candidates = np.zeros(cells, dtype=np.int64)
     trail = np.empty(cells, dtype=np.int64)
@@ -178,11 +185,7 @@ def _search(clues, allowed, layout, limit, randomize, state, answer):
             return solutions, backtracks if solutions > 0 else guesses
         level = depth - 1
         filled = _undo(board, used, layout, trail, filled, guess_filled[level])
-        options = guess_options[level]
-        if randomize != 0:
-            for _ in range(_random_below(state, _BIT_COUNT[options])):
-                options &= options - 1
-        bit = options & -options
+        bit = _choose(guess_options[level], randomize, state)
         guess_options[level] &= ~bit
         filled = _place(board, used, guess_cell[level], bit, layout, trail, filled)
         guesses += 1

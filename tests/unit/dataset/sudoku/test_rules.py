@@ -1,6 +1,5 @@
 """Rules, text, tokens and the solver, against known puzzles and counts."""
 
-
 import numpy as np
 import pytest
 
