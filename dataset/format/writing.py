@@ -58,7 +58,6 @@ def write_puzzles(
 
     Args:
         inputs, labels: integer [puzzles, seq_len]; 0 is padding, and ignored.
-        vocab_size: tokens and labels are below it.
         views: puzzles of a group, which stand together, the original first.
         fields: further labels by name, as they are declared and uint8 [puzzles, seq_len, ...].
         ratings: how hard each original is, integer [puzzles / views]; None: not known.
