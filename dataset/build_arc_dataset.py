@@ -50,9 +50,8 @@ _FLAGS: Flags = {
     "--dataset-dirs": _MANY
     | {
         "metavar": "DIR",
-        "help": "folders with a folder each for training, evaluation or a concept, one JSON file a"
-        f" task; those in one called {arc.EVALUATION_FOLDER!r} are evaluation tasks"
-        f" (default, where no source is named: {' '.join(_PUBLISHED_DIRS)})",
+        "help": f"folders of task files, or of folders of them; those in {arc.EVALUATION_FOLDER}/"
+        f" are evaluation tasks (default without a source: {' '.join(_PUBLISHED_DIRS)})",
     },
     "--input-file-prefix": {
         "metavar": "PREFIX",
@@ -76,16 +75,15 @@ _FLAGS: Flags = {
     "--output-dir": {
         "type": Path,
         "metavar": "DIR",
-        "help": "folder to write; a data set already there is replaced at the end"
-        f" (default with the default sources: {_PUBLISHED_OUTPUT_DIR})",
+        "help": f"folder to write (default with the default sources: {_PUBLISHED_OUTPUT_DIR})",
     },
     "--seed": {"type": SEED, "default": 42, "help": "of all draws (default: 42)"},
     "--num-aug": {
         "type": integer(0),
         "default": 1000,
         "metavar": "K",
-        "help": "augmentations of each task beside the original: colours permuted, turned and"
-        " mirrored; fewer where there are not as many that differ (default: 1000)",
+        "help": "augmentations of each task beside the original, as far as they differ"
+        " (default: 1000)",
     },
     "--puzzle-identifiers-start": {
         "type": integer(1, 2**30),
@@ -99,8 +97,8 @@ _FLAGS: Flags = {
     },
     "--materialize": {
         "action": "store_true",
-        "help": "write every augmented grid, the published format; otherwise the grids are written"
-        " once, and augmented when a batch is drawn",
+        "help": "write every augmented grid, the published format; otherwise grids are augmented"
+        " when a batch is drawn",
     },
     "--no-shift": {
         "action": "store_true",
@@ -108,16 +106,14 @@ _FLAGS: Flags = {
     },
     "--pixels": {
         "action": "store_true",
-        "help": "with --materialize: write the colours of the outputs in red, green and blue too,"
-        " three bytes a cell; otherwise they are derived when they are read",
+        "help": "with --materialize: write the colours of the outputs, 3 bytes a cell, too",
     },
     "--tasks": _MANY
     | {"metavar": "TASK", "help": "take these tasks alone, by name (default: all)"},
     "--test-pairs": {
         "choices": ("test", "demonstration"),
         "default": "test",
-        "help": "what the test split holds of evaluation tasks: their test pairs, or, to see what"
-        " has been learnt by heart, their demonstration pairs (default: test)",
+        "help": "pairs of evaluation tasks in the test split (default: test)",
     },
 }
 

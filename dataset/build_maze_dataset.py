@@ -52,8 +52,7 @@ class MazeBuild(PuzzleBuild):
         "--aug": {
             "action": BooleanOptionalAction,
             "default": False,
-            "help": "write each training maze in its eight turned and mirrored views, the original"
-            " first",
+            "help": "write each training maze in its eight turned and mirrored views",
         },
         "--pixels": {
             "action": "store_true",
@@ -62,7 +61,7 @@ class MazeBuild(PuzzleBuild):
         "--min-length": {
             "type": integer(1),
             "metavar": "MOVES",
-            "help": "moves that a shortest path of a generated maze has at least"
+            "help": "fewest moves from start to goal of a generated maze"
             f" (default at size {_PUBLISHED_SIZE}: {_PUBLISHED_MIN_LENGTH})",
         },
     }

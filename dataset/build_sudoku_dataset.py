@@ -49,23 +49,19 @@ class SudokuBuild(PuzzleBuild):
             "type": integer(0),
             "default": 0,
             "metavar": "K",
-            "help": "augmentations of each training puzzle, beside the original: digits, bands,"
-            " rows, stacks and columns permuted and, except at size 6, transposed (default: 0)",
+            "help": "symmetric images of each training puzzle beside the original (default: 0)",
         },
         "--min-difficulty": {
             "type": integer(0),
             "metavar": "R",
-            "help": "leave out puzzles of a lower rating. In a file that is its rating column; of"
-            " generated puzzles it is the backtracks of the built-in solver, another scale"
-            " (published puzzles with a mean rating of 20 have about 100), and they are searched"
-            " for",
+            "help": "leave out puzzles of a lower rating: the rating column of a file, or the"
+            " backtracks of the built-in solver (20 of a published file are about 100 of these)",
         },
         "--min-clues": {
             "type": integer(1),
             "metavar": "LOW",
-            "help": "fewest clues of generated puzzles; their number is drawn uniformly, save that"
-            " few 9x9 puzzles get below 24 (default: 5 at size 4, 12 at 6, 30 at 9; any with"
-            " --min-difficulty)",
+            "help": "fewest clues of generated puzzles (default: 5 at size 4, 12 at 6, 30 at 9; any"
+            " with --min-difficulty)",
         },
         "--max-clues": {
             "type": integer(1),

@@ -65,10 +65,9 @@ class PuzzleBuild(ABC):
     def generate(
         self, number: int, *, stream: Stream, taken: set[Any], advance: Callable[[int], object]
     ) -> tuple[Puzzles, int]:
-        """Generate `number` puzzles; return them and the attempts.
+        """Generate `number` puzzles with random draws of `stream`; return them and the attempts.
 
         Args:
-            stream: of the random draws.
             taken: keys of the puzzles so far, which are not made again; grows.
             advance: called with the number of puzzles found since the last call.
         Raises:
@@ -77,11 +76,7 @@ class PuzzleBuild(ABC):
 
     @abstractmethod
     def checked(self, rows: list[CsvRow], path: Path) -> Puzzles:
-        """Turn rows into puzzles.
-
-        Raises:
-            DatasetError: a row is wrong; names the first, and what is wrong.
-        """
+        """Turn rows into puzzles; raise DatasetError for the first that is wrong."""
 
     @abstractmethod
     def keys(self, questions: np.ndarray) -> list[bytes]:
@@ -143,8 +138,7 @@ class PuzzleBuild(ABC):
             "--output-dir": {
                 "type": Path,
                 "metavar": "DIR",
-                "help": "folder to write; a data set already there is replaced at the end"
-                f" (default with --source hf: {cls.output_dir})",
+                "help": f"folder to write (default with --source hf: {cls.output_dir})",
             },
             "--source": {
                 "default": "hf",
@@ -164,9 +158,7 @@ class PuzzleBuild(ABC):
             "--selection-size": positive
             | {
                 "help": "also write the split selection: puzzles by which a checkpoint is chosen,"
-                " no images of training and test ones. They are training puzzles that were not"
-                " chosen, or else such test ones, or else, of mazes, new ones as hard as those of"
-                " training"
+                " training ones that were left over, or else test ones, or else new mazes"
             },
             **cls.own_flags,
             "--seed": {"type": SEED, "default": 0, "help": "of all random choices (default: 0)"},
@@ -285,11 +277,7 @@ class PuzzleBuild(ABC):
             yield from zip(some, self.image_keys(puzzles.rows(some)), strict=True)
 
     def read(self, path: Path) -> Puzzles:
-        """Read and check a CSV file.
-
-        Raises:
-            DatasetError: as `sources.read_batches` and `checked`; names the file and the line.
-        """
+        """Read and check a CSV file; raise DatasetError with the file and the line."""
         batches = sources.read_batches(path, self.size, needs_rating=self.needs_rating)
         return Puzzles.joined([self.checked(batch, path) for batch in batches])
 

@@ -16,6 +16,13 @@ _SIDE, _BORDER, _FIRST_COLOUR = 30, 1, 2
 assert (_SIDE, _FIRST_COLOUR) == (ARC_SIDE, ARC_FIRST_COLOUR_TOKEN)
 assert _BORDER == schema.ARC_BORDER_TOKEN
 
+# By view: whether its first cell is in the last stored row, and column, and how far away the stored
+# cells are that come below and to the right.
+_STEPS = (
+    *((0, 0, _SIDE, 1), (0, 1, -1, _SIDE), (1, 1, -_SIDE, -1), (1, 0, 1, -_SIDE)),
+    *((0, 1, _SIDE, -1), (1, 0, -_SIDE, 1), (0, 0, 1, _SIDE), (1, 1, -1, -_SIDE)),
+)
+
 # By token; those of padding and border are unknown.
 _PIXELS = np.full((ARC_FIRST_COLOUR_TOKEN + len(ARC_PALETTE), 3), schema.IGNORE_LABEL_ID, np.int32)
 _PIXELS[ARC_FIRST_COLOUR_TOKEN:] = [list(bytes.fromhex(colour[1:])) for colour in ARC_PALETTE]
@@ -125,24 +132,8 @@ def _sides(canvas):
 def _place(stored, height, width, view, colours, top, left, canvas):
     if height == 0:
         return
-    # Cell (r, c) of the view is the stored cell first + r * down + c * right.
-    last_row, last_column = (height - 1) * _SIDE, width - 1
-    if view == 0:
-        first, down, right = 0, _SIDE, 1
-    elif view == 1:
-        first, down, right = last_column, -1, _SIDE
-    elif view == 2:
-        first, down, right = last_row + last_column, -_SIDE, -1
-    elif view == 3:
-        first, down, right = last_row, 1, -_SIDE
-    elif view == 4:
-        first, down, right = last_column, _SIDE, -1
-    elif view == 5:
-        first, down, right = last_row, -_SIDE, 1
-    elif view == 6:
-        first, down, right = 0, 1, _SIDE
-    else:
-        first, down, right = last_row + last_column, -1, -_SIDE
+    last_row, last_column, down, right = _STEPS[view]
+    first = last_row * (height - 1) * _SIDE + last_column * (width - 1)
     if view in (1, 3, 6, 7):
         height, width = width, height
 
