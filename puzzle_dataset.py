@@ -192,7 +192,6 @@ class TrainBatches:
     """The endless stream of training batches, addressed by (iteration, position).
 
     Args:
-        seed: 0 to 2**64 - 1.
         global_batch_size: rows of all ranks together, a multiple of world_size.
         epochs_per_iter: epochs in one iteration; batches run across the epochs inside it.
         rank: this process reads rows [rank * b, (rank + 1) * b) of each global batch.
@@ -222,10 +221,7 @@ class TrainBatches:
                 self._shifts[name] = _ShiftSampler(arrays, seed, number, global_batch_size)
 
     def steps_per_iteration(self, iteration: int) -> int:
-        """Number of full batches in an iteration; reads no rows.
-
-        It depends on the puzzles drawn, unless all of a set have equally many examples.
-        """
+        """Number of full batches in an iteration; reads no rows."""
         return sum(walk.num_batches() for _, walk in self._walks(iteration))
 
     def iterate(self, iteration: int, start: int = 0) -> Iterator[tuple[int, Batch]]:
@@ -329,8 +325,8 @@ class EvalBatches:
 class _GroupSampler:
     """The draws of a set that is not empty: which groups in order, which puzzle, which examples.
 
-    Each epoch owns a fixed stretch of its iteration's counter, so that any run of epochs is drawn
-    in one call. Word g of its first half orders group g, of its second half chooses the puzzle.
+    Each epoch owns a stretch of its iteration's counter. Word g of its first half orders group g,
+    of its second half chooses the puzzle.
     """
 
     def __init__(self, arrays: PuzzleSet, seed: int, set_number: int) -> None:
@@ -398,8 +394,7 @@ class _ShiftSampler:
 class _IterationWalk:
     """The batches of one set in one iteration, as spans of the groups drawn in all its epochs.
 
-    Epochs are drawn a chunk at a time, and the last two chunks are kept: a batch may need the end
-    of one and the beginning of the next.
+    Epochs are drawn a chunk at a time; a batch may need the end of one and the start of the next.
     """
 
     def __init__(self, sampler: _GroupSampler, iteration: int, epochs: int, batch: int) -> None:

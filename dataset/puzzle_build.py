@@ -279,7 +279,8 @@ class PuzzleBuild(ABC):
     def read(self, path: Path) -> Puzzles:
         """Read and check a CSV file; raise DatasetError with the file and the line."""
         batches = sources.read_batches(path, self.size, needs_rating=self.needs_rating)
-        return Puzzles.joined([self.checked(batch, path) for batch in batches])
+        parts = [self.checked(batch, path) for batch in batches]
+        return Puzzles(*map(np.concatenate, zip(*parts, strict=True)))
 
     def _summary(self, counts: dict[str, dict[str, Any]]) -> str:
         """Say what was written, where fewer puzzles exist than asked for, and what was dropped."""

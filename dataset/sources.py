@@ -12,7 +12,7 @@ import io
 import logging
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,11 +48,6 @@ class Puzzles(NamedTuple):
     def rows(self, chosen: np.ndarray) -> "Puzzles":
         """Keep the rows of an index or a mask."""
         return Puzzles(self.questions[chosen], self.answers[chosen], self.ratings[chosen])
-
-    @classmethod
-    def joined(cls, parts: Iterable["Puzzles"]) -> "Puzzles":
-        """Put at least one list of puzzles after another."""
-        return cls(*(np.concatenate(field) for field in zip(*parts, strict=True)))
 
 
 def csv_paths(source: str, repository: str) -> dict[str, Path]:

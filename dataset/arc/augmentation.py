@@ -44,9 +44,8 @@ def format_identifier(task: str, view: int, colours: np.ndarray) -> str:
 
 
 def parse_identifier(name: str) -> tuple[str, int, np.ndarray]:
-    """Read the name of an augmentation, also in the older form TASK_t3_0192837465.
-
-    A name without augmentation is that of the task itself: view 0, colours as they are.
+    """Read the name of an augmentation, also in the older form TASK_t3_0192837465; TASK alone has
+    view 0 and the colours as they are.
 
     Returns:
         (task, view, colours uint8 [10]).

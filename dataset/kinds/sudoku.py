@@ -118,10 +118,10 @@ class SudokuKind(Kind):
         return repeated_digits(answer) | (answer == 0) | changed_clue
 
     def judge(self, question: np.ndarray, answer: np.ndarray, target: np.ndarray | None) -> Verdict:
-        valid = sudoku.is_valid_solution(answer, len(answer))
-        if valid and sudoku.keeps_clues(question, answer):
-            return Verdict(True, "a valid Sudoku that keeps the clues")
-        return Verdict(False, not_so("a solution", self.wrong(question, answer, target)))
+        wrong = self.wrong(question, answer, target)
+        if wrong.any():
+            return Verdict(False, not_so("a solution", wrong))
+        return Verdict(True, "a valid Sudoku that keeps the clues")
 
 
 def repeated_digits(grid: np.ndarray) -> np.ndarray:

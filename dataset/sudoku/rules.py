@@ -148,16 +148,6 @@ def are_valid_solutions(grids: np.ndarray, size: int) -> np.ndarray:
     return in_range & (seen == (1 << (size + 1)) - 2).all(axis=1)
 
 
-def is_valid_solution(grid: np.ndarray, size: int) -> bool:
-    """Whether one grid, [size, size] or flat, is a valid solution."""
-    return bool(are_valid_solutions(grid.reshape(1, size * size), size)[0])
-
-
-def keeps_clues(question: np.ndarray, answer: np.ndarray) -> bool:
-    """Whether the answer repeats every clue (digit above 0) of a question of the same shape."""
-    return bool(((question == 0) | (question == answer)).all())
-
-
 def solve(puzzle: np.ndarray) -> tuple[np.ndarray | None, int]:
     """Find the first solution of a puzzle, and the backtracks it took: the puzzle's rating.
 

@@ -40,7 +40,7 @@ def test_the_views_are_those_of_the_kind(sudoku_data: Path, arc_data: Path, tmp_
         maze = np.full((1, size * size), 2, np.uint8)
         maze[0, :2] = 3, 4
         folder = tmp_path / f"maze-{size}"
-        write_puzzles(folder / "test", maze, maze, vocab_size=6, views=1)
+        write_puzzles(folder / "test", maze, maze, vocab_size=6, kind="maze")
         (folder / "identifiers.json").write_text('["<blank>"]\n')
         assert isinstance(views_of(PuzzleDataset([folder], "test")), DihedralViews)
     with pytest.raises(DatasetError, match="12 tokens and 25 cells: no symmetry"):
