@@ -19,7 +19,6 @@ from models.draws import ROW_KEYS, noise_table
 from models.heads.base import Answer, Examples, Head, Outputs, Targets
 from models.heads.q import QHead
 from models.layers import CastedSparseEmbedding
-from models.losses import clipped
 from models.recurrence import Latents, Recurrence
 from runtime.streams import Address, Stream
 
@@ -230,13 +229,12 @@ class ACT(nn.Module):
     def wants_to_halt(self, outputs: Outputs, steps: Tensor) -> Tensor | None:
         """Return bool [B], whether a head would halt each slot; None if no head can halt.
 
-        `steps` (int32 [B]) counts the ACT steps spent on the present example, this one too. The
-        rule's bonus is for training alone.
+        `steps` (int32 [B]) counts the ACT steps spent on the present example, this one too.
         """
         if self.rule is None or self.halt_max_steps == 1:
             return None
         with torch.no_grad():
-            return self.rule.wants_to_halt(outputs, steps, explores=self.training)
+            return self.rule.wants_to_halt(outputs, steps)
 
     def look_ahead(
         self, latents: Latents, examples: Examples, last_step: Tensor, drawn: Drawn
@@ -384,8 +382,6 @@ class ACTLossHead(nn.Module):
 
     def _weighted(self, name: str, values: Tensor, steps: Tensor) -> Tensor:
         """Return the part of a loss [B] in the sum, 0-dim; `steps`, int32 [B], as in the carry."""
-        limit = getattr(self.config.clip, name)
-        values = values if limit is None else clipped(values, limit)
         for technique in self.at_losses if self.training else ():
             values = technique.weighed(values, steps, self.model.halt_max_steps)
         total = values.sum()

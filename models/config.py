@@ -27,9 +27,7 @@ from runtime.schema import (
 )
 
 ForwardDtype = Literal["bfloat16", "float32", "float16", "float64"]
-AttentionBackend = Literal["auto", "math", "sdpa_flash", "sdpa_cudnn", "fa2", "fa3", "fa4"]
-BACKENDS_WITH_BIAS = ("auto", "math")
-"""Attention backends that can add a bias to the scores."""
+AttentionBackend = Literal["auto", "math"]
 
 
 @dataclass(frozen=True)
@@ -94,19 +92,6 @@ class LossWeights(Schema):
         return {name: further_field(NonNegativeFloat, *loss) for name, loss in losses.items()}
 
 
-class LossClip(Schema):
-    """Losses of a sequence, in nats, above which limit * (1 + log(loss / limit)) enters the sum."""
-
-    lm: PositiveFloat | None = None
-    q_halt: PositiveFloat | None = None
-    q_continue: PositiveFloat | None = None
-
-    @classmethod
-    def further_fields(cls) -> dict[str, FieldInfo]:
-        names = (*AUXILIARY_HEADS, *_of_token_heads())
-        return {name: further_field(PositiveFloat | None, None) for name in names}
-
-
 def _of_token_heads() -> dict[str, HeadLoss]:
     found: dict[str, HeadLoss] = {}
     for name in TOKEN_HEADS:
@@ -131,8 +116,6 @@ class ACTLossConfig(Schema):
     """factor of each loss in the sum"""
     weighting: Literal["fixed", "uncertainty"] = "fixed"
     """uncertainty: times the weights exp(-s) * loss + s, s learned for each (arXiv:1705.07115)"""
-    clip: LossClip = Field(default_factory=LossClip)
-    """losses of a sequence, in nats, above which the gradient grows no more; null: no limit"""
 
 
 LOSSES = Registry("loss", ACTLossConfig, "act", "loss", "arch.loss")
@@ -194,20 +177,15 @@ class RecurrenceConfig(Schema):
     forward_dtype: ForwardDtype = "bfloat16"
     """dtype of the states; take float32 on a CPU without bfloat16 in hardware"""
     attention: AttentionBackend = "auto"
-    """kernel of the attention"""
+    """kernel of the attention: torch's choice, or plain products"""
     attention_bias: Annotated[str, NameOf(ATTENTION_BIASES)] = NONE
 
     @model_validator(mode="after")
     def _attention_takes_the_bias(self) -> Self:
-        if self.attention_bias == NONE:
-            return self
-        asked = f"attention_bias={self.attention_bias}"
-        if self.mlp_t:
-            raise ValueError(f"{asked} with mlp_t=true: there is no attention; use mlp_t=false")
-        if self.attention not in BACKENDS_WITH_BIAS:
+        if self.attention_bias != NONE and self.mlp_t:
             raise ValueError(
-                f"{asked} with attention={self.attention}: that kernel takes no bias; use "
-                "attention=auto"
+                f"attention_bias={self.attention_bias} with mlp_t=true: there is no attention; use "
+                "mlp_t=false"
             )
         return self
 

@@ -32,6 +32,7 @@ from models.layers import (
 
 if TYPE_CHECKING:
     from models.act import ACT
+    from models.technique import Depth
 
 # State of a recurrence by name (`z_H`, `z_L`), each forward dtype [B, T, D].
 Latents = dict[str, Tensor]
@@ -110,6 +111,8 @@ class Recurrence(nn.Module):
     # Where rows draw alone: the first is set for an evaluation, the second for each ACT step.
     noise_table: Tensor | None = None
     draws: Draws = BATCH_DRAWS
+    # H_cycles and L_cycles in training, if a technique sets them, for a `CycledRecurrence`.
+    depth: "Depth | None" = None
 
     def __init__(self, config: RecurrenceConfig, facts: DataFacts) -> None:
         super().__init__()
@@ -251,14 +254,9 @@ class Recurrence(nn.Module):
 
 
 class CycledRecurrence(Recurrence):
-    """A recurrence whose ACT step consists of H_cycles cycles, each with L_cycles updates of z_L.
-
-    Attributes:
-        depth: the two numbers in training, where a technique sets them; None,
-            and always in evaluation: those of the configuration.
+    """A recurrence whose ACT step consists of H_cycles cycles, each with L_cycles updates of z_L;
+    always those of the configuration in evaluation.
     """
-
-    depth: tuple[int, int] | None = None
 
     def __init__(self, config: Any, facts: DataFacts) -> None:
         super().__init__(config, facts)

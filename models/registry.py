@@ -3,6 +3,7 @@
 from models.act import ACT, ACTLossHead
 from models.architectures import ArchConfig
 from models.config import ARCHITECTURES, DataFacts
+from models.recurrence import CycledRecurrence
 from runtime.device import resolve_dtype
 from runtime.errors import ConfigError
 from runtime.schema import Schema
@@ -37,9 +38,7 @@ def build_model(config: ArchConfig, facts: DataFacts) -> ACTLossHead:
         ValueError: a head needs what the data set does not have.
     """
     inner = ARCHITECTURES.load(config.name)(config, facts)
-    for name, technique in config.techniques.active.items():
-        try:
-            technique.require_model(inner)
-        except ValueError as error:
-            raise ConfigError(f"arch.techniques.{name}: {error}") from None
+    if config.techniques.acting("depth_at") and not isinstance(inner, CycledRecurrence):
+        told = "leave out the technique that sets its depth"
+        raise ConfigError(f"{type(inner).__name__} is no CycledRecurrence; {told}")
     return ACTLossHead((inner.act_type or ACT)(inner, config), config.loss)

@@ -91,13 +91,8 @@ class LatticeConfig(RecurrenceConfig):
     units: StrictBool = False
     """with symmetry=digits: cells are mixed by the means over rows, columns, boxes and their
     crossings instead of attention, as in arch=dec"""
-    digit_attention: StrictBool = False
-    """with symmetry=digits: a digit knows the others in its cell by attention; false: by their
-    mean"""
     loops: Size = 16
     """passes through the blocks in a step"""
-    backprop_loops: Size | None = None
-    """the last loops, which have losses and gradients; null: all"""
     keep_states: StrictBool = False
     """a step begins with the states of the puzzle's last one; false: afresh, as published"""
     L_layers: NumLayers = 4
@@ -211,8 +206,6 @@ class LatticeConfig(RecurrenceConfig):
         for name, value in unused.items():
             if (found := getattr(self, name)) != value:
                 raise ValueError(f"{name}={found} has no meaning with name=lattice; use {value}")
-        if (last := self.backprop_loops or 0) > self.loops:
-            raise ValueError(f"backprop_loops={last} exceeds loops={self.loops}")
         if heads.fields:
             name = min(heads.fields)
             raise ValueError(f"heads.{name}: name=lattice does not turn fields; leave it out")
@@ -221,8 +214,8 @@ class LatticeConfig(RecurrenceConfig):
                 f"attention_bias={self.attention_bias} with units=true: there is no attention over "
                 "the cells; use units=false"
             )
-        if self.symmetry == "none" and (self.units or self.digit_attention):
-            raise ValueError("units and digit_attention need symmetry=digits")
+        if self.symmetry == "none" and self.units:
+            raise ValueError("units=true needs symmetry=digits")
         if self.keep_states and self.views != "none":
             raise ValueError(
                 f"keep_states=true with views={self.views}: states are those of another view; use "

@@ -132,7 +132,6 @@ class LatticeInner(Recurrence):
             )
         self.seq_len, self.num_loops = facts.seq_len, config.loops
         self.keeps_states = config.keep_states
-        self.loops_without_gradients = config.loops - (config.backprop_loops or config.loops)
         self.strike_below = _logit(config.strike_below)
         self.contradiction_above = _logit(config.contradiction_above)
         self.guess_temperature = config.guess_temperature
@@ -197,7 +196,7 @@ class LatticeInner(Recurrence):
         """
         injected = self.embed(carry[CANDIDATES])
         rotary = self.rotary_emb() if self.pos_encodings == "rope" else None
-        first_kept = self.loops_without_gradients if self.training else self.num_loops - 1
+        first_kept = 0 if self.training else self.num_loops - 1
         h = carry["z_H"].view(injected.shape) if self.keeps_states else injected
         answers = []
         with weights_cast_once(self, self.dtype):

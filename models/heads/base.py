@@ -92,14 +92,10 @@ class HaltingRule:
 
     compares: bool  # q_halt with q_continue; otherwise with 0
     min_steps: int = 1  # ACT steps before which no slot halts
-    bonus: float = 0.0  # divided by the root of the steps, and added to what q_halt must exceed
 
-    def wants_to_halt(self, outputs: Outputs, steps: Tensor, *, explores: bool = True) -> Tensor:
-        """Return bool [B]; `steps` (int32 [B]) counts this one. The bonus is for exploring."""
-        bar = outputs["q_continue_logits"] if self.compares else 0.0
-        if self.bonus and explores:
-            bar = bar + self.bonus * steps.float().rsqrt()
-        wants = outputs["q_halt_logits"] > bar
+    def wants_to_halt(self, outputs: Outputs, steps: Tensor) -> Tensor:
+        """Return bool [B]; `steps` (int32 [B]) counts this one."""
+        wants = outputs["q_halt_logits"] > (outputs["q_continue_logits"] if self.compares else 0.0)
         return wants & (steps >= self.min_steps) if self.min_steps > 1 else wants
 
 

@@ -72,8 +72,6 @@ class QHeadConfig(Schema):
     """halt when q_halt > q_continue or > 0; null: zero with no_ACT_continue, else continue"""
     halt_min_steps: Count = 1
     """ACT steps before which no puzzle halts early"""
-    exploration_bonus: NonNegativeFloat = 0.0
-    """in training added, divided by the root of the steps taken, to what q_halt must exceed"""
 
 
 class AuxiliaryHeadConfig(Schema):

@@ -26,8 +26,7 @@ VARIANTS: dict[str, Any] = {
     "attention": {"mlp_t": False, "pos_encodings": "rope"},
     "learned positions": {"mlp_t": False, "pos_encodings": "learned"},
     "attention with a bias": {"mlp_t": False, "attention_bias": "sudoku"},
-    "digits by attention": {"digit_attention": True},
-    "all by attention": {"mlp_t": False, "digit_attention": True, "attention": "math"},
+    "attention by products": {"mlp_t": False, "attention": "math"},
 }
 SIZES = [4, 6, 9]
 

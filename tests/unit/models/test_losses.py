@@ -256,7 +256,7 @@ def test_metrics_carry_no_graph() -> None:
     assert all(value.shape == (6,) for value in output.rows.values())
 
 
-# Weights, limits, smoothing
+# Weights, smoothing
 
 
 def parts(output: LossOutput) -> list[Tensor]:
@@ -272,41 +272,17 @@ def test_weights_are_those_of_the_configuration() -> None:
 
 def test_later_steps_count_less_and_all_together_as_much() -> None:
     techniques = {"step_weights": {}}
-    others = {"clip": {"lm": 1.0}, "weights": {"q_continue": 2.0}}
-    output = measure(**GIVEN, techniques=techniques, **others)
+    output = measure(**GIVEN, techniques=techniques, weights={"q_continue": 2.0})
     shares = [0.7**step for step in range(16)]
     share_of = {step: 16 * shares[step - 1] / sum(shares) for step in STEPS}
     lm, q_halt, q_continue = parts(output)
-    held = torch.where(lm > 1.0, 1 + lm.log(), lm)
-    each = held + 0.5 * q_halt + 2 * q_continue
+    each = lm + 0.5 * q_halt + 2 * q_continue
     whole = sum(share_of[step] * row for step, row in zip(STEPS, each.tolist(), strict=True))
     assert output.loss.item() == pytest.approx(whole, rel=1e-5)
     # What is recorded is not weighted, nor is an evaluation.
     assert output.metrics == measure(**GIVEN).metrics
     head = measured_as(output.carry, output.outputs, techniques=techniques).eval()
     assert head(output.carry, {}, None).loss == measure(**GIVEN).loss
-
-
-def test_a_limit_scales_the_gradient_of_larger_losses() -> None:
-    logits = answering(PREDICTIONS).requires_grad_()
-    free = measure(logits=logits, **GIVEN)
-    limit = free.rows["lm_loss"].median().item()
-    output = measure(logits=logits, **GIVEN, clip={"lm": limit, "q_halt": 1.0})
-    lm, q_halt, q_continue = parts(output)
-    # What is reported is the loss without a limit.
-    assert torch.equal(lm, free.rows["lm_loss"])
-
-    def held(loss: Tensor, limit: float) -> Tensor:
-        return torch.where(loss > limit, limit * (1 + (loss / limit).log()), loss).sum()
-
-    whole = held(lm, limit) + 0.5 * (held(q_halt, 1.0) + q_continue.sum())
-    torch.testing.assert_close(output.loss, whole)
-    (grad,) = torch.autograd.grad(output.loss, logits)
-    (unlimited,) = torch.autograd.grad(free.loss, logits)
-    beyond = lm > limit
-    assert beyond.any()
-    scale = torch.where(beyond, limit / lm, 1.0)
-    torch.testing.assert_close(grad, unlimited * scale[:, None, None])
 
 
 def test_uncertainty_weights_by_what_is_learned() -> None:
@@ -363,7 +339,7 @@ def test_cross_entropy_and_label_smoothing_equal_their_definition(
 
 
 @pytest.mark.parametrize("weighting", ["fixed", "uncertainty"])
-@pytest.mark.parametrize("more", [{}, {"clip": {"lm": 1.5, "q_halt": 1.0}, "label_smoothing": 0.3}])
+@pytest.mark.parametrize("more", [{}, {"label_smoothing": 0.3}])
 @pytest.mark.parametrize("loss_type", LOG_PROBS)
 def test_the_gradient_of_the_whole_loss(
     loss_type: str, more: dict[str, Any], weighting: str

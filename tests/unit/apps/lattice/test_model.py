@@ -27,7 +27,7 @@ FORMS: dict[str, Any] = {
     "plain with rotation": {"pos_encodings": "rope"},
     "plain with a bias": {"attention_bias": "sudoku", "pos_encodings": "none"},
     "digits": DIGITS,
-    "digits by attention": DIGITS | {"digit_attention": True, "pos_encodings": "rope"},
+    "digits with rotation": DIGITS | {"pos_encodings": "rope"},
     "units": UNITS,
 }
 ROTATED = {form for form in FORMS if FORMS[form].get("pos_encodings") == "rope"}
@@ -251,7 +251,7 @@ def test_a_guess_can_wait_until_nothing_is_struck() -> None:
         assert open_cells == [16 - (cell >= 0) for cell in guessed]
 
 
-@pytest.mark.parametrize("form", ["digits", "digits by attention", "units"])
+@pytest.mark.parametrize("form", ["digits", "digits with rotation", "units"])
 @pytest.mark.parametrize("size", [4, 6, 9])
 def test_states_of_digits_follow_their_permutation(form: str, size: int) -> None:
     inner = model_of(sudoku(size), **FORMS[form]).eval().model.inner
@@ -367,10 +367,8 @@ def test_slots_are_replaced_when_decided_really_contradictory_or_too_old() -> No
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("backprop_loops", [None, 1, 2])
-def test_each_loop_with_gradients_has_a_loss(backprop_loops: int | None, form: str) -> None:
-    kept = backprop_loops or 3
-    model = model_of(backprop_loops=backprop_loops, **FORMS[form]).train()
+def test_each_loop_has_a_loss(form: str) -> None:
+    model = model_of(**FORMS[form]).train()
     examples = examples_of()
     output = model(model.initial_carry(examples), examples, exploring())
     output.loss.backward()
@@ -381,11 +379,8 @@ def test_each_loop_with_gradients_has_a_loss(backprop_loops: int | None, form: s
     state = inner.all_candidates(examples["inputs"])
     injected, losses = inner.embed(state), []
     h = injected
-    for loop in range(3):
+    for _ in range(3):
         h = inner.H_level(h + injected, inner.rotary_emb() if form in ROTATED else None)
-        if loop < 3 - kept:
-            h = h.detach()
-            continue
         outputs = inner.read(inner.as_carried(h), examples)
         losses.append(expected_loss(outputs, state, examples, weights))
     mean = sum(losses) / len(losses)
@@ -459,10 +454,9 @@ def test_digits_are_those_of_sudoku(facts: DataFacts) -> None:
     [
         ({"techniques": {"anchors": {}}}, r"techniques\.anchors has no meaning with name=lattice"),
         ({"heads": {}}, "use heads=lattice"),
-        ({"units": True}, "need symmetry=digits"),
+        ({"units": True}, "needs symmetry=digits"),
         (UNITS | {"pos_encodings": "rope"}, "pos_encodings=rope with units=true"),
         ({"strike_below": 1.5}, "strike_below"),
-        ({"backprop_loops": 4}, "backprop_loops=4 exceeds loops=3"),
         (UNITS | {"attention_bias": "sudoku"}, "attention_bias=sudoku with units=true"),
     ],
 )
