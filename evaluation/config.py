@@ -8,8 +8,7 @@ from pydantic.fields import FieldInfo
 
 from dataset.kinds import CONSTRAINTS, AnyEvaluator
 from models.architectures import ARCHITECTURES
-from models.config import AttentionBackend, ForwardDtype, RecurrenceConfig
-from models.outputs import OutputField
+from models.config import AttentionBackend, ForwardDtype, OutputField, RecurrenceConfig
 from runtime.errors import ConfigError
 from runtime.registry import NONE, NameOf, rebuild_schemas
 from runtime.schema import (

@@ -118,7 +118,6 @@ class ACT(nn.Module):
         self.learns_continue = isinstance(q, QHead) and q.learns_continue
         acting = inner.techniques.acting
         self.at_draw, self.at_beginnings = acting("draw"), acting("begun")
-        self.at_look_ahead = acting("look_ahead")
 
     @property
     def eval_max_steps(self) -> int:
@@ -165,7 +164,8 @@ class ACT(nn.Module):
             return carry, outputs
         halted = self._halted(carry, outputs, drawn)
         if self.learns_continue:
-            outputs |= self.look_ahead(carry.inner, carry.examples, carry.halted, drawn or {})
+            rows = None if drawn is None else drawn.get("ahead")
+            outputs |= self.look_ahead(carry.inner, carry.examples, carry.halted, rows)
         return ACTCarry(carry.inner, carry.steps, halted, carry.examples), outputs
 
     def _halted(self, carry: ACTCarry, outputs: Outputs, drawn: Drawn | None) -> Tensor:
@@ -237,17 +237,21 @@ class ACT(nn.Module):
             return self.rule.wants_to_halt(outputs, steps)
 
     def look_ahead(
-        self, latents: Latents, examples: Examples, last_step: Tensor, drawn: Drawn
+        self, latents: Latents, examples: Examples, last_step: Tensor, rows: Tensor | None = None
     ) -> Outputs:
-        """Return `target_q_continue`, [B]; a technique may give it to some rows alone, and
-        `weight_q_continue`, [B], which its loss is multiplied by.
+        """Return `target_q_continue`, [B]. If only some rows look ahead (int64 [n]), also
+        `weight_q_continue`, [B], which the loss is multiplied by: B / n of these rows, 0 of others.
 
         Args:
             last_step: bool [B], slots that could only halt then.
         """
-        for technique in self.at_look_ahead if drawn else ():
-            return technique.look_ahead(self, latents, examples, last_step, drawn)
-        return {"target_q_continue": self.target_of_continue(latents, examples, last_step)}
+        if rows is None:
+            return {"target_q_continue": self.target_of_continue(latents, examples, last_step)}
+        own = [{n: value[rows] for n, value in part.items()} for part in (latents, examples)]
+        few = self.target_of_continue(own[0], own[1], last_step[rows])
+        target = torch.zeros_like(last_step, dtype=few.dtype)
+        weight = target.float().index_fill(0, rows, len(target) // len(rows))
+        return {"target_q_continue": target.index_copy(0, rows, few), "weight_q_continue": weight}
 
     @torch.no_grad()
     def target_of_continue(self, latents: Latents, examples: Examples, last_step: Tensor) -> Tensor:

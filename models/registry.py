@@ -37,6 +37,7 @@ def build_model(config: ArchConfig, facts: DataFacts) -> ACTLossHead:
         ConfigError: the data do not fit `attention_bias`, or the model does not fit a technique.
         ValueError: a head needs what the data set does not have.
     """
+    config.require_data(facts)
     inner = ARCHITECTURES.load(config.name)(config, facts)
     if config.techniques.acting("depth_at") and not isinstance(inner, CycledRecurrence):
         told = "leave out the technique that sets its depth"

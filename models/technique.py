@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from models.act import ACT, Drawn
+    from models.act import Drawn
     from models.config import RecurrenceConfig
     from models.draws import Draws
     from models.heads.base import Examples
@@ -60,9 +60,7 @@ class Technique(Schema):
         """Raise ValueError if the architecture does not fit; the caller puts the key in front."""
 
     def require_rows(self, rows: int) -> None:
-        """Raise ValueError if this many rows cannot pass through the model at once in training; the
-        caller puts the key in front.
-        """
+        """Raise ValueError if not this many rows can pass through at once in training, likewise."""
 
     @property
     def draws_numbers(self) -> bool:
@@ -89,7 +87,8 @@ class Technique(Schema):
 
     def draw(self, at: "Address") -> "dict[str, np.ndarray]":
         """Draw the random numbers of the step, [parts, ...] by name. `at` draws them with a stream
-        number, which nothing else may use.
+        number, which nothing else may use. `ahead`, int64 [parts, n], are the rows that look ahead
+        for q_continue, if not all do: one in `rows_per_target`.
         """
         return {}
 
@@ -121,19 +120,6 @@ class Technique(Schema):
         """Return a latent after an update that gives `after`, all [B, T, D]."""
         return after
 
-    def look_ahead(
-        self,
-        act: "ACT",
-        latents: "Latents",
-        examples: "Examples",
-        last_step: "Tensor",
-        drawn: "Drawn",
-    ) -> "dict[str, Tensor]":
-        """Return what `ACT.look_ahead` returns, in its place. Only one technique may override it.
-        It runs in training alone, where q_continue is learned.
-        """
-        raise NotImplementedError
-
     def weighed(self, losses: "Tensor", steps: "Tensor", most: int) -> "Tensor":
         """Return the losses of rows, [B], weighted; `steps`, int32 [B], counts the ACT steps that a
         row has taken of at most `most`. It runs in training alone.
@@ -145,7 +131,6 @@ TECHNIQUES = Registry("technique", Technique, None, "techniques", "arch.techniqu
 """Behind each name stands a `Technique`, which is its own schema."""
 
 _ONE_ALONE = {"depth_at": "how deep a step is", "start": "where latents start"}
-_ONE_ALONE |= {"look_ahead": "which rows look ahead"}
 
 
 class TechniquesConfig(Schema):

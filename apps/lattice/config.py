@@ -72,6 +72,10 @@ class LatticeConfig(RecurrenceConfig):
     """
 
     width_multiple: ClassVar[int] = 8
+    searches: ClassVar[bool] = True
+    takes_no_noise: ClassVar[str] = (
+        "candidates are no numbers to disturb (arch=lattice); use perturb=symmetry or search.chains"
+    )
     overrides: ClassVar[dict[str, FieldInfo]] = {
         "loops": further_field(
             Count | None, None, "arch=lattice: passes through the blocks in a step"
@@ -140,17 +144,8 @@ class LatticeConfig(RecurrenceConfig):
     no_ACT_continue: StrictBool = True
     """there is no q_continue"""
 
-    @property
-    def searches(self) -> bool:
-        return True
-
     def search(self, *asked: Any) -> Any:
         return imported("apps.lattice.evaluating", "search")()(self, *asked)
-
-    @property
-    def takes_no_noise(self) -> str:
-        instead = "use perturb=symmetry, or search.chains"
-        return f"candidates are no numbers to disturb (arch=lattice); {instead}"
 
     @property
     def has_digits(self) -> bool:

@@ -115,7 +115,6 @@ class LatticeInner(Recurrence):
     latents = ("z_H",)
 
     def __init__(self, config: LatticeConfig, facts: DataFacts) -> None:
-        config.require_data(facts)
         kind, side = config.kind_of(facts), math.isqrt(facts.seq_len)
         self.open_token, tokens = kind.board(side).open, kind.answers(side)
         self.views = kind.views(side)

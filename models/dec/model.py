@@ -110,16 +110,12 @@ class DECInner(TRMInner):
     """TRM's schedule. Latents are [B, N * S, D] in the carry, and [B * N, S, D] inside a step.
 
     Q reads the mean over all digits and cells, auxiliary heads that over the digits of each cell.
-
-    Raises:
-        ConfigError: the data are no Sudoku.
     """
 
     block = DigitBlock
     num_kinds = 3
 
     def __init__(self, config: DECConfig, facts: DataFacts) -> None:
-        config.require_data(facts)
         self.num_digits = facts.vocab_size - FIRST_DIGIT
         super().__init__(config, facts)
         self.num_states = self.num_digits * facts.seq_len

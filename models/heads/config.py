@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class HeadLoss(NamedTuple):
-    """What is told of a head's loss: the default of `arch.loss.weights.NAME`, and what it is."""
+    """The default of `arch.loss.weights.NAME`, and what the loss is."""
 
     weight: float
     text: str
@@ -90,9 +90,7 @@ class AuxiliaryHeadConfig(Schema):
 
     @classmethod
     def reported(cls, figures: Mapping[str, float]) -> dict[str, float]:
-        """Return means over all rows as they are reported; a head may make one of several of its
-        own.
-        """
+        """Return means over all rows as they are reported; a head may fold several of its own."""
         return dict(figures)
 
 
@@ -100,18 +98,10 @@ AUXILIARY_HEADS = Registry("head", AuxiliaryHeadConfig, None, "heads", "arch.hea
 """Behind each name stands a `models.heads.auxiliary.AuxiliaryHead`."""
 
 
-def _usual_token_head() -> Any:
-    assert TOKEN_HEADS.default is not None
-    return TOKEN_HEADS[TOKEN_HEADS.default].schema()
-
-
 class HeadsConfig(Schema):
-    """What the model predicts. The auxiliary heads are left out unless they are named.
+    """What the model predicts. The auxiliary heads are left out unless they are named."""
 
-    Which heads there are it knows once `models.config` is imported.
-    """
-
-    lm: Annotated[TokenHeadConfig, TOKEN_HEADS] = Field(default_factory=_usual_token_head)
+    lm: Annotated[Any, TOKEN_HEADS] = Field(default_factory=lambda: TOKEN_HEADS["linear"].schema())
     """the token of each cell"""
     q: QHeadConfig | None = QHeadConfig()
     """halt and continue; null: every puzzle takes all its ACT steps, unless `halt` ends it"""
@@ -121,7 +111,7 @@ class HeadsConfig(Schema):
         return AUXILIARY_HEADS.optional_fields()
 
     @property
-    def auxiliary(self) -> dict[str, AuxiliaryHeadConfig]:
+    def auxiliary(self) -> dict[str, Any]:
         """The auxiliary heads that are asked for, by name."""
         return AUXILIARY_HEADS.chosen(self)
 

@@ -13,12 +13,8 @@ from runtime.schema import Size
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import Tensor
 
-    from models.act import ACT, Drawn
     from models.config import RecurrenceConfig
-    from models.heads.base import Examples
-    from models.recurrence import Latents
     from runtime.streams import Address
 
 _STREAM = 0x6C6F6F6B
@@ -63,25 +59,6 @@ class SparseLookAhead(Technique):
         rows = starts + chosen.astype(np.int64)
         own = rows[(at.own.start <= rows) & (rows < at.own.stop)] - at.own.start
         return {"ahead": at.parts(own) % (len(at.own) // at.num_parts)}
-
-    def look_ahead(
-        self,
-        act: "ACT",
-        latents: "Latents",
-        examples: "Examples",
-        last_step: "Tensor",
-        drawn: "Drawn",
-    ) -> "dict[str, Tensor]":
-        """Return `target_q_continue`, [B], and `weight_q_continue`, [B], which its loss is
-        multiplied by: `every` of the rows that look ahead, 0 of all others.
-        """
-        rows = drawn["ahead"]
-        target = last_step.float() * 0
-        weight = target.index_fill(0, rows, self.every)
-        own = [{n: value[rows] for n, value in part.items()} for part in (latents, examples)]
-        few = act.target_of_continue(own[0], own[1], last_step[rows])
-        target = target.to(few.dtype).index_copy(0, rows, few)
-        return {"target_q_continue": target, "weight_q_continue": weight}
 
 
 TECHNIQUES.add("sparse_look_ahead", SparseLookAhead, text="few rows have a target for q_continue")

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from dataset.kinds import AnyBuilder, AnyEvaluator, ArcEvaluatorConfig, EvaluatorConfig
 from models import former
 from models.architectures import ArchConfig
-from models.outputs import OutputField
+from models.config import OutputField
 from runtime.errors import ConfigError
 from runtime.plugins import plugins_added
 from runtime.registry import Registry, imported
