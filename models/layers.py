@@ -16,19 +16,9 @@ from torch import Tensor, nn
 def trunc_normal_(
     tensor: Tensor, std: float = 1.0, lower: float = -2.0, upper: float = 2.0
 ) -> Tensor:
-    """Fill `tensor` from a truncated normal whose *result* has standard deviation `std`, as in JAX.
-
-    A unit normal, cut, has a smaller deviation than 1; torch's `trunc_normal_` leaves it so.
-
-    Args:
-        tensor: float32 or wider, any shape, filled in place.
-        std: standard deviation of the result; 0 fills with zeros.
-        lower, upper: cuts, in units of the uncut normal's deviation; either may be infinite.
-    Raises:
-        ValueError: when not `lower < upper`.
+    """Fill `tensor` from a truncated normal whose *result* has standard deviation `std`, as in JAX;
+    torch's own has less. The cuts are in units of the uncut normal's deviation, or infinite.
     """
-    if not lower < upper:
-        raise ValueError(f"trunc_normal_ needs lower < upper, got {lower} and {upper}")
     if std == 0 or tensor.is_meta:  # Draws for no memory would load torch's compiler.
         return tensor.zero_()
     if lower + upper > 0:
@@ -88,11 +78,8 @@ class PositionLinear(CastedLinear):
 
 
 def aligned(matrix: Tensor, multiple: int = 8) -> Tensor:
-    """Return a matrix whose rows start at multiples of `multiple` elements, its values the same.
-
-    Where the rows are of another length, its columns are what lies together in memory. The fast
-    bfloat16 products of CUDA want that of all that they read and write; odd sizes do no harm
-    elsewhere, and a gradient is laid out as its matrix is.
+    """Return a matrix whose rows, or else columns, start at multiples of `multiple` elements, its
+    values the same, as the fast bfloat16 products of CUDA want it.
     """
     return matrix if matrix.shape[1] % multiple == 0 else matrix.t().contiguous().t()
 
@@ -101,9 +88,8 @@ def aligned(matrix: Tensor, multiple: int = 8) -> Tensor:
 def weights_cast_once(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     """Cast every `CastedLinear` weight below `module` once for what needs no gradients inside.
 
-    The recursion applies them many times; casting each time costs as much memory traffic as a
-    small layer's product. Where there are gradients each use has its own cast, so that they are
-    added up in float32, as published.
+    Where there are gradients each use has its own cast, so that they are added up in float32, as
+    published.
     """
     layers = [layer for layer in module.modules() if isinstance(layer, CastedLinear)]
     for layer in layers:
@@ -136,15 +122,11 @@ class CastedSparseEmbedding(nn.Module):
 
     It is a buffer outside the parameters, float32 [num, width]. The rows of the batch are copied to
     a leaf that receives the gradient; `training.optim.sparse_sign_sgd` brings it to the table.
-
-    Attributes:
-        local_weights: the leaf [B, width], rows of the last training batch.
-        local_ids: int64 [B], their identifiers.
     """
 
     weights: Tensor
-    local_weights: Tensor
-    local_ids: Tensor
+    local_weights: Tensor  # the leaf [B, width], rows of the last training batch
+    local_ids: Tensor  # int64 [B], their identifiers
 
     def __init__(self, num_rows: int, width: int, init_std: float, dtype: torch.dtype) -> None:
         super().__init__()
@@ -162,9 +144,7 @@ class CastedSparseEmbedding(nn.Module):
         self.register_buffer("local_ids", ids, persistent=False)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Map integer ids [B] to [B, width] in the forward dtype, through the leaf where a gradient
-        is wanted.
-        """
+        """Map integer ids [B] to [B, width], through the leaf where a gradient is wanted."""
         if not (self.training and torch.is_grad_enabled()):
             return self.weights[ids].to(self.dtype)
         with torch.no_grad():
@@ -181,10 +161,8 @@ class CastedSparseEmbedding(nn.Module):
 
 
 def add_rms_norm(x: Tensor, update: Tensor, eps: float, dim: int = -1) -> Tensor:
-    """Return the post-norm rms_norm(x + update) over the dimension `dim`, in the dtype of `x`.
-
-    Both have the same shape and dtype; `eps` is added to the mean square. The norm is computed in
-    float32 (float64 stays), without learned scale: a sum with a normalised state always follows.
+    """Return the post-norm rms_norm(x + update) over `dim`, computed in float32 (float64 stays),
+    without learned scale: a sum with a normalised state always follows.
     """
     return cast(Tensor, _AddRMSNorm.apply(x, update, eps, dim))
 

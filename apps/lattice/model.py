@@ -84,20 +84,12 @@ class Loop(ReasoningLevel):
 
 
 class Deduced(NamedTuple):
-    """What a step makes of the candidates of B rows.
+    """What a step makes of the candidates of B rows."""
 
-    Attributes:
-        candidates: bool [B, S, V], after what was struck and guessed.
-        guessed: int64 [B], the cell that was guessed; -1: none.
-        decided: bool [B], each cell had one candidate, nothing was struck, and there is no
-            contradiction: the model has seen the whole answer, and accepts it.
-        contradiction: bool [B], a cell has none, or the model says that the solution is gone.
-    """
-
-    candidates: Tensor
-    guessed: Tensor
-    decided: Tensor
-    contradiction: Tensor
+    candidates: Tensor  # bool [B, S, V], after what was struck and guessed
+    guessed: Tensor  # int64 [B], the cell that was guessed; -1: none
+    decided: Tensor  # bool [B], the model has seen the whole answer, and accepts it
+    contradiction: Tensor  # bool [B], a cell has none, or the model says that the solution is gone
 
 
 class LatticeInner(Recurrence):
@@ -162,9 +154,8 @@ class LatticeInner(Recurrence):
     def begin(
         self, new: Tensor, carry: Latents, examples: Examples, drawn: Drawn | None = None
     ) -> tuple[Latents, Examples]:
-        """Return latents with the candidates of this step, where rows are `new` (bool [B]) all that
-        there are, and the examples, both in the view that was drawn; states that are kept are 0 in
-        new rows.
+        """Return latents with the candidates of this step, in `new` rows (bool [B]) all, and the
+        examples, both in the view that was drawn.
         """
         new, fresh = new.view(-1, 1, 1), examples.get(BEGINNINGS)
         if fresh is None:
@@ -183,11 +174,8 @@ class LatticeInner(Recurrence):
         return (is_open & self.open_cell) | (~is_open & given)
 
     def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
-        """Run all loops.
-
-        Returns:
-            the latents, detached, with z_next still that of the last step; the states after each
-            loop that has gradients, [K * B, T, D]; in evaluation mode after the last one alone.
+        """Run all loops. Return the latents, detached, and the states after each loop, [K * B, T,
+        D]; in evaluation mode after the last one alone.
         """
         injected = self.embed(carry[CANDIDATES])
         rotary = self.rotary_emb() if self.pos_encodings == "rope" else None
@@ -334,8 +322,7 @@ class LatticeACT(ACT):
     def think(
         self, carry: ACTCarry, offered: Examples, drawn: Drawn | None = None
     ) -> tuple[ACTCarry, Tensor]:
-        """Run one step on every slot; as `ACT.think`, with the answers of several loops in training
-        ([K * B, T, D]). Nothing is guessed that was not drawn.
+        """As `ACT.think`, with the answers of all loops in training.
 
         Args:
             drawn: `guesses`, float32 [B, 2], uniform in [0, 1), which cell and token are guessed;
@@ -391,9 +378,7 @@ LatticeInner.act_type = LatticeACT
 def guesses_and_views(
     at: Address, config: LatticeConfig, views: Views | None, vocab_size: int
 ) -> dict[str, np.ndarray]:
-    """Draw what the rows of the global batch guess at a step, and in which view each goes on, if it
-    does in another one: `guesses`, `guided`, `cells` and `tokens` of `LatticeACT.think`.
-    """
+    """Draw `guesses`, `guided`, `cells` and `tokens` of `LatticeACT.think` for the global batch."""
     words = at.words(Stream.GUESSES, 2 * at.num_rows)
     guesses = ((words >> np.uint64(40)) * 2.0**-24).astype(np.float32)
     drawn: dict[str, np.ndarray] = {"guesses": guesses.reshape(at.num_rows, 2)}

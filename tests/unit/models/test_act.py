@@ -242,15 +242,6 @@ def test_evaluation_runs_all_steps_and_looks_at_no_target(learns_continue: bool)
     assert len(calls_of(act)) == 3
 
 
-def test_a_step_leaves_the_carry_it_was_given_as_it_was() -> None:
-    act = build(([1.0, -1.0, 1.0], [0.0] * 3))
-    carry, _ = act(act.initial_carry(offer(0)), offer(1))
-    before = {name: value.clone() for name, value in carry.tensors().items()}
-    act(carry, offer(2))
-    for name, value in carry.tensors().items():
-        assert torch.equal(value, before[name]), name
-
-
 def test_the_rows_of_a_batch_do_not_see_each_other() -> None:
     model, examples = make_model(), make_examples()
     model.eval()

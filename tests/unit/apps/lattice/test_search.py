@@ -211,30 +211,28 @@ def test_the_first_try_ends_at_the_first_contradiction(ranks: Ranks, puzzles: Ba
 
 def test_a_search_that_was_killed_goes_on(ranks: Ranks, puzzles: Batch, tmp_path: Path) -> None:
     search = searching(ranks)
-    searched: list[int] = []
 
-    def ledger(name: str = "search") -> Ledger:
-        return Ledger(tmp_path / name, "key", ranks)
+    def found_with(ledger: Ledger) -> list[Found]:
+        return search_sets(search, {"all": puzzles}, ledger, "me", show_progress=False)["all"]
 
-    def killed(_: str, found: Found, __: Round) -> None:
-        if found.answer is not None:
-            searched.append(found.row)
-        if len(searched) == 7:
-            raise KeyboardInterrupt
+    class Killed(Ledger):
+        def add(self, who: str, set_name: str, found: Found) -> None:
+            super().add(who, set_name, found)
+            if len(self._done) == 7:
+                raise KeyboardInterrupt
 
-    whole = search_sets(search, {"all": puzzles}, ledger("whole"), "me")["all"]
+    class Counting(Ledger):
+        def add(self, who: str, set_name: str, found: Found) -> None:
+            rows.add(found.row)
+            super().add(who, set_name, found)
+
+    whole, rows = found_with(Ledger(tmp_path / "whole", "key", ranks)), set[int]()
     with pytest.raises(KeyboardInterrupt):
-        search_sets(search, {"all": puzzles}, ledger(), "me", watch=killed)
+        found_with(Killed(tmp_path / "search", "key", ranks))
     file = tmp_path / "search.0.jsonl"
-    lines = file.read_text().splitlines()
-    file.write_text("\n".join(lines)[:-40])  # A line that was cut off.
-
-    rows: set[int] = set()
-    again = search_sets(
-        search, {"all": puzzles}, ledger(), "me", watch=lambda _, found, __: rows.add(found.row)
-    )["all"]
-    done = len(lines) - 2
-    assert len(rows) == 12 - done
+    file.write_text(file.read_text()[:-40])  # The seventh line was cut off.
+    again = found_with(Counting(tmp_path / "search", "key", ranks))
+    assert len(rows) == 12 - 6
     assert list(map(essence, again)) == list(map(essence, whole))
 
 
