@@ -12,12 +12,11 @@ from torch import Tensor
 
 from models.act import ACTCarry, ACTLossHead, Drawn, LossOutput
 from models.architectures import ArchConfig
-from models.compiled import compiled_forward
 from models.config import DataFacts
 from models.heads.base import Examples
 from models.metrics import mean_metrics
 from models.operations import train_step_flop
-from models.registry import build_model
+from models.registry import build_model, compiled_forward
 from models.technique import Depth
 from puzzle_dataset import PuzzleDataset
 from runtime.compiler import Compiling, choose_compiling

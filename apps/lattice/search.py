@@ -277,10 +277,8 @@ class Search:
         rounds = {}
         for slot, own in chains.items():
             was, left, guesses, said = (each[slot * len(own) :][: len(own)] for each in on_host)
-            taken_back = [
-                chain.follow(was[c], left[c], int(guesses[c]), int(said[c]))
-                for c, chain in enumerate(own)
-            ]
+            each = zip(own, was, left, guesses.tolist(), said.tolist(), strict=True)
+            taken_back = [chain.follow(*what) for chain, *what in each]
             rounds[slot] = Round(was, left, guesses, said, np.array(taken_back))
         return rounds
 
@@ -318,24 +316,17 @@ class Ledger:
                 continue
             for line in lines:
                 with suppress(ValueError):  # A kill may have cut it off.
-                    self._note(line)
+                    who, set_name, found = json.loads(line)
+                    self._done[who, set_name, found["row"]] = Found.from_json(found)
                     own += f"{line}\n" if path == self._path else ""
         ranks.barrier()
         with disk_errors(self._path, ConfigError):
             write_atomically(self._path, f"{key}\n{own}")
 
-    def _note(self, line: str) -> None:
-        who, set_name, found = json.loads(line)
-        self._done[who, set_name, found["row"]] = Found.from_json(found)
-
-    def has(self, who: str, set_name: str, row: int) -> bool:
-        """Whether a puzzle was done when this began, or since then by this rank."""
-        return (who, set_name, row) in self._done
-
     def missing(self, who: str, set_name: str, num_examples: int) -> list[int]:
         """Return the rows of a searcher and a set that this rank has to do."""
         own = range(self._ranks.rank, num_examples, self._ranks.world_size)
-        return [row for row in own if not self.has(who, set_name, row)]
+        return [row for row in own if (who, set_name, row) not in self._done]
 
     def add(self, who: str, set_name: str, found: Found) -> None:
         self._done[who, set_name, found.row] = found
@@ -355,10 +346,9 @@ def search_sets(
     found = {}
     for name, rows in puzzles.items():
         missing = ledger.missing(who, name, len(rows.inputs))
-        coming = ((row, rows.inputs[row]) for row in missing)
-        searching = search(coming)
+        coming = search((row, rows.inputs[row]) for row in missing)
         shown = {"total": len(missing), "show": show_progress}
-        for one in bar(searching, f"searching: {who}", "puzzles", **shown):
+        for one in bar(coming, f"searching: {who}", "puzzles", **shown):
             ledger.add(who, name, one)
         done = ledger.gather(who, name)
         found[name] = [done[row] for row in range(len(rows.inputs))]

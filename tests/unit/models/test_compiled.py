@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from models.compiled import compiled_forward
+from models.registry import compiled_forward
 from runtime import compiler
 from tests.unit.models import tiny
 
