@@ -40,8 +40,8 @@ def main(overrides: list[str]) -> None:
 def run(job: Job) -> None:
     """Load torch and the model, measure it, and report on rank 0."""
     from evaluation.measure import batches_for
-    from models.compiled import compiled_forward
     from models.operations import act_step_flop
+    from models.registry import compiled_forward
     from runtime.compiler import choose_compiling
     from runtime.device import prepare_host, resolve_device
     from runtime.ranks import Ranks

@@ -85,7 +85,6 @@ def train(
 
     from evaluation.in_training import InTrainingEvaluation
     from evaluation.outputs import OutputError
-    from models.layers import require_backend
     from models.registry import arch_on_device
     from runtime.device import ask_for_equal_bits, prepare_host, resolve_device
     from runtime.ranks import Ranks
@@ -101,7 +100,6 @@ def train(
     if config.reduction == "exact" and device_type == "cuda":
         ask_for_equal_bits()
     with Ranks(device_type, timeout=config.rank_timeout) as ranks:
-        require_backend(arch.attention, ranks.device)
         config, start_weights = ranks.broadcast_object((config, start_weights))
         checkpoint = run_folder.take_over(checkpoint, ranks)
         require_same_data(fingerprint, ranks)

@@ -114,7 +114,7 @@ def wants_to_halt(act: ACT, outputs: Outputs, steps: Tensor) -> Tensor:
     """
     if act.rule is None:
         return torch.zeros_like(steps, dtype=torch.bool)
-    return act.rule.wants_to_halt(outputs, steps, explores=False)
+    return act.rule.wants_to_halt(outputs, steps)
 
 
 def residual_of(before: Tensor, after: Tensor) -> Tensor:

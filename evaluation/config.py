@@ -8,8 +8,7 @@ from pydantic.fields import FieldInfo
 
 from dataset.kinds import CONSTRAINTS, AnyEvaluator
 from models.architectures import ARCHITECTURES
-from models.config import AttentionBackend, ForwardDtype, RecurrenceConfig
-from models.outputs import OutputField
+from models.config import AttentionBackend, ForwardDtype, OutputField, RecurrenceConfig
 from runtime.errors import ConfigError
 from runtime.registry import NONE, NameOf, rebuild_schemas
 from runtime.schema import (
@@ -184,8 +183,6 @@ class EvalConfig(ThinkingSettings, MachineSettings):
     save_records: StrictBool = False
     """true: a line for each puzzle in OUTPUT_records.csv, more of them in OUTPUT_records.json"""
     search: EvalSearchSettings = EvalSearchSettings()
-    save_search: CountOrZero = 0
-    """puzzles whose chains are written to OUTPUT_chains.jsonl, step by step"""
     arch_overrides: ArchOverrides = ArchOverrides()
     """what may differ from the trained model, because it has no weights"""
     output: str | None = None
@@ -209,7 +206,7 @@ class EvalConfig(ThinkingSettings, MachineSettings):
             unread = dict.fromkeys(names, where)
         if not self.search.chains:
             where = "where search.chains is 0; set it"
-            unread |= dict.fromkeys(("save_search", "search"), where)
+            unread["search"] = where
         if not self.thinks_longer:
             where = "where neither depth nor breadth is set; set one of them"
             unread |= dict.fromkeys(("select", "perturb", "noise"), where)

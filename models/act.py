@@ -19,7 +19,6 @@ from models.draws import ROW_KEYS, noise_table
 from models.heads.base import Answer, Examples, Head, Outputs, Targets
 from models.heads.q import QHead
 from models.layers import CastedSparseEmbedding
-from models.losses import clipped
 from models.recurrence import Latents, Recurrence
 from runtime.streams import Address, Stream
 
@@ -38,20 +37,12 @@ def choose_rows(where: Tensor, chosen: Tensor, others: Tensor) -> Tensor:
 
 @dataclass
 class ACTCarry:
-    """State between two ACT steps.
-
-    Attributes:
-        inner: latent state of the recurrence.
-        steps: int32 [B], ACT steps spent on the present example.
-        halted: bool [B], the slot takes a new example at the next step.
-        examples: the examples being worked on: inputs int32 [B, S], labels int32 [B, S],
-            puzzle_identifiers int32 [B].
-    """
+    """State between two ACT steps."""
 
     inner: Latents
-    steps: Tensor
-    halted: Tensor
-    examples: Examples
+    steps: Tensor  # int32 [B], ACT steps spent on the present example
+    halted: Tensor  # bool [B], the slot takes a new example at the next step
+    examples: Examples  # those being worked on
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by name, row by row the slots; what a checkpoint keeps."""
@@ -68,13 +59,8 @@ class ACTCarry:
 
 
 def min_halt_steps(at: Address, probability: float, halt_max_steps: int) -> np.ndarray:
-    """Draw the number of ACT steps before which each row of the global batch must not halt early.
-
-    With `probability` a row gets a uniform number in [2, halt_max_steps], otherwise 0
-    (arXiv:2506.21734, "Adaptive computational time").
-
-    Returns:
-        int32 [num_rows].
+    """Draw the number of ACT steps, int32 [num_rows], before which each row of the global batch
+    must not halt early: with `probability` a uniform one in [2, halt_max_steps], otherwise 0.
     """
     if halt_max_steps < 2:
         return np.zeros(at.num_rows, np.int32)
@@ -84,18 +70,11 @@ def min_halt_steps(at: Address, probability: float, halt_max_steps: int) -> np.n
 
 
 class Judged(NamedTuple):
-    """What heads say of an answer.
+    """What heads say of an answer."""
 
-    Attributes:
-        losses: of each row, in nats, [B] by name.
-        metrics: of each row, [B] by name.
-        labelled: bool [B], rows that have labels.
-        outputs: those that were judged.
-    """
-
-    losses: dict[str, Tensor]
-    metrics: dict[str, Tensor]
-    labelled: Tensor
+    losses: dict[str, Tensor]  # of each row, in nats, [B] by name
+    metrics: dict[str, Tensor]  # of each row, [B] by name
+    labelled: Tensor  # bool [B], rows that have labels
     outputs: Outputs
 
 
@@ -119,7 +98,6 @@ class ACT(nn.Module):
         self.learns_continue = isinstance(q, QHead) and q.learns_continue
         acting = inner.techniques.acting
         self.at_draw, self.at_beginnings = acting("draw"), acting("begun")
-        self.at_look_ahead = acting("look_ahead")
 
     @property
     def eval_max_steps(self) -> int:
@@ -152,10 +130,9 @@ class ACT(nn.Module):
         """Run one ACT step on every slot.
 
         Args:
-            carry: state after the previous step.
             offered: the next batch; halted slots take their row of it, the others discard it.
             drawn: None: every slot may halt at any step, and techniques that need what was drawn
-                do not act; `min_steps` is for training alone.
+                do not act.
         Returns:
             the new carry (detached); what the heads predict at this step, and in training, where
             q_continue is learned, what `look_ahead` gives.
@@ -166,11 +143,12 @@ class ACT(nn.Module):
             return carry, outputs
         halted = self._halted(carry, outputs, drawn)
         if self.learns_continue:
-            outputs |= self.look_ahead(carry.inner, carry.examples, carry.halted, drawn or {})
+            rows = None if drawn is None else drawn.get("ahead")
+            outputs |= self.look_ahead(carry.inner, carry.examples, carry.halted, rows)
         return ACTCarry(carry.inner, carry.steps, halted, carry.examples), outputs
 
     def _halted(self, carry: ACTCarry, outputs: Outputs, drawn: Drawn | None) -> Tensor:
-        """Return bool [B], which slots halt in training, where `carry` says which ones must."""
+        """Return which slots halt in training, bool [B]; `carry` says which ones must."""
         wants_to_halt = self.wants_to_halt(outputs, carry.steps)
         if wants_to_halt is None:
             return carry.halted
@@ -180,11 +158,8 @@ class ACT(nn.Module):
     def think(
         self, carry: ACTCarry, offered: Examples, drawn: Drawn | None = None
     ) -> tuple[ACTCarry, Tensor]:
-        """Run one ACT step on every slot and read no head; arguments as those of `forward`.
-
-        Returns:
-            the new carry (detached), halted where a slot has taken all its steps; the answer's
-            states [B, T, D], with gradients.
+        """Run one ACT step as `forward` does and read no head. Return the new carry, halted where a
+        slot has taken all its steps, and the answer's states [B, T, D], with gradients.
         """
         steps, examples = self._taken(carry, offered)
         self.inner.draw_by(examples.get(ROW_KEYS), steps)
@@ -195,9 +170,7 @@ class ACT(nn.Module):
         return ACTCarry(latents, steps, steps >= self.halt_max_steps, examples), answer
 
     def _taken(self, carry: ACTCarry, offered: Examples) -> tuple[Tensor, Examples]:
-        """Return how many steps each slot will have spent on its example after this one, and the
-        examples: of halted slots those that are offered.
-        """
+        """Return each slot's steps after this one, and its example; halted ones take a new one."""
         new, kept = carry.halted, carry.examples
         examples = {name: choose_rows(new, offered[name], kept[name]) for name in kept}
         return torch.where(new, 0, carry.steps) + 1, examples
@@ -218,7 +191,7 @@ class ACT(nn.Module):
 
     def halts(self, carry: ACTCarry) -> Tensor:
         """Return bool [B], which slots are done after a step of `think`: all steps taken, or the
-        halting head says so, by the rule of training without its exploration and its bonus.
+        halting head says so, by the rule of training without its exploration.
         """
         if self.halting_head is None:
             return carry.halted
@@ -228,28 +201,30 @@ class ACT(nn.Module):
         return carry.halted if wants_to_halt is None else carry.halted | wants_to_halt
 
     def wants_to_halt(self, outputs: Outputs, steps: Tensor) -> Tensor | None:
-        """Return bool [B], whether a head would halt each slot; None if no head can halt.
-
-        `steps` (int32 [B]) counts the ACT steps spent on the present example, this one too. The
-        rule's bonus is for training alone.
+        """Return bool [B], whether a head would halt each slot after `steps` (int32 [B], this one
+        too); None if no head can halt.
         """
         if self.rule is None or self.halt_max_steps == 1:
             return None
         with torch.no_grad():
-            return self.rule.wants_to_halt(outputs, steps, explores=self.training)
+            return self.rule.wants_to_halt(outputs, steps)
 
     def look_ahead(
-        self, latents: Latents, examples: Examples, last_step: Tensor, drawn: Drawn
+        self, latents: Latents, examples: Examples, last_step: Tensor, rows: Tensor | None = None
     ) -> Outputs:
-        """Return `target_q_continue`, [B]; a technique may give it to some rows alone, and
-        `weight_q_continue`, [B], which its loss is multiplied by.
+        """Return `target_q_continue`, [B]. If only some rows look ahead (int64 [n]), also
+        `weight_q_continue`, [B], which the loss is multiplied by: B / n of these rows, 0 of others.
 
         Args:
             last_step: bool [B], slots that could only halt then.
         """
-        for technique in self.at_look_ahead if drawn else ():
-            return technique.look_ahead(self, latents, examples, last_step, drawn)
-        return {"target_q_continue": self.target_of_continue(latents, examples, last_step)}
+        if rows is None:
+            return {"target_q_continue": self.target_of_continue(latents, examples, last_step)}
+        own = [{n: value[rows] for n, value in part.items()} for part in (latents, examples)]
+        few = self.target_of_continue(own[0], own[1], last_step[rows])
+        target = torch.zeros_like(last_step, dtype=few.dtype)
+        weight = target.float().index_fill(0, rows, len(target) // len(rows))
+        return {"target_q_continue": target.index_copy(0, rows, few), "weight_q_continue": weight}
 
     @torch.no_grad()
     def target_of_continue(self, latents: Latents, examples: Examples, last_step: Tensor) -> Tensor:
@@ -259,21 +234,13 @@ class ACT(nn.Module):
 
 
 class LossOutput(NamedTuple):
-    """What a step gives the trainer.
-
-    Attributes:
-        loss: sum over the sequences, to be divided by the global batch size.
-        metrics: sums over the batch, 0-dim, by name: see `ACTLossHead.metric_names`.
-        rows: the same for each row, float32 [B]; `count` is 1 where the row enters the counted
-            metrics.
-        outputs: what the heads predict, and the target of q_continue in training.
-    """
+    """What a step gives the trainer."""
 
     carry: ACTCarry
-    loss: Tensor
-    metrics: dict[str, Tensor]
-    rows: dict[str, Tensor]
-    outputs: Outputs
+    loss: Tensor  # sum over the sequences, to be divided by the global batch size
+    metrics: dict[str, Tensor]  # sums over the batch, 0-dim, by `ACTLossHead.metric_names`
+    rows: dict[str, Tensor]  # the same for each row, float32 [B]
+    outputs: Outputs  # what the heads predict, and the target of q_continue in training
 
 
 class ACTLossHead(nn.Module):
@@ -352,8 +319,8 @@ class ACTLossHead(nn.Module):
         *,
         measured: bool = True,
     ) -> LossOutput:
-        """Run one ACT step and measure it; arguments as those of `ACT.forward`. Not `measured`, it
-        gives the carry alone: no head is measured. `measure` can follow later.
+        """Run one ACT step as `ACT.forward` does and measure it; if not `measured`, no head is
+        read, and `measure` can follow later.
         """
         if not measured:
             carry, _ = self.model.think(carry, offered, drawn)
@@ -378,14 +345,12 @@ class ACTLossHead(nn.Module):
         return LossOutput(carry, sum(others, first), metrics, rows, judged.outputs)
 
     def _weighted_losses(self, judged: Judged, steps: Tensor) -> dict[str, Tensor]:
-        """Return what each loss adds to the sum, 0-dim, in the order in which they are summed."""
+        """Return what each loss adds to the sum, 0-dim, in that order."""
         losses = ((name, judged.losses.get(name)) for name in self.loss_names)
         return {n: self._weighted(n, loss, steps) for n, loss in losses if loss is not None}
 
     def _weighted(self, name: str, values: Tensor, steps: Tensor) -> Tensor:
-        """Return the part of a loss [B] in the sum, 0-dim; `steps`, int32 [B], as in the carry."""
-        limit = getattr(self.config.clip, name)
-        values = values if limit is None else clipped(values, limit)
+        """Return what a loss, [B], adds to the sum, 0-dim."""
         for technique in self.at_losses if self.training else ():
             values = technique.weighed(values, steps, self.model.halt_max_steps)
         total = values.sum()
@@ -396,8 +361,8 @@ class ACTLossHead(nn.Module):
         return total if weight == 1 else weight * total
 
     def weighted_losses(self, output: LossOutput, states: Tensor) -> dict[str, Tensor]:
-        """Read all heads again from the answer's states [B, T, D], detached from the step that gave
-        `output`; return what each loss adds to the sum, 0-dim by name.
+        """Read all heads again from the answer's states [B, T, D], outside the graph of the step
+        that gave `output`; return what each loss adds to the sum.
         """
         again = output.outputs | self.model.inner.read(states, output.carry.examples)
         judged = self.model.judge(self.heads.values(), output.carry, again)

@@ -1,5 +1,5 @@
-"""Schemas of the architectures and their losses. What heads, techniques and attention biases there
-are is found here, in the folders of `models.heads`, `models.techniques` and `models.biases`.
+"""Schemas of the architectures and their losses. Heads, techniques and attention biases are found
+here, in `models.heads`, `models.techniques` and `models.biases`.
 
 Nothing here imports torch: a configuration is checked before torch is loaded. What the data set
 says is a fact, not a setting, and arrives as `DataFacts`.
@@ -27,9 +27,19 @@ from runtime.schema import (
 )
 
 ForwardDtype = Literal["bfloat16", "float32", "float16", "float64"]
-AttentionBackend = Literal["auto", "math", "sdpa_flash", "sdpa_cudnn", "fa2", "fa3", "fa4"]
-BACKENDS_WITH_BIAS = ("auto", "math")
-"""Attention backends that can add a bias to the scores."""
+AttentionBackend = Literal["auto", "math"]
+
+
+OutputField = Literal[
+    "inputs",
+    "labels",
+    "puzzle_identifiers",
+    "preds",
+    "logits",
+    "q_halt_logits",
+    "q_continue_logits",
+]
+"""What an ACT step reads and gives, as an evaluation saves it."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +51,7 @@ class DataFacts:
         seq_len: cells of a puzzle (S).
         num_puzzle_identifiers: rows of the puzzle embedding; identifier 0 is `<blank>`.
         fields: the further labels of each cell by name: number of classes, number of channels or 0.
-        kind: of the puzzles, by name, such as "sudoku", as they themselves tell; None: not known.
-            Records have none.
+        kind: of the puzzles, such as "sudoku"; None: not known. Records have none.
     """
 
     vocab_size: int
@@ -59,22 +68,13 @@ class DataFacts:
         return facts | ({"fields": declared} if declared else {})
 
     def field(self, name: str, wanted_by: str) -> tuple[int, int]:
-        """Return classes and channels of a field.
-
-        Raises:
-            ValueError: the data set does not declare it; names `wanted_by`, and what it declares.
-        """
+        """Return classes and channels of a field, or raise ValueError if there is none."""
         if name in self.fields:
             return self.fields[name]
         raise ValueError(
             f"{wanted_by} needs the field {name!r}, which the data set does not declare (it "
             f"declares {', '.join(self.fields) or 'none'})"
         )
-
-
-import_all("models.biases", "config")
-import_all("models.heads", "config")
-rebuild_schemas([HeadsConfig])
 
 
 class LossWeights(Schema):
@@ -90,30 +90,11 @@ class LossWeights(Schema):
     @classmethod
     def further_fields(cls) -> dict[str, FieldInfo]:
         losses = {name: HeadLoss(0.5, f"{name} head") for name in AUXILIARY_HEADS}
-        losses |= _of_token_heads()
+        for name in TOKEN_HEADS:
+            schema = TOKEN_HEADS[name].schema
+            assert issubclass(schema, TokenHeadConfig)
+            losses |= schema.further_losses
         return {name: further_field(NonNegativeFloat, *loss) for name, loss in losses.items()}
-
-
-class LossClip(Schema):
-    """Losses of a sequence, in nats, above which limit * (1 + log(loss / limit)) enters the sum."""
-
-    lm: PositiveFloat | None = None
-    q_halt: PositiveFloat | None = None
-    q_continue: PositiveFloat | None = None
-
-    @classmethod
-    def further_fields(cls) -> dict[str, FieldInfo]:
-        names = (*AUXILIARY_HEADS, *_of_token_heads())
-        return {name: further_field(PositiveFloat | None, None) for name in names}
-
-
-def _of_token_heads() -> dict[str, HeadLoss]:
-    found: dict[str, HeadLoss] = {}
-    for name in TOKEN_HEADS:
-        schema = TOKEN_HEADS[name].schema
-        assert issubclass(schema, TokenHeadConfig)
-        found |= schema.further_losses
-    return found
 
 
 class ACTLossConfig(Schema):
@@ -131,20 +112,13 @@ class ACTLossConfig(Schema):
     """factor of each loss in the sum"""
     weighting: Literal["fixed", "uncertainty"] = "fixed"
     """uncertainty: times the weights exp(-s) * loss + s, s learned for each (arXiv:1705.07115)"""
-    clip: LossClip = Field(default_factory=LossClip)
-    """losses of a sequence, in nats, above which the gradient grows no more; null: no limit"""
 
 
 LOSSES = Registry("loss", ACTLossConfig, "act", "loss", "arch.loss")
 """Behind each name stands a class that is made like `models.losses.CrossEntropy` and does the same.
 Its schema is an `ACTLossConfig`.
 """
-rebuild_schemas([ACTLossConfig])
 LOSSES.add("act", ACTLossConfig, imported("models.losses", "CrossEntropy"))
-
-
-import_all("models.techniques")
-rebuild_schemas([TechniquesConfig])
 
 
 class RecurrenceConfig(Schema):
@@ -157,6 +131,10 @@ class RecurrenceConfig(Schema):
     width_multiple: ClassVar[int] = 256
     # Settings of its own that an evaluation may change, as fields that are null by default.
     overrides: ClassVar[dict[str, FieldInfo]] = {}
+    # Whether it guesses and finds contradictions, so that evaluations can search.
+    searches: ClassVar[bool] = False
+    # Why its chains cannot be told apart by noise, and what to use instead; "": they can.
+    takes_no_noise: ClassVar[str] = ""
 
     heads: HeadsConfig = Field(default_factory=HeadsConfig)
     """what the model predicts"""
@@ -194,20 +172,15 @@ class RecurrenceConfig(Schema):
     forward_dtype: ForwardDtype = "bfloat16"
     """dtype of the states; take float32 on a CPU without bfloat16 in hardware"""
     attention: AttentionBackend = "auto"
-    """kernel of the attention"""
+    """kernel of the attention: torch's choice, or plain products"""
     attention_bias: Annotated[str, NameOf(ATTENTION_BIASES)] = NONE
 
     @model_validator(mode="after")
     def _attention_takes_the_bias(self) -> Self:
-        if self.attention_bias == NONE:
-            return self
-        asked = f"attention_bias={self.attention_bias}"
-        if self.mlp_t:
-            raise ValueError(f"{asked} with mlp_t=true: there is no attention; use mlp_t=false")
-        if self.attention not in BACKENDS_WITH_BIAS:
+        if self.attention_bias != NONE and self.mlp_t:
             raise ValueError(
-                f"{asked} with attention={self.attention}: that kernel takes no bias; use "
-                "attention=auto"
+                f"attention_bias={self.attention_bias} with mlp_t=true: there is no attention; use "
+                "mlp_t=false"
             )
         return self
 
@@ -215,10 +188,8 @@ class RecurrenceConfig(Schema):
     def _widths_fit(self) -> Self:
         D, N, prefix = self.hidden_size, self.num_heads, self.puzzle_emb_len
         if D % N:
-            near = _divisors_near(D, N)
-            raise ValueError(
-                f"num_heads={N} must divide hidden_size={D} (num_heads = {near} would)"
-            )
+            near = max(n for n in range(1, N) if D % n == 0)
+            raise ValueError(f"num_heads={N} must divide hidden_size={D}, as {near} does")
         if self.pos_encodings == "rope" and (D // N) % 2:
             raise ValueError(
                 f"pos_encodings=rope needs an even head width, but hidden_size={D} / num_heads={N} "
@@ -232,26 +203,16 @@ class RecurrenceConfig(Schema):
         return self
 
     @model_validator(mode="after")
-    def _techniques_fit(self) -> Self:
-        for name, technique in self.techniques.active.items():
+    def _parts_fit(self) -> Self:
+        parts = {f"techniques.{name}: ": one for name, one in self.techniques.active.items()}
+        parts |= {"heads.lm.": self.heads.lm}
+        parts |= {f"heads.{name} ": head for name, head in self.heads.auxiliary.items()}
+        for where, part in parts.items():
             try:
-                technique.require(self)
+                part.require(self)
             except ValueError as error:
-                raise ValueError(f"techniques.{name}: {error}") from None
-        return self
-
-    @model_validator(mode="after")
-    def _heads_fit(self) -> Self:
-        lm, q = self.heads.lm, self.heads.q
-        try:
-            lm.require(self)
-        except ValueError as error:
-            raise ValueError(f"heads.lm.{error}") from None
-        for name, head in self.heads.auxiliary.items():
-            try:
-                head.require(self)
-            except ValueError as error:
-                raise ValueError(f"heads.{name} {error}") from None
+                raise ValueError(f"{where}{error}") from None
+        q = self.heads.q
         if q is not None and q.rule == "continue" and self.no_ACT_continue:
             raise ValueError(
                 "heads.q.rule=continue compares q_halt with q_continue, which is not learned with "
@@ -267,28 +228,12 @@ class RecurrenceConfig(Schema):
         return arch
 
     def require_data(self, facts: DataFacts) -> None:
-        """Check that the model is one for such puzzles.
-
-        Raises:
-            ConfigError: it is not; says which ones it is for.
-        """
+        """Raise ConfigError if the model is not one for such puzzles."""
         require_data(self.attention_bias, facts)
 
-    @property
-    def searches(self) -> bool:
-        """Whether the model guesses and finds contradictions, so that evaluations can search."""
-        return False
-
     def search(self, *asked: Any) -> Any:
-        """Evaluate the model by search, if it `searches`, as the ways of `evaluation.measure` do;
-        loads torch.
-        """
+        """Evaluate the model by search, if it `searches`; as the ways of `evaluation.measure`."""
         raise NotImplementedError
-
-    @property
-    def takes_no_noise(self) -> str:
-        """Why its chains cannot be told apart by noise, and what to use instead; "": they can."""
-        return ""
 
     @property
     def has_digits(self) -> bool:
@@ -296,7 +241,7 @@ class RecurrenceConfig(Schema):
         return False
 
     def with_depth(self, steps: int) -> Self:
-        """Return the same with so many ACT steps for each puzzle in evaluations."""
+        """Return the same with this many ACT steps for each puzzle in evaluations."""
         return self.model_copy(update={"halt_max_steps": steps})
 
     @property
@@ -306,7 +251,7 @@ class RecurrenceConfig(Schema):
 
     @property
     def rows_per_target(self) -> int:
-        """One row in so many, on average over the steps, has a target for q_continue."""
+        """One row in this many has a target for q_continue."""
         return max((one.rows_per_target for one in self.techniques.active.values()), default=1)
 
     @property
@@ -320,9 +265,7 @@ class RecurrenceConfig(Schema):
 ARCHITECTURES = Registry("architecture", RecurrenceConfig, "hrm", "arch")
 """Behind each name stands a `models.recurrence.Recurrence`, its schema is a `RecurrenceConfig`."""
 
-
-def _divisors_near(total: int, wanted: int) -> str:
-    divisors = [n for n in range(1, total + 1) if total % n == 0]
-    below = max(n for n in divisors if n <= wanted)
-    above = min(n for n in divisors if n >= min(wanted, total))
-    return f"{below} or {above}"
+import_all("models.biases", "config")
+import_all("models.heads", "config")
+import_all("models.techniques")
+rebuild_schemas([RecurrenceConfig])

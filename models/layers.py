@@ -1,56 +1,24 @@
 """The layers all models share. Parameters are float32 and cast to the input's dtype in forward.
 
-Attention stands behind one function, `attend`; everyone else is unaware of kernels. `auto` is
-torch's scaled_dot_product_attention, which picks its own kernel (on a CPU plain products where
-gradients are needed). Other kernels are used only when asked for by name.
-
 Shape letters: B batch, T positions, D hidden width, N heads, K head width.
 """
 
-import importlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-
-from models.config import BACKENDS_WITH_BIAS
-from runtime.errors import ConfigError
-
-_SDPA_KERNELS = {"sdpa_flash": SDPBackend.FLASH_ATTENTION, "sdpa_cudnn": SDPBackend.CUDNN_ATTENTION}
-
-# Backend -> (module of `flash_attn_func`, how to install it): CUDA kernels on [B, T, N, K].
-_FLASH_ATTENTION = {
-    "fa2": ("flash_attn", "pip install flash-attn --no-build-isolation"),
-    "fa3": ("flash_attn_interface", "build the hopper/ folder of the flash-attention repository"),
-    "fa4": ("flash_attn.cute", "pip install flash-attn-4"),
-}
-
-_TORCH_S_OWN = "arch.attention=auto (evaluate.py: arch_overrides.attention=auto)"
-# Kernels by backend, put here by `require_backend`: a graph that is compiled cannot import.
-_LOADED: dict[str, Callable[..., Tensor]] = {}
 
 
 def trunc_normal_(
     tensor: Tensor, std: float = 1.0, lower: float = -2.0, upper: float = 2.0
 ) -> Tensor:
-    """Fill `tensor` from a truncated normal whose *result* has standard deviation `std`, as in JAX.
-
-    A unit normal, cut, has a smaller deviation than 1; torch's `trunc_normal_` leaves it so.
-
-    Args:
-        tensor: float32 or wider, any shape, filled in place.
-        std: standard deviation of the result; 0 fills with zeros.
-        lower, upper: cuts, in units of the uncut normal's deviation; either may be infinite.
-    Raises:
-        ValueError: when not `lower < upper`.
+    """Fill `tensor` from a truncated normal whose *result* has standard deviation `std`, as in JAX;
+    torch's own has less. The cuts are in units of the uncut normal's deviation, or infinite.
     """
-    if not lower < upper:
-        raise ValueError(f"trunc_normal_ needs lower < upper, got {lower} and {upper}")
     if std == 0 or tensor.is_meta:  # Draws for no memory would load torch's compiler.
         return tensor.zero_()
     if lower + upper > 0:
@@ -110,11 +78,8 @@ class PositionLinear(CastedLinear):
 
 
 def aligned(matrix: Tensor, multiple: int = 8) -> Tensor:
-    """Return a matrix whose rows start at multiples of `multiple` elements, its values the same.
-
-    Where the rows are of another length, its columns are what lies together in memory. The fast
-    bfloat16 products of CUDA want that of all that they read and write; odd sizes do no harm
-    elsewhere, and a gradient is laid out as its matrix is.
+    """Return a matrix whose rows, or else columns, start at multiples of `multiple` elements, its
+    values the same, as the fast bfloat16 products of CUDA want it.
     """
     return matrix if matrix.shape[1] % multiple == 0 else matrix.t().contiguous().t()
 
@@ -123,9 +88,8 @@ def aligned(matrix: Tensor, multiple: int = 8) -> Tensor:
 def weights_cast_once(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     """Cast every `CastedLinear` weight below `module` once for what needs no gradients inside.
 
-    The recursion applies them many times; casting each time costs as much memory traffic as a
-    small layer's product. Where there are gradients each use has its own cast, so that they are
-    added up in float32, as published.
+    Where there are gradients each use has its own cast, so that they are added up in float32, as
+    published.
     """
     layers = [layer for layer in module.modules() if isinstance(layer, CastedLinear)]
     for layer in layers:
@@ -158,15 +122,11 @@ class CastedSparseEmbedding(nn.Module):
 
     It is a buffer outside the parameters, float32 [num, width]. The rows of the batch are copied to
     a leaf that receives the gradient; `training.optim.sparse_sign_sgd` brings it to the table.
-
-    Attributes:
-        local_weights: the leaf [B, width], rows of the last training batch.
-        local_ids: int64 [B], their identifiers.
     """
 
     weights: Tensor
-    local_weights: Tensor
-    local_ids: Tensor
+    local_weights: Tensor  # the leaf [B, width], rows of the last training batch
+    local_ids: Tensor  # int64 [B], their identifiers
 
     def __init__(self, num_rows: int, width: int, init_std: float, dtype: torch.dtype) -> None:
         super().__init__()
@@ -184,9 +144,7 @@ class CastedSparseEmbedding(nn.Module):
         self.register_buffer("local_ids", ids, persistent=False)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Map integer ids [B] to [B, width] in the forward dtype, through the leaf where a gradient
-        is wanted.
-        """
+        """Map integer ids [B] to [B, width], through the leaf where a gradient is wanted."""
         if not (self.training and torch.is_grad_enabled()):
             return self.weights[ids].to(self.dtype)
         with torch.no_grad():
@@ -203,10 +161,8 @@ class CastedSparseEmbedding(nn.Module):
 
 
 def add_rms_norm(x: Tensor, update: Tensor, eps: float, dim: int = -1) -> Tensor:
-    """Return the post-norm rms_norm(x + update) over the dimension `dim`, in the dtype of `x`.
-
-    Both have the same shape and dtype; `eps` is added to the mean square. The norm is computed in
-    float32 (float64 stays), without learned scale: a sum with a normalised state always follows.
+    """Return the post-norm rms_norm(x + update) over `dim`, computed in float32 (float64 stays),
+    without learned scale: a sum with a normalised state always follows.
     """
     return cast(Tensor, _AddRMSNorm.apply(x, update, eps, dim))
 
@@ -347,30 +303,6 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return out.to(x.dtype)
 
 
-def require_backend(backend: str, device: torch.device) -> None:
-    """Raise when `backend` was asked for by name and cannot run on `device`; load it otherwise.
-
-    To be called before `attend` with a backend that is not torch's own.
-
-    Raises:
-        ConfigError: names the backend, what is missing and how to install it.
-    """
-    if backend in ("auto", "math") or (backend == "sdpa_flash" and device.type == "cpu"):
-        return
-    asked = f"arch.attention={backend} needs a CUDA device"
-    if backend in _FLASH_ATTENTION:
-        module, install = _FLASH_ATTENTION[backend]
-        try:
-            _LOADED[backend] = importlib.import_module(module).flash_attn_func
-        except (ImportError, AttributeError, OSError):
-            raise ConfigError(
-                f"{asked} and the package {module}, which is missing or does not import: {install};"
-                f" or use {_TORCH_S_OWN}"
-            ) from None
-    if device.type != "cuda":
-        raise ConfigError(f"{asked}, this run is on {device.type}; use {_TORCH_S_OWN}")
-
-
 def attend(
     q: Tensor, k: Tensor, v: Tensor, backend: str = "auto", bias: Tensor | None = None
 ) -> Tensor:
@@ -378,25 +310,16 @@ def attend(
 
     Args:
         q, k, v: [B, T, N, K], one dtype.
-        backend: a value of `models.config.AttentionBackend`.
-        bias: [N, T, T] in the same dtype, with one of BACKENDS_WITH_BIAS; None: 0.
+        backend: `math` computes plain products; with `auto` torch picks a kernel, but on a CPU, for
+            gradients, plain products are four times as fast.
+        bias: [N, T, T] in the same dtype; None: 0.
     Returns:
         [B, T, N, K] in the dtype of `q`.
     """
-    if backend in _FLASH_ATTENTION:
-        assert backend in _LOADED, "require_backend was not called"
-        exact = {"deterministic": True} if torch.are_deterministic_algorithms_enabled() else {}
-        out = _LOADED[backend](q, k, v, causal=False, **exact)
-        return out[0] if isinstance(out, tuple) else out
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    # Backward through torch's CPU kernel takes four times as long as through the plain products.
-    plain = backend == "auto" and q.device.type == "cpu" and q.requires_grad
-    if backend == "math" or plain:
+    if backend == "math" or (q.device.type == "cpu" and q.requires_grad):
         return _by_products(q, k, v, bias).transpose(1, 2)
-    if backend == "auto":
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2)
-    with sdpa_kernel(_SDPA_KERNELS[backend]):
-        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias).transpose(1, 2)
 
 
 def _by_products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
@@ -410,19 +333,12 @@ def _by_products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor
 class Attention(nn.Module):
     """Multi-head self-attention over all T positions, with optional rotary tables and a bias, as
     `models.biases.base` has them.
-
-    Raises:
-        ConfigError: the backend takes no bias.
     """
 
     def __init__(
         self, hidden_size: int, num_heads: int, backend: str, bias: nn.Module | None = None
     ) -> None:
         super().__init__()
-        if bias is not None and backend not in BACKENDS_WITH_BIAS:
-            raise ConfigError(
-                f"arch.attention={backend} takes no arch.attention_bias; use {_TORCH_S_OWN}"
-            )
         self.num_heads, self.backend = num_heads, backend
         self.qkv_proj = CastedLinear(hidden_size, 3 * hidden_size)
         self.o_proj = CastedLinear(hidden_size, hidden_size)

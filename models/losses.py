@@ -81,11 +81,3 @@ class CrossEntropy:
 def binary_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Binary cross entropy of each logit, in nats; `targets` in the dtype of the logits."""
     return F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
-
-
-def clipped(values: Tensor, limit: float) -> Tensor:
-    """Let losses beyond a limit grow with their logarithm only, as limit * (1 + log(loss / limit)):
-    the gradient, that of the loss scaled down to the limit, is never 0.
-    """
-    beyond = limit * (1 + (values.clamp_min(limit) / limit).log())
-    return torch.where(values > limit, beyond, values)

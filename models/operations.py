@@ -1,5 +1,6 @@
 """How many operations a model makes in its matrix products, counted without computing anything."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -34,9 +35,14 @@ def count_flop(arch: ArchConfig, facts: DataFacts) -> Flop:
 def train_step_flop(arch: ArchConfig, facts: DataFacts) -> int:
     """Count `Flop.train_step`; of steps that differ in their look-ahead it is the mean."""
     counter = _Counter(arch, facts)
-    total = counter.count()
+    total = counter.count(lambda model, carry, examples: model(carry, examples))
     if (every := arch.rows_per_target) > 1:
-        total -= counter.count_look_ahead() * (every - 1) // every
+        look_ahead = counter.count(
+            lambda model, carry, examples: model.model.target_of_continue(
+                carry.inner, examples, carry.halted
+            )
+        )
+        total -= look_ahead * (every - 1) // every
     return total
 
 
@@ -45,15 +51,13 @@ def act_step_flop(arch: ArchConfig, facts: DataFacts) -> int:
     """Count `Flop.act_step`."""
     counter = _Counter(arch, facts)
     counter.model.eval()
-    return counter.count(measured=False)
+    return counter.count(lambda model, carry, examples: model(carry, examples, measured=False))
 
 
 class _Counter:
     """A model without memory, in training mode, whose products are counted."""
 
     def __init__(self, arch: ArchConfig, facts: DataFacts) -> None:
-        # The kernel of the attention's own products, which do not count, may not know the device.
-        arch = arch.model_copy(update={"attention": "auto"})
         self._total = 0
         with torch.device("meta"):
             self.model = build_model(arch, facts).train()
@@ -71,20 +75,11 @@ class _Counter:
                 for beside, weights in layer.products():
                     beside.register_forward_hook(partial(self._add, weights.numel()))
 
-    def count(self, **options: bool) -> int:
-        """Return the operations of a step in which all rows look ahead."""
+    def count(self, run: Callable[..., object]) -> int:
+        """Return the operations of what runs from the initial carry."""
         self._total = 0
         with torch.device("meta"):
-            carry = self.model.initial_carry(self._examples)
-            self.model(carry, self._examples, **options)
-        return self._total
-
-    def count_look_ahead(self) -> int:
-        """Return those of them that give the target of q_continue."""
-        self._total = 0
-        with torch.device("meta"):
-            carry = self.model.initial_carry(self._examples)
-            self.model.model.target_of_continue(carry.inner, self._examples, carry.halted)
+            run(self.model, self.model.initial_carry(self._examples), self._examples)
         return self._total
 
     def _add(self, weights: int, layer: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:

@@ -32,6 +32,7 @@ from models.layers import (
 
 if TYPE_CHECKING:
     from models.act import ACT
+    from models.technique import Depth
 
 # State of a recurrence by name (`z_H`, `z_L`), each forward dtype [B, T, D].
 Latents = dict[str, Tensor]
@@ -110,6 +111,8 @@ class Recurrence(nn.Module):
     # Where rows draw alone: the first is set for an evaluation, the second for each ACT step.
     noise_table: Tensor | None = None
     draws: Draws = BATCH_DRAWS
+    # H_cycles and L_cycles in training, if a technique sets them, for a `CycledRecurrence`.
+    depth: "Depth | None" = None
 
     def __init__(self, config: RecurrenceConfig, facts: DataFacts) -> None:
         super().__init__()
@@ -148,14 +151,12 @@ class Recurrence(nn.Module):
             self.register_buffer(f"{name}_init", start)
 
     def recur(self, latents: Latents, injected: Tensor, rotary: Rotary) -> Latents:
-        """Run one ACT step; which of its updates have gradients tells the models apart.
+        """Return the latents after an ACT step.
 
         Args:
             latents: z_H, z_L or one of them, [B, T, D] each, without gradients.
             injected: the embedded puzzle, [B, T, D]; with `mlp_t` views of [T, B, D], all of them.
             rotary: cos and sin [T, K], where positions are rotary.
-        Returns:
-            the latents after it.
         """
         raise NotImplementedError
 
@@ -170,8 +171,8 @@ class Recurrence(nn.Module):
         return any(technique.draws_numbers for technique in self.techniques.active.values())
 
     def draw_by(self, keys: Tensor | None, steps: Tensor) -> None:
-        """Set what the next ACT step draws from: the keys of rows, int64 [B], and the steps, int32
-        [B], that they are at; or torch, for the whole batch, if `keys` is None.
+        """Let the next ACT step draw by the keys of rows, int64 [B], and the steps, int32 [B], that
+        they are at; or by torch, for the whole batch, if `keys` is None.
         """
         self.draws = BATCH_DRAWS
         if keys is not None:
@@ -202,13 +203,8 @@ class Recurrence(nn.Module):
         return after
 
     def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
-        """Run one ACT step.
-
-        Args:
-            carry: the latents, [B, T, D] each.
-            examples: inputs int32 [B, S] and puzzle_identifiers int32 [B].
-        Returns:
-            the latents after it, detached, and the answer's states [B, T, D], with gradients.
+        """Run one ACT step. Return the latents after it, [B, T, D] each, detached, and the answer's
+        states [B, T, D], with gradients.
         """
         injected = self.embed_puzzle(examples["inputs"], examples["puzzle_identifiers"])
         rotary = self.rotary_emb() if self.pos_encodings == "rope" else None
@@ -221,9 +217,7 @@ class Recurrence(nn.Module):
         return {name: z.detach() for name, z in latents.items()}, latents[self.latents[0]]
 
     def read(self, states: Tensor, examples: Examples) -> Outputs:
-        """Return what all heads predict from the answer's states [B, T, D]; Q's logits are 0 where
-        no head gives them.
-        """
+        """Return what all heads predict from the answer's states [B, T, D]; without Q zeros."""
         zeros = states.new_zeros(states.shape[0], dtype=torch.float32)
         outputs = {"q_halt_logits": zeros, "q_continue_logits": zeros}
         answer = self.answer(states, examples)
@@ -251,26 +245,16 @@ class Recurrence(nn.Module):
 
 
 class CycledRecurrence(Recurrence):
-    """A recurrence whose ACT step consists of H_cycles cycles, each with L_cycles updates of z_L.
-
-    Attributes:
-        depth: the two numbers in training, where a technique sets them; None,
-            and always in evaluation: those of the configuration.
+    """A recurrence whose ACT step consists of H_cycles cycles, each with L_cycles updates of z_L;
+    always those of the configuration in evaluation.
     """
-
-    depth: tuple[int, int] | None = None
 
     def __init__(self, config: Any, facts: DataFacts) -> None:
         super().__init__(config, facts)
         self._full_depth = (config.H_cycles, config.L_cycles)
 
-    @property
-    def H_cycles(self) -> int:  # noqa: N802
-        return self.cycles[0]
-
-    @property
-    def L_cycles(self) -> int:  # noqa: N802
-        return self.cycles[1]
+    H_cycles = property(lambda self: self.cycles[0])
+    L_cycles = property(lambda self: self.cycles[1])
 
     @property
     def cycles(self) -> tuple[int, int]:

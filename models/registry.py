@@ -1,11 +1,17 @@
 """The model that a configuration names. A checkpoint's folder never has a say in the class."""
 
-from models.act import ACT, ACTLossHead
+from collections.abc import Callable
+
+import torch
+
+from models.act import ACT, ACTLossHead, LossOutput
 from models.architectures import ArchConfig
 from models.config import ARCHITECTURES, DataFacts
+from models.recurrence import Block, CycledRecurrence
+from runtime.compiler import prepare_compiler
 from runtime.device import resolve_dtype
 from runtime.errors import ConfigError
-from runtime.schema import Schema
+from runtime.schema import CompiledForm, Schema
 
 
 def arch_on_device(
@@ -36,10 +42,26 @@ def build_model(config: ArchConfig, facts: DataFacts) -> ACTLossHead:
         ConfigError: the data do not fit `attention_bias`, or the model does not fit a technique.
         ValueError: a head needs what the data set does not have.
     """
+    config.require_data(facts)
     inner = ARCHITECTURES.load(config.name)(config, facts)
-    for name, technique in config.techniques.active.items():
-        try:
-            technique.require_model(inner)
-        except ValueError as error:
-            raise ConfigError(f"arch.techniques.{name}: {error}") from None
+    if config.techniques.acting("depth_at") and not isinstance(inner, CycledRecurrence):
+        told = "leave out the technique that sets its depth"
+        raise ConfigError(f"{type(inner).__name__} is no CycledRecurrence; {told}")
     return ACTLossHead((inner.act_type or ACT)(inner, config), config.loss)
+
+
+def compiled_forward(model: ACTLossHead, form: CompiledForm) -> Callable[..., LossOutput]:
+    """Return what runs a step of `model`: itself, or its compiled form.
+
+    With `block` all blocks of the same shape share code, which is compiled when the first of them
+    is called: once with gradients and once without, and again for each other batch size.
+    """
+    if not form:
+        return model
+    prepare_compiler()
+    if form == "model":
+        return torch.compile(model, dynamic=False)
+    for module in model.modules():
+        if isinstance(module, Block):
+            module.compile(dynamic=False)
+    return model

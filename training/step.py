@@ -1,7 +1,7 @@
 """One optimizer step: forward and backward over this rank's rows, update, outcome."""
 
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,12 +12,12 @@ from torch import Tensor
 
 from models.act import ACTCarry, ACTLossHead, Drawn, LossOutput
 from models.architectures import ArchConfig
-from models.compiled import compiled_forward
 from models.config import DataFacts
 from models.heads.base import Examples
 from models.metrics import mean_metrics
 from models.operations import train_step_flop
-from models.registry import build_model
+from models.registry import build_model, compiled_forward
+from models.technique import Depth
 from puzzle_dataset import PuzzleDataset
 from runtime.compiler import Compiling, choose_compiling
 from runtime.cuda_graph import CudaGraph
@@ -65,8 +65,7 @@ class Learner:
         self.exact = config.reduction == "exact"
         self.num_parts = config.num_parts(ranks.world_size)
         self.local_batch_size = config.global_batch_size // ranks.world_size
-        acting = model.model.inner.techniques.acting
-        self.at_depth, self.at_form = acting("set_depth"), acting("form")
+        self.at_depth = model.model.inner.techniques.acting("depth_at")
         self._add_optimizers()
         self._add_schedule()
         self.parts = None
@@ -163,8 +162,8 @@ class Learner:
         `metrics` and `outcomes`; all ranks learn of `stop`.
         """
         factor = self.lr_factor(step)
-        for technique in self.at_depth:
-            technique.set_depth(self.model.model.inner, self._share(step))
+        if self.at_depth:
+            self.model.model.inner.depth = self.form_at(step)
         drawn = self.ranks.on_device(self.model.model.draw(self.address(step - 1)))
         asked = self.ranks.on_device({"factor": np.array(factor), "stop": np.array(stop.requested)})
         if self.graph and not self._diagnoses(step):
@@ -178,9 +177,11 @@ class Learner:
             known |= self._diagnose(step, measured, done.norms)
         self.metrics.record(metrics, done.norms, known)
 
-    def form_at(self, step: int) -> Hashable:
-        """Return what the compiled code of a step, from 1, depends on."""
-        return tuple(technique.form(step, self._share(step)) for technique in self.at_form)
+    def form_at(self, step: int) -> Depth | None:
+        """Return what the compiled code of a step, from 1, depends on: its cycles, if a technique
+        sets them.
+        """
+        return next((one.depth_at(self._share(step)) for one in self.at_depth), None)
 
     def _share(self, step: int) -> float:
         """Return the share of the run's steps that are done before a step."""

@@ -18,7 +18,7 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,14 +28,12 @@ from torch.optim import AdamW, Optimizer
 
 from apps.bench import benchmark
 from models.architectures import ArchConfig
-from models.config import AttentionBackend, DataFacts
-from models.layers import require_backend
+from models.config import DataFacts
 from models.operations import count_flop
 from models.registry import arch_on_device
 from models.technique import TechniquesConfig
 from runtime.compiler import choose_compiling
 from runtime.device import prepare_host, resolve_device
-from runtime.errors import ConfigError
 from runtime.files import write_atomically
 from training.config.composition import load_config
 from training.config.schema import TrainConfig
@@ -56,7 +54,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def machine(device: str) -> dict[str, Any]:
-    """Describe the machine, and say which attention backends it has."""
+    """Describe the machine."""
     kind = resolve_device(device)
     facts = benchmark.describe_environment(kind)
     del facts["cpu_flags"], facts["max_cpu_isa"]
@@ -68,16 +66,7 @@ def machine(device: str) -> dict[str, Any]:
         facts["nccl"] = ".".join(map(str, nccl.version()))
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             facts["triton"] = importlib.metadata.version("triton")
-    facts["attention"] = " ".join(name for name in get_args(AttentionBackend) if _runs(name, kind))
     return {"machine": facts}
-
-
-def _runs(backend: str, device: str) -> bool:
-    try:
-        require_backend(backend, torch.device(device))
-    except ConfigError:
-        return False
-    return True
 
 
 def ours(name: str, seconds: str, *settings: str) -> dict[str, Any]:

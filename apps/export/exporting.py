@@ -81,9 +81,11 @@ def export(options: argparse.Namespace) -> str:
     require_output(output)
     import_plugins(options.plugins)
     trained = find_trained_model(options.run, warn)
-    for name, technique in trained.run.arch.techniques.active.items():
-        if why := technique.not_exported:
-            raise ConfigError(f"{trained.weights} cannot be exported: techniques.{name}.{why}")
+    techniques = trained.run.arch.techniques
+    for name, technique in techniques.active.items():
+        if technique.draws_numbers and technique in techniques.acting("moved"):
+            why = f"techniques.{name} draws random numbers in each update"
+            raise ConfigError(f"{trained.weights} cannot be exported: {why}")
     averaged = options.weights == "averaged" and trained.has_average
     one_step = options.one_step or output.suffix == ".pt2"
 

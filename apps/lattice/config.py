@@ -9,7 +9,6 @@ from pydantic.fields import FieldInfo
 from models.biases.sudoku.config import require_sudoku
 from models.config import ARCHITECTURES, DataFacts, RecurrenceConfig
 from models.heads.config import AUXILIARY_HEADS, AuxiliaryHeadConfig, HeadsConfig
-from models.heads.linear.config import LinearHeadConfig
 from runtime.errors import ConfigError
 from runtime.registry import imported
 from runtime.schema import (
@@ -28,7 +27,15 @@ if TYPE_CHECKING:
     from dataset.kinds.base import Kind
 
 
-class CandidatesHeadConfig(AuxiliaryHeadConfig):
+class ContradictionHeadConfig(AuxiliaryHeadConfig):
+    """A head that says whether the solution is gone."""
+
+    def require(self, arch: RecurrenceConfig) -> None:
+        if not isinstance(arch, LatticeConfig):
+            raise ValueError(f"is for name=lattice, and this is name={arch.name}")
+
+
+class CandidatesHeadConfig(ContradictionHeadConfig):
     """A head that says which candidates to keep."""
 
     keep_weight: NonNegativeFloat = 4.0
@@ -36,34 +43,12 @@ class CandidatesHeadConfig(AuxiliaryHeadConfig):
     strike_weight: NonNegativeFloat = 0.5
     """weight of those that must go"""
 
-    def require(self, arch: RecurrenceConfig) -> None:
-        _require_lattice(arch)
 
-
-class ContradictionHeadConfig(AuxiliaryHeadConfig):
-    """A head that says whether the solution is gone."""
-
-    def require(self, arch: RecurrenceConfig) -> None:
-        _require_lattice(arch)
-
-
-def _require_lattice(arch: RecurrenceConfig) -> None:
-    if not isinstance(arch, LatticeConfig):
-        raise ValueError(f"is for name=lattice, and this is name={arch.name}")
-
-
-AUXILIARY_HEADS.add(
-    "candidates",
-    CandidatesHeadConfig,
-    imported("apps.lattice.heads", "CandidatesHead"),
-    "which candidates stay; arch=lattice",
-)
-AUXILIARY_HEADS.add(
-    "contradiction",
-    ContradictionHeadConfig,
-    imported("apps.lattice.heads", "ContradictionHead"),
-    "is the solution gone?",
-)
+_load = imported("apps.lattice.heads", "CandidatesHead")
+_text = "which candidates stay; arch=lattice"
+AUXILIARY_HEADS.add("candidates", CandidatesHeadConfig, _load, _text)
+_load = imported("apps.lattice.heads", "ContradictionHead")
+AUXILIARY_HEADS.add("contradiction", ContradictionHeadConfig, _load, "is the solution gone?")
 
 
 class LatticeConfig(RecurrenceConfig):
@@ -72,6 +57,10 @@ class LatticeConfig(RecurrenceConfig):
     """
 
     width_multiple: ClassVar[int] = 8
+    searches: ClassVar[bool] = True
+    takes_no_noise: ClassVar[str] = (
+        "candidates are no numbers to disturb (arch=lattice); use perturb=symmetry or search.chains"
+    )
     overrides: ClassVar[dict[str, FieldInfo]] = {
         "loops": further_field(
             Count | None, None, "arch=lattice: passes through the blocks in a step"
@@ -91,13 +80,8 @@ class LatticeConfig(RecurrenceConfig):
     units: StrictBool = False
     """with symmetry=digits: cells are mixed by the means over rows, columns, boxes and their
     crossings instead of attention, as in arch=dec"""
-    digit_attention: StrictBool = False
-    """with symmetry=digits: a digit knows the others in its cell by attention; false: by their
-    mean"""
     loops: Size = 16
     """passes through the blocks in a step"""
-    backprop_loops: Size | None = None
-    """the last loops, which have losses and gradients; null: all"""
     keep_states: StrictBool = False
     """a step begins with the states of the puzzle's last one; false: afresh, as published"""
     L_layers: NumLayers = 4
@@ -145,17 +129,8 @@ class LatticeConfig(RecurrenceConfig):
     no_ACT_continue: StrictBool = True
     """there is no q_continue"""
 
-    @property
-    def searches(self) -> bool:
-        return True
-
     def search(self, *asked: Any) -> Any:
         return imported("apps.lattice.evaluating", "search")()(self, *asked)
-
-    @property
-    def takes_no_noise(self) -> str:
-        instead = "use perturb=symmetry, or search.chains"
-        return f"candidates are no numbers to disturb (arch=lattice); {instead}"
 
     @property
     def has_digits(self) -> bool:
@@ -189,47 +164,32 @@ class LatticeConfig(RecurrenceConfig):
 
     @model_validator(mode="after")
     def _deduces(self) -> Self:
-        heads = self.heads
-        if heads.q is not None or {"candidates", "contradiction"} - heads.auxiliary.keys():
-            raise ValueError(
-                "name=lattice needs the heads candidates and contradiction, and no q; use "
-                "heads=lattice"
-            )
-        if not isinstance(heads.lm, LinearHeadConfig):
-            raise ValueError(f"name=lattice: heads.lm.name={heads.lm.name}; use linear")
-        unused = {
-            "mlp_t": False,
-            "puzzle_emb_ndim": 0,
-            "puzzle_emb_len": 0,
-            "halt_exploration_prob": 0.0,
-            "no_ACT_continue": True,
+        heads, techniques = self.heads, self.techniques
+        own = {"candidates", "contradiction"}
+        fixed: dict[str, object] = {"mlp_t": False, "puzzle_emb_ndim": 0, "puzzle_emb_len": 0}
+        fixed |= {"halt_exploration_prob": 0.0, "no_ACT_continue": True}
+        bias, views, places = self.attention_bias, self.views, self.pos_encodings
+        afresh = "states are those of another view; use views=none"
+        faults = {
+            f"name=lattice needs the heads {' and '.join(sorted(own))}, and no q; use "
+            "heads=lattice": heads.q is not None or own - heads.auxiliary.keys(),
+            f"name=lattice: heads.lm.name={heads.lm.name}; use linear": heads.lm.name != "linear",
+            **{f"heads.{name}: name=lattice does not turn fields": True for name in heads.fields},
+            f"attention_bias={bias} with units=true: there is no attention over the cells; use "
+            "units=false": self.units and bias != "none",
+            "units=true needs symmetry=digits": self.units and not self.has_digits,
+            f"keep_states=true with views={views}: {afresh}": self.keep_states and views != "none",
+            f"pos_encodings={places} with units=true; use none": self.units and places != "none",
         }
-        only_weigh = self.techniques.acting("weighed")
-        for name, technique in self.techniques.active.items():
-            if technique not in only_weigh:
-                raise ValueError(f"techniques.{name} has no meaning with name=lattice")
-        for name, value in unused.items():
-            if (found := getattr(self, name)) != value:
-                raise ValueError(f"{name}={found} has no meaning with name=lattice; use {value}")
-        if (last := self.backprop_loops or 0) > self.loops:
-            raise ValueError(f"backprop_loops={last} exceeds loops={self.loops}")
-        if heads.fields:
-            name = min(heads.fields)
-            raise ValueError(f"heads.{name}: name=lattice does not turn fields; leave it out")
-        if self.units and self.attention_bias != "none":
-            raise ValueError(
-                f"attention_bias={self.attention_bias} with units=true: there is no attention over "
-                "the cells; use units=false"
-            )
-        if self.symmetry == "none" and (self.units or self.digit_attention):
-            raise ValueError("units and digit_attention need symmetry=digits")
-        if self.keep_states and self.views != "none":
-            raise ValueError(
-                f"keep_states=true with views={self.views}: states are those of another view; use "
-                "views=none"
-            )
-        if self.units and self.pos_encodings != "none":
-            raise ValueError(f"pos_encodings={self.pos_encodings} with units=true; use none")
+        for name, technique in techniques.active.items():
+            unknown = technique not in techniques.acting("weighed")
+            faults[f"techniques.{name} has no meaning with name=lattice"] = unknown
+        for name, value in fixed.items():
+            changed = (found := getattr(self, name)) != value
+            faults[f"{name}={found} has no meaning with name=lattice; use {value}"] = changed
+        for told, holds in faults.items():
+            if holds:
+                raise ValueError(told)
         return self
 
 

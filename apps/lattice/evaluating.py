@@ -2,8 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import torch
 
 from apps.lattice import search_report
 from apps.lattice.config import LatticeConfig
-from apps.lattice.search import Found, Ledger, Round, Search, search_sets
+from apps.lattice.search import Found, Ledger, Search, search_sets
 from apps.lattice.search_report import Figures, figures_of, solver_figures
 from evaluation import table
 from evaluation.job import Job, beside
@@ -23,7 +22,6 @@ from evaluation.report import as_file, heading, last_line, records, write
 from models.act import ACTLossHead
 from models.registry import build_model
 from puzzle_dataset import Batch, EvalBatches, PuzzleDataset
-from runtime.errors import ConfigError, disk_errors
 from runtime.ranks import Ranks
 
 
@@ -35,9 +33,8 @@ def search(
     _: EvalBatches,
     ranks: Ranks,
 ) -> Report:
-    """Search on all ranks; gather figures of what the model found, and beside it of what its first
-    chain alone does, of what the same search finds with weights that were never trained, and of a
-    plain solver.
+    """Search on all ranks with the model, with its first chain alone, with weights that were never
+    trained, and with a plain solver.
     """
     config, settings = job.config, job.config.search
     forward = prepared(model)
@@ -47,17 +44,12 @@ def search(
         untrained = build_model(arch, job.facts).to(ranks.device)
         searchers["untrained"] = (prepared(untrained), untrained, settings.control)
     ledger = Ledger(ledger_prefix(job), search_key(job, arch), ranks)
-    if ranks.is_main:
-        for path in traces_of(job):
-            keep_done(path, ledger)
-    ranks.barrier()
     figures, by_model = list[Figures](), dict[str, list[Found]]()
     for who, (step, searched, number) in searchers.items():
         puzzles = {name: rows_of(job.dataset, name, number) for name in job.dataset.sets}
         first_try = who == "first chain"
         one = Search(step, searched.eval(), arch, ranks, settings, config.seed, first_try=first_try)
-        watch = traces(job, ranks, who)
-        found = search_sets(one, puzzles, ledger, who, watch=watch, show_progress=ranks.is_main)
+        found = search_sets(one, puzzles, ledger, who, show_progress=ranks.is_main)
         if who == "model":
             by_model = found
         for name, rows in found.items():
@@ -69,9 +61,7 @@ def search(
 
 
 def search_key(job: Job, arch: LatticeConfig) -> str:
-    """Return what decides the answers of a search: where it has changed, nothing of one that was
-    killed is of use.
-    """
+    """Return what decides the answers of a search."""
     config = job.config
     key = {"model": job.trained.digest(), "weights": config.weights, "seed": config.seed}
     key |= {"data": job.dataset.fingerprint(), "arch": arch.model_dump(mode="json")}
@@ -81,41 +71,6 @@ def search_key(job: Job, arch: LatticeConfig) -> str:
 def ledger_prefix(job: Job) -> Path:
     """Return how the files begin that keep what an unfinished search has found."""
     return beside(job.output, "_search")
-
-
-def traces(job: Job, ranks: Ranks, who: str) -> Callable[..., None] | None:
-    """Return what adds the chains of the first puzzles, round by round, to this rank's file."""
-    number = job.config.save_search if who == "model" else 0
-    path = beside(job.output, f"_chains.{ranks.rank}.jsonl")
-
-    def write_round(set_name: str, found: Found, one: Round) -> None:
-        if found.row < number:
-            place = {"set": set_name, "row": found.row, "round": found.rounds}
-            with disk_errors(path, ConfigError), path.open("a") as file:
-                file.write(json.dumps(place | one.to_json()) + "\n")
-
-    return write_round if number else None
-
-
-def keep_done(path: Path, ledger: Ledger) -> None:
-    """Leave in a file of traces the puzzles that are done; the others are searched once more."""
-    kept = []
-    with disk_errors(path, ConfigError), path.open(errors="replace") as file:
-        for line in file:
-            with suppress(ValueError, KeyError, TypeError):  # A kill may have cut it off.
-                trace = json.loads(line)
-                if ledger.has("model", trace["set"], trace["row"]):
-                    kept.append(line)
-        if not kept:
-            return path.unlink()
-    write({path: "".join(kept)})
-
-
-def traces_of(job: Job) -> list[Path]:
-    """Return the files that `traces` has written."""
-    if not job.config.save_search:
-        return []
-    return sorted(job.output.parent.glob(f"{beside(job.output, '_chains').name}.*.jsonl"))
 
 
 def rows_of(dataset: PuzzleDataset, set_name: str, number: int | None) -> Batch:
@@ -141,7 +96,7 @@ def report(
     write(written)
     sys.stdout.write(
         f"{heading(facts)}{search_report.as_text(figures)}\n\n"
-        f"{seconds:.1f} s\nwritten: {', '.join(map(str, [*written, *traces_of(job)]))}\n"
+        f"{seconds:.1f} s\nwritten: {', '.join(map(str, written))}\n"
         f"{last_line(content)}"
     )
     for path in job.output.parent.glob(f"{ledger_prefix(job).name}.*.jsonl"):

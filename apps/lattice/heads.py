@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from apps.lattice.config import CandidatesHeadConfig
 from models.config import DataFacts, RecurrenceConfig
 from models.heads.auxiliary import AuxiliaryHead
 from models.heads.base import Answer, Outputs, Targets
@@ -46,7 +45,6 @@ class CandidatesHead(AuxiliaryHead):
     def __init__(self, name: str, config: RecurrenceConfig, facts: DataFacts) -> None:
         super().__init__(name, config, facts)
         own = config.heads.auxiliary[name]
-        assert isinstance(own, CandidatesHeadConfig)
         self.keep_weight, self.strike_weight = own.keep_weight, own.strike_weight
         linear = LinearOfDigits if config.has_digits else Linear
         self.proj = linear(config.hidden_size, facts.vocab_size, bias=True)

@@ -84,20 +84,12 @@ class Loop(ReasoningLevel):
 
 
 class Deduced(NamedTuple):
-    """What a step makes of the candidates of B rows.
+    """What a step makes of the candidates of B rows."""
 
-    Attributes:
-        candidates: bool [B, S, V], after what was struck and guessed.
-        guessed: int64 [B], the cell that was guessed; -1: none.
-        decided: bool [B], each cell had one candidate, nothing was struck, and there is no
-            contradiction: the model has seen the whole answer, and accepts it.
-        contradiction: bool [B], a cell has none, or the model says that the solution is gone.
-    """
-
-    candidates: Tensor
-    guessed: Tensor
-    decided: Tensor
-    contradiction: Tensor
+    candidates: Tensor  # bool [B, S, V], after what was struck and guessed
+    guessed: Tensor  # int64 [B], the cell that was guessed; -1: none
+    decided: Tensor  # bool [B], the model has seen the whole answer, and accepts it
+    contradiction: Tensor  # bool [B], a cell has none, or the model says that the solution is gone
 
 
 class LatticeInner(Recurrence):
@@ -106,16 +98,12 @@ class LatticeInner(Recurrence):
     The carry has z_H [B, T, D], the states of the last loop, which heads read; z_candidates, bool
     [B, S, V], what they are about; z_next, the same for the next step; z_guess, int64 [B], the cell
     that was guessed, or -1; z_verdict, int64 [B], what the step came to: DECIDED, CONTRADICTION, 0.
-
-    Raises:
-        ConfigError: the data are neither Sudokus nor mazes.
     """
 
     open_cell: Tensor
     latents = ("z_H",)
 
     def __init__(self, config: LatticeConfig, facts: DataFacts) -> None:
-        config.require_data(facts)
         kind, side = config.kind_of(facts), math.isqrt(facts.seq_len)
         self.open_token, tokens = kind.board(side).open, kind.answers(side)
         self.views = kind.views(side)
@@ -131,11 +119,9 @@ class LatticeInner(Recurrence):
                 CastedEmbedding(side, D, init_std=D**-0.5, dtype=self.dtype) for _ in range(2)
             )
         self.seq_len, self.num_loops = facts.seq_len, config.loops
-        self.keeps_states = config.keep_states
-        self.loops_without_gradients = config.loops - (config.backprop_loops or config.loops)
+        self.keeps_states, self.guess_temperature = config.keep_states, config.guess_temperature
         self.strike_below = _logit(config.strike_below)
         self.contradiction_above = _logit(config.contradiction_above)
-        self.guess_temperature = config.guess_temperature
         self.guesses_always = config.guess == "always"
         open_cell = torch.zeros(facts.vocab_size, dtype=torch.bool)
         open_cell[list(tokens)] = True
@@ -168,9 +154,8 @@ class LatticeInner(Recurrence):
     def begin(
         self, new: Tensor, carry: Latents, examples: Examples, drawn: Drawn | None = None
     ) -> tuple[Latents, Examples]:
-        """Return latents with the candidates of this step, where rows are `new` (bool [B]) all that
-        there are, and the examples, both in the view that was drawn; states that are kept are 0 in
-        new rows.
+        """Return latents with the candidates of this step, in `new` rows (bool [B]) all, and the
+        examples, both in the view that was drawn.
         """
         new, fresh = new.view(-1, 1, 1), examples.get(BEGINNINGS)
         if fresh is None:
@@ -189,15 +174,12 @@ class LatticeInner(Recurrence):
         return (is_open & self.open_cell) | (~is_open & given)
 
     def forward(self, carry: Latents, examples: Examples) -> tuple[Latents, Tensor]:
-        """Run all loops.
-
-        Returns:
-            the latents, detached, with z_next still that of the last step; the states after each
-            loop that has gradients, [K * B, T, D]; in evaluation mode after the last one alone.
+        """Run all loops. Return the latents, detached, and the states after each loop, [K * B, T,
+        D]; in evaluation mode after the last one alone.
         """
         injected = self.embed(carry[CANDIDATES])
         rotary = self.rotary_emb() if self.pos_encodings == "rope" else None
-        first_kept = self.loops_without_gradients if self.training else self.num_loops - 1
+        first_kept = 0 if self.training else self.num_loops - 1
         h = carry["z_H"].view(injected.shape) if self.keeps_states else injected
         answers = []
         with weights_cast_once(self, self.dtype):
@@ -261,21 +243,16 @@ class LatticeInner(Recurrence):
         complete = (left == 1).all(-1)
         unchanged = (kept == candidates).flatten(1).all(-1)
         decided = complete & unchanged & ~contradiction
-        guessed = torch.full_like(left[:, 0], -1)
-        if guesses is not None:
-            cell, token = self._guess(outputs["logits"], kept, left > 1, guesses)
-            if solution is not None:
-                rows = torch.arange(len(cell), device=cell.device)
-                right = solution[rows, cell].long()
-                there = (right >= 0) & kept[rows, cell, right.clamp_min(0)]
-                token = torch.where(there, right, token)
-            waits = complete | contradiction
-            if not self.guesses_always:
-                waits = waits | ~unchanged
-            guessed = torch.where(waits, guessed, cell)
-            chosen = torch.arange(len(left[0]), device=cell.device) == guessed.unsqueeze(-1)
-            only = F.one_hot(token, kept.shape[-1]).bool().unsqueeze(1)
-            kept = torch.where(chosen.unsqueeze(-1), only, kept)
+        if guesses is None:
+            return Deduced(kept, torch.full_like(left[:, 0], -1), decided, contradiction)
+        cell, token = self._guess(outputs["logits"], kept, left > 1, guesses)
+        if solution is not None:
+            token = _guided(token, cell, kept, solution)
+        goes_on = ~(complete | contradiction)
+        guessed = torch.where(goes_on if self.guesses_always else goes_on & unchanged, cell, -1)
+        chosen = torch.arange(len(left[0]), device=cell.device) == guessed.unsqueeze(-1)
+        only = F.one_hot(token, kept.shape[-1]).bool().unsqueeze(1)
+        kept = torch.where(chosen.unsqueeze(-1), only, kept)
         return Deduced(kept, guessed, decided, contradiction)
 
     def _guess(
@@ -332,11 +309,10 @@ class LatticeACT(ACT):
     def __init__(self, inner: LatticeInner, config: LatticeConfig) -> None:
         super().__init__(inner, config)
         self.config = config
-        self.eval_steps, self.learns_when_gone = config.eval_steps, config.learns_when_gone
 
     @property
     def eval_max_steps(self) -> int:
-        return self.eval_steps
+        return self.config.eval_steps
 
     def draw(self, at: Address) -> dict[str, np.ndarray]:
         own, inner = slice(at.own.start, at.own.stop), self.inner
@@ -346,8 +322,7 @@ class LatticeACT(ACT):
     def think(
         self, carry: ACTCarry, offered: Examples, drawn: Drawn | None = None
     ) -> tuple[ACTCarry, Tensor]:
-        """Run one step on every slot; as `ACT.think`, with the answers of several loops in training
-        ([K * B, T, D]). Nothing is guessed that was not drawn.
+        """As `ACT.think`, with the answers of all loops in training.
 
         Args:
             drawn: `guesses`, float32 [B, 2], uniform in [0, 1), which cell and token are guessed;
@@ -360,20 +335,12 @@ class LatticeACT(ACT):
         latents, answer = self.inner(latents, examples)
         with torch.no_grad():
             outputs = self.inner.read(latents["z_H"], examples)
-        guesses = solution = None
-        if drawn is not None:
-            guesses = drawn.get("guesses")
-            if "guided" in drawn:
-                solution = torch.where(drawn["guided"], examples["labels"], -1)
-        deduced = self.inner.deduce(
-            outputs,
-            latents[CANDIDATES],
-            examples["inputs"],
-            guesses,
-            solution,
-            examples.get(STRIKE_BELOW),
-        )
-        halted = steps >= (self.halt_max_steps if self.training else self.eval_steps)
+        drawn, shown = drawn or {}, latents[CANDIDATES]
+        guesses, bound, solution = drawn.get("guesses"), examples.get(STRIKE_BELOW), None
+        if "guided" in drawn:
+            solution = torch.where(drawn["guided"], examples["labels"], -1)
+        deduced = self.inner.deduce(outputs, shown, examples["inputs"], guesses, solution, bound)
+        halted = steps >= (self.halt_max_steps if self.training else self.eval_max_steps)
         if self.training:
             gone = solution_gone(deduced.candidates, examples["labels"])
             halted = halted | torch.where(gone, deduced.contradiction, deduced.decided)
@@ -391,7 +358,11 @@ class LatticeACT(ACT):
         if loops > 1:
             examples = {n: v.repeat(loops, *[1] * (v.ndim - 1)) for n, v in examples.items()}
         judged = super().judge(heads, replace(carry, examples=examples), outputs)
-        losses = self._losses_that_count(judged.losses, examples)
+        losses = judged.losses
+        if self.training and not self.config.learns_when_gone:
+            gone = solution_gone(examples[CANDIDATES], examples["labels"])
+            taught = {n: torch.where(gone, 0.0, losses[n]) for n in ("lm", "candidates")}
+            losses = losses | taught
         if loops == 1:
             return judged._replace(losses=losses)
         losses = {name: value.view(loops, B).mean(0) for name, value in losses.items()}
@@ -400,16 +371,6 @@ class LatticeACT(ACT):
         )
         return Judged(losses, metrics, judged.labelled[-B:], last)
 
-    def _losses_that_count(
-        self, losses: dict[str, Tensor], examples: Examples
-    ) -> dict[str, Tensor]:
-        """Return losses with 0 in the rows that are not to learn from them."""
-        if self.learns_when_gone or not self.training:
-            return losses
-        gone = solution_gone(examples[CANDIDATES], examples["labels"])
-        taught = {name: losses[name] for name in ("lm", "candidates") if name in losses}
-        return losses | {name: torch.where(gone, 0.0, value) for name, value in taught.items()}
-
 
 LatticeInner.act_type = LatticeACT
 
@@ -417,9 +378,7 @@ LatticeInner.act_type = LatticeACT
 def guesses_and_views(
     at: Address, config: LatticeConfig, views: Views | None, vocab_size: int
 ) -> dict[str, np.ndarray]:
-    """Draw what the rows of the global batch guess at a step, and in which view each goes on, if it
-    does in another one: `guesses`, `guided`, `cells` and `tokens` of `LatticeACT.think`.
-    """
+    """Draw `guesses`, `guided`, `cells` and `tokens` of `LatticeACT.think` for the global batch."""
     words = at.words(Stream.GUESSES, 2 * at.num_rows)
     guesses = ((words >> np.uint64(40)) * 2.0**-24).astype(np.float32)
     drawn: dict[str, np.ndarray] = {"guesses": guesses.reshape(at.num_rows, 2)}
@@ -431,6 +390,14 @@ def guesses_and_views(
         every = config.views == "all"
         drawn["cells"], drawn["tokens"] = views.turns(words, vocab_size, every_symmetry=every)
     return drawn
+
+
+def _guided(token: Tensor, cell: Tensor, candidates: Tensor, solution: Tensor) -> Tensor:
+    """Return the solution's token of each row's cell, where it still is there; else the given."""
+    rows = torch.arange(len(cell), device=cell.device)
+    right = solution[rows, cell].long()
+    there = (right >= 0) & candidates[rows, cell, right.clamp_min(0)]
+    return torch.where(there, right, token)
 
 
 def _turned(candidates: Tensor, examples: Examples, drawn: Drawn) -> tuple[Tensor, Examples]:

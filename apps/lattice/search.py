@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,29 +43,17 @@ from runtime.streams import Stream, random_words
 
 @dataclass
 class Found:
-    """What became of a puzzle.
+    """What became of a puzzle."""
 
-    Attributes:
-        row: its number in the set.
-        at_once: tokens [S] that the model would answer after one pass.
-        answer: those of the first chain of all that had decided all cells; None: none had.
-        chain: the chain that answered.
-        rounds: steps that each chain took.
-        calls: rows that passed through the model, the chains of all rounds.
-        taken_back: guesses, of all chains.
-        restarts: of all chains.
-        seconds: of this rank, shared with the other puzzles of the batch.
-    """
-
-    row: int
-    at_once: np.ndarray | None = None
-    answer: np.ndarray | None = None
-    chain: int | None = None
-    rounds: int = 0
-    calls: int = 0
-    taken_back: int = 0
-    restarts: int = 0
-    seconds: float = 0.0
+    row: int  # its number in the set
+    at_once: np.ndarray | None = None  # tokens [S] that the model would answer after one pass
+    answer: np.ndarray | None = None  # of the first chain that had decided all cells
+    chain: int | None = None  # the chain that answered
+    rounds: int = 0  # steps that each chain took
+    calls: int = 0  # rows that passed through the model, the chains of all rounds
+    taken_back: int = 0  # guesses, of all chains
+    restarts: int = 0  # of all chains
+    seconds: float = 0.0  # of this rank, shared with the other puzzles of the batch
 
     def add(self, one: "Round", seconds: float) -> None:
         """Add a round of the puzzle's chains."""
@@ -82,42 +69,22 @@ class Found:
             self.answer = one.after[self.chain].argmax(-1)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON-ready values."""
         return {n: v.tolist() if isinstance(v, np.ndarray) else v for n, v in vars(self).items()}
 
     @staticmethod
     def from_json(values: Mapping[str, Any]) -> "Found":
-        """Return what `to_json` was called on."""
         arrays = {n: np.array(v) for n, v in values.items() if isinstance(v, list)}
         return Found(**{**values, **arrays})
 
 
 class Round(NamedTuple):
-    """A step of a puzzle's C chains.
+    """A step of a puzzle's C chains."""
 
-    Attributes:
-        before, after: bool [C, S, V], the candidates that the model was shown, and what is left.
-        guessed: int64 [C], the cell that was guessed; -1: none.
-        verdicts: int64 [C], DECIDED, CONTRADICTION, or 0.
-        taken_back: int64 [C], the cell of the guess that is taken back at a contradiction; -1: none
-            is, and the chain starts again.
-    """
-
-    before: np.ndarray
-    after: np.ndarray
-    guessed: np.ndarray
-    verdicts: np.ndarray
-    taken_back: np.ndarray
-
-    def to_json(self) -> dict[str, object]:
-        """Return it for programs: of each chain and cell the tokens that are left."""
-        left = [[np.flatnonzero(cell).tolist() for cell in chain] for chain in self.after]
-        return {
-            "verdicts": self.verdicts.tolist(),
-            "guessed": self.guessed.tolist(),
-            "taken_back": self.taken_back.tolist(),
-            "candidates": left,
-        }
+    before: np.ndarray  # bool [C, S, V], the candidates that the model was shown
+    after: np.ndarray  # the same, what is left
+    guessed: np.ndarray  # int64 [C], the cell that was guessed; -1: none
+    verdicts: np.ndarray  # int64 [C], DECIDED, CONTRADICTION, or 0
+    taken_back: np.ndarray  # int64 [C], cell of the guess taken back; -1: none, a chain starts anew
 
 
 # Chains of a puzzle begin with so many degrees of caution, one after the other.
@@ -173,14 +140,12 @@ class Search:
     """Lets a model search for the answers of puzzles; slots that are done take the next one.
 
     Args:
-        forward: `model` or its compiled form.
-        model: a lattice in evaluation mode, on the device of `ranks`.
-        config: of the lattice.
+        model: a lattice in evaluation mode, on the device of `ranks`; `forward` runs its steps.
         settings: chains of each puzzle (C), puzzles at a time (P; 1 if they do not say), and when
             one is given up.
+        seed: of guesses and views, which follow from it, the puzzle's row, its chain and the round.
         first_try: search with one chain alone, up to its first contradiction; of as many puzzles at
             a time as there would be rows.
-        seed: of guesses and views, which follow from it, the puzzle's row, its chain and the round.
     """
 
     def __init__(
@@ -208,11 +173,8 @@ class Search:
     def __call__(
         self, puzzles: Iterable[tuple[int, np.ndarray]], watch: Watch | None = None
     ) -> Iterator[Found]:
-        """Yield what is found, in the order in which puzzles are done.
-
-        Args:
-            puzzles: row and inputs, tokens [S], of each.
-            watch: called with each puzzle after each of its rounds.
+        """Yield what is found of puzzles, row and tokens [S], in the order in which they are done;
+        `watch` is called with each of them after each of its rounds.
         """
         inner: Any = self._model.model.inner
         inputs = np.zeros((self._num_slots, inner.seq_len), np.int32)
@@ -257,14 +219,11 @@ class Search:
             yield Offer(offered, drawn.pop("halted"), drawn)
 
     def _new_chains(self, tokens: np.ndarray) -> list[Chain]:
-        """Return the chains of a puzzle, tokens [S]."""
         inner: Any = self._model.model.inner
         inputs = self._ranks.on_device({"inputs": tokens[None]})["inputs"]
         candidates = self._ranks.to_host(inner.all_candidates(inputs)).numpy()[0]
-        return [
-            Chain(candidates, backtracks=self._backtracks, caution=c % CAUTIONS)
-            for c in range(self._chains)
-        ]
+        cautions = (chain % CAUTIONS for chain in range(self._chains))
+        return [Chain(candidates, backtracks=self._backtracks, caution=c) for c in cautions]
 
     def _examples(
         self, inputs: np.ndarray, chains: Mapping[int, Sequence[Chain]]
@@ -318,10 +277,8 @@ class Search:
         rounds = {}
         for slot, own in chains.items():
             was, left, guesses, said = (each[slot * len(own) :][: len(own)] for each in on_host)
-            taken_back = [
-                chain.follow(was[c], left[c], int(guesses[c]), int(said[c]))
-                for c, chain in enumerate(own)
-            ]
+            each = zip(own, was, left, guesses.tolist(), said.tolist(), strict=True)
+            taken_back = [chain.follow(*what) for chain, *what in each]
             rounds[slot] = Round(was, left, guesses, said, np.array(taken_back))
         return rounds
 
@@ -346,11 +303,7 @@ def _turned_back(candidates: Tensor, cells: Tensor, tokens: Tensor) -> Tensor:
 
 class Ledger:
     """Files of the puzzles that are done, one of each rank, so that a search that was killed goes
-    on where it was.
-
-    Args:
-        prefix: how their names begin.
-        key: says what is searched with what: files with another key are replaced.
+    on. Their names begin with `prefix`; those with another `key` are replaced.
     """
 
     def __init__(self, prefix: Path, key: str, ranks: Ranks) -> None:
@@ -363,27 +316,19 @@ class Ledger:
                 continue
             for line in lines:
                 with suppress(ValueError):  # A kill may have cut it off.
-                    self._note(line)
+                    who, set_name, found = json.loads(line)
+                    self._done[who, set_name, found["row"]] = Found.from_json(found)
                     own += f"{line}\n" if path == self._path else ""
         ranks.barrier()
         with disk_errors(self._path, ConfigError):
             write_atomically(self._path, f"{key}\n{own}")
 
-    def _note(self, line: str) -> None:
-        who, set_name, found = json.loads(line)
-        self._done[who, set_name, found["row"]] = Found.from_json(found)
-
-    def has(self, who: str, set_name: str, row: int) -> bool:
-        """Whether a puzzle was done when this began, by whichever rank, or since then by this."""
-        return (who, set_name, row) in self._done
-
     def missing(self, who: str, set_name: str, num_examples: int) -> list[int]:
         """Return the rows of a searcher and a set that this rank has to do."""
         own = range(self._ranks.rank, num_examples, self._ranks.world_size)
-        return [row for row in own if not self.has(who, set_name, row)]
+        return [row for row in own if (who, set_name, row) not in self._done]
 
     def add(self, who: str, set_name: str, found: Found) -> None:
-        """Note a puzzle that is done."""
         self._done[who, set_name, found.row] = found
         with disk_errors(self._path, ConfigError), self._path.open("a") as file:
             file.write(json.dumps([who, set_name, found.to_json()]) + "\n")
@@ -395,24 +340,15 @@ class Ledger:
 
 
 def search_sets(
-    search: Search,
-    puzzles: Mapping[str, Batch],
-    ledger: Ledger,
-    who: str,
-    *,
-    watch: Callable[[str, Found, Round], object] | None = None,
-    show_progress: bool = False,
+    search: Search, puzzles: Mapping[str, Batch], ledger: Ledger, who: str, *, show_progress: bool
 ) -> dict[str, list[Found]]:
-    """Search all puzzles of each set, over all ranks; every rank returns the same, by set in the
-    order of the rows. `who` searches, for the ledger.
-    """
+    """Search all puzzles of each set, over all ranks; every rank returns the same, by row."""
     found = {}
     for name, rows in puzzles.items():
         missing = ledger.missing(who, name, len(rows.inputs))
-        coming = ((row, rows.inputs[row]) for row in missing)
-        searching = search(coming, watch and partial(watch, name))
+        coming = search((row, rows.inputs[row]) for row in missing)
         shown = {"total": len(missing), "show": show_progress}
-        for one in bar(searching, f"searching: {who}", "puzzles", **shown):
+        for one in bar(coming, f"searching: {who}", "puzzles", **shown):
             ledger.add(who, name, one)
         done = ledger.gather(who, name)
         found[name] = [done[row] for row in range(len(rows.inputs))]

@@ -18,29 +18,18 @@ from evaluation.metrics import Estimate, wilson
 
 @dataclass(frozen=True)
 class Figures:
-    """Shares of the puzzles, and what they cost.
-
-    Attributes:
-        searcher: who searched: model; first chain, that of the same search alone, which does not
-            start again; untrained, a model with fresh weights; solver, backtracking by the rules.
-        solved, wrong, abstained: what the search answered; they add up to 1.
-        at_once: solved by one pass of the model, without search.
-        calls: rows that passed through the model for a puzzle: mean, median, 95th percentile; of
-            the solver the digits that it took back.
-        solved_within: the share solved with at most so many calls, by their number: powers of two.
-        seconds: of one rank for each puzzle.
-    """
+    """Shares of the puzzles, and what they cost."""
 
     set_name: str
-    searcher: str
+    searcher: str  # model; first chain, which does not start again; untrained; solver, by the rules
     num_puzzles: int
-    solved: Estimate
+    solved: Estimate  # the first three add up to 1
     wrong: Estimate
     abstained: Estimate
-    at_once: Estimate | None
-    calls: tuple[float, float, float]
-    solved_within: dict[int, float]
-    seconds: float
+    at_once: Estimate | None  # solved by one pass of the model, without search
+    calls: tuple[float, float, float]  # for a puzzle: mean, median, 95th percentile
+    solved_within: dict[int, float]  # the share solved with at most this many calls
+    seconds: float  # of one rank for each puzzle
 
 
 def figures_of(
@@ -112,12 +101,8 @@ def as_csv(
     labels: Mapping[str, np.ndarray],
     known: Mapping[str, Mapping[str, np.ndarray | None]],
 ) -> str:
-    """Return a line for each puzzle of all sets.
-
-    Args:
-        found: of each set, in the order of its rows.
-        labels: of each set, tokens [N, S].
-        known: of each set by name, what the data say of at least these puzzles; None: not known.
+    """Return a line for each puzzle of all sets, with its labels, tokens [N, S], and what is known
+    of it from the data, by name.
     """
     counted = ("calls", "rounds", "taken_back", "restarts", "seconds")
     sets, names = {}, dict.fromkeys(name for values in known.values() for name in values)

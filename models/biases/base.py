@@ -4,8 +4,6 @@ Each of ours is a folder beside this file: `config.py` registers it and says for
 and `model.py` has its module. A plug-in's may lie anywhere.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from runtime.errors import ConfigError
@@ -38,27 +36,12 @@ def require_data(bias: str, facts: "DataFacts") -> None:
     if bias != NONE:
         schema = ATTENTION_BIASES[bias].schema
         assert issubclass(schema, AttentionBiasConfig)
-        with _named(bias):
+        try:
             schema.require_data(facts)
+        except ValueError as error:
+            raise ConfigError(f"arch.attention_bias={bias}: {error}") from None
 
 
 def build_bias(bias: str, num_heads: int, seq_len: int, num_prefix: int) -> "nn.Module | None":
-    """Build what a value of `arch.attention_bias` names, for each block anew.
-
-    Raises:
-        ConfigError: the data do not fit.
-    """
-    if bias == NONE:
-        return None
-    module = ATTENTION_BIASES.load(bias)
-    with _named(bias):
-        return module(num_heads, seq_len, num_prefix)
-
-
-@contextmanager
-def _named(bias: str) -> Iterator[None]:
-    """Put the key in front of a ValueError, as a ConfigError."""
-    try:
-        yield
-    except ValueError as error:
-        raise ConfigError(f"arch.attention_bias={bias}: {error}") from None
+    """Build what a value of `arch.attention_bias` names, for each block anew."""
+    return None if bias == NONE else ATTENTION_BIASES.load(bias)(num_heads, seq_len, num_prefix)

@@ -1,1 +1,0 @@
-"""TRM's recursion with a state for each digit in each cell."""

@@ -36,8 +36,6 @@ class DECConfig(RecurrenceConfig):
     units: StrictBool = False
     """mix the cells by the means over rows, columns, boxes and their crossings, and nothing else:
     so all symmetries of Sudoku are the model's"""
-    digit_attention: StrictBool = False
-    """a digit knows the others in its cell by attention; false: by their mean"""
     pos_encodings: Literal["rope", "learned", "none"] = "none"
     """how attention knows the positions"""
     puzzle_emb_ndim: SizeOrZero = 0

@@ -18,7 +18,7 @@ from models.biases.sudoku.config import sudoku_box
 from models.config import DataFacts
 from models.dec.config import DECConfig
 from models.heads.base import Answer, Examples
-from models.layers import Attention, CastedLinear, add_rms_norm
+from models.layers import CastedLinear, add_rms_norm
 from models.recurrence import Block, Latents, Rotary
 from models.trm.model import TRMInner
 
@@ -40,10 +40,7 @@ class DigitBlock(Block):
             self.units = UnitMeans(D, num_positions)
         else:
             super().add_mixer(config, num_positions)
-        if config.digit_attention:
-            self.digits: nn.Module = Attention(D, config.num_heads, config.attention)
-        else:
-            self.digits = MeanOfOthers(D)
+        self.digits = MeanOfOthers(D)
 
     def forward(self, x: Tensor, rotary: Rotary) -> Tensor:
         if self.mixes_by_units or self.mixes_by_mlp:
@@ -113,16 +110,12 @@ class DECInner(TRMInner):
     """TRM's schedule. Latents are [B, N * S, D] in the carry, and [B * N, S, D] inside a step.
 
     Q reads the mean over all digits and cells, auxiliary heads that over the digits of each cell.
-
-    Raises:
-        ConfigError: the data are no Sudoku.
     """
 
     block = DigitBlock
     num_kinds = 3
 
     def __init__(self, config: DECConfig, facts: DataFacts) -> None:
-        config.require_data(facts)
         self.num_digits = facts.vocab_size - FIRST_DIGIT
         super().__init__(config, facts)
         self.num_states = self.num_digits * facts.seq_len

@@ -55,19 +55,12 @@ class Answer(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """What outputs are compared with.
-
-    Attributes:
-        examples: inputs, labels and fields of the puzzles.
-        labelled: bool [B, S], cells that have a label.
-        right: bool [B, S], labelled, and the likeliest token is the label.
-        whole_right: bool [B], every labelled cell is right.
-    """
+    """What outputs are compared with."""
 
     examples: Examples
-    labelled: Tensor
-    right: Tensor
-    whole_right: Tensor
+    labelled: Tensor  # bool [B, S], cells that have a label
+    right: Tensor  # bool [B, S], labelled, and the likeliest token is the label
+    whole_right: Tensor  # bool [B], every labelled cell is right
 
     @staticmethod
     def of(examples: Examples, logits: Tensor) -> "Targets":
@@ -92,14 +85,10 @@ class HaltingRule:
 
     compares: bool  # q_halt with q_continue; otherwise with 0
     min_steps: int = 1  # ACT steps before which no slot halts
-    bonus: float = 0.0  # divided by the root of the steps, and added to what q_halt must exceed
 
-    def wants_to_halt(self, outputs: Outputs, steps: Tensor, *, explores: bool = True) -> Tensor:
-        """Return bool [B]; `steps` (int32 [B]) counts this one. The bonus is for exploring."""
-        bar = outputs["q_continue_logits"] if self.compares else 0.0
-        if self.bonus and explores:
-            bar = bar + self.bonus * steps.float().rsqrt()
-        wants = outputs["q_halt_logits"] > bar
+    def wants_to_halt(self, outputs: Outputs, steps: Tensor) -> Tensor:
+        """Return bool [B]; `steps` (int32 [B]) counts this one."""
+        wants = outputs["q_halt_logits"] > (outputs["q_continue_logits"] if self.compares else 0.0)
         return wants & (steps >= self.min_steps) if self.min_steps > 1 else wants
 
 
@@ -130,10 +119,8 @@ class Head(nn.Module):
 
 
 class TokenHead(Head):
-    """Maps [B, S, D] to V outputs; a subclass says how in `score`, or in `forward` as well.
-
-    The target is the label of each cell. Metrics: `accuracy`, the share of the labelled cells that
-    are right, and `exact_accuracy`, whether all are.
+    """Maps [B, S, D] to V outputs; a subclass defines `score`, `forward` or both. Metrics:
+    `accuracy`, the share of the labelled cells that are right, and `exact_accuracy`.
 
     Attributes:
         normalized: whether the outputs are log probabilities already.
@@ -149,18 +136,13 @@ class TokenHead(Head):
     dropout = 0.0
 
     def forward(self, hidden: Tensor, puzzle: Tensor | None = None) -> Tensor:
-        """Return logits [B, S, V], or log probabilities where the head is `normalized`.
-
-        Args:
-            hidden: states of the cells [B, S, D].
-            puzzle: the puzzle embedding's rows [B, puzzle_emb_ndim].
+        """Return logits [B, S, V], or log probabilities where the head is `normalized`, for states
+        [B, S, D] and the puzzle embedding's rows [B, puzzle_emb_ndim].
         """
         return self.score(hidden, None, puzzle)
 
     def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
         """Return the logits of the tokens int64 [J] alone, [B, S, J]; None: of all."""
-        if type(self).forward is TokenHead.forward:
-            raise NotImplementedError(f"{type(self).__name__} defines neither score nor forward")
         logits = self(hidden, puzzle)
         return logits if tokens is None else logits[..., tokens]
 
@@ -186,7 +168,6 @@ class TokenHead(Head):
         return self.score(hidden if cells is None else hidden[:, cells], tokens, answer.puzzle)
 
     def measure(self, outputs: Outputs, targets: Targets) -> Measured:
-        """The loss of the tokens, the mean over the labelled cells, and the further losses."""
         divisor = targets.labelled.sum(-1).clamp_min(1)
         cells = self.loss(outputs["logits"], targets.examples["labels"], self.log_probs)
         losses = {"lm": (cells / divisor.unsqueeze(-1)).sum(-1)}
@@ -195,9 +176,7 @@ class TokenHead(Head):
         return Measured(losses, {"accuracy": accuracy, "exact_accuracy": targets.whole_right})
 
     def products(self) -> Iterable[tuple[CastedLinear, Tensor]]:
-        """Yield weights that belong to no layer, each with a layer that multiplies the same states:
-        so `models.operations` counts them.
-        """
+        """Yield weights that are in no layer, each with a layer that multiplies the same states."""
         return ()
 
     def _dropped(self, cells: Tensor) -> Tensor:

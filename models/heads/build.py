@@ -37,7 +37,7 @@ def _normed_token_head(config: RecurrenceConfig, V: int, embedding: nn.Module) -
     if lm.norm == "none":
         head.dropout = lm.dropout
     else:
-        norm = RMSNorm(D) if lm.norm == "rms" else LayerNorm(D)
+        norm = RMSNorm(D, eps=1e-5) if lm.norm == "rms" else LayerNorm(D)
         head = NormedHead([norm, nn.Dropout(lm.dropout)] if lm.dropout else [norm], head)
     head.loss = LOSSES.load(config.loss.name)(config.loss)
     return head

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class HeadLoss(NamedTuple):
-    """What is told of a head's loss: the default of `arch.loss.weights.NAME`, and what it is."""
+    """The default of `arch.loss.weights.NAME`, and what the loss is."""
 
     weight: float
     text: str
@@ -72,8 +72,6 @@ class QHeadConfig(Schema):
     """halt when q_halt > q_continue or > 0; null: zero with no_ACT_continue, else continue"""
     halt_min_steps: Count = 1
     """ACT steps before which no puzzle halts early"""
-    exploration_bonus: NonNegativeFloat = 0.0
-    """in training added, divided by the root of the steps taken, to what q_halt must exceed"""
 
 
 class AuxiliaryHeadConfig(Schema):
@@ -92,9 +90,7 @@ class AuxiliaryHeadConfig(Schema):
 
     @classmethod
     def reported(cls, figures: Mapping[str, float]) -> dict[str, float]:
-        """Return means over all rows as they are reported; a head may make one of several of its
-        own.
-        """
+        """Return means over all rows as they are reported; a head may fold several of its own."""
         return dict(figures)
 
 
@@ -102,18 +98,10 @@ AUXILIARY_HEADS = Registry("head", AuxiliaryHeadConfig, None, "heads", "arch.hea
 """Behind each name stands a `models.heads.auxiliary.AuxiliaryHead`."""
 
 
-def _usual_token_head() -> Any:
-    assert TOKEN_HEADS.default is not None
-    return TOKEN_HEADS[TOKEN_HEADS.default].schema()
-
-
 class HeadsConfig(Schema):
-    """What the model predicts. The auxiliary heads are left out unless they are named.
+    """What the model predicts. The auxiliary heads are left out unless they are named."""
 
-    Which heads there are it knows once `models.config` is imported.
-    """
-
-    lm: Annotated[TokenHeadConfig, TOKEN_HEADS] = Field(default_factory=_usual_token_head)
+    lm: Annotated[Any, TOKEN_HEADS] = Field(default_factory=lambda: TOKEN_HEADS["linear"].schema())
     """the token of each cell"""
     q: QHeadConfig | None = QHeadConfig()
     """halt and continue; null: every puzzle takes all its ACT steps, unless `halt` ends it"""
@@ -123,7 +111,7 @@ class HeadsConfig(Schema):
         return AUXILIARY_HEADS.optional_fields()
 
     @property
-    def auxiliary(self) -> dict[str, AuxiliaryHeadConfig]:
+    def auxiliary(self) -> dict[str, Any]:
         """The auxiliary heads that are asked for, by name."""
         return AUXILIARY_HEADS.chosen(self)
 

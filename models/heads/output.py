@@ -13,16 +13,11 @@ from models.layers import LayerNorm
 
 
 class OutputHead(NormedHead):
-    """A norm, then a matrix: [B, S, D] to [B, S, V].
+    """A norm (by default a LayerNorm), then a matrix: [B, S, D] to [B, S, V].
 
     Args:
-        embed_dim: D.
-        vocab_size: V.
-        bias: add a learned bias to the logits.
         tied_embedding: the token embedding, a module or its parameter [V, D], frozen or not.
         tie_weights: project with the embedding's own matrix; false starts from a copy of it.
-        norm: module in front of the projection; None is a LayerNorm.
-        use_norm: false leaves the norm out.
     Raises:
         ValueError: the embedding is not [V, D], or a norm is given that is not to be used.
     """

@@ -1,1 +1,0 @@
-"""The Hierarchical Reasoning Model."""

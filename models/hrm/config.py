@@ -44,8 +44,8 @@ class HRMConfig(RecurrenceConfig):
             return arch
         if arch.pop("gradient", "last_step") != "last_cycle":
             raise ValueError(
-                "shared_levels=true with gradient=last_step: an HRM with one stack for both levels "
-                "is not supported any more, except with gradient=last_cycle, which is TRM"
+                "shared_levels=true with gradient=last_step: one stack for both levels is not "
+                "supported any more, except with gradient=last_cycle, which is TRM"
             )
         fields = cls.model_fields
         defaults = {n: fields[n].default for n in TRMConfig.model_fields if n in fields}

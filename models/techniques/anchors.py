@@ -72,6 +72,7 @@ class Anchors(Technique):
         """
         import torch
 
+        from models.act import choose_rows
         from models.losses import IGNORE_LABEL_ID
 
         sources = drawn.get("anchors")
@@ -85,8 +86,8 @@ class Anchors(Technique):
         z = latents[name]
         with torch.no_grad():
             start = inner.embed_puzzle(corrupted, examples["puzzle_identifiers"]).view_as(z)
-        where = (new & (sources[:, 0] >= 0)).view(-1, *[1] * (z.ndim - 1))
-        anchored = torch.where(where, start[:, P:], z[:, P:])
+        where = new & (sources[:, 0] >= 0)
+        anchored = choose_rows(where, start[:, P:], z[:, P:])
         return latents | {name: torch.cat((z[:, :P], anchored), dim=1)}
 
 

@@ -4,17 +4,15 @@ Early steps learn little from the last cycles and cost as much; the paper saves 
 training's operations. Evaluations always have all cycles.
 """
 
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Annotated, ClassVar, cast
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from models.technique import TECHNIQUES, Former, Technique
+from models.technique import TECHNIQUES, Depth, Former, Technique
 from runtime.schema import Schema, Size
 
 if TYPE_CHECKING:
     from models.config import RecurrenceConfig
-    from models.recurrence import CycledRecurrence, Recurrence
 
 
 class CurriculumStage(Schema):
@@ -47,24 +45,9 @@ class Curriculum(Technique):
                 if (cycles := getattr(stage, name)) > full:
                     raise ValueError(f"{name}={cycles} exceeds arch.{name}={full}")
 
-    def require_model(self, inner: "Recurrence") -> None:
-        if not hasattr(inner, "depth"):
-            raise ValueError(f"{type(inner).__name__} is no CycledRecurrence; leave it out")
-
-    @property
-    def varies(self) -> str:
-        return "the number of cycles changes"
-
-    def depth_at(self, share: float) -> tuple[int, int] | None:
-        """Return H_cycles and L_cycles where this share of the run's steps is done; None: all."""
+    def depth_at(self, share: float) -> Depth | None:
         stages = (stage for stage in self.stages if share < stage.until)
         return next(((stage.H_cycles, stage.L_cycles) for stage in stages), None)
-
-    def form(self, step: int, share: float) -> Hashable:
-        return self.depth_at(share)
-
-    def set_depth(self, inner: "Recurrence", share: float) -> None:
-        cast("CycledRecurrence", inner).depth = self.depth_at(share)
 
 
 TECHNIQUES.add("curriculum", Curriculum, text="fewer cycles at the beginning of the training")

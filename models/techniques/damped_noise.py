@@ -30,10 +30,6 @@ class DampedNoise(Technique):
     def draws_numbers(self) -> bool:
         return self.noise > 0
 
-    @property
-    def not_exported(self) -> str:
-        return f"noise={self.noise:g} draws random numbers in each update" if self.noise else ""
-
     def moved(self, before: "Tensor", after: "Tensor", draws: "Draws") -> "Tensor":
         if self.damping < 1.0:
             after = before.lerp(after, self.damping)

@@ -1,1 +1,0 @@
-"""The baseline without an inner recursion."""

@@ -1,1 +1,0 @@
-"""The Tiny Recursive Model, and its variant with one latent."""

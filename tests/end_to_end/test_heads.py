@@ -107,7 +107,6 @@ def test_cutoffs_beyond_the_vocabulary_are_refused(train: Train, tiny_settings: 
         ("arch.heads.lm.name=linaer", "accepted: linear, tied"),
         ("+arch.heads.lm.bais=true", "arch.heads.lm.bias"),
         ("arch.loss.weights.lm=-1", "arch.loss.weights.lm=-1"),
-        ("arch.loss.clip.lm=0", "arch.loss.clip.lm=0"),
         ("arch.loss.weighting=learned", "'uncertainty'"),
         ("heads=standrad", "standard"),
         ("heads=null", "accepted: action, adaptive"),

@@ -247,11 +247,7 @@ def test_architectures_and_optimizers_train(run: Any, settings: list[str]) -> No
 
 
 @pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("arch.attention=fa2", "arch.attention=fa2 needs .*pip install flash-attn"),
-        ("arch.forward_dtype=float16", "arch.forward_dtype=float16"),
-    ],
+    ("setting", "message"), [("arch.forward_dtype=float16", "arch.forward_dtype=float16")]
 )
 def test_what_this_machine_cannot_do_is_said(run: Any, setting: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -31,8 +31,6 @@ VARIANTS = {
     "micro-batches": ["data_path=tasks", EXPLORES, "micro_batch_size=2", "diagnose_interval=2"],
     "few rows look ahead": [EXPLORES, "techniques=[sparse_look_ahead]", "reduction=exact"]
     + ["arch.techniques.sparse_look_ahead.every=2", "ema=true"],
-    "few steps look ahead": ["data_path=tasks", EXPLORES, "techniques=[sparse_look_ahead]"]
-    + ["arch.techniques.sparse_look_ahead.by=steps"],
     "random starts": ["techniques=[random_starts,damped_noise]", EXPLORES],
     "anchors": ["techniques=[anchors]", "arch.techniques.anchors.prob=0.5", EXPLORES],
     "a curriculum": [

@@ -34,7 +34,7 @@ def essence(searcher: dict[str, Any]) -> dict[str, Any]:
 def test_a_search_is_reported_beside_its_controls(
     lattice_run: Path, run_on_ranks: Any, tmp_path: Path
 ) -> None:
-    evaluate.main([f"checkpoint={lattice_run}", *SEARCH, "save_search=2"])
+    evaluate.main([f"checkpoint={lattice_run}", *SEARCH])
     (file,) = lattice_run.glob("eval_*_search3x30.json")
     result = json.loads(file.read_bytes())
     by_name = {one["searcher"]: one for one in result["searchers"]}
@@ -45,10 +45,6 @@ def test_a_search_is_reported_beside_its_controls(
         assert sum(parts) == pytest.approx(1)
     assert by_name["solver"]["solved"]["value"] == 1
     assert by_name["model"]["solved"]["value"] > 0
-    lines = file.with_name(f"{file.stem}_chains.0.jsonl").read_text().splitlines()
-    traces = [json.loads(line) for line in lines]
-    assert {trace["row"] for trace in traces} == {0, 1}
-    assert all(len(trace["candidates"]) == 3 for trace in traces)
     assert not list(lattice_run.glob("*_search.*.jsonl"))
 
     # Two ranks share the puzzles and find the same.
@@ -56,24 +52,6 @@ def test_a_search_is_reported_beside_its_controls(
     run_on_ranks(2, "evaluate.py", f"checkpoint={lattice_run}", *SEARCH, f"output={output}")
     two = json.loads(output.read_bytes())["searchers"]
     assert list(map(essence, two)) == list(map(essence, result["searchers"]))
-
-
-def test_traces_are_of_one_search(lattice_run: Path, tmp_path: Path) -> None:
-    one = ["search.chains=1", "search.rounds=2", "search.control=0", "max_examples=3", *SEARCH[3:]]
-    command = [f"checkpoint={lattice_run}", *one, "save_search=2", f"output={tmp_path / 'x.json'}"]
-    evaluate.main(command)
-    file = tmp_path / "x_chains.0.jsonl"
-    first = file.read_text()
-    assert {json.loads(line)["row"] for line in first.splitlines()} == {0, 1}
-    file.write_text(first[:-10])
-    (tmp_path / "x_chains.1.jsonl").write_text(first)
-    evaluate.main(command)
-    assert file.read_text() == first
-    assert not (tmp_path / "x_chains.1.jsonl").exists()
-    file.unlink()
-    file.mkdir()
-    with pytest.raises(ConfigError, match=r"x_chains\.0\.jsonl: Is a directory"):
-        evaluate.main(command)
 
 
 def test_a_search_keeps_a_line_for_each_puzzle(lattice_run: Path, tmp_path: Path) -> None:

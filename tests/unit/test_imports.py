@@ -57,7 +57,6 @@ import evaluate
 import evaluation.config, evaluation.evaluators.arc, evaluation.evaluators.maze
 import evaluation.evaluators.sudoku, evaluation.metrics, evaluation.table
 import models.config, models.heads.confidence.config, models.heads.config, models.metrics
-import models.outputs
 import pretrain
 import puzzle_dataset
 import runtime.ahead, runtime.errors, runtime.files, runtime.process, runtime.schema

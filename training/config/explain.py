@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from models.config import ARCHITECTURES
-from models.technique import present_name
 from runtime.errors import ConfigError
 from runtime.registry import Registry, named_in, sections_in
 from runtime.schema import Schema
@@ -55,8 +54,6 @@ def unknown_key(
     """Say that `path` is no setting, nor one of the `groups`, and which name comes nearest."""
     named = shown(path, 100)
     said = named if value is None else f"{named}={shown(value)}"
-    if now := present_name(path, value):
-        return f"{said} {now}"
     hint = suggest(path, [*setting_paths(schema), *groups])
     return f"unknown setting {said}" + (f"; did you mean {hint}?" if hint else "")
 

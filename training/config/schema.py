@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from dataset.kinds import AnyBuilder, AnyEvaluator, ArcEvaluatorConfig, EvaluatorConfig
+from models import former
 from models.architectures import ArchConfig
-from models.outputs import OutputField
-from models.technique import with_techniques
+from models.config import OutputField
 from runtime.errors import ConfigError
 from runtime.plugins import plugins_added
 from runtime.registry import Registry, imported
@@ -312,9 +312,10 @@ class TrainConfig(
         """What the host decides anew in each step, of which a graph would keep the first."""
         if self.reduction == "exact":
             return "reduction=exact sets torch's random numbers anew in each step"
-        for name, technique in self.arch.techniques.active.items():
-            if technique.varies:
-                return f"with techniques=[{name}] {technique.varies}"
+        techniques = self.arch.techniques
+        for name, technique in techniques.active.items():
+            if technique in techniques.acting("depth_at"):
+                return f"with techniques=[{name}] the number of cycles changes"
         if (self.optimizer.name, self.optimizer.kernel) != ("adam_atan2", "ours"):
             return "it takes the optimizer adam_atan2, and kernel=ours"
         return ""
@@ -453,11 +454,6 @@ def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[s
     return changes
 
 
-# Settings of `arch` that are gone (docs/log/removed.md), with the value that changed nothing. They
-# were about training alone.
-_GONE = {"chains": 1, "rollout_prob": 0.0, "rollout_max_steps": 64}
-
-
 def in_present_terms(saved: Mapping[str, Any], *, training: bool) -> dict[str, Any]:
     """Return the settings of a saved run in the terms of this version, without those that are gone.
     For `training` a setting that changed the run stays, so that it is reported as a difference.
@@ -465,12 +461,7 @@ def in_present_terms(saved: Mapping[str, Any], *, training: bool) -> dict[str, A
     arch = saved.get("arch")
     if not isinstance(arch, Mapping):
         return dict(saved)
-    kept = {
-        name: value
-        for name, value in arch.items()
-        if name not in _GONE or (training and value != _GONE[name])
-    }
-    return {**saved, "arch": with_techniques(kept, training=training)}
+    return {**saved, "arch": former.in_present_terms(arch, training=training)}
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

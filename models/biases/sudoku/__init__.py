@@ -1,1 +1,0 @@
-"""A bias of attention by the row, column and box that two cells of a Sudoku share."""

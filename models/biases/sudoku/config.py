@@ -13,11 +13,7 @@ _SUDOKU_BOXES = {16: (2, 2), 36: (2, 3), 81: (3, 3)}
 
 
 def sudoku_box(seq_len: int) -> tuple[int, int]:
-    """Return rows and columns of a box in a Sudoku of this many cells.
-
-    Raises:
-        ValueError: no Sudoku has this many.
-    """
+    """Return rows and columns of a box in a Sudoku of this many cells, or raise ValueError."""
     if seq_len in _SUDOKU_BOXES:
         return _SUDOKU_BOXES[seq_len]
     accepted = ", ".join(map(str, _SUDOKU_BOXES))
@@ -27,19 +23,10 @@ def sudoku_box(seq_len: int) -> tuple[int, int]:
     )
 
 
-def is_sudoku(facts: "DataFacts") -> bool:
-    """Return whether data may be Sudokus, with tokens for padding, for empty and each digit."""
-    fits = facts.seq_len in _SUDOKU_BOXES and (facts.vocab_size - 2) ** 2 == facts.seq_len
-    return fits and facts.kind in ("sudoku", None)
-
-
 def require_sudoku(facts: "DataFacts", wanted_by: str) -> None:
-    """Check that data may be Sudokus.
-
-    Raises:
-        ConfigError: they are not; says so of `wanted_by`.
-    """
-    if not is_sudoku(facts):
+    """Raise ConfigError if data cannot be Sudokus, with tokens for padding, empty and digits."""
+    fits = facts.seq_len in _SUDOKU_BOXES and (facts.vocab_size - 2) ** 2 == facts.seq_len
+    if not fits or facts.kind not in ("sudoku", None):
         mazes = ": mazes" if facts.kind == "maze" else ""
         raise ConfigError(
             f"{wanted_by} is for Sudoku of 4 x 4, 6 x 6 or 9 x 9 cells, with tokens for padding, "

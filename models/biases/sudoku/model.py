@@ -13,10 +13,6 @@ from models.biases.sudoku.config import sudoku_box
 class SudokuBias(nn.Module):
     """What each head adds to the score of two positions, learned for each way in which two cells of
     a Sudoku can lie; 0 at the start, and always where a position of the prefix takes part.
-
-    The ways: they share nothing; a row, a column or a box alone; a box and a row; a box and a
-    column; they are one cell. A learned bias by relative position is that of Swin
-    (arXiv:2103.14030, section 3.2); here it goes by the units of the puzzle's rules.
     """
 
     # 1 for a common row, 2 for a common column, 4 for a common box.

@@ -1,1 +1,0 @@
-"""Adaptive softmax: a token head for large vocabularies."""

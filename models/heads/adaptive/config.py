@@ -50,6 +50,5 @@ class AdaptiveHeadConfig(TokenHeadConfig):
             raise ValueError(f"cutoffs={self.cutoffs}")
 
 
-TOKEN_HEADS.add(
-    "adaptive", AdaptiveHeadConfig, imported("models.heads.adaptive.model", "build"), place=3
-)
+_load = imported("models.heads.adaptive.model", "Adaptive")
+TOKEN_HEADS.add("adaptive", AdaptiveHeadConfig, _load, place=3)

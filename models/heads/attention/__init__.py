@@ -1,1 +1,0 @@
-"""A head that says which cells the answer changes."""

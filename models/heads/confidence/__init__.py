@@ -1,1 +1,0 @@
-"""A head that says how sure each cell is."""

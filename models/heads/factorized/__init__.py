@@ -1,1 +1,0 @@
-"""A token head of two thin matrices."""

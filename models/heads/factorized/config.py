@@ -22,6 +22,5 @@ class FactorizedHeadConfig(TokenHeadConfig):
     """add a learned bias to the logits"""
 
 
-TOKEN_HEADS.add(
-    "factorized", FactorizedHeadConfig, imported("models.heads.factorized.model", "build"), place=2
-)
+_load = imported("models.heads.factorized.model", "Factorized")
+TOKEN_HEADS.add("factorized", FactorizedHeadConfig, _load, place=2)

@@ -1,1 +1,0 @@
-"""Heads that predict a field of the data set: actions, pixels."""

@@ -6,7 +6,6 @@ from torch import Tensor
 from models.config import DataFacts, RecurrenceConfig
 from models.heads.auxiliary import AuxiliaryHead, mean_where
 from models.heads.base import Targets
-from models.heads.field.config import FieldHeadConfig
 from models.layers import CastedLinear
 
 
@@ -15,17 +14,12 @@ class FieldHead(AuxiliaryHead):
 
     Maps [B, S, D] to [B, S, classes], or [B, S, channels, classes]. Cells (and channels) where the
     field is negative do not count. Metric: `accuracy` over those that count.
-
-    Raises:
-        ValueError: the data set does not declare the field.
     """
 
     def __init__(self, name: str, config: RecurrenceConfig, facts: DataFacts) -> None:
         super().__init__(name, config, facts)
-        own = config.heads.auxiliary[name]
-        assert isinstance(own, FieldHeadConfig)
-        self.field = own.field
-        num_classes, channels = facts.field(own.field, f"arch.heads.{name}")
+        self.field = config.heads.auxiliary[name].field
+        num_classes, channels = facts.field(self.field, f"arch.heads.{name}")
         self.shape = (channels, num_classes) if channels else (num_classes,)
         self.proj = CastedLinear(config.hidden_size, num_classes * (channels or 1), bias=True)
 

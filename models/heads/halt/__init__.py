@@ -1,1 +1,0 @@
-"""A head that says when to stop."""

@@ -26,9 +26,5 @@ class HierarchicalHeadConfig(TokenHeadConfig):
             raise ValueError(f"num_clusters={self.num_clusters}")
 
 
-TOKEN_HEADS.add(
-    "hierarchical",
-    HierarchicalHeadConfig,
-    imported("models.heads.hierarchical.model", "build"),
-    place=6,
-)
+_load = imported("models.heads.hierarchical.model", "Hierarchical")
+TOKEN_HEADS.add("hierarchical", HierarchicalHeadConfig, _load, place=6)

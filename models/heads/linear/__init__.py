@@ -1,1 +1,0 @@
-"""A token head with a matrix of its own."""

@@ -5,7 +5,6 @@ from torch import Tensor, nn
 
 from models.config import RecurrenceConfig
 from models.heads.base import NEVER, Matrix, TokenHead
-from models.heads.linear.config import LinearHeadConfig
 from models.layers import CastedLinear, widened
 
 
@@ -35,7 +34,5 @@ class LinearOfDigits(Linear):
 
 def build(config: RecurrenceConfig, vocab_size: int, embedding: nn.Module) -> TokenHead:
     """Build the head of an architecture: one row for all digits, where each has a state."""
-    lm = config.heads.lm
-    assert isinstance(lm, LinearHeadConfig)
     linear = LinearOfDigits if config.has_digits else Linear
-    return linear(config.hidden_size, vocab_size, lm.bias)
+    return linear(config.hidden_size, vocab_size, config.heads.lm.bias)

@@ -36,4 +36,5 @@ class MoEHeadConfig(TokenHeadConfig):
         return self
 
 
-TOKEN_HEADS.add("moe", MoEHeadConfig, imported("models.heads.moe.model", "build"), place=5)
+_load = imported("models.heads.moe.model", "MixtureOfExperts")
+TOKEN_HEADS.add("moe", MoEHeadConfig, _load, place=5)

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from models.config import RecurrenceConfig
 from models.heads.base import Outputs, TokenHead
-from models.heads.moe.config import MoEHeadConfig
 from models.layers import CastedLinear, trunc_normal_
 
 
@@ -24,20 +23,14 @@ class MixtureOfExperts(TokenHead):
 
     loss_names = ("lm", "balance")
 
-    def __init__(
-        self,
-        embed_dim: int,
-        vocab_size: int,
-        num_experts: int,
-        top_k: int | None = None,
-        bias: bool = False,
-    ) -> None:
+    def __init__(self, config: RecurrenceConfig, vocab_size: int, embedding: nn.Module) -> None:
         super().__init__()
-        self.top_k = top_k
-        self.router = CastedLinear(embed_dim, num_experts)
-        experts = torch.empty(num_experts, vocab_size, embed_dim)
-        self.experts = nn.Parameter(trunc_normal_(experts, std=embed_dim**-0.5))
-        self.bias = nn.Parameter(torch.zeros(vocab_size)) if bias else None
+        lm, D = config.heads.lm, config.hidden_size
+        self.top_k = lm.top_k
+        self.router = CastedLinear(D, lm.num_experts)
+        experts = torch.empty(lm.num_experts, vocab_size, D)
+        self.experts = nn.Parameter(trunc_normal_(experts, std=D**-0.5))
+        self.bias = nn.Parameter(torch.zeros(vocab_size)) if lm.bias else None
 
     def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
         return self._mix(hidden, self._weights(hidden), tokens)
@@ -69,10 +62,3 @@ class MixtureOfExperts(TokenHead):
         logits = torch.einsum("...d,evd->...ev", hidden, experts.to(hidden.dtype))
         mixed = torch.einsum("...ev,...e->...v", logits, weights.to(hidden.dtype))
         return mixed if bias is None else mixed + bias.to(hidden.dtype)
-
-
-def build(config: RecurrenceConfig, vocab_size: int, embedding: nn.Module) -> TokenHead:
-    """Build the head of an architecture."""
-    lm = config.heads.lm
-    assert isinstance(lm, MoEHeadConfig)
-    return MixtureOfExperts(config.hidden_size, vocab_size, lm.num_experts, lm.top_k, lm.bias)

@@ -1,1 +1,0 @@
-"""A token head whose weights the puzzle embedding changes."""

@@ -32,4 +32,5 @@ class PuzzleHeadConfig(TokenHeadConfig):
             )
 
 
-TOKEN_HEADS.add("puzzle", PuzzleHeadConfig, imported("models.heads.puzzle.model", "build"), place=4)
+_load = imported("models.heads.puzzle.model", "PuzzleAdapted")
+TOKEN_HEADS.add("puzzle", PuzzleHeadConfig, _load, place=4)

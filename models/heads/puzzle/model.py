@@ -6,7 +6,6 @@ from torch import Tensor, nn
 from models.config import RecurrenceConfig
 from models.heads.base import TokenHead, apply_to
 from models.heads.linear.model import Linear
-from models.heads.puzzle.config import PuzzleHeadConfig
 from models.layers import CastedLinear
 
 
@@ -18,28 +17,18 @@ class PuzzleAdapted(TokenHead):
     says anything.
     """
 
-    def __init__(
-        self, embed_dim: int, vocab_size: int, puzzle_dim: int, rank: int, bias: bool = False
-    ) -> None:
+    def __init__(self, config: RecurrenceConfig, vocab_size: int, embedding: nn.Module) -> None:
         super().__init__()
-        self.base = Linear(embed_dim, vocab_size, bias)
-        self.down = CastedLinear(embed_dim, rank)
-        self.up = CastedLinear(rank, vocab_size)
-        self.steer = CastedLinear(puzzle_dim, rank)
+        lm, D = config.heads.lm, config.hidden_size
+        self.base = Linear(D, vocab_size, lm.bias)
+        self.down = CastedLinear(D, lm.rank)
+        self.up = CastedLinear(lm.rank, vocab_size)
+        self.steer = CastedLinear(config.puzzle_emb_ndim, lm.rank)
         with torch.no_grad():
             self.up.weight.zero_()
 
     def score(self, hidden: Tensor, tokens: Tensor | None, puzzle: Tensor | None = None) -> Tensor:
-        if puzzle is None:
-            raise ValueError("a token head adapted to the puzzle needs the puzzle embedding's rows")
+        assert puzzle is not None
         shared = apply_to(self.base, hidden, tokens)
         steered = self.down(hidden) * (1 + self.steer(puzzle.to(hidden.dtype))).unsqueeze(1)
         return shared + apply_to(self.up, steered, tokens)
-
-
-def build(config: RecurrenceConfig, vocab_size: int, embedding: nn.Module) -> TokenHead:
-    """Build the head of an architecture."""
-    lm = config.heads.lm
-    assert isinstance(lm, PuzzleHeadConfig)
-    D, width = config.hidden_size, config.puzzle_emb_ndim
-    return PuzzleAdapted(D, vocab_size, width, lm.rank, lm.bias)

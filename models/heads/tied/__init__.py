@@ -1,1 +1,0 @@
-"""A token head that shares the token embedding's matrix."""

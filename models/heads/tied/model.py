@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from models.config import RecurrenceConfig
 from models.heads.base import Matrix, TokenHead
-from models.heads.tied.config import TiedHeadConfig
 
 
 class Tied(Matrix):
@@ -34,6 +33,4 @@ class Tied(Matrix):
 
 def build(config: RecurrenceConfig, vocab_size: int, embedding: nn.Module) -> TokenHead:
     """Build the head of an architecture."""
-    lm = config.heads.lm
-    assert isinstance(lm, TiedHeadConfig)
-    return Tied(embedding, lm.bias)
+    return Tied(embedding, config.heads.lm.bias)

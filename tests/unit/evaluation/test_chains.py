@@ -75,7 +75,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[Found]:
 class FirstThree(HaltingRule):
     """The first three puzzles of a batch halt at once."""
 
-    def wants_to_halt(self, outputs: Outputs, steps: Tensor, *, explores: bool = True) -> Tensor:
+    def wants_to_halt(self, outputs: Outputs, steps: Tensor) -> Tensor:
         return torch.arange(len(steps)) < 3
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from models.act import ACT, ACTCarry, Drawn, min_halt_steps
-from models.heads.base import Answer, Examples, HaltingRule, Head, Outputs
+from models.heads.base import Answer, Examples, Head, Outputs
 from models.heads.q import QHead
 from models.hrm.config import HRMConfig
 from models.recurrence import Latents
@@ -242,15 +242,6 @@ def test_evaluation_runs_all_steps_and_looks_at_no_target(learns_continue: bool)
     assert len(calls_of(act)) == 3
 
 
-def test_a_step_leaves_the_carry_it_was_given_as_it_was() -> None:
-    act = build(([1.0, -1.0, 1.0], [0.0] * 3))
-    carry, _ = act(act.initial_carry(offer(0)), offer(1))
-    before = {name: value.clone() for name, value in carry.tensors().items()}
-    act(carry, offer(2))
-    for name, value in carry.tensors().items():
-        assert torch.equal(value, before[name]), name
-
-
 def test_the_rows_of_a_batch_do_not_see_each_other() -> None:
     model, examples = make_model(), make_examples()
     model.eval()
@@ -293,39 +284,12 @@ def test_a_slot_is_done_by_the_rule_or_at_the_last_step() -> None:
     assert act.halts(carry).tolist() == [True] * 3
 
 
-def test_the_bonus_is_for_training_alone() -> None:
-    act = build(([1.0, 3.0, -1.0], [0.0] * 3), exploration_bonus=2.0)
-    outputs, steps = act.inner.heads["q"].read(Answer(torch.ones(()))), torch.ones(3)
-    assert act.train().wants_to_halt(outputs, steps).tolist() == [False, True, False]
-    assert act.eval().wants_to_halt(outputs, steps).tolist() == [True, True, False]
-
-
-# Rules of other kinds
-
-
 def test_no_slot_halts_early_before_the_least_steps() -> None:
     act = build(([1.0] * 3, [0.0] * 3), halt_min_steps=3)
     carry = act.initial_carry(offer(0))
     for step in (1, 2, 3):
         carry, _ = act(carry, offer(step))
         assert carry.halted.tolist() == [step == 3] * 3
-
-
-@pytest.mark.parametrize(
-    ("compares", "q_halt", "q_continue", "wants"),
-    [
-        # The bar is 2, 1 and 0.5 above 0 or q_continue.
-        (False, [1.5, 1.5, 1.5], [9.0, 9.0, 9.0], [False, True, True]),
-        (False, [0.7, 0.7, 0.7], [9.0, 9.0, 9.0], [False, False, True]),
-        (True, [1.5, 1.5, 0.7], [0.0, 0.6, 0.1], [False, False, True]),
-    ],
-)
-def test_the_bonus_raises_the_bar_less_with_every_step(
-    compares: bool, q_halt: list[float], q_continue: list[float], wants: list[bool]
-) -> None:
-    outputs = {"q_halt_logits": torch.tensor(q_halt), "q_continue_logits": torch.tensor(q_continue)}
-    steps = torch.tensor([1, 4, 16], dtype=torch.int32)
-    assert HaltingRule(compares, bonus=2.0).wants_to_halt(outputs, steps).tolist() == wants
 
 
 def test_a_carry_is_made_of_its_tensors() -> None:

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from models.compiled import compiled_forward
+from models.registry import arch_on_device, compiled_forward
 from runtime import compiler
+from runtime.schema import Schema
 from tests.unit.models import tiny
 
 # torch's compiler makes an object of each class of `autograd.Function`, and reads every `grad`.
@@ -66,3 +67,13 @@ def test_nothing_is_compiled_unless_asked() -> None:
     assert compiled_forward(model, False) is model
     tiny.first_step(model)
     assert num_graphs() == 0
+
+
+def test_what_has_no_weights_may_differ_on_a_device() -> None:
+    class Overrides(Schema):
+        attention: str | None = "math"
+        halt_max_steps: int | None = 9
+        loops: int | None = None
+
+    arch = arch_on_device(tiny.make_config(), "cpu", Overrides())
+    assert arch == tiny.make_config(attention="math", halt_max_steps=9)

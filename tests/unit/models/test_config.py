@@ -4,11 +4,9 @@ import copy
 import itertools
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from pydantic import ValidationError
 
@@ -24,19 +22,6 @@ ROOT = Path(__file__).resolve().parents[3]
 BASE: dict[str, Any] = load_config(
     TrainConfig, "cfg_pretrain", ["optimizer=grouped", "run_name=mine"]
 ).model_dump()
-LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789"
-
-
-def keys_of(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Dotted paths of all settings; the names of parameter groups are free."""
-    for key, value in tree.items():
-        if prefix != "optimizer.groups.":
-            yield prefix + key
-        if isinstance(value, Mapping):
-            yield from keys_of(value, f"{prefix}{key}.")
-
-
-KEYS = list(keys_of(BASE))
 
 
 def with_value(path: str, value: object) -> dict[str, Any]:
@@ -58,40 +43,6 @@ def refusal(path: str, value: object) -> str:
     return message
 
 
-# Typos
-
-
-def edit(word: str, operation: int, position: int, letter: str) -> str:
-    """One edit: leave a letter out, put one in, replace one, or swap two neighbours."""
-    before, rest = word[:position], word[position:]
-    if operation == 0:
-        return before + rest[1:]
-    if operation == 1:
-        return before + letter + rest
-    if operation == 2:
-        return before + letter + rest[1:]
-    return before + rest[1::-1] + rest[2:]
-
-
-@pytest.mark.slow
-def test_a_typo_is_refused_by_its_path_and_19_of_20_are_answered_with_the_nearest() -> None:
-    rng = np.random.default_rng(0)
-    offered = total = 0
-    for path in KEYS * 8:
-        section, dot, leaf = path.rpartition(".")
-        position, letter = rng.integers(len(leaf)), LETTERS[rng.integers(len(LETTERS))]
-        wrong = section + dot + edit(leaf, int(rng.integers(4)), int(position), letter)
-        siblings = {key for key in KEYS if key.rpartition(".")[0] == section}
-        if wrong in siblings or wrong.endswith(".") or not wrong:
-            continue  # The edit gave another key, or no name at all.
-        total += 1
-        message = refusal(wrong, 1)
-        assert f"unknown setting {wrong}=1" in message
-        offered += f"did you mean {path}?" in message
-    assert total > 500
-    assert offered / total >= 0.95
-
-
 @pytest.mark.parametrize(
     ("wrong", "meant"),
     [
@@ -109,15 +60,11 @@ def test_known_mistakes_are_answered_with_what_was_meant(wrong: str, meant: str)
 
 # Types and ranges
 
-INTEGERS = ["epochs", "global_batch_size", "arch.hidden_size", "arch.halt_max_steps", "seed"]
-FLOATS = ["lr", "beta1", "beta2", "weight_decay", "lr_min_ratio"]
-FLOATS += ["arch.expansion", "arch.halt_exploration_prob"]
-BOOLEANS = ["arch.mlp_t", "arch.no_ACT_continue", "checkpoint_every_eval", "resume_changed"]
-NAN, INF = float("nan"), float("inf")
+NAN = float("nan")
 WRONG: list[tuple[str, object]] = [
-    *itertools.product(INTEGERS, ["3", True, 3.0, None, [3], -1, NAN]),
-    *itertools.product(FLOATS, ["0.5", True, False, None, -1e-9, NAN, INF]),
-    *itertools.product(BOOLEANS, ["true", "yes", 1, 0, 1.0, None]),
+    *itertools.product(["epochs", "arch.hidden_size"], ["3", True, 3.0, None, [3], -1, NAN]),
+    *itertools.product(["lr", "arch.expansion"], ["0.5", True, None, -1e-9, NAN, float("inf")]),
+    *itertools.product(["arch.mlp_t"], ["true", 1, 1.0, None]),
 ]
 
 
@@ -132,7 +79,7 @@ def test_what_is_no_count_number_or_boolean_is_refused(path: str, value: object)
         ("arch.pos_encodings", "ropes", "'rope', 'learned' or 'none'"),
         ("arch.gradient", "last", "'last_step' or 'last_cycle'"),
         ("arch.forward_dtype", "bf16", "'bfloat16'"),
-        ("arch.attention", "flash", "'fa2'"),
+        ("arch.attention", "flash", "'math'"),
         ("arch.loss.loss_type", "cross_entropy", "'softmax_cross_entropy'"),
         ("arch.name", "hrm_v2", "trm, trm_singlez,"),
         ("optimizer.name", "sgd", "adamw"),
@@ -181,7 +128,7 @@ def test_a_validated_configuration_cannot_be_changed() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"hidden_size": 64, "num_heads": 3}, "num_heads=3 must divide hidden_size=64.*2 or 4"),
+        ({"hidden_size": 64, "num_heads": 3}, "num_heads=3 must divide hidden_size=64, as 2 does"),
         ({"hidden_size": 8, "num_heads": 16}, "num_heads=16 must divide hidden_size=8"),
         ({"hidden_size": 6, "num_heads": 2}, "even head width.*= 3"),
         ({"puzzle_emb_ndim": 0, "puzzle_emb_len": 2}, "puzzle_emb_len=2 needs puzzle_emb_ndim"),
@@ -191,12 +138,6 @@ def test_a_validated_configuration_cannot_be_changed() -> None:
 def test_widths_that_do_not_fit_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         HRMConfig.model_validate(settings)
-
-
-def test_an_odd_head_width_is_fine_without_rotation() -> None:
-    settings = {"hidden_size": 6, "num_heads": 2, "puzzle_emb_ndim": 6}
-    for positions in ("learned", "none"):
-        HRMConfig.model_validate(settings | {"pos_encodings": positions})
 
 
 @pytest.mark.parametrize(
@@ -230,17 +171,6 @@ def test_a_target_of_what_is_not_learned_is_refused(more: dict[str, Any], told: 
     with pytest.raises(ValidationError, match=told):
         HRMConfig.model_validate({"techniques": {"sparse_look_ahead": {}}} | more)
     HRMConfig.model_validate(more)
-
-
-@pytest.mark.parametrize(("sparse", "every"), [({}, 1), ({"sparse_look_ahead": {}}, 4)])
-def test_a_loss_that_is_multiplied_has_no_limit(sparse: dict[str, Any], every: int) -> None:
-    assert HRMConfig.model_validate({"techniques": sparse}).rows_per_target == every
-    limited = {"techniques": sparse, "loss": {"clip": {"q_continue": 1.0}}}
-    if every == 1:
-        HRMConfig.model_validate(limited)
-    else:
-        with pytest.raises(ValidationError, match="loss.clip.q_continue limits the loss of a row"):
-            HRMConfig.model_validate(limited)
 
 
 def test_facts_are_json() -> None:

@@ -16,7 +16,7 @@ from models.heads.base import Examples
 from models.registry import build_model
 from models.techniques.anchors import Anchors
 from runtime.errors import ConfigError
-from tests.unit.models.tiny import inner_of
+from tests.unit.models.tiny import inner_of, shaken, sudoku_examples, sudoku_facts
 
 SMALL: Any = {"hidden_size": 8, "num_heads": 2, "expansion": 2.0, "H_cycles": 2, "L_cycles": 2}
 SMALL |= {"L_layers": 2, "halt_max_steps": 3, "forward_dtype": "float64"}
@@ -26,32 +26,13 @@ VARIANTS: dict[str, Any] = {
     "attention": {"mlp_t": False, "pos_encodings": "rope"},
     "learned positions": {"mlp_t": False, "pos_encodings": "learned"},
     "attention with a bias": {"mlp_t": False, "attention_bias": "sudoku"},
-    "digits by attention": {"digit_attention": True},
-    "all by attention": {"mlp_t": False, "digit_attention": True, "attention": "math"},
+    "attention by products": {"mlp_t": False, "attention": "math"},
 }
 SIZES = [4, 6, 9]
 
 
-def facts_of(size: int) -> DataFacts:
-    return DataFacts(size + 2, size**2, 1)
-
-
 def model_of(size: int = 4, **settings: Any) -> Any:
-    torch.manual_seed(0)
-    model = build_model(DECConfig(**SMALL | settings), facts_of(size)).double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return model
-
-
-def examples_of(size: int, rows: int = 3) -> Examples:
-    generator = torch.Generator().manual_seed(size)
-    shape = (rows, size**2)
-    labels = torch.randint(2, size + 2, shape, generator=generator, dtype=torch.int32)
-    given = torch.rand(shape, generator=generator) < 0.4
-    ids = torch.zeros(rows, dtype=torch.int32)
-    return {"inputs": torch.where(given, labels, 1), "labels": labels, "puzzle_identifiers": ids}
+    return shaken(DECConfig(**SMALL | settings), sudoku_facts(size))
 
 
 def after_two_steps(model: Any, examples: Examples) -> dict[str, Tensor]:
@@ -68,7 +49,7 @@ def test_permuted_digits_permute_the_answer(size: int, variant: str) -> None:
     model = model_of(size, **VARIANTS[variant]).eval()
     order = torch.randperm(size, generator=torch.Generator().manual_seed(1))
     tokens = torch.cat((torch.arange(2), order + 2)).int()
-    examples = examples_of(size)
+    examples = sudoku_examples(size)
     renamed = {name: examples[name] for name in ("puzzle_identifiers",)}
     renamed |= {name: tokens[examples[name].long()] for name in ("inputs", "labels")}
 
@@ -91,7 +72,7 @@ def test_units_have_the_symmetries_of_the_grid(move: str) -> None:
         "bands": cells[[*range(3, 9), 0, 1, 2]],
         "rows and columns": cells.T,
     }[move].flatten()
-    examples = examples_of(9)
+    examples = sudoku_examples(9)
     moved = {name: examples[name][:, order] for name in ("inputs", "labels")}
     moved["puzzle_identifiers"] = examples["puzzle_identifiers"]
     model = model_of(9, units=True).eval()
@@ -158,14 +139,14 @@ def test_inner_widths_are_not_rounded_up_to_256() -> None:
 
 
 def test_the_default_has_the_size_of_its_source() -> None:
-    model = build_model(DECConfig(), facts_of(9))
+    model = build_model(DECConfig(), sudoku_facts(9))
     count = sum(parameter.numel() for parameter in model.parameters())
     assert count == pytest.approx(0.79e6, rel=0.05)
 
 
 @pytest.mark.parametrize("units", [False, True])
 def test_every_parameter_learns(units: bool) -> None:
-    model, examples = model_of(units=units).train(), examples_of(4)
+    model, examples = model_of(units=units).train(), sudoku_examples(4)
     output = model(model.initial_carry(examples), examples)
     output.loss.backward()
     # Q's second row has no loss.
@@ -176,7 +157,7 @@ def test_every_parameter_learns(units: bool) -> None:
 def test_a_puzzle_draws_alone_in_an_evaluation() -> None:
     model, examples = (
         model_of(techniques={"random_starts": {}, "damped_noise": {"noise": 0.1}}).eval(),
-        examples_of(4),
+        sudoku_examples(4),
     )
     examples |= {ROW_KEYS: torch.tensor([7, 8, 9])}
     alone = {name: value[1:2] for name, value in examples.items()}
@@ -185,7 +166,7 @@ def test_a_puzzle_draws_alone_in_an_evaluation() -> None:
 
 
 def test_an_anchored_puzzle_starts_at_its_solution() -> None:
-    inner, examples = inner_of(model_of()), examples_of(4)
+    inner, examples = inner_of(model_of()), sudoku_examples(4)
     cells = torch.arange(16, dtype=torch.int32).expand(3, -1)
     new = torch.tensor([True, True, False])
     drawn = {"anchors": cells}
@@ -197,8 +178,8 @@ def test_an_anchored_puzzle_starts_at_its_solution() -> None:
 
 def test_only_digits_are_predicted_in_any_dtype() -> None:
     for dtype in ("bfloat16", "float16", "float32"):
-        model = build_model(DECConfig(**SMALL | {"forward_dtype": dtype}), facts_of(4)).eval()
-        examples = examples_of(4)
+        model = build_model(DECConfig(**SMALL | {"forward_dtype": dtype}), sudoku_facts(4)).eval()
+        examples = sudoku_examples(4)
         output = model(model.initial_carry(examples), examples)
         probabilities = model.log_probs(output.outputs["logits"]).exp()
         assert probabilities[..., :2].max() < 1e-6
@@ -207,7 +188,7 @@ def test_only_digits_are_predicted_in_any_dtype() -> None:
 
 
 def test_part_of_the_tokens_is_read_alike() -> None:
-    model, examples = model_of().eval(), examples_of(4)
+    model, examples = model_of().eval(), sudoku_examples(4)
     inner = inner_of(model)
     _, states = inner(inner.empty_carry(3), examples)
     answer = inner.answer(states, examples)
@@ -250,7 +231,7 @@ def test_what_tells_digits_apart_is_refused(settings: dict[str, Any], why: str) 
 
 def test_auxiliary_heads_know_no_digit_either() -> None:
     heads = {"confidence": {}, "halt": {}}
-    model, examples = model_of(heads=heads), examples_of(4)
+    model, examples = model_of(heads=heads), sudoku_examples(4)
     names = {"confidence_logits", "halt_logits"}
     outputs = after_two_steps(model.eval(), examples)
     assert names <= outputs.keys()

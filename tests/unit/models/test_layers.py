@@ -54,18 +54,8 @@ def test_trunc_normal_has_the_moments_of_scipy(lower: float, upper: float, std: 
     assert stats.kstest(drawn, twin.cdf).pvalue > 1e-4
 
 
-def test_trunc_normal_at_two_sigma_widens_the_uncut_normal_as_jax_does() -> None:
-    torch.manual_seed(0)
-    drawn = trunc_normal_(torch.empty(200_000))
-    # jax.nn.initializers divides by this constant.
-    assert drawn.abs().max().item() == pytest.approx(2 / 0.87962566103423978, rel=1e-3)
-
-
-def test_trunc_normal_of_no_width_is_zero_and_empty_bounds_are_refused() -> None:
+def test_trunc_normal_of_no_width_is_zero() -> None:
     assert torch.equal(trunc_normal_(torch.ones(5), std=0.0), torch.zeros(5))
-    for lower, upper in ((2.0, -2.0), (1.0, 1.0), (math.nan, 1.0)):
-        with pytest.raises(ValueError, match=f"lower < upper, got {lower} and {upper}"):
-            trunc_normal_(torch.empty(5), lower=lower, upper=upper)
 
 
 def test_trunc_normal_of_no_memory_does_not_load_the_compiler() -> None:
@@ -74,14 +64,6 @@ def test_trunc_normal_of_no_memory_does_not_load_the_compiler() -> None:
     code += "assert trunc_normal_(torch.empty(5, device='meta')).is_meta\n"
     code += "raise SystemExit('torch._dynamo' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_trunc_normal_follows_the_seed_and_fills_in_place() -> None:
-    tensor = torch.empty(4, 5)
-    torch.manual_seed(1)
-    assert trunc_normal_(tensor) is tensor
-    torch.manual_seed(1)
-    assert torch.equal(trunc_normal_(torch.empty(4, 5)), tensor)
 
 
 @pytest.mark.parametrize(
@@ -198,29 +180,6 @@ def test_aligned_weights_change_no_value_and_leave_no_odd_row(
         assert actual.is_contiguous()
 
 
-def test_rotary_tables_are_float32_and_no_state() -> None:
-    embedding = RotaryEmbedding(8, 9, theta=10000.0)
-    cos, sin = embedding()
-    assert cos.shape == sin.shape == (9, 8)
-    assert cos.dtype == sin.dtype == torch.float32
-    assert not embedding.state_dict()
-
-
-def test_scores_depend_on_the_distance_alone() -> None:
-    torch.manual_seed(0)
-    q, k = torch.randn(2, 8, dtype=torch.float64)
-    tables = RotaryEmbedding(8, 12, theta=10000.0)()
-
-    def score(i: int, j: int) -> float:
-        x = torch.zeros(1, 12, 1, 8, dtype=torch.float64)
-        x[0, i, 0], x[0, j, 0] = q, k
-        turned = apply_rotary(x, *tables)[0, :, 0]
-        return (turned[i] @ turned[j]).item()
-
-    assert score(2, 5) == pytest.approx(score(8, 11), abs=1e-5)
-    assert score(2, 5) != pytest.approx(score(5, 2), abs=1e-2)
-
-
 @pytest.mark.parametrize("operation", ["norm", "swiglu", "rotary"])
 def test_bfloat16_is_close_to_float32_forward_and_backward(operation: str) -> None:
     torch.manual_seed(0)
@@ -245,20 +204,6 @@ def test_bfloat16_is_close_to_float32_forward_and_backward(operation: str) -> No
 
 
 # Casting
-
-
-def test_linear_casts_its_weight_to_the_input() -> None:
-    torch.manual_seed(0)
-    layer = CastedLinear(8, 3, bias=True)
-    x = torch.randn(2, 8)
-    assert layer.bias is not None
-    assert not layer.bias.any()
-    torch.testing.assert_close(layer(x), x @ layer.weight.T)
-    out = layer(x.bfloat16())
-    assert out.dtype == torch.bfloat16
-    out.sum().backward()
-    assert layer.weight.grad is not None
-    assert layer.weight.dtype == layer.weight.grad.dtype == torch.float32
 
 
 def test_embedding_casts_its_rows() -> None:

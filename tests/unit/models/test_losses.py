@@ -14,13 +14,7 @@ from models.heads.linear.model import Linear
 from models.heads.q import QHead
 from models.hrm.config import HRMConfig
 from models.losses import IGNORE_LABEL_ID as NONE
-from models.losses import (
-    LOG_PROBS,
-    CrossEntropy,
-    cross_entropy,
-    softmax_log_probs,
-    stablemax_log_probs,
-)
+from models.losses import LOG_PROBS, CrossEntropy, cross_entropy, stablemax_log_probs
 
 
 def defined_stablemax(logits: Tensor) -> Tensor:
@@ -81,14 +75,6 @@ def test_log_probs_sum_to_one_in_float32_or_wider(loss_type: str) -> None:
         log_probs = LOG_PROBS[loss_type](10 * torch.randn(4, 9, dtype=dtype))
         assert log_probs.dtype == wide
         torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(4, dtype=wide))
-
-
-def test_softmax_equals_its_definition() -> None:
-    torch.manual_seed(0)
-    logits = 5 * torch.randn(6, 4)
-    exponentials = logits.double().exp()
-    twin = (exponentials / exponentials.sum(-1, keepdim=True)).log()
-    torch.testing.assert_close(softmax_log_probs(logits).double(), twin, rtol=1e-5, atol=1e-6)
 
 
 # The loss head on chosen outputs
@@ -238,25 +224,7 @@ def test_rows_without_labels_count_as_right_for_q_and_nowhere_else() -> None:
     assert output.loss.item() == pytest.approx(0.5 * right, rel=1e-6)
 
 
-def test_gradients_of_logits_are_means_over_labelled_cells() -> None:
-    labels = torch.tensor([[1, 1, NONE, NONE], [1, 1, 1, 1]], dtype=torch.int32)
-    logits = torch.randn(1, 1, 5).repeat(2, 4, 1).requires_grad_()
-    output = measure(labels, logits, halted=[True] * 2, steps=[1] * 2, q_halt=[0.0] * 2)
-    (grad,) = torch.autograd.grad(output.loss, logits)
-    assert not grad[0, 2:].any()
-    torch.testing.assert_close(grad[0, 0], 2 * grad[1, 0])
-
-
-def test_metrics_carry_no_graph() -> None:
-    logits = answering(PREDICTIONS).requires_grad_()
-    output = measure(logits=logits, **GIVEN)
-    assert output.loss.requires_grad
-    assert not any(value.requires_grad for value in output.metrics.values())
-    assert not any(value.requires_grad for value in output.rows.values())
-    assert all(value.shape == (6,) for value in output.rows.values())
-
-
-# Weights, limits, smoothing
+# Weights, smoothing
 
 
 def parts(output: LossOutput) -> list[Tensor]:
@@ -272,41 +240,17 @@ def test_weights_are_those_of_the_configuration() -> None:
 
 def test_later_steps_count_less_and_all_together_as_much() -> None:
     techniques = {"step_weights": {}}
-    others = {"clip": {"lm": 1.0}, "weights": {"q_continue": 2.0}}
-    output = measure(**GIVEN, techniques=techniques, **others)
+    output = measure(**GIVEN, techniques=techniques, weights={"q_continue": 2.0})
     shares = [0.7**step for step in range(16)]
     share_of = {step: 16 * shares[step - 1] / sum(shares) for step in STEPS}
     lm, q_halt, q_continue = parts(output)
-    held = torch.where(lm > 1.0, 1 + lm.log(), lm)
-    each = held + 0.5 * q_halt + 2 * q_continue
+    each = lm + 0.5 * q_halt + 2 * q_continue
     whole = sum(share_of[step] * row for step, row in zip(STEPS, each.tolist(), strict=True))
     assert output.loss.item() == pytest.approx(whole, rel=1e-5)
     # What is recorded is not weighted, nor is an evaluation.
     assert output.metrics == measure(**GIVEN).metrics
     head = measured_as(output.carry, output.outputs, techniques=techniques).eval()
     assert head(output.carry, {}, None).loss == measure(**GIVEN).loss
-
-
-def test_a_limit_scales_the_gradient_of_larger_losses() -> None:
-    logits = answering(PREDICTIONS).requires_grad_()
-    free = measure(logits=logits, **GIVEN)
-    limit = free.rows["lm_loss"].median().item()
-    output = measure(logits=logits, **GIVEN, clip={"lm": limit, "q_halt": 1.0})
-    lm, q_halt, q_continue = parts(output)
-    # What is reported is the loss without a limit.
-    assert torch.equal(lm, free.rows["lm_loss"])
-
-    def held(loss: Tensor, limit: float) -> Tensor:
-        return torch.where(loss > limit, limit * (1 + (loss / limit).log()), loss).sum()
-
-    whole = held(lm, limit) + 0.5 * (held(q_halt, 1.0) + q_continue.sum())
-    torch.testing.assert_close(output.loss, whole)
-    (grad,) = torch.autograd.grad(output.loss, logits)
-    (unlimited,) = torch.autograd.grad(free.loss, logits)
-    beyond = lm > limit
-    assert beyond.any()
-    scale = torch.where(beyond, limit / lm, 1.0)
-    torch.testing.assert_close(grad, unlimited * scale[:, None, None])
 
 
 def test_uncertainty_weights_by_what_is_learned() -> None:
@@ -327,18 +271,6 @@ def test_uncertainty_weights_by_what_is_learned() -> None:
     assert output.loss.item() == pytest.approx(whole, rel=1e-5)
     weights = {name: math.exp(-s) * (1.0 if name == "lm" else 0.5) for name, s in learned.items()}
     assert head.learned_weights() == pytest.approx(weights, rel=1e-6)
-
-
-def test_the_learned_log_variance_approaches_the_log_of_the_loss() -> None:
-    output = measure(**GIVEN)
-    head = measured_as(output.carry, output.outputs, weighting="uncertainty")
-    optimizer = torch.optim.Adam(head.log_variances.parameters(), lr=0.05)
-    for _ in range(300):
-        optimizer.zero_grad()
-        head(output.carry, {}, None).loss.backward()
-        optimizer.step()
-    for name, part in zip(NAMES, parts(output), strict=True):
-        assert head.log_variances[name].item() == pytest.approx(part.mean().log().item(), abs=0.01)
 
 
 @pytest.mark.parametrize("loss_type", LOG_PROBS)
@@ -363,11 +295,8 @@ def test_cross_entropy_and_label_smoothing_equal_their_definition(
 
 
 @pytest.mark.parametrize("weighting", ["fixed", "uncertainty"])
-@pytest.mark.parametrize("more", [{}, {"clip": {"lm": 1.5, "q_halt": 1.0}, "label_smoothing": 0.3}])
 @pytest.mark.parametrize("loss_type", LOG_PROBS)
-def test_the_gradient_of_the_whole_loss(
-    loss_type: str, more: dict[str, Any], weighting: str
-) -> None:
+def test_the_gradient_of_the_whole_loss(loss_type: str, weighting: str) -> None:
     carry = ACTCarry({}, torch.tensor(STEPS), torch.tensor(HALTED), {"labels": LABELS.long()})
     target = torch.tensor(TARGET).double()
 
@@ -378,7 +307,8 @@ def test_the_gradient_of_the_whole_loss(
             "q_continue_logits": q_continue,
             "target_q_continue": target,
         }
-        head = measured_as(carry, outputs, loss_type=loss_type, weighting=weighting, **more)
+        settings = {"loss_type": loss_type, "weighting": weighting, "label_smoothing": 0.3}
+        head = measured_as(carry, outputs, **settings)
         values = {f"log_variances.{n}": v for n, v in zip(NAMES, learned, strict=bool(learned))}
         return torch.func.functional_call(head, values, (carry, {})).loss
 

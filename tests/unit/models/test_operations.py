@@ -26,19 +26,16 @@ def test_published_steps_are_counted_as_by_hand():
 
 
 def test_without_q_continue_its_target_is_not_computed():
-    # A kernel that is not installed does not matter.
-    flop = count_flop(HRMConfig(no_ACT_continue=True, attention="fa3"), SUDOKU)
+    flop = count_flop(HRMConfig(no_ACT_continue=True), SUDOKU)
     assert flop.train_step == 10 * published_pass() + 3 * 2 * (81 * 512 * 11 + 512 * 2)
 
 
 def test_a_traded_look_ahead_is_counted_as_it_runs():
     full = count_flop(HRMConfig(), SUDOKU).train_step
     q = 2 * 512 * 2
-    for by in ("rows", "steps"):
-        sparse = {"sparse_look_ahead": {"by": by, "every": 8}}
-        arch = HRMConfig.model_validate({"techniques": sparse})
-        flop = count_flop(arch, SUDOKU).train_step
-        assert full - flop == (6 * published_pass() + q) * 7 // 8
+    arch = HRMConfig.model_validate({"techniques": {"sparse_look_ahead": {"every": 8}}})
+    flop = count_flop(arch, SUDOKU).train_step
+    assert full - flop == (6 * published_pass() + q) * 7 // 8
 
 
 def test_mixer_and_auxiliary_heads_are_counted_as_by_hand():

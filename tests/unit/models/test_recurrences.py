@@ -244,16 +244,6 @@ def test_casting_weights_once_changes_no_bit(dtype: str, monkeypatch: pytest.Mon
         assert torch.equal(once, each_time)
 
 
-def test_weights_set_between_two_steps_are_used() -> None:
-    model, examples = make_model(forward_dtype="bfloat16").eval(), make_examples()
-    carry = random_carry(inner_of(model))
-    before = step(model, carry, examples)[1]["logits"]
-    with torch.no_grad():
-        for parameter in inner_of(model).L_level.parameters():
-            parameter.mul_(-2)
-    assert not torch.allclose(before, step(model, carry, examples)[1]["logits"], atol=0.05)
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_bfloat16_is_close_to_float32(variant: str) -> None:
     results = []
@@ -342,15 +332,6 @@ def test_every_parameter_starts_with_its_std() -> None:
     assert checked == 3 + 2 + 3 * 4  # embeddings and lm_head, H_init and L_init, three blocks
 
 
-def test_mixer_blocks_start_with_the_std_of_their_fan_in() -> None:
-    model = make_model(mlp_t=True, hidden_size=64, puzzle_emb_ndim=64, puzzle_emb_len=78)
-    mixer = inner_of(model).H_level.layers[0].mlp_t
-    assert mixer.gate_up_proj.weight.shape == (512, 83)
-    assert mixer.down_proj.weight.shape == (83, 256)
-    assert mixer.gate_up_proj.weight.std().item() == pytest.approx(83**-0.5, rel=0.02)
-    assert mixer.down_proj.weight.std().item() == pytest.approx(256**-0.5, rel=0.02)
-
-
 def test_published_sizes() -> None:
     facts = DataFacts(vocab_size=12, seq_len=900, num_puzzle_identifiers=1)
     sizes = {
@@ -373,10 +354,6 @@ def test_an_hrm_that_was_saved_with_shared_levels_is_trm() -> None:
     read = TypeAdapter(ArchConfig).validate_python(saved)
     trm = TRM | {"no_ACT_continue": False, "puzzle_emb_len": 0}
     assert read == TRMConfig(**trm)
-    # What a saved configuration lacks was at HRM's default.
-    for name in ("puzzle_emb_len", "no_ACT_continue", "H_cycles"):
-        del saved[name]
-    assert TypeAdapter(ArchConfig).validate_python(saved) == TRMConfig(**trm | {"H_cycles": 2})
 
 
 def test_shared_levels_is_dropped_or_refused_where_it_is_no_trm() -> None:
@@ -397,7 +374,7 @@ def test_a_step_is_one_graph(variant: str, training: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("ahead", [None, [1], []])
+@pytest.mark.parametrize("ahead", [None, [1]])
 def test_a_compiled_look_ahead_is_the_same(ahead: list[int] | None) -> None:
     techniques = {"sparse_look_ahead": {"every": 3}} if ahead is not None else {}
     tiny.require_same_compiled(make_model(techniques=techniques).train(), "aot_eager", ahead)

@@ -64,11 +64,6 @@ def test_prepare_sets_the_batch_size_and_forgets_the_gradient(
         embedding(IDS)
 
 
-def test_only_the_table_is_state(embedding: CastedSparseEmbedding) -> None:
-    assert set(embedding.state_dict()) == {"weights"}
-    assert not list(embedding.parameters())
-
-
 def test_rows_come_in_the_forward_dtype_the_table_stays_float32() -> None:
     embedding = CastedSparseEmbedding(6, 3, init_std=1.0, dtype=torch.bfloat16)
     embedding.prepare(3)
@@ -77,7 +72,3 @@ def test_rows_come_in_the_forward_dtype_the_table_stays_float32() -> None:
         assert rows.dtype == torch.bfloat16
         assert torch.equal(rows, embedding.weights[IDS].bfloat16())
     assert embedding.weights.dtype == embedding.local_weights.dtype == torch.float32
-
-
-def test_a_table_without_width_of_start_is_zero() -> None:
-    assert not CastedSparseEmbedding(6, 3, init_std=0.0, dtype=torch.float32).weights.any()

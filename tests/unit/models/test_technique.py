@@ -7,8 +7,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from models.former import in_present_terms
 from models.hrm.config import HRMConfig
-from models.technique import TECHNIQUES, Technique, present_name, with_techniques
+from models.technique import TECHNIQUES, Technique
 from models.techniques.step_weights import StepWeights
 from models.trm.config import TRMConfig
 from runtime.errors import ConfigError
@@ -51,10 +52,7 @@ def test_nothing_but_its_own_file_names_a_technique() -> None:
             {"anchors": {"prob": 0.25, "corruption": 0.1}},
         ),
         ({"curriculum": [{"until": 0.5}]}, {"curriculum": {"stages": [{"until": 0.5}]}}),
-        (
-            {"q_target": "rows", "q_target_every": 8},
-            {"sparse_look_ahead": {"by": "rows", "every": 8}},
-        ),
+        ({"q_target": "rows", "q_target_every": 8}, {"sparse_look_ahead": {"every": 8}}),
         ({"loss": {"step_decay": 0.7, "name": "act"}}, {"step_weights": {"decay": 0.7}}),
         (
             {"init": "fixed", "init_std": 2.0, "damping": 1.0, "noise": 0.0, "anchor_prob": 0.0}
@@ -68,7 +66,7 @@ def test_settings_of_saved_runs_are_read(
     saved: dict[str, Any], techniques: dict[str, Any] | None
 ) -> None:
     before = {key: dict(value) if key == "loss" else value for key, value in saved.items()}
-    now = with_techniques(saved)
+    now = in_present_terms(saved, training=True)
     assert saved == before
     assert now.get("techniques") == techniques
     assert now.keys() <= {"loss", "techniques"}
@@ -77,38 +75,41 @@ def test_settings_of_saved_runs_are_read(
 
 @pytest.mark.parametrize("value", [["anchors"], "anchors", 3, [[]]])
 def test_a_saved_section_that_is_none_is_left_for_the_schema_to_refuse(value: Any) -> None:
-    assert with_techniques({"techniques": value, "loss": value}) == {
-        "techniques": value,
-        "loss": value,
-    }
+    saved = {"techniques": value, "loss": value}
+    assert in_present_terms(saved, training=True) == saved
     with pytest.raises(ValidationError, match="techniques"):
-        HRMConfig.model_validate(with_techniques({"techniques": value}))
+        HRMConfig.model_validate({"techniques": value})
+
+
+@pytest.mark.parametrize(
+    ("saved", "training", "evaluating"),
+    [
+        ({"chains": 1, "heads": {"q": {"exploration_bonus": 0.0}}}, {"heads": {"q": {}}}, ...),
+        ({"chains": 4, "digit_attention": False}, {"chains": 4}, {}),
+        ({"loss": {"clip": {"lm": None, "q_halt": None}}}, {"loss": {}}, ...),
+        ({"loss": {"clip": {"lm": 1.0}}}, {"loss": {"clip": {"lm": 1.0}}}, {"loss": {}}),
+        ({"digit_attention": True}, {"digit_attention": True}, ...),
+        ({"heads": {"q": None}, "loss": None}, {"heads": {"q": None}, "loss": None}, ...),
+    ],
+)
+def test_settings_that_are_gone_stay_only_where_they_matter(
+    saved: dict[str, Any], training: dict[str, Any], evaluating: Any
+) -> None:
+    assert in_present_terms(saved, training=True) == training
+    expected = training if evaluating is ... else evaluating
+    assert in_present_terms(saved, training=False) == expected
 
 
 @pytest.mark.parametrize(
     ("setting", "told"),
     [
-        ("arch.init=random", r"arch.init=random is written techniques=\[random_starts\] now"),
-        (
-            "arch.noise=0.1",
-            r"is written techniques=\[damped_noise\] arch.techniques.damped_noise.damping=1.0 "
-            r"arch.techniques.damped_noise.noise=\.\.\. now",
-        ),
-        ("arch.noise=0", "arch.noise=0 says that there is no damped_noise: leave it out"),
-        ("arch.init=fixed", "arch.init=fixed says that there is no random_starts: leave it out"),
-        (
-            "arch.q_target_every=4",
-            r"techniques=\[sparse_look_ahead\] arch.*look_ahead.every=... now",
-        ),
-        ("arch.loss.step_decay=0.7", r"techniques=\[step_weights\]"),
         ("arch.techniques.anchors.prob=0.5", "but of techniques=anchors"),
         ("techniques=[anchor]", "did you mean techniques=anchors"),
     ],
 )
-def test_a_command_line_is_told_the_present_name(setting: str, told: str) -> None:
+def test_a_technique_is_asked_for_by_name(setting: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         configure(setting)
-    assert present_name("arch.hidden_size") is None
 
 
 def test_techniques_are_chosen_in_any_order() -> None:
@@ -171,7 +172,7 @@ def test_each_traces_as_one_graph(name: str, monkeypatch: pytest.MonkeyPatch) ->
     own |= {"damped_noise": {"noise": 0.0}, "anchors": {"prob": 1.0}}
     model = tiny.make_model(techniques={name: own.get(name, {})}).train()
     technique: Technique = model.model.inner.techniques.active[name]
-    technique.set_depth(model.model.inner, 0.0)
+    model.model.inner.depth = technique.depth_at(0.0)
     if name == "random_starts":
         monkeypatch.setattr("models.recurrence.BATCH_DRAWS", Ones())
     tiny.require_same_compiled(model, "aot_eager", [1] if name == "sparse_look_ahead" else None)

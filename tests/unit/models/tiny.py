@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from models.act import ACTLossHead
-from models.config import DataFacts
+from models.config import DataFacts, RecurrenceConfig
 from models.heads.base import Examples
 from models.hrm.config import HRMConfig
 from models.losses import IGNORE_LABEL_ID
@@ -87,6 +87,30 @@ def require_same_compiled(model: ACTLossHead, backend: str, ahead: list[int] | N
             grads = torch.autograd.grad(output.loss, parameters)
             twins = torch.autograd.grad(twin.loss, parameters)
             torch.testing.assert_close(grads, twins, rtol=1e-4, atol=1e-4)
+
+
+def sudoku_facts(size: int) -> DataFacts:
+    return DataFacts(size + 2, size**2, 1)
+
+
+def sudoku_examples(size: int = 4, rows: int = 3) -> Examples:
+    """Random digits, of which two fifths are given."""
+    generator = torch.Generator().manual_seed(size)
+    shape = (rows, size**2)
+    labels = torch.randint(2, size + 2, shape, generator=generator, dtype=torch.int32)
+    given = torch.rand(shape, generator=generator) < 0.4
+    ids = torch.zeros(rows, dtype=torch.int32)
+    return {"inputs": torch.where(given, labels, 1), "labels": labels, "puzzle_identifiers": ids}
+
+
+def shaken(config: RecurrenceConfig, facts: DataFacts) -> Any:
+    """A model in float64 all of whose parameters are moved."""
+    torch.manual_seed(0)
+    model = build_model(config, facts).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
 
 
 # A model with its own positions, and one without.

@@ -67,7 +67,6 @@ def make_steps(tasks_data: Path, tiny_settings: list[str]) -> Callable[..., Outc
         ([], 1),
         (["reduction=exact"], 1),
         ([*SPARSE, "arch.techniques.sparse_look_ahead.every=2"], 2),
-        ([*SPARSE, "arch.techniques.sparse_look_ahead.by=steps"], 2),
         ([*ANCHORS, "reduction=exact"], 1),
     ],
 )

@@ -17,6 +17,7 @@ from models.heads.base import Examples
 from models.hrm.config import HRMConfig
 from models.registry import build_model
 from runtime.errors import ConfigError
+from tests.unit.models.tiny import shaken, sudoku_examples, sudoku_facts
 
 SMALL: Any = {"hidden_size": 8, "num_heads": 2, "expansion": 2.0, "L_layers": 2, "loops": 3}
 SMALL |= {"halt_max_steps": 5, "forward_dtype": "float64", "dropout": 0.0}
@@ -27,34 +28,18 @@ FORMS: dict[str, Any] = {
     "plain with rotation": {"pos_encodings": "rope"},
     "plain with a bias": {"attention_bias": "sudoku", "pos_encodings": "none"},
     "digits": DIGITS,
-    "digits by attention": DIGITS | {"digit_attention": True, "pos_encodings": "rope"},
+    "digits with rotation": DIGITS | {"pos_encodings": "rope"},
     "units": UNITS,
 }
 ROTATED = {form for form in FORMS if FORMS[form].get("pos_encodings") == "rope"}
 MAZE = DataFacts(6, 25, 1)
+HEADS: Any = {"q": None, "candidates": {}, "contradiction": {}}
 YES, NO = 9.0, -9.0
-
-
-def sudoku(size: int) -> DataFacts:
-    return DataFacts(size + 2, size**2, 1)
+SAID = ("keep", "contradiction_logits", "logits")
 
 
 def model_of(facts: DataFacts | None = None, **settings: Any) -> Any:
-    torch.manual_seed(0)
-    model = build_model(LatticeConfig(**SMALL | settings), facts or sudoku(4)).double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return model
-
-
-def examples_of(size: int = 4, rows: int = 3) -> Examples:
-    generator = torch.Generator().manual_seed(size)
-    shape = (rows, size**2)
-    labels = torch.randint(2, size + 2, shape, generator=generator, dtype=torch.int32)
-    given = torch.rand(shape, generator=generator) < 0.4
-    ids = torch.zeros(rows, dtype=torch.int32)
-    return {"inputs": torch.where(given, labels, 1), "labels": labels, "puzzle_identifiers": ids}
+    return shaken(LatticeConfig(**SMALL | settings), facts or sudoku_facts(4))
 
 
 def exploring(rows: int = 3, seed: int = 0, **views: Tensor) -> Drawn:
@@ -80,10 +65,17 @@ def said(state: Tensor, keep: Tensor | None = None, **others: Any) -> dict[str, 
     } | others
 
 
+def deduce(model: Any, state: Tensor, guesses: Tensor | None = None, **others: Any) -> Any:
+    """Deduce from a grid that is open everywhere."""
+    inputs = torch.ones(len(state), state.shape[1], dtype=torch.int32)
+    outputs = said(state, **{n: others.pop(n) for n in list(others) if n in SAID})
+    return model.model.inner.deduce(outputs, state, inputs, guesses, **others)
+
+
 @pytest.mark.parametrize("size", [4, 6, 9])
 def test_all_digits_are_possible_in_an_open_cell_and_one_in_a_given_one(size: int) -> None:
-    inputs = examples_of(size)["inputs"]
-    candidates = model_of(sudoku(size)).model.inner.all_candidates(inputs)
+    inputs = sudoku_examples(size)["inputs"]
+    candidates = model_of(sudoku_facts(size)).model.inner.all_candidates(inputs)
     for row, cells in zip(candidates.tolist(), inputs.tolist(), strict=True):
         for possible, token in zip(row, cells, strict=True):
             tokens = {t for t, holds in enumerate(possible) if holds}
@@ -115,12 +107,10 @@ def test_unlikely_candidates_are_struck_but_never_givens() -> None:
 
 
 def test_each_row_can_have_a_bound_of_its_own() -> None:
-    inner = model_of().model.inner
     state = one_row([{2, 3}] * 16).expand(3, -1, -1)
     keep = torch.full(state.shape, YES)
     keep[:, 0, 3] = torch.tensor(0.04).logit()
-    inputs, bounds = torch.ones(3, 16, dtype=torch.int32), torch.tensor([0.05, 0.03, 0.0])
-    deduced = inner.deduce(said(state, keep), state, inputs, None, strike_below=bounds)
+    deduced = deduce(model_of(), state, keep=keep, strike_below=torch.tensor([0.05, 0.03, 0.0]))
     assert deduced.candidates[:, 0, 3].tolist() == [False, True, True]
     assert deduced.candidates.sum() == 3 * 32 - 1
 
@@ -152,21 +142,20 @@ def test_a_guess_takes_an_open_cell_and_a_token_by_its_probability() -> None:
 
 
 def test_a_guided_guess_is_the_solution_s_where_that_is_still_there() -> None:
-    inner = model_of().model.inner
-    state = one_row([{2, 3}, *[{2}] * 15])
+    model, state = model_of(), one_row([{2, 3}, *[{2}] * 15])
     logits = torch.zeros(1, 16, 6)
     logits[0, 0, 2] = YES
-    inputs, guesses = torch.ones(1, 16, dtype=torch.int32), torch.full((1, 2), 0.5)
     for told, token in ((3, 3), (2, 2), (4, 2), (-1, 2), (-100, 2)):
         solution = torch.full((1, 16), told, dtype=torch.int32)
-        deduced = inner.deduce(said(state, logits=logits), state, inputs, guesses, solution)
+        guesses = torch.full((1, 2), 0.5)
+        deduced = deduce(model, state, guesses, logits=logits, solution=solution)
         assert deduced.guessed.item() == 0
         assert torch.equal(deduced.candidates, one_row([{token}, *[{2}] * 15]))
 
 
 def test_only_rows_that_are_guided_are_told() -> None:
     model = model_of(views="none", strike_below=0.0).train()
-    examples = examples_of(rows=64)
+    examples = sudoku_examples(rows=64)
     guided = torch.arange(64).view(-1, 1) < 32
     plain = exploring(rows=64)
     carries = [
@@ -184,7 +173,7 @@ def test_only_rows_that_are_guided_are_told() -> None:
 
 def test_where_the_solution_is_gone_only_the_contradiction_is_learned() -> None:
     model = model_of(learns_when_gone=False, views="none").train()
-    examples = examples_of()
+    examples = sudoku_examples()
     carry = model.initial_carry(examples)
     carry.halted[:] = False
     carry.examples.update(examples)
@@ -200,38 +189,31 @@ def test_where_the_solution_is_gone_only_the_contradiction_is_learned() -> None:
     assert (evaluated.rows["lm_loss"] > 0).all()
 
 
-def test_what_the_model_rejects_is_not_decided() -> None:
-    inner = model_of().model.inner
-    state = one_row([{2}] * 16)
-    outputs = said(state, contradiction_logits=torch.tensor([YES]))
-    deduced = inner.deduce(outputs, state, torch.ones(1, 16, dtype=torch.int32), None)
-    assert (deduced.decided.item(), deduced.contradiction.item()) == (False, True)
-
-
 def test_an_answer_is_decided_when_the_model_has_seen_it_whole() -> None:
-    inner = model_of().model.inner
-    inputs, guesses = torch.ones(1, 16, dtype=torch.int32), torch.zeros(1, 2)
+    model, guesses = model_of(), torch.zeros(1, 2)
     state = one_row([{2, 3}, *[{2}] * 15])
     keep = torch.full(state.shape, YES)
     keep[0, 0, 3] = NO
-    first = inner.deduce(said(state, keep), state, inputs, guesses)
+    first = deduce(model, state, guesses, keep=keep)
     assert torch.equal(first.candidates, one_row([{2}] * 16))
     assert (first.decided.item(), first.guessed.item()) == (False, -1)
-    for kept, verdict in ((keep, (True, False)), (-keep, (False, True))):
-        second = inner.deduce(said(first.candidates, kept), first.candidates, inputs, guesses)
+    rejected = {"contradiction_logits": torch.tensor([YES])}
+    for said_of_it, verdict in (
+        ({"keep": keep}, (True, False)),
+        ({"keep": -keep}, (False, True)),
+        (rejected, (False, True)),
+    ):
+        second = deduce(model, first.candidates, guesses, **said_of_it)
         assert (second.decided.item(), second.contradiction.item()) == verdict
 
 
 def test_nothing_is_guessed_where_all_is_decided_or_a_contradiction_is_noticed() -> None:
-    inner = model_of().model.inner
     decided = one_row([{2}] * 16)
     stuck = one_row([{2, 3}, *[{2}] * 15])
     empty = one_row([set(), {2, 3}, *[{2}] * 14])
     states = torch.cat((decided, stuck, empty, stuck))
     noticed = torch.tensor([NO, torch.tensor(0.61).logit(), NO, torch.tensor(0.59).logit()])
-    inputs = torch.ones(4, 16, dtype=torch.int32)
-    outputs = said(states, contradiction_logits=noticed)
-    deduced = inner.deduce(outputs, states, inputs, torch.zeros(4, 2))
+    deduced = deduce(model_of(), states, torch.zeros(4, 2), contradiction_logits=noticed)
     assert deduced.decided.tolist() == [True, False, False, False]
     assert deduced.contradiction.tolist() == [False, True, True, False]
     assert torch.equal(deduced.candidates[:3], states[:3])
@@ -242,22 +224,20 @@ def test_a_guess_can_wait_until_nothing_is_struck() -> None:
     states = one_row([{2, 3, 4}, *[{2, 3}] * 15]).expand(2, -1, -1)
     keep = torch.full(states.shape, YES)
     keep[0, 0, 4] = NO
-    inputs, guesses = torch.ones(2, 16, dtype=torch.int32), torch.full((2, 2), 0.9)
     for guess, guessed in (("always", [14, 14]), ("stuck", [-1, 14])):
-        inner = model_of(guess=guess).model.inner
-        deduced = inner.deduce(said(states, keep), states, inputs, guesses)
+        deduced = deduce(model_of(guess=guess), states, torch.full((2, 2), 0.9), keep=keep)
         assert deduced.guessed.tolist() == guessed
         open_cells = (deduced.candidates.sum(-1) > 1).sum(-1).tolist()
         assert open_cells == [16 - (cell >= 0) for cell in guessed]
 
 
-@pytest.mark.parametrize("form", ["digits", "digits by attention", "units"])
+@pytest.mark.parametrize("form", ["digits", "digits with rotation", "units"])
 @pytest.mark.parametrize("size", [4, 6, 9])
 def test_states_of_digits_follow_their_permutation(form: str, size: int) -> None:
-    inner = model_of(sudoku(size), **FORMS[form]).eval().model.inner
+    inner = model_of(sudoku_facts(size), **FORMS[form]).eval().model.inner
     order = torch.randperm(size, generator=torch.Generator().manual_seed(1))
     tokens = torch.cat((torch.arange(2), order + 2))
-    state = inner.all_candidates(examples_of(size)["inputs"])
+    state = inner.all_candidates(sudoku_examples(size)["inputs"])
     state[:, :, 2:] &= torch.rand(state[:, :, 2:].shape) < 0.8
     renamed = torch.zeros_like(state)
     renamed[..., tokens] = state
@@ -271,8 +251,8 @@ def test_states_of_digits_follow_their_permutation(form: str, size: int) -> None
 
 
 def test_with_units_every_symmetry_of_sudoku_is_the_model_s() -> None:
-    inner = model_of(sudoku(9), **UNITS).eval().model.inner
-    state = inner.all_candidates(examples_of(9)["inputs"])
+    inner = model_of(sudoku_facts(9), **UNITS).eval().model.inner
+    state = inner.all_candidates(sudoku_examples(9)["inputs"])
     symmetries = sudoku_symmetries(9)
     moves = np.random.default_rng(0).integers(symmetries.num_moves, size=1)
     cells = torch.from_numpy(symmetries.sources(moves)[0])
@@ -291,7 +271,7 @@ def heads_of(inner: Any, candidates: Tensor) -> dict[str, Tensor]:
 
 def test_a_step_goes_on_in_the_view_that_was_drawn() -> None:
     model = model_of(views="none", halt_max_steps=9).train()
-    examples = examples_of()
+    examples = sudoku_examples()
     carry = model.initial_carry(examples)
     generator = torch.Generator().manual_seed(3)
     orders = [torch.randperm(4, generator=generator) for _ in range(3)]
@@ -312,7 +292,7 @@ def test_a_step_goes_on_in_the_view_that_was_drawn() -> None:
 
 def test_a_step_can_begin_with_the_states_of_the_last_one() -> None:
     model = model_of(views="none", keep_states=True, **UNITS).train()
-    examples = examples_of()
+    examples = sudoku_examples()
     first = model(model.initial_carry(examples), examples, exploring()).carry
     first.halted[:] = torch.tensor([False, True, False])
     second = model(first, examples, exploring()).carry
@@ -323,36 +303,25 @@ def test_a_step_can_begin_with_the_states_of_the_last_one() -> None:
         for _ in range(3):
             h = inner.H_level(h + injected, None)
     assert torch.equal(second.inner["z_H"], h.reshape(3, 64, 8))
-    with pytest.raises(ValidationError, match="keep_states=true with views=dihedral"):
-        LatticeConfig(**SMALL, keep_states=True)
 
 
 def test_slots_are_replaced_when_decided_really_contradictory_or_too_old() -> None:
-    model = model_of(halt_max_steps=3).train()
-    examples = examples_of(rows=6)
+    model, examples = model_of(halt_max_steps=3).train(), sudoku_examples(rows=6)
     labels = examples["labels"]
     right = torch.nn.functional.one_hot(labels.long(), 6).bool()
-    inner = model.model.inner
-    verdicts = iter([[YES, NO, YES, NO, NO, NO], [NO] * 6, [NO] * 6])
+    gone = torch.ones(16, 6, dtype=torch.bool)  # Open, but for the first cell's label.
     states = right.clone()
-    states[0] = states[1] = True  # Open.
-    states[2] = True
-    states[2, 0] = False
-    states[2, 0, labels[2, 0] % 4 + 2] = True  # The label is gone, the rest is open.
-    states[3] = right[3]
-    states[4] = states[2].clone()
-    states[4, 0] = False
-    states[4, 0, labels[4, 0] % 4 + 2] = True
-    states[5, 0] = states[4, 0].roll(1, -1)
+    states[:3] = states[4] = gone
+    for row in (2, 4, 5):
+        states[row, 0] = right[row, 0].roll(1, -1)
 
     def read(answer: Tensor, _: Examples) -> dict[str, Tensor]:
-        B = 6
-        verdict = torch.tensor(next(verdicts)).repeat(len(answer) // B)
         logits = torch.zeros(len(answer), 16, 6, dtype=torch.float64)
+        verdict = torch.tensor([YES, NO, YES, NO, NO, NO])
         keep = torch.full_like(logits, YES)
         return {"candidates_logits": keep, "contradiction_logits": verdict, "logits": logits}
 
-    inner.read = read
+    model.model.inner.read = read
     carry = model.initial_carry(examples)
     carry.halted[:] = False
     carry.examples.update(examples | {"inputs": torch.ones_like(labels)})
@@ -363,15 +332,13 @@ def test_slots_are_replaced_when_decided_really_contradictory_or_too_old() -> No
     assert carry.halted.tolist() == [False, False, True, True, True, False]
     verdict = carry.inner["z_verdict"].tolist()
     assert verdict == [CONTRADICTION, 0, CONTRADICTION, DECIDED, 0, DECIDED]
-    assert torch.equal(carry.steps, torch.tensor([1, 1, 1, 1, 3, 1], dtype=torch.int32))
+    assert carry.steps.tolist() == [1, 1, 1, 1, 3, 1]
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("backprop_loops", [None, 1, 2])
-def test_each_loop_with_gradients_has_a_loss(backprop_loops: int | None, form: str) -> None:
-    kept = backprop_loops or 3
-    model = model_of(backprop_loops=backprop_loops, **FORMS[form]).train()
-    examples = examples_of()
+def test_each_loop_has_a_loss(form: str) -> None:
+    model = model_of(**FORMS[form]).train()
+    examples = sudoku_examples()
     output = model(model.initial_carry(examples), examples, exploring())
     output.loss.backward()
     whole = {name: p.grad.clone() for name, p in model.named_parameters()}
@@ -381,11 +348,8 @@ def test_each_loop_with_gradients_has_a_loss(backprop_loops: int | None, form: s
     state = inner.all_candidates(examples["inputs"])
     injected, losses = inner.embed(state), []
     h = injected
-    for loop in range(3):
+    for _ in range(3):
         h = inner.H_level(h + injected, inner.rotary_emb() if form in ROTATED else None)
-        if loop < 3 - kept:
-            h = h.detach()
-            continue
         outputs = inner.read(inner.as_carried(h), examples)
         losses.append(expected_loss(outputs, state, examples, weights))
     mean = sum(losses) / len(losses)
@@ -422,7 +386,7 @@ def expected_loss(
 
 def test_an_evaluation_strikes_but_never_guesses() -> None:
     model = model_of(eval_steps=2, strike_below=0.5).eval()
-    examples = examples_of()
+    examples = sudoku_examples()
     carry = model.initial_carry(examples)
     before = model.model.inner.all_candidates(examples["inputs"])
     for _ in range(model.model.eval_max_steps):
@@ -436,22 +400,23 @@ def test_an_evaluation_strikes_but_never_guesses() -> None:
 
 
 def test_the_published_size() -> None:
-    model = build_model(LatticeConfig(forward_dtype="float32"), sudoku(9))
+    model = build_model(LatticeConfig(forward_dtype="float32"), sudoku_facts(9))
     assert 0.75e6 < sum(p.numel() for p in model.parameters()) < 0.85e6
 
 
 @pytest.mark.parametrize(
-    "facts", [DataFacts(12, 900, 5), DataFacts(10, 81, 1), DataFacts(6, 24, 1)]
+    ("facts", "form", "told"),
+    [
+        (DataFacts(12, 900, 5), {}, r"arch\.name=lattice is for Sudokus"),
+        (DataFacts(10, 81, 1), {}, r"arch\.name=lattice is for Sudokus"),
+        (DataFacts(6, 24, 1), {}, r"arch\.name=lattice is for Sudokus"),
+        (MAZE, DIGITS, "symmetry=digits is for Sudoku"),
+        (DataFacts(6, 16, 1, kind="maze"), DIGITS, "symmetry=digits is for Sudoku"),
+    ],
 )
-def test_other_puzzles_are_refused(facts: DataFacts) -> None:
-    with pytest.raises(ConfigError, match=r"arch\.name=lattice is for Sudokus"):
-        build_model(LatticeConfig(**SMALL), facts)
-
-
-@pytest.mark.parametrize("facts", [MAZE, DataFacts(6, 16, 1, kind="maze")])
-def test_digits_are_those_of_sudoku(facts: DataFacts) -> None:
-    with pytest.raises(ConfigError, match=r"symmetry=digits is for Sudoku"):
-        build_model(LatticeConfig(**SMALL | DIGITS), facts)
+def test_other_puzzles_are_refused(facts: DataFacts, form: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        build_model(LatticeConfig(**SMALL | form), facts)
 
 
 @pytest.mark.parametrize(
@@ -459,11 +424,14 @@ def test_digits_are_those_of_sudoku(facts: DataFacts) -> None:
     [
         ({"techniques": {"anchors": {}}}, r"techniques\.anchors has no meaning with name=lattice"),
         ({"heads": {}}, "use heads=lattice"),
-        ({"units": True}, "need symmetry=digits"),
+        ({"units": True}, "needs symmetry=digits"),
         (UNITS | {"pos_encodings": "rope"}, "pos_encodings=rope with units=true"),
         ({"strike_below": 1.5}, "strike_below"),
-        ({"backprop_loops": 4}, "backprop_loops=4 exceeds loops=3"),
         (UNITS | {"attention_bias": "sudoku"}, "attention_bias=sudoku with units=true"),
+        ({"keep_states": True}, "keep_states=true with views=dihedral"),
+        ({"mlp_t": True}, "mlp_t=True has no meaning with name=lattice; use False"),
+        ({"heads": {"lm": {"name": "tied"}, **HEADS}}, "heads.lm.name=tied; use linear"),
+        ({"heads": {"action": {"field": "a"}, **HEADS}}, "does not turn fields"),
     ],
 )
 def test_what_has_no_meaning_is_refused(settings: Any, message: str) -> None:

@@ -95,30 +95,30 @@ class Beginner:
         }
 
 
-def settings(**changed: Any) -> EvalSearchSettings:
-    return EvalSearchSettings(**{"chains": 4, "rounds": 200, "at_once": 3} | changed)
+def searching(
+    ranks: Ranks,
+    beginner: Beginner | None = None,
+    seed: int = 0,
+    *,
+    first_try: bool = False,
+    **changed: Any,
+) -> Search:
+    one = beginner or Beginner()
+    settings = EvalSearchSettings(**{"chains": 4, "rounds": 200, "at_once": 3} | changed)
+    config, model = one.config, one.model.eval()
+    return Search(one.model, model, config, ranks, settings, seed, first_try=first_try)
 
 
 def search_with(
     ranks: Ranks,
     puzzles: Batch,
     seed: int = 0,
-    *,
-    first_try: bool = False,
     views: str = "none",
     doubt: tuple[int, int] | None = None,
     **changed: Any,
 ) -> list[Found]:
     beginner = Beginner(views, doubt)
-    search = Search(
-        beginner.model,
-        beginner.model.eval(),
-        beginner.config,
-        ranks,
-        settings(**changed),
-        seed,
-        first_try=first_try,
-    )
+    search = searching(ranks, beginner, seed, **changed)
     found = list(search(enumerate(puzzles.inputs)))
     assert set(beginner.batch_sizes) == {search.rows}
     return sorted(found, key=lambda one: one.row)
@@ -198,21 +198,9 @@ def test_a_puzzle_is_given_up_after_its_rounds(ranks: Ranks, puzzles: Batch) -> 
         assert other.rounds == min(3, one.rounds)
 
 
-def test_the_first_chain_is_one_of_a_search_with_it_alone(ranks: Ranks, puzzles: Batch) -> None:
-    several, single = (search_with(ranks, puzzles, chains=chains) for chains in (4, 1))
-    for one, other in zip(several, single, strict=True):
-        if one.chain == 0:
-            assert essence(one)["answer"] == essence(other)["answer"]
-            assert one.rounds == other.rounds
-        else:
-            assert one.rounds <= other.rounds
-
-
 def test_the_first_try_ends_at_the_first_contradiction(ranks: Ranks, puzzles: Batch) -> None:
-    single, first_try = (
-        search_with(ranks, puzzles, chains=1),
-        search_with(ranks, puzzles, first_try=True),
-    )
+    single = search_with(ranks, puzzles, chains=1)
+    first_try = search_with(ranks, puzzles, first_try=True)
     for one, other in zip(single, first_try, strict=True):
         assert other.taken_back + other.restarts == min(1, one.taken_back)
         assert (other.answer is None) == (one.taken_back > 0)
@@ -222,32 +210,29 @@ def test_the_first_try_ends_at_the_first_contradiction(ranks: Ranks, puzzles: Ba
 
 
 def test_a_search_that_was_killed_goes_on(ranks: Ranks, puzzles: Batch, tmp_path: Path) -> None:
-    beginner = Beginner()
-    search = Search(beginner.model, beginner.model.eval(), beginner.config, ranks, settings(), 0)
-    searched: list[int] = []
+    search = searching(ranks)
 
-    def ledger(name: str = "search") -> Ledger:
-        return Ledger(tmp_path / name, "key", ranks)
+    def found_with(ledger: Ledger) -> list[Found]:
+        return search_sets(search, {"all": puzzles}, ledger, "me", show_progress=False)["all"]
 
-    def killed(_: str, found: Found, __: Round) -> None:
-        if found.answer is not None:
-            searched.append(found.row)
-        if len(searched) == 7:
-            raise KeyboardInterrupt
+    class Killed(Ledger):
+        def add(self, who: str, set_name: str, found: Found) -> None:
+            super().add(who, set_name, found)
+            if len(self._done) == 7:
+                raise KeyboardInterrupt
 
-    whole = search_sets(search, {"all": puzzles}, ledger("whole"), "me")["all"]
+    class Counting(Ledger):
+        def add(self, who: str, set_name: str, found: Found) -> None:
+            rows.add(found.row)
+            super().add(who, set_name, found)
+
+    whole, rows = found_with(Ledger(tmp_path / "whole", "key", ranks)), set[int]()
     with pytest.raises(KeyboardInterrupt):
-        search_sets(search, {"all": puzzles}, ledger(), "me", watch=killed)
+        found_with(Killed(tmp_path / "search", "key", ranks))
     file = tmp_path / "search.0.jsonl"
-    lines = file.read_text().splitlines()
-    file.write_text("\n".join(lines)[:-40])  # A line that was cut off.
-
-    rows: set[int] = set()
-    again = search_sets(
-        search, {"all": puzzles}, ledger(), "me", watch=lambda _, found, __: rows.add(found.row)
-    )["all"]
-    done = len(lines) - 2
-    assert len(rows) == 12 - done
+    file.write_text(file.read_text()[:-40])  # The seventh line was cut off.
+    again = found_with(Counting(tmp_path / "search", "key", ranks))
+    assert len(rows) == 12 - 6
     assert list(map(essence, again)) == list(map(essence, whole))
 
 
@@ -298,9 +283,7 @@ def test_a_plain_solver_stands_beside_it(puzzles: Batch) -> None:
 def test_the_story_of_a_chain_leads_to_its_answer(
     ranks: Ranks, puzzles: Batch, views: str, backtrack: bool
 ) -> None:
-    beginner = Beginner(views)
-    how = settings(chains=2, backtrack=backtrack)
-    search = Search(beginner.model, beginner.model.eval(), beginner.config, ranks, how, 0)
+    search = searching(ranks, Beginner(views), chains=2, backtrack=backtrack)
     stories = 0
     for row, inputs in enumerate(puzzles.inputs):
         rounds: list[Round] = []

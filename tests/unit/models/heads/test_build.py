@@ -11,9 +11,7 @@ from models.act import ACTLossHead
 from models.config import DataFacts
 from models.heads.q import QHead
 from models.registry import build_model
-from models.trm.config import TRMConfig
 from tests.unit.models.tiny import (
-    FACTS,
     first_step,
     inner_of,
     make_config,
@@ -184,9 +182,6 @@ def test_logits_of_chosen_cells_and_tokens(name: str) -> None:
 
 # Compiled
 
-SAGE = {"q": None, **{name: AUXILIARY[name] for name in ("confidence", "action", "pixel", "halt")}}
-ENHANCED = {"confidence": {}, "attention": {}}
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -197,14 +192,6 @@ def test_a_step_with_any_heads_is_one_graph(heads: dict[str, Any]) -> None:
     loss = loss_for(heads.get("lm", {}).get("name", "linear"))
     model = make_model(heads=heads, loss=loss, signal=True).train()
     require_same_compiled(model, "aot_eager")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("heads", [ENHANCED, SAGE], ids=["enhanced", "sage"])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_step_with_auxiliary_heads_compiles_to_the_same_numbers(heads: dict[str, Any]) -> None:
-    model = make_model(heads=heads, H_cycles=1, no_ACT_continue=True, signal=True).train()
-    require_same_compiled(model, "inductor")
 
 
 # What does not fit
@@ -226,12 +213,3 @@ def test_a_step_with_auxiliary_heads_compiles_to_the_same_numbers(heads: dict[st
 def test_what_does_not_fit_is_refused(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         make_config(**settings)
-
-
-def test_a_single_latent_has_the_heads_too() -> None:
-    settings = make_config(heads=AUXILIARY).model_dump(exclude={"name", "gradient"})
-    config = TRMConfig.model_validate(settings | {"name": "trm_singlez"})
-    model, examples = build_model(config, FACTS), make_examples()
-    model.prepare(3)
-    output = first_step(model.train(), examples)
-    assert tuple(output.metrics) == model.metric_names

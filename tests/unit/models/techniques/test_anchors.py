@@ -93,17 +93,6 @@ def test_an_anchored_answer_is_the_embedded_solution(settings: dict[str, Any]) -
     assert torch.equal(after["z_L"], before["z_L"])
 
 
-def test_an_answer_without_errors_reads_as_its_labels() -> None:
-    inner = small_inner(puzzle_emb_ndim=0)
-    examples = tiny.make_examples()
-    own = torch.arange(tiny.FACTS.seq_len, dtype=torch.int32).expand(3, -1)
-    new, drawn = torch.tensor([True] * 3), {"anchors": own}
-    start = Anchors().begun(inner, new, latents(inner), examples, drawn)["z_H"]
-    nearest = (start @ inner.embed_tokens.embedding_weight.T).argmax(-1)
-    labels, inputs = examples["labels"], examples["inputs"]
-    assert torch.equal(nearest, torch.where(labels == IGNORE_LABEL_ID, inputs, labels).long())
-
-
 def test_only_rows_with_a_new_example_are_anchored_and_only_in_training() -> None:
     model = tiny.make_model(**ANCHORED)
     own = torch.arange(tiny.FACTS.seq_len, dtype=torch.int32).repeat(3, 1)

@@ -12,6 +12,7 @@ from models.hrm.config import HRMConfig
 from models.recurrence import CycledRecurrence
 from models.registry import build_model
 from models.techniques.curriculum import Curriculum
+from models.transformer.model import TransformerInner
 from models.trm.config import TRMConfig
 from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError
@@ -56,10 +57,10 @@ def test_an_architecture_without_cycles_has_no_curriculum(monkeypatch: pytest.Mo
     settings = ["arch=transformer", "techniques=[curriculum]"]
     with pytest.raises(ConfigError, match="name=transformer has no cycles; leave the technique"):
         load_config(TrainConfig, "cfg_pretrain", settings)
-    monkeypatch.delattr(CycledRecurrence, "depth")
+    monkeypatch.setattr("models.registry.CycledRecurrence", TransformerInner)
     own = {"techniques": {"curriculum": {"stages": [{"until": 0.3, "H_cycles": 1, "L_cycles": 2}]}}}
     config = HRMConfig.model_validate(tiny.TINY | own)
-    with pytest.raises(ConfigError, match=r"curriculum: HRMInner is no CycledRecurrence"):
+    with pytest.raises(ConfigError, match="HRMInner is no CycledRecurrence"):
         build_model(config, tiny.FACTS)
 
 

@@ -3,7 +3,6 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
@@ -12,9 +11,9 @@ from runtime.streams import Address
 from tests.unit.models import tiny
 
 
-def ahead(step: int, rows: int = 64, every: int = 4, by: Any = "rows", seed: int = 0) -> Any:
+def ahead(step: int, rows: int = 64, every: int = 4, seed: int = 0) -> Any:
     at = Address(seed, step, rows, range(rows), num_parts=1, seq_len=0)
-    return SparseLookAhead(by=by, every=every).draw(at)["ahead"][0]
+    return SparseLookAhead(every=every).draw(at)["ahead"][0]
 
 
 def test_the_rows_that_look_ahead_are_pinned() -> None:
@@ -33,11 +32,6 @@ def test_every_row_looks_ahead_as_often() -> None:
     counts = np.bincount(np.concatenate([ahead(step, 12) for step in range(4000)]), minlength=12)
     # Five deviations of a binomial count.
     assert np.abs(counts - 1000).max() < 5 * np.sqrt(4000 * 0.25 * 0.75)
-
-
-def test_all_rows_look_ahead_at_every_few_steps() -> None:
-    found = [ahead(step, 3, 3, "steps").tolist() for step in range(5)]
-    assert found == [[0, 1, 2], [], [], [0, 1, 2], []]
 
 
 def test_parts_count_their_own_rows() -> None:
@@ -76,13 +70,9 @@ def third_step(ahead: list[int] | None = None, **overrides: Any) -> Measured:
     )
 
 
-@pytest.mark.parametrize(
-    ("by", "draws"), [("rows", [[0], [1], [2]]), ("steps", [[0, 1, 2], [], []])]
-)
-def test_on_average_the_gradient_is_that_of_all_rows(by: str, draws: list[list[int]]) -> None:
-    full = third_step()
-    sparse = {"techniques": {"sparse_look_ahead": {"by": by, "every": 3}}}
-    drawn = [third_step(rows, **sparse) for rows in draws]
+def test_on_average_the_gradient_is_that_of_all_rows() -> None:
+    full, draws = third_step(), [[0], [1], [2]]
+    drawn = [third_step(rows, techniques={"sparse_look_ahead": {"every": 3}}) for rows in draws]
     for rows, one in zip(draws, drawn, strict=True):
         torch.testing.assert_close(one.target[rows].double(), full.target[rows])
         assert one.target.count_nonzero() == len(rows)
@@ -98,10 +88,3 @@ def test_on_average_the_gradient_is_that_of_all_rows(by: str, draws: list[list[i
     torch.testing.assert_close(mean_gradient, full.gradient, rtol=1e-6, atol=bound)
     losses = torch.stack([one.metrics["q_continue_loss"] for one in drawn])
     torch.testing.assert_close(losses.mean(), full.metrics["q_continue_loss"])
-
-
-def test_the_form_of_a_step_says_whether_it_looks_ahead() -> None:
-    few = SparseLookAhead(by="steps", every=3)
-    for step in range(7):
-        ahead = few.draw(Address(0, step, 4, range(4), 1, 4))["ahead"]
-        assert few.form(step + 1, 0.0) == bool(ahead.size)

@@ -79,11 +79,7 @@ def write(path: str, text: str) -> None:
         "--help lr": ["lr=0.0001\n    peak learning rate, after the warm-up; at least 0.0\n"],
         "--help arch arch=mixer": [
             *("arch: dec, hrm, hrm_v1, ", "arch.hidden_size=128\n    width of the states (D)"),
-            *(
-                "arch.heads.q.rule=null\n",
-                "one of auto, math, sdpa_flash",
-                "; at least 1 and at most ",
-            ),
+            *("arch.heads.q.rule=null\n", "one of auto, math", "; at least 1 and at most "),
         ],
         "--help logger ema": [
             "logger: jsonl, mlflow",
