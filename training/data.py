@@ -88,11 +88,8 @@ def require_batches(config: TrainConfig, train_set: PuzzleDataset) -> None:
 
 
 def require_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> None:
-    """Check what the heads need of data sets, before these are opened.
-
-    Raises:
-        ConfigError: a setting of the token head does not fit the vocabulary.
-        DatasetError: a head needs a field that a data set does not declare.
+    """Raise ConfigError or DatasetError, before data sets are opened, where the token head does not
+    fit the vocabulary, or a head needs a field that they do not declare.
     """
     for folder in folders:
         vocab_size = load_metadata(Path(folder) / split).vocab_size
@@ -176,10 +173,5 @@ def published_total_steps(
 ) -> int:
     """Return the number of steps in the published schedule, which also counts the batches that are
     dropped at the end of an iteration.
-
-    Args:
-        epochs: passes over the groups.
-        mean_puzzle_examples: examples of a puzzle.
-        global_batch_size: sequences of a step, over all ranks.
     """
     return int(epochs * total_groups * mean_puzzle_examples / global_batch_size)

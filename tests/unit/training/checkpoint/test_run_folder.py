@@ -95,7 +95,7 @@ def test_the_saved_settings_give_the_same_run(tmp_path: Path) -> None:
     save_config(tmp_path, config)
     content = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert TrainConfig.model_validate(content) == config
-    with pytest.raises(CheckpointError, match=r"config\.yaml: could not be written: No such file"):
+    with pytest.raises(CheckpointError, match=r"config\.yaml: No such file"):
         save_config(tmp_path / "gone", configure())
 
 

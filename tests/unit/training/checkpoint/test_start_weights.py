@@ -26,7 +26,7 @@ from training.checkpoint.tensors import model_tensors, tensor_writer
 from training.checkpoint.trained_model import find_start_weights
 
 assert_equal = partial(assert_close, rtol=0, atol=0)
-TENSOR = torch.zeros(10_000)
+TENSOR = torch.zeros(10)
 TABLE = "model.inner.puzzle_emb.weights"
 
 
@@ -120,13 +120,6 @@ def test_a_pickle_never_runs_code(tmp_path: Path, how: str) -> None:
     assert canary.exists()  # The payload works where code is let in.
 
 
-@pytest.mark.parametrize("protocol", [2, 4])
-def test_calls_are_seen_before_torch_reads(tmp_path: Path, protocol: int) -> None:
-    torch.save(RunsCode(tmp_path / "canary"), tmp_path / "step_1", pickle_protocol=protocol)
-    with pytest.raises(CheckpointError, match="its pickle calls"):
-        read_state_dict(tmp_path / "step_1")
-
-
 # A tuple of 64 levels, each with the next one twice: to hash it takes 2**64 steps.
 SLOW = b"K\x01q\x00" + b"".join(b"h%c\x86q%c" % (i, i + 1) for i in range(64))
 A, METADATA = b"X\x01\x00\x00\x00a", b"X\x09\x00\x00\x00_metadata"
@@ -195,8 +188,8 @@ def test_a_second_pickle_hides_no_first_one(tmp_path: Path, other: str) -> None:
         (torch.zeros(2), "not a pub.* it is not a state dict"),
         ({"a": torch.zeros(1), "b": "text"}, "not a pub.* it is not a state dict"),
         ({1: torch.zeros(1)}, "not a pub.* keys that are not text"),
-        ({"a": torch.zeros(9).expand(10_000, 9)}, "not a pub.* a is larger than the file"),
-        ({"a": TENSOR, "b": TENSOR[:5000]}, "not a pub.* tensors of 60000 .* share storage"),
+        ({"a": torch.zeros(9).expand(10_000, 9)}, "not a pub.* a is larger than its data"),
+        ({"a": TENSOR, "b": TENSOR[:5]}, "not a pub.* tensors share storage"),
     ],
 )
 def test_what_is_no_state_dict_is_refused(tmp_path: Path, content: Any, told: str) -> None:
