@@ -122,14 +122,6 @@ def test_stops_anywhere_change_no_bit(run: Any, settings: list[str]) -> None:
     assert part.leftovers() == []
 
 
-@pytest.mark.slow
-def test_a_stop_at_every_step_changes_no_bit(run: Any, settings: list[str]) -> None:
-    whole = run(*settings, name="whole")
-    for stop in range(1, whole.steps[-1] + 1):
-        run(*settings, f"max_steps={stop}", name="parts")
-    assert run(*settings, name="parts").digest() == whole.digest()
-
-
 def test_random_numbers_go_on_where_they_were(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     train_step = Trainer._train_step
 
@@ -174,22 +166,15 @@ def test_other_seeds_end_elsewhere(run: Any) -> None:
     assert not any(first[name] == second[name] for name in first if "." in name)
 
 
-def test_a_stop_is_not_passed_by_a_second_start(
-    run: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_has_ended_stays_as_it_is(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     first = run("max_steps=6").digest()
-    capsys.readouterr()
     for stop in (6, 5):
         assert run(f"max_steps={stop}").digest() == first
         assert "nothing to do: step 6 has reached max_steps" in capsys.readouterr().out
-
-
-def test_a_finished_run_stays_as_it_is(run: Any, capsys: pytest.CaptureFixture[str]) -> None:
     first = run().digest()
     capsys.readouterr()
     again = run()
-    assert again.digest() == first
-    assert again.steps == [16]
+    assert (again.digest(), again.steps[-1]) == (first, 16)
     assert "training ended at step 16" in capsys.readouterr().out
 
 
