@@ -6,7 +6,6 @@ SWEEP/NAME/           a job's run; of an evaluation NAME.json and what else it w
 SWEEP/logs/NAME.log   what a job printed
 """
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -21,7 +20,6 @@ from runtime.text import shown
 
 SWEEP_FILE = "sweep.json"
 _MAX_BYTES = 64 * 2**20
-_TAIL_BYTES = 4096
 
 State = Literal["waiting", "running", "finished", "failed", "stopped", "pruned"]
 
@@ -89,13 +87,8 @@ def log_of(folder: Path, name: str) -> Path:
 
 def _last_words(log: Path) -> str:
     """Return the last line that a job has printed, where its error is."""
-    try:
-        with open(log, "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return "it has printed nothing"
-    return next((shown(line, 300) for line in reversed(lines) if line.strip()), "")
+    text = log.read_text(errors="replace").rstrip() if log.exists() else ""
+    return shown(text.rpartition("\n")[2], 300) or "it has printed nothing"
 
 
 class Grid:

@@ -38,9 +38,7 @@ class Program(NamedTuple):
     """An entry point that can be swept.
 
     Attributes:
-        script: its file.
-        schema: of its settings.
-        config_name: the file of `config/` that they begin with.
+        config_name: the file of `config/` with its settings.
         key: the setting that says where a job writes.
         place: its value below the sweep's folder, with {} for the name of the job.
         written: the file with the figures, which a finished job has left.
@@ -79,8 +77,6 @@ class Plan(NamedTuple):
 
     Attributes:
         overrides: of the task, swept ones included.
-        launcher: who runs the jobs.
-        sweeper: which jobs there are.
         parent: the folder in which sweeps have theirs.
         flags: of the command line, for every job.
     """

@@ -96,13 +96,12 @@ def corners(overrides: Sequence[Override]) -> list[dict[str, str]]:
 
 def require_evaluations(config: OptunaConfig, objective: str, settings: MachineSettings) -> None:
     """Raise ConfigError for a pruner that would never see an evaluation."""
-    if config.pruner == "none":
-        return
-    told = f"hydra.sweeper.pruner={config.pruner}"
-    if getattr(settings, "eval_interval", 1) is None:
-        raise ConfigError(f"{told}: needs evaluations during training: set eval_interval")
-    if not objective.startswith("eval/"):
-        raise ConfigError(f"{told}: {shown(objective)} is not a metric of evaluations (eval/...)")
+    sees_some = objective.startswith("eval/") and getattr(settings, "eval_interval", 1) is not None
+    if config.pruner != "none" and not sees_some:
+        raise ConfigError(
+            f"hydra.sweeper.pruner={config.pruner}: needs evaluations during training: set "
+            f"eval_interval, and as objective a metric of evaluations (eval/...), not {objective}"
+        )
 
 
 def open_study(config: OptunaConfig, folder: Path, settings: str) -> optuna.Study:
@@ -140,6 +139,7 @@ def _create_study(config: OptunaConfig, place: str, name: str) -> optuna.Study:
     storage = place if "://" in place else _journal(os.path.abspath(place))
     attempt = 0
     while True:
+        attempt += 1
         try:
             return optuna.create_study(
                 storage=storage,
@@ -149,7 +149,6 @@ def _create_study(config: OptunaConfig, place: str, name: str) -> optuna.Study:
                 load_if_exists=True,
             )
         except DBAPIError:  # Where several searches begin at once, each creates the tables.
-            attempt += 1
             if attempt == _MOST_OPENINGS:
                 raise
             time.sleep(_OPENING_SECONDS * attempt)
@@ -184,14 +183,10 @@ class Search:
     Args:
         config: how to search, and how long. Trials of earlier starts count.
         overrides: of the task, the searched ones included.
-        folder: of the sweep.
-        settings: stands for what the trials have in common; noted in the study with its first
-            result.
+        folder, settings: as `open_study`; the settings are noted with the first result.
         objective: the metric.
         read: returns the metrics of a job so far, each by step.
         say: prints a line.
-    Raises:
-        ConfigError: as `open_study`.
     """
 
     def __init__(
@@ -236,18 +231,18 @@ class Search:
 
     @property
     def num_left(self) -> int:
-        return max(0, self._config.n_trials - len(self._begun()))
+        return max(0, self._config.n_trials - len(self._tried()))
 
-    def _begun(self) -> list[FrozenTrial]:
+    def _tried(self) -> list[dict[str, Any]]:
         trials = self._study.get_trials(deepcopy=False)
-        return [t for t in trials if _counts(t) and t.state != TrialState.WAITING]
+        return [t.params for t in trials if _counts(t) and t.state != TrialState.WAITING]
 
     def next(self) -> Job | None:
         """Return the job of the next trial, or None when as many as asked for have begun, or there
         are no other values to try.
         """
         for repeats in range(_MOST_REPEATS):
-            tried = [trial.params for trial in self._begun()]
+            tried = self._tried()
             if self._is_exhausted or len(tried) >= self._config.n_trials:
                 return None
             kind = "random" if repeats >= _REPEATS_OF_SAMPLER else self._config.sampler.name

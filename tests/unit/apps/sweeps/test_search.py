@@ -251,7 +251,10 @@ def test_pruned_processes_are_stopped(sweep: Any) -> None:
 @pytest.mark.parametrize(
     ("search", "reason"),
     [
-        ({"pruner": "median", "objective": "score"}, "not a metric of evaluations"),
+        (
+            {"pruner": "median", "objective": "score"},
+            "a metric of evaluations (eval/...), not score",
+        ),
         ({"objective": "eval/scores"}, "did you mean eval/score?"),
     ],
 )
