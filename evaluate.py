@@ -155,9 +155,9 @@ def require_same_weights(trained: TrainedModel, ranks: "Ranks") -> None:
 
 def sweep(arguments: list[str], say: Callable[[str], None]) -> int:
     """Run a command line with `-m`; returns the exit code."""
-    from apps.sweeps.programs import sweep_evaluations  # A single run needs nothing of it.
+    from apps.sweeps import programs, run  # A single run needs nothing of them.
 
-    return sweep_evaluations(arguments, say)
+    return run.sweep(programs.EVALUATION, arguments, say)
 
 
 if __name__ == "__main__":

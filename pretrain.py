@@ -167,9 +167,9 @@ def print_line(line: str) -> None:
 
 def sweep(arguments: list[str], say: Callable[[str], None]) -> int:
     """Run a command line with `-m`; returns the exit code."""
-    from apps.sweeps.programs import sweep_trainings  # A single run needs nothing of it.
+    from apps.sweeps import programs, run  # A single run needs nothing of them.
 
-    return sweep_trainings(arguments, say)
+    return run.sweep(programs.TRAINING, arguments, say)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Open the data sets of a run, before torch is loaded."""
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -88,11 +89,8 @@ def require_batches(config: TrainConfig, train_set: PuzzleDataset) -> None:
 
 
 def require_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> None:
-    """Check what the heads need of data sets, before these are opened.
-
-    Raises:
-        ConfigError: a setting of the token head does not fit the vocabulary.
-        DatasetError: a head needs a field that a data set does not declare.
+    """Raise ConfigError or DatasetError, before data sets are opened, where the token head does not
+    fit the vocabulary, or a head needs a field that they do not declare.
     """
     for folder in folders:
         vocab_size = load_metadata(Path(folder) / split).vocab_size
@@ -110,14 +108,12 @@ def require_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> Non
 def untold_heads(heads: HeadsConfig, folders: Sequence[str], split: str) -> dict[str, str]:
     """Return the heads whose field a data set does not declare, each with the reason in words."""
     untold = {}
-    for folder in folders:
+    for folder, (head, name) in itertools.product(folders, heads.fields.items()):
         metadata = load_metadata(Path(folder) / split)
-        facts = data_facts(metadata, metadata.fields)
-        for head, name in heads.fields.items():
-            try:
-                facts.field(name, f"arch.heads.{head}")
-            except ValueError as error:
-                untold[head] = f"{folder}: {error}"
+        try:
+            data_facts(metadata, metadata.fields).field(name, f"arch.heads.{head}")
+        except ValueError as error:
+            untold[head] = f"{folder}: {error}"
     return untold
 
 
@@ -127,11 +123,9 @@ def require_folders(config: TrainConfig) -> None:
     """
     for path in [*config.train_paths, *config.test_paths]:
         require_folder(path, config.data)
-    if config.eval_split != "selection":
-        return
     builder = config.data.builder if config.data else None
     makes_one = "--selection-size" in getattr(builder, "flags", "")  # A plug-in's may have none.
-    for path in config.test_paths:
+    for path in config.test_paths if config.eval_split == "selection" else ():
         if not (Path(path) / "selection").is_dir():
             how = how_to_build(path, config.data) if makes_one else ""
             raise DatasetError(f"{path}: there is no split selection{how or _ADD_SELECTION}")
@@ -176,10 +170,5 @@ def published_total_steps(
 ) -> int:
     """Return the number of steps in the published schedule, which also counts the batches that are
     dropped at the end of an iteration.
-
-    Args:
-        epochs: passes over the groups.
-        mean_puzzle_examples: examples of a puzzle.
-        global_batch_size: sequences of a step, over all ranks.
     """
     return int(epochs * total_groups * mean_puzzle_examples / global_batch_size)

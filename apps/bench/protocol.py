@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from apps.sweeps.jobs import Job, expand, swept
-from apps.sweeps.plan import Plan, plan_of
-from apps.sweeps.programs import EVALUATION, TRAINING
+from apps.sweeps.programs import EVALUATION, TRAINING, Plan, plan_of
 from apps.sweeps.run import run_sweep
 from apps.sweeps.table import mean_and_std
 from dataset.format.reading import load_metadata
@@ -107,9 +106,7 @@ def main(arguments: list[str]) -> None:
             code = run_sweep(EVALUATION, plan, say)
         if code:
             leave(code)
-        content = summary(
-            asked, choices, [job.name for job in expand(plan.overrides, plan.choices)]
-        )
+        content = summary(asked, choices, [job.name for job in expand(plan.overrides)])
         table, written = as_table(content), asked.folder / "protocol.json"
         write_atomically(written, json.dumps(content, indent=1) + "\n")
         write_atomically(written.with_suffix(".md"), table)
@@ -141,10 +138,10 @@ def parse(arguments: Sequence[str]) -> Protocol:
         *(f"{key}={value}" for key, value in decided.items()),
         *place(folder, "train"),
     ]
-    plan = plan_of(TrainConfig, "cfg_pretrain", lines)
+    plan = plan_of(TRAINING, lines)
     if several := [o.key_or_group for o in swept(plan.overrides) if o.key_or_group != "seed"]:
         raise ConfigError(f"{several[0]}: only seed takes several values: a row has one recipe")
-    jobs = expand(plan.overrides, plan.choices)
+    jobs = expand(plan.overrides)
     runs = load_configs(TrainConfig, "cfg_pretrain", plan.flags, [job.overrides for job in jobs])
     runs[0].check_world_size(plan.launcher.ranks)
     require_data(runs[0])
@@ -153,7 +150,7 @@ def parse(arguments: Sequence[str]) -> Protocol:
     asked = Protocol(name, settings.selection, folder, plan, jobs, runs, launcher)
     # What is wrong with the evaluations is told before hours of training.
     plan = evaluations(asked, [folder])
-    of_jobs = [job.overrides for job in expand(plan.overrides, plan.choices)]
+    of_jobs = [job.overrides for job in expand(plan.overrides)]
     load_configs(EvalConfig, "cfg_evaluate", plan.flags, of_jobs)
     return asked
 
@@ -260,8 +257,7 @@ def evaluations(asked: Protocol, checkpoints: Sequence[Path]) -> Plan:
     flags = zip(asked.plan.flags[::2], asked.plan.flags[1::2], strict=True)
     machine = asked.runs[0].model_dump(include=MachineSettings.model_fields.keys() - {"sweep_name"})
     return plan_of(
-        EvalConfig,
-        "cfg_evaluate",
+        EVALUATION,
         [
             *(part for flag in flags if flag[0] == "--config-dir" for part in flag),
             f"checkpoint=choice({chosen})",

@@ -27,8 +27,6 @@ class SlurmConfig(Schema):
     """Jobs of SLURM, by submitit."""
 
     name: Literal["slurm"] = "slurm"
-    cluster: Literal["slurm", "local"] = "slurm"
-    """local: processes of this machine instead, to try a sweep out"""
     max_jobs: Count = 64
     """jobs in the queue at a time"""
     ranks: Count = 1
@@ -65,7 +63,7 @@ class GridConfig(Schema):
     """swept settings, as on the command line, which comes first"""
 
 
-Sampler = Literal["tpe", "gp", "random", "qmc"]
+Sampler = Literal["tpe", "gp", "random"]
 SAMPLERS: tuple[Sampler, ...] = get_args(Sampler)
 
 
@@ -95,8 +93,6 @@ class OptunaConfig(Schema):
     """a journal file, or the address of a database; null: study.journal in the sweep's folder"""
     study_name: str | None = None
     """null: the name of the sweep's folder"""
-    n_jobs: Count | None = None
-    """accepted from files for Hydra's own plug-in; here the launcher says how many run at a time"""
     params: dict[str, str | StrictBool | int | float] | None = None
     """searched settings, as on the command line, which comes first"""
 

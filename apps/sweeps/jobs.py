@@ -5,9 +5,8 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from hydra.core.override_parser.types import Glob, Override
 
@@ -17,8 +16,7 @@ from runtime.text import shown
 _LONGEST_NAME = 120
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """One run of a sweep.
 
     Attributes:
@@ -43,17 +41,13 @@ def without_overruled(overrides: Sequence[Override]) -> list[Override]:
     return [o for o in overrides if o is last[o.key_or_group] or not o.is_sweep_override()]
 
 
-def expand(overrides: Sequence[Override], choices: Callable[[str], list[str]]) -> list[Job]:
+def expand(overrides: Sequence[Override]) -> list[Job]:
     """List the jobs in the order in which a reader would count: the last setting changes fastest.
 
-    Args:
-        overrides: of the command line.
-        choices: returns the choices of a group, for `glob(...)`.
     Raises:
-        ConfigError: an interval, which only a search can take, a `glob` that finds nothing, or two
-            jobs whose names are the same.
+        ConfigError: an interval, which only a search can take, or two jobs with the same name.
     """
-    values = {o.key_or_group: _values(o, choices) for o in swept(overrides)}
+    values = {o.key_or_group: _values(o) for o in swept(overrides)}
     jobs = [
         job(overrides, dict(zip(values, chosen, strict=True)))
         for chosen in itertools.product(*values.values())
@@ -68,9 +62,8 @@ def job(overrides: Sequence[Override], values: dict[str, str]) -> Job:
     """Return the job that gives the swept settings these values, as text for a command line."""
     fixed = [str(override.input_line) for override in overrides if not override.is_sweep_override()]
     keys = {override.key_or_group: override.get_key_element() for override in swept(overrides)}
-    return Job(
-        _name(values), values, (*fixed, *(f"{keys[key]}={value}" for key, value in values.items()))
-    )
+    chosen = (f"{keys[key]}={value}" for key, value in values.items())
+    return Job(_name(values), values, (*fixed, *chosen))
 
 
 def digest(*parts: Any) -> str:
@@ -78,18 +71,12 @@ def digest(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def _values(override: Override, choices: Callable[[str], list[str]]) -> list[str]:
-    key = override.key_or_group
-    if not override.is_discrete_sweep():
+def _values(override: Override) -> list[str]:
+    if not override.is_discrete_sweep() or isinstance(override.value(), Glob):
         raise ConfigError(
-            f"{shown(override.input_line)}: an interval needs a search: add hydra/sweeper=optuna"
+            f"{shown(override.input_line)}: list the values, a,b,c or range(1,4); an interval "
+            "needs a search: add hydra/sweeper=optuna"
         )
-    value = override.value()
-    if isinstance(value, Glob):
-        found = value.filter(choices(key))
-        if not found:
-            raise ConfigError(f"{shown(override.input_line)}: no choice of {key} has such a name")
-        return found
     return list(dict.fromkeys(override.sweep_string_iterator()))
 
 

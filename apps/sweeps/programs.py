@@ -1,4 +1,6 @@
-"""The entry points that can be swept: where a job of each one writes, and where its figures are."""
+"""The entry points that can be swept: what a command line of theirs with `-m` asks for, where a job
+writes, and which figures it has.
+"""
 
 import functools
 import json
@@ -6,33 +8,124 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from apps.sweeps.plan import Program, plan_of
-from apps.sweeps.run import run_sweep
+from hydra.core.override_parser.types import Override
+
+from apps.sweeps.config import LAUNCHERS, SWEEPERS, LauncherConfig, SweeperConfig
+from apps.sweeps.jobs import without_overruled
 from evaluation.config import EvalConfig
 from evaluation.headline import score_of
+from runtime.errors import ConfigError
+from runtime.schema import MachineSettings
 from training.checkpoint.trained_model import find_trained_model
-from training.config.composition import load_configs
-from training.config.overrides import quoted_value
+from training.config.composition import hydra_settings
+from training.config.explain import validate
+from training.config.overrides import is_of_hydra, parse_arguments, parse_overrides, quoted_value
 from training.config.schema import TrainConfig
+from training.config.source import source_of
 from training.data import require_folders
 from training.tracking import METRICS_FILE
+
+Figures = Mapping[str, Mapping[int, float]]
+"""The metrics of a job so far, each by step."""
 
 _IN_TRAINING = {"train/lm_loss", "train/accuracy", "train/exact_accuracy"}
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-def _load_runs(
-    flags: Sequence[str], jobs: Sequence[Sequence[str]], ranks: int
-) -> list[TrainConfig]:
-    configs = load_configs(TrainConfig, "cfg_pretrain", flags, jobs)
-    for config in configs:
-        config.check_world_size(ranks)
-    return configs
+class Program(NamedTuple):
+    """An entry point that can be swept.
+
+    Attributes:
+        config_name: the file of `config/` with its settings.
+        key: the setting that says where a job writes.
+        place: its value below the sweep's folder, with {} for the name of the job.
+        written: the file with the figures, which a finished job has left.
+        require: checks that what a job reads is there, without torch, for this number of ranks;
+            returns what stands for it beside the settings. Raises errors for people.
+        figures: reads the text of that file: the figures of evaluations, and the one that is named.
+        objective: the metric that orders the table.
+    """
+
+    script: Path
+    schema: type[MachineSettings]
+    config_name: str
+    key: str
+    place: str
+    written: str
+    require: Callable[[Any, int], str]
+    figures: Callable[[str, str], Figures]
+    objective: str
+
+    def placed(self, folder: Path, name: str) -> str:
+        """Return the override that puts a job into the sweep's folder."""
+        return f"{self.key}={quoted_value(folder / self.place.format(name))}"
+
+    def result(self, folder: Path, name: str) -> Path:
+        """Return the file with the figures of a job."""
+        return folder / self.written.format(name)
+
+    def read(self, folder: Path, name: str, objective: str) -> Figures:
+        """Return the figures of a job so far."""
+        path = self.result(folder, name)
+        return self.figures(path.read_text() if path.exists() else "", objective)
 
 
-def _require_data(config: TrainConfig) -> str:
+class Plan(NamedTuple):
+    """What the command line asks for.
+
+    Attributes:
+        overrides: of the task, swept ones included.
+        parent: the folder in which sweeps have theirs.
+        flags: of the command line, for every job.
+    """
+
+    overrides: Sequence[Override]
+    launcher: LauncherConfig
+    sweeper: SweeperConfig
+    parent: Path
+    flags: Sequence[str] = ()
+
+
+def plan_of(program: Program, arguments: Sequence[str]) -> Plan:
+    """Read a command line with `-m`.
+
+    Raises:
+        ConfigError: a flag, launcher or sweeper is wrong.
+    """
+    args = parse_arguments(arguments)
+    source = source_of(program.config_name, args)
+    overrides = parse_overrides(args.overrides)
+    hydra = hydra_settings(program.schema, source, overrides)
+    launcher = _chosen("launcher", LAUNCHERS, hydra["launcher"])
+    sweeper = _chosen("sweeper", SWEEPERS, hydra["sweeper"])
+    task = [override for override in overrides if not is_of_hydra(override)]
+    params = [f"{key}={value}" for key, value in (sweeper.params or {}).items()]
+    given = {override.key_or_group for override in task}
+    task = [o for o in parse_overrides(params) if o.key_or_group not in given] + task
+    flags = {
+        "--config-path": args.config_path and source.folders[0],
+        "--config-dir": args.config_dir and source.folders[-1],
+        "--config-name": args.config_name,
+    }
+    given_flags = [str(part) for flag in flags.items() if flag[1] for part in flag]
+    parent = Path(hydra["sweep_dir"])
+    return Plan(without_overruled(task), launcher, sweeper, parent, given_flags)
+
+
+def _chosen(what: str, schemas: Mapping[str, type[Any]], node: Mapping[str, Any]) -> Any:
+    schema = schemas.get(name := node.get("name", ""))
+    if schema is None:
+        raise ConfigError(f"hydra/{what}: there is no such {what}; accepted: {', '.join(schemas)}")
+    try:
+        return validate(schema, node)
+    except ConfigError as error:
+        raise ConfigError(f"hydra/{what}={name}: {error}") from None
+
+
+def _require_data(config: TrainConfig, ranks: int) -> str:
+    config.check_world_size(ranks)
     require_folders(config)
     return ""
 
@@ -42,42 +135,26 @@ def _weights(checkpoint: str) -> str:
     return str(find_trained_model(Path(checkpoint), lambda warning: None).weights)
 
 
-def _evaluations(folder: Path, name: str, objective: str) -> Mapping[str, Mapping[int, float]]:
-    """Return the figures of all evaluations of a run, and the objective, by step."""
+def _of_run(text: str, objective: str) -> Figures:
+    """Return the figures of all evaluations of a run, and the objective; of a run that evaluates
+    nothing the last loss and accuracies of training.
+    """
     found: dict[str, dict[int, float]] = {}
-    path = folder / name / METRICS_FILE
-    for line in path.read_text().splitlines() if path.exists() else ():
-        if '"eval/' in line or f'"{objective}"' in line:
-            record = _parsed(line)
-            for key, value in record.items():
-                if key.startswith("eval/") or key == objective:
-                    is_number = isinstance(value, int | float)  # Not finite ones are text.
-                    found.setdefault(key, {})[record["step"]] = value if is_number else math.nan
-    return found or _last_of_training(path)
-
-
-def _last_of_training(path: Path) -> dict[str, dict[int, float]]:
-    """Return the last loss and accuracies of training, of a run that evaluates nothing."""
-    found: dict[str, dict[int, float]] = {}
-    for line in reversed(path.read_text().splitlines() if path.exists() else ()):
+    trained: dict[str, dict[int, float]] = {}
+    for line in text.splitlines():
         record = _parsed(line)
-        for key in _IN_TRAINING - found.keys():
-            if isinstance(value := record.get(key), int | float):
-                found[key] = {record["step"]: value}
-        if len(found) == len(_IN_TRAINING):
-            break
-    return found
+        for key, value in record.items():
+            is_number = isinstance(value, int | float)  # Not finite ones are text.
+            if key.startswith("eval/") or key == objective:
+                found.setdefault(key, {})[record["step"]] = value if is_number else math.nan
+            elif key in _IN_TRAINING and is_number:
+                trained[key] = {record["step"]: value}
+    return found or trained
 
 
-def _result(folder: Path, name: str) -> Path:
-    # In a folder of its own, for evaluators write files beside it.
-    return folder / name / f"{name}.json"
-
-
-def _figures(folder: Path, name: str, objective: str) -> Mapping[str, Mapping[int, float]]:
+def _of_evaluation(text: str, objective: str) -> Figures:
     """Return the figures of an evaluation, under step 0."""
-    path = _result(folder, name)
-    result = _parsed(path.read_text()) if path.exists() else {}
+    result = _parsed(text)
     figures = dict(result.get("metrics", {}))
     figures |= _chosen_answers(result.get("chains", []))
     if (score := score_of(result)) is not None and score.wrong is not None:  # Of a search.
@@ -107,35 +184,29 @@ def _parsed(text: str) -> dict[str, Any]:
     try:
         return json.loads(text)
     except ValueError:
-        return {}  # A line that is being written.
+        return {}  # Being written.
 
 
 TRAINING = Program(
-    _ROOT / "pretrain.py",
-    _load_runs,
-    _require_data,
-    lambda folder, name: f"checkpoint_path={quoted_value(folder / name)}",
-    lambda folder, name: folder / name / METRICS_FILE,
-    _evaluations,
-    "eval/exact_accuracy",
+    script=_ROOT / "pretrain.py",
+    schema=TrainConfig,
+    config_name="cfg_pretrain",
+    key="checkpoint_path",
+    place="{}",
+    written=f"{{}}/{METRICS_FILE}",
+    require=_require_data,
+    figures=_of_run,
+    objective="eval/exact_accuracy",
 )
 
 EVALUATION = Program(
-    _ROOT / "evaluate.py",
-    lambda flags, jobs, ranks: load_configs(EvalConfig, "cfg_evaluate", flags, jobs),
-    lambda config: _weights(config.checkpoint),
-    lambda folder, name: f"output={quoted_value(_result(folder, name))}",
-    _result,
-    _figures,
-    "exact_accuracy",
+    script=_ROOT / "evaluate.py",
+    schema=EvalConfig,
+    config_name="cfg_evaluate",
+    key="output",
+    place="{0}/{0}.json",  # In a folder of its own, for evaluators write files beside it.
+    written="{0}/{0}.json",
+    require=lambda config, ranks: _weights(config.checkpoint),
+    figures=_of_evaluation,
+    objective="exact_accuracy",
 )
-
-
-def sweep_trainings(arguments: Sequence[str], say: Callable[[str], None]) -> int:
-    """Run a command line of `pretrain.py` with `-m`, as `run_sweep`."""
-    return run_sweep(TRAINING, plan_of(TrainConfig, "cfg_pretrain", arguments), say)
-
-
-def sweep_evaluations(arguments: Sequence[str], say: Callable[[str], None]) -> int:
-    """Run a command line of `evaluate.py` with `-m`, as `run_sweep`."""
-    return run_sweep(EVALUATION, plan_of(EvalConfig, "cfg_evaluate", arguments), say)

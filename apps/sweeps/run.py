@@ -5,32 +5,48 @@ started again goes on: finished jobs are read, not run; the others resume where 
 """
 
 import math
+import os
 import sys
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from apps.sweeps.config import OptunaConfig
-from apps.sweeps.folder import JobRecord, Machine, SweepFolder
-from apps.sweeps.grid import Grid
-from apps.sweeps.jobs import Job, digest
-from apps.sweeps.machine import build_launcher, decide_machine, job_command, machine_overrides
-from apps.sweeps.plan import Plan, Program, jobs_to_validate
+from apps.sweeps.config import OptunaConfig, SlurmConfig
+from apps.sweeps.folder import Grid, JobRecord, Machine, SweepRecord, read_record, write_record
+from apps.sweeps.jobs import Job, digest, expand, job, swept
+from apps.sweeps.machine import (
+    JobProcess,
+    LocalLauncher,
+    decide_machine,
+    job_command,
+    machine_overrides,
+    threads_and_gpus,
+)
+from apps.sweeps.programs import Plan, Program, plan_of
 from apps.sweeps.table import Row, write_table
-from apps.sweeps.work import Source, run_jobs
 from evaluation.headline import headline_of
-from runtime.errors import ConfigError, LockedError, Preempted
+from runtime.errors import EXIT_LOCKED, ConfigError, Preempted, disk_errors
 from runtime.process import launched
 from runtime.progress import bar
 from runtime.schema import MachineSettings
 from runtime.text import shown
 from training.checkpoint.lock import run_lock
+from training.config.composition import load_configs
+from training.stop_signals import StopSignals
 
-_TURN_SECONDS = 60.0
-_OWN_KEYS = ("checkpoint_path", "output")
+if TYPE_CHECKING:
+    from apps.sweeps.search import Search
+    from apps.sweeps.slurm import SlurmLauncher, SlurmProcess
+
+_LOCKED_SECONDS = 60.0
+
+
+def sweep(program: Program, arguments: Sequence[str], say: Callable[[str], None]) -> int:
+    """Run a command line with `-m`, as `run_sweep`."""
+    return run_sweep(program, plan_of(program, arguments), say)
 
 
 def run_sweep(program: Program, plan: Plan, say: Callable[[str], None]) -> int:
@@ -48,18 +64,35 @@ def run_sweep(program: Program, plan: Plan, say: Callable[[str], None]) -> int:
             "-m starts processes of its own: run it without torchrun; hydra.launcher.ranks=N gives "
             "each job N ranks"
         )
-    jobs = jobs_to_validate(plan)
-    settings = program.load(plan.flags, [job.overrides for job in jobs], plan.launcher.ranks)
-    inputs = [program.require(config) for config in settings]
-    sweep = _Sweep(program, plan, jobs, settings, inputs, say)
-    if isinstance(plan.sweeper, OptunaConfig):
-        _require_sound(plan.sweeper, sweep.objective, settings[0], say)
-    say(f"sweep folder: {sweep.folder}")
+    jobs = _jobs_to_validate(plan)
+    lines = [job.overrides for job in jobs]
+    settings = load_configs(program.schema, program.config_name, plan.flags, lines)
+    inputs = [program.require(config, plan.launcher.ranks) for config in settings]
+    asked = _Sweep(program, plan, jobs, settings, inputs, say)
+    say(f"sweep folder: {asked.folder}")
     for override in plan.overrides:
-        if override.key_or_group in _OWN_KEYS:
+        if override.key_or_group == program.key:
             say(f"{shown(override.input_line)} is not used: every job has its place in that folder")
-    _create(sweep.folder)
-    return sweep.search(plan.sweeper) if isinstance(plan.sweeper, OptunaConfig) else sweep.grid()
+    with disk_errors(asked.folder, ConfigError):
+        asked.folder.mkdir(parents=True, exist_ok=True)
+    with run_lock(asked.folder, instead="another sweep_name"):
+        return asked.run()
+
+
+def _jobs_to_validate(plan: Plan) -> list[Job]:
+    """Return all jobs of a grid; of a search those at the ends of what it may try."""
+    if not isinstance(plan.sweeper, OptunaConfig):
+        return expand(plan.overrides)
+    try:
+        from apps.sweeps.search import corners
+    except ImportError:
+        raise ConfigError("hydra/sweeper=optuna needs optuna: pip install -e '.[search]'") from None
+
+    if not swept(plan.overrides):
+        raise ConfigError(
+            "hydra/sweeper=optuna: nothing to search: give an interval, lr=interval(1e-4,1e-2)"
+        )
+    return [job(plan.overrides, values) for values in corners(plan.overrides)]
 
 
 @dataclass(frozen=True)
@@ -80,7 +113,6 @@ class _Sweep:
 
     @cached_property
     def digests(self) -> list[str]:
-        """Stands for the settings of each job."""
         return [digest(config.model_dump(mode="json")) for config in self.settings]
 
     @cached_property
@@ -91,8 +123,10 @@ class _Sweep:
 
     @cached_property
     def folder(self) -> Path:
-        """The sweep's folder."""
-        return self.plan.parent / (_sweep_name(self.settings) or self.identity)
+        names = {config.sweep_name for config in self.settings}
+        if len(names) > 1:
+            raise ConfigError("sweep_name: is the name of the whole sweep, and cannot be swept")
+        return self.plan.parent / (names.pop() or self.identity)
 
     @property
     def objective(self) -> str:
@@ -103,55 +137,58 @@ class _Sweep:
     def minimize(self) -> bool:
         return self.plan.sweeper.direction == "minimize"
 
-    def grid(self) -> int:
-        """Run the jobs that have not finished; returns the exit code."""
-        with run_lock(self.folder, instead="another sweep_name"):
-            kept = self._kept()
-            asked = zip(self.jobs, self.digests, self.inputs, strict=True)
-            known = {job.name: digest(settings, inputs) for job, settings, inputs in asked}
-            source = Grid(self.jobs, known, kept, self._has_result, self._score, self.say)
-            stopped = self._run(source, kept)
-            self._report(source.jobs)
-        # Under one sweep_name there may be jobs of other commands, too.
-        ends = [source.jobs[job.name] for job in self.jobs]
-        failed = any(record.state == "failed" for record in ends)
-        stopped = stopped or (not failed and any(record.state == "stopped" for record in ends))
-        return self._outcome(ends, stopped=stopped)
-
-    def search(self, config: OptunaConfig) -> int:
-        """Run trials until there are enough; returns the exit code.
-
-        The study is the record of the trials, so that other processes may join: the folder is
-        locked only while its other files are written.
-        """
-        from apps.sweeps.search import Search, open_study
-
-        with _turn(self.folder):
-            kept = self._kept()
-        common = digest(self.identity, self.objective, self.minimize)
-        study = open_study(config, self.folder, common)
-        source = Search(
-            config, self.plan.overrides, study, common, self.objective, self._read, self.say
-        )
-        stopped = self._run(source, kept)
-        with _turn(self.folder):
-            records = source.jobs
-            self._report(records)
-        return self._outcome(list(records.values()), stopped=stopped)
-
-    def _kept(self) -> SweepFolder:
-        decide = partial(decide_machine, self.settings[0], self.plan.launcher)
-        return SweepFolder(self.folder, sys.argv, decide)
-
-    def _run(self, source: Source, kept: SweepFolder) -> bool:
-        launcher = build_launcher(self.plan.launcher, self._command(kept.machine), kept)
+    def run(self) -> int:
+        """Run the jobs that are left and report all; returns the exit code."""
+        record = read_record(self.folder)
+        if record is None:
+            decided = decide_machine(self.settings[0], self.plan.launcher)
+            record = SweepRecord(command=sys.argv, machine=decided)
+        write_record(self.folder, record)
+        source = self._source(record)
+        launcher = self._launcher(record.machine)
         with bar(None, "sweep", "jobs", total=source.num_left) as shown:
-            return run_jobs(source, launcher, shown.update)
+            stopped = run_jobs(source, launcher, shown.update)
+        self._report(source.jobs)
+        ends = source.ends
+        codes = {record.exit_code or 1 for record in ends if record.state == "failed"}
+        if stopped or (not codes and any(record.state == "stopped" for record in ends)):
+            raise Preempted(f"{self.folder}: stopped; the same command goes on")
+        return codes.pop() if len(codes) == 1 else int(bool(codes))
+
+    def _source(self, record: SweepRecord) -> "Grid | Search":
+        if isinstance(self.plan.sweeper, OptunaConfig):
+            from apps.sweeps.search import Search, require_evaluations
+
+            require_evaluations(self.plan.sweeper, self.objective, self.settings[0])
+            common = digest(self.identity, self.objective, self.minimize)
+            study = self.plan.sweeper, self.plan.overrides, self.folder, common
+            return Search(*study, self.objective, self._read, self.say)
+        asked = zip(self.jobs, self.digests, self.inputs, strict=True)
+        jobs = [(job, digest(settings, inputs)) for job, settings, inputs in asked]
+        return Grid(jobs, self.folder, record, self._has_result, self._score, self.say)
+
+    def _launcher(self, machine: Machine) -> "LocalLauncher | SlurmLauncher":
+        """Raises ConfigError: what the launcher needs is not there."""
+        config, command = self.plan.launcher, self._command(machine)
+        environment = {"WANDB_RUN_GROUP": os.environ.get("WANDB_RUN_GROUP", self.folder.name)}
+        if isinstance(config, SlurmConfig):
+            try:
+                from apps.sweeps.slurm import SlurmLauncher
+            except ImportError:
+                needed = "hydra/launcher=slurm needs submitit: pip install -e '.[slurm]'"
+                raise ConfigError(needed) from None
+            return SlurmLauncher(config, command, self.folder, environment)
+        on_gpus = machine.device == "cuda"
+        gpus = threads_and_gpus()[1] if on_gpus else []
+        if on_gpus and len(gpus) < config.ranks:
+            here = f"of the GPUs that this sweep runs on, {len(gpus)} are here"
+            raise ConfigError(f"hydra.launcher.ranks={config.ranks}: {here}")
+        return LocalLauncher(config, command, self.folder, gpus, environment)
 
     def _command(self, machine: Machine) -> Callable[[Job], list[str]]:
         start = job_command(self.program.script, self.plan.launcher.ranks)
         before = [*start, *self.plan.flags, *machine_overrides(machine, self.settings[0])]
-        return lambda job: [*before, *job.overrides, self.program.place(self.folder, job.name)]
+        return lambda job: [*before, *job.overrides, self.program.placed(self.folder, job.name)]
 
     def _has_result(self, name: str) -> bool:
         return self.program.result(self.folder, name).exists()
@@ -182,55 +219,47 @@ class _Sweep:
         self.say(write_table(self.folder, rows, objective, minimize=self.minimize))
         self.say(f"written: {self.folder / 'results.json'}, {self.folder / 'results.csv'}")
 
-    def _outcome(self, records: Sequence[JobRecord], *, stopped: bool) -> int:
-        if stopped:
-            raise Preempted(f"{self.folder}: stopped; the same command goes on")
-        codes = {record.exit_code or 1 for record in records if record.state == "failed"}
-        return codes.pop() if len(codes) == 1 else int(bool(codes))
 
+def run_jobs(
+    source: "Grid | Search",
+    launcher: "LocalLauncher | SlurmLauncher",
+    advance: Callable[[int], object],
+) -> bool:
+    """Run what `source` gives until it has no more and all have ended.
 
-@contextmanager
-def _turn(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock, when the other processes of a search have left it."""
-    end = time.monotonic() + _TURN_SECONDS
-    with ExitStack() as held:
-        while True:
-            try:
-                held.enter_context(run_lock(folder))
-                break
-            except LockedError:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.05)
-        yield
+    SIGTERM and Ctrl-C ask all jobs to save and end, and are waited for. A job whose folder is
+    locked is started again for a minute: a job of a sweep that was killed may still be saving.
 
-
-def _require_sound(
-    search: OptunaConfig, objective: str, settings: MachineSettings, say: Callable[[str], None]
-) -> None:
-    """Raise ConfigError for a pruner that would never see an evaluation."""
-    pruner = f"hydra.sweeper.pruner={search.pruner}"
-    if search.pruner != "none" and getattr(settings, "eval_interval", 1) is None:
-        raise ConfigError(f"{pruner}: needs evaluations during training: set eval_interval")
-    if search.pruner != "none" and not objective.startswith("eval/"):
-        raise ConfigError(f"{pruner}: {shown(objective)} is not a metric of evaluations (eval/...)")
-    if (search.n_jobs or 1) > 1:
-        say(
-            f"hydra.sweeper.n_jobs={search.n_jobs}: the launcher says how many trials run at a "
-            f"time: hydra/launcher=pool hydra.launcher.max_jobs={search.n_jobs}"
-        )
-
-
-def _sweep_name(settings: Sequence[MachineSettings]) -> str | None:
-    names = {config.sweep_name for config in settings}
-    if len(names) > 1:
-        raise ConfigError("sweep_name: is the name of the whole sweep, and cannot be swept")
-    return names.pop()
-
-
-def _create(folder: Path) -> None:
+    Args:
+        advance: called with the number of jobs that have ended since the last call.
+    Returns:
+        whether it was stopped by a signal.
+    """
+    at_work: dict[str, tuple[Job, JobProcess | SlurmProcess]] = {}
+    patience: dict[str, float] = {}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = error.strerror or error
-        raise ConfigError(f"hydra.sweep.dir: {folder} cannot be created: {reason}") from None
+        with StopSignals() as stop:
+            while True:
+                while not stop.requested and len(at_work) < launcher.max_jobs:
+                    if (job := source.next()) is None:
+                        break
+                    at_work[job.name] = job, launcher.start(job)
+                    patience[job.name] = time.monotonic() + _LOCKED_SECONDS
+                if not at_work:
+                    return stop.requested
+                time.sleep(launcher.poll_seconds)
+                for name, (job, process) in list(at_work.items()):
+                    code = process.poll()
+                    is_asked = stop.requested or source.is_hopeless(job)
+                    if code is None:
+                        if is_asked:
+                            process.stop()
+                    elif code == EXIT_LOCKED and not is_asked and time.monotonic() < patience[name]:
+                        at_work[name] = job, launcher.start(job)
+                    else:
+                        del at_work[name]
+                        source.ended(job, code)
+                        advance(1)
+    finally:
+        for _, process in at_work.values():  # After a second Ctrl-C, or an error of ours.
+            process.stop()

@@ -1,21 +1,19 @@
 """Search with Optuna: it suggests the values of the next jobs from the results of those before.
 
-The study is the record of the trials: a journal on disk, or a database. Several processes, also of
-several machines, may work on it. A trial whose process has died is queued again with its
-parameters; its job goes on from its last checkpoint.
+The study is the record of the trials: a journal on disk, or a database. One process at a time works
+on it. A trial of a process that was killed is queued again with its parameters; its job goes on
+from its last checkpoint.
 """
 
 import logging
 import math
 import os
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import optuna
 from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep
@@ -26,7 +24,6 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
-from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.exc import DBAPIError
@@ -34,27 +31,33 @@ from sqlalchemy.exc import DBAPIError
 from apps.sweeps.config import OptunaConfig, Sampler, SamplerConfig
 from apps.sweeps.folder import JobRecord, State
 from apps.sweeps.jobs import Job, job, swept
-from runtime.errors import EXIT_LOCKED, EXIT_NON_FINITE, EXIT_PREEMPTED, ConfigError
+from runtime.errors import EXIT_NON_FINITE, EXIT_PREEMPTED, ConfigError
+from runtime.schema import MachineSettings
 from runtime.text import shown
-from training.checkpoint.lock import Owner
 from training.config.explain import suggest
 
-# Attributes of a trial: the process that runs its job, with the time of its last sign of life; the
-# exit code of a job that failed; of a trial that was queued again, which one it goes on with.
-OWNER, EXIT_CODE, AGAIN, VALUES = "owner", "exit_code", "again", "values"
-# Attribute of a study: what its trials have in common.
-SETTINGS = "settings"
+# Attributes of a trial: the exit code of a job that failed; of a trial that was queued again, its
+# values. Of a study: what its trials have in common, and the folder of the search.
+EXIT_CODE, VALUES = "exit_code", "values"
+SETTINGS, FOLDER = "settings", "folder"
 
-_SIGN_SECONDS = 60.0
-_SILENCE, _BEGINNING = timedelta(minutes=10), timedelta(minutes=1)
 _LOOK_SHARE = 0.05
 _MOST_REPEATS, _REPEATS_OF_SAMPLER = 100, 10
-_MOST_REFUSALS = 20
-# Exit codes that say what happens again with the same values, or are counted for themselves.
-_SAME_AGAIN = (EXIT_NON_FINITE, EXIT_PREEMPTED, EXIT_LOCKED)
 _MOST_FAILURES = 3
-_TURN_SECONDS = 0.05
 _MOST_OPENINGS, _OPENING_SECONDS = 6, 0.2
+
+_STATES: dict[TrialState, State] = {
+    TrialState.COMPLETE: "finished",
+    TrialState.PRUNED: "pruned",
+    TrialState.RUNNING: "running",
+    TrialState.WAITING: "stopped",
+    TrialState.FAIL: "failed",
+}
+_PRUNERS: dict[str, type[optuna.pruners.BasePruner]] = {
+    "none": optuna.pruners.NopPruner,
+    "median": optuna.pruners.MedianPruner,
+    "hyperband": optuna.pruners.HyperbandPruner,
+}
 
 
 def distribution(override: Override) -> BaseDistribution:
@@ -91,13 +94,24 @@ def corners(overrides: Sequence[Override]) -> list[dict[str, str]]:
     return [first | {key: value} for key, values in ends.items() for value in values]
 
 
+def require_evaluations(config: OptunaConfig, objective: str, settings: MachineSettings) -> None:
+    """Raise ConfigError for a pruner that would never see an evaluation."""
+    sees_some = objective.startswith("eval/") and getattr(settings, "eval_interval", 1) is not None
+    if config.pruner != "none" and not sees_some:
+        raise ConfigError(
+            f"hydra.sweeper.pruner={config.pruner}: needs evaluations during training: set "
+            f"eval_interval, and as objective a metric of evaluations (eval/...), not {objective}"
+        )
+
+
 def open_study(config: OptunaConfig, folder: Path, settings: str) -> optuna.Study:
     """Open the study of a search, or create it: a journal in `folder`, or where `config` says.
 
     Args:
         settings: stands for what its trials have in common.
     Raises:
-        ConfigError: the storage cannot be used, or has trials with other settings.
+        ConfigError: the storage cannot be used, or has trials with other settings or of another
+            folder.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     # It would say that another package makes suggestions of `gp` faster: they take a second.
@@ -109,52 +123,48 @@ def open_study(config: OptunaConfig, folder: Path, settings: str) -> optuna.Stud
     except Exception as error:  # Of many kinds: the drivers of databases have their own.
         reason = shown(str(error).splitlines()[0], 300)
         raise ConfigError(f"hydra.sweeper.storage={shown(place)}: {reason}") from None
+    known = {SETTINGS: settings} | ({FOLDER: str(folder.resolve())} if config.storage else {})
     is_other = study.direction.name.lower() != config.direction
-    if is_other or study.user_attrs.get(SETTINGS, settings) != settings:
+    if is_other or any(study.user_attrs.get(key, value) != value for key, value in known.items()):
         raise ConfigError(
-            f"{place}: the search {shown(name)} was begun with other settings: choose another "
-            "sweep_name or hydra.sweeper.study_name"
+            f"{place}: the search {shown(name)} was begun with other settings, or in another "
+            "folder: choose another sweep_name or hydra.sweeper.study_name"
         )
+    if FOLDER in known:
+        study.set_user_attr(FOLDER, known[FOLDER])
     return study
 
 
 def _create_study(config: OptunaConfig, place: str, name: str) -> optuna.Study:
-    storage: Any = place
-    if "://" not in place:
-        path = os.path.abspath(place)
-        storage = optuna.storages.JournalStorage(JournalFileBackend(path, _JournalLock(path)))
+    storage = place if "://" in place else _journal(os.path.abspath(place))
     attempt = 0
     while True:
+        attempt += 1
         try:
             return optuna.create_study(
                 storage=storage,
                 study_name=name,
                 direction=config.direction,
-                pruner=_pruner(config),
+                pruner=_PRUNERS[config.pruner](),
                 load_if_exists=True,
             )
         except DBAPIError:  # Where several searches begin at once, each creates the tables.
-            attempt += 1
             if attempt == _MOST_OPENINGS:
                 raise
             time.sleep(_OPENING_SECONDS * attempt)
 
 
-class _JournalLock(JournalFileOpenLock):
-    """Optuna's lock, which also cuts off half a record, left by a process that died."""
-
-    def __init__(self, journal: str) -> None:
-        super().__init__(journal)
-        self._journal = journal
-
-    def acquire(self) -> bool:
-        super().acquire()
-        with open(self._journal, "rb+") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
-            if file.read(1) not in (b"", b"\n"):
-                file.seek(0)
-                file.truncate(file.read().rfind(b"\n") + 1)
-        return True
+def _journal(path: str) -> optuna.storages.JournalStorage:
+    """Open a journal; half a record, left by a process that died, is cut off."""
+    lock = JournalFileOpenLock(path)
+    backend = JournalFileBackend(path, lock)
+    lock.acquire()
+    try:
+        with open(path, "rb+") as file:
+            file.truncate(file.read().rfind(b"\n") + 1)
+    finally:
+        lock.release()
+    return optuna.storages.JournalStorage(backend)
 
 
 @dataclass
@@ -165,17 +175,15 @@ class _AtWork:
     reported: int = 0
     is_pruned: bool = False
     next_look: float = 0.0
-    next_sign: float = 0.0
 
 
 class Search:
     """Gives out jobs as Optuna suggests them, and tells it their results.
 
     Args:
-        config: how to search, and how long. Trials count whoever ran them.
+        config: how to search, and how long. Trials of earlier starts count.
         overrides: of the task, the searched ones included.
-        study: the study.
-        settings: is noted in the study with its first result.
+        folder, settings: as `open_study`; the settings are noted with the first result.
         objective: the metric.
         read: returns the metrics of a job so far, each by step.
         say: prints a line.
@@ -185,169 +193,129 @@ class Search:
         self,
         config: OptunaConfig,
         overrides: Sequence[Override],
-        study: optuna.Study,
+        folder: Path,
         settings: str,
         objective: str,
         read: Callable[[str], Mapping[str, Mapping[int, float]]],
         say: Callable[[str], None],
     ) -> None:
-        self._config, self._overrides, self._study = config, overrides, study
-        self._settings, self._objective, self._read, self._say = settings, objective, read, say
+        self._config, self._overrides, self._settings = config, overrides, settings
+        self._objective, self._read, self._say = objective, read, say
         self._space = {o.key_or_group: distribution(o) for o in swept(overrides)}
         self._at_work: dict[str, _AtWork] = {}
-        self._refusals: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
-        self._is_exhausted = self._is_measured = False
+        self._is_exhausted = False
+        self._study = open_study(config, folder, settings)
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            say(f"trial {trial.number}: its process has ended: queued again")
+            self._queue_again(trial)
 
     @property
     def jobs(self) -> dict[str, JobRecord]:
-        """The jobs by name, those of other processes included."""
+        """What has become of the trials, by the names of their jobs."""
         records = {}
         for trial in self._study.get_trials(deepcopy=False):
             values = trial.params or trial.user_attrs.get(VALUES, {})
-            if (state := _state(trial)) and values.keys() == self._space.keys():
-                code, result = trial.user_attrs.get(EXIT_CODE), trial.value
+            if _counts(trial) and values.keys() == self._space.keys():
+                state, code = _STATES[trial.state], trial.user_attrs.get(EXIT_CODE)
                 named = self._job(values)
                 records[named.name] = JobRecord(
-                    values=named.values, state=state, exit_code=code, result=result
+                    values=named.values, state=state, exit_code=code, result=trial.value
                 )
         return records
 
     @property
+    def ends(self) -> list[JobRecord]:
+        """The trials that have ended; those that were stopped may be more than are asked for."""
+        return [record for record in self.jobs.values() if record.state != "stopped"]
+
+    @property
     def num_left(self) -> int:
+        return max(0, self._config.n_trials - len(self._tried()))
+
+    def _tried(self) -> list[dict[str, Any]]:
         trials = self._study.get_trials(deepcopy=False)
-        begun = [t for t in trials if _counts(t) and t.state != TrialState.WAITING]
-        return max(0, self._config.n_trials - len(begun))
+        return [t.params for t in trials if _counts(t) and t.state != TrialState.WAITING]
 
     def next(self) -> Job | None:
         """Return the job of the next trial, or None when as many as asked for have begun, or there
         are no other values to try.
         """
-        self._take_over()
         for repeats in range(_MOST_REPEATS):
-            trials = self._study.get_trials(deepcopy=False)
-            begun = [t for t in trials if _counts(t) and t.state != TrialState.WAITING]
-            if self._is_exhausted or len(begun) >= self._config.n_trials:
+            tried = self._tried()
+            if self._is_exhausted or len(tried) >= self._config.n_trials:
                 return None
-            if len({tuple(t.params.items()) for t in begun}) >= _size(self._space):
-                break
             kind = "random" if repeats >= _REPEATS_OF_SAMPLER else self._config.sampler.name
-            self._study.sampler = _sampler(self._config.sampler, kind, len(trials))
+            drawn = len(self._study.get_trials(deepcopy=False))
+            self._study.sampler = _sampler(self._config.sampler, kind, drawn)
             trial = self._study.ask(self._space)
-            if self._is_wanted(trial):
-                return self._started(trial)
+            if trial.params not in tried:
+                suggested = self._job(trial.params)
+                self._at_work[suggested.name] = _AtWork(trial)
+                self._say(f"trial {trial.number}: {suggested.name}: started")
+                return suggested
             self._study.tell(trial, state=TrialState.FAIL)
         self._is_exhausted = True
         self._say("there are no other values to try: the search ends")
         return None
 
-    def _is_wanted(self, trial: Trial) -> bool:
-        """Return whether no earlier trial has the same values, and there are not enough of them:
-        other processes may have begun some at the same moment.
-        """
-        again = trial.user_attrs.get(AGAIN)
-        while True:
-            trials = self._study.get_trials(deepcopy=False)[: trial.number]
-            earlier = [t for t in trials if _counts(t) and t.number != again]
-            values = [t.params or t.user_attrs.get(VALUES, {}) for t in earlier]
-            if not any(
-                t.state == TrialState.RUNNING
-                and t.params.keys() != self._space.keys()
-                and not _is_gone(t)
-                for t in earlier
-            ):
-                return len(earlier) < self._config.n_trials and trial.params not in values
-            time.sleep(_TURN_SECONDS)  # Its values are being drawn.
-
-    def _started(self, trial: Trial) -> Job:
-        suggested = self._job(trial.params)
-        self._at_work[suggested.name] = work = _AtWork(trial)
-        self._give_sign(work)
-        self._say(f"trial {trial.number}: {suggested.name}: started")
-        return suggested
-
     def _job(self, values: Mapping[str, Any]) -> Job:
         return job(self._overrides, {key: _text(values[key]) for key in self._space})
 
-    def _give_sign(self, work: _AtWork) -> None:
-        work.trial.set_user_attr(OWNER, asdict(Owner.this_process()))
-        work.next_sign = time.monotonic() + _SIGN_SECONDS
-
-    def _take_over(self) -> None:
-        """Queue the trials again whose processes have died."""
-        own = {work.trial.number for work in self._at_work.values()}
-        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            if trial.number not in own and _is_gone(trial):
-                self._say(f"trial {trial.number}: its process has ended: queued again")
-                self._queue_again(trial)
-
     def _queue_again(self, trial: Trial | FrozenTrial) -> None:
         """Let the next trial take the parameters of one that was not finished."""
-        values = trial.user_attrs.get(VALUES)
-        if values is None and OWNER in trial.user_attrs:
-            values = trial.params
+        is_whole = trial.params.keys() == self._space.keys()
+        values = trial.params if is_whole else trial.user_attrs.get(VALUES)
         if values is not None:  # First, so that they are not lost if this process is killed now.
-            self._study.enqueue_trial(values, user_attrs={AGAIN: trial.number, VALUES: values})
-        self._study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+            self._study.enqueue_trial(values, user_attrs={VALUES: values})
+        self._study.tell(trial.number, state=TrialState.FAIL)
 
     def ended(self, job: Job, code: int) -> None:
-        """Tell Optuna the result of a job; one that was stopped is queued again, and so is one that
-        failed, for a while.
+        """Tell Optuna the result of a job. One that was stopped is queued again, and so is one that
+        failed, up to three times: a full disk or a lost node may be another one next time.
 
         Raises:
             ConfigError: the job has no metric with the name of the objective.
         """
         work, metrics = self._at_work.pop(job.name), self._read(job.name)
         trial, found = work.trial, metrics.get(self._objective)
-        if self._study.get_trials(deepcopy=False)[trial.number].state.is_finished():
-            self._say(f"trial {trial.number}: {job.name}: another process has taken it over")
-            return
-        self._refusals[job.name] += code == EXIT_LOCKED
-        self._failures[job.name] += code not in (0, *_SAME_AGAIN)
+        may_pass = code not in (0, EXIT_NON_FINITE, EXIT_PREEMPTED)
+        self._failures[job.name] += may_pass
         if code == 0:
             self._require_objective(metrics, trial)
         last = found[max(found)] if found else math.nan
         if code == 0 and math.isfinite(last):
             self._note_settings()
-            self._study.tell(trial, last, skip_if_finished=True)
+            self._study.tell(trial, last)
             how = f"{last:.4g}"
         elif work.is_pruned:
-            self._study.tell(trial, state=TrialState.PRUNED, skip_if_finished=True)
+            self._study.tell(trial, state=TrialState.PRUNED)
             how = "pruned"
         elif code == EXIT_PREEMPTED:
             self._queue_again(trial)
             how = "stopped"
-        elif code == EXIT_LOCKED and self._refusals[job.name] < _MOST_REFUSALS:
-            self._queue_again(trial)  # A killed search's job, which is saving.
-            how = "another process is still in its folder: queued again"
-        elif code not in (0, *_SAME_AGAIN) and self._failures[job.name] < _MOST_FAILURES:
-            self._queue_again(trial)  # A full disk or a lost node may be another one next time.
+        elif may_pass and self._failures[job.name] < _MOST_FAILURES:
+            self._queue_again(trial)
             how = f"{'killed' if code > 128 else 'failed'} (exit code {code}): queued again"
         else:
             trial.set_user_attr(EXIT_CODE, code)
-            self._study.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
+            self._study.tell(trial, state=TrialState.FAIL)
             why = f"with exit code {code}" if code else f"for it ends without {self._objective}"
             how = f"failed {why}, see logs/{job.name}.log"
         self._say(f"trial {trial.number}: {job.name}: {how}")
 
     def is_hopeless(self, job: Job) -> bool:
-        """Report the evaluations of a job at work, and give a sign of life.
+        """Report the evaluations of a job at work; returns whether the pruner gives it up.
 
-        Returns:
-            whether the pruner gives it up, or another process has taken it over.
         Raises:
             ConfigError: as `ended`.
         """
         work, now = self._at_work[job.name], time.monotonic()
-        try:
-            if now >= work.next_sign:
-                self._give_sign(work)
-            if now >= work.next_look and not (self._is_measured and self._config.pruner == "none"):
-                self._report(work, self._read(job.name))
-                # A long file of metrics takes long to read.
-                work.next_look = now + (time.monotonic() - now) / _LOOK_SHARE
-        except UpdateFinishedTrialError:
-            return True
+        is_wanted = self._config.pruner != "none" or SETTINGS not in self._study.user_attrs
+        if is_wanted and now >= work.next_look:
+            self._report(work, self._read(job.name))
+            # A long file of metrics takes long to read.
+            work.next_look = now + (time.monotonic() - now) / _LOOK_SHARE
         return work.is_pruned
 
     def _report(self, work: _AtWork, metrics: Mapping[str, Mapping[int, float]]) -> None:
@@ -357,19 +325,15 @@ class Search:
         if self._config.pruner == "none":
             return
         found = metrics.get(self._objective, {})
-        for number, step in enumerate(sorted(found), start=1):
-            if number > work.reported:
-                # Pruners count in evaluations: the steps between them may be searched, too.
-                self._note_settings()
-                work.trial.report(found[step], number)
-                work.reported, work.is_pruned = number, work.trial.should_prune()
-                if work.is_pruned:
-                    return
+        for step in sorted(found)[work.reported :]:
+            # Pruners count in evaluations: the steps between them may be searched, too.
+            self._note_settings()
+            work.reported += 1
+            work.trial.report(found[step], work.reported)
+            work.is_pruned = work.is_pruned or work.trial.should_prune()
 
     def _require_objective(self, metrics: Mapping[str, object], trial: Trial) -> None:
-        known = self._objective in metrics or SETTINGS in self._study.user_attrs
-        self._is_measured = self._is_measured or known
-        if known or not metrics:
+        if not metrics or self._objective in metrics or SETTINGS in self._study.user_attrs:
             return
         self._queue_again(trial)
         near = suggest(self._objective, metrics)
@@ -390,39 +354,8 @@ def _counts(trial: FrozenTrial) -> bool:
     return trial.state != TrialState.FAIL or EXIT_CODE in trial.user_attrs
 
 
-def _state(trial: FrozenTrial) -> State | None:
-    if trial.state == TrialState.FAIL:
-        return "failed" if EXIT_CODE in trial.user_attrs else None
-    states: dict[TrialState, State] = {
-        TrialState.COMPLETE: "finished",
-        TrialState.PRUNED: "pruned",
-        TrialState.RUNNING: "running",
-        TrialState.WAITING: "stopped",
-    }
-    return states[trial.state]
-
-
-def _is_gone(trial: FrozenTrial) -> bool:
-    """Return whether the process of a trial that is at work has died. Certain on this machine; of
-    another one it is believed when it has been silent for long.
-    """
-    signed, here = trial.user_attrs.get(OWNER), Owner.this_process()
-    if signed is None:  # It is just about to write that, or died before.
-        return datetime.now() - (trial.datetime_start or datetime.min) > _BEGINNING
-    owner = Owner(**signed)
-    if (owner.host, owner.boot) == (here.host, here.boot):
-        return owner.is_gone
-    return datetime.now().astimezone() - datetime.fromisoformat(owner.since) > _SILENCE
-
-
 def _sampler(config: SamplerConfig, kind: Sampler, drawn: int) -> optuna.samplers.BaseSampler:
-    """Return a sampler for the next trial of a study that has `drawn` ones: what it draws depends
-    on these alone, not on how often the search was started.
-    """
-    if kind == "qmc":
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)
-            return optuna.samplers.QMCSampler(seed=config.seed)
+    """Return a sampler for the next trial after `drawn` ones, on which alone its draws depend."""
     seed = None
     if config.seed is not None:
         seed = int(SeedSequence((config.seed, drawn)).generate_state(1)[0])
@@ -430,28 +363,6 @@ def _sampler(config: SamplerConfig, kind: Sampler, drawn: int) -> optuna.sampler
         return optuna.samplers.RandomSampler(seed=seed)
     learning = optuna.samplers.GPSampler if kind == "gp" else optuna.samplers.TPESampler
     return learning(seed=seed, n_startup_trials=config.n_startup_trials)
-
-
-def _pruner(config: OptunaConfig) -> optuna.pruners.BasePruner:
-    kinds: dict[Literal["none", "median", "hyperband"], optuna.pruners.BasePruner] = {
-        "none": optuna.pruners.NopPruner(),
-        "median": optuna.pruners.MedianPruner(),
-        "hyperband": optuna.pruners.HyperbandPruner(),
-    }
-    return kinds[config.pruner]
-
-
-def _size(space: Mapping[str, BaseDistribution]) -> float:
-    """Return how many values there are to try."""
-    size = 1.0
-    for found in space.values():
-        if isinstance(found, CategoricalDistribution):
-            size *= len(found.choices)
-        elif isinstance(found, IntDistribution):
-            size *= (found.high - found.low) // found.step + 1
-        elif not found.single():
-            return math.inf
-    return size
 
 
 def _ends(found: BaseDistribution) -> list[str]:

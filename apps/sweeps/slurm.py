@@ -1,35 +1,30 @@
 """Jobs of SLURM, by submitit."""
 
 import contextlib
-import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import submitit
 from submitit.slurm.slurm import SlurmInfoWatcher
 
 from apps.sweeps.config import SlurmConfig
+from apps.sweeps.folder import log_of
 from apps.sweeps.jobs import Job, digest
-from apps.sweeps.local import exit_code, start_process
+from apps.sweeps.machine import JobProcess
 from runtime.errors import EXIT_PREEMPTED, ConfigError
 from runtime.files import write_atomically
-from runtime.process import ENDS_WITH
-from training.checkpoint.lock import Owner
 
 _GONE_SECONDS = 15.0
-_LOOK_SECONDS = 0.5
 _MAX_TIMEOUTS = 10_000
 # How often sacct is asked about jobs that have left no result: not every ten minutes, but 30 s.
 submitit.SlurmJob.watcher = SlurmInfoWatcher(delay_s=30)
 
 
 class Command:
-    """Runs a job's command where SLURM, or submitit's local executor, has put it.
+    """Runs a job's command where SLURM has put it.
 
     SIGTERM, which scancel sends, lets the command save and end. Some time before the limit SLURM
     sends the signal on which submitit calls `checkpoint`: the command saves, ends, and goes back
@@ -39,49 +34,39 @@ class Command:
         command: to be run.
         environment: variables to add.
         log: takes what it prints.
-        sweep: the process of this machine with which it ends, None if it need not.
     """
 
-    def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], log: Path, sweep: Owner | None
-    ) -> None:
-        self.arguments = command, environment, log, sweep
-        self._process: subprocess.Popen[bytes] | None = None
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        self.arguments = command, environment, log
+        self._process: JobProcess | None = None
         self._asked = False
 
     def __call__(self) -> int:
-        command, environment, log, sweep = self.arguments
-        _code_file(log).unlink(missing_ok=True)
+        code_file = _code_file(self.arguments[-1])
+        code_file.unlink(missing_ok=True)
         # submitit's own handler lets SIGTERM pass. Its other signal would kill the command.
         signal.signal(signal.SIGTERM, lambda number, frame: self._stop())
-        own = {**os.environ, **environment, ENDS_WITH: str(os.getpid())}
-        with _blocked(signal.SIGUSR2):
-            self._process = start_process(command, own, log)
-        while (code := self._process.poll()) is None:
-            if sweep is not None and sweep.is_gone:
-                self._stop()
-            time.sleep(_LOOK_SECONDS)
-        code = exit_code(code, asked=self._asked)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+        self._process = JobProcess(*self.arguments, own_group=False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR2])
+        code = self._process.wait()
         if self._asked and code == EXIT_PREEMPTED:
             sys.exit(code)  # Without a result: SLURM may start this job once more.
-        write_atomically(_code_file(log), str(code))
+        write_atomically(code_file, str(code))
         return code
 
     def checkpoint(self) -> submitit.helpers.DelayedSubmission:
         """Let the command save, and queue it again."""
         self._stop()
         if self._process is not None:
-            # Not `wait`, whose lock the call that this handler interrupts may hold.
-            with contextlib.suppress(ChildProcessError):
-                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+            self._process.wait()
         return submitit.helpers.DelayedSubmission(Command(*self.arguments))
 
     def _stop(self) -> None:
         if self._process is None:
             sys.exit(EXIT_PREEMPTED)
-        if not self._asked:
-            self._asked = True
-            self._process.send_signal(signal.SIGTERM)
+        self._asked = True
+        self._process.stop()
 
 
 class SlurmProcess:
@@ -124,11 +109,7 @@ class SlurmProcess:
 
     def stop(self) -> None:
         """Take the job out of the queue; one that is at work saves and ends."""
-        if isinstance(self._job, submitit.LocalJob):
-            # Its `cancel` kills after a second. Until its handler is there, submitit's may be.
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(self._job.job_id), signal.SIGTERM)
-        elif not self._asked:
+        if not self._asked:
             self._job.cancel(check=False)
         self._asked = True
 
@@ -139,26 +120,26 @@ class SlurmLauncher:
     Args:
         config: resources of a job.
         command: returns the command line of a job.
-        log: returns the file that takes what a job prints.
+        folder: of the sweep.
         environment: variables to add for every job.
     Raises:
         ConfigError: there is no SLURM here, or it does not take such jobs.
     """
 
+    poll_seconds = 2.0
+
     def __init__(
         self,
         config: SlurmConfig,
         command: Callable[[Job], list[str]],
-        log: Callable[[str], Path],
+        folder: Path,
         environment: Mapping[str, str],
     ) -> None:
         self.max_jobs = config.max_jobs
-        self._command, self._log, self._environment = command, log, environment
-        self._is_local = config.cluster == "local"
-        self.poll_seconds = 0.2 if self._is_local else 2.0
-        self._folder = log("submitit").with_suffix("")
-        self._folder.mkdir(parents=True, exist_ok=True)
-        resources: dict[str, Any] = {
+        self._command, self._folder, self._environment = command, folder, environment
+        self._submitted = log_of(folder, "submitit").with_suffix("")
+        self._submitted.mkdir(parents=True, exist_ok=True)
+        resources = {
             "timeout_min": config.timeout_min,
             "cpus_per_task": config.cpus and config.cpus * config.ranks,
             "gpus_per_node": config.gpus * config.ranks or None,
@@ -169,10 +150,7 @@ class SlurmLauncher:
         }
         try:
             self._executor = submitit.AutoExecutor(
-                self._folder,
-                config.cluster,
-                slurm_max_num_timeout=_MAX_TIMEOUTS,
-                local_max_num_timeout=_MAX_TIMEOUTS,
+                self._submitted, "slurm", slurm_max_num_timeout=_MAX_TIMEOUTS
             )
             given = {key: value for key, value in resources.items() if value is not None}
             self._executor.update_parameters(**given)
@@ -185,22 +163,20 @@ class SlurmLauncher:
         Raises:
             ConfigError: SLURM refuses it.
         """
-        note = self._log(job.name).with_suffix(".job")
+        log = log_of(self._folder, job.name)
+        note = log.with_suffix(".job")
         arguments = self._command(job)
         asked = digest(arguments)
-        if not self._is_local and note.exists():
+        if note.exists():
             number, _, noted = note.read_text().partition(" ")
-            earlier = submitit.SlurmJob[int](self._folder, number)
+            earlier = submitit.SlurmJob[int](self._submitted, number)
             is_known = earlier.done(force_check=True) or earlier.state != "UNKNOWN"
             if is_known and noted == asked:
                 return SlurmProcess(earlier, note)
-        sweep = Owner.this_process() if self._is_local else None
-        command = Command(arguments, self._environment, self._log(job.name), sweep)
         self._executor.update_parameters(name=job.name[:60])
         try:
-            # A Ctrl-C at the terminal would reach the processes of the local executor as well.
-            with _blocked(signal.SIGINT):
-                submitted = self._executor.submit(command)
+            command = Command(arguments, self._environment, log)
+            submitted = self._executor.submit(command)
         except (RuntimeError, OSError) as error:
             raise ConfigError(f"hydra/launcher=slurm: {error}") from None
         note.write_text(f"{submitted.job_id} {asked}")
@@ -210,13 +186,3 @@ class SlurmLauncher:
 def _code_file(beside: Path) -> Path:
     """Return the file that takes a job's exit code: beside its log, or its note."""
     return beside.with_suffix(".code")
-
-
-@contextlib.contextmanager
-def _blocked(number: signal.Signals) -> Iterator[None]:
-    """Keep a signal back in the block, and from processes that are started in it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

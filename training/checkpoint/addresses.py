@@ -1,7 +1,4 @@
-"""Checkpoints that are not on this machine.
-
-Their addresses begin with a scheme, as hf://OWNER/NAME does; what fetches from there registers it.
-"""
+"""Checkpoints that are not on this machine: their addresses begin with a scheme, hf://OWNER/NAME."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,17 +15,14 @@ class Address(Protocol):
 
     def fetch(self) -> tuple[Path, str]:
         """Fetch what is missing; returns the folder that holds the checkpoint, and the address with
-        the version that this is.
-
-        Raises:
-            CheckpointError: it is not there, or cannot be reached; says what to do.
+        its version. CheckpointError: it cannot be reached.
         """
         ...
 
 
 SCHEMES: dict[str, Callable[[], Callable[[str], Address | None]]] = {}
-"""By scheme what imports and returns a function that reads an address; it raises CheckpointError
-for what only begins like one.
+"""By scheme what imports and returns the function that reads an address. What fetches from there
+registers it; the function raises CheckpointError for what only begins like one.
 """
 
 

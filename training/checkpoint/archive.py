@@ -29,23 +29,23 @@ _MAX_DIMS = 64
 _CHUNK_BYTES = 2**20
 
 _DTYPES = {
-    "Double": torch.float64,
-    "Float": torch.float32,
-    "Half": torch.float16,
-    "BFloat16": torch.bfloat16,
-    "Long": torch.int64,
-    "Int": torch.int32,
-    "Short": torch.int16,
-    "Char": torch.int8,
-    "Byte": torch.uint8,
-    "Bool": torch.bool,
+    "torch DoubleStorage": torch.float64,
+    "torch FloatStorage": torch.float32,
+    "torch HalfStorage": torch.float16,
+    "torch BFloat16Storage": torch.bfloat16,
+    "torch LongStorage": torch.int64,
+    "torch IntStorage": torch.int32,
+    "torch ShortStorage": torch.int16,
+    "torch CharStorage": torch.int8,
+    "torch ByteStorage": torch.uint8,
+    "torch BoolStorage": torch.bool,
 }
-_STORAGES = {f"torch {name}Storage": dtype for name, dtype in _DTYPES.items()}
 _DICT, _TENSOR, _PARAMETER = (
     "collections OrderedDict",
     "torch._utils _rebuild_tensor_v2",
     "torch._utils _rebuild_parameter",
 )
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,6 @@ class _Claim:
     offset: int
     shape: tuple[int, ...]
     stride: tuple[int, ...]
-
-    @property
-    def num_bytes(self) -> int:
-        return math.prod(self.shape) * self.storage.dtype.itemsize
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
@@ -109,54 +105,32 @@ def _read_archive(archive: zipfile.ZipFile, size: int) -> dict[str, Tensor]:
     if "byteorder" in sizes and archive.read(f"{folder}byteorder") != sys.byteorder.encode():
         raise ValueError(f"its byte order is not that of this machine, {sys.byteorder}")
     claims = _Program().run(archive.read(pickles[0]))
-    _require_sizes(claims, sizes, size)
+    _require_sizes(claims, sizes)
+    return {key: _read_tensor(archive, folder, claim) for key, claim in claims.items()}
 
-    users: dict[_Storage, list[str]] = {}
+
+def _require_sizes(claims: dict[str, _Claim], sizes: dict[str, int]) -> None:
+    """Raise ValueError where tensors claim more than the files of the archive hold."""
     for key, claim in claims.items():
-        users.setdefault(claim.storage, []).append(key)
-    tensors = {}
-    for storage, keys in users.items():
-        content = _read_storage(archive, folder, storage)
-        for key in keys:
-            claim = claims[key]
-            found = content.as_strided(claim.shape, claim.stride, claim.offset)
-            tensors[key] = (
-                found if keys == [key] and found.numel() == len(content) else found.clone()
-            )
-    return tensors
-
-
-def _require_sizes(claims: dict[str, _Claim], sizes: dict[str, int], size: int) -> None:
-    """Raise ValueError where tensors claim more than the files of an archive of `size` bytes."""
-    for key, claim in claims.items():
-        storage, named = claim.storage, shown(key, 100)
+        storage, named, numel = claim.storage, shown(key, 100), math.prod(claim.shape)
         if sizes.get(storage.entry) != storage.numel * storage.dtype.itemsize:
             raise ValueError(f"the data of {named} are missing or of another size")
-        last = claim.offset + sum(
-            (n - 1) * s for n, s in zip(claim.shape, claim.stride, strict=True)
-        )
-        if claim.num_bytes and last >= storage.numel:
+        steps = ((n - 1) * s for n, s in zip(claim.shape, claim.stride, strict=True))
+        # With strides of 0 a few bytes make a tensor of any size.
+        if numel and max(claim.offset + sum(steps), numel - 1) >= storage.numel:
             raise ValueError(f"{named} is larger than its data")
-        # Of a few bytes, strides of 0 make a tensor of any size.
-        if claim.num_bytes > size:
-            raise ValueError(f"{named} is larger than the file")
-    total = sum(claim.num_bytes for claim in claims.values())
-    if total > size:
-        shared = "they share storage, which those of published files do not"
-        raise ValueError(f"tensors of {total} bytes, a file of {size}: {shared}")
+    if len({claim.storage.entry for claim in claims.values()}) < len(claims):
+        raise ValueError("tensors share storage, which those of published files do not")
 
 
-def _read_storage(archive: zipfile.ZipFile, folder: str, storage: _Storage) -> Tensor:
-    content = torch.empty(storage.numel, dtype=storage.dtype)
+def _read_tensor(archive: zipfile.ZipFile, folder: str, claim: _Claim) -> Tensor:
+    content = torch.empty(claim.storage.numel, dtype=claim.storage.dtype)
     view = content.view(torch.uint8).numpy().data
-    with archive.open(f"{folder}{storage.entry}") as file:
+    with archive.open(f"{folder}{claim.storage.entry}") as file:
         for begin in range(0, len(view), _CHUNK_BYTES):
-            part = view[begin : begin + _CHUNK_BYTES]
-            found = file.read(len(part))
-            if len(found) < len(part):
-                raise EOFError("it is cut")
-            part[:] = found
-    return content
+            view[begin : begin + _CHUNK_BYTES] = file.read(_CHUNK_BYTES)
+    found = content.as_strided(claim.shape, claim.stride, claim.offset)
+    return found if found.numel() == len(content) else found.clone()
 
 
 class _Program:
@@ -179,12 +153,9 @@ class _Program:
             found = self._last(1)[0]
         except (IndexError, KeyError):
             raise ValueError("its pickle is damaged") from None
-        is_one = (
-            not self._stack
-            and isinstance(found, dict)
-            and all(isinstance(v, _Claim) for v in found.values())
-        )
-        if not is_one:
+        if self._stack or not isinstance(found, dict):
+            raise ValueError("it is not a state dict")
+        if not all(isinstance(value, _Claim) for value in found.values()):
             raise ValueError("it is not a state dict")
         return found
 
@@ -198,7 +169,7 @@ class _Program:
             case "EMPTY_DICT":
                 stack.append({})
             case "NONE" | "NEWTRUE" | "NEWFALSE":
-                stack.append({"NONE": None, "NEWTRUE": True, "NEWFALSE": False}[name])
+                stack.append(_CONSTANTS[name])
             case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINUNICODE":
                 stack.append(argument)
             case "BINPUT" | "LONG_BINPUT":
@@ -213,7 +184,7 @@ class _Program:
             case "SETITEM" | "SETITEMS":
                 items = self._since_mark() if name == "SETITEMS" else self._last(2)
                 _set_items(stack[-1], items)
-            case "GLOBAL" if argument in (*_STORAGES, _DICT, _TENSOR, _PARAMETER):
+            case "GLOBAL" if argument in (*_DTYPES, _DICT, _TENSOR, _PARAMETER):
                 stack.append(_Global(argument))
             case "BINPERSID":
                 stack.append(_storage(stack.pop()))
@@ -248,9 +219,9 @@ def _set_items(into: Any, items: list[Any]) -> None:
 
 def _storage(described: Any) -> _Storage:
     match described:
-        case ("storage", _Global(name=name), str(key), str(), numel) if name in _STORAGES:
+        case ("storage", _Global(name=name), str(key), str(), numel) if name in _DTYPES:
             if _are_counts((numel,)):
-                return _Storage(f"data/{key}", _STORAGES[name], numel)
+                return _Storage(f"data/{key}", _DTYPES[name], numel)
     raise ValueError("its pickle has data that no state dict has")
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from models.config import DataFacts
 from models.registry import build_model
-from runtime.errors import ConfigError
+from runtime.errors import ConfigError, disk_errors
 from runtime.files import write_together
 from training.checkpoint import published
 from training.checkpoint.start_weights import load_weights
@@ -26,12 +26,9 @@ from training.checkpoint.trained_model import TrainedModel
 
 
 def to_published(trained: TrainedModel, folder: Path) -> list[Path]:
-    """Write a checkpoint of ours as `step_N`, `all_config.yaml` and, with an average, `step_N_ema`.
+    """Write a checkpoint of ours as `step_N`, `all_config.yaml` and, with an average, `step_N_ema`;
+    returns these files. The keys have the prefix of a compiled model, as published trainers write.
 
-    The keys have the prefix of a compiled model, as both published trainers write and read them.
-
-    Returns:
-        the files written.
     Raises:
         ConfigError: no published architecture computes this, or a file is there already.
         CheckpointError: the disk refused.
@@ -67,8 +64,6 @@ def from_published(trained: TrainedModel, facts: DataFacts | None, run_dir: Path
     Args:
         facts: of the data that the model was trained on; None where `all_config.yaml` says them,
             as those that we wrote do.
-    Returns:
-        the checkpoint's folder.
     Raises:
         ConfigError: `facts` is needed, or the checkpoint is there already.
         CheckpointError: a file is damaged or does not fit, or the disk refused.
@@ -85,10 +80,8 @@ def from_published(trained: TrainedModel, facts: DataFacts | None, run_dir: Path
     if trained.has_average:
         tensors = _fitting(published.average_of(trained.weights), model)
         files[EMA] = {name: tensors[name] for name, _ in model.named_parameters()}
-    try:
+    with disk_errors(run_dir, ConfigError):
         run_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"output={run_dir}: {error.strerror or error}") from None
     config = dict(trained.settings) | trained.run.model_dump(mode="json")
     state = RunState(step=step, weights_only=True, config=config, facts=facts.to_dict())
     writers = {

@@ -45,9 +45,7 @@ def environment_changes(
     the number of ranks does not.
     """
     changes_nothing = {"python", "numpy", *(["world_size"] if any_world_size else [])}
-    saved = {"numerics": 1} | dict(saved)
-    if "compiled" in saved:
-        saved["compiled"] = _form(saved["compiled"])
+    saved = {"numerics": 1} | dict(saved) | {"compiled": _form(saved.get("compiled"))}
     return [
         f"{name}: {saved.get(name)} -> {value}"
         for name, value in present.items()

@@ -64,11 +64,9 @@ def average_of(weights: Path) -> Path:
 
 
 def read_published_config(weights: Path) -> dict[str, Any]:
-    """Return the run that wrote the file `weights`, in our terms.
+    """Return the run that wrote the file `weights`, in our terms: `arch`, not yet validated, and
+    those of PUBLISHED_KEYS and FACTS_KEY that it recorded.
 
-    Returns:
-        `arch` for `models.config.ArchConfig` (not yet validated), and those of PUBLISHED_KEYS and
-        FACTS_KEY that the run recorded.
     Raises:
         CheckpointError: all_config.yaml is missing, too large, not YAML of plain values, or names
             a class or key that we do not know.
@@ -159,11 +157,9 @@ class PlainLoader(yaml.SafeLoader):
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         content = yaml.load(read_bounded(path, _MAX_CONFIG_BYTES), PlainLoader)
-    except FileNotFoundError as error:
-        hint = "a published checkpoint needs it beside its weights"
-        raise CheckpointError(f"{path}: {error.strerror}; {hint}") from None
     except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}") from None
+        hint = "a published checkpoint needs it beside its weights"
+        raise CheckpointError(f"{path}: {error.strerror or error}; {hint}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(f"{path}: not YAML of plain values: {reason[:200]}") from None

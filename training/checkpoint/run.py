@@ -72,29 +72,10 @@ class RunKeeper:
         failure = None
         if self.ranks.is_main:
             assert tracker is not None, "rank 0 has one"
-            files = {
-                MODEL: tensors.model_tensors(learner.model),
-                OPTIMIZER: tensors.optimizer_tensors(learner.optimizer, learner.groups),
-                CARRY: carry,
-                RNG: rng,
-            }
-            if learner.average:
-                files[EMA] = learner.average.tensors()
-            state = RunState(
-                **asdict(progress),
-                total_steps=learner.total_steps,
-                score=score,
-                permanent=permanent,
-                config=self.config.model_dump(mode="json"),
-                facts=self.facts.to_dict(),
-                data_fingerprint=self.fingerprint,
-                environment=dict(self.environment),
-                diagnostics=learner.diagnostics.state() if learner.diagnostics else None,
-                wandb_id=tracker.run_ids.get("wandb"),
-                mlflow_id=tracker.run_ids.get("mlflow"),
-            )
+            state = self._state(learner, progress, tracker)
+            state = state.model_copy(update={"score": score, "permanent": permanent})
             try:
-                self._write(state, files, tracker)
+                self._write(state, {**_tensors_of(learner), CARRY: carry, RNG: rng}, tracker)
             except (CheckpointError, NonFiniteError) as error:
                 failure = error
             except OSError as error:
@@ -104,6 +85,19 @@ class RunKeeper:
         if failure is not None:
             raise failure
         self.ranks.mark(f"after saving step {progress.step}")
+
+    def _state(self, learner: Learner, progress: Progress, tracker: Tracker) -> RunState:
+        return RunState(
+            **asdict(progress),
+            total_steps=learner.total_steps,
+            config=self.config.model_dump(mode="json"),
+            facts=self.facts.to_dict(),
+            data_fingerprint=self.fingerprint,
+            environment=dict(self.environment),
+            diagnostics=learner.diagnostics.state() if learner.diagnostics else None,
+            wandb_id=tracker.run_ids.get("wandb"),
+            mlflow_id=tracker.run_ids.get("mlflow"),
+        )
 
     def _write(
         self, state: RunState, files: Mapping[str, dict[str, Tensor]], tracker: Tracker
@@ -164,6 +158,15 @@ class RunKeeper:
         best_score = state.best_score if same_puzzles else None
         seconds = state.seconds or 0.0
         return Progress(state.step, state.iteration, state.position, best_score, seconds)
+
+
+def _tensors_of(learner: Learner) -> dict[str, dict[str, Tensor]]:
+    """Return what rank 0 alone knows all of, by file."""
+    files = {
+        MODEL: tensors.model_tensors(learner.model),
+        OPTIMIZER: tensors.optimizer_tensors(learner.optimizer, learner.groups),
+    }
+    return files | ({EMA: learner.average.tensors()} if learner.average else {})
 
 
 @contextmanager

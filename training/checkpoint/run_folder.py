@@ -6,6 +6,7 @@ Imports no torch.
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,11 +30,8 @@ Warn = Callable[[str], None]
 
 
 def with_names(config: TrainConfig) -> TrainConfig:
-    """Fill in project, run and folder names where the user gave none, with a random run name.
-
-    The names follow the published ones: the data set and "ACT-torch" for the project, the
-    architecture and a slug for the run, checkpoints/PROJECT/RUN for the folder, with dashes for
-    spaces.
+    """Fill in project, run and folder names where the user gave none: as published, the data set
+    and "ACT-torch", the architecture and a random slug, checkpoints/PROJECT/RUN with dashes.
     """
     project = config.project_name or f"{Path(config.train_paths[0]).name.capitalize()} ACT-torch"
     if config.run_name is None and config.checkpoint_path is not None:
@@ -57,9 +55,8 @@ def prepare_run_dir(run_dir: Path) -> None:
     try:
         str(run_dir).encode()
     except UnicodeEncodeError:
-        told = shown(run_dir, 300)
-        hint = "checkpoints could not be read there; choose another one"
-        raise ConfigError(f"checkpoint_path={told}: the name is not UTF-8: {hint}") from None
+        told = f"checkpoint_path={shown(run_dir, 300)}: the name is not UTF-8"
+        raise ConfigError(f"{told}: checkpoints could not be read there") from None
     probe = run_dir / f".probe.{os.getpid()}"
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -73,17 +70,10 @@ def prepare_run_dir(run_dir: Path) -> None:
 
 
 def save_config(run_dir: Path, config: TrainConfig) -> None:
-    """Write the resolved configuration into the run's folder.
-
-    Raises:
-        CheckpointError: the disk refused; names the file.
-    """
+    """Write the resolved configuration into the run's folder; CheckpointError: the disk refused."""
     path = run_dir / CONFIG_FILE
-    try:
+    with store.reading(path):
         write_atomically(path, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
-    except OSError as error:
-        reason = error.strerror or error
-        raise CheckpointError(f"{path}: could not be written: {reason}") from error
 
 
 def find_checkpoint(
@@ -140,13 +130,9 @@ def rename_newer(run_dir: Path, step: int) -> list[Path]:
     this run's newest; returns the new paths.
     """
     moved = []
-    for newer in list_steps(run_dir):
-        if newer > step:
-            path = checkpoint_path(run_dir, newer)
-            number, target = 1, path.with_name(f"abandoned_{path.name}")
-            while target.exists():
-                number, target = number + 1, path.with_name(f"abandoned_{path.name}_{number}")
-            moved.append(path.rename(target))
+    for path in (checkpoint_path(run_dir, newer) for newer in list_steps(run_dir) if newer > step):
+        targets = (path.with_name(f"abandoned_{path.name}{f'_{n}' * (n > 0)}") for n in count())
+        moved.append(path.rename(next(target for target in targets if not target.exists())))
     return moved
 
 

@@ -16,10 +16,8 @@ _Text = Annotated[str, Field(strict=True)]
 
 
 class RunState(Schema, extra="ignore"):
-    """Where a run stands, beside its tensors.
-
-    All but `step` may be missing: converted weights have little of it, and older versions wrote
-    less. Who needs more asks for it.
+    """Where a run stands, beside its tensors. All but `step` may be missing: converted weights have
+    little of it, and older versions wrote less.
     """
 
     step: CountOrZero
@@ -65,17 +63,11 @@ def scored_on(config: Mapping[str, Any]) -> str:
 
 
 def parse_state(content: Mapping[str, Any], source: Path) -> RunState:
-    """Check what was read from `source`.
-
-    Raises:
-        CheckpointError: it does not fit; names the file, the key and the value.
-    """
+    """Check what was read from `source`; CheckpointError names it, the key and the value."""
     try:
-        return RunState.model_validate(content)
+        return RunState.model_validate({"step": None} | dict(content))
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
-    if fault["type"] == "missing":
-        raise CheckpointError(f"{source}: has no {fault['loc'][0]}")
     expected = fault["msg"].replace("Input should be", "expected")
     raise CheckpointError(f"{source}: {fault['loc'][0]} is {quoted(fault['input'])}, {expected}")
 

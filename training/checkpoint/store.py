@@ -107,17 +107,11 @@ def remove_checkpoint(path: Path) -> None:
 
 
 def put_back_replaced(run_dir: Path) -> None:
-    """Rename back what a killed save had moved away.
-
-    Raises:
-        CheckpointError: the disk refused.
-    """
+    """Rename back what a killed save had moved away; CheckpointError: the disk refused."""
     for step in _moved_away(run_dir):
         final = checkpoint_path(run_dir, step)
-        try:
+        with reading(final):
             put_back(final)
-        except OSError as error:
-            raise CheckpointError(f"{final}: could not be put back: {error}") from error
 
 
 def remove_leftovers(run_dir: Path) -> None:
@@ -214,11 +208,7 @@ def reading(path: Path) -> AbstractContextManager[None]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object of bounded size.
-
-    Raises:
-        CheckpointError: missing, too large, not JSON, or not an object; names the file.
-    """
+    """Read a JSON object of bounded size; CheckpointError names a file that is none."""
     try:
         with reading(path):
             content = json.loads(read_bounded(path, _MAX_JSON_BYTES))

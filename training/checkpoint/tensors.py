@@ -42,42 +42,30 @@ def optimizer_tensors(optimizer: Optimizer | None, groups: list[ParamGroup]) -> 
 def restore_optimizer(
     optimizer: Optimizer | None, groups: list[ParamGroup], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Put back what `optimizer_tensors` returned.
-
-    Raises:
-        CheckpointError: a parameter's state is missing or has another shape.
-    """
-    by_parameter: dict[str, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        name, _, quantity = key.rpartition(".")
-        by_parameter.setdefault(name, {})[quantity] = value
+    """Put back what `optimizer_tensors` returned; CheckpointError: it does not fit."""
     own = {name: parameter for group in groups for name, parameter in group.params.items()}
-    if unknown := by_parameter.keys() - own.keys():
+    saved = {key.rpartition(".")[0] for key in tensors}
+    if unknown := saved - own.keys():
         raise CheckpointError(
             f"optimizer state of unknown parameters: {', '.join(sorted(unknown))}"
         )
-    if tensors and (missing := own.keys() - by_parameter.keys()):
+    if tensors and (missing := own.keys() - saved):
         raise CheckpointError(f"optimizer state of {min(missing)} is missing")
-    for name, state in by_parameter.items():
+    for key, value in tensors.items():
         assert optimizer is not None, "there are groups"
-        for quantity, value in state.items():
-            shape, expected = tuple(value.shape), tuple(own[name].shape)
-            if value.ndim and shape != expected:
-                fault = f"optimizer state {name}.{quantity} has shape {shape}, not {expected}"
-                raise CheckpointError(fault)
-            kept = optimizer.state[own[name]]
-            if quantity in kept:  # The optimizer may have joined it with others.
-                kept[quantity].copy_(value)
-            else:  # A copy, because what safetensors reads is mapped from the file.
-                kept[quantity] = value.to(own[name].device, copy=True)
+        name, _, quantity = key.rpartition(".")
+        shape, expected = tuple(value.shape), tuple(own[name].shape)
+        if value.ndim and shape != expected:
+            raise CheckpointError(f"optimizer state {key} has shape {shape}, not {expected}")
+        kept = optimizer.state[own[name]]
+        if quantity in kept:  # The optimizer may have joined it with others.
+            kept[quantity].copy_(value)
+        else:  # A copy, because what safetensors reads is mapped from the file.
+            kept[quantity] = value.to(own[name].device, copy=True)
 
 
 def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
-    """Load weights by key.
-
-    Raises:
-        CheckpointError: as `require_fit`.
-    """
+    """Load weights by key; CheckpointError: as `require_fit`."""
     require_fit(model, tensors, source)
     model.load_state_dict(dict(tensors))
 
@@ -93,9 +81,9 @@ def require_fit(model: nn.Module, tensors: Mapping[str, Tensor], source: Path) -
         if key in own and value.shape != own[key].shape
     ]
     if faults:
-        told = sorted(faults)[:_MAX_FAULTS]
-        more = f"; and {len(faults) - len(told)} more" if len(faults) > len(told) else ""
-        raise CheckpointError(f"{source} does not fit the model: {'; '.join(told)}{more}")
+        faults.sort()
+        told = faults[:_MAX_FAULTS] + [f"and {len(faults)} in all"] * (len(faults) > _MAX_FAULTS)
+        raise CheckpointError(f"{source} does not fit the model: {'; '.join(told)}")
 
 
 def gather_carry(carry: ACTCarry, ranks: Ranks) -> dict[str, Tensor]:
@@ -147,22 +135,15 @@ def gather_rng(ranks: Ranks, *, same_on_all: bool = False) -> dict[str, Tensor]:
 
 def restore_rng(tensors: Mapping[str, Tensor], ranks: Ranks) -> None:
     """Put back this rank's random states, where the checkpoint has them."""
-
-    def saved(kind: str) -> Tensor | None:
-        return tensors.get(f"rank{ranks.rank}.{kind}", tensors.get(f"{_ALL_RANKS}.{kind}"))
-
-    if (state := saved("cpu")) is not None:
-        torch.set_rng_state(state)
-    if ranks.device.type == "cuda" and (state := saved("cuda")) is not None:
-        torch.cuda.set_rng_state(state, ranks.device)
+    for owner in (_ALL_RANKS, f"rank{ranks.rank}"):
+        if (state := tensors.get(f"{owner}.cpu")) is not None:
+            torch.set_rng_state(state)
+        if ranks.device.type == "cuda" and (state := tensors.get(f"{owner}.cuda")) is not None:
+            torch.cuda.set_rng_state(state, ranks.device)
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file onto the CPU.
-
-    Raises:
-        CheckpointError: the file is missing or not safetensors; names it.
-    """
+    """Read a safetensors file onto the CPU; CheckpointError: it is missing or none."""
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:

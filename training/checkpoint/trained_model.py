@@ -85,7 +85,6 @@ class TrainedModel:
 
     Attributes:
         weights: a checkpoint's folder, or a published file.
-        run: the recorded configuration.
         facts: of the data that it was trained on; None for a published file, which does not say.
         step: optimizer steps done; None where the file's name does not say.
         settings: the recorded configuration as it was written, by whatever version.
@@ -111,7 +110,6 @@ class TrainedModel:
 
     @property
     def has_average(self) -> bool:
-        """Whether there is a moving average beside the weights."""
         average = average_of(self.weights) if self.is_published else self.weights / store.EMA
         return average.exists()
 
@@ -192,8 +190,7 @@ def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
     Raises:
         CheckpointError: names the file that is missing, damaged, or of an unknown kind.
     """
-    path, origin = _on_this_machine(path)
-    found = _find(path, warn)
+    found, origin = _find(path, warn)
     if isinstance(found, store.Checkpoint):
         source = found.path / store.STATE
         facts, settings = read_facts(found.state.facts), found.state.config
@@ -214,40 +211,36 @@ def find_trained_model(path: Path, warn: Callable[[str], None]) -> TrainedModel:
 def find_start_weights(path: Path, warn: Callable[[str], None]) -> Path:
     """Return the checkpoint's folder or the published file that `load_checkpoint` names, as
     `find_trained_model` does, but needs no configuration beside the weights.
-
-    Raises:
-        CheckpointError: as there; names the setting too.
     """
     try:
-        found = _find(_on_this_machine(path)[0], warn)
+        found, _ = _find(path, warn)
     except CheckpointError as error:
         raise CheckpointError(f"load_checkpoint={path}: {error}") from None
     return found.path if isinstance(found, store.Checkpoint) else found
 
 
-def _on_this_machine(path: Path) -> tuple[Path, str | None]:
-    """Return where a path leads, and for one elsewhere its address with the version."""
-    address = parse_address(path)
-    return (path, None) if address is None else address.fetch()
-
-
-def _find(path: Path, warn: Callable[[str], None]) -> store.Checkpoint | Path:
-    """Return a verified checkpoint of ours, or a published file."""
+def _find(path: Path, warn: Callable[[str], None]) -> tuple[store.Checkpoint | Path, str | None]:
+    """Return a verified checkpoint of ours, or a published file; of one that was fetched from
+    elsewhere also its address with the version.
+    """
+    address, origin = parse_address(path), None
+    if address is not None:
+        path, origin = address.fetch()
     with store.reading(path):
         if path.is_file():
-            return path
+            return path, origin
         if not path.is_dir():
             raise CheckpointError(f"{path}: no such checkpoint or run folder")
         # A run's folder may have the name of a checkpoint, too.
         named = _STEP_NAME.fullmatch(path.name) and not store.list_steps(path)
         if (path / store.MANIFEST).exists() or named:
-            return store.load_checkpoint(path)
+            return store.load_checkpoint(path), origin
         found = store.newest_good(path, warn)
         if found is None and (path / CONFIG_FILE).exists():
             found = _newest_published(path)
     if found is None:
         raise CheckpointError(f"{path}: there is no checkpoint in this folder")
-    return found
+    return found, origin
 
 
 def _newest_published(folder: Path) -> Path | None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dataset.kinds import BuilderConfig
+from puzzle_dataset import PuzzleDataset
 from runtime.errors import ConfigError, DatasetError
 from training.config.composition import load_config
 from training.config.schema import DataConfig, TrainConfig
@@ -19,44 +20,68 @@ def configure(*settings: str) -> TrainConfig:
     return load_config(TrainConfig, "cfg_pretrain", settings)
 
 
-def test_both_splits_are_opened(sudoku_data: Path) -> None:
-    config = configure(f"data_path={sudoku_data}")
-    train, test = open_data(config, check_values=True, warn=pytest.fail)
+def opened(*settings: str, check_values: bool = True) -> tuple[PuzzleDataset, PuzzleDataset | None]:
+    return open_data(configure(*settings), check_values=check_values, warn=pytest.fail)
+
+
+@pytest.fixture
+def folder(sudoku_data: Path, tmp_path: Path) -> Path:
+    """A copy of a data set, to be changed."""
+    return Path(shutil.copytree(sudoku_data, tmp_path / "data"))
+
+
+def test_both_splits_are_opened_and_test_folders_may_be_others(
+    sudoku_data: Path, folder: Path
+) -> None:
+    train, test = opened(f"data_path={sudoku_data}", f"data_paths_test=[{folder}]")
     assert test is not None
     assert (train.metadata.total_groups, test.metadata.total_groups) == (8, 10)
+    assert (train.split_dirs, test.split_dirs) == ([sudoku_data / "train"], [folder / "test"])
     facts = {"vocab_size": 6, "seq_len": 16, "num_puzzle_identifiers": 1}
     assert data_facts(train.metadata, train.fields).to_dict() == facts
 
 
-def test_test_folders_may_be_others(sudoku_data: Path, tasks_data: Path, tmp_path: Path) -> None:
-    other = shutil.copytree(sudoku_data, tmp_path / "other")
-    config = configure(f"data_path={sudoku_data}", f"data_paths_test=[{other}]")
-    _, test = open_data(config, check_values=True, warn=pytest.fail)
-    assert test is not None
-    assert test.split_dirs == [other / "test"]
-    config = configure(f"data_path={sudoku_data}", f"data_paths_test=[{tasks_data}]")
-    with pytest.raises(DatasetError, match="vocab_size is 8, the training split has 6"):
-        open_data(config, check_values=True, warn=pytest.fail)
-
-
-def test_selection_puzzles_may_be_evaluated_or_none(sudoku_data: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(sudoku_data, tmp_path / "data")
-    selection = configure(f"data_path={folder}", "eval_split=selection")
-    with pytest.raises(DatasetError, match="there is no split selection; .*--selection-size of"):
-        open_data(selection, check_values=True, warn=pytest.fail)
+def test_selection_puzzles_may_be_evaluated_or_none(folder: Path) -> None:
     shutil.copytree(folder / "test", folder / "selection")
-    _, found = open_data(selection, check_values=True, warn=pytest.fail)
+    _, found = opened(f"data_path={folder}", "eval_split=selection")
     assert found is not None
     assert found.split_dirs == [folder / "selection"]
-    nothing = configure(f"data_path={folder}", "eval_split=null")
-    assert open_data(nothing, check_values=True, warn=pytest.fail)[1] is None
+    assert opened(f"data_path={folder}", "eval_split=null")[1] is None
 
 
-def test_a_set_without_selection_puzzles_says_how_it_is_built(tmp_path: Path) -> None:
-    config = configure("data=sudoku_held_out", f"data.path={tmp_path}", "eval_split=selection")
-    command = f"scripts/build_dataset.py data=sudoku_held_out data.path={tmp_path}"
-    with pytest.raises(DatasetError, match=f"no split selection; build it with: python {command}$"):
-        open_data(config, check_values=True, warn=pytest.fail)
+def test_without_a_test_split_nothing_is_evaluated(folder: Path) -> None:
+    shutil.rmtree(folder / "test")
+    warnings: list[str] = []
+    config = configure(f"data_path={folder}")
+    assert open_data(config, check_values=True, warn=warnings.append)[1] is None
+    assert warnings == [f"{folder}: there is no test split, so nothing is evaluated"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["data_path={data}", "data_paths_test=[{tasks}]"], "vocab_size is 8, the training spl"),
+        (["data_path={data}", "eval_split=selection"], "no split selection; --selection-size of "),
+        (
+            ["data=sudoku_held_out", "data.path={data}", "eval_split=selection"],
+            "no split selection; build it with: python scripts/build_dataset.py "
+            "data=sudoku_held_out data.path={data}$",
+        ),
+        *(
+            (
+                [f"data={name}", "data.path=gone"],
+                f"gone: .*; build it with: python scripts/build_dataset.py data={name} data.path=g",
+            )
+            for name in ("arc", "sudoku", "sudoku_demo", "sudoku_generated")
+        ),
+    ],
+)
+def test_what_is_missing_says_how_to_build_it(
+    settings: list[str], told: str, sudoku_data: Path, tasks_data: Path
+) -> None:
+    places = {"data": sudoku_data, "tasks": tasks_data}
+    with pytest.raises(DatasetError, match=told.format(**places)):
+        opened(*(setting.format(**places) for setting in settings))
 
 
 def test_a_builder_of_a_plug_in_may_have_no_flags(tmp_path: Path) -> None:
@@ -68,37 +93,26 @@ def test_a_builder_of_a_plug_in_may_have_no_flags(tmp_path: Path) -> None:
         open_data(config, check_values=True, warn=pytest.fail)
 
 
-def test_without_a_test_split_nothing_is_evaluated(sudoku_data: Path, tmp_path: Path) -> None:
-    shutil.copytree(sudoku_data / "train", tmp_path / "train")
-    warnings: list[str] = []
-    _, test = open_data(configure(f"data_path={tmp_path}"), check_values=True, warn=warnings.append)
-    assert test is None
-    assert warnings == [f"{tmp_path}: there is no test split, so nothing is evaluated"]
-
-
-def test_damage_is_found_before_training(sudoku_data: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(sudoku_data, tmp_path / "data")
+def test_damage_is_found_before_training(folder: Path) -> None:
     metadata, labels = folder / "train" / "dataset.json", folder / "train" / "all__labels.npy"
     text = metadata.read_text()
     metadata.write_text(text.replace('"seq_len": 16', '"seq_len": 15'))
     with pytest.raises(DatasetError, match=r"16 cells a row, but seq_len is 15"):
-        open_data(configure(f"data_path={folder}"), check_values=False, warn=pytest.fail)
+        opened(f"data_path={folder}", check_values=False)
     metadata.write_text(text)
     labels.write_bytes(labels.read_bytes()[:-7])
     with pytest.raises(DatasetError, match=str(labels)):
-        open_data(configure(f"data_path={folder}"), check_values=False, warn=pytest.fail)
+        opened(f"data_path={folder}", check_values=False)
 
 
-def test_one_rank_reads_every_token_for_all(sudoku_data: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(sudoku_data, tmp_path / "data")
+def test_one_rank_reads_every_token_for_all(folder: Path) -> None:
     path = folder / "train" / "all__inputs.npy"
     inputs = np.load(path)
     inputs[3, 4] = 200
     np.save(path, inputs)
-    config = configure(f"data_path={folder}")
-    open_data(config, check_values=False, warn=pytest.fail)
+    opened(f"data_path={folder}", check_values=False)
     with pytest.raises(DatasetError, match=f"{path}: token 200 in row 3"):
-        open_data(config, check_values=True, warn=pytest.fail)
+        opened(f"data_path={folder}")
 
 
 def test_a_missing_folder_says_how_to_build_it(tmp_path: Path) -> None:
@@ -109,18 +123,6 @@ def test_a_missing_folder_says_how_to_build_it(tmp_path: Path) -> None:
         with pytest.raises(DatasetError, match=r"no such data folder$"):
             require_folder(str(path), data)
     require_folder(str(tmp_path), known)
-
-
-@pytest.mark.parametrize("choice", ["arc", "sudoku", "sudoku_demo", "sudoku_generated"])
-def test_every_named_data_set_says_how_it_is_built(
-    choice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    config = configure(f"data={choice}")
-    command = f"python scripts/build_dataset.py data={choice} data.path={config.data_path}"
-    hint = f"{config.data_path}: .*; build it with: {command}$"
-    with pytest.raises(DatasetError, match=hint):
-        open_data(config, check_values=True, warn=pytest.fail)
 
 
 @pytest.mark.parametrize("settings", [["eval_interval=4"], ["epochs=4", "eval_interval=null"]])

@@ -2,12 +2,11 @@
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from runtime.process import end_with_parent
 
 end_with_parent()
 given = dict(argument.split("=", 1) for argument in sys.argv[1:])
-folder, asked = given["folder"], []
+folder, asked = given["folder"].strip("'"), []
 if "deaf" not in given:
     signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
 os.makedirs(folder, exist_ok=True)
@@ -44,24 +43,23 @@ sys.exit(int(given.get("code", 0)))
 """
 
 SWEEP = """
-import json, signal, sys
+import json, sys
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from runtime.errors import ConfigError, Preempted
 from runtime.schema import MachineSettings
+from apps.sweeps import run
 from apps.sweeps.config import LAUNCHERS, SWEEPERS
-from apps.sweeps.plan import Plan, Program
-from apps.sweeps.run import run_sweep
+from apps.sweeps.programs import Plan, Program
 
 job, folder, settings, *overrides = sys.argv[1:]
 usual = {"launcher": {"name": "serial"}, "sweeper": {"name": "grid"}, "threads": 1}
 settings = usual | json.loads(settings)
 
 
-def read(folder, name, objective):
-    log = folder / name / "log.jsonl"
-    records = map(json.loads, log.read_text().splitlines()) if log.exists() else ()
+def read(text, objective):
+    records = map(json.loads, text.splitlines())
     return {"eval/score": {record["step"]: record["score"] for record in records}}
 
 
@@ -69,31 +67,24 @@ class Settings(MachineSettings):
     overrides: list[str]
 
 
-def load(flags, jobs, ranks):
+def load(schema, config_name, flags, jobs):
     if any("lr=wrong" in overrides for overrides in jobs):
         raise ConfigError("lr=wrong")
     given = {"device": "cpu", "sweep_name": Path(folder).name, "num_threads": settings["threads"]}
     return [Settings(**given, overrides=overrides) for overrides in jobs]
 
 
-program = Program(
-    Path(job),
-    load,
-    lambda config: "",
-    lambda folder, name: f"folder={folder / name}",
-    lambda folder, name: folder / name / "log.jsonl",
-    read,
-    "eval/score",
-)
+run.load_configs = load
+files = "folder", "{}", "{}/log.jsonl"
+program = Program(Path(job), Settings, "", *files, lambda *_: "", read, "eval/score")
 plan = Plan(
     OverridesParser.create().parse_overrides(overrides),
     LAUNCHERS[settings["launcher"]["name"]].model_validate(settings["launcher"]),
     SWEEPERS[settings["sweeper"]["name"]].model_validate(settings["sweeper"]),
     Path(folder).parent,
-    lambda group: [],
 )
 try:
-    sys.exit(run_sweep(program, plan, lambda line: print(line, flush=True)))
+    sys.exit(run.run_sweep(program, plan, lambda line: print(line, flush=True)))
 except ConfigError as error:
     sys.exit(f"error: {error}")
 except Preempted as error:
@@ -102,21 +93,11 @@ except Preempted as error:
 """
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
+def wait_until(holds: Callable[[], object]) -> None:
     end = time.monotonic() + 60
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.02)
-
-
-def processes_of(folder: Path) -> list[int]:
-    """Return the processes of the job that writes into a folder."""
-    found = []
-    for command in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            if f"folder={folder}".encode() in command.read_bytes():
-                found.append(int(command.parent.name))
-    return found
 
 
 class SweepCommand:
@@ -126,8 +107,8 @@ class SweepCommand:
         self.folder = folder / "sweep"
         self._output = folder / "output"
         self._job, self._sweep = folder / "job.py", folder / "sweep.py"
-        self._job.write_text(textwrap.dedent(JOB))
-        self._sweep.write_text(textwrap.dedent(SWEEP))
+        self._job.write_text(JOB)
+        self._sweep.write_text(SWEEP)
 
     def start(self, settings: dict[str, Any], *overrides: str) -> subprocess.Popen[str]:
         arguments = [str(self._job), str(self.folder), json.dumps(settings), *overrides]
@@ -139,14 +120,27 @@ class SweepCommand:
         code = self.start(settings, *overrides).wait(timeout=120)
         return code, self._output.read_text()
 
-    wait_until = staticmethod(wait_until)
+    def interrupt(
+        self, settings: dict[str, Any], *overrides: str, number: int, jobs: int = 1
+    ) -> int:
+        """Start a sweep, send it a signal when so many jobs are at work, and return its exit code
+        when they have ended.
+        """
+        process = self.start(settings, *overrides)
+        wait_until(lambda: len(self.steps()) == jobs)
+        process.send_signal(number)
+        code = process.wait(timeout=60)
+        if number == signal.SIGKILL:
+            wait_until(lambda: not self.processes())
+        assert self.processes() == []
+        return code
 
     def processes(self) -> list[int]:
         """The jobs that are at work."""
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if f"folder={self.folder}/".encode() in (entry / "cmdline").read_bytes():
+                if f"folder='{self.folder}/".encode() in (entry / "cmdline").read_bytes():
                     found.append(int(entry.name))
         return found
 
@@ -161,6 +155,14 @@ class SweepCommand:
         """How a job was started, each time: its step, its settings, and variables."""
         lines = (self.folder / name / "starts").read_text().splitlines()
         return [json.loads(line) for line in lines]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of the table."""
+        return json.loads((self.folder / "results.json").read_text())["jobs"]
+
+    def states(self) -> dict[str, str]:
+        """What has become of each job, as the table says."""
+        return {row["name"]: row["state"] for row in self.rows()}
 
 
 @pytest.fixture

@@ -1,13 +1,15 @@
-"""Many command lines at once give what each one gives alone, also where they are wrong."""
+"""Many command lines at once give what each one gives alone, also where they are wrong; the figures
+of their jobs, and the table of these.
+"""
 
 import json
-from functools import partial
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from apps.sweeps.plan import plan_of
-from apps.sweeps.programs import EVALUATION, TRAINING
+from apps.sweeps.programs import EVALUATION, TRAINING, Program, plan_of
 from apps.sweeps.table import WRITERS, Row, lines_of, over_seeds, write_table
 from runtime.errors import ConfigError
 from tests.unit.training.config.test_command_line import (
@@ -28,6 +30,15 @@ RUNS = [
     ("experiment=null", "optimizer=grouped", "+optimizer.groups.mine.params=[*.bias]"),
     ("data_paths=[a,b]", "arch.heads.lm.dropout=0.1", "seed=1", "seed=2"),
 ]
+WRONG = [
+    "lr=much",
+    "hiden_size=3",
+    "arch=hrm_v7",
+    "arch.pos_encodings=some",
+    "arch.L_cycles=0",
+    "~lr",
+    "lr",
+]
 
 
 def test_many_command_lines_give_what_each_gives() -> None:
@@ -36,149 +47,13 @@ def test_many_command_lines_give_what_each_gives() -> None:
     assert load_configs(TrainConfig, "cfg_pretrain", [], runs) == [*alone, *alone]
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "lr=much",
-        "hiden_size=3",
-        "arch=hrm_v7",
-        "arch.pos_encodings=some",
-        "arch.L_cycles=0",
-        "~lr",
-        "lr",
-    ],
-)
+@pytest.mark.parametrize("wrong", WRONG)
 def test_mistakes_are_told_in_the_same_words(wrong: str) -> None:
     with pytest.raises(ConfigError) as alone:
         load_config(TrainConfig, "cfg_pretrain", [wrong])
     with pytest.raises(ConfigError) as among_others:
         load_configs(TrainConfig, "cfg_pretrain", [], [*RUNS, [wrong]])
     assert str(among_others.value) == str(alone.value)
-
-
-def of_chains(folder: Path, *lines: tuple[str, int, int, float]) -> dict[str, float]:
-    """Return what a sweep reads of lines with a set, a depth, its puzzles and a share."""
-    chains = [
-        {
-            "set_name": set_name,
-            "depth": depth,
-            "breadth": 8,
-            "select": "q",
-            "num_puzzles": number,
-            "selected": {"value": value},
-        }
-        for set_name, depth, number, value in lines
-    ]
-    (folder / "job").mkdir(exist_ok=True)
-    (folder / "job" / "job.json").write_text(json.dumps({"chains": chains}))
-    figures = EVALUATION.read(folder, "job", "exact_accuracy")
-    return {name: values[0] for name, values in figures.items()}
-
-
-def test_jobs_that_think_longer_are_compared_over_all_sets(tmp_path: Path) -> None:
-    figures = of_chains(tmp_path, ("a", 3, 30, 0.5), ("b", 3, 10, 0.9))
-    assert figures["exact_accuracy"] == figures["selected/depth3/breadth8/q"] == pytest.approx(0.6)
-
-
-def test_each_of_several_depths_has_its_figure(tmp_path: Path) -> None:
-    figures = of_chains(tmp_path, ("a", 3, 30, 0.5), ("a", 4, 30, 0.75))
-    assert figures == {"selected/depth3/breadth8/q": 0.5, "selected/depth4/breadth8/q": 0.75}
-    rows = [Row("job", {"seed": "0"}, "finished", figures)]
-    text = write_table(tmp_path, rows, "exact_accuracy", minimize=False)
-    assert "selected/depth4/breadth8/q" in text
-    assert "0.75" in text
-
-
-def test_searches_have_figures(tmp_path: Path) -> None:
-    (tmp_path / "job").mkdir()
-    shares = {"solved": {"value": 0.9}, "wrong": {"value": 0.05}, "num_puzzles": 20}
-    content = {"searchers": [{"searcher": "model"} | shares]}
-    (tmp_path / "job" / "job.json").write_text(json.dumps(content))
-    figures = EVALUATION.read(tmp_path, "job", "exact_accuracy")
-    assert figures == {"solved": {0: 0.9}, "wrong": {0: 0.05}}
-
-
-def test_runs_that_evaluate_nothing_show_their_training(tmp_path: Path) -> None:
-    (tmp_path / "job").mkdir()
-    lines = [
-        {"step": 1, "train/lr": 1.0, "train/lm_loss": 2.0, "train/accuracy": 0.5},
-        {"step": 2, "train/lr": 1.0, "train/lm_loss": 1.0},  # No puzzle halted.
-    ]
-    path = tmp_path / "job" / "metrics.jsonl"
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    read = partial(TRAINING.read, tmp_path, "job", "eval/exact_accuracy")
-    assert read() == {"train/lm_loss": {2: 1.0}, "train/accuracy": {1: 0.5}}
-    metrics = {name: value for name, at in read().items() for value in at.values()}
-    rows = [Row("job", {"seed": "0"}, "finished", metrics)]
-    text = write_table(tmp_path, rows, "eval/exact_accuracy", minimize=False)
-    assert [line.split() for line in text.splitlines()] == [
-        ["seed", "train/lm_loss", "train/accuracy", "state"],
-        ["0", "1", "0.5", "finished"],
-    ]
-    with path.open("a") as file:
-        file.write(json.dumps({"step": 2, "eval/exact_accuracy": 0.25}))
-    assert read() == {"eval/exact_accuracy": {2: 0.25}}
-
-
-def test_the_headline_is_the_first_figure(tmp_path: Path) -> None:
-    figures = {"exact_accuracy": 0.1, "accuracy": 0.9, "arc/pass@2": 0.2}
-    rows = [Row("job", {"seed": "0"}, "finished", figures)]
-    text = write_table(tmp_path, rows, "arc/pass@2", minimize=False)
-    assert text.split()[:4] == ["seed", "arc/pass@2", "exact_accuracy", "accuracy"]
-
-
-def test_jobs_that_differ_in_the_seed_alone_are_one_row() -> None:
-    found = [("1e-3", "0", 0.5), ("1e-3", "1", 0.75), ("2e-3", "0", 0.875), ("2e-3", "1", None)]
-    rows = [
-        Row(f"{lr}-{seed}", {"lr": lr, "seed": seed}, "finished", {"a_b": score} if score else {})
-        for lr, seed, score in found
-    ]
-    lines = lines_of(
-        over_seeds([*rows, rows[0]._replace(state="failed")], "a_b", minimize=False), "a_b"
-    )
-    assert lines == [
-        ["lr", "mean a_b", "std", "seeds"],
-        ["2e-3", "0.875", "-", "1"],
-        ["1e-3", "0.625", "0.1768", "2"],
-    ]
-    assert over_seeds(rows, "a_b", minimize=True)[0]["lr"] == "1e-3"
-    assert {form: write(lines).splitlines() for form, write in WRITERS.items()} == {
-        "markdown": [
-            r"| lr | mean a\_b | std | seeds |",
-            "|---|---|---|---|",
-            "| 2e-3 | 0.875 | - | 1 |",
-            "| 1e-3 | 0.625 | 0.1768 | 2 |",
-        ],
-        "csv": ["lr,mean a_b,std,seeds", "2e-3,0.875,-,1", "1e-3,0.625,0.1768,2"],
-        "latex": [
-            r"\begin{tabular}{lrrr}",
-            r"\hline",
-            r"lr & mean a\_b & std & seeds \\",
-            r"\hline",
-            r"2e-3 & 0.875 & - & 1 \\",
-            r"1e-3 & 0.625 & 0.1768 & 2 \\",
-            r"\hline",
-            r"\end{tabular}",
-        ],
-    }
-
-
-def test_what_a_cell_says_is_text_in_every_form() -> None:
-    lines = [["a|b", "x", "std", "seeds"], ["50% of <b>, \\~", "1", "-", "1"]]
-    markdown, table, latex = (write(lines) for write in WRITERS.values())
-    assert r"a\|b" in markdown
-    assert r"\<b\>" in markdown
-    assert '"50% of <b>, \\~"' in table
-    assert r"50\% of \textless{}b\textgreater{}, \textbackslash{}\textasciitilde{}" in latex
-
-
-def test_a_table_of_a_sweep_without_room_is_one_line(tmp_path: Path, failing_flush: int) -> None:
-    if failing_flush > 2:
-        pytest.skip("what is on the disk can be renamed")
-    rows = [Row("a", {"lr": "1"}, "finished", {"exact_accuracy": 0.5})]
-    with pytest.raises(ConfigError, match=r"results.json: No space left on device$"):
-        write_table(tmp_path, rows, "exact_accuracy", minimize=False)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -189,15 +64,138 @@ def test_files_of_ones_own_change_nothing_else_of_hydra(
     monkeypatch.syspath_prepend(tmp_path)
     write_hostile(text)
     with pytest.raises(ConfigError, match=REFUSED):
-        plan_of(TrainConfig, "cfg_pretrain", [*MINE, "-m", "seed=0,1"])
+        plan_of(TRAINING, [*MINE, "-m", "seed=0,1"])
     assert not Path("canary").exists()
 
 
-def test_a_value_that_a_launchers_file_leaves_out_is_named(
+def test_what_is_wrong_with_a_launcher_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write("hydra/launcher/mine.yaml", "name: pool\nmax_jobs: ???")
     flags = ["--config-dir", ".", "-m", "hydra/launcher=mine", "seed=0,1"]
-    with pytest.raises(ConfigError, match=r"^hydra\.launcher\.max_jobs=\?\?\?: input should be"):
-        plan_of(TrainConfig, "cfg_pretrain", flags)
+    with pytest.raises(ConfigError, match=r"^hydra/launcher=pool: max_jobs=\?\?\?: input should"):
+        plan_of(TRAINING, flags)
+
+
+def figures_of(program: Program, folder: Path, content: str, objective: str = "") -> dict[str, Any]:
+    """Return the figures of a job that has written this."""
+    path = program.result(folder, "job")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content)
+    return dict(program.read(folder, "job", objective or program.objective))
+
+
+def of_chains(*lines: tuple[str, int, int, float]) -> str:
+    """Return a result with sets, their depths, numbers of puzzles and shares of right answers."""
+    names = ("set_name", "depth", "num_puzzles", "selected", "breadth", "select")
+    chains = [
+        dict(zip(names, (*line[:3], {"value": line[3]}, 8, "q"), strict=True)) for line in lines
+    ]
+    return json.dumps({"chains": chains})
+
+
+SEARCHERS = [{"searcher": "model", "solved": {"value": 0.9}, "wrong": {"value": 0.05}}]
+SEARCHERS[0]["num_puzzles"] = 20
+
+
+@pytest.mark.parametrize(
+    ("content", "figures"),
+    [
+        (
+            of_chains(("a", 3, 30, 0.5), ("b", 3, 10, 0.9)),
+            {"selected/depth3/breadth8/q": 0.6, "exact_accuracy": 0.6},
+        ),
+        (
+            of_chains(("a", 3, 30, 0.5), ("a", 4, 30, 0.75)),
+            {"selected/depth3/breadth8/q": 0.5, "selected/depth4/breadth8/q": 0.75},
+        ),
+        (json.dumps({"searchers": SEARCHERS}), {"solved": 0.9, "wrong": 0.05}),
+        ('{"metrics": {"accu', {}),
+    ],
+)
+def test_the_figures_of_evaluations(tmp_path: Path, content: str, figures: Any) -> None:
+    found = figures_of(EVALUATION, tmp_path, content)
+    assert found == {name: {0: pytest.approx(value)} for name, value in figures.items()}
+
+
+def test_the_figures_of_runs(tmp_path: Path) -> None:
+    lines = [
+        {"step": 1, "train/lr": 1.0, "train/lm_loss": 2.0, "train/accuracy": 0.5},
+        {"step": 2, "train/lr": 1.0, "train/lm_loss": 1.0},  # No puzzle halted.
+    ]
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    found = {"train/lm_loss": {2: 1.0}, "train/accuracy": {1: 0.5}}
+    assert figures_of(TRAINING, tmp_path, text) == found
+    found = figures_of(TRAINING, tmp_path, text, "train/lm_loss")
+    assert found == {"train/lm_loss": {1: 2.0, 2: 1.0}}
+    text += json.dumps({"step": 2, "eval/exact_accuracy": 0.25, "eval/loss": "nan"})
+    found = figures_of(TRAINING, tmp_path, text)
+    assert found["eval/exact_accuracy"] == {2: 0.25}
+    assert math.isnan(found["eval/loss"][2])
+
+
+@pytest.mark.parametrize(
+    ("figures", "objective", "shown"),
+    [
+        (
+            {"exact_accuracy": 0.1, "accuracy": 0.9, "arc/pass@2": 0.2},
+            "arc/pass@2",
+            "arc/pass@2 exact_accuracy accuracy",
+        ),
+        ({"train/lm_loss": 1.0, "train/accuracy": 0.5}, "x", "train/lm_loss train/accuracy"),
+        ({"selected/depth4/breadth8/q": 0.75}, "exact_accuracy", "selected/depth4/breadth8/q"),
+    ],
+)
+def test_the_figures_that_a_table_shows(
+    tmp_path: Path, figures: dict[str, float], objective: str, shown: str
+) -> None:
+    rows = [Row("job", {"seed": "0"}, "finished", figures)]
+    header, row, *_ = write_table(tmp_path, rows, objective, minimize=False).splitlines()
+    assert header.split() == ["seed", *shown.split(), "state"]
+    assert row.split() == ["0", *(f"{figures[name]:.4g}" for name in shown.split()), "finished"]
+
+
+def test_jobs_that_differ_in_the_seed_alone_are_one_row() -> None:
+    found = [("1e-3", "0", 0.5), ("1e-3", "1", 0.75), ("2e-3", "0", 0.875), ("2e-3", "1", None)]
+    rows = [
+        Row(f"{lr}-{seed}", {"lr": lr, "seed": seed}, "finished", {"a_b": score} if score else {})
+        for lr, seed, score in found
+    ]
+    means = over_seeds([*rows, rows[0]._replace(state="failed")], "a_b", minimize=False)
+    assert lines_of(means, "a_b") == [
+        ["lr", "mean a_b", "std", "seeds"],
+        ["2e-3", "0.875", "-", "1"],
+        ["1e-3", "0.625", "0.1768", "2"],
+    ]
+    assert over_seeds(rows, "a_b", minimize=True)[0]["lr"] == "1e-3"
+
+
+def test_what_a_cell_says_is_text_in_every_form() -> None:
+    lines = [["a|b", "mean a_b", "std", "seeds"], ["50% of <b>, \\~", "1", "-", "1"]]
+    assert {form: write(lines).splitlines() for form, write in WRITERS.items()} == {
+        "markdown": [
+            r"| a\|b | mean a\_b | std | seeds |",
+            "|---|---|---|---|",
+            r"| 50% of \<b\>, \\~ | 1 | - | 1 |",
+        ],
+        "csv": ["a|b,mean a_b,std,seeds", r'"50% of <b>, \~",1,-,1'],
+        "latex": [
+            r"\begin{tabular}{lrrr}",
+            r"\hline",
+            r"a|b & mean a\_b & std & seeds \\",
+            r"\hline",
+            r"50\% of \textless{}b\textgreater{}, \textbackslash{}\textasciitilde{} & 1 & - & 1 \\",
+            r"\hline",
+            r"\end{tabular}",
+        ],
+    }
+
+
+def test_a_table_of_a_sweep_without_room_is_one_line(tmp_path: Path, failing_flush: int) -> None:
+    if failing_flush > 2:
+        pytest.skip("what is on the disk can be renamed")
+    rows = [Row("a", {"lr": "1"}, "finished", {"exact_accuracy": 0.5})]
+    with pytest.raises(ConfigError, match=r"results.json: No space left on device$"):
+        write_table(tmp_path, rows, "exact_accuracy", minimize=False)
+    assert list(tmp_path.iterdir()) == []

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from apps.sweeps.config import PoolConfig
 from apps.sweeps.jobs import Job
-from apps.sweeps.local import LocalLauncher
+from apps.sweeps.machine import LocalLauncher
+from tests.unit.apps.sweeps.conftest import wait_until
 
 POOL = {"launcher": {"name": "pool", "max_jobs": 2}}
 
@@ -22,25 +24,26 @@ def test_every_job_runs_once_and_the_table_is_ordered(settings: Any, sweep: Any)
     assert sweep.steps() == {
         f"lr-{lr}__seed-{seed}": [1, 2, 3] for lr in (0.001, 0.003, 0.01) for seed in (0, 1)
     }
-    results = json.loads((sweep.folder / "results.json").read_text())
-    assert [row["values"]["lr"] for row in results["jobs"]] == ["0.003"] * 2 + ["0.001"] * 2 + [
-        "0.01"
-    ] * 2
-    assert results["seeds"][0] == {"lr": "0.003", "seeds": 2, "mean": 0.0, "std": 0.0}
+    ordered = [row["values"]["lr"] for row in sweep.rows()]
+    assert ordered == ["0.003", "0.003", "0.001", "0.001", "0.01", "0.01"]
+    seeds = json.loads((sweep.folder / "results.json").read_text())["seeds"]
+    assert seeds[0] == {"lr": "0.003", "seeds": 2, "mean": 0.0, "std": 0.0}
     rows = list(csv.DictReader((sweep.folder / "results.csv").read_text().splitlines()))
     assert [(row["lr"], row["state"]) for row in rows][0] == ("0.003", "finished")
     assert len(rows) == 6
     assert "Over seeds:" in output
+    assert sweep.starts("lr-0.003__seed-1")[0]["WANDB_RUN_GROUP"] == "sweep"
 
     code, output = sweep.run(settings, "lr=0.001,0.003,0.01", "seed=0,1")
     assert code == 0
     assert "6 of 6 jobs have finished before" in output
     assert len(sweep.starts("lr-0.003__seed-1")) == 1
+    assert sweep.run(settings, "seed=0,1")[0] == 0  # Other settings, the same table.
+    assert len(sweep.rows()) == 8
 
 
 def test_a_wrong_value_in_the_last_job_starts_none(sweep: Any) -> None:
-    code, output = sweep.run({}, "lr=0.1,0.2,wrong")
-    assert (code, output) == (1, "error: lr=wrong\n")
+    assert sweep.run({}, "lr=0.1,0.2,wrong") == (1, "error: lr=wrong\n")
     assert not sweep.folder.exists()
 
 
@@ -77,93 +80,62 @@ def test_a_finished_job_runs_again_without_its_result_or_with_other_settings(swe
     assert sweep.steps()["seed-1"] == [1, 2, 3, 4]
 
 
-def test_what_was_begun_is_listed_and_what_another_person_stops_goes_on_later(sweep: Any) -> None:
+def test_what_another_person_stops_goes_on_later(sweep: Any) -> None:
     process = sweep.start({}, "seed=0,1", "steps=30", "seconds=0.05")
-    sweep.wait_until(lambda: bool(sweep.steps()))
+    wait_until(sweep.steps)
     os.kill(sweep.processes()[0], signal.SIGTERM)
     assert process.wait(timeout=60) == 75
-    results = json.loads((sweep.folder / "results.json").read_text())["jobs"]
-    assert {row["name"]: row["state"] for row in results} == {
-        "seed-0": "stopped",
-        "seed-1": "finished",
-    }
-
-
-def test_runs_are_grouped_by_sweep(sweep: Any) -> None:
-    sweep.run({}, "seed=0")
-    assert sweep.starts("run")[0]["WANDB_RUN_GROUP"] == "sweep"
+    assert sweep.states() == {"seed-0": "stopped", "seed-1": "finished"}
 
 
 @pytest.mark.parametrize(("ranks", "visible"), [(1, ["a", "b", "a", "b"]), (2, ["a,b"] * 4)])
-def test_gpus_are_shared_out(ranks: int, visible: list[str], sweep: Any, tmp_path: Path) -> None:
+def test_gpus_are_shared_out(ranks: int, visible: list[str], tmp_path: Path) -> None:
     gate, told = tmp_path / "gate", "echo $CUDA_VISIBLE_DEVICES"
-    launcher = LocalLauncher(
-        lambda job: ["sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done; {told}"],
-        lambda name: tmp_path / name,
-        max_jobs=4,
-        gpus=["a", "b"],
-        ranks=ranks,
-        environment={},
-    )
+    command = ["sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done; {told}"]
+    config = PoolConfig(max_jobs=4, ranks=ranks)
+    launcher = LocalLauncher(config, lambda job: command, tmp_path, ["a", "b"], {})
     jobs = [Job(f"job-{number}", {}, ()) for number in range(4)]
     started = [launcher.start(job) for job in jobs]
     gate.touch()
-    sweep.wait_until(lambda: all(process.poll() == 0 for process in started))
-    assert [(tmp_path / job.name).read_text().strip() for job in jobs] == visible
+    assert [process.wait() for process in started] == [0] * 4
+    logs = [tmp_path / "logs" / f"{job.name}.log" for job in jobs]
+    assert [log.read_text().strip() for log in logs] == visible
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_all_jobs_at_work_and_the_next_start_goes_on(
-    number: int, sweep: Any
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 75), (signal.SIGKILL, -9)]
+)
+def test_a_signal_ends_all_jobs_at_work_and_the_next_start_goes_on(
+    number: int, code: int, sweep: Any
 ) -> None:
     overrides = "seed=0,1,2", "steps=40", "seconds=0.05"
-    process = sweep.start(POOL, *overrides)
-    sweep.wait_until(lambda: len(sweep.steps()) == 2)
-    process.send_signal(number)
-    assert process.wait(timeout=60) == 75
-    assert sweep.processes() == []
-    before = sweep.steps()
-    assert all(len(steps) < 40 for steps in before.values())
+    assert sweep.interrupt(POOL, *overrides, number=number, jobs=2) == code
+    assert all(len(steps) < 40 for steps in sweep.steps().values())
     code, output = sweep.run(POOL, *overrides)
     assert code == 0, output
     assert sweep.steps() == {f"seed-{seed}": list(range(1, 41)) for seed in range(3)}
 
 
-@pytest.mark.slow
-def test_a_killed_sweep_leaves_no_process_and_goes_on(sweep: Any) -> None:
-    overrides = "seed=0,1", "steps=60", "seconds=0.05"
-    process = sweep.start(POOL, *overrides)
-    sweep.wait_until(lambda: len(sweep.steps()) == 2)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    sweep.wait_until(lambda: not sweep.processes())
-    assert all(len(steps) < 60 for steps in sweep.steps().values())
-    assert sweep.run(POOL, *overrides)[0] == 0
-    assert sweep.steps() == {f"seed-{seed}": list(range(1, 61)) for seed in range(2)}
-
-
-def test_a_second_start_is_refused_while_the_first_is_at_work(sweep: Any) -> None:
-    process = sweep.start({}, "seed=0,1", "steps=6000", "seconds=0.05")
-    sweep.wait_until(lambda: bool(sweep.steps()))
-    code, output = sweep.run({}, "seed=0,1", "steps=6000", "seconds=0.05")
+@pytest.mark.parametrize("sweeper", ["grid", "optuna"])
+def test_a_second_start_is_refused_and_who_cannot_save_yet_has_not_failed(
+    sweeper: str, sweep: Any
+) -> None:
+    settings = {"sweeper": {"name": sweeper}}
+    overrides = "seed=0,1", "steps=6000", "seconds=0.05", "deaf=1"
+    process = sweep.start(settings, *overrides)
+    wait_until(sweep.steps)
+    code, output = sweep.run(settings, *overrides)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 75
     assert code == 1
     assert "another run is using this folder" in output
+    assert "stopped" in sweep.states().values()
 
 
-def test_a_job_that_is_stopped_before_it_can_save_has_not_failed(sweep: Any) -> None:
-    process = sweep.start({}, "seed=0,1", "steps=600", "seconds=0.1", "deaf=1")
-    sweep.wait_until(lambda: bool(sweep.steps()))
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 75
-    jobs = json.loads((sweep.folder / "sweep.json").read_text())["jobs"]
-    assert jobs["seed-0"]["state"] == "stopped"
-
-
-def test_commands_of_other_settings_share_a_table(sweep: Any) -> None:
-    assert sweep.run({}, "lr=0.003,0.01", "seed=0,1")[0] == 0
+def test_a_damaged_record_is_named(sweep: Any) -> None:
+    sweep.folder.mkdir()
+    (sweep.folder / "sweep.json").write_text("{}")
     code, output = sweep.run({}, "seed=0,1")
-    assert code == 0, output
-    assert len(json.loads((sweep.folder / "results.json").read_text())["seeds"]) == 3
+    assert code == 1
+    assert f"{sweep.folder}/sweep.json: 2 validation errors" in output

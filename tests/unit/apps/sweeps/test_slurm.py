@@ -1,6 +1,5 @@
-"""Jobs by submitit: with its local executor, and with a stand-in for SLURM's commands."""
+"""Jobs by submitit, with a stand-in for SLURM's commands."""
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -8,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.unit.apps.sweeps.conftest import wait_until
+
 pytest.importorskip("submitit")
 
-LOCAL = {"launcher": {"name": "slurm", "cluster": "local", "max_jobs": 2}}
 SLURM = {"launcher": {"name": "slurm"}}
 LONG = ("steps=60", "seconds=0.05")
 
@@ -56,38 +56,20 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def states(sweep: Any) -> dict[str, str]:
-    record = json.loads((sweep.folder / "sweep.json").read_text())
-    return {name: job["state"] for name, job in record["jobs"].items()}
-
-
-def test_a_failed_job_tells_its_exit_code(sweep: Any) -> None:
-    code, output = sweep.run(LOCAL, "code=0,5")
+def test_a_failed_job_tells_its_exit_code(sweep: Any, slurm: Path) -> None:
+    code, output = sweep.run(SLURM, "code=0,5")
     assert code == 5, output
-    assert states(sweep) == {"code-0": "finished", "code-5": "failed"}
+    assert sweep.states() == {"code-0": "finished", "code-5": "failed"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [LOCAL, SLURM])
-def test_ctrl_c_saves_the_jobs_at_work(settings: Any, sweep: Any, slurm: Path) -> None:
-    process = sweep.start(settings, "seed=0,1", *LONG)
-    sweep.wait_until(lambda: len(sweep.steps()) == 2)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 75
-    assert states(sweep) == {"seed-0": "stopped", "seed-1": "stopped"}
-    assert sweep.processes() == []
-    code, output = sweep.run(settings, "seed=0,1", *LONG)
+def test_ctrl_c_saves_the_jobs_at_work(sweep: Any, slurm: Path) -> None:
+    overrides = ("seed=0,1", *LONG)
+    assert sweep.interrupt(SLURM, *overrides, number=signal.SIGINT, jobs=2) == 75
+    assert sweep.states() == {"seed-0": "stopped", "seed-1": "stopped"}
+    code, output = sweep.run(SLURM, *overrides)
     assert code == 0, output
     assert sweep.steps() == {f"seed-{seed}": list(range(1, 61)) for seed in (0, 1)}
-
-
-def test_jobs_of_this_machine_end_with_a_sweep_that_is_killed(sweep: Any) -> None:
-    process = sweep.start(LOCAL, "seed=0,1", *LONG)
-    sweep.wait_until(lambda: len(sweep.steps()) == 2)
-    process.kill()
-    process.wait()
-    sweep.wait_until(lambda: not sweep.processes())
-    assert all(len(steps) < 60 for steps in sweep.steps().values())
 
 
 @pytest.mark.slow
@@ -95,7 +77,7 @@ def test_a_job_in_the_queue_of_a_killed_sweep_is_not_submitted_again(
     sweep: Any, slurm: Path
 ) -> None:
     process = sweep.start(SLURM, "seed=0", *LONG)
-    sweep.wait_until(lambda: bool(sweep.steps()))
+    wait_until(sweep.steps)
     process.kill()
     process.wait()
     code, output = sweep.run(SLURM, "seed=0", *LONG)
@@ -108,7 +90,7 @@ def test_a_job_in_the_queue_of_a_killed_sweep_is_not_submitted_again(
 @pytest.mark.slow
 def test_a_job_that_reaches_its_time_limit_saves_and_goes_back(sweep: Any, slurm: Path) -> None:
     process = sweep.start(SLURM, "seed=0", *LONG)
-    sweep.wait_until(lambda: bool(sweep.steps()))
+    wait_until(sweep.steps)
     os.kill(int((slurm / "1.pid").read_text()), signal.SIGUSR2)
     assert process.wait(timeout=60) == 0
     first, second = sweep.starts("run")

@@ -24,6 +24,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "hrm": {"name": "hrm", "H_layers": 1, "L_layers": 2},
     "hrm mixer": {"name": "hrm", "mlp_t": True, "forward_dtype": "float32"},
     "hrm without puzzle embedding": {"name": "hrm", "puzzle_emb_ndim": 0},
+    "saved with shared levels": {"name": "hrm", "shared_levels": True, "gradient": "last_cycle"},
     "trm": {"name": "trm", "L_layers": 1, "puzzle_emb_len": 3},
     "trm without puzzle embedding": {"name": "trm", "puzzle_emb_ndim": 0},
     "trm_singlez": {"name": "trm_singlez", "mlp_t": True},
@@ -72,6 +73,9 @@ def test_a_round_trip_keeps_every_byte(tmp_path: Path, name: str, ema: bool) -> 
     published = find_trained_model(tmp_path / "published", pytest.fail)
     assert published.is_published
     assert published.step == 5
+    assert published.run.arch.num_prefix == trained.run.arch.num_prefix
+    if name == "saved with shared levels":
+        assert (published.run.arch.name, published.run.arch.no_ACT_continue) == ("trm", False)
     back = from_published(published, None, tmp_path / "back")
     for file in [MODEL, *([EMA] if ema else [])]:
         assert bits(back / file) == bits(trained.weights / file)
@@ -102,16 +106,6 @@ def test_what_is_written_is_what_the_published_code_reads(tmp_path: Path) -> Non
     assert settings["evaluators"] == []
     assert settings["lr"] == 0.25
     assert not {"optimizer", "device", "resume", "logger"} & settings.keys()  # Ours alone.
-
-
-def test_hrm_that_was_saved_with_shared_levels_is_written_as_trm(tmp_path: Path) -> None:
-    arch = {"name": "hrm", "shared_levels": True, "gradient": "last_cycle"}
-    trained = own_run(tmp_path / "own", arch)
-    to_published(trained, tmp_path / "published")
-    published = find_trained_model(tmp_path / "published", pytest.fail)
-    assert published.run.arch.name == "trm"
-    assert published.run.arch.no_ACT_continue is False
-    assert published.run.arch.num_prefix == trained.run.arch.num_prefix
 
 
 @pytest.mark.parametrize(

@@ -31,15 +31,13 @@ def write(folder: Path, arch: Any, **settings: Any) -> Path:
 
 def test_the_architecture_and_the_data_are_translated(tmp_path: Path) -> None:
     arch = ARCH | {"puzzle_emb_ndim": 64, "forward_dtype": "float32", "rope_theta": 500.0}
-    weights = write(tmp_path, arch, data_path="data/arc", global_batch_size=96, lr=1e-4)
-    run = read_published_config(weights)
+    kept = {"data_path": "data/arc", "global_batch_size": 96, "evaluators": [{"name": "arc@ARC"}]}
+    run = read_published_config(write(tmp_path, arch, **kept))
     changed = {"puzzle_emb_ndim": 64, "forward_dtype": "float32", "rope_theta": 500.0}
     own = HRMConfig(**WIDTHS | changed, L_cycles=3, L_layers=5)
     assert HRMConfig.model_validate(run.pop("arch")) == own
-    assert run == {"data_path": "data/arc", "global_batch_size": 96, "lr": 1e-4}
-
-
-def test_absent_keys_have_the_defaults_of_the_published_class(tmp_path: Path) -> None:
+    assert run == kept
+    # Absent keys have the defaults of the published class.
     config = HRMConfig.model_validate(read_published_config(write(tmp_path, ARCH))["arch"])
     assert (config.puzzle_emb_ndim, config.forward_dtype) == (0, "bfloat16")
     assert (config.rms_norm_eps, config.rope_theta) == (1e-5, 10000.0)
@@ -85,19 +83,6 @@ def test_every_published_class_is_known(
     assert back.model_copy(update={"puzzle_emb_len": own.puzzle_emb_len}) == own
 
 
-@pytest.mark.parametrize("key", ["act_enabled", "act_inference", "causal"])
-def test_a_switch_that_we_lack_is_refused_where_it_is_used(tmp_path: Path, key: str) -> None:
-    used = {"act_enabled": False, "act_inference": True, "causal": True}[key]
-    with pytest.raises(CheckpointError, match=f"arch.{key} can only be {not used} here"):
-        read_published_config(write(tmp_path, ARCH | {key: used}))
-
-
-@pytest.mark.parametrize("evaluators", [[], [{"name": "arc@ARC"}]])
-def test_evaluators_are_handed_on(tmp_path: Path, evaluators: list[Any]) -> None:
-    run = read_published_config(write(tmp_path, ARCH, evaluators=evaluators))
-    assert run["evaluators"] == evaluators
-
-
 def without(key: str) -> dict[str, Any]:
     return {name: value for name, value in ARCH.items() if name != key}
 
@@ -112,6 +97,9 @@ def without(key: str) -> dict[str, Any]:
         (ARCH | {"loss": ARCH["loss"] | {"weights": {"lm": 0}}}, "arch.loss.weights is not a pl"),
         (without("loss"), "arch.loss is not a mapping"),
         (without("num_heads"), "arch.num_heads is missing"),
+        (ARCH | {"act_enabled": False}, "arch.act_enabled can only be True here"),
+        (ARCH | {"act_inference": True}, "arch.act_inference can only be False here"),
+        (ARCH | {"causal": True}, "arch.causal can only be False here"),
         (ARCH | {"mlp_t": True}, "unknown key arch.mlp_t; accepted: H_cycles"),
         ([1, 2], "arch is not a mapping"),
     ],
@@ -123,9 +111,14 @@ def test_what_we_do_not_know_is_named(tmp_path: Path, arch: Any, told: str) -> N
     assert "\n" not in str(caught.value)
 
 
+LEVELS = [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 12)]
+ALIASES = "\n".join(["l0: &l0 [x, x]", *LEVELS, "arch: {name: *l11}"])
+
+
 @pytest.mark.parametrize(
     "content",
     [
+        ALIASES.encode(),
         b"!!python/object/apply:os.system ['touch CANARY']",
         b"arch: !!python/object/apply:pathlib.Path.touch [!!python/name:pathlib.Path CANARY]",
         b"arch: [unclosed",
@@ -145,12 +138,3 @@ def test_other_content_is_refused_and_not_run(
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
     assert [path.name for path in tmp_path.iterdir()] == ["all_config.yaml"]
-
-
-def test_a_tree_of_aliases_is_never_printed(tmp_path: Path) -> None:
-    levels = [f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 12)]
-    bomb = "\n".join(["l0: &l0 [x, x]", *levels, "arch: {name: *l11}"])
-    (tmp_path / "all_config.yaml").write_text(bomb)
-    with pytest.raises(CheckpointError) as caught:
-        read_published_config(tmp_path / "step_1")
-    assert len(str(caught.value)) < 500

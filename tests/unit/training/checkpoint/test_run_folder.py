@@ -95,17 +95,20 @@ def test_the_saved_settings_give_the_same_run(tmp_path: Path) -> None:
     save_config(tmp_path, config)
     content = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert TrainConfig.model_validate(content) == config
-    with pytest.raises(CheckpointError, match=r"config\.yaml: could not be written: No such file"):
+    with pytest.raises(CheckpointError, match=r"config\.yaml: No such file"):
         save_config(tmp_path / "gone", configure())
 
 
 # Where a run goes on
 
 
-def test_a_new_run_has_no_checkpoint(tmp_path: Path) -> None:
-    assert find(tmp_path, configure()) == (None, [])
-    assert find(tmp_path / "nowhere", configure()) == (None, [])
+def test_a_new_run_has_no_checkpoint_and_never_refuses_a_folder_with_some(tmp_path: Path) -> None:
+    for folder, setting in ((tmp_path, "resume=auto"), (tmp_path / "nowhere", "resume=auto")):
+        assert find(folder, configure(setting)) == (None, [])
     assert find(tmp_path, configure("resume=never")) == (None, [])
+    save(tmp_path, 1, configure())
+    with pytest.raises(ConfigError, match=f"resume=never: {tmp_path} already holds checkpoints"):
+        find(tmp_path, configure("resume=never"))
 
 
 def test_auto_falls_back_with_a_warning_and_a_step_asked_for_by_name_never(tmp_path: Path) -> None:
@@ -116,22 +119,15 @@ def test_auto_falls_back_with_a_warning_and_a_step_asked_for_by_name_never(tmp_p
     assert step == 1
     assert "step_2/state.json" in warning
     assert find(tmp_path, configure("resume=1")) == (1, [])
-    with pytest.raises(CheckpointError, match=r"step_2/state\.json"):
-        find(tmp_path, configure("resume=2"))
-    with pytest.raises(CheckpointError, match="step_3: no such checkpoint"):
-        find(tmp_path, configure("resume=3"))
-
-
-def test_never_refuses_a_folder_with_checkpoints(tmp_path: Path) -> None:
-    save(tmp_path, 1, configure())
-    with pytest.raises(ConfigError, match=f"resume=never: {tmp_path} already holds checkpoints"):
-        find(tmp_path, configure("resume=never"))
+    for number, told in ((2, r"step_2/state\.json"), (3, "step_3: no such checkpoint")):
+        with pytest.raises(CheckpointError, match=told):
+            find(tmp_path, configure(f"resume={number}"))
 
 
 @pytest.mark.parametrize(
     ("setting", "shown"),
     [
-        ("lr=2e-4", "lr: 0.0001 -> 0.0002"),
+        ("lr=2e-4 beta1=0.8", "beta1: 0.9 -> 0.8; lr: 0.0001 -> 0.0002"),
         ("arch.H_cycles=3", "arch.H_cycles: 2 -> 3"),
         ("loss=act_softmax", "arch.loss.loss_type: stablemax"),
         ("seed=1", "seed: 0 -> 1"),
@@ -146,17 +142,11 @@ def test_a_changed_setting_is_refused_by_name_unless_wanted(
 ) -> None:
     save(tmp_path, 1, configure())
     with pytest.raises(CheckpointError, match="resume_changed=true") as caught:
-        find(tmp_path, configure(setting))
+        find(tmp_path, configure(*setting.split()))
     assert shown in str(caught.value)
-    step, (warning,) = find(tmp_path, configure(setting, "resume_changed=true"))
+    step, (warning,) = find(tmp_path, configure(*setting.split(), "resume_changed=true"))
     assert step == 1
     assert shown in warning
-
-
-def test_every_changed_setting_is_named(tmp_path: Path) -> None:
-    save(tmp_path, 1, configure())
-    with pytest.raises(CheckpointError, match=r"beta1: 0\.9 -> 0\.8; epochs: 100000 -> 10000; lr"):
-        find(tmp_path, configure("lr=1", "beta1=0.8", "epochs=10000"))
 
 
 def test_settings_that_an_older_version_did_not_have_are_no_change(tmp_path: Path) -> None:
@@ -193,20 +183,18 @@ def test_settings_that_change_no_result_may_change(tmp_path: Path) -> None:
     assert find(tmp_path, configure(*neutral)) == (1, [])
 
 
-def test_changed_data_are_refused_unless_wanted(tmp_path: Path) -> None:
-    config = configure()
+def test_changed_data_are_refused_unless_wanted_and_of_another_shape_in_any_case(
+    tmp_path: Path,
+) -> None:
+    config, wanted = configure(), configure("resume_changed=true")
     save(tmp_path, 1, config)
     with pytest.raises(CheckpointError, match="the content of the training data"):
         find(tmp_path, config, fingerprint="0" * 64)
-    step, warnings = find(tmp_path, configure("resume_changed=true"), fingerprint="0" * 64)
+    step, warnings = find(tmp_path, wanted, fingerprint="0" * 64)
     assert (step, len(warnings)) == (1, 1)
-
-
-def test_data_of_another_shape_are_refused_in_any_case(tmp_path: Path) -> None:
-    save(tmp_path, 1, configure())
     other = DataFacts(vocab_size=11, seq_len=81, num_puzzle_identifiers=1)
     with pytest.raises(CheckpointError, match="step_1 does not fit the data"):
-        find(tmp_path, configure("resume_changed=true"), facts=other)
+        find(tmp_path, wanted, facts=other)
 
 
 # Going back

@@ -1,4 +1,5 @@
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,31 +122,24 @@ def test_a_state_that_tells_too_little_is_refused(
 
 
 def test_data_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    trained = find(save(tmp_path, 5))
-    trained.require_fit(FACTS, "data/test")
-    trained.require_fit(DataFacts(6, 16, 1), "data/test")
+    facts = DataFacts(6, 16, 3, fields={"actions": (5, 0)})
+    arch = ARCH | {"heads": {"action": {"field": "actions"}}}
+    trained = find(save(tmp_path, 5, facts=facts.to_dict(), config=CONFIG | {"arch": arch}))
+    assert trained.facts == facts
+    for fitting in (facts, FACTS, DataFacts(6, 16, 1)):
+        trained.require_fit(fitting, "data/test")
     for other, told in (
         (DataFacts(11, 16, 3), "vocab_size 6, not 11"),
         (DataFacts(6, 81, 3), "seq_len 16, not 81"),
         (DataFacts(6, 16, 4), "num_puzzle_identifiers 3, not 4"),
+        (replace(facts, fields={"actions": (7, 0)}), r"the field actions of shape \(5, 0\), not"),
     ):
         with pytest.raises(CheckpointError, match=f"does not fit data/test: .*{told}"):
             trained.require_fit(other, "data/test")
 
-    arch = CONFIG["arch"] | {"puzzle_emb_ndim": 0}  # type: ignore[operator]
+    arch = ARCH | {"puzzle_emb_ndim": 0}
     without_embedding = find(save(tmp_path, 6, config=CONFIG | {"arch": arch}))
     without_embedding.require_fit(DataFacts(6, 16, 1000), "data/test")
-
-
-def test_fields_must_have_the_classes_that_the_model_knows(tmp_path: Path) -> None:
-    facts = DataFacts(6, 16, 3, fields={"actions": (5, 0)})
-    arch = CONFIG["arch"] | {"heads": {"action": {"field": "actions"}}}  # type: ignore[operator]
-    save(tmp_path, 5, facts=facts.to_dict(), config=CONFIG | {"arch": arch})
-    trained = find(tmp_path)
-    assert trained.facts == facts
-    trained.require_fit(facts, "data")
-    with pytest.raises(CheckpointError, match=r"the field actions of shape \(5, 0\), not \(7, 0\)"):
-        trained.require_fit(DataFacts(6, 16, 3, fields={"actions": (7, 0)}), "data")
 
 
 def test_a_published_file_and_its_folder(tmp_path: Path) -> None:
