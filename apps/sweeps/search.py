@@ -37,7 +37,7 @@ from apps.sweeps.jobs import Job, job, swept
 from runtime.errors import EXIT_LOCKED, EXIT_NON_FINITE, EXIT_PREEMPTED, ConfigError
 from runtime.text import shown
 from training.checkpoint.lock import Owner
-from training.config.explain import suggest
+from training.config.explain import did_you_mean
 
 # Attributes of a trial: the process that runs its job, with the time of its last sign of life; the
 # exit code of a job that failed; of a trial that was queued again, which one it goes on with.
@@ -372,10 +372,9 @@ class Search:
         if known or not metrics:
             return
         self._queue_again(trial)
-        near = suggest(self._objective, metrics)
         raise ConfigError(
             f"hydra.sweeper.objective={shown(self._objective)}: there is no such metric; measured: "
-            f"{', '.join(metrics)}{f'; did you mean {near}?' if near else ''}"
+            f"{', '.join(metrics)}{did_you_mean(self._objective, metrics)}"
         )
 
     def _note_settings(self) -> None:

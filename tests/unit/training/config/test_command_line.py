@@ -142,7 +142,6 @@ def test_a_run_is_named_with_and_without_its_key(
     for run in ("checkpoints/demo", "hf://owner/name@main", "a sweep/lr=0.1,seed=2", "it's (1)"):
         told = answer("-c", "job", run, **options)
         assert yaml.safe_load(told)["checkpoint"] == run
-    assert "checkpoint_path=RUN resumes it" in complaint("a sweep")
     once = "b: name one run, RUN or checkpoint=RUN; all else is KEY=VALUE"
     assert once in complaint("checkpoint=a", "b", **options)
     assert once in complaint("a", "b", **options)
@@ -403,7 +402,8 @@ def test_files_change_nothing_else_of_hydra(
 def test_a_setting_that_ones_own_file_lacks_is_added_with_a_plus(complaint: Answer) -> None:
     write("mine.yaml", "arch: {name: hrm}")
     said = complaint(*MINE, "seed=3")
-    assert f"seed=3: write +seed, for {Path('mine.yaml').resolve()} does not have it" in said
+    assert "seed=3: the chosen files have no seed; choose what has it (--help seed), or " in said
+    assert "write +seed" in said
 
 
 def test_a_file_of_ones_own_chooses_launcher_and_search(answer: Answer) -> None:
@@ -415,10 +415,14 @@ def test_a_file_of_ones_own_chooses_launcher_and_search(answer: Answer) -> None:
     assert (said["sweeper"]["n_trials"], said["sweep"]["dir"]) == (3, "x")
 
 
-@pytest.mark.parametrize("choice", ["hydra/launcher: pool", "/hydra/launcher: pool", ""])
-def test_an_experiment_chooses_no_launcher(complaint: Answer, choice: str) -> None:
-    text = f"defaults: [override {choice}]" if choice else "hydra: {launcher: {max_jobs: 3}}"
+@pytest.mark.parametrize(
+    ("text", "told"),
+    {
+        "defaults: [override hydra/launcher: pool]": "experiment/mine': Could not override",
+        "defaults: [override /hydra/launcher: pool]": "experiment/mine': Could not override",
+        "hydra: {launcher: {max_jobs: 3}}": "experiment/mine.yaml: hydra.launcher.max_jobs comes",
+    }.items(),
+)
+def test_an_experiment_chooses_no_launcher(complaint: Answer, text: str, told: str) -> None:
     write("experiment/mine.yaml", f"# @package _global_\n{text}\n")
-    said = complaint("--config-dir", ".", "experiment=mine", "--cfg", "job")
-    assert f"{Path('experiment/mine.yaml').resolve()}: hydra" in said
-    assert "comes too late here: give it on the command line" in said
+    assert told in complaint("--config-dir", ".", "experiment=mine", "--cfg", "job")

@@ -204,7 +204,7 @@ def test_every_choice_composes(choice: str) -> None:
         "resume=maybe": ["resume", "maybe", "'auto' or 'never'"],
         "data_path=null": ["no training data", "data_path=FOLDER"],
         "arch=hrm_v2": ["arch=hrm_v2", "hrm_v1", "mixer", "did you mean arch=hrm_v1?"],
-        "heads=[tied,moe]": ["heads=[tied,moe]", "tied and moe are token heads; choose one"],
+        "heads=[tied,moe]": ["heads=[tied,moe]", "tied and moe stand at the same place"],
         "heads=[tied,confidance]": ["accepted: action,", "did you mean heads=confidence?"],
         "heads=[]": ["heads=[]: there is no such choice"],
         "arch=[trm,mixer]": ["arch=[trm,mixer]: there is no such choice", "trm_singlez"],
