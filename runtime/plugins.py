@@ -8,22 +8,13 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from runtime.errors import ConfigError
 from runtime.registry import CONFIG_FOLDERS, Registry, rebuild_schemas
 from runtime.text import shown
 
-
-class Added(NamedTuple):
-    """A part that a plug-in has registered."""
-
-    registry: Registry
-    name: str
-
-
 _imported: list[str] = []
-_added: list[Added] = []
+_added: list[tuple[Registry, str]] = []
 
 
 def import_plugins(names: Sequence[str]) -> None:
@@ -58,7 +49,7 @@ def import_plugins(names: Sequence[str]) -> None:
         raise ConfigError(f"plugins=[{', '.join(new)}]: {error}") from None
 
 
-def added_parts() -> list[Added]:
+def added_parts() -> list[tuple[Registry, str]]:
     """Return what the plug-ins imported so far have registered."""
     return list(_added)
 
@@ -73,5 +64,5 @@ def plugins_added() -> list[str]:
     return [f"plugins=[{','.join(_imported)}]"] if _imported else []
 
 
-def _all_parts() -> list[Added]:
-    return [Added(registry, name) for registry in Registry.all for name in registry]
+def _all_parts() -> list[tuple[Registry, str]]:
+    return [(registry, name) for registry in Registry.all for name in registry]

@@ -419,7 +419,7 @@ def test_a_file_of_ones_own_chooses_launcher_and_search(answer: Answer) -> None:
     ("text", "told"),
     {
         "defaults: [override hydra/launcher: pool]": "experiment/mine': Could not override",
-        "defaults: [override /hydra/launcher: pool]": "experiment/mine': Could not override",
+        "defaults: [override /hydra/launcher: pool]": "experiment/mine.yaml: hydra/launcher comes",
         "hydra: {launcher: {max_jobs: 3}}": "experiment/mine.yaml: hydra.launcher.max_jobs comes",
     }.items(),
 )
