@@ -60,7 +60,7 @@ import models.config, models.heads.confidence.config, models.heads.config, model
 import models.outputs
 import pretrain
 import puzzle_dataset
-import runtime.ahead, runtime.errors, runtime.files, runtime.process, runtime.schema
+import runtime.errors, runtime.files, runtime.process, runtime.schema
 import runtime.streams, runtime.watch
 import training.checkpoint.lock, training.checkpoint.published, training.checkpoint.run_folder
 import training.checkpoint.state, training.checkpoint.store, training.checkpoint.trained_model

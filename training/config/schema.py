@@ -160,8 +160,6 @@ class DataSettings(Schema):
     """several training folders: [a,b]"""
     data_paths_test: list[str] | None = None
     """test folders, when they differ from the training folders"""
-    batches_ahead: Annotated[int, Field(strict=True, ge=0, le=4)] = 0
-    """training batches that a thread draws in advance"""
     data_on_device: StrictBool = False
     """keep training sets of up to 1 GiB on the device"""
 
@@ -436,10 +434,10 @@ def inherited_evaluators(
 # Settings that change nothing of what a run computes; all others must match when it is resumed. The
 # content of the data decides, which has its own fingerprint.
 _NEUTRAL = [DataSettings, EvaluationSettings, RunFolderSettings, MachineSettings, ProgressSettings]
-# Micro-batches change the rounding only: a run that resumes with others says so.
-NEUTRAL_KEYS = frozenset({"logger", "data", "micro_batch_size", "cuda_graph"}).union(
-    *(part.model_fields for part in _NEUTRAL)
-)
+# Micro-batches change the rounding only: a run that resumes with others says so. `batches_ahead` is
+# gone (docs/log/removed.md).
+_ALSO = ("logger", "data", "micro_batch_size", "cuda_graph", "batches_ahead")
+NEUTRAL_KEYS = frozenset(_ALSO).union(*(part.model_fields for part in _NEUTRAL))
 
 
 def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
