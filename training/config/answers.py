@@ -2,7 +2,6 @@
 
 import argparse
 import io
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -10,7 +9,6 @@ from textwrap import fill
 from typing import Any
 
 from hydra import compose
-from hydra.plugins.completion_plugin import CompletionPlugin
 from omegaconf import OmegaConf
 
 from runtime.errors import ConfigError
@@ -18,7 +16,7 @@ from runtime.schema import Schema
 from training.config.composition import opened_hydra
 from training.config.describe import about, settings_of
 from training.config.explain import unknown_key
-from training.config.overrides import hydra_parser, parse_arguments, parse_overrides
+from training.config.overrides import hydra_parser, parse_overrides
 from training.config.source import Source, source_of
 
 
@@ -101,9 +99,8 @@ def _topics(topics: Sequence[str], source: Source, schema: type[Schema], values:
 def _completion(config_name: str, args: argparse.Namespace) -> str:
     """Return what Hydra prints for a shell: the script to install, or the words that can follow."""
     is_query = any(override.startswith("query=") for override in args.overrides)
-    out = io.StringIO()
+    source, out = source_of(config_name, args), io.StringIO()
     try:
-        source = _complete_typed(config_name) if is_query else source_of(config_name, args)
         with source.hydra() as hydra, redirect_stdout(out), redirect_stderr(io.StringIO()):
             hydra.shell_completion(source.config_name, args.overrides)
     except (Exception, SystemExit) as error:
@@ -111,16 +108,3 @@ def _completion(config_name: str, args: argparse.Namespace) -> str:
             return ""  # What is being typed need not make sense yet, and the shell shows all else.
         raise ConfigError(f"--shell-completion: {' '.join(str(error).split())}") from None
     return out.getvalue()
-
-
-def _complete_typed(config_name: str) -> Source:
-    """Let Hydra complete the typed line without its flags, of which it makes nothing between
-    overrides; returns where the flags say that the configuration is.
-    """
-    typed = CompletionPlugin.strip_python_or_app_name(os.environ["COMP_LINE"])
-    given = parse_arguments(typed.split())
-    source = source_of(config_name, given)
-    words = ["python x.py", *["-m"] * given.multirun, *source.usual_lines(), *given.overrides]
-    is_new_word = typed.endswith(" ") or not given.overrides
-    os.environ["COMP_LINE"] = " ".join(words) + " " * is_new_word
-    return source

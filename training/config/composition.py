@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +27,12 @@ from training.config.overrides import (
     text_of,
 )
 from training.config.source import Source, source_of
+
+# What Hydra raises; from AssertionError on for defaults lists that are none, and for no YAML.
+_OF_HYDRA = (
+    *(HydraException, OmegaConfBaseException),
+    *(AssertionError, OSError, RecursionError, ValueError, yaml.YAMLError),
+)
 
 
 def load_config(schema: type[SchemaT], config_name: str, arguments: Sequence[str]) -> SchemaT:
@@ -113,24 +118,17 @@ def hydra_settings(
     with opened_hydra(schema, source, own) as (_, lines):
         lines = [*source.usual_lines(), *lines]
         composed = compose(source.config_name, lines, return_hydra_config=True).hydra
-        kept = {"launcher": composed.launcher, "sweeper": composed.sweeper}
-        kept["sweep_dir"] = composed.sweep.dir
+        kept = {key: composed[key] for key in ("launcher", "sweeper")}
         # What is missing stays "???", which the schemas name with its setting.
-        return _containers(OmegaConf.create(kept))
-
-
-def _containers(config: DictConfig, *, throw_on_missing: bool = False) -> dict[str, Any]:
-    """Return a configuration as plain containers, its references resolved."""
-    plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=throw_on_missing)
-    assert isinstance(plain, dict)
-    return {str(name): value for name, value in plain.items()}
+        plain: Any = OmegaConf.to_container(OmegaConf.create(kept), resolve=True)
+        return plain | {"sweep_dir": composed.sweep.dir}
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
-    """Return a configuration that is complete; raises ConfigError when it names plug-ins that have
-    not been imported.
+    """Return a configuration that is complete as plain containers, its references resolved; raises
+    ConfigError when it names plug-ins that have not been imported.
     """
-    plain = _containers(config, throw_on_missing=True)
+    plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     named, known = plain.get("plugins") or (), plugins_imported()
     if not_imported := [name for name in named if name not in known]:
         raise ConfigError(
@@ -161,12 +159,6 @@ def _explained() -> Iterator[None]:
         yield
     except ConfigError:
         raise
-    except AssertionError:
-        raise ConfigError("a defaults list names something that is no text") from None
-    except (
-        *(HydraException, OmegaConfBaseException),
-        # So Hydra answers defaults lists that are none, and files that are no YAML.
-        *(OSError, RecursionError, ValueError, yaml.YAMLError),
-    ) as error:
-        # Hydra's own message, without its advice on where to put a plus sign.
-        raise ConfigError(shown(re.sub(r"\s+", " ", str(error)).strip(), 300)) from None
+    except _OF_HYDRA as error:
+        reason = " ".join(str(error).split()) or "a defaults list names something that is no text"
+        raise ConfigError(shown(reason, 300)) from None
