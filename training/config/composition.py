@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from runtime.errors import ConfigError
-from runtime.plugins import plugins_imported
+from runtime.plugins import IMPORTED
 from runtime.schema import Schema
 from runtime.text import shown
 from training.config.explain import SchemaT, validate
@@ -129,8 +129,7 @@ def _plain(config: DictConfig) -> dict[str, Any]:
     ConfigError when it names plug-ins that have not been imported.
     """
     plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    named, known = plain.get("plugins") or (), plugins_imported()
-    if not_imported := [name for name in named if name not in known]:
+    if not_imported := [name for name in plain.get("plugins") or () if name not in IMPORTED]:
         raise ConfigError(
             f"plugins={shown(not_imported)}: name them on the command line, in the file of "
             "experiment= or in that of --config-name: elsewhere it is too late"

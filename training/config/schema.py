@@ -11,7 +11,7 @@ from models.architectures import ArchConfig
 from models.outputs import OutputField
 from models.technique import with_techniques
 from runtime.errors import ConfigError
-from runtime.plugins import plugins_added
+from runtime.plugins import IMPORTED
 from runtime.registry import Registry, imported
 from runtime.schema import (
     Count,
@@ -147,8 +147,9 @@ class DataConfig(Schema):
         """The command that builds the set."""
         if self.build_command is not None or self.builder is None:
             return self.build_command or "a command that it does not name (build_command)"
-        settings = [f"data={self.name}", shlex.quote(f"data.path={self.path}"), *plugins_added()]
-        return f"python scripts/build_dataset.py {' '.join(settings)}"
+        settings = f"data={self.name} {shlex.quote(f'data.path={self.path}')}"
+        settings += f" plugins=[{','.join(IMPORTED)}]" if IMPORTED else ""
+        return f"python scripts/build_dataset.py {settings}"
 
 
 class DataSettings(Schema):

@@ -19,7 +19,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from hydra.types import RunMode
 
 from runtime.errors import ConfigError
-from runtime.plugins import added_parts, import_plugins
+from runtime.plugins import ADDED, import_plugins
 from runtime.registry import CONFIG_FOLDERS
 from runtime.text import shown
 
@@ -195,7 +195,7 @@ def _modules(named: Any) -> list[str]:
 
 def _register_parts(source: Source) -> None:
     """Add the choices of plug-ins that have no file, with the defaults of their schemas."""
-    for registry, name in added_parts():
+    for registry, name in ADDED:
         group = registry.group
         file = group and source.find(f"{group}/{name}")
         if file and file.is_relative_to(CONFIG_DIR):
