@@ -265,7 +265,6 @@ def test_every_mistake_is_named() -> None:
         (f"{EXACT} eval_batch_size=9", 1, "eval_batch_size=9 must be a multiple of 4 .*: try 8"),
         (EXACT, 3, "there are 3 ranks, accepted are 1, 2, 4; reduction=fast"),
         (EXACT, 8, "there are 8 ranks, accepted are 1, 2, 4; reduction=fast"),
-        ("cuda_graph=true", 2, "there are 2 ranks, and it takes one"),
         (f"{OF_24} micro_batch_size=9", 2, "must divide the 12 rows of a rank: try 6"),
         (f"{OF_24} micro_batch_size=4 {EXACT}", 2, "must divide the 6 rows of a shard: try 3"),
         (f"{OF_24} {SPARSE} arch.techniques.sparse_look_ahead.every=5", 2, "divide the 12 rows"),
