@@ -67,6 +67,8 @@ def test_defaults_are_the_published_ones(defaults: TrainConfig) -> None:
             "softmax_cross_entropy",
         ),
         ("lr=1 lr=2", "lr", 2.0),
+        ("experiment=null", "lr", 1e-4),
+        ("cuda_graph=true", "cuda_graph", True),
     ],
 )
 def test_settings_are_read_as_published(settings: str, path: str, value: object) -> None:
