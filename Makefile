@@ -38,8 +38,15 @@ demo-extreme: $(READY) ## Learn to strike candidates and search for the answers 
 demo-arc: $(READY) ## Learn ten ARC tasks and score the votes over their augmentations: about 3 minutes on 2 cores
 	@sh scripts/demo_arc.sh $(PY)
 
-pictures: $(READY) ## Make the pictures of the README and the docs from the runs of demo and demo-extreme (needs Chromium)
-	$(PY) -m scripts.pictures
+# The puzzles: one that takes the demo's model some steps, and one that takes the deducing model some guesses.
+pictures: $(READY) ## Make the pictures of the docs from the runs of demo and demo-extreme (needs Chromium; not that of the viewer)
+	$(PY) -m scripts.solve checkpoint=checkpoints/sudoku-demo steps=10 animate=docs/pictures/thinking.gif \
+		puzzle=2.....51..4..1...9...5..7......7.694..6.9.....3..6.2....58.....6.....8.3.82.379.1
+	$(PY) -m scripts.solve checkpoint=checkpoints/lattice-demo search.chains=1 animate=docs/pictures/deducing.gif \
+		puzzle=.2...6...78.........53.7.6...2.8......37...94.....2.7..3....1.7...49....45.......
+	$(PY) -m scripts.report checkpoints/sudoku-demo
+	chromium --headless --no-sandbox --hide-scrollbars --window-size=1200,1150 --virtual-time-budget=20000 \
+		--screenshot=docs/pictures/report.png "file://$(CURDIR)/checkpoints/sudoku-demo/report.html"
 
 test: $(READY) ## Run the quick tests: a few minutes on 2 cores
 	$(PYTEST)

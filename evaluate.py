@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from evaluation.config import EvalConfig
 from evaluation.job import Job, looked_for_again, prepare, require_thinking
 from runtime.errors import CheckpointError
+from runtime.registry import imported
 from training.checkpoint.trained_model import TrainedModel
 from training.config.composition import load_config
 from training.config.entry_point import run_entry_point
@@ -153,13 +154,8 @@ def require_same_weights(trained: TrainedModel, ranks: "Ranks") -> None:
         raise CheckpointError(f"{found}: name one, checkpoint=RUN_FOLDER/step_N")
 
 
-def sweep(arguments: list[str], say: Callable[[str], None]) -> int:
-    """Run a command line with `-m`; returns the exit code."""
-    from apps.sweeps import programs, run  # A single run needs nothing of them.
-
-    return run.sweep(programs.EVALUATION, arguments, say)
-
+SWEEP = imported("apps.sweeps.run", "sweep_evaluations")
 
 if __name__ == "__main__":
     faulthandler.enable(2)  # Standard error, even if it is closed.
-    run_entry_point(EvalConfig, "cfg_evaluate", main, str(__doc__), sweep)
+    run_entry_point(EvalConfig, "cfg_evaluate", main, str(__doc__), SWEEP)

@@ -6,13 +6,10 @@ mistake is reported within seconds.
 """
 
 import faulthandler
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from tqdm import tqdm
+from typing import TYPE_CHECKING, NamedTuple
 
 from evaluation.evaluators.base import Evaluator, build_evaluators, build_fitting
 from puzzle_dataset import EvalBatches, PuzzleDataset
@@ -24,18 +21,32 @@ from runtime.process import (
     preempt_on_sigterm,
     sigterm_waits,
 )
+from runtime.registry import imported
 from training.checkpoint import run_folder
 from training.checkpoint.lock import run_lock
 from training.checkpoint.store import Checkpoint
 from training.checkpoint.trained_model import find_start_weights
 from training.config.composition import load_config
-from training.config.entry_point import run_entry_point
+from training.config.entry_point import run_entry_point, say
 from training.config.schema import CANONICAL_SHARDS, TrainConfig
 from training.data import data_facts, open_data, require_batches, require_same_data
 from training.tracking import open_tracker, warn
 
 if TYPE_CHECKING:
+    from models.architectures import ArchConfig
     from runtime.ranks import Ranks
+
+
+class Start(NamedTuple):
+    """What a run starts from. Checkpoint and start weights are found by rank 0."""
+
+    config: TrainConfig
+    train_set: PuzzleDataset
+    test_set: PuzzleDataset | None
+    evaluators: Mapping[str, Evaluator]
+    fingerprint: str
+    checkpoint: Checkpoint | None = None
+    weights: Path | None = None
 
 
 @preempt_on_sigterm()
@@ -50,8 +61,7 @@ def main(overrides: list[str]) -> None:
     if test_set is not None:
         evaluators = build_evaluators(config.active_evaluators, test_set)
         evaluators |= build_fitting(config.inherited_evaluators, test_set, warn)
-    fingerprint = train_set.fingerprint()
-    checkpoint = start_weights = None
+    start = Start(config, train_set, test_set, evaluators, train_set.fingerprint())
     with ExitStack() as opened:
         if env_rank() == 0:
             # The others learn from it where the run goes on: they might see another state of a
@@ -61,86 +71,83 @@ def main(overrides: list[str]) -> None:
             run_folder.prepare_run_dir(run_dir)
             opened.enter_context(run_lock(run_dir))
             facts = data_facts(train_set.metadata, train_set.fields)
-            checkpoint = run_folder.find_checkpoint(config, run_dir, facts, fingerprint, warn)
-            if checkpoint is None and config.load_checkpoint is not None:
-                start_weights = find_start_weights(Path(config.load_checkpoint), warn)
-        train(config, train_set, test_set, evaluators, fingerprint, checkpoint, start_weights)
+            found = run_folder.find_checkpoint(config, run_dir, facts, start.fingerprint, warn)
+            start = start._replace(config=config, checkpoint=found)
+            if found is None and config.load_checkpoint is not None:
+                weights = find_start_weights(Path(config.load_checkpoint), warn)
+                start = start._replace(weights=weights)
+        train(start)
 
 
-def train(
-    config: TrainConfig,
-    train_set: PuzzleDataset,
-    test_set: PuzzleDataset | None,
-    evaluators: Mapping[str, Evaluator],
-    fingerprint: str,
-    checkpoint: Checkpoint | None,
-    start_weights: Path | None,
-) -> None:
-    """Load torch, let the ranks agree, build the run's parts and train.
-
-    Names, checkpoint and start weights are those of rank 0; the others take them over from it.
+def train(start: Start) -> None:
+    """Load torch, and let the ranks take over what rank 0 has found; then build the run's parts and
+    train.
     """
     with sigterm_waits():  # An exception amid this import would abort the process.
         import torch  # noqa: F401
 
-    from evaluation.in_training import InTrainingEvaluation
-    from evaluation.outputs import OutputError
+    from models.layers import require_backend
     from models.registry import arch_on_device
     from runtime.device import ask_for_equal_bits, prepare_host, resolve_device
     from runtime.ranks import Ranks
-    from training.checkpoint.environment import environment, saved_compiling
-    from training.checkpoint.run import Progress, RunKeeper
-    from training.profiler import StepProfiler
-    from training.step import build_learner
-    from training.trainer import Trainer, build_feed
 
+    config = start.config
     device_type = resolve_device(config.device)
     arch = arch_on_device(config.arch, device_type)
     prepare_host(config.num_threads)
     if config.reduction == "exact" and device_type == "cuda":
         ask_for_equal_bits()
     with Ranks(device_type, timeout=config.rank_timeout) as ranks:
-        config, start_weights = ranks.broadcast_object((config, start_weights))
-        checkpoint = run_folder.take_over(checkpoint, ranks)
-        require_same_data(fingerprint, ranks)
-        say = print_line if ranks.is_main else lambda line: None
-        run_dir = Path(str(config.checkpoint_path))
+        require_backend(arch.attention, ranks.device)
+        config, weights = ranks.broadcast_object((config, start.weights))
+        checkpoint = run_folder.take_over(start.checkpoint, ranks)
+        require_same_data(start.fingerprint, ranks)
+        fit(start._replace(config=config, checkpoint=checkpoint, weights=weights), arch, ranks)
 
-        before = saved_compiling(checkpoint.state.environment, device_type) if checkpoint else None
-        learner = build_learner(config, arch, train_set, ranks, start_weights, before)
-        test_batches = test_set and eval_batches(config, test_set, ranks)
-        saved = config.eval_save_outputs
-        evaluate = InTrainingEvaluation(
-            test_batches, evaluators, saved, learner.forward, ranks, run_dir
-        )
-        num_parameters = sum(p.numel() for p in learner.model.parameters())
-        mixer = " (MLP mixer)" if arch.mlp_t else ""
-        say(f"{arch.name}{mixer}: {num_parameters:,} parameters, {arch.forward_dtype}, {ranks}")
-        say(str(learner.compiling))
-        say(f"run folder: {run_dir}")
-        present = environment(ranks, arch.forward_dtype, compiled=learner.compiling.form)
-        in_parts = learner.num_parts > learner.num_shards
-        size = learner.local_batch_size // learner.num_parts
-        present["micro_batch_size"] = size if in_parts else None
-        keeper = RunKeeper(run_dir, config, learner.facts, fingerprint, present, ranks)
-        # A checkpoint may not fit: so before anything in the run's folder is touched.
-        progress = keeper.restore(checkpoint, learner, say) if checkpoint else Progress()
-        if ranks.is_main:
-            run_folder.save_config(run_dir, config)
-            for path in run_folder.rename_newer(run_dir, progress.step) if checkpoint else []:
-                say(f"a later checkpoint is now called {path}")
-        opened = open_tracker(config, run_dir, checkpoint) if ranks.is_main else nullcontext()
-        with opened as tracker:
-            feed = build_feed(config, train_set, ranks)
-            profiled = config.profile and ranks.is_main
-            profiler = StepProfiler(run_dir, ranks, say) if profiled else None
-            trainer = Trainer(
-                config, learner, feed, evaluate, keeper, progress, tracker, ranks, say, profiler
-            )
-            try:
-                trainer.fit()
-            except OutputError as error:
-                raise ConfigError(f"an evaluation's files cannot be written: {error}") from None
+
+def fit(start: Start, arch: "ArchConfig", ranks: "Ranks") -> None:
+    """Build the run's parts, go on from its checkpoint, and train."""
+    from evaluation.in_training import InTrainingEvaluation
+    from evaluation.outputs import OutputError
+    from training.checkpoint.environment import environment, saved_compiling
+    from training.checkpoint.run import Progress, RunKeeper
+    from training.profiler import StepProfiler
+    from training.step import build_learner
+    from training.trainer import Trainer, build_feed
+
+    config, checkpoint, is_main = start.config, start.checkpoint, ranks.is_main
+    tell = say if is_main else lambda line: None
+    run_dir = Path(str(config.checkpoint_path))
+    device = ranks.device.type
+    before = saved_compiling(checkpoint.state.environment, device) if checkpoint else None
+    learner = build_learner(config, arch, start.train_set, ranks, start.weights, before)
+    test_batches = start.test_set and eval_batches(config, start.test_set, ranks)
+    forward, saved = learner.forward, config.eval_save_outputs
+    evaluate = InTrainingEvaluation(test_batches, start.evaluators, saved, forward, ranks, run_dir)
+    num_parameters = sum(p.numel() for p in learner.model.parameters())
+    mixer = " (MLP mixer)" if arch.mlp_t else ""
+    tell(f"{arch.name}{mixer}: {num_parameters:,} parameters, {arch.forward_dtype}, {ranks}")
+    tell(f"{learner.compiling}\nrun folder: {run_dir}")
+    present = environment(ranks, arch.forward_dtype, compiled=learner.compiling.form)
+    in_parts = learner.num_parts > learner.num_shards
+    size = learner.local_batch_size // learner.num_parts
+    present["micro_batch_size"] = size if in_parts else None
+    keeper = RunKeeper(run_dir, config, learner.facts, start.fingerprint, present, ranks)
+    # A checkpoint may not fit: so before anything in the run's folder is touched.
+    progress = keeper.restore(checkpoint, learner, tell) if checkpoint else Progress()
+    if is_main:
+        run_folder.save_config(run_dir, config)
+        for path in run_folder.rename_newer(run_dir, progress.step) if checkpoint else []:
+            tell(f"a later checkpoint is now called {path}")
+    with open_tracker(config, run_dir, checkpoint) if is_main else nullcontext() as tracker:
+        feed = build_feed(config, start.train_set, ranks)
+        profiler = StepProfiler(run_dir, ranks, tell) if config.profile and is_main else None
+        try:
+            Trainer(
+                config, learner, feed, evaluate, keeper, progress, tracker, ranks, tell, profiler
+            ).fit()
+        except OutputError as error:
+            raise ConfigError(f"an evaluation's files cannot be written: {error}") from None
 
 
 def eval_batches(config: TrainConfig, test_set: PuzzleDataset, ranks: "Ranks") -> EvalBatches:
@@ -159,19 +166,8 @@ def eval_batches(config: TrainConfig, test_set: PuzzleDataset, ranks: "Ranks") -
     )
 
 
-def print_line(line: str) -> None:
-    """Say something to people, above the progress bar if there is one."""
-    tqdm.write(line)
-    sys.stdout.flush()
-
-
-def sweep(arguments: list[str], say: Callable[[str], None]) -> int:
-    """Run a command line with `-m`; returns the exit code."""
-    from apps.sweeps import programs, run  # A single run needs nothing of them.
-
-    return run.sweep(programs.TRAINING, arguments, say)
-
+SWEEP = imported("apps.sweeps.run", "sweep_trainings")
 
 if __name__ == "__main__":
     faulthandler.enable(2)  # Standard error, even if it is closed.
-    run_entry_point(TrainConfig, "cfg_pretrain", main, str(__doc__), sweep)
+    run_entry_point(TrainConfig, "cfg_pretrain", main, str(__doc__), SWEEP)

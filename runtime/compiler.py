@@ -88,28 +88,29 @@ def _automatic(device: str, operations: Callable[[], float]) -> Compiling:
     return Compiling("block", "the run is long enough for it to pay")
 
 
+# By device type: the variable that names the compiler, its language, and the usual ones.
+_COMPILERS = {
+    "cpu": ("CXX", "C++", ["clang++" if sys.platform == "darwin" else "g++"]),
+    "cuda": ("CC", "C", ["gcc", "clang"]),  # With it Triton builds a Python module.
+}
+
+
 def missing_for_compiling(device: str) -> str | None:
-    """Return what torch's compiler lacks on a device type, in words; None where nothing is missing.
-    On CUDA Triton builds a Python module with a C compiler.
-    """
-    variable, compilers = _compilers(device)
-    if not any(map(shutil.which, compilers)):
-        language, known = "C++" if device == "cpu" else "C", " or ".join(compilers)
+    """Return what torch's compiler lacks on a device type, in words; None: it is complete."""
+    variable, language, _ = _COMPILERS[device]
+    if not any(map(shutil.which, compilers := _compilers(device))):
+        known = " or ".join(compilers)
         return f"there is no {language} compiler ({known}; {variable} names another)"
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         return "Python's C headers are missing (the package python3-dev)"
     return None
 
 
-def _compilers(device: str) -> tuple[str, list[str]]:
-    """Return the variable that names the compiler for a device type, and the commands that may be
-    it, best first.
-    """
-    variable, usual = "CC", ["gcc", "clang"]
-    if device == "cpu":
-        variable, usual = "CXX", ["clang++" if sys.platform == "darwin" else "g++"]
+def _compilers(device: str) -> list[str]:
+    """Return the commands that may be the compiler for a device type, best first."""
+    variable, _, usual = _COMPILERS[device]
     named = os.environ.get(variable)
-    return variable, usual if named is None else [named]
+    return usual if named is None else [named]
 
 
 def describe_compiler(device: str) -> str:
@@ -118,7 +119,7 @@ def describe_compiler(device: str) -> str:
     if device != "cpu":
         with contextlib.suppress(PackageNotFoundError):
             made_by = f"triton {version('triton')}"
-    elif compiler := next(filter(shutil.which, _compilers(device)[1]), None):
+    elif compiler := next(filter(shutil.which, _compilers(device)), None):
         command = [compiler, "--version"]
         lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout
         made_by = lines.partition("\n")[0]

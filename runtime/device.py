@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 
 import torch
 
+from runtime.compiler import cpu_flags
 from runtime.errors import ConfigError
 
 # Parameters of glibc's mallopt. By default every large tensor is fetched from the kernel and handed
@@ -51,14 +52,8 @@ def resolve_dtype(forward_dtype: DtypeT, device: str) -> DtypeT | Literal["float
 def cpu_has_bfloat16() -> bool:
     """Whether this CPU multiplies bfloat16 matrices (AVX512-BF16, AMX or Arm's BF16)."""
     checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported", "_is_arm_bf16_supported")
-    if any(getattr(torch.cpu, check, lambda: False)() for check in checks):
-        return True
-    try:
-        with open("/proc/cpuinfo") as info:
-            flags = next((line for line in info if line.startswith("Features")), "")
-    except OSError:
-        return False
-    return "bf16" in flags.split()
+    found = any(getattr(torch.cpu, check, lambda: False)() for check in checks)
+    return found or "bf16" in cpu_flags()
 
 
 def require_room(model: torch.nn.Module, source: object) -> None:

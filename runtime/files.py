@@ -13,7 +13,7 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -77,34 +77,18 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         OSError: not written. After any error the hidden file is gone, and `path` unchanged.
     """
     with contextlib.suppress(OSError):
-        for leftover in _leftovers(path, "tmp"):
-            with contextlib.suppress(OSError), _locked(leftover):
-                leftover.unlink()
-    temporary, file = _open_locked(path)
-    try:
-        with contextlib.ExitStack() as held:
-            held.callback(os.close, os.dup(file.fileno()))  # It is locked until it has its name.
-            with file:
+        _remove_leftovers(path, "tmp", Path.unlink)
+    with _locked_sibling(path, "tmp", lambda new: new.open("xb").close()) as temporary:
+        try:
+            with temporary.open("wb") as file:
                 yield file
                 flush(file)
             temporary.replace(path)
-        fsync(path.parent)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-
-
-def _open_locked(path: Path) -> tuple[Path, BinaryIO]:
-    """Create a temporary file beside `path` and lock it, where the file system knows locks."""
-    while True:
-        temporary = _sibling(path, "tmp")
-        file = temporary.open("xb")
-        with contextlib.suppress(OSError):
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX)
-        if temporary.exists():
-            return temporary, file
-        file.close()  # Another writer has deleted the new file as a leftover.
+            fsync(path.parent)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
 
 
 def write_atomically(path: Path, content: str) -> None:
@@ -159,9 +143,7 @@ def clear_leftovers(output: Path) -> None:
     put_back(output)
     for path in _leftovers(output, "replaced"):
         os.rename(path, _sibling(output, "building"))
-    for path in _leftovers(output, "building"):
-        with contextlib.suppress(OSError), _locked(path):
-            shutil.rmtree(path, ignore_errors=True)
+    _remove_leftovers(output, "building", lambda path: shutil.rmtree(path, ignore_errors=True))
 
 
 def put_back(output: Path) -> None:
@@ -172,21 +154,9 @@ def put_back(output: Path) -> None:
         fsync(output.parent)
 
 
-@contextlib.contextmanager
-def locked_sibling(output: Path) -> Iterator[Path]:
+def locked_sibling(output: Path) -> contextlib.AbstractContextManager[Path]:
     """Create a temporary folder beside `output`, locked until the end of the block or process."""
-    while True:
-        path = _sibling(output, "building")
-        path.mkdir()
-        with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(_locked(path))
-            except (BlockingIOError, FileNotFoundError):
-                continue  # Another build has deleted the new folder as a leftover.
-            except OSError:
-                pass  # Some network file systems lock no folders: leftovers then stay.
-            yield path
-            return
+    return _locked_sibling(output, "building", Path.mkdir)
 
 
 def swap_into_place(built: Path, output: Path) -> None:
@@ -236,6 +206,28 @@ def _sibling(output: Path, kind: str) -> Path:
 def _leftovers(output: Path, kind: str) -> list[Path]:
     pattern = re.compile(re.escape(f".{output.name}.{kind}-") + "[0-9a-f]{8}")
     return sorted(path for path in output.parent.iterdir() if pattern.fullmatch(path.name))
+
+
+def _remove_leftovers(output: Path, kind: str, remove: Callable[[Path], object]) -> None:
+    for path in _leftovers(output, kind):
+        with contextlib.suppress(OSError), _locked(path):
+            remove(path)
+
+
+@contextlib.contextmanager
+def _locked_sibling(output: Path, kind: str, create: Callable[[Path], object]) -> Iterator[Path]:
+    while True:
+        path = _sibling(output, kind)
+        create(path)
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(_locked(path))
+            except (BlockingIOError, FileNotFoundError):
+                continue  # Another writer has deleted the new one as a leftover.
+            except OSError:
+                pass  # Some network file systems lock nothing: leftovers then stay.
+            yield path
+            return
 
 
 @contextlib.contextmanager

@@ -8,22 +8,15 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from runtime.errors import ConfigError
 from runtime.registry import CONFIG_FOLDERS, Registry, rebuild_schemas
 from runtime.text import shown
 
-
-class Added(NamedTuple):
-    """A part that a plug-in has registered."""
-
-    registry: Registry
-    name: str
-
-
-_imported: list[str] = []
-_added: list[Added] = []
+IMPORTED: list[str] = []
+"""Names of the plug-ins imported so far."""
+ADDED: list[tuple[Registry, str]] = []
+"""What they have registered."""
 
 
 def import_plugins(names: Sequence[str]) -> None:
@@ -33,7 +26,7 @@ def import_plugins(names: Sequence[str]) -> None:
     Raises:
         ConfigError: a module cannot be imported, or registers what is there already.
     """
-    new = [name for name in names if name not in _imported]
+    new = [name for name in names if name not in IMPORTED]
     if not new:
         return
     before, folders = _all_parts(), list(CONFIG_FOLDERS)
@@ -45,33 +38,18 @@ def import_plugins(names: Sequence[str]) -> None:
         except (Exception, SystemExit) as error:
             reason = f"{type(error).__name__}: {error}"
             raise ConfigError(f"plugins=[{shown(name)}]: {shown(reason, 300)}") from error
-        _imported.append(name)
+        IMPORTED.append(name)
     added = [part for part in _all_parts() if part not in before]
     if not added and folders == CONFIG_FOLDERS:
         raise ConfigError(
             f"plugins=[{', '.join(new)}]: {sys.modules[new[0]].__file__} registers nothing"
         )
-    _added.extend(added)
+    ADDED.extend(added)
     try:
         rebuild_schemas()
     except ConfigError as error:
         raise ConfigError(f"plugins=[{', '.join(new)}]: {error}") from None
 
 
-def added_parts() -> list[Added]:
-    """Return what the plug-ins imported so far have registered."""
-    return list(_added)
-
-
-def plugins_imported() -> list[str]:
-    """Return the names of the plug-ins imported so far."""
-    return list(_imported)
-
-
-def plugins_added() -> list[str]:
-    """Return the override that names the plug-ins imported so far; [] where there are none."""
-    return [f"plugins=[{','.join(_imported)}]"] if _imported else []
-
-
-def _all_parts() -> list[Added]:
-    return [Added(registry, name) for registry in Registry.all for name in registry]
+def _all_parts() -> list[tuple[Registry, str]]:
+    return [(registry, name) for registry in Registry.all for name in registry]

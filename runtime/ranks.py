@@ -7,12 +7,11 @@ import secrets
 import socket
 import sys
 import time
-from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
@@ -28,10 +27,6 @@ T = TypeVar("T")
 # Never reached: `Watch` ends a rank that waits for too long, and knows what is worth waiting for.
 _BACKEND_TIMEOUT = timedelta(days=10)
 _POLL_SECONDS = 0.02
-# Pinned memory of arrays on their way to a CUDA device, and what tells that they are there. So many
-# copies of the same shapes may be under way: the host is at most three steps ahead of the device.
-_Stages = deque[tuple[dict[str, Tensor], torch.cuda.Event]]
-_STAGES = 4
 # In the RuntimeErrors of gloo: another rank has gone.
 _LOST = re.compile(r"(?i)gloo|Connection (closed|reset|refused)|Broken pipe|Timed out waiting")
 
@@ -57,7 +52,6 @@ class Ranks:
         if device_type == "cuda":
             self.device = torch.device("cuda", env_local_rank())
             torch.cuda.set_device(self.device)
-        self._staged: defaultdict[tuple[Any, ...], _Stages] = defaultdict(deque)
         self._watch: Watch | None = None
         if self.world_size > 1 or launched():
             self._join("cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo", timeout)
@@ -131,19 +125,11 @@ class Ranks:
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         if self.device.type != "cuda":
             return tensors
-        turns = self._staged[tuple((name, own.dtype, own.shape) for name, own in tensors.items())]
-        if len(turns) < _STAGES:
-            pinned = {name: torch.empty_like(own, pin_memory=True) for name, own in tensors.items()}
-            copied = torch.cuda.Event()
-        else:
-            pinned, copied = turns.popleft()
-            with self.wait():
-                copied.synchronize()
-        for name, own in tensors.items():
-            tensors[name] = pinned[name].copy_(own).to(self.device, non_blocking=True)
-        copied.record()
-        turns.append((pinned, copied))
-        return tensors
+        # Torch keeps pinned memory for the next copies, and knows when one is done.
+        return {
+            name: own.pin_memory().to(self.device, non_blocking=True)
+            for name, own in tensors.items()
+        }
 
     def sum_(self, tensor: Tensor) -> Tensor:
         """Replace `tensor` by its sum over the ranks, and return it."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, get_args, get_origin
 
 from pydantic import GetCoreSchemaHandler
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from runtime.errors import ConfigError
 from runtime.schema import Schema, further_field
@@ -46,6 +46,8 @@ class Part(NamedTuple):
     place: int
 
 
+UNKNOWN_PART = "unknown_part"
+"""Pydantic's type of the fault that a setting names no part."""
 LAST = 1000
 """The place of parts that need none: behind the others, in the order of their registration."""
 
@@ -143,14 +145,21 @@ class Registry:
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         choices = {name: handler.generate_schema(part.schema) for name, part in self._parts.items()}
-        if not choices:  # Rebuilt once something is registered.
-            return core_schema.is_instance_schema(self.base)
-        union = core_schema.tagged_union_schema(choices, discriminator="name", from_attributes=True)
-        return core_schema.no_info_before_validator_function(self._named, union)
+        described = core_schema.tagged_union_schema(choices, "name") if choices else None
+        return core_schema.no_info_plain_validator_function(
+            self._validated, json_schema_input_schema=described
+        )
 
-    def _named(self, value: Any) -> Any:
-        is_unnamed = isinstance(value, dict) and "name" not in value and self.default is not None
-        return {"name": self.default} | value if is_unnamed else value
+    def _validated(self, value: Any) -> Schema:
+        # Not pydantic's own union: it puts the names into the paths of faults.
+        if isinstance(value, dict):
+            value = {"name": self.default} | value
+        name = str(value["name"] if isinstance(value, dict) else getattr(value, "name", value))
+        if name not in self._parts:
+            told = "there is no such {kind}; accepted: {names}"
+            known = {"kind": self.kind, "names": ", ".join(self), "name": name}
+            raise PydanticCustomError(UNKNOWN_PART, told, known)
+        return self._parts[name].schema.model_validate(value)
 
 
 NONE = "none"

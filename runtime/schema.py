@@ -47,15 +47,7 @@ CompiledForm = Literal["block", "model", False]
 CompileSetting = Literal["auto", "block", "model"] | StrictBool
 
 
-def _not_mps(device: object) -> object:
-    if device == "mps":
-        raise ValueError(
-            "Apple's GPU (mps) is not supported; on a Mac use cpu, which auto is there"
-        )
-    return device
-
-
-Device = Annotated[Literal["auto", "cpu", "cuda"], BeforeValidator(_not_mps)]
+Device = Literal["auto", "cpu", "cuda"]
 
 
 def _number_as_name(name: object) -> object:

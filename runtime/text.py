@@ -70,19 +70,10 @@ def in_columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def figures(values: Mapping[str, float], width: int | None) -> str:
-    """Return named figures on one line; where that is longer than `width`, below each other, those
-    of `SET/NAME` in a row for each set.
-    """
-    line = ", ".join(f"{name} {value:.4f}" for name, value in values.items())
-    if width is None or len(line) <= width:
-        return line
-    placed = [(*name.rpartition("/")[::2], f"{value:.4f}") for name, value in values.items()]
-    sets, names = ([*dict.fromkeys(column)] for column in list(zip(*placed, strict=True))[:2])
-    cells = {(of, name): value for of, name, value in placed}
-    rows = [["", *names], *([of or "all", *(cells.get((of, n), "") for n in names)] for of in sets)]
-    if max(map(len, in_columns(rows).split("\n"))) > width:
-        rows = list(zip(*rows, strict=True))
-    return f"\n{in_columns(rows)}"
+    """Return named figures on one line; each on its own where that is longer than `width`."""
+    told = [f"{name} {value:.4f}" for name, value in values.items()]
+    line = ", ".join(told)
+    return line if width is None or len(line) <= width else "\n".join(["", *told])
 
 
 def terminal_width(stream: TextIO) -> int | None:

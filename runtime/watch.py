@@ -11,19 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 End = Callable[[str], object]  # Ends the process with a message; called from a thread.
 _BEAT_SECONDS = 0.5
 # The others wait so many timeouts for a rank that has said that the next part may take long.
 PATIENCE = 3.0
-
-
-class Store(Protocol):
-    """The methods of torch's stores that are used here; `multi_get` waits for missing values."""
-
-    def set(self, key: str, value: str, /) -> None: ...
-    def multi_get(self, keys: list[str], /) -> list[bytes]: ...
 
 
 class Entry(NamedTuple):
@@ -56,7 +49,8 @@ class Watch:
     """Watches the waits of one rank, and is the context manager of each of them.
 
     Args:
-        store: a connection that has no other user; one rank calls `prepare` on it first.
+        store: a connection to torch's store that has no other user; one rank calls `prepare` on it
+            first.
         keeper: who keeps the store, for messages; rank 0 if it is "".
         timeout: seconds after which a wait ends.
     Attributes:
@@ -64,7 +58,7 @@ class Watch:
     """
 
     def __init__(
-        self, rank: int, world_size: int, store: Store, *, keeper: str, timeout: float, end: End
+        self, rank: int, world_size: int, store: Any, *, keeper: str, timeout: float, end: End
     ) -> None:
         self.rank, self.timeout = rank, timeout
         self.hosts: Sequence[str] = ()
@@ -87,7 +81,7 @@ class Watch:
         ]
 
     @staticmethod
-    def prepare(store: Store, world_size: int) -> None:
+    def prepare(store: Any, world_size: int) -> None:
         """Give every rank a first entry, so that reading works if one dies before it writes one."""
         for rank in range(world_size):
             store.set(_key(rank), json.dumps(Entry()))

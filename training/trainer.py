@@ -4,14 +4,13 @@ any step.
 
 import sys
 import time
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
+from collections.abc import Callable, Generator, Hashable, Mapping
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
 
 from models.act import ACTLossHead
 from models.heads.base import Examples
-from puzzle_dataset import Batch, BatchRows, PuzzleDataset, TrainBatches
-from runtime.ahead import ahead
+from puzzle_dataset import PuzzleDataset, TrainBatches
 from runtime.errors import CheckpointError, NonFiniteError, Preempted
 from runtime.ranks import Ranks
 from runtime.text import figures, terminal_width
@@ -35,44 +34,32 @@ class Feed:
     """Yields what `batches` would, as tensors on the device of `ranks`.
 
     Args:
-        ahead: batches that a thread draws in advance; it makes no call of torch.
         keep: hold small sets on the device, and take the rows of batches there.
     """
 
-    def __init__(self, batches: TrainBatches, ranks: Ranks, *, ahead: int, keep: bool) -> None:
-        self.batches, self._ranks, self._ahead = batches, ranks, ahead
+    def __init__(self, batches: TrainBatches, ranks: Ranks, *, keep: bool) -> None:
+        self.batches, self._ranks = batches, ranks
         self._kept = keep_small_sets(batches.dataset, ranks.device) if keep else {}
 
     def iterate(
         self, iteration: int, start: int = 0
     ) -> Generator[tuple[int, Examples], None, None]:
-        """Yield (position, examples) from `start` to the end of the iteration. Whoever stops before
-        closes it, which ends the thread.
-        """
-        with closing(ahead(self._drawn(iteration, start), self._ahead)) as drawn:
-            for position, batch in drawn:
-                yield position, self._examples(batch)
-
-    def _drawn(self, iteration: int, start: int) -> Iterator[tuple[int, Batch | BatchRows]]:
-        """Yield this rank's batches, of sets on the device only their rows."""
+        """Yield (position, examples) from `start` to the end of the iteration."""
         for position, rows in self.batches.iterate_rows(iteration, start):
-            if rows.set_name in self._kept:
-                yield position, self.batches.own(rows)
-            else:
-                yield position, self.batches.read(iteration, position, rows)
-
-    def _examples(self, batch: Batch | BatchRows) -> Examples:
-        if isinstance(batch, Batch):
-            return self._ranks.on_device(batch.arrays())
-        named = {"rows": batch.rows, "puzzle_identifiers": batch.puzzle_identifiers}
-        given = self._ranks.on_device(named)
-        return self._kept[batch.set_name].read(given.pop("rows")) | given
+            if rows.set_name not in self._kept:
+                arrays = self.batches.read(iteration, position, rows).arrays()
+                yield position, self._ranks.on_device(arrays)
+                continue
+            own = self.batches.own(rows)
+            named = {"rows": own.rows, "puzzle_identifiers": own.puzzle_identifiers}
+            given = self._ranks.on_device(named)
+            yield position, self._kept[own.set_name].read(given.pop("rows")) | given
 
 
 def build_feed(config: TrainConfig, train_set: PuzzleDataset, ranks: Ranks) -> Feed:
     """Return the batches of this rank as the settings ask for them on its device."""
     batches = train_batches(config, train_set, ranks.rank, ranks.world_size)
-    return Feed(batches, ranks, ahead=config.batches_ahead, keep=config.data_on_device)
+    return Feed(batches, ranks, keep=config.data_on_device)
 
 
 @dataclass

@@ -38,7 +38,7 @@ TURNS = {
 _HRM_AS_PUBLISHED = [
     *("arch=hrm_v1", "arch.hidden_size=32", "arch.num_heads=2", "arch.forward_dtype=float32"),
     *("global_batch_size=4", "epochs=40", "eval_interval=40", "max_steps=3", "evaluators=[]"),
-    *("logger=jsonl", "device=cpu", "compile=false", "num_threads=1", "batches_ahead=0"),
+    *("logger=jsonl", "device=cpu", "compile=false", "num_threads=1"),
 ]
 
 

@@ -25,7 +25,7 @@ from apps.sweeps.machine import (
     machine_overrides,
     threads_and_gpus,
 )
-from apps.sweeps.programs import Plan, Program, plan_of
+from apps.sweeps.programs import EVALUATION, TRAINING, Plan, Program, plan_of
 from apps.sweeps.table import Row, write_table
 from evaluation.headline import headline_of
 from runtime.errors import EXIT_LOCKED, ConfigError, Preempted, disk_errors
@@ -44,9 +44,14 @@ if TYPE_CHECKING:
 _LOCKED_SECONDS = 60.0
 
 
-def sweep(program: Program, arguments: Sequence[str], say: Callable[[str], None]) -> int:
-    """Run a command line with `-m`, as `run_sweep`."""
-    return run_sweep(program, plan_of(program, arguments), say)
+def sweep_trainings(arguments: Sequence[str], say: Callable[[str], None]) -> int:
+    """Run a command line of `pretrain.py -m`, as `run_sweep`."""
+    return run_sweep(TRAINING, plan_of(TRAINING, arguments), say)
+
+
+def sweep_evaluations(arguments: Sequence[str], say: Callable[[str], None]) -> int:
+    """Run a command line of `evaluate.py -m`, as `run_sweep`."""
+    return run_sweep(EVALUATION, plan_of(EVALUATION, arguments), say)
 
 
 def run_sweep(program: Program, plan: Plan, say: Callable[[str], None]) -> int:

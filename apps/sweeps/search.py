@@ -34,7 +34,7 @@ from apps.sweeps.jobs import Job, job, swept
 from runtime.errors import EXIT_NON_FINITE, EXIT_PREEMPTED, ConfigError
 from runtime.schema import MachineSettings
 from runtime.text import shown
-from training.config.explain import suggest
+from training.config.explain import did_you_mean
 
 # Attributes of a trial: the exit code of a job that failed; of a trial that was queued again, its
 # values. Of a study: what its trials have in common, and the folder of the search.
@@ -336,10 +336,9 @@ class Search:
         if not metrics or self._objective in metrics or SETTINGS in self._study.user_attrs:
             return
         self._queue_again(trial)
-        near = suggest(self._objective, metrics)
         raise ConfigError(
             f"hydra.sweeper.objective={shown(self._objective)}: there is no such metric; measured: "
-            f"{', '.join(metrics)}{f'; did you mean {near}?' if near else ''}"
+            f"{', '.join(metrics)}{did_you_mean(self._objective, metrics)}"
         )
 
     def _note_settings(self) -> None:

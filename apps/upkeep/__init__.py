@@ -1,1 +1,1 @@
-"""Upkeep of the project: the settings in config/ and the pictures of the docs."""
+"""Upkeep of the project: the settings in config/."""

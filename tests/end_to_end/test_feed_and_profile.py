@@ -2,20 +2,14 @@
 
 import gzip
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from puzzle_dataset import TrainBatches
-from runtime.errors import CheckpointError, DatasetError
+from runtime.errors import CheckpointError
 
-FED = ("batches_ahead=2", "data_on_device=true")
-
-
-def no_thread_is_left() -> bool:
-    return not any(thread.name == "ahead" for thread in threading.enumerate())
+FED = ("data_on_device=true",)
 
 
 @pytest.mark.slow
@@ -24,28 +18,8 @@ def test_a_run_may_change_between_all_ways_to_get_its_batches(run: Any, tasks_da
     whole = run(data, name="whole")
     last = whole.steps[-1]
     run(data, *FED, f"max_steps={last // 3}", name="parts")
-    run(data, "batches_ahead=4", f"max_steps={last // 2}", name="parts")
+    run(data, f"max_steps={last // 2}", name="parts")
     assert run(data, *FED, "profile=true", name="parts").digest() == whole.digest()
-    assert no_thread_is_left()
-
-
-def test_an_error_in_the_thread_ends_the_run_at_its_batch(
-    run: Any, files_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own, drawn = TrainBatches.own, []
-
-    def fail_at_the_sixth(batches: TrainBatches, rows: Any) -> Any:
-        drawn.append(threading.current_thread().name)
-        if len(drawn) == 6:
-            raise DatasetError("no such row")
-        return own(batches, rows)
-
-    monkeypatch.setattr(TrainBatches, "own", fail_at_the_sixth)
-    with pytest.raises(DatasetError, match="no such row"):
-        run(*FED, "eval_interval=16", "checkpoint_interval=1", name="failed")
-    assert files_of(tmp_path / "failed").steps[-1] == 5
-    assert set(drawn) == {"ahead"}
-    assert no_thread_is_left()
 
 
 def test_a_profile_is_a_trace_and_a_table(

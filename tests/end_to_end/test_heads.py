@@ -103,7 +103,7 @@ def test_cutoffs_beyond_the_vocabulary_are_refused(train: Train, tiny_settings: 
 @pytest.mark.parametrize(
     ("setting", "told"),
     [
-        ("+arch.heads.lm.rank=3", "arch.heads.lm.name=linear has no such setting"),
+        ("+arch.heads.lm.rank=3", "the chosen arch.heads.lm has no such setting"),
         ("arch.heads.lm.name=linaer", "accepted: linear, tied"),
         ("+arch.heads.lm.bais=true", "arch.heads.lm.bias"),
         ("arch.loss.weights.lm=-1", "arch.loss.weights.lm=-1"),
@@ -112,9 +112,9 @@ def test_cutoffs_beyond_the_vocabulary_are_refused(train: Train, tiny_settings: 
         ("heads=null", "accepted: action, adaptive"),
         ("~heads", "accepted: action, adaptive"),
         ("~arch.heads.q", "arch.heads.q=null leaves out"),
-        ("arch.heads.lm.rank=4", "not a setting of the chosen heads, but of heads=factorized"),
+        ("arch.heads.lm.rank=4", "the chosen files have no arch.heads.lm.rank"),
         ("arch.heads.lm.name=factorized arch.heads.lm.rank=4", "write +arch.heads.lm.rank"),
-        ("heads=sage arch.heads.q.rule=zero", "the chosen heads, which leave arch.heads.q out"),
+        ("heads=sage arch.heads.q.rule=zero", "the chosen files have no arch.heads.q.rule"),
         ("heads=adaptive loss=act_softmax arch.heads.lm.div_value=600", "last of 1 tails would"),
         ("heads=adaptive", "loss=act_softmax"),
         ("heads=hierarchical", "loss=act_softmax"),

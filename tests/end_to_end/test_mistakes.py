@@ -42,75 +42,40 @@ def assert_one_line(finished: Any, code: int, *parts: str) -> None:
             "build it with: python scripts/build_dataset.py data=sudoku",
         ),
         ("pretrain.py --lr 1", 2, "key=value"),
+        ("pretrain.py load_checkpoint=nowhere TINY", 4, "load_checkpoint=nowhere: nowhere: no"),
+        ("pretrain.py resume=7 TINY", 4, "/run/step_7: no such checkpoint"),
         ("evaluate.py checkpoint=nowhere", 4, "nowhere: no such checkpoint"),
         ("evaluate.py", 2, "checkpoint"),
     ],
 )
-def test_mistakes_of_the_command_line(run_python: Any, command: str, code: int, told: str) -> None:
-    script, *settings = command.split()
+def test_mistakes_of_the_command_line(
+    run_python: Any, tiny_settings: list[str], command: str, code: int, told: str
+) -> None:
+    script, *settings = command.replace("TINY", " ".join(tiny_settings)).split()
     assert_one_line(run_python(script, *settings), code, f"{script}: ", told)
 
 
-# pretrain.py
-
-
-def test_a_batch_that_ranks_cannot_share(run_python: Any, sudoku_data: Path) -> None:
+def test_mistakes_with_data_and_folders(
+    run_python: Any, tiny_settings: list[str], sudoku_data: Path, tmp_path: Path
+) -> None:
     rank = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
     settings = [f"data_path={sudoku_data}", "global_batch_size=7"]
     finished = run_python("pretrain.py", *settings, env=rank)
     assert_one_line(finished, 2, "global_batch_size=7", "number of ranks, 2")
-
-
-def test_a_data_set_with_a_file_that_is_cut(
-    run_python: Any, sudoku_data: Path, tmp_path: Path
-) -> None:
     data = shutil.copytree(sudoku_data, tmp_path / "cut")
     labels = data / "train" / "all__labels.npy"
     labels.write_bytes(labels.read_bytes()[:300])
     assert_one_line(run_python("pretrain.py", f"data_path={data}"), 3, str(labels), "300 bytes")
-
-
-@pytest.mark.parametrize("place", ["file", "file/run", "x" * 300])
-def test_a_folder_that_cannot_be_written(
-    run_python: Any, tiny_settings: list[str], tmp_path: Path, place: str
-) -> None:
-    (tmp_path / "file").write_text("in the way")
-    finished = run_python("pretrain.py", *tiny_settings, f"checkpoint_path={tmp_path / place}")
-    assert_one_line(finished, 2, f"checkpoint_path={tmp_path / place}: cannot be written: ")
-
-
-@pytest.mark.parametrize(
-    ("setting", "told"),
-    [
-        ("load_checkpoint=nowhere", "load_checkpoint=nowhere: nowhere: no such checkpoint"),
-        ("resume=7", "/run/step_7: no such checkpoint"),
-    ],
-)
-def test_a_checkpoint_that_is_not_there(
-    run_python: Any, tiny_settings: list[str], setting: str, told: str
-) -> None:
-    assert_one_line(run_python("pretrain.py", *tiny_settings, setting), 4, told)
-
-
-def test_another_run_in_the_folder(
-    run_python: Any, tiny_settings: list[str], tmp_path: Path
-) -> None:
+    for place in ("cut/train/dataset.json/run", "x" * 300):
+        finished = run_python("pretrain.py", *tiny_settings, f"checkpoint_path={tmp_path / place}")
+        told = f"checkpoint_path={tmp_path / place}: cannot be written: "
+        assert_one_line(finished, 2, told)
     (tmp_path / "run").mkdir()
     with run_lock(tmp_path / "run"):
         finished = run_python("pretrain.py", *tiny_settings)
     told = f"pretrain.py: {tmp_path / 'run'}: another run is using this folder"
     assert_one_line(finished, 6, told)
     assert list((tmp_path / "run").iterdir()) == []
-
-
-def test_help_needs_no_data(run_python: Any) -> None:
-    finished = run_python("pretrain.py", "--help")
-    assert (finished.code, finished.err) == (0, "")
-    assert "python pretrain.py [KEY=VALUE ...]" in finished.out
-    assert "global_batch_size: 768" in finished.out
-
-
-# evaluate.py
 
 
 def test_a_checkpoint_with_other_data_and_a_damaged_one(

@@ -1,9 +1,9 @@
 """Who may import whom; and that a configuration is checked before torch is loaded."""
 
 import ast
+import functools
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,91 +51,99 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 
 # Imported without torch, so that mistakes answer at once.
 WITHOUT_TORCH = """
-import dataset.build_arc_dataset, dataset.build_maze_dataset, dataset.build_sudoku_dataset
-import dataset.format.reading, dataset.format.writing, dataset.maze.rules
-import evaluate
-import evaluation.config, evaluation.evaluators.arc, evaluation.evaluators.maze
-import evaluation.evaluators.sudoku, evaluation.metrics, evaluation.table
-import models.config, models.heads.confidence.config, models.heads.config, models.metrics
-import pretrain
-import puzzle_dataset
-import runtime.ahead, runtime.errors, runtime.files, runtime.process, runtime.schema
-import runtime.streams, runtime.watch
-import training.checkpoint.lock, training.checkpoint.published, training.checkpoint.run_folder
-import training.checkpoint.state, training.checkpoint.store, training.checkpoint.trained_model
-import training.config.composition, training.config.schema, training.data, training.logs
-import training.tracking
-import sys
-"""
-# Of the apps, where they are there.
-APPS_WITHOUT_TORCH = """
-import apps.reports.listing, apps.reports.writing
-import apps.sweeps.folder, apps.sweeps.machine, apps.sweeps.programs, apps.sweeps.run
-import apps.sweeps.table
+dataset.build_arc_dataset dataset.build_maze_dataset dataset.build_sudoku_dataset
+dataset.format.reading dataset.format.writing dataset.maze.rules evaluate
+evaluation.config evaluation.evaluators.arc evaluation.evaluators.maze
+evaluation.evaluators.sudoku evaluation.metrics evaluation.table
+models.config models.heads.confidence.config models.heads.config models.metrics models.outputs
+pretrain puzzle_dataset runtime.errors runtime.files runtime.process runtime.schema
+runtime.streams runtime.watch
+training.checkpoint.lock training.checkpoint.published training.checkpoint.run_folder
+training.checkpoint.state training.checkpoint.store training.checkpoint.trained_model
+training.config.composition training.config.schema training.data training.logs training.tracking
+apps.reports.listing apps.reports.writing
+apps.sweeps.folder apps.sweeps.machine apps.sweeps.programs apps.sweeps.run apps.sweeps.table
 """
 # The one place of the core that says where further parts are looked for.
 LOOKS_FOR_PARTS = "models.architectures"
 
-
-def modules() -> Iterator[tuple[str, Path]]:
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            parts = path.relative_to(ROOT).with_suffix("").parts
-            yield ".".join(parts), path
-    for name in (*ENTRY_POINTS, "puzzle_dataset"):
-        yield name, ROOT / f"{name}.py"
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+} | {name: ROOT / f"{name}.py" for name in (*ENTRY_POINTS, "puzzle_dataset")}
 
 
-MODULES = dict(modules())
+@functools.cache
+def tree_of(name: str) -> ast.Module:
+    return ast.parse(MODULES[name].read_bytes())
 
 
-def imports(path: Path) -> set[str]:
+@functools.cache
+def imports(name: str) -> frozenset[str]:
     """What a module imports when it runs, also inside functions."""
-    found, tree = set(), ast.parse(path.read_bytes())
-    for node in ast.walk(tree):
+    found, left_out = set[str](), set[ast.AST]()
+    for node in ast.walk(tree_of(name)):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            node.body = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
+            left_out.update(node.body)
+        elif node in left_out:
+            continue
+        elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
+            assert node.level == 0, f"{name}: relative import"
             # `from models import act` imports models.act.
             module = str(node.module)
             names = {f"{module}.{alias.name}" for alias in node.names}
-            found |= {name if name in MODULES else module for name in names}
-    return found
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_no_module_leads_back_to_itself(name: str) -> None:
-    """Not even through imports inside functions."""
-    found, ahead = set[str](), [name]
-    while ahead:
-        ahead += (new := (imports(MODULES[ahead.pop()]) & MODULES.keys()) - found)
-        found |= new
-    assert name not in found
+            found |= {one if one in MODULES else module for one in names}
+    return frozenset(found)
 
 
 def is_within(name: str, packages: tuple[str, ...]) -> bool:
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_modules_import_only_what_they_may(name: str) -> None:
-    allowed = next(of for package, of in MAY_IMPORT.items() if is_within(name, (package,)))
-    of_ours = {other for other in imports(MODULES[name]) if is_within(other, OURS)}
-    assert {other for other in of_ours if not is_within(other, allowed)} == set()
+def within(*packages: str) -> list[str]:
+    return [name for name in MODULES if is_within(name, packages)]
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in MODULES if is_within(name, (*CORE_PACKAGES, "puzzle_dataset"))]
-)
-def test_the_core_names_no_app_in_a_string_either(name: str) -> None:
-    nodes = ast.walk(ast.parse(MODULES[name].read_bytes()))
-    texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
-    named = {text for text in texts if re.match(r"apps\b", str(text))}
-    assert named == ({"apps"} if name == LOOKS_FOR_PARTS else set())
+def test_no_module_leads_back_to_itself() -> None:
+    """Not even through imports inside functions."""
+    for name in MODULES:
+        found, ahead = set[str](), [name]
+        while ahead:
+            ahead += (new := (imports(ahead.pop()) & MODULES.keys()) - found)
+            found |= new
+        assert name not in found
+
+
+def test_modules_import_only_what_they_may() -> None:
+    for name in MODULES:
+        allowed = next(of for package, of in MAY_IMPORT.items() if is_within(name, (package,)))
+        of_ours = {other for other in imports(name) if is_within(other, OURS)}
+        assert {other for other in of_ours if not is_within(other, allowed)} == set(), name
+
+
+def test_modules_need_only_the_packages_that_they_may() -> None:
+    for name in MODULES:
+        roots = {other.partition(".")[0] for other in imports(name)} - sys.stdlib_module_names
+        if is_within(name, ("models",)):
+            assert roots <= {"runtime", "models", "torch", "numpy", "pydantic"}, name
+        if is_within(name, ("dataset", "puzzle_dataset")):
+            assert "torch" not in roots, name
+        if name != "runtime.ranks":
+            assert not any(is_within(other, ("torch.distributed",)) for other in imports(name)), (
+                name
+            )
+            assert "torch.distributed." not in MODULES[name].read_text(), name
+
+
+def test_the_core_names_no_app_in_a_string_either() -> None:
+    for name in within(*CORE_PACKAGES, "puzzle_dataset"):
+        nodes = ast.walk(tree_of(name))
+        texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
+        named = {text for text in texts if re.match(r"apps\b", str(text))}
+        assert named == ({"apps"} if name == LOOKS_FOR_PARTS else set()), name
 
 
 # Folders of models that are chosen by name: architectures, heads, biases of attention; techniques.
@@ -148,21 +156,17 @@ MODEL_PARTS = tuple(
 KNOWS_A_PART = ("training.checkpoint.published", "models.heads.output")
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in MODULES if not is_within(name, (*MODEL_PARTS, *KNOWS_A_PART, "apps"))]
-)
-def test_the_core_imports_no_part_of_a_model_by_name(name: str) -> None:
+def test_the_core_imports_no_part_of_a_model_by_name() -> None:
     assert len(MODEL_PARTS) > 15
-    assert not {other for other in imports(MODULES[name]) if is_within(other, MODEL_PARTS)}
+    for name in MODULES.keys() - within(*MODEL_PARTS, *KNOWS_A_PART, "apps"):
+        assert not {other for other in imports(name) if is_within(other, MODEL_PARTS)}, name
 
 
 # What loads, runs and measures any model on any puzzles: everything but the parts themselves.
-CORE = [
-    name
-    for name in MODULES
-    if is_within(name, ("models", "training", "evaluation", "runtime"))
-    and not is_within(name, (*MODEL_PARTS, "evaluation.evaluators"))
-] + ["puzzle_dataset", *ENTRY_POINTS]
+CORE = sorted(
+    {*within("models", "training", "evaluation", "runtime", "puzzle_dataset", *ENTRY_POINTS)}
+    - {*within(*MODEL_PARTS, "evaluation.evaluators")}
+)
 # Architectures of apps; ours are named by the published format, too.
 OF_APPS = [
     name for name in ARCHITECTURES if ARCHITECTURES[name].schema.__module__.startswith("apps.")
@@ -199,57 +203,27 @@ def named_in_code(tree: ast.AST) -> set[str]:
 
 
 @pytest.mark.parametrize("name", CORE)
-def test_the_core_names_no_technique_and_no_app(name: str) -> None:
-    source = MODULES[name].read_text()
+def test_the_core_names_no_kind_technique_app_or_optional_head(name: str) -> None:
+    found, in_code = words(MODULES[name].read_text()), named_in_code(tree_of(name))
     parts = {*TECHNIQUES, *OF_APPS}
-    assert not parts & named_in_code(ast.parse(source))
-    assert bool(parts & words(source)) == (name in HELP_NAMES_A_PART)
-
-
-@pytest.mark.parametrize("name", CORE)
-def test_the_core_names_no_optional_head(name: str) -> None:
-    found = words(MODULES[name].read_text())
+    assert not parts & in_code
+    assert bool(parts & found) == (name in HELP_NAMES_A_PART)
     assert not {f"{head}_{what}" for head in AUXILIARY_HEADS for what in ("head", "logits")} & found
-
-
-@pytest.mark.parametrize("name", CORE)
-def test_the_core_names_no_kind_of_puzzles(name: str) -> None:
-    found = named_in_code(ast.parse(MODULES[name].read_bytes()))
-    assert bool({*KINDS} & found) == (name in NAMES_A_KIND)
-
-
-@pytest.mark.parametrize("name", [name for name in MODULES if is_within(name, ("models",))])
-def test_models_need_torch_numpy_and_pydantic_alone(name: str) -> None:
-    roots = {other.partition(".")[0] for other in imports(MODULES[name])}
-    assert roots - sys.stdlib_module_names <= {"runtime", "models", "torch", "numpy", "pydantic"}
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in MODULES if is_within(name, ("dataset", "puzzle_dataset"))]
-)
-def test_data_need_no_torch(name: str) -> None:
-    assert not any(is_within(other, ("torch",)) for other in imports(MODULES[name]))
-
-
-@pytest.mark.parametrize("name", [name for name in MODULES if name != "runtime.ranks"])
-def test_only_one_module_knows_of_collectives(name: str) -> None:
-    assert not any(is_within(other, ("torch.distributed",)) for other in imports(MODULES[name]))
-    nodes = ast.walk(ast.parse(MODULES[name].read_bytes()))
-    attributes = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)}
-    assert "torch.distributed" not in attributes
+    assert bool({*KINDS} & in_code) == (name in NAMES_A_KIND)
 
 
 def test_packages_import_nothing() -> None:
-    files = [path for package in PACKAGES for path in (ROOT / package).rglob("__init__.py")]
-    assert len(files) >= len(CORE_PACKAGES)
-    assert [path.parent.name for path in files if imports(path)] == ["kinds"]
+    packages = [name for name in MODULES if name.endswith(".__init__")]
+    assert len(packages) >= len(CORE_PACKAGES)
+    assert [name for name in packages if imports(name)] == ["dataset.kinds.__init__"]
 
 
 def test_settings_data_and_checkpoints_are_checked_without_torch(run_python: Any) -> None:
+    has_apps = (ROOT / "apps").is_dir()
+    names = [name for name in WITHOUT_TORCH.split() if has_apps or not name.startswith("apps.")]
     loaded = (
-        "heavy = {'torch', 'wandb', 'tensorboard', 'mlflow', 'numba', 'plotly'};"
+        "import sys; heavy = {'torch', 'wandb', 'tensorboard', 'mlflow', 'numba', 'plotly'};"
         "print(sorted(heavy & sys.modules.keys()))"
     )
-    apps = APPS_WITHOUT_TORCH if (ROOT / "apps").is_dir() else ""
-    finished = run_python("-c", WITHOUT_TORCH + apps + loaded)
+    finished = run_python("-c", f"import {', '.join(names)}\n{loaded}")
     assert (finished.code, finished.out, finished.err) == (0, "[]\n", "")

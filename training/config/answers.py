@@ -2,7 +2,6 @@
 
 import argparse
 import io
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
@@ -10,17 +9,15 @@ from textwrap import fill
 from typing import Any
 
 from hydra import compose
-from hydra._internal.utils import get_args_parser
-from hydra.plugins.completion_plugin import CompletionPlugin
 from omegaconf import OmegaConf
 
 from runtime.errors import ConfigError
 from runtime.schema import Schema
 from training.config.composition import opened_hydra
-from training.config.describe import about, declared, settings_of
-from training.config.explain import registries_by_path, unknown_key
-from training.config.overrides import hydra_parser, parse_arguments, parse_overrides
-from training.config.source import Source, groups_of, source_of
+from training.config.describe import about, settings_of
+from training.config.explain import unknown_key
+from training.config.overrides import hydra_parser, parse_overrides
+from training.config.source import Source, source_of
 
 
 def answer(
@@ -38,35 +35,45 @@ def answer(
         return None
     source, out, err = source_of(config_name, args), io.StringIO(), io.StringIO()
     with opened_hydra(schema, source, parse_overrides(args.overrides)) as (hydra, lines):
-        name, all_lines = source.config_name, [*source.usual_lines(), *lines]
         try:
             with redirect_stdout(out), redirect_stderr(err):
-                if args.help and args.topics:
-                    values = OmegaConf.to_container(compose(name, lines), resolve=True)
-                    out.write(_topics(args.topics, source, schema, values))
-                elif args.help:
-                    out.write(_help(usage, source, schema))
-                    hydra.show_cfg(name, lines, "job", None, args.resolve)
-                elif args.hydra_help:
-                    args.overrides = [line for line in lines if line.startswith("hydra")]
-                    hydra.hydra_help(name, get_args_parser(), args)
-                elif args.cfg:
-                    shown = lines if args.cfg == "job" else all_lines
-                    hydra.show_cfg(name, shown, args.cfg, args.package, args.resolve)
-                else:
-                    hydra.show_info(args.info, name, all_lines)
+                _ask(hydra, schema, source, lines, args, usage)
         except SystemExit:
             raise ConfigError(err.getvalue().strip()) from None
     sys.stderr.write(err.getvalue())
     return out.getvalue()
 
 
-def _help(usage: str, source: Source, schema: type[Schema]) -> str:
+def _ask(
+    hydra: Any,
+    schema: type[Schema],
+    source: Source,
+    lines: list[str],
+    args: argparse.Namespace,
+    usage: str,
+) -> None:
+    """Print the answer."""
+    name, all_lines = source.config_name, [*source.usual_lines(), *lines]
+    if args.topics:
+        values = OmegaConf.to_container(compose(name, lines), resolve=True)
+        sys.stdout.write(_topics(args.topics, source, schema, values))
+    elif args.help:
+        sys.stdout.write(_help(usage, source))
+        hydra.show_cfg(name, lines, "job", None, args.resolve)
+    elif args.hydra_help:
+        args.overrides = [line for line in lines if line.startswith("hydra")]
+        hydra.hydra_help(name, hydra_parser(), args)
+    elif args.cfg:
+        shown = lines if args.cfg == "job" else all_lines
+        hydra.show_cfg(name, shown, args.cfg, args.package, args.resolve)
+    else:
+        hydra.show_info(args.info, name, all_lines)
+
+
+def _help(usage: str, source: Source) -> str:
     """Return the beginning of `--help`."""
     flags = hydra_parser().format_help().partition("options:\n")[2]
-    groups = [f"  {name}: {', '.join(all)}" for name, all in sorted(groups_of(source).items())]
-    named = {path: r for path, r in registries_by_path(schema).items() if r.group is None}
-    groups += [f"  {path.removesuffix('.*')}: {', '.join(r)}" for path, r in named.items()]
+    groups = [f"  {name}: {', '.join(all)}" for name, all in sorted(source.groups.items())]
     listed = "\n".join(fill(line, 100, subsequent_indent="      ") for line in groups)
     return (
         f"{usage.rstrip()}\n\nFlags, as Hydra has them:\n{flags}\n"
@@ -78,12 +85,12 @@ def _help(usage: str, source: Source, schema: type[Schema]) -> str:
 
 def _topics(topics: Sequence[str], source: Source, schema: type[Schema], values: Any) -> str:
     """Return what `--help KEY` and `--help GROUP` tell of settings."""
-    settings, groups, told = list(settings_of(schema, values)), groups_of(source), []
+    groups, told = source.groups, []
     for topic in topics:
-        found = about(settings, topic) or about(list(declared(schema)), topic)
+        found = about(settings_of(schema, values), topic) or about(settings_of(schema, None), topic)
         if topic in groups:
             told.append(fill(f"{topic}: {', '.join(groups[topic])}", 100, subsequent_indent="    "))
-        if not found and topic not in groups:
+        elif not found:
             raise ConfigError(unknown_key(schema, topic, groups=groups))
         told += map(str, found)
     return "\n".join(told) + "\n"
@@ -91,30 +98,13 @@ def _topics(topics: Sequence[str], source: Source, schema: type[Schema], values:
 
 def _completion(config_name: str, args: argparse.Namespace) -> str:
     """Return what Hydra prints for a shell: the script to install, or the words that can follow."""
-    if any(override.startswith("query=") for override in args.overrides):
-        try:
-            return _words(config_name, args)
-        except (Exception, SystemExit):
-            return ""  # What is being typed need not make sense yet, and the shell shows all else.
+    is_query = any(override.startswith("query=") for override in args.overrides)
     source, out = source_of(config_name, args), io.StringIO()
     try:
-        with source.hydra() as hydra, redirect_stdout(out):
+        with source.hydra() as hydra, redirect_stdout(out), redirect_stderr(io.StringIO()):
             hydra.shell_completion(source.config_name, args.overrides)
-    except ValueError as error:
+    except (Exception, SystemExit) as error:
+        if is_query:
+            return ""  # What is being typed need not make sense yet, and the shell shows all else.
         raise ConfigError(f"--shell-completion: {' '.join(str(error).split())}") from None
-    return out.getvalue()
-
-
-def _words(config_name: str, args: argparse.Namespace) -> str:
-    """Return the words that can follow the line that a shell is asked to complete."""
-    typed = CompletionPlugin.strip_python_or_app_name(os.environ["COMP_LINE"])
-    given = parse_arguments(typed.split())
-    source = source_of(config_name, given)
-    words = ["python x.py", *["-m"] * given.multirun, *source.usual_lines(), *given.overrides]
-    # Without flags between overrides, of which Hydra makes nothing here.
-    is_new_word = typed.endswith(" ") or not given.overrides
-    os.environ["COMP_LINE"] = " ".join(words) + " " * is_new_word
-    out = io.StringIO()
-    with source.hydra() as hydra, redirect_stdout(out), redirect_stderr(io.StringIO()):
-        hydra.shell_completion(source.config_name, args.overrides)
     return out.getvalue()

@@ -2,34 +2,37 @@
 
 import copy
 import functools
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import yaml
 from hydra import compose
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.hydra import Hydra
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from runtime.errors import ConfigError
-from runtime.plugins import plugins_imported
+from runtime.plugins import IMPORTED
 from runtime.schema import Schema
 from runtime.text import shown
 from training.config.explain import SchemaT, validate
 from training.config.overrides import (
-    hydra_lines,
+    hydra_line,
     is_of_hydra,
     parse_arguments,
     parse_overrides,
+    require_known,
     text_of,
 )
-from training.config.source import TOO_LATE, Source, groups_of, source_of
+from training.config.source import Source, source_of
+
+# What Hydra raises; from AssertionError on for defaults lists that are none, and for no YAML.
+_OF_HYDRA = (
+    *(HydraException, OmegaConfBaseException),
+    *(AssertionError, OSError, RecursionError, ValueError, yaml.YAMLError),
+)
 
 
 def load_config(schema: type[SchemaT], config_name: str, arguments: Sequence[str]) -> SchemaT:
@@ -44,33 +47,9 @@ def load_config(schema: type[SchemaT], config_name: str, arguments: Sequence[str
 def load_configs(
     schema: type[SchemaT], config_name: str, flags: Sequence[str], runs: Sequence[Sequence[str]]
 ) -> list[SchemaT]:
-    """`load_config` for the overrides of many runs, in order. What is slow is done once: files are
-    read for each choice of groups, an override is parsed and checked for all that have it.
-    """
+    """`load_config` for the overrides of many runs, in order."""
     source = source_of(config_name, parse_arguments(flags))
-
-    @functools.cache
-    def parsed(line: str) -> Override:
-        (override,) = parse_overrides([line])
-        hydra_lines(schema, source, [override])
-        return override
-
-    @functools.cache
-    def composed(*choices: str) -> DictConfig:
-        with opened_hydra(schema, source, list(map(parsed, choices))) as (_, lines):
-            return compose(source.config_name, lines)
-
-    groups, configs = groups_of(source), []
-    for run in runs:
-        overrides = [parsed(line) for line in run]
-        choices = [str(o.input_line) for o in overrides if o.key_or_group in groups]
-        config = copy.deepcopy(composed(*choices))
-        with _explained(source, overrides):
-            settings = [o for o in overrides if o.key_or_group not in groups]
-            ConfigLoaderImpl._apply_overrides_to_config(settings, config)
-            plain = _plain(config)
-        configs.append(validate(schema, plain))
-    return configs
+    return [validate(schema, composed) for composed in _composed(schema, source, runs)]
 
 
 def compose_config(
@@ -78,9 +57,57 @@ def compose_config(
 ) -> dict[str, Any]:
     """Return the composed, resolved configuration as plain containers."""
     args = parse_arguments(arguments)
-    source = source_of(config_name, args)
-    with opened_hydra(schema, source, parse_overrides(args.overrides)) as (_, lines):
-        return _plain(compose(source.config_name, lines))
+    (composed,) = _composed(schema, source_of(config_name, args), [args.overrides])
+    return composed
+
+
+def _composed(
+    schema: type[Schema], source: Source, runs: Sequence[Sequence[str]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the configuration of each run. What is slow is done once: files are read for each
+    choice of groups, an override is parsed and checked for all that have it.
+    """
+
+    @functools.cache
+    def parsed(line: str) -> Override:
+        (override,) = parse_overrides([line])
+        require_known(schema, source, override)
+        return override
+
+    @functools.cache
+    def of_files(*choices: str) -> DictConfig:
+        with opened_hydra(schema, source, [parsed(line) for line in choices]) as (_, lines):
+            return compose(source.config_name, lines)
+
+    groups = source.groups
+    for run in runs:
+        overrides = [parsed(line) for line in run]
+        is_choice = [o.key_or_group in groups or is_of_hydra(o) for o in overrides]
+        choices = [line for line, chooses in zip(run, is_choice, strict=True) if chooses]
+        with _explained():
+            config = copy.deepcopy(of_files(*choices))
+            for override, chooses in zip(overrides, is_choice, strict=True):
+                if not chooses:
+                    _set(config, override)
+            yield _plain(config)
+
+
+def _set(config: DictConfig, override: Override) -> None:
+    """Change one setting, which must be there unless the override begins with a plus."""
+    key = override.key_or_group
+    section, _, name = key.rpartition(".")
+    try:
+        if override.is_delete():
+            with open_dict(config):
+                del OmegaConf.select(config, section)[name]
+        else:
+            adds = override.is_add() or override.is_force_add()
+            OmegaConf.update(config, key, override.value(), force_add=adds)
+    except (ConfigAttributeError, ConfigKeyError, TypeError):
+        raise ConfigError(
+            f"{key}={shown(text_of(override))}: the chosen files have no {key}; choose what has "
+            f"it (--help {key}), or write +{key}"
+        ) from None
 
 
 def hydra_settings(
@@ -88,29 +115,21 @@ def hydra_settings(
 ) -> dict[str, Any]:
     """Return what is composed of Hydra's own settings: launcher, sweeper, sweep_dir."""
     own = [override for override in overrides if is_of_hydra(override)]
-    with opened_hydra(schema, source, own) as (hydra, lines):
+    with opened_hydra(schema, source, own) as (_, lines):
         lines = [*source.usual_lines(), *lines]
-        composed = hydra.compose_config(source.config_name, lines, RunMode.MULTIRUN).hydra
-        kept = {"launcher": composed.launcher, "sweeper": composed.sweeper}
-        kept["sweep_dir"] = composed.sweep.dir
+        composed = compose(source.config_name, lines, return_hydra_config=True).hydra
+        kept = {key: composed[key] for key in ("launcher", "sweeper")}
         # What is missing stays "???", which the schemas name with its setting.
-        return _containers(OmegaConf.create(kept))
-
-
-def _containers(config: DictConfig, *, throw_on_missing: bool = False) -> dict[str, Any]:
-    """Return a configuration as plain containers, its references resolved."""
-    plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=throw_on_missing)
-    assert isinstance(plain, dict)
-    return {str(name): value for name, value in plain.items()}
+        plain: Any = OmegaConf.to_container(OmegaConf.create(kept), resolve=True)
+        return plain | {"sweep_dir": composed.sweep.dir}
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:
-    """Return a configuration that is complete; raises ConfigError when it names plug-ins that have
-    not been imported.
+    """Return a configuration that is complete as plain containers, its references resolved; raises
+    ConfigError when it names plug-ins that have not been imported.
     """
-    plain = _containers(config, throw_on_missing=True)
-    named, known = plain.get("plugins") or (), plugins_imported()
-    if not_imported := [name for name in named if name not in known]:
+    plain: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    if not_imported := [name for name in plain.get("plugins") or () if name not in IMPORTED]:
         raise ConfigError(
             f"plugins={shown(not_imported)}: name them on the command line, in the file of "
             "experiment= or in that of --config-name: elsewhere it is too late"
@@ -121,65 +140,24 @@ def _plain(config: DictConfig) -> dict[str, Any]:
 @contextmanager
 def opened_hydra(
     schema: type[Schema], source: Source, overrides: Sequence[Override]
-) -> Iterator[tuple[Hydra, list[str]]]:
+) -> Iterator[tuple[Any, list[str]]]:
     """Yield Hydra, and the overrides as it takes them, when all of these and the files have been
     checked. What it complains of in the block becomes a ConfigError of one line.
     """
-    lines = hydra_lines(schema, source, overrides)
-    with _explained(source, overrides), source.hydra() as hydra:
+    for override in overrides:
+        require_known(schema, source, override)
+    lines = [line for override in overrides if (line := hydra_line(source, override))]
+    with _explained(), source.hydra() as hydra:
         source.require_harmless(hydra, lines)
         yield hydra, lines
 
 
 @contextmanager
-def _explained(source: Source, overrides: Sequence[Override]) -> Iterator[None]:
+def _explained() -> Iterator[None]:
     try:
         yield
     except ConfigError:
         raise
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(_explain(source, overrides, error)) from None
-    except AssertionError:
-        raise ConfigError("a defaults list names something that is no text") from None
-    except (OSError, RecursionError, ValueError, yaml.YAMLError) as error:
-        # So Hydra answers defaults lists that are none, and files that are no YAML.
-        raise ConfigError(_one_line(error)) from None
-
-
-def _explain(source: Source, overrides: Sequence[Override], error: Exception) -> str:
-    if late := re.match(r"In '(.*)': Could not override '.*\b(hydra/\w+)", str(error)):
-        return f"{source.find(late[1])}: {late[2]} {TOO_LATE}"
-    for override in overrides:
-        key, value = override.key_or_group, text_of(override)
-        if key.startswith("optimizer.groups.") and f"'{key}'" in str(error):
-            group = ".".join(key.split(".")[:3])
-            return (
-                f"{key}={shown(value)}: {group} is not in this configuration; optimizer=grouped "
-                f"has a group for each head, and +{group}.params=[PATTERN] adds one"
-            )
-        if f"Could not override '{key}'" in str(error):
-            return f"{key}={shown(value)}: {_where_it_is(source, key, overrides)}"
-    return _one_line(error)
-
-
-def _one_line(error: Exception) -> str:
-    # Hydra's own message, without its advice on where to put a plus sign.
-    return shown(re.sub(r"\s+", " ", str(error)).strip(), 300)
-
-
-def _where_it_is(source: Source, key: str, overrides: Sequence[Override]) -> str:
-    """Say which choices of the group at that place have a setting."""
-    group, *path = key.replace("hydra.", "hydra/", 1).split(".")
-    if group == "arch" and path[0] in ("heads", "loss", "techniques"):
-        group, *path = path
-    if not path:
-        return f"write +{key}, for {source.find(source.config_name)} does not have it"
-    section = key.rpartition(".")[0]
-    if any(override.key_or_group == f"{section}.name" for override in overrides):
-        return f"write +{key}, for it is not in the file whose {section}.name is changed"
-    choices = source.choices(group)
-    having = [f"{group}={choice}" for choice in choices if source.has(f"{group}/{choice}", path)]
-    others = f", but of {', '.join(having[:4])}{', ...' * (len(having) > 4)}" if having else ""
-    if source.has(f"{group}/base/{path[0]}", path):
-        others = f", which leave {section} out"
-    return f"not a setting of the chosen {group}{others}"
+    except _OF_HYDRA as error:
+        reason = " ".join(str(error).split()) or "a defaults list names something that is no text"
+        raise ConfigError(shown(reason, 300)) from None

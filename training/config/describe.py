@@ -4,12 +4,12 @@ import ast
 import functools
 import inspect
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from textwrap import fill
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
-from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
 from runtime.registry import NameOf, Registry, named_in
@@ -17,92 +17,70 @@ from runtime.schema import Schema
 from runtime.text import shown
 
 _WIDTH = 100
+_INDENT = "    "
 _BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
 
-class Setting:
-    """A setting: its path, the schema that declares it, and its value, as composed."""
+class Setting(NamedTuple):
+    """A setting: its path, the schema that declares it, and its value."""
 
-    def __init__(self, path: str, schema: type[Schema], value: Any) -> None:
-        self.path, self.schema, self.value = path, schema, value
+    path: str
+    schema: type[Schema]
+    value: Any
 
     def __str__(self) -> str:
         name = self.path.rpartition(".")[2]
         field = self.schema.model_fields[name]
-        annotations = field.annotation, *field.metadata
-        range_of = " and ".join(dict.fromkeys(_bounds(*annotations)))
-        words = list(dict.fromkeys(accepted(*annotations)))
+        words = list(dict.fromkeys(accepted(field.annotation, *field.metadata)))
+        # As pydantic shows them, whatever they are nested in.
+        bounds = dict.fromkeys(re.findall(r"\b(ge|gt|le|lt)=([\d.e+-]+)", repr(field)))
         said = [
             description(self.schema, name),
-            range_of,
+            " and ".join(f"{_BOUNDS[bound]} {number}" for bound, number in bounds),
             f"one of {', '.join(words)}" if len(words) > 1 else "",
         ]
         text = "; ".join(filter(None, said))
         value = shown(json.dumps(self.value), _WIDTH)
-        indent = "    "
-        told = fill(text, _WIDTH, initial_indent=indent, subsequent_indent=indent)
+        told = fill(text, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)
         return f"{self.path}={value}" + (f"\n{told}" if text else "")
 
 
 def settings_of(
-    schema: type[Schema], values: Mapping[str, Any], prefix: str = ""
+    schema: type[Schema], values: Mapping[str, Any] | None, prefix: str = ""
 ) -> Iterator[Setting]:
-    """Yield the settings of a composed configuration, those of sections in place of these."""
-    for name, field in schema.model_fields.items():
-        if name not in values:
-            continue
-        path, value = f"{prefix}{name}", values[name]
-        inner = _section(value, *(one for one, _ in named_in(field.annotation, *field.metadata)))
-        if inner is None:
-            yield Setting(path, schema, value)
-        else:
-            yield from settings_of(inner, value, f"{path}.")
-
-
-def declared(schema: type[Schema], prefix: str = "") -> Iterator[Setting]:
-    """Yield the settings that there are with their defaults, those of parts that are left out, too;
-    of parts that are chosen by name those of the usual one.
+    """Yield the settings of a composed configuration, sections as the settings in them. Without
+    values: all that there are, with their defaults; of parts that are chosen by name the usual one.
     """
     for name, field in schema.model_fields.items():
-        path, named = f"{prefix}{name}", named_in(field.annotation, *field.metadata)
-        section = next((one for one, inside in named if not inside), None)
-        if isinstance(section, Registry):
-            section = section[section.default].schema if section.default else None
+        if values is not None and name not in values:
+            continue
+        default = "???" if field.is_required() else field.get_default(call_default_factory=True)
+        value = default if values is None else values[name]
+        inner = value if values is not None and isinstance(value, Mapping) else None
+        section = None
+        if values is None or inner is not None:
+            named = named_in(field.annotation, *field.metadata)
+            section = _section(next((one for one, inside in named if not inside), None), inner)
         if section is None:
-            # "???": it must be given, as Hydra says it.
-            default = "???" if field.is_required() else field.get_default(call_default_factory=True)
-            yield Setting(path, schema, to_jsonable_python(default))
+            yield Setting(f"{prefix}{name}", schema, to_jsonable_python(value))
         else:
-            yield from declared(section, f"{path}.")
+            yield from settings_of(section, inner, f"{prefix}{name}.")
 
 
-def about(settings: Sequence[Setting], topic: str) -> list[Setting]:
+def _section(
+    named: type[Schema] | Registry | None, value: Mapping[str, Any] | None
+) -> type[Schema] | None:
+    if not isinstance(named, Registry):
+        return named
+    name = (value or {}).get("name", named.default)
+    return named[name].schema if name in named else None
+
+
+def about(settings: Iterator[Setting], topic: str) -> list[Setting]:
     """Return the settings that a topic names: a path, a section or a group, a setting's name."""
-    inside = [one for one in settings if f"{one.path}.".startswith(f"{topic}.")]
-    return inside or [one for one in settings if topic in one.path.split(".")]
-
-
-def _section(value: Any, *named: type[Schema] | Registry) -> type[Schema] | None:
-    if not isinstance(value, dict):
-        return None
-    for one in named:
-        if not isinstance(one, Registry):
-            return one if value.keys() <= one.model_fields.keys() else None
-        if (name := value.get("name", one.default)) in one:
-            return one[name].schema
-    return None
-
-
-def _bounds(*annotations: Any) -> Iterator[str]:
-    for annotation in annotations:
-        if isinstance(annotation, FieldInfo):
-            yield from _bounds(*annotation.metadata)
-        for key, words in _BOUNDS.items():
-            if (bound := getattr(annotation, key, None)) is not None and not callable(bound):
-                yield f"{words} {bound}"
-        if (inner := getattr(annotation, "__metadata__", None)) is not None:
-            yield from _bounds(*inner)
-        yield from _bounds(*get_args(annotation)[:1] if inner else get_args(annotation))
+    known = list(settings)
+    inside = [one for one in known if f"{one.path}.".startswith(f"{topic}.")]
+    return inside or [one for one in known if topic in one.path.split(".")]
 
 
 def description(schema: type[Schema], name: str) -> str:

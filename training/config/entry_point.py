@@ -4,17 +4,16 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Collection
+from typing import Any, NoReturn
 
 from tqdm import tqdm
 
-from runtime.errors import EXIT_PREEMPTED, ConfigError, Preempted, exit_code
+from runtime.errors import EXIT_INTERRUPTED, EXIT_PREEMPTED, ConfigError, Preempted, exit_code
 from runtime.output import guard_output
 from runtime.process import end_with_parent, launched, leave, note_start, print_error
 from runtime.schema import Schema
 from training.config.answers import answer
 from training.config.overrides import parse_arguments, with_checkpoint
-
-Say = Callable[[str], None]
 
 
 def run_entry_point(
@@ -22,7 +21,7 @@ def run_entry_point(
     config_name: str,
     main: Callable[[list[str]], None],
     usage: str,
-    sweep: Callable[[list[str], Say], int] | None = None,
+    sweep: Callable[[], Any] | None = None,
     own: Collection[str] = (),
 ) -> None:
     """Run `main` on the command line and exit with a code of `runtime.errors`: an error that is
@@ -35,19 +34,18 @@ def run_entry_point(
         config_name: file of `config/` that Hydra begins with.
         main: takes the command line.
         usage: the beginning of `--help`.
-        sweep: takes a command line with `-m`, and a function that prints a line; returns the exit
-            code. None: the command makes one run at a time.
+        sweep: imports what takes a command line with `-m`, and a function that prints a line, and
+            returns the exit code. None: the command makes one run at a time.
         own: settings that `main` takes and `schema` does not have; flags leave them out.
     """
     guard_output()
     note_start()
     end_with_parent()
-    arguments = sys.argv[1:]
     if launched():
         # Its sentences about a peer that has gone come with a stack of C++ frames; ours says who.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
-        arguments = with_checkpoint(schema, arguments)
+        arguments = with_checkpoint(schema, sys.argv[1:])
         args = parse_arguments(arguments)
         args.overrides = [line for line in args.overrides if line.partition("=")[0] not in own]
         answered = answer(schema, config_name, args, usage)
@@ -57,22 +55,27 @@ def run_entry_point(
         elif args.multirun:
             if sweep is None:
                 raise ConfigError("-m: this command makes one run at a time")
-            leave(sweep(arguments, say))
+            leave(sweep()(arguments, say))
         else:
             main(arguments)
             leave(0)
-    except KeyboardInterrupt:
+    except (Exception, KeyboardInterrupt, Preempted) as error:
+        _fail(error)
+
+
+def _fail(error: BaseException) -> NoReturn:
+    """Print an error that is meant for people and exit; raise any other again."""
+    if isinstance(error, KeyboardInterrupt):
         sys.stderr.write("interrupted\n")
-        leave(130)
-    except (Exception, Preempted) as error:
-        code = exit_code(error)
-        if code is None:
-            raise
-        if code == EXIT_PREEMPTED:
-            # A scheduler asks all processes, and a launcher passes on what it was asked.
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        print_error(str(error))
-        leave(code)
+        leave(EXIT_INTERRUPTED)
+    code = exit_code(error)
+    if code is None:
+        raise error
+    if code == EXIT_PREEMPTED:
+        # A scheduler asks all processes, and a launcher passes on what it was asked.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print_error(str(error))
+    leave(code)
 
 
 def say(line: str) -> None:

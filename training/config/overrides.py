@@ -14,23 +14,11 @@ from hydra.errors import HydraException
 from runtime.errors import ConfigError
 from runtime.schema import Schema
 from runtime.text import shown
-from training.config.explain import is_setting, suggest, unknown_key
-from training.config.source import (
-    CONFIG_DIR,
-    HYDRA_GROUPS,
-    HYDRA_KEYS,
-    HYDRA_REFUSED,
-    Source,
-    groups_of,
-)
+from training.config.explain import did_you_mean, is_setting, unknown_key
+from training.config.source import HYDRA_GROUPS, HYDRA_KEYS, HYDRA_REFUSED, Source
 
-# Groups whose choices are put together, with the part that is usual and what marks such a part; ""
-# where there may be none.
-_PARTS = {
-    "heads": ("standard", ["lm", "name"]),
-    "logger": ("jsonl", ["name"]),
-    "techniques": ("", ["name"]),
-}
+# Groups whose choices are put together, with the part that is usual; "" where there may be none.
+_PARTS = {"heads": "standard", "logger": "jsonl", "techniques": ""}
 # Flags of which there may be one.
 _COMMANDS = ("run", "multirun", "cfg", "info", "shell_completion")
 _HELP = {
@@ -80,23 +68,18 @@ def with_checkpoint(schema: type[Schema], arguments: Sequence[str]) -> list[str]
     setting.
 
     Raises:
-        ConfigError: there are several bare words, a checkpoint is named beside one, or the command
-            is to train.
+        ConfigError: there are several bare words, or a checkpoint is named beside one.
     """
     overrides = parse_arguments(arguments).overrides
     bare = [word for word in overrides if _is_bare(word)]
-    if "checkpoint_path" in schema.model_fields and any(Path(word).is_dir() for word in bare):
-        resumes = "checkpoint_path=RUN resumes it, load_checkpoint=RUN starts from its weights"
-        raise ConfigError(f"{shown(bare[0])}: a run is named with a key here: {resumes}")
     if "checkpoint" not in schema.model_fields or not bare:
         return list(arguments)
     if len(bare) > 1 or any(word.startswith("checkpoint=") for word in overrides):
         raise ConfigError(
             f"{shown(bare[-1])}: name one run, RUN or checkpoint=RUN; all else is KEY=VALUE"
         )
-    (run,) = bare
-    named = f"checkpoint={quoted_value(run)}"
-    return [named if word == run else word for word in arguments]
+    named = f"checkpoint={quoted_value(bare[0])}"
+    return [named if word == bare[0] else word for word in arguments]
 
 
 def _is_bare(word: str) -> bool:
@@ -141,28 +124,11 @@ def is_of_hydra(override: Override) -> bool:
     return re.match(r"hydra\b", override.key_or_group) is not None
 
 
-def hydra_lines(schema: type[Schema], source: Source, overrides: Sequence[Override]) -> list[str]:
-    """Check overrides, and return them as Hydra takes them.
-
-    Raises:
-        ConfigError: one names no setting and no choice, or something that Hydra would build.
+def require_known(schema: type[Schema], source: Source, override: Override) -> None:
+    """Raise ConfigError for an override that names no setting and no choice, or something that
+    Hydra would build.
     """
-    groups = groups_of(source)
-    for override in overrides:
-        _require_known(schema, source, groups, override)
-    # Hydra takes no null for a group, not even where that is the default.
-    left = [o for o in overrides if o.key_or_group not in groups or text_of(o) != "null"]
-    return [
-        _with_first_part(source, o) if o.key_or_group in _PARTS else str(o.input_line) for o in left
-    ]
-
-
-def _require_known(
-    schema: type[Schema], source: Source, groups: dict[str, list[str]], override: Override
-) -> None:
-    """Raise ConfigError for an override that names no setting and no file of a group."""
-    key, line = override.key_or_group, shown(override.input_line)
-    is_own_file = source.folders != (CONFIG_DIR,)
+    key, line, groups = override.key_or_group, shown(override.input_line), source.groups
     if override.is_sweep_override():
         raise ConfigError(f"{line}: several values need -m, a run each")
     if override.package is not None:
@@ -171,7 +137,7 @@ def _require_known(
         _require_harmless(override)
     elif key in groups:
         _require_choice(override, groups[key])
-    elif is_own_file and "." not in key and source.choices(key):
+    elif not source.is_ours and "." not in key and source.choices(key):
         hint = f"change single settings, or add `- {key}: NAME` to its defaults list"
         raise ConfigError(f"{line}: {source.find(source.config_name)} chooses no {key}; {hint}")
     elif not is_setting(key, schema):
@@ -193,28 +159,31 @@ def _require_harmless(override: Override) -> None:
 def _require_choice(override: Override, known: Sequence[str]) -> None:
     key, chosen = override.key_or_group, _choices(override)
     unknown = [choice for choice in chosen if choice not in known]
-    may_be_none = _PARTS.get(key, ("one",))[0] == ""
-    if unknown or not (chosen or may_be_none) or override.is_delete():
-        near = suggest(unknown[0], known) if unknown else None
-        hint = f"; did you mean {key}={near}?" if near else ""
+    if unknown or not (chosen or _PARTS.get(key) == "") or override.is_delete():
+        hint = did_you_mean(unknown[0], known, f"{key}=") if unknown else ""
         accepted = f"there is no such choice; accepted: {', '.join(known)}"
         raise ConfigError(f"{shown(override.input_line)}: {accepted}{hint}")
 
 
-def _with_first_part(source: Source, override: Override) -> str:
-    """Write an override of a group whose choices are parts that Hydra puts together: the one of
-    which there must be one comes first, the usual one where none is named.
+def hydra_line(source: Source, override: Override) -> str:
+    """Return an override as Hydra takes it; "" for a group that is left out as by default.
+
+    Of a group whose choices are parts that Hydra puts together, the one of which there must be one
+    comes first: the usual one where none is named.
     """
-    group, parts = override.key_or_group, _choices(override)
-    usual, key = _PARTS[group]
-    first = [part for part in parts if source.has(f"{group}/{part}", key)]
+    group = override.key_or_group
+    if group in source.groups and text_of(override) == "null":
+        return ""
+    if group not in _PARTS:
+        return str(override.input_line)
+    parts = _choices(override)
+    contents = {part: source.content(f"{group}/{part}") for part in parts}
+    first = [part for part in parts if "name" in contents[part].get("lm", contents[part])]
     if len(first) > 1:
-        what = "token heads" if group == "heads" else "kinds of the same place"
-        raise ConfigError(
-            f"{shown(override.input_line)}: {' and '.join(first)} are {what}; choose one"
-        )
+        line = shown(override.input_line)
+        raise ConfigError(f"{line}: {' and '.join(first)} stand at the same place; choose one")
     others = [part for part in parts if part not in first]
-    return f"{group}=[{','.join(filter(None, [*(first or [usual]), *others]))}]"
+    return f"{group}=[{','.join(filter(None, [*(first or [_PARTS[group]]), *others]))}]"
 
 
 def text_of(override: Override) -> str:

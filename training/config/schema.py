@@ -11,7 +11,7 @@ from models import former
 from models.architectures import ArchConfig
 from models.config import OutputField
 from runtime.errors import ConfigError
-from runtime.plugins import plugins_added
+from runtime.plugins import IMPORTED
 from runtime.registry import Registry, imported
 from runtime.schema import (
     Count,
@@ -147,8 +147,9 @@ class DataConfig(Schema):
         """The command that builds the set."""
         if self.build_command is not None or self.builder is None:
             return self.build_command or "a command that it does not name (build_command)"
-        settings = [f"data={self.name}", shlex.quote(f"data.path={self.path}"), *plugins_added()]
-        return f"python scripts/build_dataset.py {' '.join(settings)}"
+        settings = f"data={self.name} {shlex.quote(f'data.path={self.path}')}"
+        settings += f" plugins=[{','.join(IMPORTED)}]" if IMPORTED else ""
+        return f"python scripts/build_dataset.py {settings}"
 
 
 class DataSettings(Schema):
@@ -160,8 +161,6 @@ class DataSettings(Schema):
     """several training folders: [a,b]"""
     data_paths_test: list[str] | None = None
     """test folders, when they differ from the training folders"""
-    batches_ahead: Annotated[int, Field(strict=True, ge=0, le=4)] = 0
-    """training batches that a thread draws in advance"""
     data_on_device: StrictBool = False
     """keep training sets of up to 1 GiB on the device"""
 
@@ -370,11 +369,6 @@ class TrainConfig(
         """Raise ConfigError when batches cannot be cut into equal parts, for ranks, for shards or
         for micro-batches.
         """
-        if self.cuda_graph and world_size > 1:
-            raise ConfigError(
-                f"cuda_graph=true: there are {world_size} ranks, and it takes one; use "
-                "cuda_graph=false"
-            )
         divisor, what = world_size, f"the number of ranks, {world_size}"
         if self.reduction == "exact":
             if world_size not in EXACT_WORLD_SIZES:
@@ -437,10 +431,10 @@ def inherited_evaluators(
 # Settings that change nothing of what a run computes; all others must match when it is resumed. The
 # content of the data decides, which has its own fingerprint.
 _NEUTRAL = [DataSettings, EvaluationSettings, RunFolderSettings, MachineSettings, ProgressSettings]
-# Micro-batches change the rounding only: a run that resumes with others says so.
-NEUTRAL_KEYS = frozenset({"logger", "data", "micro_batch_size", "cuda_graph"}).union(
-    *(part.model_fields for part in _NEUTRAL)
-)
+# Micro-batches change the rounding only: a run that resumes with others says so. `batches_ahead` is
+# gone (docs/log/removed.md).
+_ALSO = ("logger", "data", "micro_batch_size", "cuda_graph", "batches_ahead")
+NEUTRAL_KEYS = frozenset(_ALSO).union(*(part.model_fields for part in _NEUTRAL))
 
 
 def changed_keys(saved: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:

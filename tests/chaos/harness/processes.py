@@ -40,7 +40,7 @@ def pretrain(*overrides: str) -> None:
 
 def sweep(*overrides: str) -> None:
     """`python pretrain.py -m OVERRIDES`, exit code and all."""
-    from pretrain import sweep as sweep_trainings
+    from apps.sweeps.run import sweep_trainings
     from training.config.schema import TrainConfig
 
     _run("pretrain", TrainConfig, "cfg_pretrain", ("-m", *overrides), sweep_trainings)

@@ -54,19 +54,18 @@ def test_auto_goes_by_the_length_of_the_run(has_compiler: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "language", "variable", "other"),
-    [("cpu", "C++", "CXX", "CC"), ("cuda", "C", "CC", "CXX")],
+    ("device", "language", "variable"), [("cpu", "C++", "CXX"), ("cuda", "C", "CC")]
 )
-def test_without_a_compiler_nothing_is_compiled(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    device: str,
-    language: str,
-    variable: str,
-    other: str,
+def test_without_a_compiler_or_python_s_headers_nothing_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: str, language: str, variable: str
 ) -> None:
+    for each in ("CC", "CXX"):
+        monkeypatch.setenv(each, sys.executable)  # A program that is there.
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    assert "python3-dev" in str(choose_compiling("block", device))
+    (tmp_path / "Python.h").touch()
+    assert choose_compiling("block", device).form == "block"
     monkeypatch.setenv(variable, str(tmp_path / "none"))
-    monkeypatch.setenv(other, sys.executable)  # A program that is there.
     for setting in ("auto", "block", "model", True):
         choice = choose_compiling(setting, device, operations=lambda: 1e30)
         named = f"there is no {language} compiler ({tmp_path / 'none'}; {variable} names another)"
@@ -75,18 +74,6 @@ def test_without_a_compiler_nothing_is_compiled(
     monkeypatch.delenv(variable)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert ("gcc or clang" in str(choose_compiling(True, device))) == (device == "cuda")
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_without_python_s_headers_nothing_is_compiled(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, device: str
-) -> None:
-    for variable in ("CC", "CXX"):
-        monkeypatch.setenv(variable, sys.executable)  # A program that is there.
-    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
-    assert "python3-dev" in str(choose_compiling("block", device))
-    (tmp_path / "Python.h").touch()
-    assert choose_compiling("block", device).form == "block"
 
 
 def test_code_stays_in_the_user_s_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

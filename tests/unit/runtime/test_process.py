@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from runtime import errors
 from runtime.errors import Preempted
 from runtime.process import (
     EXIT_CODES_FOLDER,
@@ -16,14 +15,6 @@ from runtime.process import (
     preempt_on_sigterm,
     sigterm_waits,
 )
-
-
-def test_every_kind_of_error_has_its_exit_code() -> None:
-    names = ["Config", "Dataset", "Checkpoint", "NonFinite", "Locked", "Rank"]
-    codes = [errors.exit_code(getattr(errors, f"{name}Error")("bad")) for name in names]
-    assert codes == [2, 3, 4, 5, 6, 7]
-    assert errors.exit_code(errors.Preempted()) == 75
-    assert errors.exit_code(ValueError("a bug")) is None
 
 
 @pytest.mark.parametrize(

@@ -43,16 +43,16 @@ def test_who_does_not_wait_sees_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_log_gets_whole_lines_at_most_one_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = 0.0
     monkeypatch.setattr("sys.stderr", log := io.StringIO())
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock)
+    monkeypatch.setattr("tqdm.std.time", lambda: clock)
     with progress.bar(None, "training", "steps", total=2000, done=500) as shown:
         for _ in range(20):
             clock += 25
             shown.set_postfix({"loss": "1.2"}, refresh=False)
             shown.update(50)
     first, *others = log.getvalue().splitlines()
-    assert first == "training: 650 of 2,000 steps (32 %), about 11 min 15 s left, loss 1.2"
+    assert first == "training: 650 of 2,000 steps (32 %), about 11:15 left, loss=1.2"
     assert len(others) == 5
-    assert others[-1].startswith("training: 1,400 of 2,000 steps (70 %), about 5 min left")
+    assert others[-1].startswith("training: 1,400 of 2,000 steps (70 %), about 05:00 left")
     assert log.getvalue()[-1] == "\n"
     assert "\r" not in log.getvalue()
 

@@ -1,16 +1,13 @@
-from io import StringIO
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from runtime.text import colours, figures, many
 
 
-class Stream(StringIO):
-    encoding = "UTF-8"
-
-    def __init__(self, is_terminal: bool) -> None:
-        super().__init__()
-        self.isatty = lambda: is_terminal  # type: ignore[method-assign]
+def stream(is_terminal: bool, encoding: str) -> Any:
+    return SimpleNamespace(isatty=lambda: is_terminal, encoding=encoding)
 
 
 @pytest.mark.parametrize(
@@ -30,14 +27,8 @@ def test_colours_are_for_terminals_that_want_them(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert colours(Stream(is_terminal)) is expected
-
-
-def test_a_terminal_that_cannot_write_lines_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(Stream, "encoding", "latin-1")
-    assert not colours(Stream(True))
+    assert colours(stream(is_terminal, "UTF-8")) is expected
+    assert not colours(stream(is_terminal, "latin-1"))
 
 
 def test_one_thing_is_told_apart_from_many() -> None:
@@ -45,12 +36,9 @@ def test_one_thing_is_told_apart_from_many() -> None:
     assert [many(number, "guess", "guesses") for number in (1, 2)] == ["1 guess", "2 guesses"]
 
 
-@pytest.mark.parametrize(
-    ("sets", "width", "lines"), [(1, 80, 1), (6, None, 1), (6, 80, 8), (2, 35, 5)]
-)
-def test_figures_of_many_sets_are_a_table(sets: int, width: int | None, lines: int) -> None:
+@pytest.mark.parametrize(("width", "lines"), [(200, 1), (None, 1), (80, 7)])
+def test_many_figures_stand_below_each_other(width: int | None, lines: int) -> None:
     names = ("accuracy", "exact_accuracy", "lm_loss")
-    told = figures({f"s{n}/{name}": n + 0.5 for n in range(sets) for name in names}, width)
+    told = figures({f"s{n}/{name}": n + 0.5 for n in range(2) for name in names}, width)
     assert len(told.split("\n")) == lines
-    assert max(map(len, told.split("\n"))) <= (width or 1000)
-    assert told.count(f"{sets - 1}.5000") == 3
+    assert told.count("1.5000") == 3

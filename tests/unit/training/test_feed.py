@@ -1,4 +1,4 @@
-"""Batches on the device: the same numbers, drawn ahead or not, kept there or read from files."""
+"""Batches on the device: the same numbers, kept there or read from files."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -75,16 +75,15 @@ def require_same(fed: Feed, batches: TrainBatches, iteration: int, start: int = 
             np.testing.assert_array_equal(values.numpy(), arrays[name])
 
 
-@pytest.mark.parametrize("ahead", [0, 2])
 @pytest.mark.parametrize("keep", [False, True], ids=["read", "kept"])
 @pytest.mark.parametrize("ignored", [None, 0, 255, -7])
 def test_values_and_order_are_those_of_the_batches(
-    ranks: Ranks, tmp_path: Path, ignored: int | None, keep: bool, ahead: int
+    ranks: Ranks, tmp_path: Path, ignored: int | None, keep: bool
 ) -> None:
     dataset = PuzzleDataset([write(tmp_path, ignored)], "train", fields=["rgb", "moves"])
     for rank in (0, 1):
         batches = batches_of(dataset, rank=rank, world_size=2)
-        fed = Feed(batches, ranks, ahead=ahead, keep=keep)
+        fed = Feed(batches, ranks, keep=keep)
         for iteration, start in ((0, 0), (4, 0), (4, 2)):
             require_same(fed, batches, iteration, start)
 
@@ -102,7 +101,7 @@ def test_sets_that_are_lazy_or_too_large_are_read_from_files(
     dataset = PuzzleDataset([lazy_arc, materialized_arc], "train")
     assert kept_sets.keep_small_sets(dataset, ranks.device).keys() == {"all1"}
     batches = batches_of(dataset)
-    require_same(Feed(batches, ranks, ahead=2, keep=True), batches, 0)
+    require_same(Feed(batches, ranks, keep=True), batches, 0)
     size = sum(array.nbytes for array in (dataset.sets["all1"].inputs, dataset.sets["all1"].labels))
     monkeypatch.setattr(kept_sets, "_ROOM_BYTES", size)
     assert kept_sets.keep_small_sets(dataset, ranks.device).keys() == {"all1"}
@@ -112,20 +111,18 @@ def test_sets_that_are_lazy_or_too_large_are_read_from_files(
 
 def test_rows_are_taken_on_the_device(ranks: Ranks, tmp_path: Path, monkeypatch: Any) -> None:
     batches = batches_of(PuzzleDataset([write(tmp_path)], "train"))
-    fed = Feed(batches, ranks, ahead=0, keep=True)
+    fed = Feed(batches, ranks, keep=True)
     monkeypatch.setattr(PuzzleDataset, "read", lambda *arguments: pytest.fail("it read the files"))
     with closing(fed.iterate(0)) as taken:
         _, examples = next(taken)
     assert examples["inputs"].shape == (8, 6)
 
 
-def test_on_a_cpu_nothing_is_kept_or_drawn_ahead_unless_asked(
-    ranks: Ranks, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_nothing_is_kept_unless_asked(ranks: Ranks, tmp_path: Path, monkeypatch: Any) -> None:
     chosen: list[dict[str, Any]] = []
     monkeypatch.setattr(trainer, "Feed", lambda *_, **options: chosen.append(options))
     dataset = PuzzleDataset([write(tmp_path)], "train")
-    for settings in ([], ["batches_ahead=3", "data_on_device=true"]):
+    for settings in ([], ["data_on_device=true"]):
         config = load_config(TrainConfig, "cfg_pretrain", ["global_batch_size=8", *settings])
         build_feed(config, dataset, ranks)
-    assert chosen == [{"ahead": 0, "keep": False}, {"ahead": 3, "keep": True}]
+    assert chosen == [{"keep": False}, {"keep": True}]
