@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic.fields import FieldInfo
 
-from dataset.kinds import CONSTRAINTS, AnyEvaluator
+from dataset.kinds import AnyEvaluator
 from models.architectures import ARCHITECTURES
 from models.config import AttentionBackend, ForwardDtype, RecurrenceConfig
 from models.outputs import OutputField
 from runtime.errors import ConfigError
-from runtime.registry import NONE, NameOf, rebuild_schemas
+from runtime.registry import rebuild_schemas
 from runtime.schema import (
     Count,
     CountOrZero,
@@ -26,15 +26,6 @@ from runtime.schema import (
 )
 
 Halting = Literal["steps", "q", "both"]
-DecodeMethod = Literal["greedy", "temperature", "top_k", "top_p", "beam"]
-
-# The decoders that read a parameter.
-_READ_BY: dict[str, tuple[DecodeMethod, ...]] = {
-    "temperature": ("temperature", "top_k", "top_p"),
-    "top_k": ("top_k",),
-    "top_p": ("top_p",),
-    "beam_width": ("beam",),
-}
 
 
 def _require_checkpoint(path: object) -> object:
@@ -256,19 +247,6 @@ class SolveConfig(ThinkingSettings, PluginSettings):
     """the set of that data, by name; null: all, one after the other; for index the only one"""
     steps: Count | None = None
     """the same as depth"""
-    decode: DecodeMethod = "greedy"
-    """how the logits of the last step become the answer"""
-    constraint: Annotated[str, NameOf(CONSTRAINTS)] = NONE
-    temperature: PositiveFloat | None = None
-    """of temperature, top_k and top_p; null: 1"""
-    top_k: Count | None = None
-    """tokens that top_k draws from"""
-    top_p: Annotated[float, Field(strict=True, gt=0.0, le=1.0)] | None = None
-    """share of the probability that top_p draws from"""
-    beam_width: Count | None = None
-    """of beam; null: 8"""
-    seed: Seed = 0
-    """of views, starts, noise and draws"""
     search: SearchSettings = SearchSettings()
     """of a model that deduces (arch=lattice), which tells what it struck and guessed"""
     animate: str | None = None
@@ -309,14 +287,3 @@ class SolveConfig(ThinkingSettings, PluginSettings):
     def num_steps(self) -> int | None:
         """ACT steps; None: as many as in training."""
         return self.depth[0] if self.depth else self.steps
-
-    @model_validator(mode="after")
-    def _parameters_of_the_decoder(self) -> "SolveConfig":
-        for name, methods in _READ_BY.items():
-            if getattr(self, name) is not None and self.decode not in methods:
-                wanted = f"decode={' or '.join(methods)}"
-                raise ValueError(f"{name} is for {wanted}; decode is {self.decode}")
-        for name in ("top_k", "top_p"):
-            if self.decode == name and getattr(self, name) is None:
-                raise ValueError(f"decode={name} needs {name}, the size of its choice")
-        return self

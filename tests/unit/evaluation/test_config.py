@@ -66,42 +66,6 @@ def test_puzzles_have_one_source(settings: dict[str, Any], told: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [
-        {"decode": "top_k", "top_k": 3, "temperature": 0.5, "constraint": "sudoku", "seed": 5},
-        {"decode": "top_p", "top_p": 1.0},
-        {"decode": "beam", "beam_width": 4},
-    ],
-)
-def test_decoders(settings: dict[str, Any]) -> None:
-    overrides = [f"{key}={value}" for key, value in settings.items()]
-    config = load_config(SolveConfig, "cfg_solve", ["checkpoint=x", *overrides])
-    assert config == SolveConfig(checkpoint="x", **settings)
-
-
-@pytest.mark.parametrize(
-    ("overrides", "told"),
-    [
-        (["decode=beem"], ["decode=beem", "'beam'"]),
-        (["constraint=maze"], ["constraint=maze", "'none' or 'sudoku'"]),
-        (["decode=top_k"], ["decode=top_k needs top_k"]),
-        (["decode=top_p", "top_k=3"], ["top_k is for decode=top_k; decode is top_p"]),
-        (["decode=top_p"], ["decode=top_p needs top_p"]),
-        (["decode=top_p", "top_p=0"], ["top_p=0"]),
-        (["decode=top_p", "top_p=1.5"], ["top_p=1.5"]),
-        (["decode=beam", "beam_width=0"], ["beam_width=0"]),
-        (["decode=temperature", "temperature=0"], ["temperature=0"]),
-        (["temperature=2"], ["temperature is for decode=temperature or top_k or top_p"]),
-        (["beam_width=4"], ["beam_width is for decode=beam; decode is greedy"]),
-        (["seed=-1"], ["seed=-1"]),
-        (["decode=beam", "beam_with=4"], ["beam_with=4", "did you mean beam_width"]),
-    ],
-)
-def test_mistakes_in_decoding_are_named(overrides: list[str], told: list[str]) -> None:
-    _require_told(SolveConfig, "cfg_solve", ["checkpoint=x", *overrides], told)
-
-
-@pytest.mark.parametrize(
     "setting", ["halting=q", "save_records=true", "save_outputs=[preds]", "evaluators=[sudoku]"]
 )
 def test_thinking_longer_has_a_table_of_its_own(setting: str) -> None:
