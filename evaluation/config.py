@@ -186,27 +186,25 @@ class EvalConfig(ThinkingSettings, MachineSettings):
     def _one_way_to_think(self) -> "EvalConfig":
         if self.search.chains and self.thinks_longer:
             raise ValueError("search.chains and depth or breadth are both set; choose one of them")
-        unread, fields = {}, type(self).model_fields
-        if self.search.chains or self.thinks_longer:
-            asked = "search.chains" if self.search.chains else "depth or breadth"
-            where = f"where {asked} is set"
-            if self.arch_overrides.halt_max_steps is not None:
-                instead = "search.rounds" if self.search.chains else "depth"
-                raise ValueError(
-                    f"arch_overrides.halt_max_steps says nothing {where}; use {instead}=N"
-                )
-            names = ["halting", "save_outputs", "evaluators"]
-            names.append("global_batch_size" if self.search.chains else "save_records")
-            unread = dict.fromkeys(names, where)
-        if not self.search.chains:
-            where = "where search.chains is 0; set it"
-            unread |= dict.fromkeys(("save_search", "search"), where)
-        if not self.thinks_longer:
-            where = "where neither depth nor breadth is set; set one of them"
-            unread |= dict.fromkeys(("select", "perturb", "noise"), where)
-        for name, where in unread.items():
-            if (value := getattr(self, name)) and value != fields[name].default:
-                raise ValueError(f"{name} says nothing {where}")
+        searched, longer = self.search.chains > 0, self.thinks_longer
+        asked = "search.chains" if searched else "depth or breadth"
+        if (searched or longer) and self.arch_overrides.halt_max_steps is not None:
+            instead = "search.rounds" if searched else "depth"
+            raise ValueError(
+                f"arch_overrides.halt_max_steps says nothing where {asked} is set; use {instead}=N"
+            )
+        both, no_search = ("halting", "save_outputs", "evaluators"), "search.chains is 0; set it"
+        no_chains = "neither depth nor breadth is set; set one of them"
+        unread = [
+            (searched or longer, both, f"{asked} is set"),
+            (searched, ("global_batch_size",), f"{asked} is set"),
+            (longer, ("save_records",), f"{asked} is set"),
+            (not searched, ("save_search", "search"), no_search),
+            (not longer, ("select", "perturb", "noise"), no_chains),
+        ]
+        for name, where in [(n, where) for is_so, ns, where in unread if is_so for n in ns]:
+            if (value := getattr(self, name)) and value != type(self).model_fields[name].default:
+                raise ValueError(f"{name} says nothing where {where}")
         return self
 
     @property

@@ -213,8 +213,10 @@ def _chosen(
     halt = np.where(halts.any(-1), halts.argmax(-1) + 1, 0)
     ends = ends_of(select, halt, num_steps)
     at_end = np.take_along_axis(tokens, ends[..., None, None] - 1, 2).squeeze(2)
-    last = (told[name][:, None, :, -1] for name in ("q_halt_logits", "residual"))
-    best = chosen(select, Found(tokens[:, None, :, -1], at_end, *last, halt), 0, num_steps)
+    preds, q, residual = (
+        told[name][:, None, :, -1] for name in ("tokens", "q_halt_logits", "residual")
+    )
+    best = chosen(select, Found(preds, at_end, q, residual, halt), 0, num_steps)
     agreeing = (at_end == at_end[best, rows]).all(-1).sum(0)
     for row, (puzzle, chain) in enumerate(zip(puzzles, best.tolist(), strict=True)):
         own = {name: values[chain, row, : ends[chain, row]] for name, values in told.items()}

@@ -26,7 +26,6 @@ from runtime.files import sha256
 from runtime.output import guard_output
 from runtime.plugins import import_plugins
 from runtime.process import print_error
-from runtime.progress import bar
 from runtime.text import run_named
 from training.checkpoint.published import average_of
 from training.checkpoint.store import MANIFEST
@@ -91,25 +90,20 @@ def export(options: argparse.Namespace) -> str:
     from apps.export.step import ExportedStep
 
     tried = trial.read_puzzles(trained, options.data)
-    with bar(None, "exporting", "stages", total=4) as shown, written_beside(output) as path:
-        model = load(trained, tried, "float32", averaged=averaged)
-        step = ExportedStep(model.model)
+    with written_beside(output) as path:
+        step, exact = (
+            ExportedStep(load(trained, tried, dtype, averaged=averaged).model)
+            for dtype in ("float32", "float64")
+        )
         facts = facts_of(trained, step, tried, averaged=averaged)
-        shown.update()
         if output.suffix == ".pt2":
             writing.write_program(step, path, facts)
         else:
             writing.write_onnx(step, path, facts, one_step=one_step)
-        shown.update()
-        exact = load(trained, tried, "float64", averaged=averaged)
-        run = trial.opened(path, step, one_step=one_step)
-        shown.update()
-        compared = trial.compare(run, model, exact, step, tried)
-        shown.update()
+        compared = trial.compare(trial.opened(path, step, one_step=one_step), step, exact, tried)
         size = sum(written.stat().st_size for written in path.parent.iterdir())
-    what = "one ACT step" if one_step else "the recurrence"
-    of_table = ""
-    if (table := model.puzzle_embedding) is not None and table.weights.nbytes > 1e6:
+    what, of_table = "one ACT step" if one_step else "the recurrence", ""
+    if (table := step.act.inner.puzzle_emb) is not None and table.weights.nbytes > 1e6:
         of_table = f", {table.weights.nbytes / 1e6:,.2f} of them the puzzle embedding"
     return (
         f"{output}: {what} of arch={facts['arch']}, {size / 1e6:,.2f} MB{of_table}\n"
@@ -169,10 +163,12 @@ def facts_of(
     inner, logits = step.act.inner, step(step.zeros(1))["logits"]
     _, seq_len, vocab_size = logits.shape
     kinds = [evaluator.name for evaluator in trained.run.active_evaluators]
-    if not kinds:
-        told = [tried.facts.kind] if tried.facts and tried.facts.kind else None
-        kinds = told or [kind.key for kind in kinds_with(seq_len, vocab_size)]
-        kinds = kinds if len(kinds) == 1 else []  # Of 4 x 4 cells there are Sudokus and mazes.
+    if not kinds and tried.facts and tried.facts.kind:
+        kinds = [tried.facts.kind]
+    elif not kinds:
+        kinds = [kind.key for kind in kinds_with(seq_len, vocab_size)]
+    if len(kinds) > 1:
+        kinds = []  # Of 4 x 4 cells there are Sudokus and mazes.
     source = trained.weights
     if not trained.is_published:
         source = source / MANIFEST

@@ -123,31 +123,39 @@ def _repeat(graph: ir.Graph, step: ExportedStep) -> None:
         else:
             starts[name] = _zeros(graph, value, batch, name)
 
-    number, goes_on = (
-        ir.val("step_number", ir.DataType.INT64, []),
-        ir.val("goes_on", ir.DataType.BOOL, []),
-    )
-    before = {name: states.get(name) or _like(value, name) for name, value in gives.items()}
-    body = ir.Graph([number, goes_on, *before.values()], [], nodes=[], name="act_step")
-    if new is not None:
-        zero = _add(body, "Constant", [], "zero", value=ir.tensor(np.array(0, np.int64)))
-        is_first = _add(body, "Equal", [number, zero], "is_first")
-        body.append(ir.node("Expand", [is_first, batch], outputs=[new]))
-    body.extend(nodes)
-    body.outputs.append(_add(body, "Identity", [goes_on], "still_goes_on"))
-    body.outputs.extend([*gives.values(), *each.values()])
-
     ends = {name: _like(value, name) for name, value in gives.items()}
     lists = {name: _like(value, name, "num_steps") for name, value in each.items()}
+    before = {name: states.get(name) or _like(value, name) for name, value in gives.items()}
     for suffix, values in (("before", before), ("after", gives | each)):
         for name, value in values.items():  # No name within is one of those outside.
             value.name = f"{name}_{suffix}"
+    body = _body(nodes, [*before.values()], [*gives.values(), *each.values()], new, batch)
     outputs = [*ends.values(), *lists.values()]
     inputs = [num_steps, None, *starts.values()]  # No condition: all steps are made.
     graph.append(ir.node("Loop", inputs, {"body": body}, outputs=outputs))
     hidden = states.keys() - {"next_candidates"}
     told = [value for name, value in ends.items() if name not in hidden]
     graph.outputs.extend([*lists.values(), *told])
+
+
+def _body(
+    nodes: list[ir.Node],
+    before: list[ir.Value],
+    after: list[ir.Value],
+    new: ir.Value | None,
+    batch: ir.Value,
+) -> ir.Graph:
+    """Return the nodes of a step as the body of a Loop; all rows are `new` in the first one."""
+    number = ir.val("step_number", ir.DataType.INT64, [])
+    goes_on = ir.val("goes_on", ir.DataType.BOOL, [])
+    body = ir.Graph([number, goes_on, *before], [], nodes=[], name="act_step")
+    if new is not None:
+        zero = _add(body, "Constant", [], "zero", value=ir.tensor(np.array(0, np.int64)))
+        is_first = _add(body, "Equal", [number, zero], "is_first")
+        body.append(ir.node("Expand", [is_first, batch], outputs=[new]))
+    body.extend(nodes)
+    body.outputs.extend([_add(body, "Identity", [goes_on], "still_goes_on"), *after])
+    return body
 
 
 def _zeros(graph: ir.Graph, like: ir.Value, batch: ir.Value, name: str) -> ir.Value:

@@ -152,9 +152,12 @@ def test_both_measures_the_last_step_and_the_halt(model: ACTLossHead, tasks: Puz
     plain, early, both = (measure(halting) for halting in ("steps", "q", "both"))
     assert (both.sets, both.at_halt) == (plain.sets, early.sets)
     assert not plain.at_halt
-    assert not plain.at_halt_records
     assert plain.sets["all"].metrics["steps"].value == STEPS
-    halted = both.at_halt_records["all"]
+    halted = {
+        name.removeprefix("at_halt_"): values
+        for name, values in both.records["all"].items()
+        if name.startswith("at_halt_")
+    }
     assert halted["steps"].mean() == early.sets["all"].metrics["steps"].value < STEPS
     rows = tasks.sets["all"]
     clues = (rows.inputs == rows.labels).sum(1)
