@@ -10,8 +10,6 @@ differ by more than the rounding of float32 explains, it is not kept. docs/expor
 """
 
 import argparse
-import shutil
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,13 +17,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dataset.command_line import Parser
+from dataset.command_line import Parser, told
 from dataset.kinds.base import kinds_with
-from runtime.errors import EXIT_INTERRUPTED, ConfigError, disk_errors, exit_code
+from runtime.errors import ConfigError, disk_errors
 from runtime.files import sha256
-from runtime.output import guard_output
 from runtime.plugins import import_plugins
-from runtime.process import print_error
 from runtime.text import run_named
 from training.checkpoint.published import average_of
 from training.checkpoint.store import MANIFEST
@@ -54,18 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     own = "modules of yours that register parts of the model, as in plugins=[A,B]"
     parser.add_argument("--plugins", type=names_in, default=[], metavar="A,B", help=own)
     options = parser.parse_all(arguments)
-    guard_output()
-    try:
-        sys.stdout.write(export(options))
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        return EXIT_INTERRUPTED
-    except Exception as error:
-        if (code := exit_code(error)) is None:
-            raise
-        print_error(str(error))
-        return code
-    return 0
+    return told(lambda: export(options))
 
 
 def export(options: argparse.Namespace) -> str:
@@ -135,15 +120,15 @@ def written_beside(output: Path) -> Iterator[Path]:
     Raises:
         ConfigError: the disk refuses.
     """
-    with disk_errors(output, ConfigError):
-        folder = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
-        try:
-            yield folder / output.name
-            # What the file refers to, with a longer name, is there before it.
-            for path in sorted(folder.iterdir(), reverse=True):
-                path.replace(output.with_name(path.name))
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    temporary = tempfile.TemporaryDirectory
+    with (
+        disk_errors(output, ConfigError),
+        temporary(prefix=f".{output.name}.", dir=output.parent) as folder,
+    ):
+        yield Path(folder, output.name)
+        # What the file refers to, with a longer name, is there before it.
+        for path in sorted(Path(folder).iterdir(), reverse=True):
+            path.replace(output.with_name(path.name))
 
 
 def load(trained: TrainedModel, tried: "Tried", dtype: str, *, averaged: bool) -> "ACTLossHead":

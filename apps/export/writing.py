@@ -40,7 +40,7 @@ def write_program(step: ExportedStep, path: Path, facts: Mapping[str, str]) -> N
     Raises:
         ConfigError: a part of the model cannot be exported.
     """
-    with _quiet(), _explained():
+    with _exporting():
         program, _ = _traced(step)
         torch.export.save(program, path, extra_files={METADATA: json.dumps(dict(facts))})
 
@@ -57,7 +57,7 @@ def write_onnx(step: ExportedStep, path: Path, facts: Mapping[str, str], *, one_
         ConfigError: a part of the model cannot be exported.
     """
     given = step.zeros(1)
-    with _quiet(), _explained():
+    with _exporting():
         program, shapes = _traced(step)
         written = torch.onnx.export(
             program,
@@ -185,23 +185,18 @@ def _like(value: ir.Value, name: str, *dims: str) -> ir.Value:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep back what torch's exporter says of its own parts, and of packages that it could use."""
+def _exporting() -> Iterator[None]:
+    """Keep back what torch's exporter says of its own parts, and of packages that it could use;
+    turn whatever it raises over a part of the model into a ConfigError.
+    """
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(action="ignore"):
             yield
-    finally:
-        log.setLevel(level)
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Turn whatever the exporter raises over a part of the model into a ConfigError."""
-    try:
-        yield
     except Exception as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ConfigError(f"the model cannot be exported: {shown(reason, 300)}") from error
+    finally:
+        log.setLevel(level)
