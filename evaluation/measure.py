@@ -18,13 +18,13 @@ from evaluation import chains
 from evaluation.config import Halting
 from evaluation.evaluators.base import AnsweredRows, Evaluator
 from evaluation.job import Job, beside, global_batch_size
-from evaluation.metrics import SetResult, summarize
+from evaluation.metrics import summarize
 from evaluation.outputs import OutputError, Outputs, open_outputs
 from evaluation.records import Answers
 from evaluation.report import Evaluation, report, report_chains
 from evaluation.think import Forward, Thought, evaluating, thoughts
 from models.act import ACTLossHead, LossOutput
-from puzzle_dataset import Batch, EvalBatches
+from puzzle_dataset import EvalBatches
 from runtime.errors import ConfigError
 from runtime.progress import bar
 from runtime.ranks import Ranks
@@ -123,9 +123,7 @@ def evaluate(
     show_progress: bool = False,
     seed: int = 0,
 ) -> Evaluation:
-    """Measure a model after its ACT steps on all sets of `batches`; every rank returns the same,
-    whatever the number of ranks and the batch size (but for kernels that add up another batch shape
-    in another order): rows are brought together in test order and reduced on the host.
+    """Measure a model on all sets of `batches`; every rank returns the same, of any number of them.
 
     Args:
         forward, halting, seed: as `thoughts` takes them.
@@ -143,32 +141,19 @@ def evaluate(
         ranks.mark(f"batch {number + 1} of the evaluation", long=True)
         before_batch()
 
+    answered = thoughts(
+        forward, model, batches, ranks, halting, begin, seed, notes_right=notes_right
+    )
+    shown = bar(answered, "evaluating", "batches", total=len(batches), show=show_progress)
     with evaluating(model, ranks, first_row):
-        answered = thoughts(
-            forward, model, batches, ranks, halting, begin, seed, notes_right=notes_right
-        )
-        for thought in bar(
-            answered, "evaluating", "batches", total=len(batches), show=show_progress
-        ):
+        for thought in shown:
             step = model.measure(thought.carry)
             values.add(thought, step)
             if save is not None:
                 save.write(thought.set_name, step, thought.count)
             if evaluators or answers is not None:
-                own = _answered_rows(thought.batch, step, max(0, thought.count - first_row))
-                for evaluator in evaluators.values():
-                    evaluator.add(own)
-                if answers is not None:
-                    _add(answers, thought, thought.start + first_row, own, step, model)
-    records = values.gather(ranks)
-    findings = {name: one.finish(ranks.gather_objects) for name, one in evaluators.items()}
-    return Evaluation(
-        sets=values.summarized(records),
-        findings=findings,
-        records=records,
-        at_halt=values.summarized(records, "at_halt_") if halting == "both" else {},
-        answers={} if answers is None else answers.finish(ranks.gather_objects),
-    )
+                _hand_on(thought, step, first_row, evaluators, answers, model)
+    return values.finish(ranks, evaluators, answers)
 
 
 class _Values:
@@ -206,54 +191,58 @@ class _Values:
             q_halt = torch.full_like(q_halt, torch.nan)
         return [*(step.rows[name] for name in self._metrics), q_halt]
 
-    def gather(self, ranks: Ranks) -> dict[str, Mapping[str, np.ndarray]]:
+    def finish(
+        self, ranks: Ranks, evaluators: Mapping[str, Evaluator], answers: Answers | None
+    ) -> Evaluation:
         """Bring all ranks together."""
-        return {
+        records = {
             name: _gather(self._rows[name], self._columns, number, ranks)
             for name, number in self._num_examples.items()
         }
+        sets, at_halt = (
+            {
+                of: summarize({name: rows[prefix + name] for name in self._metrics})
+                for of, rows in records.items()
+                if f"{prefix}count" in self._columns
+            }
+            for prefix in ("", "at_halt_")
+        )
+        findings = {name: one.finish(ranks.gather_objects) for name, one in evaluators.items()}
+        shown = {} if answers is None else answers.finish(ranks.gather_objects)
+        return Evaluation(sets, findings, records, at_halt, shown)
 
-    def summarized(
-        self, records: Mapping[str, Mapping[str, np.ndarray]], prefix: str = ""
-    ) -> dict[str, SetResult]:
-        """Reduce the metrics whose columns begin with `prefix`, set by set."""
-        return {
-            of: summarize({name: rows[prefix + name] for name in self._metrics})
-            for of, rows in records.items()
-        }
 
-
-def _answered_rows(batch: Batch, step: LossOutput, count: int) -> AnsweredRows:
-    """Return the first `count` rows, those that are no padding, on the host."""
-    return AnsweredRows(
+def _hand_on(
+    thought: Thought,
+    step: LossOutput,
+    first_row: int,
+    evaluators: Mapping[str, Evaluator],
+    answers: Answers | None,
+    model: ACTLossHead,
+) -> None:
+    """Give this rank's rows of a batch, those that are no padding, to who asks for answers."""
+    batch, name, count = thought.batch, thought.set_name, max(0, thought.count - first_row)
+    own = AnsweredRows(
         inputs=batch.inputs[:count],
         labels=batch.labels[:count],
         puzzle_identifiers=batch.puzzle_identifiers[:count],
         preds=step.outputs["logits"][:count].argmax(-1).int().cpu().numpy(),
         q_halt_logits=step.outputs["q_halt_logits"][:count].float().cpu().numpy(),
     )
-
-
-def _add(
-    answers: Answers,
-    thought: Thought,
-    first_row: int,
-    own: AnsweredRows,
-    step: LossOutput,
-    model: ACTLossHead,
-) -> None:
-    """Hand on this rank's rows of a set, from `first_row` on."""
-    count, set_name = len(own.inputs), thought.set_name
+    for evaluator in evaluators.values():
+        evaluator.add(own)
+    if answers is None:
+        return
     confidence = q_halt = None
-    if (name := model.confidence_output) is not None:
-        confidence = step.outputs[name][:count].float().sigmoid().cpu().numpy()
+    if (output := model.confidence_output) is not None:
+        confidence = step.outputs[output][:count].float().sigmoid().cpu().numpy()
     if model.halting_head is not None:
         q_halt = torch.from_numpy(own.q_halt_logits).sigmoid().numpy()
-    rows = np.arange(first_row, first_row + count)
-    answers.add(set_name, rows, own.inputs, own.labels, own.preds, q_halt, confidence)
+    rows = thought.start + first_row + np.arange(len(own.inputs))
+    answers.add(name, rows, own.inputs, own.labels, own.preds, q_halt, confidence)
     if thought.right is not None and thought.answers is not None:
         right, after = (each[:count].cpu().numpy() for each in (thought.right, thought.answers))
-        answers.follow(set_name, rows, own.inputs, own.labels, right, after)
+        answers.follow(name, rows, own.inputs, own.labels, right, after)
 
 
 def _gather(

@@ -222,13 +222,14 @@ def _remove_files_of_more_ranks(prefix: Path, world_size: int) -> None:
 
 
 def _row_formats(seq_len: int, vocab_size: int) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
-    cells, number, token = np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.uint8)
-    return {
-        "inputs": (cells, (seq_len,)),
-        "labels": (cells, (seq_len,)),
-        "puzzle_identifiers": (cells, ()),
-        "preds": (token if vocab_size <= 256 else cells, (seq_len,)),
-        "logits": (number, (seq_len, vocab_size)),
-        "q_halt_logits": (number, ()),
-        "q_continue_logits": (number, ()),
+    token = np.uint8 if vocab_size <= 256 else np.int32
+    shapes = {
+        "inputs": (np.int32, (seq_len,)),
+        "labels": (np.int32, (seq_len,)),
+        "puzzle_identifiers": (np.int32, ()),
+        "preds": (token, (seq_len,)),
+        "logits": (np.float32, (seq_len, vocab_size)),
+        "q_halt_logits": (np.float32, ()),
+        "q_continue_logits": (np.float32, ()),
     }
+    return {name: (np.dtype(dtype), shape) for name, (dtype, shape) in shapes.items()}

@@ -86,10 +86,6 @@ class Reasoning:
         puzzle = self.puzzle
         return puzzle.kind.judge(self.question, self.answers[step], puzzle.target)
 
-    def is_solved(self) -> bool:
-        """Whether the answer is right: in a Sudoku a valid grid that keeps the clues."""
-        return self.judge().solved is True
-
     def cells_changed(self) -> np.ndarray:
         """Number of cells that each step changed, int64 [steps]; the first one fills the puzzle."""
         before = np.concatenate([self.question[None], self.answers[:-1]])

@@ -65,7 +65,7 @@ def test_reasoning_counts_what_changed_and_what_is_wrong() -> None:
     reasoning = make_reasoning(first, second, SOLUTION)
     assert reasoning.cells_changed().tolist() == [12, 2, 1]
     assert [int(reasoning.cells_wrong(step).sum()) for step in range(3)] == [3, 1, 0]
-    solved = [make_reasoning(answer).is_solved() for answer in reasoning.answers]
+    solved = [make_reasoning(answer).judge().solved for answer in reasoning.answers]
     assert solved == [False, False, True]
     assert np.array_equal(reasoning.answer, SOLUTION)
 
@@ -73,7 +73,7 @@ def test_reasoning_counts_what_changed_and_what_is_wrong() -> None:
 def test_a_valid_grid_that_changes_a_clue_is_no_solution() -> None:
     swapped = SOLUTION % 4 + 1
     reasoning = make_reasoning(swapped)
-    assert not reasoning.is_solved()
+    assert reasoning.judge().solved is False
     assert reasoning.cells_wrong().sum() == 4  # the four clues
 
 

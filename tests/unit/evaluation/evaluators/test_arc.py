@@ -9,7 +9,6 @@ from dataset.arc.tasks import crop_grids, encode_canvas
 from evaluation.evaluators.arc import (
     PuzzleNames,
     Tally,
-    grid_key,
     grid_of,
     parse_tasks,
     score,
@@ -98,13 +97,6 @@ def test_the_crop_is_the_largest_rectangle(share: float) -> None:
     assert len(set(found)) > 1
     # Of equally large ones the flattest is taken.
     assert crop_grids(np.array([[2, 2, 0, 2]]))[0].shape == (1, 2)
-
-
-def test_keys_tell_shapes_apart() -> None:
-    flat, tall = np.zeros((2, 3), np.uint8), np.zeros((3, 2), np.uint8)
-    assert grid_key(flat) != grid_key(tall)
-    for grid in (flat, tall, np.zeros((0, 0), np.uint8), np.arange(6, dtype=np.uint8)[None]):
-        assert np.array_equal(grid_of(grid_key(grid)), grid)
 
 
 def test_votes_decide_then_q() -> None:
