@@ -152,8 +152,7 @@ def facts_of(
         kinds = [tried.facts.kind]
     elif not kinds:
         kinds = [kind.key for kind in kinds_with(seq_len, vocab_size)]
-    if len(kinds) > 1:
-        kinds = []  # Of 4 x 4 cells there are Sudokus and mazes.
+        kinds = kinds if len(kinds) == 1 else []  # Of 4 x 4 cells there are Sudokus and mazes.
     source = trained.weights
     if not trained.is_published:
         source = source / MANIFEST
