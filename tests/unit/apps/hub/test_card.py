@@ -88,18 +88,10 @@ def test_what_stands_for_the_checkpoint_comes_first() -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [{}, {"data": 7}, {"data": [1]}, {"data": [], "sets": 7}, {"data": [], "chains": [{}]}]
-    + [{"data": [], "arch": {}, "sets": {"a": {"metrics": {"exact_accuracy": {"value": "x"}}}}}],
-)
-def test_files_that_are_no_evaluations_say_nothing(content: dict[str, Any]) -> None:
-    assert "No evaluation was found" in card(known({"eval.json": content}))
-
-
-@pytest.mark.parametrize(
-    "content",
     [
-        {"sets": {"all": {"metrics": {"exact_accuracy": SHARE}, "count": "many"}}},
-        {"sets": {"all": {"metrics": {"exact_accuracy": {"value": "x"}}, "count": 3}}},
+        *({}, {"data": 7}, {"data": [1]}, {"sets": 7}, {"data": [], "chains": [{}]}),
+        {"metrics": {"exact_accuracy": "x", "count": 3}},
+        {"metrics": {"exact_accuracy": 0.5, "count": "many"}},
         {"sets": [1], "chains": {"a": 1}, "searchers": [None, 3], "data": 5, "arch": []},
     ],
 )
